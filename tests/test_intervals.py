@@ -1,0 +1,104 @@
+"""Interval arithmetic against sets of integer points, which need no cleverness."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit.intervals import (
+    EMPTY,
+    covered,
+    exclusive,
+    gaps,
+    intersect,
+    subtract,
+    union,
+    union_all,
+    union_totals,
+)  # fmt: skip
+
+pairs = st.lists(st.tuples(st.integers(-20, 40), st.integers(0, 15)), max_size=12)
+
+
+def arrays(spans):
+    start = np.array([s for s, _ in spans], np.int64)
+    return start, start + np.array([d for _, d in spans], np.int64)
+
+
+def points(spans):
+    return {p for s, d in spans for p in range(s, s + d)}
+
+
+def as_points(intervals):
+    return {p for s, e in zip(*intervals, strict=True) for p in range(s, e)}
+
+
+def assert_canonical(intervals):
+    assert (intervals.start < intervals.end).all()
+    assert (intervals.start[1:] > intervals.end[:-1]).all()
+
+
+@given(pairs)
+def test_union_covers_the_same_points_and_is_disjoint(spans):
+    result = union(*arrays(spans))
+    assert as_points(result) == points(spans)
+    assert_canonical(result)
+    assert result.total == len(points(spans))
+
+
+@given(pairs, pairs)
+def test_intersect_and_subtract_are_set_operations(a, b):
+    first, second = union(*arrays(a)), union(*arrays(b))
+    for result, expected in (
+        (intersect(first, second), points(a) & points(b)),
+        (subtract(first, second), points(a) - points(b)),
+        (union_all([first, second]), points(a) | points(b)),
+    ):
+        assert as_points(result) == expected
+        assert_canonical(result)
+
+
+@given(st.lists(pairs, max_size=4))
+def test_exclusive_slots_are_disjoint_and_add_up_to_the_union(sets):
+    slots = exclusive([union(*arrays(spans)) for spans in sets])
+    seen = set()
+    for slot, spans in zip(slots, sets, strict=True):
+        assert as_points(slot) == points(spans) - seen
+        seen |= points(spans)
+    assert sum(slot.total for slot in slots) == len(seen)
+
+
+@given(pairs, pairs)
+def test_covered_measures_each_window_however_windows_overlap(spans, windows):
+    start, end = arrays(windows)
+    result = covered(union(*arrays(spans)), start, end)
+    expected = [len(points(spans) & set(range(s, e))) for s, e in zip(start, end, strict=True)]
+    assert result.tolist() == expected
+
+
+@given(pairs)
+def test_gaps_are_what_is_left_of_the_window(spans):
+    result = gaps(union(*arrays(spans)), -10, 30)
+    assert as_points(result) == set(range(-10, 30)) - points(spans)
+
+
+@given(pairs, st.data())
+def test_union_totals_unite_each_group_alone(spans, data):
+    group = np.array(
+        data.draw(st.lists(st.integers(0, 3), min_size=len(spans), max_size=len(spans))), np.int64
+    )
+    result = union_totals(*arrays(spans), group, 4)
+    expected = [
+        len(points([s for s, g in zip(spans, group, strict=True) if g == k])) for k in range(4)
+    ]
+    assert result.tolist() == expected
+
+
+def test_nanoseconds_of_the_present_day_stay_exact():
+    start = np.array([1_712_195_495_519_689_047, 1_712_195_495_519_689_050])
+    assert union(start, start + 2).total == 4
+
+
+def test_nothing_covers_nothing():
+    assert EMPTY.total == 0
+    assert covered(EMPTY, np.array([0]), np.array([5])).tolist() == [0]
+    assert union_all([]) == EMPTY

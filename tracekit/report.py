@@ -1,0 +1,149 @@
+"""What is concluded: plain, immutable, JSON-able. Renderers see nothing else.
+
+A table's cells are plain values in the unit of their column; only `render` rounds and scales them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SCHEMA = "tracekit.report/1"
+"""Version of the JSON form: additions keep it, a change of meaning raises it."""
+
+Cell = int | float | str | bool | None
+Unit = Literal["", "ns", "bytes", "ratio", "count", "gb_per_s", "text", "id"]
+"""`ratio` is 0 to 1 and shown as per cent; `id` is a number that names something; `""` a bare number."""
+Better = Literal["lower", "higher", "neither"]
+Severity = Literal["high", "medium", "low", "info"]
+SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low", "info")
+Status = Literal["ok", "skipped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number with its unit and which way is better; `low`/`high` bound it where that is known."""
+
+    name: str
+    value: int | float | None
+    unit: Unit
+    better: Better = "neither"
+    low: int | float | None = None
+    high: int | float | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to look; None means everywhere, or unknown."""
+
+    source: str | None = None
+    role: str | None = None
+    rank: int | None = None
+    device: int | None = None
+    step: int | None = None
+    stage: str | None = None
+    name: str | None = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One claim, the numbers behind it, what to try, where to look, and what it would give per step."""
+
+    rule: str
+    severity: Severity
+    claim: str
+    advice: str
+    evidence: tuple[Metric, ...] = ()
+    places: tuple[Place, ...] = ()
+    recoverable_ns: int | None = None
+    recoverable_ratio: float | None = None
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """One column of a shown table: `name` is its id, `title` what a person reads."""
+
+    name: str
+    title: str
+    unit: Unit = "text"
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table to show: rows in the order of importance; `omitted` counts rows left out of the report."""
+
+    name: str
+    title: str
+    headings: tuple[Heading, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    omitted: int = 0
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The answer to one question, or why there is none."""
+
+    id: str
+    title: str
+    status: Status = "ok"
+    reason: str = ""
+    metrics: tuple[Metric, ...] = ()
+    sheets: tuple[Sheet, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A note as shown: what is known to be missing, damaged or odd, and in which source."""
+
+    severity: Literal["info", "warning", "data_loss", "error"]
+    code: str
+    message: str
+    source: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that was concluded about a set of sources.
+
+    `identity` are the facts of the first line (run, ranks, steps, hardware …) in order; `headline` the
+    numbers of the second; `overview` names the sheet that is shown first. `unseen` lists what was not
+    analysed and why. `values` are the metrics of every process and step, `fingerprint` what must agree
+    between two reports to compare them.
+    """
+
+    title: str
+    tool_version: str
+    identity: tuple[str, ...] = ()
+    headline: tuple[Metric, ...] = ()
+    overview: Sheet | None = None
+    sections: tuple[Section, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    unseen: tuple[str, ...] = ()
+    values: Sheet | None = None
+    fingerprint: tuple[tuple[str, str], ...] = ()
+    schema: str = SCHEMA
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings, what gives most first, then by severity, then in a fixed order."""
+        found = [finding for section in self.sections for finding in section.findings]
+        return tuple(
+            sorted(
+                found,
+                key=lambda f: (
+                    -(f.recoverable_ns or 0),
+                    SEVERITIES.index(f.severity),
+                    f.rule,
+                    f.claim,
+                ),
+            )
+        )

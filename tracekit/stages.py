@@ -1,0 +1,101 @@
+"""Recorded names to roles and stages: the one alias table, applied when judging.
+
+Stages are named after what the RL step does (`gen`, `old_log_prob`, `update_actor` …), whatever the
+framework and its version call the range. A name that is not known stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+STAGES: Mapping[str, tuple[str, ...]] = {
+    "gen": (
+        "gen", "generate", "generation", "generate_sequences", "rollout_generate", "generate_async",
+        "exposed_generation", "generate_text",
+    ),
+    "reward": ("reward", "compute_rm_score", "reward_calculation", "compute_score"),
+    "old_log_prob": (
+        "old_log_prob", "compute_log_prob", "actor_compute_log_prob", "infer_actor_batch",
+        "get_logprobs", "get_logprobs_presharded",
+    ),
+    "ref": (
+        "ref", "compute_ref_log_prob", "ref_compute_log_prob", "infer_ref_batch",
+        "get_reference_policy_logprobs",
+    ),
+    "teacher": ("teacher", "infer_teacher_batch"),
+    "values": ("values", "compute_values", "critic_compute_values", "get_values"),
+    "adv": ("adv", "advantage_calculation", "compute_advantage"),
+    "update_critic": ("update_critic", "critic_update", "value_training"),
+    "update_actor": ("update_actor", "actor_update", "update_policy", "policy_training"),
+    "update_weights": (
+        "update_weights", "sync_rollout_weights", "weight_sync", "update_weights_via_ipc_zmq",
+        "update_weights_from_collective", "stream_weights_via_ipc_zmq",
+    ),
+    "save": ("save_checkpoint", "checkpointing", "save"),
+    "test": ("testing", "validate", "total_validation_time"),
+}  # fmt: skip
+"""Canonical stage to the names that frameworks record for it."""
+
+_CANONICAL = {alias: stage for stage, aliases in STAGES.items() for alias in aliases}
+
+WHOLE_STEP_SCOPES = ("train", "e2e", "step")
+"""Scopes of a file name that mean "the whole step", not a stage."""
+
+_PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})\Z")
+
+_COLLECTIVE = re.compile(r"(nccl|gloo|rccl|hccl|mpi|c10d|ucc|xccl):|record_param_comms")
+
+_NOT_A_STAGE = re.compile(
+    r"Optimizer\.|enumerate\(DataLoader\)|ProfilerStep|"
+    r"DistributedDataParallel|FullyShardedDataParallel|FSDP|## |"
+    r"Torch-Compiled|TorchDynamo|CompiledFunction|PyTorch Profiler|mini_batch|micro_batch|"
+    r"execute_(new_|context|\d)|hipGraph|cudaGraph",
+)
+
+
+def profiler_step(name: str) -> int | None:
+    """The n of a `ProfilerStep#n` range, None for any other name.
+
+    >>> profiler_step("ProfilerStep#12"), profiler_step("train_batch")
+    (12, None)
+    """
+    match = _PROFILER_STEP.match(name)
+    return int(match.group(1)) if match else None
+
+
+def may_be_stage(name: str) -> bool:
+    """Whether a range of this name can be a stage: not a collective, an optimizer call, a micro-batch …
+
+    >>> may_be_stage("actor_update"), may_be_stage("nccl:all_reduce"), may_be_stage("mini_batch0")
+    (True, False, False)
+    """
+    return _NOT_A_STAGE.match(name) is None and not is_collective(name)
+
+
+def is_collective(name: str) -> bool:
+    """Whether a host range of this name is one collective operation."""
+    return _COLLECTIVE.match(name) is not None
+
+
+def canonical(name: str, role: str | None = None) -> str:
+    """The canonical stage of a recorded range name or file scope; an unknown name stays as recorded.
+
+    >>> canonical("actor_update"), canonical("actor-update"), canonical("train_batch", "value-model")
+    ('update_actor', 'update_actor', 'update_critic')
+    """
+    plain = name.rpartition("/")[2].replace("-", "_")
+    if plain in ("train_batch", "train") and role is not None:
+        return "update_critic" if re.search("critic|value", role) else "update_actor"
+    return _CANONICAL.get(plain, name)
+
+
+def scope_stage(scope: str | None, role: str | None = None) -> str | None:
+    """The canonical stage that a file's scope names, None where it covers the whole step or says nothing."""
+    if scope is None or scope in WHOLE_STEP_SCOPES:
+        return None
+    return canonical(scope, role)
+
+
+ORDER = tuple(STAGES)
+"""Stages in the order in which a step runs them."""

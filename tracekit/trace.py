@@ -1,0 +1,223 @@
+"""What readers return and measuring consumes: `Source`, `Note`, `Trace`; what judging consumes: `Measurements`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.errors import TracekitError
+from tracekit.schema import KEYS, TABLES, Table
+
+T = TypeVar("T")
+Tool = Literal["torch", "nsys", "torch_memory", "log"]
+NoteSeverity = Literal["info", "warning", "data_loss", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something about a source that limits what can be concluded from it; the report shows it."""
+
+    severity: NoteSeverity
+    code: str
+    message: str
+    source: str = ""
+    count: int = 1
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file and what is known about it: from names and manifests at first, completed by its reader.
+
+    `name` is the path as shown (relative to the directory given). `scope` is the part of a run that the
+    file says it covers, as recorded (`train`, `e2e`, `actor-update`); `part` the piece of it (`mb1`,
+    `part2`). None is unknown, never 0.
+    """
+
+    path: Path
+    name: str
+    reader: str
+    tool: Tool = "torch"
+    run: str = ""
+    role: str | None = None
+    scope: str | None = None
+    step: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    replica: int | None = None
+    topology: str | None = None
+    part: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    size_bytes: int = 0
+    notes: tuple[Note, ...] = ()
+
+    def with_note(self, severity: NoteSeverity, code: str, message: str) -> Source:
+        """This source with one note more."""
+        return replace(self, notes=(*self.notes, Note(severity, code, message, self.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What to read of a source: a light question reads little.
+
+    `tables` None means all that is cheap (everything but `flows`); `args` None means every key.
+    """
+
+    tables: frozenset[str] | None = None
+    args: tuple[str, ...] | None = None
+    python: bool = False
+    stacks: bool = False
+
+    def table(self, name: str) -> bool:
+        """Whether `name` is wanted."""
+        return name != "flows" if self.tables is None else name in self.tables
+
+
+class SparseColumn(Protocol):
+    """A recorded argument: `values[i]` (or `categories[values[i]]`) belongs to element `rows[i]`; rows ascend."""
+
+    @property
+    def rows(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
+    @property
+    def values(self) -> npt.NDArray[Any]: ...  # noqa: D102
+    @property
+    def categories(self) -> list[Any] | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The tables of one process from one source file. `trace["device_ops"]` is a pandas frame.
+
+    A table that the source did not record is absent, not empty. `meta` holds file-level facts as
+    recorded (`distributedInfo`, `deviceProperties`, versions …), `notes` what was lost or looks odd.
+    """
+
+    source: Source
+    tables: Mapping[str, pd.DataFrame]
+    notes: tuple[Note, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sparse: Mapping[str, SparseColumn] = field(default_factory=dict[str, SparseColumn], repr=False)
+    _derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check every table against its schema and freeze the mapping."""
+        for name, frame in self.tables.items():
+            TABLES[name].check(frame)
+        object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
+
+    def has(self, *names: str) -> bool:
+        """Whether the source recorded all of these tables."""
+        return all(name in self.tables for name in names)
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        """The frame of one table; `TracekitError` lists the tables when it is absent."""
+        if name not in self.tables:
+            raise TracekitError(
+                f"{self.source.name}: no table {name!r} was recorded",
+                f"recorded: {', '.join(sorted(self.tables)) or 'none'}",
+            )
+        return self.tables[name]
+
+    def get(self, name: str) -> pd.DataFrame:
+        """The frame of one table, the empty table when it was not recorded."""
+        return self.tables[name] if name in self.tables else TABLES[name].frame()
+
+    def arg(self, key: str, table: str | None = None) -> pd.Series[Any]:
+        """The recorded values of one `args` key: for the rows of `table`, missing as NA; else by element `id`.
+
+        Whole numbers are `Int64` or `UInt64`, numbers `Float64`; text, and JSON text of lists and
+        objects, is `object`. Raises `TracekitError` for a key that the file does not have.
+        """
+        if key not in self.sparse:
+            raise TracekitError(
+                f"{self.source.name}: no argument {key!r} was read",
+                f"read: {', '.join(sorted(self.sparse)) or 'none'}",
+            )
+        column = self.sparse[key]
+        ids = column.rows if table is None else self[table]["id"].to_numpy()
+        at = np.minimum(np.searchsorted(column.rows, ids), len(column.rows) - 1)
+        missing = column.rows[at] != ids
+        index = pd.Index(ids, name="id") if table is None else self[table].index
+        return pd.Series(_nullable(column, at, missing), index=index, name=key)
+
+    def derived(self, function: Callable[[Trace], T]) -> T:
+        """`function(self)`, computed once: what several analyses of one trace share."""
+        if function not in self._derived:
+            self._derived[function] = function(self)
+        value: T = self._derived[function]
+        return value
+
+
+def _nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> Any:
+    """The values at these positions as a nullable array of their kind."""
+    values = column.values[at]
+    if column.categories is not None:
+        texts = np.array([*column.categories, None], object)[:-1][values]
+        texts[missing] = None
+        return texts
+    if values.dtype.kind in "iu":
+        return pd.arrays.IntegerArray(values, missing)
+    return pd.arrays.FloatingArray(values, missing)
+
+
+def labelled(table: Table, frame_columns: Mapping[str, Any], source: Source) -> pd.DataFrame:
+    """A measured frame: `frame_columns` with the key columns of `source` put before them."""
+    length = len(next(iter(frame_columns.values())))
+    keys: dict[str, Any] = {}
+    for name, column in KEYS.items():
+        value = source.name if name == "source" else getattr(source, name)
+        if column.dtype == "category":
+            codes = [-1 if value is None else 0] * length
+            keys[name] = pd.Categorical.from_codes(
+                codes, categories=pd.Index([] if value is None else [str(value)], dtype="str")
+            )
+        else:
+            missing = np.full(length, value is None)
+            keys[name] = pd.arrays.IntegerArray(np.full(length, value or 0, np.int64), missing)
+    return table.frame({**keys, **frame_columns}, length)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A source that could not be read or measured: data, not an exception."""
+
+    source: str
+    problem: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """The measured tables of all sources, concatenated: all that judging sees.
+
+    `sources` are as their readers completed them, in a fixed order; `failures` those that could not be
+    read. A table that no source could fill is absent.
+    """
+
+    tables: Mapping[str, pd.DataFrame]
+    sources: tuple[Source, ...]
+    failures: tuple[Failure, ...] = ()
+    notes: tuple[Note, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        """Check every table against its schema and freeze the mapping."""
+        for name, frame in self.tables.items():
+            TABLES[name].check(frame)
+        object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
+
+    def has(self, *names: str) -> bool:
+        """Whether any source filled all of these tables."""
+        return all(name in self.tables for name in names)
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        """The frame of one table, the empty table when no source filled it."""
+        return self.tables[name] if name in self.tables else TABLES[name].frame()
