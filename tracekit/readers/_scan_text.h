@@ -1,0 +1,298 @@
+/* Tokens of the strict layer: where a string, a container or a bare value ends, and what a plain number means.
+ *
+ * `p` is where a token starts, `e` the end of the data; no byte at or after `e` is read. A function that returns a
+ * position returns NULL if the data ends first (or, for numbers, if the text is not of the plain form).
+ */
+#ifndef TRACEKIT_SCAN_TEXT_H
+#define TRACEKIT_SCAN_TEXT_H
+
+#include <float.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__) || defined(__clang__)
+#define TK_LIKELY(x) __builtin_expect(!!(x), 1)
+#define TK_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#else
+#define TK_LIKELY(x) (x)
+#define TK_UNLIKELY(x) (x)
+#endif
+
+#define TK_EVERY_BYTE(c) ((uint64_t)(c) * UINT64_C(0x0101010101010101))
+
+enum { TK_BARE = 1, TK_SPACE = 2, TK_DIGIT = 4 };
+
+#define D (TK_BARE | TK_DIGIT)
+#define B TK_BARE
+#define S TK_SPACE
+static const unsigned char tk_classes[256] = {
+    ['\t'] = S, ['\n'] = S, ['\r'] = S, [' '] = S, ['+'] = B, ['-'] = B, ['.'] = B, ['/'] = B, ['_'] = B,
+    ['0'] = D, D, D, D, D, D, D, D, D, D,
+    ['A'] = B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B,
+    ['a'] = B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B, B,
+};
+#undef D
+#undef B
+#undef S
+
+/* The byte at p, or 0, which has no meaning anywhere outside strings, at the end of the data. */
+static inline unsigned char tk_at(const unsigned char *p, const unsigned char *e) { return p < e ? *p : 0; }
+
+static inline bool tk_is_digit(const unsigned char *p, const unsigned char *e)
+{
+    return p < e && (unsigned char)(*p - '0') < 10;
+}
+
+/* Eight bytes, the first one lowest, on any machine; compilers make one load of it. */
+static inline uint64_t tk_load8(const unsigned char *p)
+{
+    return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24 |
+           (uint64_t)p[4] << 32 | (uint64_t)p[5] << 40 | (uint64_t)p[6] << 48 | (uint64_t)p[7] << 56;
+}
+
+static inline uint32_t tk_load4(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* The top bit of every byte of `word` that equals c. */
+static inline uint64_t tk_bytes_equal(uint64_t word, unsigned char c)
+{
+    uint64_t low = TK_EVERY_BYTE(0x7f), other = word ^ TK_EVERY_BYTE(c);
+    return ~(((other & low) + low) | other | low);
+}
+
+/* The number of the lowest byte that is marked in `mask`, which is not 0. */
+static inline unsigned tk_first_byte(uint64_t mask)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    return (unsigned)__builtin_ctzll(mask) >> 3;
+#else
+    unsigned byte = 0;
+    for (; !(mask & 0xff); mask >>= 8) byte++;
+    return byte;
+#endif
+}
+
+static inline const unsigned char *tk_skip_spaces(const unsigned char *p, const unsigned char *e)
+{
+    while (p < e && (tk_classes[*p] & TK_SPACE)) {
+        p++;
+        while (e - p >= 8) { /* indented files hold long runs of spaces */
+            uint64_t others = tk_load8(p) ^ TK_EVERY_BYTE(' ');
+            p += others ? tk_first_byte(others) : 8;
+            if (others) break;
+        }
+    }
+    return p;
+}
+
+/* Past the whitespace, mostly none or one space. */
+static inline const unsigned char *tk_skip_space(const unsigned char *p, const unsigned char *e)
+{
+    p += p < e && *p == ' ';
+    return TK_LIKELY(p < e && *p > ' ') ? p : tk_skip_spaces(p, e);
+}
+
+/* Past the closing quote; p is past the opening one. */
+static inline const unsigned char *tk_string_end(const unsigned char *p, const unsigned char *e)
+{
+    for (;;) {
+        uint64_t found = 0;
+        while (e - p >= 8) {
+            uint64_t word = tk_load8(p);
+            found = tk_bytes_equal(word, '"') | tk_bytes_equal(word, '\\');
+            if (found) break;
+            p += 8;
+        }
+        if (found)
+            p += tk_first_byte(found);
+        else
+            while (p < e && *p != '"' && *p != '\\') p++;
+        if (p == e) return NULL;
+        if (*p == '"') return p + 1;
+        if (e - p < 2) return NULL;
+        p += 2;
+    }
+}
+
+/* Past the closing bracket; p is at the opening one. Both kinds of bracket count alike. */
+static inline const unsigned char *tk_container_end(const unsigned char *p, const unsigned char *e)
+{
+    size_t depth = 0;
+    while (p < e) {
+        unsigned char c = *p++;
+        if (c == '"') {
+            p = tk_string_end(p, e);
+            if (!p) return NULL;
+        } else if ((c | 0x20) == '{') {
+            depth++;
+        } else if ((c | 0x20) == '}') {
+            if (--depth == 0) return p;
+        }
+    }
+    return NULL;
+}
+
+/* Past the bare characters; p itself if there are none. */
+static inline const unsigned char *tk_bare_end(const unsigned char *p, const unsigned char *e)
+{
+    while (p < e && (tk_classes[*p] & TK_BARE)) p++;
+    return p;
+}
+
+/* Whether the data goes on after p with what ends a bare value. */
+static inline bool tk_ends_bare(const unsigned char *p, const unsigned char *e)
+{
+    return p < e && !(tk_classes[*p] & TK_BARE);
+}
+
+/* Past the digits; `*value` goes on as a decimal number (modulo 2^64: the caller limits the digits). */
+static inline const unsigned char *tk_read_digits(const unsigned char *p, const unsigned char *e, uint64_t *value)
+{
+    uint64_t sum = *value;
+    for (; tk_is_digit(p, e); p++) sum = sum * 10 + (uint64_t)(*p - '0');
+    *value = sum;
+    return p;
+}
+
+static const double tk_powers_of_ten[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                          1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+
+/* The decimal number digits * 10^scale as a double, if one rounding gives it: both factors must be exact. */
+static inline bool tk_exact_float(uint64_t digits, int64_t scale, double *value)
+{
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0
+    (void)digits, (void)scale, (void)value; /* wider registers would round twice */
+    return false;
+#else
+    if (digits > UINT64_C(1) << 53 || scale < -22 || scale > 22) return false;
+    if (scale < 0)
+        *value = (double)digits / tk_powers_of_ten[-scale];
+    else
+        *value = (double)digits * tk_powers_of_ten[scale];
+    return true;
+#endif
+}
+
+/* Past the digits of an exponent (p is past the `e`), which is added to `*scale`. */
+static inline const unsigned char *tk_read_exponent(const unsigned char *p, const unsigned char *e, int64_t *scale)
+{
+    uint64_t power = 0;
+    bool negative = tk_at(p, e) == '-';
+    p += negative || tk_at(p, e) == '+';
+    const unsigned char *digits = p;
+    p = tk_read_digits(p, e, &power);
+    if (p == digits || p - digits > 4) return NULL;
+    *scale += negative ? -(int64_t)power : (int64_t)power;
+    return p;
+}
+
+/* Past a bare number of up to 18 digits that int64 or one rounding of a double holds; `*is_float` tells which. */
+static inline const unsigned char *tk_read_number(const unsigned char *p, const unsigned char *e, int64_t *bits,
+                                                  bool *is_float)
+{
+    bool negative = tk_at(p, e) == '-';
+    p += negative;
+    const unsigned char *digits = p;
+    uint64_t sum = 0;
+    p = tk_read_digits(p, e, &sum);
+    int64_t digit_count = p - digits, scale = 0;
+    if (digit_count == 0 || digit_count > 18) return NULL;
+    if (TK_LIKELY(tk_ends_bare(p, e))) {
+        *bits = negative ? -(int64_t)sum : (int64_t)sum;
+        *is_float = false;
+        return p;
+    }
+    if (tk_at(p, e) == '.') {
+        const unsigned char *fraction = ++p;
+        p = tk_read_digits(p, e, &sum);
+        scale = fraction - p;
+        if (digit_count - scale > 18) return NULL;
+    }
+    if ((tk_at(p, e) | 0x20) == 'e') {
+        p = tk_read_exponent(p + 1, e, &scale);
+        if (!p) return NULL;
+    }
+    double value;
+    if (!tk_ends_bare(p, e) || !tk_exact_float(sum, scale, &value)) return NULL;
+    if (negative) value = -value;
+    memcpy(bits, &value, sizeof value);
+    *is_float = true;
+    return p;
+}
+
+/* Past `-?digits(.digits)?`, which is `*ns` thousandths, rounded half to even; no more than 16 digits before the point. */
+static inline const unsigned char *tk_read_thousandths(const unsigned char *p, const unsigned char *e, int64_t *ns)
+{
+    bool negative = tk_at(p, e) == '-';
+    p += negative;
+    const unsigned char *digits = p;
+    uint64_t sum = 0;
+    p = tk_read_digits(p, e, &sum);
+    if (p == digits || p - digits > 16) return NULL;
+    sum *= 1000;
+    if (tk_at(p, e) == '.') {
+        p++;
+        for (unsigned weight = 100; weight && tk_is_digit(p, e); weight /= 10) sum += weight * (unsigned)(*p++ - '0');
+        if (TK_UNLIKELY(tk_is_digit(p, e))) {
+            unsigned next = (unsigned)(*p++ - '0');
+            bool more = false;
+            for (; tk_is_digit(p, e); p++) more |= *p != '0';
+            sum += next > 5 || (next == 5 && (more || (sum & 1)));
+        }
+    }
+    if (sum > INT64_MAX) return NULL;
+    *ns = negative ? -(int64_t)sum : (int64_t)sum;
+    return p;
+}
+
+/* Past a time in microseconds, bare or in quotes, if it is a plain decimal. */
+static inline const unsigned char *tk_read_time(const unsigned char *p, const unsigned char *e, int64_t *ns)
+{
+    if (tk_at(p, e) == '"') {
+        p = tk_read_thousandths(p + 1, e, ns);
+        return p && tk_at(p, e) == '"' ? p + 1 : NULL;
+    }
+    p = tk_read_thousandths(p, e, ns);
+    return p && tk_ends_bare(p, e) ? p : NULL;
+}
+
+/* The length of the UTF-8 sequence at p, negative if the first -length bytes are the beginning of none. */
+static inline int tk_utf8_sequence(const unsigned char *p, const unsigned char *e)
+{
+    unsigned char first = *p, low = 0x80, high = 0xbf;
+    int length = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+    if (length == 0) return -1;
+    if (first == 0xe0) low = 0xa0; /* else overlong */
+    if (first == 0xf0) low = 0x90;
+    if (first == 0xed) high = 0x9f; /* else a surrogate */
+    if (first == 0xf4) high = 0x8f; /* else beyond U+10FFFF */
+    for (int i = 1; i < length; i++, low = 0x80, high = 0xbf)
+        if (p + i == e || p[i] < low || p[i] > high) return -i;
+    return length;
+}
+
+/* The size of the text with U+FFFD for what is no UTF-8, as Python's "replace" has it; written to `out`
+ * (room for 3 * size). */
+static inline size_t tk_replace_invalid(const unsigned char *text, size_t size, unsigned char *out)
+{
+    const unsigned char *p = text, *e = text + size;
+    unsigned char *start = out;
+    while (p < e) {
+        int length = tk_utf8_sequence(p, e);
+        if (length > 0) {
+            memcpy(out, p, (size_t)length);
+            out += length;
+            p += length;
+        } else {
+            memcpy(out, "\xef\xbf\xbd", 3);
+            out += 3;
+            p -= length;
+        }
+    }
+    return (size_t)(out - start);
+}
+
+#endif

@@ -1,0 +1,165 @@
+"""Chrome traces as PyTorch's profiler (Kineto) writes them: bytes to one Trace.
+
+`RECOVERY.md` beside this file is the grammar; `chrome_stream` reads by it into columns, `chrome_classes`
+says what each row is, `chrome_tables` makes the tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.discover import complete
+from tracekit.readers import chrome_stream, chrome_tables
+from tracekit.readers.chrome_classes import CLASS_CODE, classify
+from tracekit.readers.chrome_tables import Rows
+from tracekit.readers.scan import Keep, Loss, Scan
+from tracekit.trace import Note, Source, Trace, Want
+
+ARGUMENTS = (
+    "correlation", "External id", "external id", "device", "stream", "bytes", "Bytes",
+    "Device Type", "Device Id", "Total Allocated", "Total Reserved", "Collective name", "name",
+)  # fmt: skip
+"""Arguments that the tables are made of: read whatever `Want.args` says."""
+
+STACK_ARGUMENTS = ("Call stack", "Module Hierarchy")
+
+TABLE_BUILDERS: Mapping[str, Callable[[Rows], pd.DataFrame | None]] = {
+    "host_ops": chrome_tables.host_ops,
+    "device_ops": chrome_tables.device_ops,
+    "device_ranges": chrome_tables.device_ranges,
+    "syncs": chrome_tables.syncs,
+    "memory_ops": chrome_tables.memory_ops,
+    "counters": chrome_tables.counters,
+    "flows": chrome_tables.flows,
+    "windows": chrome_tables.windows,
+    "threads": chrome_tables.threads,
+}
+
+LOSSES: Mapping[str, str] = {
+    "truncated": "the file ends inside the event array; every complete element before it was read",
+    "damaged": "damaged text was passed over",
+    "repaired": "elements of invalid JSON were repaired",
+    "not-an-event": "elements that are no objects were passed over",
+    "gzip-truncated": "the gzip stream ends early",
+    "gzip-damaged": "the gzip stream is damaged from there on",
+    "gzip-crc": "the gzip checksum does not fit: the content may have changed",
+    "too-long": "elements beyond the size limit were passed over",
+    "metadata": "metadata outside the event array could not be read",
+}
+"""What each kind of `Loss` means to a user."""
+
+
+def sniff(head: bytes) -> bool:
+    """Whether uncompressed text begins like a Chrome trace."""
+    return chrome_stream.head_looks_like_trace(head)
+
+
+def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
+    """The one Trace of the file, with the tables of `want`. Raises `TraceFormatError`, nothing else.
+
+    `on_bytes` is called with counts of compressed bytes as they are read.
+    """
+    keep = Keep(
+        args=None if want.args is None else tuple(dict.fromkeys((*ARGUMENTS, *want.args))),
+        skip_args=() if want.stacks else STACK_ARGUMENTS,
+        skip_cats=() if want.python else ("python_function",),
+    )
+    scan = chrome_stream.scan(Path(source.path), keep, on_bytes=on_bytes)
+    base, base_is_odd = _base(scan.meta)
+    rows, notes = _rows(scan, base, source)
+    if base_is_odd:
+        notes.append(
+            Note(
+                "warning",
+                "base-time",
+                "baseTimeNanoseconds is no time: times are relative",
+                source.name,
+            )
+        )
+    frames = {name: build(rows) for name, build in TABLE_BUILDERS.items() if want.table(name)}
+    tables = {name: frame for name, frame in frames.items() if frame is not None}
+    meta = {
+        **scan.meta,
+        "absolute_time": base + int(scan.ts_ns.max(initial=0)) > 10**17,
+        "element_count": len(scan.ts_ns) + sum(scan.skipped.values()),
+        "skipped_count": dict(scan.skipped),
+        "text_bytes": scan.size_bytes,
+    }
+    notes = [*_loss_notes(scan.losses, source.name), *notes]
+    return [Trace(complete(source, _facts(scan, rows)), tables, tuple(notes), meta, scan.args)]
+
+
+def _base(meta: Mapping[str, Any]) -> tuple[int, bool]:
+    """(the file's time zero in Unix ns, whether it is recorded as something that is no time)."""
+    base = meta.get("baseTimeNanoseconds", 0)
+    if isinstance(base, str) and re.fullmatch(r"-?[0-9]{1,19}", base):
+        base = int(base)
+    if isinstance(base, float) and base.is_integer():
+        base = int(base)
+    if isinstance(base, bool) or not isinstance(base, int) or abs(base) > 2**61:
+        return 0, True
+    return base, False
+
+
+def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
+    """Rows by class with absolute times; what has no place in time is left out and noted."""
+    notes: list[Note] = []
+
+    def note(code: str, message: str, which: npt.NDArray[np.bool_]) -> None:
+        count = int(np.count_nonzero(which))
+        if count:
+            notes.append(Note("warning", code, message, source.name, count))
+
+    classes, phase = classify(scan)
+    # With 2**61 as the bound of base, start and duration each, no sum of the three can overflow.
+    placed = scan.has_ts & (scan.ts_ns < 2**61) & (scan.ts_ns > -(2**61))
+    bad_dur = (scan.dur_ns < 0) | (scan.dur_ns > 2**61)
+    bad_dur &= scan.has_dur
+    is_meta = classes == CLASS_CODE["meta"]
+    lost = ~(placed | is_meta)
+    solid = (classes < CLASS_CODE["device_range"]) & placed
+    note("no-time", "elements without a usable start time were left out", lost & (phase >= 0))
+    note("bad-duration", "negative or impossible durations count as 0", bad_dur & solid)
+    note("phase", "elements of a phase that is not read were left out", phase == -1)
+    classes[lost] = CLASS_CODE["ignored"]
+    dur = np.where(scan.has_dur & ~bad_dur, scan.dur_ns, 0)
+    return Rows(scan, scan.ts_ns + base, dur, classes, chrome_tables.thread_codes(scan)), notes
+
+
+def _facts(scan: Scan, rows: Rows) -> dict[str, object]:
+    """What the content says of its process: rank, world size, host, pid."""
+    facts: dict[str, object] = {"host": scan.meta.get("host_name")}
+    distributed = scan.meta.get("distributedInfo")
+    if isinstance(distributed, dict):
+        facts["rank"] = distributed.get("rank")
+        facts["world_size"] = distributed.get("world_size")
+        facts["backend"] = distributed.get("backend")
+    at = rows.of("op", "range", "runtime")
+    if len(at):
+        counts = np.bincount(scan.pid.codes[at] + 1)[1:]
+        if len(counts):
+            facts["pid"] = scan.pid.values[int(counts.argmax())]
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _loss_notes(losses: tuple[Loss, ...], name: str) -> list[Note]:
+    """Losses in words: what, how much, where."""
+    lossless = {"repaired", "metadata"}
+    return [
+        Note(
+            "warning" if loss.kind in lossless else "data_loss",
+            loss.kind,
+            f"{LOSSES[loss.kind]} ({loss.size_bytes:,} bytes, from byte {loss.offset:,})",
+            name,
+            loss.count,
+            loss.offset,
+        )
+        for loss in losses
+    ]

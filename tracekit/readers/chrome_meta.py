@@ -1,0 +1,85 @@
+"""The keys that stand outside the event array, read one by one so that a broken one costs only itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tracekit.readers import chrome_strict as strict
+from tracekit.readers import values
+from tracekit.readers.chrome_strict import Stop
+
+_SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
+_KEY = re.compile(rb'"(?:[^"\\]|\\.){0,4096}+"[ \t\n\r]*+:[ \t\n\r]*+', re.DOTALL)
+_NEXT_KEY = re.compile(rb',[ \t\n\r]*+(?="[^"\\]{0,4096}+"[ \t\n\r]*+:)')
+EVENTS_KEY = "traceEvents"
+
+_decode = json.JSONDecoder(strict=False).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A key that was left out, and where it stands in its text."""
+
+    position: int
+    length: int
+
+
+def read_members(text: bytes) -> tuple[dict[str, Any], list[Fault]]:
+    """The values of the members of a top-level object, without its braces, and what is left out.
+
+    The text may end within a member.
+    """
+    members: dict[str, Any] = {}
+    faults: list[Fault] = []
+    position = 0
+    while True:
+        separators = _SEPARATORS.match(text, position)
+        position = position if separators is None else separators.end()
+        if position == len(text) or text[position] == 0x7D:
+            return members, faults
+        key = _KEY.match(text, position)
+        end = None if key is None else _value_end(text, key.end())
+        if key is None or end is None:
+            following = _NEXT_KEY.search(text, position + 1)
+            end = len(text) if following is None else following.start()
+            faults.append(Fault(position, end - position))
+            position = end
+            continue
+        try:
+            name = values.decode(key[0][: key[0].rindex(b'"') + 1])
+            value = _value(text[key.end() : end])
+        except ValueError:
+            faults.append(Fault(position, end - position))
+        else:
+            if name == EVENTS_KEY:  # a second event array, which nobody reads
+                faults.append(Fault(position, end - position))
+            else:
+                members[str(name)] = value
+        position = end
+
+
+def _value_end(text: bytes, start: int) -> int | None:
+    """The end of the value, that of the text if it is cut, or None where there is no value."""
+    try:
+        return strict.value_end(text, start)
+    except Stop as stop:
+        return len(text) if stop.reason == strict.INCOMPLETE else None
+
+
+def _value(raw: bytes) -> Any:
+    """The value of a raw text; raises ValueError where it has none."""
+    if raw.startswith((b"[", b"{")):
+        text = raw.decode("utf-8", "replace")
+        if values.is_too_deep(text):
+            raise ValueError
+        try:
+            return _decode(text)
+        except RecursionError:
+            raise ValueError from None
+    value = values.decode(raw)
+    if isinstance(value, str) and not raw.startswith(b'"') and not raw.lstrip(b"-").isdigit():
+        raise ValueError
+    return value

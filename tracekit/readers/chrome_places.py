@@ -1,0 +1,81 @@
+"""Where reading can go on after damage: rule 15 of `RECOVERY.md`.
+
+Every pattern is bounded in length, so that a search can drop what it has passed and its result does
+not depend on how the text was cut into blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+SPACE = rb"[ \t\n\r]{0,64}+"
+EVENT_KEYS = rb"ph|cat|name|pid|tid|ts|dur|id|args|s|bp"
+TOP_LEVEL_KEYS = (
+    rb"schemaVersion|deviceProperties|distributedInfo|displayTimeUnit|baseTimeNanoseconds|traceName"
+    rb"|trace_id|host_name|record_shapes|with_stack|with_modules|with_flops|profile_memory"
+    rb"|cu(?:pti|da_runtime|da_driver)_version|hip_(?:runtime|driver)_version|roctracer_version"
+    rb"|PT_PROFILER_[A-Z_]+|DISABLE_CUPTI_LAZY_REINIT|otherData|metadata|stackFrames|samples"
+    rb"|systemTraceEvents|powerTraceAsString|controllerTraceDataKey"
+)
+
+CONTEXT_BYTES = 65
+"""How far back `find_place` looks for the colon that makes an object a value."""
+
+PH_WITHIN_BYTES = 2**16
+"""How far after its start an event must name its phase."""
+
+_LONGEST_TOKEN_BYTES = 320
+_TOKENS = re.compile(
+    rb"(?P<start>\{" + SPACE + rb'"(?P<key>' + EVENT_KEYS + rb')"' + SPACE + rb":)"
+    rb"|(?P<end>\]" + SPACE + rb"," + SPACE + rb'"(?:' + TOP_LEVEL_KEYS + rb')"' + SPACE + rb":)"
+    rb'|"ph"' + SPACE + rb":"
+)  # fmt: skip
+_FINAL_BRACKETS = re.compile(rb"\]" + SPACE + rb"\}" + SPACE + rb"\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position where an event starts, or where the event array ends."""
+
+    position: int
+    ends_array: bool = False
+
+
+def find_place(data: memoryview, start: int, *, at_end: bool) -> Place | int:
+    """The first place at or after `start`; or the position before which there is none.
+
+    Places before `start` are not looked for, but up to `CONTEXT_BYTES` before it are looked at.
+    """
+    candidate = None
+    for token in _TOKENS.finditer(data, start):
+        position = token.start()
+        starts = token["start"] is not None and not _follows_colon(data, position)
+        if starts and token["key"] == b"ph":
+            return Place(position)
+        if starts:
+            candidate = position
+        elif token["end"] is not None:
+            return Place(position, ends_array=True)
+        elif candidate is not None and token["key"] in (None, b"ph"):
+            if position - candidate <= PH_WITHIN_BYTES:
+                return Place(candidate)
+            candidate = None
+    if at_end:
+        return len(data)
+    undecided = max(start, len(data) - _LONGEST_TOKEN_BYTES)
+    if candidate is not None and undecided - candidate <= PH_WITHIN_BYTES:
+        return candidate
+    return undecided
+
+
+def final_array_end(data: memoryview) -> int | None:
+    """The position of the bracket that closes the array if the text ends in `]}`."""
+    first = max(0, len(data) - _LONGEST_TOKEN_BYTES)
+    found = _FINAL_BRACKETS.search(data[first:])
+    return None if found is None else first + found.start()
+
+
+def _follows_colon(data: memoryview, position: int) -> bool:
+    before = bytes(data[max(0, position - CONTEXT_BYTES) : position])
+    return before.rstrip(b" \t\n\r").endswith(b":")

@@ -1,0 +1,91 @@
+"""The rows of the scanner in pure Python: events of either kind of parsing, appended to columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tracekit.readers import values
+from tracekit.readers.chrome_columns import KeyedColumns, LabelColumn, TimeColumn, plain_value
+from tracekit.readers.chrome_strict import Element
+from tracekit.readers.scan import Keep
+
+
+class Rows:
+    """The rows so far."""
+
+    def __init__(self, keep: Keep) -> None:
+        self.keep_args = None if keep.args is None else frozenset(keep.args)
+        self.skip_args = frozenset(keep.skip_args)
+        self.keeps_all_args = self.keep_args is None and not self.skip_args
+        self.skip_cats = frozenset(keep.skip_cats)
+        self.labels = {n: LabelColumn(values.label, str) for n in ("ph", "cat", "name")}
+        self.labels |= {n: LabelColumn(values.identity, int, str) for n in ("pid", "tid")}
+        self.times = {name: TimeColumn() for name in ("ts", "dur")}
+        self.args, self.fields = KeyedColumns(), KeyedColumns()
+        self.skipped: dict[str, int] = {}
+        self.count = 0
+
+    def add_element(self, element: Element) -> None:
+        """Append the event that the strict layer read."""
+        raw = element.members
+        if self._skips(values.decode_label(raw.get(b"cat", b"null"))):
+            return
+        for name, labels in self.labels.items():
+            labels.add(values.decode(raw.pop(name.encode(), b"null")))
+        for name, times in self.times.items():
+            times.add(values.nanoseconds(raw.pop(name.encode(), b"null")))
+        for key, value in self._wanted(_by_name(element.args)).items():
+            self.args.column(key).add(self.count, values.decode(value))
+        for key, value in _by_name(raw).items():
+            self.fields.column(key).add(self.count, values.decode(value))
+        self.count += 1
+
+    def add_parsed(self, events: list[dict[str, Any]]) -> None:
+        """Append events that the json module parsed: column by column, which is fastest."""
+        if self.skip_cats:
+            events = [e for e in events if not self._skips(_parsed_label(e.get("cat")))]
+        for name, labels in self.labels.items():
+            labels.extend([event.pop(name, None) for event in events])
+        for name, times in self.times.items():
+            times.extend([event.pop(name, None) for event in events])
+        for row, event in enumerate(events, self.count):
+            args = event.pop("args", None)
+            if type(args) is dict:
+                self.args.put(row, args if self.keeps_all_args else self._wanted(args))
+            elif args is not None:
+                event["args"] = args
+            if event:
+                self.fields.put(row, event)
+        self.count += len(events)
+
+    def finish(self) -> dict[str, object]:
+        """The columns by the names that `Scan` gives them."""
+        columns: dict[str, object] = {n: labels.finish() for n, labels in self.labels.items()}
+        for name, times in self.times.items():
+            columns[f"{name}_ns"], columns[f"has_{name}"] = times.finish()
+        columns |= {"args": self.args.finish(), "fields": self.fields.finish()}
+        columns["skipped"] = self.skipped
+        return columns
+
+    def _skips(self, cat: str | None) -> bool:
+        """Whether a row of this category is left out; counts it if so."""
+        if cat is None or cat not in self.skip_cats:
+            return False
+        self.skipped[cat] = self.skipped.get(cat, 0) + 1
+        return True
+
+    def _wanted(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The args that are kept."""
+        if self.keep_args is not None:
+            args = {key: args[key] for key in args if key in self.keep_args}
+        return {key: args[key] for key in args if key not in self.skip_args}
+
+
+def _parsed_label(parsed: Any) -> str | None:
+    return parsed if type(parsed) is str else values.label(plain_value(parsed))
+
+
+def _by_name(members: dict[bytes, bytes]) -> dict[str, bytes]:
+    """The members by their decoded keys, of which the last one wins."""
+    return {values.key(raw_key): value for raw_key, value in members.items()}

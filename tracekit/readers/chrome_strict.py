@@ -1,0 +1,187 @@
+"""The strict layer of `RECOVERY.md` for one element, byte for byte: slow, exact, without recursion.
+
+It reads `memoryview`s by regular expressions only, so that nobody has to copy a large buffer.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+INCOMPLETE, BROKEN = -1, -2
+"""Instead of a position: the data ended first; a byte did not fit."""
+
+SPACE = rb"[ \t\n\r]*+"
+BARE = rb"[0-9A-Za-z.+\-_/]++"
+
+Data = bytes | memoryview
+
+_SPACES = re.compile(SPACE)
+_BARE = re.compile(BARE)
+_STRING_STOP = re.compile(rb'["\\]')
+_BACKSLASHES = re.compile(rb"\\++")
+_NOT_QUOTE = re.compile(rb'[^"\\]*+')
+_CONTAINER_STOP = re.compile(rb'["]|[\[{]++|[\]}]++')
+_OPENING = b"[{"
+
+MEMBER = re.compile(
+    rb'"(?P<key>[^"\\]*+)"' + SPACE + rb":" + SPACE
+    + rb'(?P<value>"[^"\\]*+"|' + BARE + rb")" + SPACE + rb"(?P<stop>[,}])"
+)  # fmt: skip
+"""The common member: a key, a string without escapes or a bare value, and what follows it."""
+
+
+@dataclass(slots=True)
+class Element:
+    """The members of an event as raw texts; `args` are the members of the last `args` object."""
+
+    members: dict[bytes, bytes] = field(default_factory=dict)
+    args: dict[bytes, bytes] = field(default_factory=dict)
+
+
+class Stop(Exception):  # noqa: N818 - how a parse ends early, always caught in this module
+    """No element: the data ended (`INCOMPLETE`) or a byte did not fit (`BROKEN`), at `position`."""
+
+    def __init__(self, reason: int, position: int, *, in_string: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.position = position
+        self.in_string = in_string
+
+
+def read_event(data: Data, start: int) -> tuple[int, Element]:
+    """The end of the event whose brace is at `start`, and its members; raises `Stop`."""
+    element = Element()
+    position = _read_members(data, start + 1, element.members, element)
+    return position, element
+
+
+def string_end(data: Data, start: int) -> int:
+    """The position after the string whose opening quote is at `start`; raises `Stop`."""
+    position = start + 1
+    end = len(data)
+    while True:
+        stop = _STRING_STOP.search(data, position)
+        if stop is None:
+            raise Stop(INCOMPLETE, start, in_string=True)
+        position = stop.end()
+        if data[position - 1] == 0x22:
+            return position
+        run = _BACKSLASHES.match(data, position)
+        count = 1 if run is None else 1 + run.end() - run.start()
+        position += count - 1 + count % 2
+        if position > end:
+            raise Stop(INCOMPLETE, start, in_string=True)
+
+
+def container_end(data: Data, start: int) -> int:
+    """The position after the array or object that opens at `start`; raises `Stop`."""
+    depth = 0
+    position = start
+    while True:
+        stop = _CONTAINER_STOP.search(data, position)
+        if stop is None:
+            raise Stop(INCOMPLETE, len(data))
+        position = stop.end()
+        first = data[stop.start()]
+        if first == 0x22:
+            position = string_end(data, stop.start())
+        elif first in _OPENING:
+            depth += position - stop.start()
+        else:
+            closing = position - stop.start()
+            if closing >= depth:
+                return stop.start() + depth
+            depth -= closing
+
+
+def bare_end(data: Data, start: int) -> int:
+    """The position after the bare value at `start`; raises `Stop`, also where the data ends it."""
+    bare = _BARE.match(data, start)
+    if bare is None:
+        raise Stop(BROKEN if start < len(data) else INCOMPLETE, start)
+    if bare.end() == len(data):
+        raise Stop(INCOMPLETE, len(data))
+    return bare.end()
+
+
+def value_end(data: Data, start: int) -> int:
+    """The position after any value at `start`; raises `Stop`."""
+    first = data[start] if start < len(data) else 0
+    if first == 0x22:
+        return string_end(data, start)
+    if first in _OPENING:
+        return container_end(data, start)
+    return bare_end(data, start)
+
+
+def skip_space(data: Data, position: int) -> int:
+    """The next position that is not whitespace."""
+    spaces = _SPACES.match(data, position)
+    return position if spaces is None else spaces.end()
+
+
+def byte_at(data: Data, position: int) -> int:
+    """The byte at a position; raises `Stop` at the end of the data."""
+    if position >= len(data):
+        raise Stop(INCOMPLETE, position)
+    return data[position]
+
+
+def _read_members(
+    data: Data, position: int, members: dict[bytes, bytes], event: Element | None
+) -> int:
+    """The position after the brace that closes an object, its members put into `members`.
+
+    `event` is given at the top of an event, where `args` may open one level more.
+    """
+    position = skip_space(data, position)
+    while byte_at(data, position) != 0x7D:
+        common = MEMBER.match(data, position)
+        if common is not None:
+            key, value, stop = common["key"], common["value"], common["stop"]
+            position = common.end()
+        else:
+            key, position = _read_key(data, position)
+            value, position = _read_value(data, position, key, event)
+            position = skip_space(data, position)
+            stop = bytes((byte_at(data, position),))
+            if stop not in b",}":
+                raise Stop(BROKEN, position)
+            position += 1
+        members.pop(key, None)  # so that the order is that of the last ones
+        if value is not None:  # else it was the object of `args`
+            members[key] = value
+            if event is not None and key == b"args":
+                event.args = {}
+        if stop == b"}":
+            return position
+        position = skip_space(data, position)
+    return position + 1
+
+
+def _read_key(data: Data, position: int) -> tuple[bytes, int]:
+    """The raw key at a position, and the position of its value."""
+    if byte_at(data, position) != 0x22:
+        raise Stop(BROKEN, position)
+    text = _NOT_QUOTE.match(data, position + 1)
+    end = position + 1 if text is None else text.end()
+    if end >= len(data):
+        raise Stop(INCOMPLETE, position, in_string=True)
+    if data[end] != 0x22:
+        raise Stop(BROKEN, end)
+    colon = skip_space(data, end + 1)
+    if byte_at(data, colon) != 0x3A:
+        raise Stop(BROKEN, colon)
+    return bytes(data[position + 1 : end]), skip_space(data, colon + 1)
+
+
+def _read_value(
+    data: Data, position: int, key: bytes, event: Element | None
+) -> tuple[bytes | None, int]:
+    """The raw value at a position (None where it was the object of `args`) and its end."""
+    if event is not None and key == b"args" and byte_at(data, position) == 0x7B:
+        event.args = {}
+        return None, _read_members(data, position + 1, event.args, None)
+    end = value_end(data, position)
+    return bytes(data[position:end]), end
