@@ -1,0 +1,218 @@
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from any_report import reports
+from hypothesis import given, settings
+from sample_report import HOSTILE, sample_report
+
+from tracekit.render import render
+from tracekit.render.escape import printable
+from tracekit.render.html import LIMIT
+from tracekit.report import Finding, Heading, Metric, Place, Report, Section, Sheet
+
+VOID = {"meta", "input", "br", "link", "img", "hr"}
+
+
+class Page(HTMLParser):
+    """The page as elements, texts and attributes; fails where tags do not nest."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.attributes, self.outline, self.texts = [], [], [], [], []
+        self.rows = 0
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        assert len({name for name, _ in attrs}) == len(attrs)
+        self.rows = self.rows + 1 if tag == "tr" else 0 if tag == "table" else self.rows
+        marks = "".join(
+            f" {name}={value}"
+            for name, value in attrs
+            if name in ("id", "class", "href", "scope", "aria-label")
+        )
+        self._line(f"<{tag}{printable(marks, 90)}>")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("style", "script"):
+            return
+        self.texts.append(data)
+        if data.strip():
+            self._line(printable(" ".join(data.split()), 90))
+
+    def _line(self, text):
+        # Four rows of a table show its form; the others differ in their values only.
+        if not ("table" in self.open and self.rows > 4):
+            self.outline.append("  " * len(self.open) + text)
+
+    @property
+    def text(self):
+        return "".join(self.texts)
+
+
+def test_the_structure_is_the_golden_one(sample, golden):
+    golden("report_html_outline.txt", "\n".join(Page(render(sample, "html")).outline) + "\n")
+
+
+@settings(max_examples=25, deadline=None)
+@given(reports)
+def test_any_report_gives_a_well_formed_page_that_loads_nothing(report):
+    page = Page(render(report, "html"))
+    assert page.tags.count("script") == page.tags.count("style") == 1
+    for tag, name, value in page.attributes:
+        assert not name.startswith("on")
+        assert name not in (
+            "src",
+            "srcset",
+            "action",
+            "formaction",
+            "poster",
+            "data",
+            "style",
+            "xlink:href",
+        )
+        if name == "href":
+            assert re.fullmatch(r"#[a-z0-9-]+", value), (tag, value)
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(set(ids)) == len(ids)
+
+
+def test_every_link_on_the_page_leads_somewhere(sample):
+    page = Page(render(sample, "html"))
+    ids = {value for _, name, value in page.attributes if name == "id"}
+    assert {value[1:] for _, name, value in page.attributes if name == "href"} <= ids
+
+
+def test_style_and_script_load_nothing_and_build_no_markup_from_text(sample):
+    style, script = parts(render(sample, "html"))
+    assert not re.search(r"url\(|@import|https?:|//[a-z]", style)
+    assert not re.search(
+        r"https?:|fetch|XMLHttp|import\(|eval|innerHTML|outerHTML|insertAdjacent|document\.write",
+        script,
+    )
+
+
+def parts(page):
+    return [re.search(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)[1] for tag in ("style", "script")]
+
+
+def test_the_policy_allows_the_two_inlined_texts_and_nothing_else(sample):
+    text = render(sample, "html")
+    (policy,) = [
+        v for tag, name, v in Page(text).attributes if name == "content" and "default-src" in v
+    ]
+    allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert allowed.pop("default-src") == "'none'"
+    for directive, content in zip(("style-src", "script-src"), parts(text), strict=True):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert allowed.pop(directive) == f"'sha256-{digest}'"
+    assert set(allowed.values()) == {"'none'"}
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if len(name) < 160])
+def test_a_hostile_name_is_text_on_the_page(sample, name):
+    assert printable(name) in Page(render(sample, "html")).text
+
+
+def test_a_very_long_name_is_shortened_and_held_in_full_by_its_title(sample):
+    page = Page(render(sample, "html"))
+    titles = [value for tag, name, value in page.attributes if tag == "td" and name == "title"]
+    assert [len(title) for title in titles] == [1_000]
+    assert "x" * 200 not in page.text
+
+
+def test_the_answer_is_the_one_heading_of_the_first_rank(sample):
+    page = Page(render(sample, "html"))
+    assert page.tags.count("h1") == 1
+    assert "Step 1,842 ms 1,795–1,910" in " ".join(page.text.split())
+
+
+def test_the_order_is_answer_overview_findings_gaps_sections_method(sample):
+    text = render(sample, "html")
+    marks = [
+        "<h1",
+        'id="overview"',
+        'id="findings"',
+        'id="not-analysed"',
+        'id="section-kernels"',
+        'id="method"',
+    ]
+    found = [text.index(mark) for mark in marks]
+    assert found == sorted(found)
+
+
+def test_all_rows_of_the_report_are_on_the_page(sample):
+    text = Page(render(sample, "html", top=1)).text
+    assert "kernel_119" in text
+    assert "4,321 further rows are not in the report" in text
+
+
+def test_a_share_has_a_bar_of_its_width_and_an_unknown_one_has_none(sample):
+    headings = (Heading("share", "share", "ratio"),)
+    rows = ((0.25,), (None,), (7.0,), (-1.0,), (float("nan"),))
+    text = render(Report("t", "0", overview=Sheet("t", "T", headings, rows)), "html")
+    assert re.findall(r'<rect width="([\d.]+)"', text) == ["25.0", "100.0", "0.0"]
+
+
+def wide(rows):
+    headings = (
+        Heading("name", "name"),
+        Heading("time", "time", "ns"),
+        Heading("share", "share", "ratio"),
+    )
+    return Sheet(
+        "t", "T", headings, tuple((f"kernel_{i}_" + "n" * 60, i * 1_000, 0.5) for i in range(rows))
+    )
+
+
+def test_a_huge_report_stays_under_the_limit_and_says_what_is_cut():
+    small = Sheet("small", "Small", (Heading("a", "a"),), tuple((f"row {i}",) for i in range(100)))
+    sections = (
+        Section("big", "Big", sheets=(wide(90_000), wide(60_000))),
+        Section("s", "S", sheets=(small,)),
+    )
+    text = render(Report("huge", "0", sections=sections), "html")
+    page = Page(text)
+    assert LIMIT * 0.6 < len(text.encode()) <= LIMIT
+    assert (
+        len(re.findall(r"of 90,000 rows shown; cut to keep this page under 5 MB", page.text)) == 1
+    )
+    assert "row 99" in page.text
+
+
+def test_a_report_of_endless_lists_stays_under_the_limit_and_says_what_is_cut():
+    place = Place(name="p" * 150)
+    found = tuple(
+        Finding("rule", "high", "claim " * 100, "advice " * 100, (), (place,) * 200)
+        for _ in range(3_000)
+    )
+    report = replace(sample_report(), sections=(Section("s", "S", findings=found),) * 2)
+    text = render(report, "html")
+    assert len(text.encode()) <= LIMIT
+    assert re.search(r"items of long lists are not on this page", Page(text).text)
+
+
+def test_a_headline_of_one_number_has_no_empty_list():
+    page = Page(render(Report("t", "0", headline=(Metric("step", 5, "ns"),)), "html"))
+    assert "dl" not in page.tags
+
+
+def test_a_report_of_nothing_has_its_title_as_answer():
+    page = Page(render(Report("nothing <b>", "0"), "html"))
+    assert "nothing <b>" in page.text

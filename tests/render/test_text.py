@@ -1,0 +1,115 @@
+import re
+from dataclasses import replace
+
+import pytest
+from any_report import reports
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from sample_report import HOSTILE
+
+from tracekit.render import render
+from tracekit.report import Finding, Report, Section
+
+
+@pytest.mark.parametrize("width", [100, 60])
+def test_the_first_screen_is_the_golden_one(sample, golden, width):
+    golden(f"text_{width}.txt", render(sample, "text", width=width))
+
+
+def test_the_whole_report_is_the_golden_one(sample, golden):
+    golden("text_100_verbose.txt", render(sample, "text", width=100, verbose=True))
+
+
+def test_the_answer_is_in_the_first_three_lines(sample):
+    assert "Step 1,842 ms (1,795–1,910)" in render(sample, "text").splitlines()[:4]
+
+
+@settings(max_examples=40, deadline=None)
+@given(reports, st.integers(40, 180), st.booleans())
+def test_no_line_is_wider_than_asked_nor_ends_in_blanks_nor_holds_a_control(report, width, verbose):
+    for line in render(report, "text", width=width, verbose=verbose).split("\n"):
+        assert cell_len(line) <= width
+        assert line == line.rstrip()
+        assert line.isprintable()
+
+
+def test_colour_adds_codes_and_changes_no_character(sample):
+    plain = render(sample, "text", verbose=True)
+    coloured = render(sample, "text", verbose=True, color=True)
+    assert "\x1b[" in coloured
+    stripped = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in stripped.split("\n")] == plain.split("\n")
+
+
+def test_markup_in_a_name_is_text(sample):
+    text = render(sample, "text", verbose=True, width=160, color=True)
+    assert HOSTILE[3] in text
+    assert r"\x1b[31mred" in text
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 70])
+def test_a_narrow_terminal_keeps_name_wall_and_share(sample, width):
+    lines = render(sample, "text", width=width).splitlines()
+    head = next(line for line in lines if "wall ms" in line)
+    assert "share" in head
+    row = next(line for line in lines if line.startswith("rollout") and "1,021.4" in line)
+    assert "55.4 %" in row
+
+
+def test_columns_that_do_not_fit_are_named(sample):
+    words = " ".join(render(sample, "text", width=50).split())
+    assert "Not shown at this width: GPU busy, slowest by own work" in words
+
+
+def test_unknown_is_a_dash_and_a_tiny_share_is_not_zero(sample):
+    lines = render(sample, "text", verbose=True, width=100).splitlines()
+    assert re.search(
+        r"compute_reward +12\.0 +0\.6 % +— +—$", next(x for x in lines if "compute_reward" in x)
+    )
+    assert "<0.1 %" in next(line for line in lines if line.startswith("rollout  sleep"))
+
+
+def test_rows_left_out_are_counted(sample):
+    text = render(sample, "text", top=4)
+    assert "… 4 of 11 rows shown" in text
+    assert "sync_weights" not in text.split("Worth fixing")[0]
+
+
+def test_a_grave_finding_without_a_time_is_on_the_first_screen(sample):
+    text = render(sample, "text", top=1)
+    assert "high: 78.9 of 79.1 GiB" in text
+    assert "small-kernels" not in text
+
+
+def test_findings_not_shown_are_counted(sample):
+    assert "… 5 more in the sections" in render(sample, "text", top=1)
+
+
+def test_sections_without_an_answer_are_named_with_their_reason(sample):
+    text = render(sample, "text", width=200)
+    assert "Memory (skipped: no memory snapshots found)" in text
+    assert "Power & clocks (failed: KeyError" in text
+
+
+def test_a_report_of_nothing_is_still_a_report():
+    assert render(Report("empty", "0.1.0")) == "empty\n"
+
+
+def test_an_analysis_that_found_nothing_says_so():
+    report = Report("quiet", "0.1.0", sections=(Section("idle", "Idle"),))
+    assert "No findings." in render(report)
+
+
+def test_the_amount_stands_near_its_claim_on_a_very_wide_terminal():
+    found = Finding(
+        "rule", "low", "claim", "advice", recoverable_ns=1_000_000, recoverable_ratio=0.01
+    )
+    report = Report("wide", "0.1.0", sections=(Section("s", "S", findings=(found,)),))
+    assert max(map(len, render(report, width=400).splitlines())) <= 120
+
+
+def test_long_identities_break_between_facts(sample):
+    report = replace(sample, identity=tuple(f"fact number {i}" for i in range(20)))
+    for line in render(report, width=60).splitlines()[:4]:
+        assert re.fullmatch(r"fact number \d+( · fact number \d+)*", line)

@@ -1,0 +1,176 @@
+import re
+from contextlib import suppress
+from decimal import Decimal, localcontext
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tracekit.errors import TracekitError
+from tracekit.units import MINUS, UNKNOWN, cell, column_unit, moment, parse_size, parse_time, show
+
+UNITS = ("", "ns", "bytes", "ratio", "count", "gb_per_s", "id")
+numbers = st.one_of(
+    st.integers(-(10**24), 10**24),
+    st.integers(-2000, 2000),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(-2, 2),
+)
+
+
+def number(text):
+    """The number shown, or the middle of what `<0.1` leaves open."""
+    bare = text.replace(",", "").replace(MINUS, "-").split(" ")[0]
+    return Decimal(bare[1:]) / 2 if bare[0] in "<>" else Decimal(bare)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1_842_000_000, "ns", "1,842 ms"),
+        (61_000_000, "ns", "61.0 ms"),
+        (12_345, "ns", "12.3 µs"),
+        (999, "ns", "999 ns"),
+        (45_000_000_000, "ns", "45.0 s"),
+        (0, "ns", "0 ns"),
+        (-0.0, "ns", "0 ns"),
+        (-63_000_000, "ns", "−63.0 ms"),
+        (0.5412, "ratio", "54 %"),
+        (0.033, "ratio", "3.3 %"),
+        (1e-9, "ratio", "<0.01 %"),
+        (-1e-9, "ratio", ">−0.01 %"),
+        (1.25, "ratio", "125 %"),
+        (80 << 30, "bytes", "80.0 GiB"),
+        (1023, "bytes", "1,023 B"),
+        (412_887, "count", "412,887"),
+        (450.25, "gb_per_s", "450 GB/s"),
+        (12_345, "id", "12345"),
+        (0.00034, "", "0.000340"),
+        (10**20, "count", "1.000e20"),
+        ("a name", "text", "a name"),
+        (True, "text", "yes"),
+    ],
+)
+def test_shows_a_value_with_its_unit(value, unit, text):
+    assert show(value, unit) == text
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("unit", [*UNITS, "text"])
+def test_what_is_not_known_is_a_dash_and_has_no_unit(value, unit):
+    assert show(value, unit) == UNKNOWN
+
+
+def test_a_column_has_one_unit_chosen_by_its_largest_value():
+    times = [1_021_400_000, 498_700_000, 30_000, 0, None]
+    scale = column_unit(times, "ns")
+    assert scale.label == "ms"
+    assert [cell(time, scale) for time in times] == ["1,021.4", "498.7", "<0.1", "0.0", UNKNOWN]
+
+
+def test_a_column_without_any_number_still_has_a_unit():
+    assert column_unit([None, "x"], "bytes").label == "B"
+
+
+def test_an_unknown_unit_is_said_with_those_there_are():
+    with pytest.raises(TracekitError, match="parsec") as caught:
+        show(1, "parsec")
+    assert "ns" in caught.value.hint
+
+
+def test_a_moment_keeps_its_microseconds():
+    assert moment(12_345_678_901) == "12.345679 s"
+
+
+def test_the_decimal_context_of_the_process_changes_nothing():
+    with localcontext() as context:
+        context.prec = 2
+        assert show(1_842_123_456, "ns") == "1,842 ms"
+
+
+@given(numbers, st.sampled_from(UNITS))
+@example(5e-324, "")
+@example(-5e-324, "ns")
+def test_only_zero_is_shown_as_zero_and_never_with_a_minus(value, unit):
+    text = show(value, unit)
+    assert (number(text) == 0) == (value == 0)
+    assert not re.match(rf"{MINUS}[0.,]*( |$)", text)
+
+
+@given(numbers, numbers, st.sampled_from(UNITS), st.booleans())
+def test_what_is_larger_is_never_shown_as_smaller(one, other, unit, in_a_column):
+    low, high = sorted([one, other])
+    scale = column_unit([low, high], unit)
+    if in_a_column or unit not in ("ns", "bytes"):
+        assert number(cell(low, scale)) <= number(cell(high, scale))
+    else:
+        parse = parse_time if unit == "ns" else parse_size
+        assert parse(show(low, unit).lstrip("<>")) <= parse(show(high, unit).lstrip("<>"))
+
+
+@given(st.one_of(st.integers(-(10**24), 10**24), st.integers(-(10**6), 10**6)))
+def test_a_shown_time_or_size_reads_back_within_its_rounding(value):
+    for unit, parse in (("ns", parse_time), ("bytes", parse_size)):
+        assert abs(parse(show(value, unit)) - value) <= abs(value) * 0.0051
+
+
+@given(st.integers(0, 10**18), st.integers(1, 12))
+def test_more_figures_read_back_more_exactly(value, figures):
+    shown = parse_time(show(value, "ns", figures=figures + 2))
+    assert abs(shown - value) <= value * 0.51 * 10.0 ** -(figures + 1) + 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("3.5ms", 3_500_000),
+        ("1,842 ms", 1_842_000_000),
+        ("−2 s", -2_000_000_000),
+        ("250us", 250_000),
+        ("250 µs", 250_000),
+        ("5min", 300_000_000_000),
+        ("1e3ns", 1_000),
+        (" 7 ns ", 7),
+    ],
+)
+def test_reads_a_time(text, ns):
+    assert parse_time(text) == ns
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512MiB", 512 << 20), ("1.5 GB", 1_500_000_000), ("4096", 4096), ("10 kB", 10_000)],
+)
+def test_reads_a_size(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ms",
+        "3",
+        "3 parsec",
+        "1e9999s",
+        "--3ms",
+        "٣ms",
+        "3ms\n4ms",
+        "nan s",
+        "x" * 10_000,
+        "9" * 99 + "s",
+    ],
+)
+def test_what_is_no_time_is_refused_on_one_line_with_an_example(text):
+    with pytest.raises(TracekitError) as caught:
+        parse_time(text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 100
+    assert "3.5ms" in caught.value.hint
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_quantity_or_refused(text):
+    for parse in (parse_time, parse_size):
+        with suppress(TracekitError):
+            assert isinstance(parse(text), int)

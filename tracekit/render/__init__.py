@@ -1,0 +1,84 @@
+"""A report in every form a person or a program reads: one file an output, listed in `RENDERERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from tracekit.errors import TracekitError
+from tracekit.render.csv import render_csv
+from tracekit.render.html import render_html
+from tracekit.render.json import from_json, render_json, to_json
+from tracekit.render.markdown import render_markdown
+from tracekit.render.options import Options
+from tracekit.render.parquet import render_parquet
+from tracekit.render.text import render_text
+from tracekit.report import Report
+
+__all__ = [
+    "RENDERERS",
+    "Options",
+    "Output",
+    "Renderer",
+    "format_of",
+    "from_json",
+    "render",
+    "to_json",
+]
+
+Output = str | bytes | dict[str, bytes]
+"""What a renderer gives: text, bytes, or the bytes of several files by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """One output: its name, the file suffixes it is chosen by, and whether it is several files."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    render: Callable[[Report, Options], Output]
+    files: bool = False
+
+
+RENDERERS: tuple[Renderer, ...] = (
+    Renderer("text", (".txt",), render_text),
+    Renderer("html", (".html", ".htm"), render_html),
+    Renderer("md", (".md", ".markdown"), render_markdown),
+    Renderer("json", (".json",), render_json),
+    Renderer("csv", (".csv",), render_csv, files=True),
+    Renderer("parquet", (".parquet",), render_parquet, files=True),
+)
+
+
+def render(
+    report: Report,
+    format: str = "text",  # noqa: A002 - the word a caller expects
+    *,
+    top: int = 10,
+    verbose: bool = False,
+    width: int | None = None,
+    color: bool = False,
+) -> Output:
+    """The report in the named format; csv and parquet give the bytes of each file by its name."""
+    options = Options(top, verbose, width, color)
+    return renderer(format).render(report, options)
+
+
+def renderer(name: str) -> Renderer:
+    """The renderer of this name; TracekitError lists those there are."""
+    for candidate in RENDERERS:
+        if candidate.name == name:
+            return candidate
+    names = ", ".join(candidate.name for candidate in RENDERERS)
+    raise TracekitError(f"no output format {name!r}", f"there are: {names}")
+
+
+def format_of(path: PurePath | str) -> str:
+    """The name of the format that the path's suffix asks for; TracekitError lists those there are."""
+    suffix = PurePath(path).suffix.lower()
+    for candidate in RENDERERS:
+        if suffix in candidate.suffixes:
+            return candidate.name
+    known = " ".join(suffix for candidate in RENDERERS for suffix in candidate.suffixes)
+    raise TracekitError(f"{path}: no output format ends in {suffix!r}", f"there are: {known}")

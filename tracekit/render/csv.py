@@ -1,0 +1,44 @@
+"""The report's tables as CSV (RFC 4180, UTF-8): raw values in the unit that the column name ends in."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+from math import isfinite
+
+from tracekit.render.escape import printable
+from tracekit.render.options import Options
+from tracekit.render.tables import column_names, tables
+from tracekit.report import Cell, Report, Sheet
+
+# What spreadsheets take for the start of a formula; the last four are their full-width forms.
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+def render_csv(report: Report, _options: Options) -> dict[str, bytes]:
+    """The bytes of one CSV file a table, by file name."""
+    return {f"{name}.csv": _table(sheet) for name, sheet in tables(report).items()}
+
+
+def _table(sheet: Sheet) -> bytes:
+    """One table with its header; unknown is an empty field."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\r\n", quoting=csv.QUOTE_MINIMAL)
+    writer.writerow([_text(name) for name in column_names(sheet)])
+    writer.writerows([_field(value) for value in row] for row in sheet.rows)
+    return out.getvalue().encode("utf-8")
+
+
+def _field(value: Cell) -> str:
+    """The value as written: numbers exactly, names so that no spreadsheet runs them."""
+    if value is None or (isinstance(value, float) and not isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _text(value) if isinstance(value, str) else repr(value)
+
+
+def _text(text: str) -> str:
+    """The text on one line, with an apostrophe before what would be a formula."""
+    text = printable(text)
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text

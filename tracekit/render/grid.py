@@ -1,0 +1,90 @@
+"""A sheet as text cells: scaled by column, rounded and safe to show; what text, Markdown and HTML lay out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracekit.render.escape import printable
+from tracekit.report import Cell, Heading, Sheet
+from tracekit.units import UNKNOWN, Scale, cell, column_unit
+
+NAME_LIMIT = 160
+"""Characters of a name that are shown in a table; the machine-readable outputs hold all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column as shown: its heading with the unit, and whether it holds numbers."""
+
+    title: str
+    unit: str
+    numeric: bool
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of text; `more` counts the rows that are not in it, `omitted` those no output has."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    more: int
+    omitted: int
+    caption: str
+
+
+def grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIMIT) -> Grid:
+    """The first `limit` rows as text; the scale of a column follows from all rows, shown or not."""
+    scales = tuple(
+        column_unit((row[at] for row in sheet.rows), heading.unit)
+        for at, heading in enumerate(sheet.headings)
+    )
+    shown = sheet.rows if limit is None else sheet.rows[: max(limit, 0)]
+    rows = tuple(
+        tuple(cell_text(value, scale, name_limit) for value, scale in zip(row, scales, strict=True))
+        for row in shown
+    )
+    return Grid(
+        title=printable(sheet.title or sheet.name, 300),
+        columns=tuple(map(_column, sheet.headings, scales)),
+        rows=rows,
+        more=len(sheet.rows) - len(shown),
+        omitted=sheet.omitted,
+        caption=printable(sheet.caption, 2_000),
+    )
+
+
+def cell_text(value: Cell, scale: Scale, limit: int = NAME_LIMIT) -> str:
+    """The value in its column's scale; text is made printable, and an empty name is unknown."""
+    if isinstance(value, str):
+        return printable(value, limit) or UNKNOWN
+    return cell(value, scale)
+
+
+def name_columns(table: Grid) -> int:
+    """How many columns name the row: those before the first number."""
+    for at, column in enumerate(table.columns):
+        if column.numeric:
+            return at
+    return len(table.columns)
+
+
+def answer_columns(table: Grid) -> frozenset[int]:
+    """The columns a narrow page keeps: at most two names, the first quantity and the first share."""
+    keep = set(range(min(name_columns(table), 2)))
+    quantities = [at for at, c in enumerate(table.columns) if c.numeric and c.unit != "ratio"]
+    ratios = [at for at, c in enumerate(table.columns) if c.unit == "ratio"]
+    # A rank or device (`id`) names the row as well; only where nothing else counts is it the answer.
+    measured = [at for at in quantities if table.columns[at].unit != "id"]
+    keep.update((measured or quantities)[:1])
+    keep.update(ratios[:1])
+    return frozenset(keep) or frozenset({0})
+
+
+def _column(heading: Heading, scale: Scale) -> Column:
+    """The column of a heading: per cent stands in the cells, every other label in the title."""
+    title = printable(heading.title or heading.name, 60)
+    if scale.label not in ("", "%"):
+        title = f"{title} {scale.label}"
+    return Column(title, heading.unit, heading.unit != "text", printable(heading.doc, 500))

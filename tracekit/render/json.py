@@ -1,0 +1,190 @@
+"""The report as JSON and back: the canonical form, from which every other output can be made.
+
+Keys stand in the order of the dataclasses, integers are exact, and no number is infinite or NaN.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from math import isfinite
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from tracekit.errors import TracekitError
+from tracekit.render.escape import printable
+from tracekit.render.options import Options
+from tracekit.report import SCHEMA, Report, Sheet
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_HINT = "write it again with this version of tracekit: tracekit analyze … -o report.json"
+
+
+def render_json(report: Report, _options: Options) -> str:
+    """The canonical form, whatever the options: nothing is left out of it."""
+    return to_json(report)
+
+
+def to_json(report: Report) -> str:
+    """The report as JSON text that any UTF-8 file can hold; numbers that are not finite become null."""
+    try:
+        text = json.dumps(_plain(report, "report"), ensure_ascii=False, allow_nan=False, indent=1)
+    except ValueError as error:  # an integer of more digits than Python writes
+        raise TracekitError(f"the report cannot be written as JSON: {error}") from error
+    # A lone surrogate (a file name that is not UTF-8) has no UTF-8 form, but a JSON escape.
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
+
+
+def from_json(text: str) -> Report:
+    """The report of a JSON text; anything that is not exactly one raises TracekitError.
+
+    Fields with a default may be missing and unknown ones are passed over: additions keep the schema.
+    """
+    try:
+        raw = json.loads(
+            text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_once
+        )
+    except RecursionError:
+        raise TracekitError("not a report: nested too deeply", _HINT) from None
+    except ValueError as error:
+        raise TracekitError(f"not a report: {printable(str(error), 200)}", _HINT) from None
+    if not isinstance(raw, dict) or "schema" not in raw:
+        raise TracekitError("not a report: no schema is named", _HINT)
+    if raw["schema"] != SCHEMA:
+        found = printable(str(raw["schema"]), 60)
+        raise TracekitError(f"a report of schema {found}; this version reads {SCHEMA}", _HINT)
+    report: Report = _typed(raw, Report, "report")
+    return report
+
+
+def _plain(value: object, where: str) -> object:
+    """The value as dicts, lists and scalars."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, tuple):
+        return [_plain(item, f"{where}[{at}]") for at, item in enumerate(value)]
+    if is_dataclass(value):
+        names = [field.name for field in fields(value)]
+        return {name: _plain(getattr(value, name), f"{where}.{name}") for name in names}
+    raise TracekitError(f"{where} holds a {type(value).__name__}, which is not a plain value")
+
+
+def _typed(value: object, kind: Any, where: str) -> Any:
+    """The value as the annotated type, or TracekitError naming the place."""
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return _one_of(value, get_args(kind), where)
+    if origin is Literal:
+        if not isinstance(value, str) or value not in get_args(kind):
+            _fail(where, f"one of {', '.join(map(repr, get_args(kind)))}", value)
+        return value
+    if origin is tuple:
+        return _items(value, get_args(kind), where)
+    if is_dataclass(kind):
+        return _record(value, kind, where)
+    if not _is_a(value, kind):
+        _fail(where, kind.__name__, value)
+    return value
+
+
+def _one_of(value: object, kinds: tuple[Any, ...], where: str) -> Any:
+    """The value as one of the scalar types, or as the one dataclass among them."""
+    if any(_is_a(value, kind) for kind in kinds):
+        return value
+    if float in kinds and _is_a(value, int):
+        return _whole_as_float(value, where)
+    for kind in kinds:
+        if is_dataclass(kind):
+            return _record(value, kind, where)
+    names = " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)
+    return _fail(where, names, value)
+
+
+def _items(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    """The list as a tuple, of any length or of exactly the annotated items."""
+    if not isinstance(value, list):
+        _fail(where, "a list", value)
+    if kinds[-1] is Ellipsis:
+        return tuple(_typed(item, kinds[0], f"{where}[{at}]") for at, item in enumerate(value))
+    if len(value) != len(kinds):
+        _fail(where, f"{len(kinds)} items", value)
+    pairs = enumerate(zip(value, kinds, strict=True))
+    return tuple(_typed(item, kind, f"{where}[{at}]") for at, (item, kind) in pairs)
+
+
+def _record(value: object, kind: Any, where: str) -> Any:
+    """The object as the dataclass; a sheet also needs every row as long as its headings."""
+    if not isinstance(value, dict):
+        _fail(where, "an object", value)
+    found = {}
+    for name, (hint, required) in _hints(kind).items():
+        if name in value:
+            found[name] = _typed(value[name], hint, f"{where}.{name}")
+        elif required:
+            raise TracekitError(f"not a report: {where}.{name} is missing", _HINT)
+    record = kind(**found)
+    if isinstance(record, Sheet):
+        for at, row in enumerate(record.rows):
+            if len(row) != len(record.headings):
+                _fail(f"{where}.rows[{at}]", f"{len(record.headings)} cells", value["rows"][at])
+    return record
+
+
+@cache
+def _hints(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """The annotation of every field, and whether it must be given."""
+    hints = get_type_hints(kind)
+    return {
+        field.name: (
+            hints[field.name],
+            field.default is MISSING and field.default_factory is MISSING,
+        )
+        for field in fields(kind)
+    }
+
+
+def _is_a(value: object, kind: object) -> bool:
+    """Whether the value is of this very type: a truth value is no number."""
+    return type(value) is kind
+
+
+def _whole_as_float(value: object, where: str) -> float:
+    """The whole number as a float, where a float is asked for."""
+    assert isinstance(value, int)
+    try:
+        return float(value)
+    except OverflowError:
+        return _fail(where, "float", value)
+
+
+def _fail(where: str, wanted: str, value: object) -> NoReturn:
+    """Raises what is wrong, on one line and without the whole of a hostile value."""
+    shown = f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
+    if isinstance(value, str):
+        shown = repr(printable(value, 40))
+    raise TracekitError(f"not a report: {where} is {shown}, not {wanted}", _HINT)
+
+
+def _no_constant(name: str) -> NoReturn:
+    """Raises: JSON knows no NaN and no Infinity."""
+    raise ValueError(f"{name} is not a number")
+
+
+def _finite(text: str) -> float:
+    """The number, unless it is too large to be one."""
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError("a number is out of range")
+    return value
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object, unless it says one key twice and so two things at once."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found

@@ -1,0 +1,236 @@
+"""The report as GitHub-flavoured Markdown: for a pull-request comment or a job summary."""
+
+from __future__ import annotations
+
+import re
+
+from tracekit.render import phrases
+from tracekit.render.escape import printable
+from tracekit.render.grid import Grid, grid
+from tracekit.render.options import Options
+from tracekit.report import Finding, Report, Section, Sheet
+from tracekit.units import UNKNOWN, show
+
+LIMIT = 65_000
+"""Characters; GitHub refuses a comment of more than 65,536."""
+
+_ROWS_VERBOSE = 200
+_NAME = 120
+_PLAIN = re.compile(r"[\w .,;%()+/=·—–−≥≤…-]+|[<>]−?[\d.]+( %)?")
+_SPECIAL = re.compile(r"[\\`*_\[\]~|$]")
+_LIVE = re.compile(
+    r"@(?=\w)|#(?=\d)|:(?=//)|\bwww(?=\.)|(?<=\bGH)-(?=\d)|:(?=[\w+-]+:)", re.IGNORECASE
+)
+_LINE_START = re.compile(r"([#+\-=~>]|\d+(?=[.)]))")
+
+
+def render_markdown(report: Report, options: Options) -> str:
+    """The report in at most 65,000 characters; what does not fit is named at the end."""
+    blocks: list[tuple[str, list[str]]] = [("identity", [_line_start(_join_identity(report))])]
+    if report.headline:
+        blocks.append(("headline", [_headline(report)]))
+    if report.overview:
+        shown = None if options.verbose else options.top
+        blocks.append(("overview", [_sheet(report.overview, shown)]))
+    blocks += _findings(report, options)
+    blocks.append(("not analysed", [_gaps(report)]))
+    blocks += [(section.title, _section_choices(section, options)) for section in report.sections]
+    blocks.append(("data quality", [_remarks(report)]))
+    return _within_limit(blocks)
+
+
+def sentence(text: str) -> str:
+    """Text that Markdown shows as it is: no markup, HTML, mention, issue link or address in it.
+
+    >>> sentence("see @team <b>#12</b> of update_actor")
+    'see @&#8203;team &lt;b&gt;#&#8203;12&lt;/b&gt; of update_actor'
+    """
+    out = _entities(printable(text, phrases.SENTENCE))
+    # Within a word an underscore means nothing, and escaped it is hard to read in the raw text.
+    out = re.sub(r"(?<=[^\W_])_(?=[^\W_])", "\0", out)
+    out = _SPECIAL.sub(
+        lambda match: f"&#{ord(match[0])};" if match[0] == "|" else f"\\{match[0]}", out
+    )
+    return _LIVE.sub(lambda match: f"{match[0]}&#8203;", out).replace("\0", "_")
+
+
+def code(text: str, limit: int = _NAME) -> str:
+    """A name as a code span, also in a table; plain words stand as they are.
+
+    >>> code("at::native::add"), code("update_actor"), code("a|b")
+    ('`at::native::add`', 'update_actor', '<code>a&#124;b</code>')
+    """
+    out = printable(text, limit)
+    plain = _entities(out)
+    if _PLAIN.fullmatch(out) and sentence(out) == plain:
+        return plain
+    if not out.strip():
+        return UNKNOWN
+    if re.search(r"[|`\\]", out):
+        # Tables split at pipes and read backslashes even within code spans: entities are not read.
+        safe = re.sub(r"[^\w ]|_", lambda match: f"&#{ord(match[0])};", out)
+        return f"<code>{safe}</code>"
+    return f"`{out.strip()}`"
+
+
+def _entities(text: str) -> str:
+    """The text with the three characters of HTML as entities."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _summary(text: str) -> str:
+    """Text within an HTML tag, where backslashes do not escape but entities are not read."""
+    out = _LIVE.sub("\\g<0>\0", printable(text, 120))
+    out = re.sub(r"[^\w \0]|_", lambda match: f"&#{ord(match[0])};", out)
+    return out.replace("\0", "&#8203;")
+
+
+def _join_identity(report: Report) -> str:
+    """The facts of the run in one line, the first (what was read) in bold."""
+    first, *others = (sentence(fact) for fact in phrases.identity(report))
+    return " · ".join([f"**{first.strip()}**", *others])
+
+
+def _headline(report: Report) -> str:
+    """The answer as a heading, the other numbers below it."""
+    first, *others = (sentence(phrases.metric_phrase(metric)) for metric in report.headline)
+    return f"## {first}" + (f"\n\n{' · '.join(others)}" if others else "")
+
+
+def _sheet(sheet: Sheet, limit: int | None) -> str:
+    """A table under its title, with what is left out and its caption below."""
+    table: Grid = grid(sheet, limit, _NAME)
+    lines = [f"**{sentence(table.title)}**", ""]
+    lines.append("| " + " | ".join(sentence(column.title) for column in table.columns) + " |")
+    lines.append("|" + "|".join("---:" if c.numeric else ":---" for c in table.columns) + "|")
+    lines += ["| " + " | ".join(code(text) for text in row) + " |" for row in table.rows]
+    note = phrases.rows_left(
+        len(table.rows), table.more, table.omitted, "all in the HTML or CSV report"
+    )
+    notes = [text for text in (note, table.caption) if text]
+    if notes:
+        lines += ["", "<sub>" + sentence(". ".join(notes)) + "</sub>"]
+    return "\n".join(lines)
+
+
+def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
+    """The ranked list, one block a finding, so that a cut takes the last ones first."""
+    findings, left = phrases.first_findings(report, options.top)
+    if not findings:
+        return [("findings", ["### No findings"])] if report.sections and not left else []
+    blocks = [("findings", ["### Worth fixing first"])]
+    for number, (f, amount) in enumerate(
+        zip(findings, phrases.recoverable(findings), strict=True), 1
+    ):
+        blocks.append((f"finding {number}", [_finding(f, number, amount)]))
+    if left:
+        more = f"<sub>{left} more findings in the HTML or JSON report</sub>"
+        blocks.append(("more findings", [more]))
+    return blocks
+
+
+def _finding(f: Finding, number: int, amount: tuple[str, str]) -> str:
+    """One finding as a list item: what it costs at most, the claim, what to try, evidence, places."""
+    cost = "" if f.recoverable_ns is None else _cost(amount)
+    lines = [f"{number}. **{code(f.rule, 60)}**{cost}<br>"]
+    lines.append(f"   {_line_start(sentence(phrases.claim(f)))}")
+    if f.advice:
+        lines.append(f"   <br>→ {sentence(f.advice)}")
+    if f.evidence:
+        facts = " · ".join(sentence(phrases.metric_phrase(metric)) for metric in f.evidence[:8])
+        lines.append(f"   <br><sub>Evidence: {facts}</sub>")
+    if f.places:
+        where = "; ".join(sentence(phrases.place_phrase(place)) for place in f.places[:3])
+        more = f"; {len(f.places) - 3} more" if len(f.places) > 3 else ""
+        lines.append(f"   <br><sub>Where: {where}{more}</sub>")
+    lines += [f"   <br><sub>Careful: {sentence(caveat)}</sub>" for caveat in f.caveats[:4]]
+    return "\n".join(lines)
+
+
+def _cost(amount: tuple[str, str]) -> str:
+    """What the finding may give back, as the end of its first line."""
+    time, share = (sentence(text) for text in amount)
+    return f" — up to **{time}** per step ({share})"
+
+
+def _gaps(report: Report) -> str:
+    """What was not analysed, and how sound the data is."""
+    lines = []
+    gaps = phrases.not_analysed(report)
+    if gaps:
+        more = [f"{len(gaps) - 12} more"] if len(gaps) > 12 else []
+        lines.append("**Not analysed:** " + " · ".join([*map(sentence, gaps[:12]), *more]))
+    summary = phrases.remarks_summary(report.remarks)
+    if summary:
+        lines.append(f"**Data quality:** {sentence(summary)}")
+    return "\n\n".join(lines)
+
+
+def _section_choices(section: Section, options: Options) -> list[str]:
+    """The section in ever fewer rows, so that a long one is shortened before it is dropped."""
+    most = _ROWS_VERBOSE if options.verbose else options.top
+    limits = sorted({rows for rows in (most, 50, 10, 3) if rows <= most}, reverse=True)
+    if not (section.sheets or section.metrics or section.caveats):
+        return [""]
+    return [_section(section, rows) for rows in limits or [most]]
+
+
+def _section(section: Section, rows: int) -> str:
+    """The section, folded away: its numbers, tables and caveats."""
+    title = _summary(section.title)
+    status = "" if section.status == "ok" else f" ({section.status})"
+    parts = [f"<details><summary>{title}{status}</summary>"]
+    if section.metrics:
+        parts.append("; ".join(sentence(phrases.metric_phrase(m)) for m in section.metrics))
+        parts[-1] = _line_start(parts[-1])
+    parts += [_sheet(sheet, rows) for sheet in section.sheets]
+    parts += [f"Careful: {sentence(caveat)}" for caveat in section.caveats]
+    return "\n\n".join([*parts, "</details>"])
+
+
+def _remarks(report: Report) -> str:
+    """Every remark on the data, folded away."""
+    if not report.remarks:
+        return ""
+    lines = [
+        f"- {remark.severity.replace('_', ' ')} {code(remark.code, 60)}: "
+        f"{sentence(phrases.remark_phrase(remark))}"
+        for remark in report.remarks[:50]
+    ]
+    if len(report.remarks) > 50:
+        lines.append(f"- {len(report.remarks) - 50} more in the HTML or JSON report")
+    listed = "\n".join(lines)
+    return f"<details><summary>Data quality</summary>\n\n{listed}\n\n</details>"
+
+
+def _line_start(text: str) -> str:
+    """The text, with a first character that would make a list, heading or quote of it escaped."""
+    text = text.strip()
+    match = _LINE_START.match(text)
+    if match is None:
+        return text
+    at = 0 if len(match[0]) == 1 and not match[0].isdigit() else len(match[0])
+    return f"{text[:at]}\\{text[at:]}"
+
+
+def _within_limit(blocks: list[tuple[str, list[str]]]) -> str:
+    """All blocks that fit, each in its longest form that does, and a line on those that do not."""
+    reserve = 1_200  # for the line that says what was cut
+    text = ""
+    missing: list[str] = []
+    shortened = False
+    for name, choices in blocks:
+        if not choices[0]:
+            continue
+        room = LIMIT - reserve - len(text) - 2
+        chosen = next((choice for choice in choices if len(choice) <= room), None)
+        if chosen is None:
+            missing.append(name)
+            continue
+        shortened = shortened or chosen is not choices[0]
+        text += ("\n\n" if text else "") + chosen
+    if missing or shortened:
+        names = ", ".join(code(name, 24) for name in missing[:4]) or "rows of long tables"
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        text += f"\n\n*Cut at {show(LIMIT, 'count')} characters; left out: {names}{more}.*"
+    return text + "\n"

@@ -1,0 +1,15 @@
+"""What a person may choose about an output, the same for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The choices: rows per table, everything or the first screen, and the terminal's width and colour."""
+
+    top: int = 10
+    verbose: bool = False
+    width: int | None = None
+    color: bool = False

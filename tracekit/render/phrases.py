@@ -1,0 +1,156 @@
+"""Parts of a report as words, the same in text, Markdown and HTML; safe to show, not yet escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracekit.render.escape import printable
+from tracekit.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Sheet
+from tracekit.units import UNKNOWN, Scale, cell, column_unit, moment, show, with_label
+
+SENTENCE = 600
+"""Characters of a claim, an advice or a reason that are shown."""
+
+
+def identity(report: Report) -> list[str]:
+    """The facts of the first line; where there are none, the title."""
+    facts = [printable(fact, 200) for fact in report.identity if fact]
+    return facts or [printable(report.title, 200) or UNKNOWN]
+
+
+def metric_label(metric: Metric) -> str:
+    """What the number is called."""
+    return printable(metric.label or metric.name, 80)
+
+
+def metric_value(metric: Metric) -> str:
+    """The number with its unit."""
+    scale = _metric_scale(metric)
+    return with_label(cell(metric.value, scale), scale)
+
+
+def metric_range(metric: Metric) -> str:
+    """The bounds of the number in its unit as `1,795` dash `1,910`, `≥ 3` where one is known, or nothing."""
+    scale = _metric_scale(metric)
+    low, high = (cell(bound, scale).removesuffix(" %") for bound in (metric.low, metric.high))
+    if metric.low is not None and metric.high is not None:
+        return f"{low}–{high}"
+    if metric.low is not None:
+        return f"≥ {low}"
+    return f"≤ {high}" if metric.high is not None else ""
+
+
+def metric_phrase(metric: Metric) -> str:
+    """Name, number and bounds: `Step 1,842 ms (1,795 to 1,910)`, with a dash for `to`."""
+    bounds = metric_range(metric)
+    phrase = f"{metric_label(metric)} {metric_value(metric)}"
+    return f"{phrase} ({bounds})" if bounds else phrase
+
+
+def place_phrase(place: Place) -> str:
+    """Where to look, the widest first: source, role, rank, device, step, stage, name, time."""
+    parts = [
+        printable(place.source, 160) if place.source else "",
+        printable(place.role, 80) if place.role else "",
+        f"rank {show(place.rank, 'id')}" if place.rank is not None else "",
+        f"device {show(place.device, 'id')}" if place.device is not None else "",
+        f"step {show(place.step, 'id')}" if place.step is not None else "",
+        printable(place.stage, 80) if place.stage else "",
+        printable(place.name, 160) if place.name else "",
+        _when(place),
+    ]
+    return " · ".join(part for part in parts if part) or "everywhere"
+
+
+def recoverable(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    """For each finding the time and the share of a step it may give back, times in one unit."""
+    scale = column_unit([finding.recoverable_ns for finding in findings], "ns", figures=3)
+    return [
+        (
+            with_label(cell(finding.recoverable_ns, scale), scale),
+            show(finding.recoverable_ratio, "ratio"),
+        )
+        for finding in findings
+    ]
+
+
+def first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
+    """What is worth showing first and how many are left out.
+
+    A finding of high severity is always among them: one about data or memory may give no time back.
+    """
+    findings = report.findings
+    shown = [
+        finding
+        for at, finding in enumerate(findings)
+        if at < max(limit, 0) or finding.severity == SEVERITIES[0]
+    ]
+    return shown, len(findings) - len(shown)
+
+
+def claim(finding: Finding) -> str:
+    """The claim; where no time says how grave it is, the severity does."""
+    text = printable(finding.claim, SENTENCE)
+    if finding.recoverable_ns is None and finding.severity != "info":
+        return f"{finding.severity}: {text}"
+    return text
+
+
+def not_analysed(report: Report) -> list[str]:
+    """What was not analysed and why: what the report lists, and the sections without an answer."""
+    gaps = [printable(item, SENTENCE) for item in report.unseen]
+    for section in report.sections:
+        if section.status != "ok":
+            reason = printable(section.reason, SENTENCE) or "no reason given"
+            gaps.append(f"{printable(section.title, 120)} ({section.status}: {reason})")
+    return gaps
+
+
+def remarks_summary(remarks: Sequence[Remark]) -> str:
+    """How many remarks there are of each kind, the gravest first; nothing when all are harmless."""
+    words = {"error": "error", "data_loss": "loss of data", "warning": "warning"}
+    counts = {kind: sum(r.count for r in remarks if r.severity == kind) for kind in words}
+    return " · ".join(
+        f"{show(count, 'count')} × {words[kind]}" for kind, count in counts.items() if count
+    )
+
+
+def remark_phrase(remark: Remark) -> str:
+    """The remark, how often it was made, and of which source."""
+    times = f" ({show(remark.count, 'count')} times)" if remark.count != 1 else ""
+    source = f"{printable(remark.source, 160)}: " if remark.source else ""
+    return f"{source}{printable(remark.message, SENTENCE)}{times}"
+
+
+def rows_left(shown: int, more: int, omitted: int, where: str) -> str:
+    """The line under a table of which rows are missing and who has them, or nothing."""
+    parts = []
+    if more:
+        total = show(shown + more, "count")
+        parts.append(f"{show(shown, 'count')} of {total} rows shown; {where}")
+    if omitted:
+        parts.append(f"{show(omitted, 'count')} further rows are not in the report")
+    return "; ".join(parts)
+
+
+def every_sheet(report: Report) -> list[tuple[str, Sheet]]:
+    """All sheets with the id of their section: the overview, the sections', and the values."""
+    sheets = [("", report.overview)] if report.overview else []
+    sheets += [(section.id, sheet) for section in report.sections for sheet in section.sheets]
+    if report.values:
+        sheets.append(("", report.values))
+    return sheets
+
+
+def _metric_scale(metric: Metric) -> Scale:
+    """The scale that the number and its bounds share."""
+    return column_unit([metric.value, metric.low, metric.high], metric.unit, figures=3)
+
+
+def _when(place: Place) -> str:
+    """The time of a place: its start, and how long it lasts."""
+    if place.start_ns is None:
+        return "" if place.end_ns is None else f"until {moment(place.end_ns)}"
+    if place.end_ns is None:
+        return f"at {moment(place.start_ns)}"
+    return f"at {moment(place.start_ns)} for {show(place.end_ns - place.start_ns, 'ns')}"

@@ -1,0 +1,99 @@
+"""The report as tables with raw values: what CSV and Parquet write, one file each."""
+
+from __future__ import annotations
+
+import re
+
+from tracekit.render import phrases
+from tracekit.report import Cell, Heading, Report, Sheet, Unit
+
+_SUFFIXES: dict[Unit, str] = {
+    "ns": "_ns",
+    "bytes": "_bytes",
+    "ratio": "_ratio",
+    "count": "_count",
+    "gb_per_s": "_gb_per_s",
+}
+_RESERVED = frozenset(
+    ["con", "prn", "aux", "nul", *(f"{d}{i}" for d in ("com", "lpt") for i in range(1, 10))]
+)
+
+
+def tables(report: Report) -> dict[str, Sheet]:
+    """Every table of the report by a file name without suffix that any file system takes."""
+    found: dict[str, Sheet] = {}
+    taken: set[str] = set()
+    for section, sheet in [
+        *phrases.every_sheet(report),
+        ("", _findings(report)),
+        ("", _remarks(report)),
+    ]:
+        name = sheet.name if not section or sheet.name == section else f"{section}.{sheet.name}"
+        found[_unique(_file_name(name), taken)] = sheet
+    return found
+
+
+def column_names(sheet: Sheet) -> list[str]:
+    """The headings' names with their unit as suffix, each once."""
+    taken: set[str] = set()
+    names = []
+    for heading in sheet.headings:
+        suffix = _SUFFIXES.get(heading.unit, "")
+        name = heading.name if heading.name.endswith(suffix) else heading.name + suffix
+        names.append(_unique(name, taken))
+    return names
+
+
+def _file_name(name: str) -> str:
+    """The name in letters, digits, `_`, `-` and inner dots; never hidden, reserved or a path."""
+    safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip(".-")[:80] or "sheet"
+    return f"_{safe}" if safe.split(".")[0].lower() in _RESERVED else safe
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """The name, numbered where it is taken; upper and lower case count as the same."""
+    unique, number = name, 1
+    while unique.lower() in taken:
+        number += 1
+        unique = f"{name}_{number}"
+    taken.add(unique.lower())
+    return unique
+
+
+def _findings(report: Report) -> Sheet:
+    """The findings as a table, in their order."""
+    headings = (
+        Heading("rule", "rule"),
+        Heading("severity", "severity"),
+        Heading("recoverable", "up to, per step", "ns"),
+        Heading("recoverable", "of the step", "ratio"),
+        Heading("claim", "claim"),
+        Heading("advice", "advice"),
+        Heading("where", "where"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f.rule,
+            f.severity,
+            f.recoverable_ns,
+            f.recoverable_ratio,
+            f.claim,
+            f.advice,
+            "; ".join(phrases.place_phrase(place) for place in f.places),
+        )
+        for f in report.findings
+    ]
+    return Sheet("findings", "Findings", headings, tuple(rows))
+
+
+def _remarks(report: Report) -> Sheet:
+    """The remarks as a table."""
+    headings = (
+        Heading("severity", "severity"),
+        Heading("code", "code"),
+        Heading("message", "message"),
+        Heading("source", "source"),
+        Heading("times", "times", "count"),
+    )
+    rows = tuple((r.severity, r.code, r.message, r.source, r.count) for r in report.remarks)
+    return Sheet("remarks", "Remarks", headings, rows)
