@@ -1,0 +1,173 @@
+"""The breakdown by time, worked out by hand and on real files by an independent brute force."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from chrome_builder import annotation, kernel, launch, memcpy, memset, op, step, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tracekit
+from tracekit.analyses.gpu_time import PARTS, breakdown, by_window, measure, running
+from tracekit.pipeline import analyze
+from tracekit.schema import TABLES
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_gpu_breakdown.json").read_text())
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+
+
+def load(tmp_path, rows, name="rank0.json"):
+    return tracekit.load(write(tmp_path / name, rows))
+
+
+def test_parts_by_priority_worked_by_hand(tmp_path):
+    """compute 0-10 and 40-50; nccl 5-25; copy 20-45; fill 44-60; nothing 60-70; compute 70-80 (all in µs)."""
+    rows = [
+        kernel("gemm", 0, 10), kernel("ncclDevKernel_AllReduce", 5, 20, stream=9),
+        memcpy("Memcpy HtoD (Pinned -> Device)", 20, 25, 1000), kernel("gemm", 40, 10),
+        memset(44, 16, 64), kernel("gemm", 70, 10),
+    ]  # fmt: skip
+    found = breakdown(load(tmp_path, rows)["device_ops"]).iloc[0]
+    assert found["window_ns"] == 80_000
+    assert found["compute_ns"] == 30_000
+    assert found["exposed_comm_ns"] == 15_000
+    assert found["exposed_memcpy_ns"] == 15_000
+    assert found["exposed_memset_ns"] == 10_000
+    assert found["idle_ns"] == 10_000
+    assert found["comm_ns"] == 20_000
+    assert found["overlap_ns"] == 5_000
+    assert found["busy_ns"] == 70_000
+
+
+def test_each_gpu_of_a_file_has_a_breakdown_of_its_own(tmp_path):
+    rows = [
+        kernel("a", 0, 10, device=0),
+        kernel("b", 0, 30, device=1),
+        kernel("c", 20, 10, device=0),
+    ]
+    found = breakdown(load(tmp_path, rows)["device_ops"])
+    assert found["device"].tolist() == [0, 1]
+    assert found["idle_ns"].tolist() == [10_000, 0]
+
+
+def test_no_device_ops_give_an_empty_breakdown():
+    assert len(breakdown(TABLES["device_ops"].frame())) == 0
+
+
+def test_steps_and_stages_are_windows_by_time(tmp_path):
+    """The kernel is launched in step 1 and runs half in step 2: by time each has its half."""
+    rows = [
+        step(1, 0, 100),
+        step(2, 100, 100),
+        annotation("gen", 0, 60),
+        launch(10, 1),
+        kernel("k", 50, 100, 1),
+    ]
+    table = TABLES["gpu_time"]
+    frame = measure(load(tmp_path, rows))["gpu_time"]
+    assert list(frame["window"]) == ["capture", "step", "step", "stage"]
+    assert list(frame["compute_ns"]) == [100_000, 50_000, 50_000, 10_000]
+    assert list(frame["window_ns"]) == [100_000, 100_000, 100_000, 60_000]
+    assert list(frame["op_count"]) == [1, 1, 1, 1]
+    assert set(frame) <= set(table.columns)
+
+
+ops = st.lists(
+    st.tuples(st.sampled_from(["k", "nccl", "copy", "fill"]), st.integers(0, 50), st.integers(0, 20), st.integers(0, 1)),
+    min_size=1, max_size=15,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(ops, st.integers(-5, 40), st.integers(0, 40))
+def test_the_parts_and_idle_add_up_to_any_window(tmp_path_factory, drawn, start, length):
+    make = {
+        "k": lambda t, d, g: kernel("gemm", t, d, device=g),
+        "nccl": lambda t, d, g: kernel("ncclKernel", t, d, device=g),
+        "copy": lambda t, d, g: memcpy("Memcpy DtoD (Device -> Device)", t, d, 1, device=g),
+        "fill": lambda t, d, g: memset(t, d, 1, device=g),
+    }
+    rows = [make[kind](t, d, g) for kind, t, d, g in drawn]
+    trace = load(tmp_path_factory.mktemp("t"), rows)
+    whole = breakdown(trace["device_ops"])
+    assert (whole[[*PARTS, "idle_ns"]].sum(axis=1) == whole["window_ns"]).all()
+    state = running(trace["device_ops"])
+    base = int(trace["device_ops"]["ts_ns"].min())
+    part = by_window(
+        state, np.array([base + start * 1000]), np.array([base + (start + length) * 1000])
+    )
+    assert sum(int(part[name][0]) for name in (*PARTS, "idle_ns")) == length * 1000
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_real_files_match_the_brute_force_to_the_nanosecond(name):
+    if REAL is None:
+        pytest.skip("real profiles are not here")
+    expected = GOLDEN[name]
+    trace = tracekit.load(Path(REAL) / "chrome" / name)
+    device_ops = trace["device_ops"]
+    found = breakdown(device_ops)
+    assert len(found) == 1
+    row = found.iloc[0]
+    figures = {
+        "window_us": "window_ns", "busy_us": "busy_ns", "compute_us": "compute_ns", "comm_us": "comm_ns",
+        "exposed_comm_us": "exposed_comm_ns", "exposed_memcpy_us": "exposed_memcpy_ns",
+        "exposed_memset_us": "exposed_memset_ns", "idle_us": "idle_ns",
+    }  # fmt: skip
+    assert {k: int(row[v]) for k, v in figures.items()} == {
+        k: round(expected[k] * 1000) for k in figures
+    }
+    assert len(device_ops) == expected["GPU_events"]
+    assert round(100 * row["busy_ns"] / row["window_ns"], 2) == expected["util_pct"]
+    overlap = None if row["comm_ns"] == 0 else round(100 * row["overlap_ns"] / row["comm_ns"], 3)
+    assert overlap == expected["overlap_pct"]
+    copies = device_ops[device_ops["kind"] == "memcpy"]
+    assert int(copies["size_bytes"].sum()) == expected["memcpy_bytes"]
+
+
+def test_a_step_may_launch_more_than_its_wall_but_never_be_busier_than_it():
+    if REAL is None:
+        pytest.skip("real profiles are not here")
+    path = next(Path(REAL, "chrome/hta/ns_resolution_trace").glob("*.gz"))
+    measured = analyze(path).measurements
+    steps, time = measured["steps"], measured["gpu_time"]
+    assert (steps["work_busy_ns"] > steps["dur_ns"]).any()
+    by_time = time[time["window"] == "step"]
+    assert (by_time["window_ns"] - by_time["idle_ns"] <= by_time["window_ns"]).all()
+    assert (by_time[[*PARTS, "idle_ns"]].sum(axis=1) == by_time["window_ns"]).all()
+
+
+STEP_WALLS = {
+    "kineto_tb_plugin/samples/resnet50_num_workers_0/worker0.1623143089861.pt.trace.json.gz":
+        (5, [176078, 173992, 176918, 181259, 176468, 164261]),
+    "kineto_tb_plugin/samples/resnet50_num_workers_0/worker0.1623143566756.pt.trace.json.gz":
+        (16, [159363, 149046, 148659, 151733, 153205, 155725]),
+    "kineto_tb_plugin/samples/resnet50_num_workers_4/worker0.1623212756351.pt.trace.json.gz":
+        (5, [181565, 123884, 126824, 126272, 163461, 116146]),
+    "kineto_tb_plugin/samples/resnet50_num_workers_4/worker0.1623213129365.pt.trace.json.gz":
+        (16, [160076, 121940, 123110, 117820, 127064, 206514]),
+    "hta/nccl_parser_config/nccl_data.json.gz": (4, [222442.2, 219726.9, 224936.2]),
+    "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz":
+        (101, [35115.9, 72077.5, 95697.3, 95551.1, 95699.0]),
+    "hta/trace_diff/control/control.json.gz": (1009, [75473, 76940, 76212, 76727, 78473, 81120]),
+    "hta/negative_queue_length_values_check/rank0.json.gz":
+        (550, [209748, 216483, 216119, 215467, 216216]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(STEP_WALLS))
+def test_step_walls_of_real_files_are_the_known_ones(name):
+    if REAL is None:
+        pytest.skip("real profiles are not here")
+    first, walls = STEP_WALLS[name]
+    steps = analyze(Path(REAL) / "chrome" / name).measurements["steps"]
+    assert steps["step"].tolist() == list(range(first, first + len(walls)))
+    digits = 1 if any(isinstance(wall, float) for wall in walls) else 3
+    assert [round(ns / 1000, digits) for ns in steps["dur_ns"]] == walls
+
+
+def test_host_ops_alone_are_no_gpu_time(tmp_path):
+    assert measure(load(tmp_path, [op("a", 0, 5)])) == {}

@@ -1,0 +1,88 @@
+"""The call tree against a plain stack and a plain clock."""
+
+import numpy as np
+import pytest
+from chrome_builder import BACKWARD, annotation, launch, op, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tracekit
+from tracekit.derived.nesting import _nest, by_start, innermost, nesting
+
+spans = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 12)), min_size=1, max_size=30
+)
+
+
+def columns(rows):
+    thread = np.array([t for t, _, _ in rows], np.int32)
+    start = np.array([s for _, s, _ in rows], np.int64)
+    return thread, start, start + np.array([d for _, _, d in rows], np.int64)
+
+
+@given(spans)
+def test_the_parent_is_the_last_one_started_that_still_runs(rows):
+    thread, start, end = columns(rows)
+    parent, _ = _nest(np.arange(len(rows)), thread, start, end)
+    order = by_start(thread, start, end).tolist()
+    for place, row in enumerate(order):
+        running = [r for r in order[:place] if thread[r] == thread[row] and end[r] > start[row]]
+        assert parent[row] == (running[-1] if running else -1)
+
+
+@given(spans)
+def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows):
+    thread, start, end = columns(rows)
+    _, own = _nest(np.arange(len(rows)), thread, start, end)
+    order = by_start(thread, start, end).tolist()
+    counted = np.zeros(len(rows), np.int64)
+    for t in range(3):
+        for now in range(40):
+            running = [r for r in order if thread[r] == t and start[r] <= now < end[r]]
+            if running:
+                counted[running[-1]] += 1
+    assert own.tolist() == counted.tolist()
+
+
+@given(spans)
+def test_the_order_is_by_thread_then_start_then_longest(rows):
+    thread, start, end = columns(rows)
+    expected = sorted(range(len(rows)), key=lambda i: (thread[i], start[i], -end[i], i))
+    assert by_start(thread, start, end).tolist() == expected
+
+
+def test_spans_too_long_for_one_axis_nest_all_the_same():
+    thread = np.array([0, 0, 5, 5], np.int32)
+    start = np.array([0, 10, -(2**61), 2**60], np.int64)
+    end = np.array([2**61, 20, 2**61, 2**60 + 5], np.int64)
+    parent, _ = _nest(np.arange(4), thread, start, end)
+    assert parent.tolist() == [-1, 0, -1, 2]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    rows = [
+        annotation("stage", 0, 100),
+        op("aten::mm", 10, 50),
+        launch(20, 1),
+        op("aten::add", 200, 10, tid=BACKWARD),
+    ]
+    return tracekit.load(write(tmp_path / "t.json", rows))
+
+
+def test_calls_ranges_and_ops_nest_on_their_thread(trace):
+    tree = nesting(trace)
+    assert tree.parent.tolist() == [-1, 0, 1, -1]
+    assert tree.self_ns.tolist() == [50_000, 48_000, 2_000, 10_000]
+
+
+def test_the_nearest_op_above_a_call_skips_what_is_no_op(trace):
+    is_range = np.array([True, False, False, False])
+    assert nesting(trace).nearest(is_range, np.array([2, 0, 3])).tolist() == [0, -1, -1]
+
+
+def test_an_instant_belongs_to_what_runs_innermost_then(trace):
+    base = trace["host_ops"]["ts_ns"].iloc[0]
+    thread = trace["host_ops"]["thread"].to_numpy()[[0, 0, 0, 3]]
+    found = innermost(trace, thread, base + np.array([5, 21, 60, 205]) * 1000)
+    assert found.tolist() == [0, 2, 0, 3]

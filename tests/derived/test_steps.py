@@ -1,0 +1,85 @@
+"""Steps and stages from annotations and file names."""
+
+from chrome_builder import BACKWARD, annotation, op, step, write
+
+import tracekit
+from tracekit.derived import steps as module
+from tracekit.derived.steps import windows
+
+
+def load(tmp_path, rows, name="rank0.json"):
+    return tracekit.load(write(tmp_path / name, rows))
+
+
+def test_profiler_steps_are_the_steps(tmp_path):
+    found = windows(load(tmp_path, [step(5, 0, 10), step(6, 10, 30), op("a", 1, 2)])).steps
+    assert found["step"].tolist() == [5, 6]
+    assert found["dur_ns"].tolist() == [10_000, 30_000]
+    assert set(found["origin"]) == {"profiler"}
+
+
+def test_a_number_that_comes_twice_keeps_its_occurrence(tmp_path):
+    found = windows(load(tmp_path, [step(1, 0, 10), step(1, 20, 10), step(2, 30, 10)])).steps
+    assert found["occurrence"].tolist() == [0, 1, 0]
+
+
+def test_without_profiler_steps_the_file_is_the_step_its_name_says(tmp_path):
+    name = "actor-rollout-ref_train_step7_rank1-of-2_pid9_20260101000000000.json"
+    found = windows(load(tmp_path, [op("a", 10, 5), op("b", 90, 10)], name)).steps
+    assert found[["step", "ts_ns", "dur_ns"]].iloc[0].tolist()[::2] == [7, 90_000]
+    assert found["origin"].tolist() == ["file"]
+
+
+def test_a_file_of_one_stage_says_that_it_is_not_the_whole_step(tmp_path):
+    name = "actor-rollout-ref_actor-update_step3_rank0-of-2_pid9_20260101000000000.json"
+    found = windows(load(tmp_path, [annotation("actor_update", 0, 50)], name)).steps
+    assert found["origin"].tolist() == ["stage"]
+
+
+def test_stages_are_the_ranges_of_the_step_thread_with_their_parents(tmp_path):
+    rows = [
+        step(1, 0, 100),
+        annotation("gen", 0, 40), annotation("actor_update", 50, 50),
+        annotation("mini_batch0", 50, 20), annotation("micro_batch0", 52, 5),
+        annotation("gloo:all_reduce", 60, 5, tid=BACKWARD),
+        annotation("nccl:all_gather", 71, 3),
+    ]  # fmt: skip
+    found = windows(load(tmp_path, rows)).stages
+    pairs = list(
+        zip(
+            found["stage"],
+            found["parent"].astype(object).where(found["parent"].notna(), None),
+            strict=True,
+        )
+    )
+    assert pairs == [
+        ("gen", None), ("actor_update", None),
+        ("mini_batch0", "actor_update"), ("micro_batch0", "mini_batch0"),
+    ]  # fmt: skip
+    assert found["step"].tolist() == [1, 1, 1, 1]
+
+
+def test_of_a_range_within_its_like_the_outer_one_counts(tmp_path):
+    found = windows(
+        load(tmp_path, [annotation("update", 0, 50), annotation("update", 10, 20)])
+    ).stages
+    assert found["dur_ns"].tolist() == [50_000]
+
+
+def test_a_stage_that_runs_again_in_a_step_is_its_next_occurrence(tmp_path):
+    rows = [step(1, 0, 100), step(2, 100, 100)]
+    rows += [annotation("gen", at, 10) for at in (0, 20, 110)]
+    found = windows(load(tmp_path, rows)).stages
+    assert found["occurrence"].tolist() == [0, 1, 0]
+
+
+def test_beyond_the_cap_the_outermost_and_the_longest_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_STAGES", 2)
+    rows = [annotation("update", 0, 100), annotation("x", 10, 5), annotation("y", 20, 30)]
+    found = windows(load(tmp_path, rows))
+    assert found.stages["stage"].tolist() == ["update", "y"]
+    assert found.dropped == 1
+
+
+def test_a_trace_without_annotations_has_no_stages(tmp_path):
+    assert len(windows(load(tmp_path, [op("a", 0, 5)])).stages) == 0

@@ -1,0 +1,60 @@
+"""Questions asked of traces. A new one is a file with `measure` and `judge`, and one line in `ANALYSES`.
+
+`measure` turns one Trace into columns of measured tables (keys are added for it), `fold` may merge the
+measured frames of one process in time order, `judge` sees only the concatenated `Measurements`.
+Analyses do not import one another: what they share is in `derived`, `pooling` and `sheets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+
+from tracekit.analyses import attribution, copies, data_quality, gpu_time, kernels, operators, steps
+from tracekit.report import Section
+from tracekit.thresholds import Thresholds
+from tracekit.trace import Measurements, Trace
+
+Measured = Mapping[str, Mapping[str, Any]]
+Frames = Mapping[str, pd.DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """One question: the tables and arguments it reads, and the functions that answer it."""
+
+    id: str
+    title: str
+    needs: tuple[str, ...]
+    args: tuple[str, ...]
+    measure: Callable[[Trace], Measured]
+    judge: Callable[[Measurements, Thresholds], Section]
+    fold: Callable[[Frames], Frames] | None = None
+
+
+def _analysis(module: ModuleType) -> Analysis:
+    """The question that a module answers."""
+    return Analysis(
+        module.ID,
+        module.TITLE,
+        module.NEEDS,
+        getattr(module, "ARGS", ()),
+        module.measure,
+        module.judge,
+        getattr(module, "fold", None),
+    )
+
+
+ANALYSES: tuple[Analysis, ...] = (
+    _analysis(steps),
+    _analysis(gpu_time),
+    _analysis(kernels),
+    _analysis(operators),
+    _analysis(copies),
+    _analysis(attribution),
+    _analysis(data_quality),
+)

@@ -1,0 +1,181 @@
+"""What was copied, which way, from what memory and how fast? (definition M10)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.derived.soundness import sound_device_ops
+from tracekit.pooling import job, plain, run_heading
+from tracekit.report import Finding, Heading, Metric, Place, Section
+from tracekit.sheets import sheet
+from tracekit.thresholds import Thresholds
+from tracekit.trace import Measurements, Trace
+
+ID, TITLE = "copies", "What was copied, and how fast?"
+NEEDS = ("device_ops",)
+
+_NAME = re.compile(r"(?:hip)?(Memcpy|Memset)\s*(\w+)?\s*(?:\((.*)\))?\Z", re.IGNORECASE)
+_DIRECTION = re.compile(r"(Host|Device|Peer|H|D|P)(?:To|2|to)(Host|Device|Peer|H|D|P)")
+
+
+def direction(name: str) -> tuple[str, str]:
+    """(direction, memory) that a copy's name tells of; the name itself where it tells nothing.
+
+    >>> direction("Memcpy HtoD (Pageable -> Device)"), direction("Memset (Device)")
+    (('HtoD', 'Pageable -> Device'), ('memset', 'Device'))
+    >>> direction("CopyHostToDevice")
+    ('HtoD', '')
+    """
+    match = _NAME.match(name)
+    if match and match[1].lower() == "memset":
+        return "memset", match[3] or match[2] or ""
+    way = _DIRECTION.search(name)
+    if way:
+        return f"{way[1][0]}to{way[2][0]}", (match[3] or "") if match else ""
+    return name, ""
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Copies and fills by device, direction and memory; rates are Σ bytes / Σ time of those with both."""
+    ops = trace.derived(sound_device_ops)
+    ops = ops[ops["kind"].isin(("memcpy", "memset"))]
+    if not len(ops):
+        return {"copies": {}} if trace.has("device_ops") else {}
+    told = [direction(str(name)) for name in ops["name"].cat.categories]
+    codes = ops["name"].cat.codes.to_numpy()
+    size, dur = ops["size_bytes"], ops["dur_ns"]
+    rated = size.notna() & (size > 0).fillna(value=False) & (dur > 0)
+    frame = pd.DataFrame(
+        {
+            "device": ops["device"].array,
+            "direction": np.array([way for way, _ in told], object)[codes],
+            "memory": np.array([memory for _, memory in told], object)[codes],
+            "count": 1,
+            "dur_ns": dur.to_numpy(),
+            "size_bytes": size.array,
+            "rated_bytes": size.where(rated).array,
+            "rated_ns": dur.where(rated).astype("Int64").array,
+            "max_gb_per_s": (size.where(rated) / dur.where(rated)).astype("Float64").array,
+            "excluded_count": (~rated).to_numpy().astype(np.int64),
+        }
+    )
+    grouped = frame.groupby(["device", "direction", "memory"], dropna=False)
+    sums = grouped[["count", "dur_ns", "excluded_count"]].sum()
+    for name in ("size_bytes", "rated_bytes", "rated_ns"):
+        sums[name] = grouped[name].sum(min_count=1)
+    sums["max_gb_per_s"] = grouped["max_gb_per_s"].max()
+    sums["gb_per_s"] = (sums["rated_bytes"] / sums["rated_ns"]).astype("Float64")
+    table = sums.reset_index()
+    return {"copies": {str(name): table[name].array for name in table}}
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Copies by direction over all processes; finding R08."""
+    if not measured.has("copies"):
+        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+    rows = plain(measured["copies"])
+    if not len(rows):
+        return Section(ID, TITLE, "skipped", "no copy was recorded")
+    pooled = _pool(rows)
+    headings = (
+        *run_heading(measured),
+        Heading("direction", "direction"),
+        Heading("memory", "memory"),
+        Heading("count", "count", "count"),
+        Heading(
+            "size_bytes",
+            "bytes",
+            "bytes",
+            "Σ over all processes and steps, of copies whose size is recorded.",
+        ),
+        Heading("dur_ns", "time", "ns", "Σ duration."),
+        Heading("gb_per_s", "GB/s", "gb_per_s", "Σ bytes / Σ time; 1e9 bytes."),
+        Heading("max_gb_per_s", "fastest", "gb_per_s"),
+        Heading(
+            "excluded_count", "without rate", "count", "Copies without recorded bytes or time."
+        ),
+    )
+    table = sheet("copies", "Copies by direction", headings, pooled)
+    return Section(
+        ID, TITLE, sheets=(table,), findings=tuple(_pageable(measured, pooled, thresholds))
+    )
+
+
+def _pool(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a (run, direction, memory), most time first."""
+    grouped = rows.groupby(["run", "direction", "memory"], dropna=False, sort=False)
+    pooled = grouped[["count", "dur_ns", "excluded_count"]].sum()
+    for name in ("size_bytes", "rated_bytes", "rated_ns"):
+        pooled[name] = grouped[name].sum(min_count=1)
+    pooled["max_gb_per_s"] = grouped["max_gb_per_s"].max()
+    pooled["gb_per_s"] = (pooled["rated_bytes"] / pooled["rated_ns"]).astype("Float64")
+    return pooled.reset_index().sort_values(
+        ["dur_ns", "direction", "memory"], ascending=[False, True, True], kind="stable"
+    )
+
+
+def _pageable(
+    measured: Measurements, pooled: pd.DataFrame, thresholds: Thresholds
+) -> list[Finding]:
+    """R08: copies between a device and pageable host memory, which the driver stages through a buffer."""
+    limit = thresholds.of("pageable-copies")
+    steps = job(measured)
+    processes = max(len(plain(measured["copies"])[["run", "host", "pid"]].drop_duplicates()), 1)
+    found = []
+    is_pageable = pooled["memory"].str.contains("pageable", case=False) & pooled["direction"].isin(
+        ("HtoD", "DtoH")
+    )
+    for row in pooled[is_pageable].to_dict("records"):
+        per_step = max(steps.count, 1) * processes
+        size = 0 if pd.isna(row["size_bytes"]) else row["size_bytes"]
+        dur = row["dur_ns"] / per_step
+        ratio = dur / steps.step_ns if steps.step_ns else None
+        if size / per_step < limit["bytes_per_step"] and (ratio or 0.0) < limit["time_ratio"]:
+            continue
+        pinned = pooled[
+            (pooled["direction"] == row["direction"])
+            & pooled["memory"].str.contains("pinned", case=False)
+        ]
+        rate = pinned["gb_per_s"].max() if len(pinned) else pd.NA
+        better = size / per_step / float(rate) if not pd.isna(rate) and rate > 0 else 0.0
+        gain = max(dur - better, 0.0)
+        found.append(
+            Finding(
+                "pageable-copies",
+                thresholds.severity(gain / steps.step_ns if steps.step_ns else None),
+                f"{row['count']:,} copies {row['direction']} use pageable host memory",
+                "pin the host buffers (pin_memory=True) and copy with non_blocking=True",
+                (
+                    Metric(
+                        "pageable_bytes",
+                        round(size / per_step),
+                        "bytes",
+                        "lower",
+                        label="per step and process",
+                    ),
+                    Metric(
+                        "gb_per_s",
+                        None if pd.isna(row["gb_per_s"]) else float(row["gb_per_s"]),
+                        "gb_per_s",
+                        "higher",
+                    ),
+                    Metric(
+                        "pinned_gb_per_s",
+                        None if pd.isna(rate) else float(rate),
+                        "gb_per_s",
+                        "higher",
+                        label="pinned, same trace",
+                    ),
+                ),
+                (Place(name=f"{row['direction']} ({row['memory']})"),),
+                round(gain),
+                gain / steps.step_ns if steps.step_ns else None,
+                ("copies hidden behind compute give nothing back",),
+            )
+        )
+    return found

@@ -1,0 +1,241 @@
+"""Can the numbers be trusted? What each source holds, lost and could not say (definition M19)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.derived.launches import Launches, launches
+from tracekit.derived.soundness import overlong
+from tracekit.derived.steps import Windows, windows
+from tracekit.intervals import union
+from tracekit.pooling import plain, run_heading
+from tracekit.report import Finding, Heading, Metric, Place, Section
+from tracekit.sheets import sheet
+from tracekit.thresholds import Thresholds
+from tracekit.trace import Measurements, Trace
+
+ID, TITLE = "data-quality", "Can the numbers be trusted?"
+NEEDS = ("host_ops", "device_ops", "device_ranges", "memory_ops", "windows")
+ARGS = ("In msg nelems",)
+
+Check = tuple[int | None, int | None]
+"""(count, nanoseconds); None where the check has no such number or cannot be made."""
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """What was recorded, and one row a check."""
+    host, device = trace.get("host_ops"), trace.get("device_ops")
+    start = np.concatenate((host["ts_ns"].to_numpy(), device["ts_ns"].to_numpy()))
+    end = start + np.concatenate((host["dur_ns"].to_numpy(), device["dur_ns"].to_numpy()))
+    first, last = (int(start.min()), int(end.max())) if len(start) else (0, 0)
+    distributed = trace.meta.get("distributedInfo")
+    captures = {
+        "world_size": pd.array([trace.source.world_size], dtype="Int64"),
+        "ts_ns": np.array([first]),
+        "dur_ns": np.array([last - first]),
+        "absolute_time": np.array([bool(trace.meta.get("absolute_time"))]),
+        "row_count": np.array([int(trace.meta.get("element_count", 0))]),
+        "host_op_count": np.array([len(host)]),
+        "device_op_count": np.array([len(device)]),
+        "device_name": [_device_name(trace.meta)],
+        "backend": [_text(distributed.get("backend")) if isinstance(distributed, dict) else None],
+    }
+    checks = _checks(trace)
+    quality = {
+        "name": np.array(list(checks), object),
+        "count": pd.array([count for count, _ in checks.values()], dtype="Int64"),
+        "dur_ns": pd.array([dur for _, dur in checks.values()], dtype="Int64"),
+    }
+    return {"captures": captures, "quality": quality}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _device_name(meta: Mapping[str, Any]) -> str | None:
+    """The GPU model, when all recorded devices are of one."""
+    properties = meta.get("deviceProperties")
+    names = (
+        {d.get("name") for d in properties if isinstance(d, dict)}
+        if isinstance(properties, list)
+        else set()
+    )
+    return _text(names.pop()) if len(names) == 1 else None
+
+
+def _checks(trace: Trace) -> dict[str, Check]:
+    """Every check by name; checks of what was not recorded are left out."""
+    host = trace.get("host_ops")
+    checks: dict[str, Check] = {"host_zero_duration": (int((host["dur_ns"] == 0).sum()), None)}
+    if trace.has("device_ops"):
+        device = trace["device_ops"]
+        dur = device["dur_ns"].to_numpy()
+        links: Launches = trace.derived(launches)
+        unlinked, wrong = ~links.linked, trace.derived(overlong)
+        early = links.linked & (device["ts_ns"].to_numpy() < links.ts_ns)
+        checks |= {
+            "device_ops": (len(device), int(dur.sum())),
+            "device_zero_duration": (int((dur == 0).sum()), None),
+            "unlinked": (int(unlinked.sum()), int(dur[unlinked].sum())),
+            "overlong": (int(wrong.sum()), int(dur[wrong].sum())),
+            "starts_before_launch": (int(early.sum()), None),
+            "same_stream_overlap": _same_stream_overlap(device),
+            "collectives_without_metadata": _bare_collectives(trace, device),
+        }
+    checks["ranges_beyond_cap"] = (_dropped(trace), None)
+    return checks
+
+
+def _dropped(trace: Trace) -> int:
+    found: Windows = trace.derived(windows)
+    return found.dropped
+
+
+def _same_stream_overlap(device: pd.DataFrame) -> Check:
+    """Device ops that begin before their stream is free, and the time counted twice by adding them up."""
+    start = device["ts_ns"].to_numpy()
+    end = start + device["dur_ns"].to_numpy()
+    number = device.groupby(["device", "stream"], dropna=False, sort=False).ngroup().to_numpy()
+    count = double = 0
+    for queue in range(int(number.max(initial=-1)) + 1):
+        mine = number == queue
+        order = np.argsort(start[mine], kind="stable")
+        begin, finish = start[mine][order], end[mine][order]
+        count += int((begin[1:] < np.maximum.accumulate(finish)[:-1]).sum())
+        double += int((finish - begin).sum()) - union(begin, finish).total
+    return count, double
+
+
+def _bare_collectives(trace: Trace, device: pd.DataFrame) -> Check:
+    """Collective kernels known by name alone: their size and group are not recorded."""
+    collective = device[device["kind"] == "collective"]
+    if not len(collective):
+        return 0, 0
+    known = np.zeros(len(collective), np.bool_)
+    if "Collective name" in trace.sparse:
+        known = np.isin(collective["id"].to_numpy(), trace.sparse["Collective name"].rows)
+    return int((~known).sum()), int(collective["dur_ns"].to_numpy()[~known].sum())
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Sources with what they hold and what is odd about them; finding R32."""
+    captures = plain(measured["captures"])
+    if not len(captures):
+        return Section(ID, TITLE, "skipped", "no source could be read")
+    quality = plain(measured["quality"])
+    counts = quality.pivot_table(
+        index="source", columns="name", values="count", aggfunc="first", dropna=False
+    )
+    times = quality.pivot_table(
+        index="source", columns="name", values="dur_ns", aggfunc="first", dropna=False
+    )
+    shown = captures.set_index("source", drop=False)
+    gpu_ns = _column(times, "device_ops", shown.index)
+    shown["unlinked"] = _column(counts, "unlinked", shown.index)
+    shown["unlinked_ratio"] = (
+        _column(times, "unlinked", shown.index) / gpu_ns.where(gpu_ns > 0)
+    ).astype("Float64")
+    shown["overlap_ratio"] = (
+        _column(times, "same_stream_overlap", shown.index) / gpu_ns.where(gpu_ns > 0)
+    ).astype("Float64")
+    shown["overlong"] = _column(counts, "overlong", shown.index)
+    notes = pd.Series([note.source for note in measured.notes], dtype=object).value_counts()
+    shown["notes"] = notes.reindex(shown.index).fillna(0).astype(int)
+    has_gpu = bool((captures["device_op_count"] > 0).any())
+    headings = (
+        *run_heading(measured),
+        Heading("source", "source"),
+        Heading("role", "role"),
+        Heading("rank", "rank", "id"),
+        Heading("dur_ns", "span", "ns", "First start to last end of anything."),
+        Heading("host_op_count", "host ops", "count"),
+        *(
+            (
+                Heading("device_op_count", "device ops", "count"),
+                Heading(
+                    "unlinked_ratio",
+                    "unlinked",
+                    "ratio",
+                    "GPU time whose launch is not in the trace, of all GPU time.",
+                ),
+                Heading(
+                    "overlap_ratio",
+                    "doubled",
+                    "ratio",
+                    "GPU time that adding up durations would count twice.",
+                ),
+                Heading(
+                    "overlong",
+                    "overlong",
+                    "count",
+                    "Device ops longer than the capture: left out of GPU time.",
+                ),
+            )
+            if has_gpu
+            else ()
+        ),
+        Heading("notes", "notes", "count"),
+    )
+    metrics = (
+        Metric("sources", len(captures), "count"),
+        Metric("elements", int(captures["row_count"].sum()), "count", label="elements read"),
+    )
+    table = sheet("sources", "Sources", headings, shown.reset_index(drop=True))
+    return Section(
+        ID,
+        TITLE,
+        metrics=metrics,
+        sheets=(table,),
+        findings=tuple(_artefacts(measured, shown, thresholds)),
+    )
+
+
+def _column(table: pd.DataFrame, name: str, index: Any) -> pd.Series[Any]:
+    """One check by source, NA where it was not made."""
+    if name not in table:
+        return pd.Series(pd.NA, index=index, dtype="Int64")
+    return table[name].reindex(index).astype("Int64")
+
+
+def _artefacts(
+    measured: Measurements, shown: pd.DataFrame, thresholds: Thresholds
+) -> list[Finding]:
+    """R32: what makes other numbers unreliable; one finding a kind, naming its sources."""
+    limit = thresholds.of("profiling-artefact")
+    lossy = sorted({n.source for n in measured.notes if n.severity == "data_loss"})
+    failed = sorted(failure.source for failure in measured.failures)
+    unlinked = shown[(shown["unlinked_ratio"] > limit["unlinked_ratio"]).fillna(value=False)]
+    doubled = shown[
+        (shown["overlap_ratio"] > limit["same_stream_overlap_ratio"]).fillna(value=False)
+    ]
+    wrong = shown[(shown["overlong"] > 0).fillna(value=False)]
+    mixed = (
+        shown[shown["device_op_count"] == 0]
+        if (shown["device_op_count"] > 0).any()
+        else shown.iloc[:0]
+    )
+    kinds: tuple[tuple[list[str], Any, str, str], ...] = (
+        (failed, "high", "could not be read", "copy the files again, or leave them out with --exclude"),
+        (lossy, "high", "are damaged or cut off: what is missing counts as nothing", "check the copy and that the profiler was stopped before the job ended"),
+        (wrong["source"].tolist(), "high", "hold device ops longer than the capture, left out of GPU time", "the profiler's clock is wrong there: use a newer driver or profiler"),
+        (unlinked["source"].tolist(), "info", f"have over {limit['unlinked_ratio']:.0%} of GPU time without its launch: it is missing from steps and stages by launch", "warm the profiler up one step before recording (schedule warmup=1)"),
+        (doubled["source"].tolist(), "info", "have device ops of one stream that overlap: sums of durations overstate GPU time", "read busy times, which are unions, rather than sums"),
+        (mixed["source"].tolist(), "info", "have no GPU activity while others do", "check that no other profiler was attached on those ranks"),
+    )  # fmt: skip
+    return [
+        Finding(
+            "profiling-artefact",
+            severity,
+            f"{len(sources):,} of {len(shown) + len(failed):,} sources {text}",
+            advice,
+            (Metric("sources", len(sources), "count", "lower"),),
+            tuple(Place(source=source) for source in sources[:50]),
+        )
+        for sources, severity, text, advice in kinds
+        if sources
+    ]

@@ -1,0 +1,369 @@
+"""Where did each GPU's time go? Busy, idle, and what ran: by time, parts and idle summing to the window.
+
+Definitions M2 to M5: compute = kernels; communication = collectives; exposed = while nothing of a
+higher class runs (compute, then communication, then copies, then fills). All in integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.derived.soundness import sound_device_ops
+from tracekit.derived.steps import Windows, windows
+from tracekit.intervals import Intervals, covered, exclusive, intersect, union, union_all
+from tracekit.pooling import job, plain, run_heading, same_text, stage_rows, summed, text_or_none
+from tracekit.report import Finding, Heading, Metric, Place, Section
+from tracekit.sheets import sheet
+from tracekit.thresholds import Thresholds
+from tracekit.trace import Measurements, Trace
+
+Ints = npt.NDArray[np.int64]
+
+ID, TITLE = "gpu-time", "Where did each GPU's time go?"
+NEEDS = ("device_ops",)
+
+PARTS = ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns", "exposed_memset_ns")
+_CLASS_OF_PART = ("kernel", "collective", "memcpy", "memset")
+
+
+class Running(NamedTuple):
+    """What runs on one device when: the union of each class, and the exclusive slots in order of `PARTS`."""
+
+    slots: list[Intervals]
+    comm: Intervals
+    overlap: Intervals
+    start: Ints
+    end: Ints
+
+
+def running(ops: pd.DataFrame) -> Running:
+    """The intervals of the device ops of one device."""
+    start = ops["ts_ns"].to_numpy()
+    end = start + ops["dur_ns"].to_numpy()
+    kind = ops["kind"].cat.codes.to_numpy()
+    codes = [ops["kind"].cat.categories.get_loc(name) for name in _CLASS_OF_PART]
+    unions = [union(start[kind == code], end[kind == code]) for code in codes]
+    return Running(
+        exclusive(unions), unions[1], intersect(unions[1], unions[0]), np.sort(start), np.sort(end)
+    )
+
+
+def by_window(state: Running, start: Ints, end: Ints) -> dict[str, Any]:
+    """The breakdown of each window [start[i], end[i]): the columns of `gpu_time` that are measured."""
+    parts = {part: covered(slot, start, end) for part, slot in zip(PARTS, state.slots, strict=True)}
+    busy = sum(parts.values(), np.zeros(len(start), np.int64))
+    idle = end - start - busy
+    all_busy = covered(union_all(state.slots), start, end)
+    assert (busy == all_busy).all(), "the exclusive parts must add up to the busy time"
+    assert (idle >= 0).all(), "the busy time must fit into the window"
+    touching = np.searchsorted(state.start, end, "left") - np.searchsorted(
+        state.end, start, "right"
+    )
+    return {
+        "ts_ns": start,
+        "window_ns": end - start,
+        **parts,
+        "idle_ns": idle,
+        "comm_ns": covered(state.comm, start, end),
+        "overlap_ns": covered(state.overlap, start, end),
+        "op_count": np.maximum(touching, 0),
+    }
+
+
+def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
+    """One row a device: its breakdown from its first start to its last end, all columns in ns.
+
+    Columns: device, ts_ns, window_ns, compute_ns, exposed_comm_ns, exposed_memcpy_ns, exposed_memset_ns,
+    idle_ns (these five add up to window_ns), comm_ns, overlap_ns, op_count, busy_ns.
+    """
+    rows = []
+    for device, ops in _by_device(device_ops):
+        state = running(ops)
+        found = by_window(state, state.start[:1], state.end[-1:])
+        found["op_count"] = np.array([len(ops)])
+        rows.append(pd.DataFrame({"device": pd.array([device], dtype="Int64"), **found}))
+    if not rows:
+        rows = [
+            pd.DataFrame(
+                {"device": pd.array([], dtype="Int64"), **by_window(running(device_ops), *_NOTHING)}
+            )
+        ]
+    result = pd.concat(rows, ignore_index=True)
+    result["busy_ns"] = result["window_ns"] - result["idle_ns"]
+    return result
+
+
+_NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFrame]]:
+    """(device, its ops) in the order of device numbers; the ops of unknown devices last."""
+    known = device_ops["device"]
+    for device in sorted(known.dropna().unique().tolist()):
+        chosen = known == device
+        yield (
+            int(device),
+            device_ops if bool(chosen.all()) else device_ops[chosen.fillna(value=False)],
+        )
+    if known.isna().any():
+        yield None, device_ops[known.isna()]
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Breakdowns per device of the whole capture, of every step and of every stage."""
+    ops = trace.derived(sound_device_ops)
+    found: Windows = trace.derived(windows)
+    steps, stages = found.steps, found.stages
+    stages = stages[stages["parent"].isna()]
+    frames = []
+    for device, mine in _by_device(ops):
+        state = running(mine)
+        frames.append(
+            _labelled(by_window(state, state.start[:1], state.end[-1:]), device, "capture", None)
+        )
+        frames[-1]["op_count"] = np.array([len(mine)])
+        for window, rows in (("step", steps), ("stage", stages)):
+            start = rows["ts_ns"].to_numpy()
+            data = by_window(state, start, start + rows["dur_ns"].to_numpy())
+            frames.append(_labelled(data, device, window, rows))
+    if not frames:
+        return {}
+    gpu_time = {name: _joined([frame[name] for frame in frames]) for name in frames[0]}
+    return {"gpu_time": gpu_time, "metrics": _metrics(gpu_time)}
+
+
+def _labelled(
+    data: dict[str, Any], device: int | None, window: str, rows: pd.DataFrame | None
+) -> dict[str, Any]:
+    count = len(data["ts_ns"])
+    unknown = pd.array([pd.NA] * count, dtype="Int64")
+    return {
+        "device": pd.array([pd.NA if device is None else device] * count, dtype="Int64"),
+        "window": np.full(count, window, object),
+        "step": unknown if rows is None else rows["step"].array,
+        "stage": np.full(count, None, object)
+        if rows is None or "stage" not in rows
+        else rows["stage"].astype(object).to_numpy(),
+        "occurrence": np.zeros(count, np.int32) if rows is None else rows["occurrence"].to_numpy(),
+        **data,
+    }
+
+
+def _joined(parts: list[Any]) -> Any:
+    return pd.concat([pd.Series(part) for part in parts], ignore_index=True).array
+
+
+SUMMED = ("window_ns", *PARTS, "idle_ns", "comm_ns", "overlap_ns", "op_count")
+
+SHARES = (
+    Heading("busy_ratio", "busy", "ratio", "Any device op running, of the window."),
+    Heading("compute_ratio", "compute", "ratio", "Compute kernels running, of the window."),
+    Heading(
+        "exposed_comm_ratio",
+        "exposed comm",
+        "ratio",
+        "Collectives running without compute, of the window.",
+    ),
+    Heading(
+        "exposed_memcpy_ratio",
+        "copies",
+        "ratio",
+        "Copies running, neither compute nor collectives, of the window.",
+    ),
+    Heading(
+        "exposed_memset_ratio", "fills", "ratio", "Fills running, nothing else, of the window."
+    ),
+    Heading("idle_ratio", "idle", "ratio", "Nothing running, of the window."),
+    Heading(
+        "overlap_ratio",
+        "comm hidden",
+        "ratio",
+        "Share of collective time with compute running; — without collectives.",
+    ),
+)
+
+
+def shares(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the shares of its (summed) windows added: Σ part / Σ window, never means of ratios."""
+    out = frame.copy()
+    window = out["window_ns"].where(out["window_ns"] > 0).astype("Float64")
+    out["busy_ratio"] = (out["window_ns"] - out["idle_ns"]) / window
+    for part in (*PARTS, "idle_ns"):
+        out[part.replace("_ns", "_ratio")] = out[part] / window
+    comm = out["comm_ns"].where(out["comm_ns"] > 0).astype("Float64")
+    out["overlap_ratio"] = out["overlap_ns"] / comm
+    return out
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """GPU time per device and per stage; findings R01 and R05."""
+    rows = plain(measured["gpu_time"])
+    if not len(rows):
+        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+    devices = shares(
+        summed(
+            rows[rows["window"] == "capture"],
+            ["run", "role", "rank", "host", "pid", "device"],
+            SUMMED,
+        )
+    )
+    devices = devices.sort_values("busy_ratio", kind="stable")
+    stages = by_stage(measured)
+    total = shares(summed(rows[rows["window"] == "capture"], ["window"], SUMMED)).iloc[0]
+    who = run_heading(measured)
+    sheets = (
+        sheet(
+            "gpu_time",
+            "GPU time by device",
+            (*who, Heading("role", "role"), Heading("rank", "rank", "id"), Heading("device", "GPU", "id"),
+             Heading("window_ns", "window", "ns", "First start to last end of device work, summed over sources."), *SHARES),
+            devices,
+            caption="By time, within the window from the first to the last device op of each source; parts and idle add up to it.",
+        ),
+        sheet(
+            "gpu_time_stages",
+            "GPU time by stage",
+            (*who, Heading("role", "role"), Heading("canonical", "stage"),
+             Heading("window_ns", "wall Σ", "ns", "Wall of the stage, summed over ranks, GPUs and steps."), *SHARES),
+            stages,
+            caption="What the GPUs did while the host was in the stage. Work launched late in a stage may run after it.",
+        ),
+    )  # fmt: skip
+    metrics = tuple(
+        Metric(heading.name, None if pd.isna(total[heading.name]) else float(total[heading.name]), "ratio",
+               "lower" if heading.name in _LOWER else "higher", label=heading.title)
+        for heading in SHARES
+    )  # fmt: skip
+    found = (
+        *_low_utilisation(measured, stages, thresholds),
+        *_exposed(measured, stages, thresholds),
+    )
+    return Section(
+        ID, TITLE, metrics=metrics, sheets=tuple(s for s in sheets if s.rows), findings=found
+    )
+
+
+_LOWER = ("exposed_comm_ratio", "exposed_memcpy_ratio", "exposed_memset_ratio", "idle_ratio")
+
+
+def by_stage(measured: Measurements) -> pd.DataFrame:
+    """Shares per (run, role, canonical stage), Σ over ranks, devices and steps; longest stage first."""
+    rows = plain(measured["gpu_time"])
+    rows = rows[(rows["window"] == "stage")]
+    named = stage_rows(measured)[["source", "stage", "ts_ns", "canonical"]].drop_duplicates()
+    rows = rows.merge(named, on=["source", "stage", "ts_ns"], how="inner")
+    return shares(summed(rows, ["run", "role", "canonical"], SUMMED)).sort_values(
+        "window_ns", ascending=False, kind="stable"
+    )
+
+
+def _low_utilisation(
+    measured: Measurements, stages: pd.DataFrame, thresholds: Thresholds
+) -> list[Finding]:
+    """R01: stages whose GPUs mostly wait."""
+    limit = thresholds.of("low-gpu-utilization")
+    steps = job(measured)
+    found = []
+    for row in stages.to_dict("records"):
+        wall = _per_step(measured, row, "window_ns")
+        share = wall / steps.step_ns if steps.step_ns else None
+        if (
+            row["op_count"] == 0
+            or row["busy_ratio"] >= limit["busy_ratio"]
+            or (share or 0.0) < limit["stage_ratio"]
+        ):
+            continue
+        idle = _per_step(measured, row, "idle_ns")
+        ratio = idle / steps.step_ns if steps.step_ns else None
+        found.append(
+            Finding(
+                "low-gpu-utilization",
+                thresholds.severity(ratio),
+                f"GPUs are busy {row['busy_ratio']:.0%} of {row['canonical']}",
+                "look at what the host does meanwhile: synchronising calls, data loading, many short kernels",
+                (
+                    Metric("busy_ratio", float(row["busy_ratio"]), "ratio", "higher"),
+                    Metric("idle_ns", round(idle), "ns", "lower", label="idle per step"),
+                ),
+                (Place(role=text_or_none(row["role"]), stage=str(row["canonical"])),),
+                round(idle),
+                ratio,
+                ("upper bound: not all idle time can be filled",),
+            )
+        )
+    return found
+
+
+def _exposed(measured: Measurements, stages: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
+    """R05: stages that wait for communication that nothing hides."""
+    limit = thresholds.of("exposed-communication")
+    steps = job(measured)
+    found = []
+    for row in stages.to_dict("records"):
+        if not row["comm_ns"] or row["exposed_comm_ratio"] < limit["exposed_ratio"]:
+            continue
+        exposed = _per_step(measured, row, "exposed_comm_ns")
+        ratio = exposed / steps.step_ns if steps.step_ns else None
+        found.append(
+            Finding(
+                "exposed-communication",
+                thresholds.severity(ratio),
+                f"{row['exposed_comm_ratio']:.0%} of {row['canonical']} is communication that no compute hides",
+                "overlap it: prefetch in FSDP, larger or earlier buckets, gradient reduction during backward",
+                (
+                    Metric(
+                        "exposed_comm_ratio", float(row["exposed_comm_ratio"]), "ratio", "lower"
+                    ),
+                    Metric(
+                        "overlap_ratio",
+                        float(row["overlap_ratio"]),
+                        "ratio",
+                        "higher",
+                        label="hidden share",
+                    ),
+                ),
+                (Place(role=text_or_none(row["role"]), stage=str(row["canonical"])),),
+                round(exposed),
+                ratio,
+                ("includes waiting for slower ranks: not told apart here",),
+            )
+        )
+    return found
+
+
+def _per_step(measured: Measurements, row: dict[Any, Any], column: str) -> float:
+    """A stage's Σ per step and GPU: the mean over GPUs of what one step holds."""
+    rows = plain(measured["gpu_time"])
+    rows = rows[(rows["window"] == "stage") & same_text(rows["role"], row["role"])]
+    gpus = len(rows[["host", "pid", "device"]].drop_duplicates())
+    return float(row[column]) / max(gpus, 1) / max(job(measured).count, 1)
+
+
+def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Busy and idle per step and stage as `metrics` rows, for compare and gates."""
+    frame = pd.DataFrame({name: pd.Series(values) for name, values in gpu_time.items()})
+    frame["busy_ns"] = frame["window_ns"] - frame["idle_ns"]
+    names = {
+        "busy_ns": "gpu_busy",
+        "exposed_comm_ns": "exposed_comm",
+        "exposed_memcpy_ns": "exposed_copies",
+        "idle_ns": "gpu_idle",
+    }
+    by = ["window", "step", "stage", "occurrence"]
+    pooled = summed(frame[frame["window"] != "capture"], by, list(names))
+    long = pooled.melt(by, list(names), var_name="column", value_name="value")
+    return {
+        "step": long["step"].array,
+        "stage": long["stage"].to_numpy(object),
+        "name": long["column"].map(names).to_numpy(object),
+        "value": long["value"].astype("Float64").array,
+        "unit": np.full(len(long), "ns", object),
+        "better": long["column"]
+        .map({n: "higher" if n == "busy_ns" else "lower" for n in names})
+        .to_numpy(object),
+    }

@@ -1,0 +1,80 @@
+"""A Trace cut to some of its steps or stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.derived.launches import Launches, launches
+from tracekit.derived.steps import Windows, windows
+from tracekit.intervals import Intervals, covered, union
+from tracekit.stages import canonical, profiler_step
+from tracekit.trace import Note, Trace
+
+Ints = npt.NDArray[np.int64]
+
+
+def cut(
+    trace: Trace, steps: frozenset[int] | None, stage: Callable[[str], bool] | None
+) -> Trace | None:
+    """The host activity of the chosen steps and stages, and the device work launched in it.
+
+    None when nothing of the trace is in them. A trace whose steps have no number is in every step;
+    device work whose launch is unknown is left out and noted.
+    """
+    found: Windows = trace.derived(windows)
+    chosen = _chosen(trace, found, steps, stage)
+    if chosen is None:
+        return trace
+    if not len(chosen.start):
+        return None
+    host = trace.get("host_ops")
+    whole_step = np.array(
+        [*(profiler_step(str(n)) is not None for n in host["name"].cat.categories), False]
+    )
+    start = host["ts_ns"].to_numpy()
+    end = start + np.maximum(host["dur_ns"].to_numpy(), 1)
+    inside = covered(chosen, start, start + 1) > 0
+    inside |= whole_step[host["name"].cat.codes.to_numpy()] & (covered(chosen, start, end) > 0)
+    tables = dict(trace.tables)
+    notes = trace.notes
+    if trace.has("host_ops"):
+        tables["host_ops"] = host[inside].reset_index(drop=True)
+    if trace.has("device_ops"):
+        links: Launches = trace.derived(launches)
+        keep = links.linked & (covered(chosen, links.ts_ns, links.ts_ns + 1) > 0)
+        tables["device_ops"] = trace["device_ops"][keep].reset_index(drop=True)
+        if lost := int((~links.linked).sum()):
+            message = "device ops whose launch is not recorded belong to no step: left out"
+            notes = (*notes, Note("info", "unlinked-left-out", message, trace.source.name, lost))
+    for name in ("memory_ops", "counters", "syncs", "device_ranges"):
+        if trace.has(name):
+            ts = trace[name]["ts_ns"].to_numpy()
+            tables[name] = trace[name][covered(chosen, ts, ts + 1) > 0].reset_index(drop=True)
+    return replace(trace, tables=tables, notes=notes, _derived={})
+
+
+def _chosen(
+    trace: Trace, found: Windows, steps: frozenset[int] | None, stage: Callable[[str], bool] | None
+) -> Intervals | None:
+    """The chosen time; None when nothing is to be cut."""
+    if steps is None and stage is None:
+        return None
+    frame = found.steps
+    if stage is not None:
+        top = found.stages[found.stages["parent"].isna()]
+        role = trace.source.role
+        wanted = [stage(str(name)) or stage(canonical(str(name), role)) for name in top["stage"]]
+        frame = top[np.array(wanted, np.bool_)]
+    if steps is not None:
+        frame = frame[_in_steps(frame["step"], steps)]
+    start = frame["ts_ns"].to_numpy()
+    return union(start, start + np.maximum(frame["dur_ns"].to_numpy(), 1))
+
+
+def _in_steps(column: pd.Series, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
+    return (column.isin(list(steps)) | column.isna()).to_numpy(np.bool_)

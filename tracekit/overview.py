@@ -1,0 +1,204 @@
+"""The first screen: who ran, what a step costs, where it goes, and what was not seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analyses import gpu_time
+from tracekit.pooling import ORIGIN_NOTES, job, plain, run_heading, stage_walls, summed
+from tracekit.report import Heading, Metric, Section, Sheet
+from tracekit.sheets import sheet
+from tracekit.trace import Measurements
+
+
+def identity(measured: Measurements) -> tuple[str, ...]:
+    """The facts of the first line: tool, ranks, steps, hardware; only what was recorded."""
+    captures = plain(measured["captures"])
+    facts = [
+        _runs(captures),
+        _ranks(captures),
+        _roles(captures),
+        _steps(measured),
+        _versions(measured),
+        _hardware(measured, captures),
+    ]
+    return tuple(fact for fact in facts if fact)
+
+
+def _runs(captures: pd.DataFrame) -> str:
+    runs = captures["run"].dropna().unique().tolist()
+    return f"{len(runs)} runs" if len(runs) > 1 else ""
+
+
+def _ranks(captures: pd.DataFrame) -> str:
+    """`ranks 0–7 of 8`; a world size only when all agree on it."""
+    ranks = sorted(int(r) for r in captures["rank"].dropna().unique())
+    worlds = {int(w) for w in captures["world_size"].dropna().unique()}
+    if not ranks:
+        return "ranks unknown"
+    of = f" of {worlds.pop()}" if len(worlds) == 1 else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers(ranks)}{of}"
+
+
+def _roles(captures: pd.DataFrame) -> str:
+    roles = captures["role"].dropna().unique().tolist()
+    return (
+        ", ".join(map(str, roles))
+        if 0 < len(roles) <= 4
+        else f"{len(roles)} roles"
+        if roles
+        else ""
+    )
+
+
+def _steps(measured: Measurements) -> str:
+    walls = job(measured).walls
+    known = sorted({int(step) for step in walls["step"].dropna()})
+    if known:
+        return f"{'step' if len(known) == 1 else 'steps'} {numbers(known)}"
+    return f"{len(walls)} captures without a step number" if len(walls) else ""
+
+
+def _versions(measured: Measurements) -> str:
+    versions = measured.facts.get("versions")
+    pairs = sorted(versions.items()) if isinstance(versions, dict) else []
+    return ", ".join(f"{name} {value}" for name, value in pairs)
+
+
+def _hardware(measured: Measurements, captures: pd.DataFrame) -> str:
+    """`8 × H100`, the number of devices that were seen; or that there was none."""
+    if not (captures["device_op_count"] > 0).any():
+        return "no GPU activity recorded"
+    seen = plain(measured["gpu_time"])
+    count = len(seen[["run", "host", "pid", "device"]].drop_duplicates()) if len(seen) else 0
+    names = Counter(captures["device_name"].dropna().tolist())
+    model = names.most_common(1)[0][0] if len(names) == 1 else "GPU" if not names else "mixed GPUs"
+    return f"{count} × {model}"
+
+
+def numbers(values: Sequence[int]) -> str:
+    """Sorted numbers in short: runs of three or more as a range.
+
+    >>> numbers([0, 1, 2, 3, 5, 8, 9])
+    '0–3, 5, 8, 9'
+    """
+    parts: list[str] = []
+    for run in np.split(np.array(values), np.flatnonzero(np.diff(values) != 1) + 1):
+        parts += [f"{run[0]}–{run[-1]}"] if len(run) > 2 else [str(value) for value in run]
+    return ", ".join(parts)
+
+
+def headline(measured: Measurements) -> tuple[Metric, ...]:
+    """The numbers of the second line: the step, what the GPUs did of it, what no stage explains."""
+    steps = job(measured)
+    if steps.step_ns is None:
+        return ()
+    walls = steps.walls
+    several = len(walls) > 1
+    low, high = (
+        (float(walls["wall_ns"].min()), float(walls["wall_ns"].max())) if several else (None, None)
+    )
+    name = ORIGIN_NOTES[str(walls["origin"].iloc[0])]
+    found = [Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name)]
+    found += _gpu_shares(measured)
+    attributed = walls[walls["attributed_ns"].notna()]
+    if len(attributed):
+        gap = 1 - float(attributed["attributed_ns"].sum()) / float(attributed["wall_ns"].sum())
+        found.append(Metric("unattributed_ratio", gap, "ratio", "lower", label="in no stage"))
+    return tuple(found)
+
+
+_PARTS = (
+    ("compute_ratio", "compute"),
+    ("exposed_comm_ratio", "exposed comm"),
+    ("copy_ratio", "copies"),
+    ("idle_ratio", "idle"),
+)
+
+
+def _gpu_shares(measured: Measurements) -> list[Metric]:
+    """What GPUs did during the steps, Σ over devices; of the whole capture where no step is known."""
+    rows = plain(measured["gpu_time"])
+    if not len(rows):
+        return []
+    chosen = rows[rows["window"] == ("step" if (rows["window"] == "step").any() else "capture")]
+    total = gpu_time.shares(summed(chosen, ["window"], gpu_time.SUMMED)).iloc[0]
+    values: dict[str, Any] = {name: total.get(name) for name, _ in _PARTS}
+    values["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]
+    better = {"compute_ratio": "higher"}
+    return [
+        Metric(name, None if pd.isna(values[name]) else float(values[name]), "ratio",
+               "higher" if name in better else "lower", label=label)
+        for name, label in _PARTS
+    ]  # fmt: skip
+
+
+def where_it_goes(measured: Measurements) -> Sheet | None:
+    """The one table of the first screen: stages by wall, with how busy their GPUs were."""
+    stages = stage_walls(measured)
+    steps = job(measured)
+    if not len(stages) or steps.step_ns is None:
+        return None
+    stages["share_ratio"] = stages["wall_ns"] / steps.step_ns
+    has_gpu = measured.has("gpu_time") and len(measured["gpu_time"]) > 0
+    if has_gpu:
+        busy = gpu_time.by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]
+        stages = stages.merge(busy, on=["run", "role", "canonical"], how="left")
+    stages = stages.sort_values("wall_ns", ascending=False, kind="stable")
+    headings = (
+        *run_heading(measured),
+        Heading("role", "role"),
+        Heading("canonical", "stage"),
+        Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps."),
+        Heading(
+            "share_ratio",
+            "share",
+            "ratio",
+            "Of the mean step wall; stages of different roles may overlap.",
+        ),
+        *(
+            (Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, over its GPUs."),)
+            if has_gpu
+            else ()
+        ),
+        Heading("ranks", "ranks", "count"),
+    )
+    return sheet("overview", "Where the step goes", headings, stages)
+
+
+def unseen(
+    measured: Measurements, sections: Iterable[Section], ignored: Iterable[str]
+) -> tuple[str, ...]:
+    """What was not analysed, and why: questions without data, sources that failed, files left aside."""
+    lines = [f"{failure.source}: {failure.problem}" for failure in measured.failures]
+    by_reason: dict[str, list[str]] = {}
+    for section in sections:
+        if section.status != "ok":
+            by_reason.setdefault(section.reason, []).append(section.id)
+    lines += [f"{', '.join(ids)} ({reason})" for reason, ids in by_reason.items()]
+    return (*lines, *ignored)
+
+
+def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:
+    """What two reports must agree on to be compared: hardware, world size, roles, stages, versions."""
+    captures = plain(measured["captures"])
+    stages = stage_walls(measured)
+
+    def listed(values: Iterable[object]) -> str:
+        return ", ".join(sorted({str(value) for value in values}))
+
+    pairs = {
+        "gpu": listed(captures["device_name"].dropna()),
+        "world_size": listed(captures["world_size"].dropna()),
+        "ranks": listed(captures["rank"].dropna()),
+        "roles": listed(captures["role"].dropna()),
+        "backend": listed(captures["backend"].dropna()),
+        "stages": listed(stages["canonical"]) if len(stages) else "",
+        "versions": _versions(measured),
+    }
+    return tuple((name, value) for name, value in pairs.items() if value)

@@ -1,0 +1,354 @@
+"""From files to a report: discover, read and measure each source, fold, concatenate, judge.
+
+What the command line and the Python functions call; nothing here knows a format or a question.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tracekit import overview
+from tracekit.analyses import ANALYSES, Analysis, Frames
+from tracekit.derived.cut import cut
+from tracekit.discover import Discovery, Sniffed, parse_numbers
+from tracekit.discover import discover as find
+from tracekit.engine import Advance, Outcome, local
+from tracekit.engine.progress import progress_line
+from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.readers import READERS, Reader, head
+from tracekit.report import Heading, Remark, Report, Section
+from tracekit.schema import MEASURED, TABLES, concat
+from tracekit.sheets import sheet
+from tracekit.thresholds import Thresholds, defaults
+from tracekit.trace import Measurements, Note, Source, Trace, Want, labelled
+from tracekit.version import VERSION
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to leave out and how to run; the defaults read everything on all cores."""
+
+    ranks: str | None = None
+    steps: str | None = None
+    stages: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    jobs: int | None = None
+    strict: bool = False
+    progress: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A report, and the measurements it was judged from."""
+
+    report: Report
+    measurements: Measurements
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSource:
+    """What travels from a worker: measured frames by analysis, nothing of the trace itself."""
+
+    source: Source
+    frames: Mapping[str, Frames]
+    notes: tuple[Note, ...]
+    versions: Mapping[str, str]
+
+
+def load(
+    path: str | Path,
+    *,
+    python: bool = False,
+    stacks: bool = False,
+    args: Sequence[str] | None = None,
+    tables: Sequence[str] | None = None,
+) -> Trace:
+    """The Trace of one file: `load(path)["device_ops"]` is a pandas frame.
+
+    `python` and `stacks` add Python function rows and call stacks; `args` limits the recorded arguments
+    that are kept, `tables` the tables that are built. Raises `TraceFormatError` for a file that cannot
+    be read, `TracekitError` for a directory or for a file that holds several processes.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise TracekitError(
+            f"{path} is a directory", "load one file of it, or use tracekit.analyze"
+        )
+    told = sniff(path)
+    if told.reader is None:
+        raise TraceFormatError(path, told.reason, "see what can be read: tracekit inspect")
+    want = Want(
+        None if tables is None else frozenset(tables),
+        None if args is None else tuple(args),
+        python,
+        stacks,
+    )
+    source = find([path], sniff=lambda _: told).sources[0]
+    traces = _reader(told.reader).read(source, want, None)
+    if len(traces) != 1:
+        pids = ", ".join(str(trace.source.pid) for trace in traces)
+        raise TracekitError(f"{path} holds {len(traces)} processes: {pids}", "use tracekit.analyze")
+    return traces[0]
+
+
+def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> Result:
+    """The report on files, directories or globs, and the measurements behind it.
+
+    Raises `TracekitError` when nothing was found, or when no source could be read.
+    """
+    found = discover(paths, options)
+    measured = measure(found, options)
+    return Result(judge(measured), measured)
+
+
+def discover(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> Discovery:
+    """The sources among these files, directories and globs, and how each was recognised."""
+    several = [paths] if isinstance(paths, str | Path) else list(paths)
+    return find(
+        several,
+        exclude=options.exclude,
+        ranks=_numbers(options.ranks),
+        steps=_numbers(options.steps),
+        stages=options.stages,
+        sniff=sniff,
+    )
+
+
+def sniff(path: Path) -> Sniffed:
+    """Which reader claims a file, by its content."""
+    start, problem = head(path)
+    for reader in READERS:
+        if reader.sniff(start):
+            return Sniffed(reader.name, reader.tool, "")
+    return Sniffed(None, "torch", problem or "no format that tracekit reads")
+
+
+def measure(found: Discovery, options: Options = Options()) -> Measurements:
+    """Every source read and measured in parallel, then folded and concatenated in a fixed order."""
+    work = partial(
+        measure_source,
+        ranks=_numbers(options.ranks),
+        steps=_numbers(options.steps),
+        stages=options.stages,
+    )
+    with progress_line(sys.stderr, enabled=options.progress) as on_progress:
+        outcomes = list(local.run(work, found.sources, jobs=options.jobs, on_progress=on_progress))
+    return reduce(outcomes, found)
+
+
+def measure_source(
+    source: Source,
+    advance: Advance,
+    *,
+    ranks: frozenset[int] | None = None,
+    steps: frozenset[int] | None = None,
+    stages: tuple[str, ...] = (),
+) -> tuple[MeasuredSource, ...]:
+    """One source read and measured; empty when the reader finds that it was not asked for."""
+    want = Want(
+        tables=frozenset(name for analysis in ANALYSES for name in analysis.needs) | {"threads"},
+        args=tuple(sorted({arg for analysis in ANALYSES for arg in analysis.args})),
+    )
+    traces = _reader(source.reader).read(source, want, _increments(advance))
+    measured = []
+    for trace in traces:
+        rank = trace.source.rank
+        if ranks is not None and rank is not None and rank not in ranks:
+            continue
+        part = cut(trace, steps, _stage_filter(stages))
+        if part is not None:
+            measured.append(_measure(part))
+    return tuple(measured)
+
+
+def _increments(advance: Advance) -> Callable[[int], None]:
+    """Totals so far, as readers tell them, turned into increments."""
+    seen = 0
+
+    def on_bytes(total: int) -> None:
+        nonlocal seen
+        advance(total - seen)
+        seen = total
+
+    return on_bytes
+
+
+def _stage_filter(patterns: tuple[str, ...]) -> Callable[[str], bool] | None:
+    """Whether a stage was asked for; None when all are."""
+    if not patterns:
+        return None
+    return lambda name: any(fnmatchcase(name, p) or p in name for p in patterns)
+
+
+def _measure(trace: Trace) -> MeasuredSource:
+    """All questions measured on one trace; a question that breaks loses only itself."""
+    frames: dict[str, Frames] = {}
+    notes = [*trace.source.notes, *trace.notes]
+    for analysis in ANALYSES:
+        try:
+            tables = analysis.measure(trace)
+            frames[analysis.id] = {
+                name: labelled(TABLES[name], columns, trace.source)
+                for name, columns in tables.items()
+            }
+        except Exception as error:
+            log.exception("measuring %s of %s failed", analysis.id, trace.source.name)
+            text = f"{analysis.id} could not be measured: {type(error).__name__}: {error}"
+            notes.append(Note("error", f"failed:{analysis.id}", text, trace.source.name))
+    return MeasuredSource(trace.source, frames, tuple(notes), _versions(trace.meta))
+
+
+def _versions(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Versions of what the run used, as far as the trace names them."""
+    found: dict[str, str] = {}
+    for label, key in (("CUDA", "cuda_runtime_version"), ("HIP", "hip_runtime_version")):
+        number = meta.get(key)
+        if isinstance(number, int) and not isinstance(number, bool) and 1000 <= number < 10**6:
+            found[label] = f"{number // 1000}.{number % 1000 // 10}"
+    distributed = meta.get("distributedInfo")
+    if isinstance(distributed, dict) and isinstance(distributed.get("nccl_version"), str):
+        found["NCCL"] = distributed["nccl_version"]
+    return found
+
+
+def reduce(
+    outcomes: Sequence[Outcome[tuple[MeasuredSource, ...]]], found: Discovery
+) -> Measurements:
+    """The measurements of all sources: folded per process, concatenated, with what failed beside them."""
+    measured = [part for outcome in outcomes for part in outcome.value or ()]
+    failures = tuple(o.failure for o in outcomes if o.failure is not None)
+    if not measured and failures:
+        first = failures[0]
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        raise TracekitError(
+            f"no source could be read: {first.source}: {first.problem}{more}", first.hint
+        )
+    tables = {}
+    for table in MEASURED:
+        frames = [f for frames in _folded(measured) if (f := frames.get(table.name)) is not None]
+        if frames:
+            tables[table.name] = concat(table, frames)
+    versions = {n: v for part in measured for n, v in part.versions.items()}
+    agreed = {n: v for n, v in versions.items() if all(p.versions.get(n, v) == v for p in measured)}
+    return Measurements(
+        tables,
+        tuple(part.source for part in measured),
+        failures,
+        tuple(note for part in measured for note in part.notes) + tuple(found.notes),
+        {"title": found.title, "versions": agreed, "ignored": list(_ignored(found))},
+    )
+
+
+def _folded(measured: Sequence[MeasuredSource]) -> list[Frames]:
+    """The frames of every source, those of one process merged by the analyses that fold."""
+    folding = [analysis for analysis in ANALYSES if analysis.fold is not None]
+    frames = [
+        f
+        for part in measured
+        for id_, f in part.frames.items()
+        if id_ not in {a.id for a in folding}
+    ]
+    for analysis in folding:
+        processes: dict[tuple[object, ...], list[Frames]] = {}
+        for part in measured:
+            key = (part.source.run, part.source.host, part.source.pid)
+            processes.setdefault(key, []).append(part.frames.get(analysis.id, {}))
+        frames += [_fold(analysis, parts) for parts in processes.values()]
+    return frames
+
+
+def _fold(analysis: Analysis, parts: Sequence[Frames]) -> Frames:
+    names = {name for part in parts for name in part}
+    joined = {n: concat(TABLES[n], [p[n] for p in parts if n in p]) for n in sorted(names)}
+    return analysis.fold(joined) if analysis.fold is not None else joined
+
+
+def _ignored(found: Discovery) -> list[str]:
+    """Files that no reader claimed, by reason."""
+    by_reason: dict[str, int] = {}
+    for ignored in found.ignored:
+        by_reason[ignored.reason] = by_reason.get(ignored.reason, 0) + 1
+    return [
+        f"{count:,} {'file' if count == 1 else 'files'}: {reason}"
+        for reason, count in sorted(by_reason.items())
+    ]
+
+
+def judge(measured: Measurements, thresholds: Thresholds | None = None) -> Report:
+    """The report on measurements, freshly read or loaded again; the same measurements give the same report."""
+    limits = thresholds or defaults()
+    sections = tuple(_section(analysis, measured, limits) for analysis in ANALYSES)
+    has_captures = measured.has("captures")
+    ignored = measured.facts.get("ignored")
+    return Report(
+        title=str(measured.facts.get("title", "")),
+        tool_version=VERSION,
+        identity=overview.identity(measured) if has_captures else (),
+        headline=overview.headline(measured) if has_captures else (),
+        overview=overview.where_it_goes(measured) if has_captures else None,
+        sections=sections,
+        remarks=_remarks(measured),
+        unseen=overview.unseen(measured, sections, ignored if isinstance(ignored, list) else ()),
+        values=_values(measured),
+        fingerprint=overview.fingerprint(measured) if has_captures else (),
+    )
+
+
+def _section(analysis: Analysis, measured: Measurements, thresholds: Thresholds) -> Section:
+    """One question judged; one that breaks is a failed section and hides nothing else."""
+    failed = sum(note.count for note in measured.notes if note.code == f"failed:{analysis.id}")
+    try:
+        section = analysis.judge(measured, thresholds)
+    except Exception as error:
+        log.exception("judging %s failed", analysis.id)
+        return Section(analysis.id, analysis.title, "failed", f"{type(error).__name__}: {error}")
+    if failed:
+        caveat = f"{failed} sources could not be measured for this: see the notes"
+        return replace(section, caveats=(*section.caveats, caveat))
+    return section
+
+
+def _remarks(measured: Measurements) -> tuple[Remark, ...]:
+    """Notes as shown, the worst first, in a fixed order."""
+    order = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
+    notes = sorted(measured.notes, key=lambda n: (order[n.severity], n.code, n.source, n.message))
+    failures = [Remark("error", "unreadable", f.problem, f.source) for f in measured.failures]
+    return (*failures, *(Remark(n.severity, n.code, n.message, n.source, n.count) for n in notes))
+
+
+def _values(measured: Measurements) -> Any:
+    """The metrics of every process, step and stage, for a later compare."""
+    if not measured.has("metrics"):
+        return None
+    names = ("run", "role", "rank", "step", "part", "stage", "name", "value", "unit", "better")
+    frame = measured["metrics"]
+    frame = frame[[*names]].astype(
+        {n: object for n in names if isinstance(frame[n].dtype, pd.CategoricalDtype)}
+    )
+    return sheet(
+        "values",
+        "Values by process and step",
+        [Heading(n, n, "") for n in names],
+        frame,
+        max_rows=100_000,
+    )
+
+
+def _numbers(spec: str | None) -> frozenset[int] | None:
+    return None if spec is None else parse_numbers(spec)
+
+
+def _reader(name: str) -> Reader:
+    """The reader of that name."""
+    return next(reader for reader in READERS if reader.name == name)

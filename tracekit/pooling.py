@@ -1,0 +1,192 @@
+"""From rows of single processes to numbers of the job: ranks reduced within a step, steps averaged.
+
+A *unit* is one step of one run; where steps have no number, a repeated capture stands for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.intervals import covered, union
+from tracekit.report import Heading
+from tracekit.stages import ORDER, canonical, may_be_stage, scope_stage
+from tracekit.trace import Measurements
+
+UNIT = ("run", "step", "part")
+
+
+ORIGIN_NOTES = {
+    "profiler": "step",
+    "file": "step (as recorded)",
+    "stage": "captured stages",
+}
+"""What the wall of a unit is, by how it is known."""
+
+
+def plain(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with categories as objects: what grouping with missing keys needs."""
+    categories = [n for n in frame.columns if isinstance(frame[n].dtype, pd.CategoricalDtype)]
+    return frame.astype(dict.fromkeys(categories, object))
+
+
+def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """Sums of `columns` per distinct `by`, missing keys being a key like any other; in order of keys."""
+    grouped = frame.groupby(list(by), dropna=False, observed=True, sort=False)[list(columns)]
+    return grouped.sum(min_count=1).reset_index()
+
+
+def units(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame, plain, with `part` emptied where a step number identifies the step already."""
+    out = plain(frame)
+    out["part"] = out["part"].where(out["step"].isna(), None)
+    return out
+
+
+def step_walls(measured: Measurements) -> pd.DataFrame:
+    """One row a unit, in order: run, step, part, ts_ns, wall_ns, origin, ranks, and attributed_ns.
+
+    Wall: the longest `ProfilerStep` over ranks; else from the first to the last activity over all
+    processes of one host; for sources that are single stages, the time that any of them covers.
+    attributed_ns: what stages of any process cover of it (NA without stages); see `stage_rows`.
+    """
+    steps = units(measured["steps"])
+    stages = stage_rows(measured)
+    absolute = plain(measured["captures"]).set_index("source")["absolute_time"]
+    rows = []
+    for key, mine in steps.groupby(list(UNIT), dropna=False, sort=False):
+        unit = dict(zip(UNIT, key, strict=True))
+        origin = next(o for o in ("profiler", "file", "stage") if (mine["origin"] == o).any())
+        steps_of = mine[mine["origin"] == origin]
+        covering = stages[_same(stages, unit)]
+        one_clock = bool(absolute.reindex(steps_of["source"]).all())
+        rows.append(
+            {
+                **unit,
+                "origin": origin,
+                "ranks": steps_of["rank"].nunique(),
+                **_wall(steps_of, covering, origin, one_clock),
+            }
+        )
+    columns = [*UNIT, "origin", "ranks", "ts_ns", "wall_ns", "attributed_ns"]
+    out = pd.DataFrame(rows, columns=columns)
+    out["attributed_ns"] = out["attributed_ns"].astype("Int64")
+    return out.sort_values(["run", "step", "ts_ns"], kind="stable", ignore_index=True)
+
+
+def _same(frame: pd.DataFrame, unit: dict[str, Any]) -> pd.Series[Any]:
+    """Which rows belong to a unit."""
+    mask = pd.Series(data=True, index=frame.index)
+    for name, value in unit.items():
+        mask &= frame[name].isna() if pd.isna(value) else frame[name].eq(value).fillna(value=False)
+    return mask
+
+
+def _wall(
+    steps: pd.DataFrame, stages: pd.DataFrame, origin: str, one_clock: bool
+) -> dict[str, object]:
+    """The wall of one unit and what its stages cover of it, on the host with the longest wall."""
+    best: dict[str, object] = {"ts_ns": 0, "wall_ns": -1, "attributed_ns": None}
+    apart = origin == "profiler" or not one_clock
+    by = ["source", "occurrence"] if apart else ["host"]
+    for _, mine in steps.groupby(by, dropna=False, sort=False):
+        start = mine["ts_ns"].to_numpy(np.int64)
+        busy = union(start, start + mine["dur_ns"].to_numpy(np.int64))
+        first, last = int(start.min()), int((start + mine["dur_ns"].to_numpy(np.int64)).max())
+        wall = busy.total if origin == "stage" else last - first
+        if wall <= int(best["wall_ns"]):  # type: ignore[call-overload]
+            continue
+        inside = stages[stages["source"].isin(mine["source"])]
+        begin = inside["ts_ns"].to_numpy(np.int64)
+        cover = union(begin, begin + inside["dur_ns"].to_numpy(np.int64))
+        attributed = covered(cover, np.array([first]), np.array([last]))[0] if len(inside) else None
+        best = {"ts_ns": first, "wall_ns": wall, "attributed_ns": attributed}
+    return best
+
+
+def stage_rows(measured: Measurements) -> pd.DataFrame:
+    """The outermost stage ranges: columns of `stages` plus `canonical`, the stage under its one name.
+
+    Numbered pieces (mini-batches) that stand alone in a source of one stage are that stage.
+    """
+    stages = units(measured["stages"])
+    top = stages[stages["parent"].isna()].copy()
+    pairs = top[["stage", "role", "scope"]].drop_duplicates()
+    names = {
+        key: _stage_name(*(None if pd.isna(v) else str(v) for v in key))
+        for key in pairs.itertuples(index=False, name=None)
+    }
+    top["canonical"] = [
+        names[key] for key in zip(top["stage"], top["role"], top["scope"], strict=True)
+    ]
+    return top[top["canonical"].notna()]
+
+
+def _stage_name(stage: str | None, role: str | None, scope: str | None) -> str | None:
+    if stage is not None and may_be_stage(stage):
+        return canonical(stage, role)
+    return scope_stage(scope, role)
+
+
+def stage_order(names: pd.Series) -> pd.Series:
+    """A sort key: known stages in the order of a step, then the others."""
+    place = {name: index for index, name in enumerate(ORDER)}
+    return names.map(lambda name: place.get(name, len(place)))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every judgement needs: the walls of the units, and their mean."""
+
+    walls: pd.DataFrame
+    step_ns: float | None
+    count: int
+
+
+def job(measured: Measurements) -> Job:
+    """The steps of the job; `step_ns` is None when no step was recorded."""
+    walls = step_walls(measured)
+    mean = float(walls["wall_ns"].mean()) if len(walls) else None
+    return Job(walls, mean, len(walls))
+
+
+def stage_walls(measured: Measurements) -> pd.DataFrame:
+    """One row a (run, role, canonical stage): wall per step, as people read it.
+
+    Columns: run, role, canonical, wall_ns (mean over steps of the longest rank), low_ns and high_ns (shortest
+    and longest step), ranks, steps, instances (ranges per step on one rank, mean).
+    """
+    rows = stage_rows(measured)
+    per_rank = (
+        rows.groupby([*UNIT, "role", "canonical", "rank", "host", "pid"], dropna=False, sort=False)
+        .agg(wall_ns=("dur_ns", "sum"), instances=("dur_ns", "size"), ts_ns=("ts_ns", "min"))
+        .reset_index()
+    )
+    per_step = (
+        per_rank.groupby([*UNIT, "role", "canonical"], dropna=False, sort=False)
+        .agg(wall_ns=("wall_ns", "max"), instances=("instances", "max"), ranks=("pid", "size"))
+        .reset_index()
+    )
+    return per_step.groupby(["run", "role", "canonical"], dropna=False, sort=False).agg(
+        wall_ns=("wall_ns", "mean"), low_ns=("wall_ns", "min"), high_ns=("wall_ns", "max"),
+        ranks=("ranks", "max"), steps=("wall_ns", "size"), instances=("instances", "mean"),
+    ).reset_index()  # fmt: skip
+
+
+def run_heading(measured: Measurements) -> tuple[Heading, ...]:
+    """A column for the run, when there are several."""
+    return (Heading("run", "run"),) if len(set(measured["captures"]["run"])) > 1 else ()
+
+
+def text_or_none(value: object) -> str | None:
+    """Text, None for a missing value."""
+    return None if pd.isna(value) else str(value)  # type: ignore[call-overload]
+
+
+def same_text(column: pd.Series, value: object) -> pd.Series:
+    """Which rows equal `value`, a missing value equalling a missing one."""
+    return column.isna() if pd.isna(value) else column == value  # type: ignore[call-overload]

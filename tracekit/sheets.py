@@ -1,0 +1,35 @@
+"""Frames to sheets of a report: plain cells in the order of importance, cut where they would flood it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from tracekit.report import Cell, Heading, Sheet
+
+MAX_ROWS = 1_000
+"""Most rows of one sheet in a report; the measurements (`--save`) keep all of them."""
+
+
+def sheet(
+    name: str,
+    title: str,
+    headings: Sequence[Heading],
+    frame: pd.DataFrame,
+    *,
+    caption: str = "",
+    max_rows: int = MAX_ROWS,
+) -> Sheet:
+    """The frame's columns that the headings name, as plain values; rows past the cap are counted."""
+    shown = frame.iloc[:max_rows]
+    columns = [_cells(shown[heading.name]) for heading in headings]
+    rows = tuple(zip(*columns, strict=True)) if columns else ()
+    return Sheet(name, title, tuple(headings), rows, len(frame) - len(shown), caption)
+
+
+def _cells(column: pd.Series[Any]) -> list[Cell]:
+    """The values of a column as Python scalars, missing ones as None."""
+    values = column.astype(object).where(column.notna(), None).tolist()
+    return [value.item() if hasattr(value, "item") else value for value in values]
