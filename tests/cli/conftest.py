@@ -1,0 +1,120 @@
+"""The command line with a pipeline put in its place: commands are tested for what they pass and print."""
+
+import json
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+import tracekit
+from tracekit.cli import main
+from tracekit.report import Heading, Metric, Report, Section, Sheet
+from tracekit.schema import TABLES
+from tracekit.trace import Failure, Measurements, Source
+
+SHEET = Sheet("stages", "Stages", (Heading("stage", "stage"),), (("rollout",), ("actor",)))
+REPORT = Report(
+    title="outputs/profile",
+    tool_version="1.2.3",
+    identity=("verl", "8 ranks"),
+    headline=(Metric("step", 1_842_000_000, "ns", label="Step"),),
+    overview=SHEET,
+    sections=(Section("stages", "Stages", sheets=(SHEET,)),),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    ranks: str | None = None
+    steps: str | None = None
+    stages: tuple = ()
+    exclude: tuple = ()
+    jobs: int | None = None
+    strict: bool = False
+    progress: bool = False
+
+
+def measurements(read=2, failed=0):
+    sources = tuple(
+        Source(Path(f"/data/{n}.json"), f"{n}.json", "chrome", size_bytes=1 << 20)
+        for n in range(read)
+    )
+    failures = tuple(
+        Failure(f"bad{n}.json", "not a trace", "check the copy") for n in range(failed)
+    )
+    return Measurements({"windows": TABLES["windows"].frame()}, sources, failures)
+
+
+class Pipeline(SimpleNamespace):
+    """A stand-in that notes how it was called and returns, or raises, what a test sets."""
+
+    Options = Options
+
+    def analyze(self, paths, options):
+        self.calls.append((list(paths), options))
+        if isinstance(self.result, BaseException):
+            raise self.result
+        return self.result
+
+    def discover(self, paths, options):
+        self.calls.append((list(paths), options))
+        return self.discovery
+
+    def judge(self, found):
+        self.calls.append(found)
+        return REPORT
+
+
+@pytest.fixture
+def pipeline(monkeypatch):
+    stand_in = Pipeline(calls=[], discovery=None)
+    stand_in.result = SimpleNamespace(report=REPORT, measurements=measurements())
+    monkeypatch.setitem(sys.modules, "tracekit.pipeline", stand_in)
+    monkeypatch.setattr(tracekit, "pipeline", stand_in, raising=False)
+    return stand_in
+
+
+@pytest.fixture(autouse=True)
+def quiet_log():
+    """Take back what -v does to the log of this process."""
+    log = logging.getLogger("tracekit")
+    before = log.level
+    yield
+    log.setLevel(before)
+
+
+@pytest.fixture
+def call():
+    def run(*args):
+        result = CliRunner().invoke(main, [str(arg) for arg in args])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result
+
+    return run
+
+
+@pytest.fixture
+def report():
+    return REPORT
+
+
+@pytest.fixture
+def report_file(tmp_path):
+    from tracekit.render import to_json
+
+    path = tmp_path / "saved.json"
+    path.write_text(to_json(REPORT), encoding="utf-8")
+    assert json.loads(path.read_text())["title"] == REPORT.title
+    return path
+
+
+@pytest.fixture
+def fail_some(pipeline):
+    def fail(read, failed):
+        pipeline.result = SimpleNamespace(report=REPORT, measurements=measurements(read, failed))
+
+    return fail

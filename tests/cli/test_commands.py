@@ -1,0 +1,201 @@
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tracekit import rules, saved, schema
+from tracekit.discover import Discovery
+from tracekit.listing import Ignored
+from tracekit.trace import Measurements, Note, Source
+
+# --- inspect
+
+
+@pytest.fixture
+def found(pipeline, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = Source(Path("/d/a.json"), "a.json", "chrome", run="r", rank=1, world_size=8, step=2)
+    first = first.with_note("warning", "odd", "looks odd")
+    pipeline.discovery = Discovery(
+        sources=(first, Source(Path("/d/b.json"), "b.json", "chrome", run="r", size_bytes=2048)),
+        ignored=(Ignored(tmp_path / "notes.txt", "no format that tracekit reads"),),
+        notes=(Note("info", "left-out", "1 file left out"),),
+        title="outputs/profile",
+    )
+    return pipeline
+
+
+def test_inspect_shows_how_every_file_is_read(call, found):
+    result = call("inspect", "outputs/profile")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "outputs/profile: 2 files to read"
+    heading = next(line for line in lines if line.startswith("file"))
+    row = next(line for line in lines if line.startswith("a.json"))
+    assert heading.split() == ["file", "reader", "run", "step", "rank", "size", "notes"]
+    assert row.split()[:6] == ["a.json", "chrome", "r", "2", "1/8", "0"]
+    assert "odd: looks odd" in row
+
+
+def test_inspect_shows_what_is_ignored_and_why(call, found):
+    output = call("inspect", "x").stdout
+    assert "Ignored: 1" in output
+    assert "notes.txt  no format that tracekit reads" in output
+    assert "1 file left out" in output
+
+
+def test_inspect_counts_ignored_files_that_are_too_many_to_show(call, found):
+    many = tuple(Ignored(Path(f"/d/{n}"), "no") for n in range(30))
+    found.discovery = Discovery((), many)
+    result = call("inspect", "x")
+    assert "… and 10 more (-v)" in result.stdout
+    assert "more (-v)" not in call("inspect", "x", "-v").stdout
+    assert result.exit_code == 2
+
+
+def test_inspect_prints_json_for_programs(call, found):
+    value = json.loads(call("inspect", "x", "--json", "--exclude", "*.bak").stdout)
+    assert [source["file"] for source in value["sources"]] == ["a.json", "b.json"]
+    assert value["ignored"] == [{"file": "notes.txt", "reason": "no format that tracekit reads"}]
+    assert value["notes"][0]["code"] == "left-out"
+    assert found.calls[0][1].exclude == ("*.bak",)
+
+
+# --- render
+
+
+def test_a_saved_report_is_shown_as_text(call, report_file):
+    result = call("render", report_file)
+    assert result.exit_code == 0
+    assert "1,842 ms" in result.stdout
+    assert result.stderr == ""
+
+
+def test_a_saved_report_is_shown_in_the_format_asked_for(call, report_file, tmp_path):
+    assert json.loads(call("render", report_file, "-f", "json").stdout)["title"]
+    assert "<html" in call("render", report_file, "-f", "html").stdout
+    assert call("render", report_file, "-o", tmp_path / "r.md").exit_code == 0
+    assert "8 ranks" in (tmp_path / "r.md").read_text(encoding="utf-8")
+    assert call("render", report_file, "-f", "csv", "-o", tmp_path / "t").exit_code == 0
+    assert list((tmp_path / "t").iterdir())
+
+
+def test_saved_measurements_are_judged_and_shown(call, pipeline, tmp_path):
+    path = tmp_path / "x.tkm"
+    saved.save(Measurements({}, ()), path)
+    assert "1,842 ms" in call("render", path).stdout
+    assert isinstance(pipeline.calls[0], Measurements)
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{}", b"[1", b"\xff\xfe", b"PK\x03\x04", b'{"schema": "other/1"}']
+)
+def test_other_files_are_refused_by_name(call, pipeline, tmp_path, content):
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_bytes(content)
+    result = call("render", path)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"tracekit: {path}: ")
+    assert "          try: " in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_format_of_several_files_needs_a_directory(call, report_file):
+    result = call("render", report_file, "-f", "csv")
+    assert result.exit_code == 2
+    assert "name a directory" in result.stderr
+
+
+# --- tables
+
+
+def test_all_tables_are_shown_with_their_columns(call):
+    output = call("tables").stdout
+    for name, table in schema.TABLES.items():
+        assert f"{name} — one row: {table.row}" in output
+    assert output.count("Global rank of the process.") == 1
+
+
+def test_one_table_is_shown_with_its_type_and_meaning(call):
+    lines = call("tables", "kernels").stdout.splitlines()
+    assert len(lines) == 1 + len(schema.TABLES["kernels"].columns)
+    assert any(line.split()[:2] == ["total_ns", "int64"] for line in lines)
+
+
+def test_tables_as_markdown_have_a_row_for_every_column(call):
+    output = call("tables", "counters", "--markdown").stdout
+    assert output.startswith("### `counters`\n")
+    rows = [line for line in output.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(schema.TABLES["counters"].columns)
+    assert all(line.replace("\\|", "").count("|") == 4 for line in rows)
+    every = call("tables", "--markdown").stdout
+    assert every.count("\n### `") == len(schema.TABLES)
+
+
+def test_an_unknown_table_is_refused_with_the_known_ones(call):
+    result = call("tables", "nope")
+    assert result.exit_code == 2
+    assert "kernels" in result.stderr
+
+
+# --- explain
+
+
+@pytest.fixture
+def two_rules(monkeypatch):
+    first = SimpleNamespace(id="straggler", number="R02", title="One rank is late")
+    second = SimpleNamespace(id="idle", number="R01", title="The GPU waits")
+    monkeypatch.setattr(rules, "RULES", (first, second))
+    monkeypatch.setattr(rules, "page", lambda asked: f"# {asked}\n\nText\n")
+
+
+def test_all_rules_are_listed(call, two_rules):
+    lines = call("explain").stdout.splitlines()
+    assert lines[1:] == ["R02  straggler  One rank is late", "R01  idle       The GPU waits"]
+
+
+def test_one_rule_is_explained(call, two_rules):
+    assert call("explain", "R02").stdout == "# R02\n\nText\n"
+
+
+def test_an_unknown_rule_is_refused(call):
+    assert call("explain", "no-such-rule").exit_code == 2
+
+
+# --- the group
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(call, shell):
+    result = call("completion", shell)
+    assert result.exit_code == 0
+    assert f"_TRACEKIT_COMPLETE={shell}_complete" in result.stdout
+
+
+def test_completion_knows_commands_and_options(call, monkeypatch):
+    monkeypatch.setenv("_TRACEKIT_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "tracekit an")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert call().stdout == "plain,analyze\n"
+    monkeypatch.setenv("COMP_WORDS", "tracekit analyze --st")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert call().stdout == "plain,--steps\nplain,--stages\nplain,--strict\n"
+
+
+def test_help_names_every_command(call):
+    from tracekit.cli import COMMANDS
+
+    output = call("--help").stdout
+    for name in COMMANDS:
+        assert f"\n  {name} " in output
+        result = call(name, "--help")
+        assert result.exit_code == 0
+        assert result.stdout.startswith(f"Usage: tracekit {name}")
+
+
+def test_an_unknown_command_is_wrong_usage(call):
+    result = call("analyse")
+    assert result.exit_code == 2
+    assert "No such command 'analyse'" in result.stderr

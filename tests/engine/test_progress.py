@@ -1,0 +1,125 @@
+import io
+
+import pytest
+
+from tracekit.engine import Progress
+from tracekit.engine.progress import describe, progress_line
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def capable_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def screen(text):
+    """What a terminal shows of `text`, trailing blanks aside."""
+    line, at = [], 0
+    for character in text:
+        if character == "\r":
+            at = 0
+        else:
+            line[at : at + 1] = [character]
+            at += 1
+    return "".join(line).rstrip()
+
+
+HALF = Progress(file_count=4, byte_count=2000, files_done=2, bytes_done=1000)
+
+
+def test_nothing_is_written_to_what_is_not_a_terminal():
+    stream = io.StringIO()
+    with progress_line(stream) as on_progress:
+        on_progress(HALF)
+    assert stream.getvalue() == ""
+
+
+def test_nothing_is_written_when_not_wanted_or_to_a_dumb_or_closed_terminal(monkeypatch):
+    stream = Terminal()
+    with progress_line(stream, enabled=False) as on_progress:
+        on_progress(HALF)
+    monkeypatch.setenv("TERM", "dumb")
+    with progress_line(stream) as on_progress:
+        on_progress(HALF)
+    assert stream.getvalue() == ""
+    stream.close()
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_line(stream) as on_progress:
+        on_progress(HALF)
+
+
+def test_the_line_is_redrawn_in_place_and_erased_at_the_end():
+    stream, clock = Terminal(), Clock()
+    with progress_line(stream, clock=clock, width=lambda: 80) as on_progress:
+        on_progress(HALF)
+        assert screen(stream.getvalue()).startswith("reading  2 of 4 files")
+        clock.now = 1.0
+        on_progress(Progress(file_count=4, byte_count=2000, files_done=3, bytes_done=1500))
+        assert screen(stream.getvalue()).startswith("reading  3 of 4 files")
+    assert screen(stream.getvalue()) == ""
+    assert "\n" not in stream.getvalue()
+
+
+def test_the_line_is_erased_when_the_run_is_interrupted():
+    stream = Terminal()
+
+    def interrupted():
+        with progress_line(stream) as on_progress:
+            on_progress(HALF)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert screen(stream.getvalue()) == ""
+
+
+def test_it_is_not_redrawn_more_often_than_a_person_can_see():
+    stream, clock = Terminal(), Clock()
+    with progress_line(stream, clock=clock) as on_progress:
+        for _ in range(1000):
+            clock.now += 0.0001
+            on_progress(HALF)
+        assert stream.getvalue().count("\r") <= 2
+
+
+@pytest.mark.parametrize("width", [1, 5, 20, 40])
+def test_it_never_reaches_the_edge_of_the_terminal(width):
+    stream = Terminal()
+    with progress_line(stream, width=lambda: width) as on_progress:
+        on_progress(HALF)
+    assert all(len(part) < width for part in stream.getvalue().split("\r"))
+
+
+def test_a_terminal_that_goes_away_does_not_end_the_run():
+    stream = Terminal()
+    with progress_line(stream) as on_progress:
+        stream.close()
+        on_progress(HALF)
+
+
+def test_failures_are_told_while_reading():
+    line = describe(Progress(3, 100, files_done=2, bytes_done=50, failure_count=1), 0.1)
+    assert line == "reading  2 of 3 files (1 failed)  50 of 100 B  50 %"
+
+
+def test_the_rate_is_told_only_once_it_means_something():
+    assert "/s" not in describe(HALF, 0.5)
+    assert "500 B/s" in describe(HALF, 2.0)
+    assert describe(HALF, 4000.0).endswith("  67 min left")
+    assert describe(HALF, 40000.0).endswith("  11 h 07 min left")
+
+
+def test_files_without_bytes_are_counted_alone():
+    assert describe(Progress(2, 0), 5.0) == "reading  0 of 2 files"

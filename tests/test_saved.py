@@ -1,0 +1,495 @@
+import contextlib
+import io
+import json
+import math
+import struct
+import zipfile
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pandas.testing import assert_frame_equal
+
+from tracekit import saved
+from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.schema import TABLES
+from tracekit.trace import Failure, Measurements, Note, Source
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+NUMBERS = {
+    "int32": st.integers(-(2**31), 2**31 - 1),
+    "int64": INT64,
+    "Int64": st.one_of(st.none(), INT64),
+    "Float64": st.one_of(st.none(), st.floats(allow_nan=False)),
+    "bool": st.booleans(),
+}
+FORM = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+
+
+def values_of(column):
+    if column.dtype != "category":
+        return NUMBERS[column.dtype]
+    return st.sampled_from(column.values) if column.values else st.one_of(st.none(), TEXT)
+
+
+@st.composite
+def frames(draw, name):
+    table = TABLES[name]
+    rows = draw(st.integers(0, 5))
+    data = {}
+    for column_name, column in table.columns.items():
+        values = draw(st.lists(values_of(column), min_size=rows, max_size=rows))
+        if column.dtype in ("Int64", "Float64"):
+            values = [pd.NA if value is None else value for value in values]
+        data[column_name] = values
+    return table.frame(data, rows)
+
+
+NOTES = st.builds(
+    Note,
+    st.sampled_from(["info", "warning", "data_loss", "error"]),
+    TEXT,
+    TEXT,
+    TEXT,
+    st.integers(0, 2**63 - 1),
+    st.one_of(st.none(), INT64),
+)
+MAYBE_TEXT, MAYBE_NUMBER = st.one_of(st.none(), TEXT), st.one_of(st.none(), INT64)
+SOURCES = st.builds(
+    Source,
+    path=st.just(Path("/home/someone/secret/x.json")),
+    name=TEXT,
+    reader=TEXT,
+    tool=st.sampled_from(["torch", "nsys", "torch_memory", "log"]),
+    run=TEXT,
+    role=MAYBE_TEXT,
+    scope=MAYBE_TEXT,
+    step=MAYBE_NUMBER,
+    rank=MAYBE_NUMBER,
+    world_size=MAYBE_NUMBER,
+    replica=MAYBE_NUMBER,
+    topology=MAYBE_TEXT,
+    part=MAYBE_TEXT,
+    host=MAYBE_TEXT,
+    pid=MAYBE_NUMBER,
+    size_bytes=st.integers(0, 2**63 - 1),
+    notes=st.lists(NOTES, max_size=2).map(tuple),
+)
+FACTS = st.dictionaries(
+    TEXT, st.recursive(st.one_of(st.none(), st.booleans(), INT64, TEXT), st.lists, max_leaves=4)
+)
+MEASUREMENTS = st.builds(
+    Measurements,
+    st.sets(st.sampled_from(sorted(TABLES)), max_size=3).flatmap(
+        lambda names: st.fixed_dictionaries({name: frames(name) for name in sorted(names)})
+    ),
+    st.lists(SOURCES, max_size=3).map(tuple),
+    st.lists(st.builds(Failure, TEXT, TEXT, TEXT), max_size=2).map(tuple),
+    st.lists(NOTES, max_size=2).map(tuple),
+    FACTS,
+)
+
+
+def assert_same(loaded, original):
+    assert set(loaded.tables) == set(original.tables)
+    for name, frame in original.tables.items():
+        assert_frame_equal(loaded.tables[name], frame, check_exact=True)
+    assert loaded.sources == tuple(replace(s, path=Path(s.name)) for s in original.sources)
+    assert loaded.failures == original.failures
+    assert loaded.notes == original.notes
+    assert loaded.facts == original.facts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("saved")
+
+
+def sample():
+    counters = TABLES["counters"].frame(
+        {"id": [1, 2], "ts_ns": [5, 6], "name": ["a", None], "value": [0.5, pd.NA]}
+    )
+    windows = TABLES["windows"].frame()
+    syncs = TABLES["syncs"].frame(
+        {"id": [0], "ts_ns": [1], "dur_ns": [2], "name": ["sync"], "device": [pd.NA]}
+    )
+    source = Source(Path("/home/me/x.json"), "x.json", "chrome", rank=3, pid=77, host="node")
+    return Measurements(
+        {"counters": counters, "windows": windows, "syncs": syncs},
+        (source.with_note("warning", "odd", "looks odd"),),
+        (Failure("y.json", "broken", "throw it away"),),
+        (Note("info", "seen", "ü", "x.json", 2, 9),),
+        {"title": "run", "versions": {"CUDA": "12.4"}},
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    target = tmp_path / "x.tkm"
+    saved.save(sample(), target)
+    return target
+
+
+@FORM
+@given(MEASUREMENTS)
+def test_what_is_loaded_equals_what_was_saved(folder, measurements):
+    target = folder / "any.tkm"
+    saved.save(measurements, target)
+    assert_same(saved.load(target), measurements)
+
+
+def test_the_same_measurements_give_the_same_bytes(tmp_path, path):
+    again = tmp_path / "again.tkm"
+    saved.save(sample(), again)
+    assert again.read_bytes() == path.read_bytes()
+    saved.save(saved.load(path), again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_what_lies_under_missing_values_does_not_reach_the_file(tmp_path, path):
+    measurements = sample()
+    frame = measurements["counters"].copy()
+    hidden = pd.arrays.FloatingArray(np.array([0.5, 123.0]), np.array([False, True]))
+    frame["value"] = hidden
+    other = tmp_path / "other.tkm"
+    tables = {**measurements.tables, "counters": frame}
+    saved.save(replace(measurements, tables=tables), other)
+    assert other.read_bytes() == path.read_bytes()
+
+
+def test_numbers_that_are_not_finite_survive(tmp_path):
+    data = {"id": [1, 2, 3], "ts_ns": [0, 0, 0], "name": ["a"] * 3}
+    frame = TABLES["counters"].frame({**data, "value": [1.0, 2.0, 3.0]})
+    frame["value"] = pd.arrays.FloatingArray(
+        np.array([math.inf, -math.inf, -0.0]), np.array([False] * 3)
+    )
+    saved.save(Measurements({"counters": frame}, ()), tmp_path / "x.tkm")
+    values = saved.load(tmp_path / "x.tkm")["counters"]["value"]
+    assert [str(value) for value in values] == ["inf", "-inf", "-0.0"]
+
+
+def test_an_absent_table_stays_absent_and_an_empty_one_stays_empty(path):
+    loaded = saved.load(path)
+    assert loaded.has("windows")
+    assert len(loaded["windows"]) == 0
+    assert not loaded.has("flows")
+
+
+def test_every_field_of_a_source_is_saved(path):
+    names = {field.name for field in fields(Source)} - {"path"}
+    assert set(manifest_of(path)["sources"][0]) == names
+
+
+def test_no_path_of_the_machine_is_in_the_file(path):
+    assert b"/home/me" not in path.read_bytes()
+    assert saved.load(path).sources[0].path == Path("x.json")
+
+
+def test_loaded_frames_can_be_changed(path):
+    frame = saved.load(path)["counters"]
+    frame.loc[0, "ts_ns"] = 9
+    assert frame["ts_ns"].tolist() == [9, 6]
+
+
+def test_the_head_tells_saved_measurements_from_other_files(path, tmp_path):
+    assert saved.is_saved(path.read_bytes()[: saved.HEAD_BYTES])
+    other = tmp_path / "other.zip"
+    with zipfile.ZipFile(other, "w") as archive:
+        archive.writestr("manifest.json", '{"schema": "other/1"}')
+    assert not saved.is_saved(other.read_bytes())
+    assert not saved.is_saved(b"")
+    assert not saved.is_saved(b'{"traceEvents": []}')
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_a_file_cut_anywhere_is_refused(path):
+    whole = path.read_bytes()
+    for part in range(200):
+        path.write_bytes(whole[: len(whole) * part // 200])
+        with pytest.raises(TraceFormatError) as caught:
+            saved.load(path)
+        assert "\n" not in str(caught.value)
+        assert caught.value.hint
+
+
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_changed_byte_is_refused_or_changes_nothing(path, step):
+    whole = path.read_bytes()
+    original = saved.load(path)
+    places = range(0, len(whole), step)
+    refused = 0
+    for at in places:
+        changed = bytearray(whole)
+        changed[at] ^= (0x01, 0x80, 0xFF)[at % 3]
+        path.write_bytes(changed)
+        try:
+            loaded = saved.load(path)
+        except TraceFormatError:
+            refused += 1
+        else:
+            assert_same(loaded, original)
+    assert refused > len(places) / 2
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_spliced_files_are_refused_or_load(folder, data):
+    target = folder / "spliced.tkm"
+    saved.save(sample(), target)
+    whole = target.read_bytes()
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
+    target.write_bytes(whole[:start] + data.draw(st.binary(max_size=40)) + whole[stop:])
+    with contextlib.suppress(TraceFormatError):
+        saved.load(target)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_after_the_right_head_are_refused(folder, tail):
+    target = folder / "any-bytes.tkm"
+    saved.save(sample(), target)
+    target.write_bytes(target.read_bytes()[:70] + tail)
+    with pytest.raises(TraceFormatError):
+        saved.load(target)
+
+
+# --- malice ---------------------------------------------------------------------------------------
+
+
+def manifest_of(path):
+    with zipfile.ZipFile(path) as archive:
+        return json.loads(archive.read("manifest.json"))
+
+
+def rewrite(path, change=None, entries=None, drop=(), raw=None):
+    """Write the file again with its manifest changed and entries replaced, checksums being right."""
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(contents["manifest.json"])
+    if change:
+        change(manifest)
+    contents["manifest.json"] = raw or json.dumps(manifest).encode()
+    contents |= entries or {}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in contents.items():
+            if name not in drop:
+                kind = zipfile.ZIP_STORED if name == "manifest.json" else zipfile.ZIP_DEFLATED
+                archive.writestr(name, data, kind)
+
+
+def column(manifest, table, name):
+    return next(c for c in manifest["tables"][table]["columns"] if c["name"] == name)
+
+
+MANIFESTS = {
+    "unknown table": lambda m: m["tables"].update(nonsense={"rows": 0, "columns": []}),
+    "unknown column": lambda m: m["tables"]["counters"]["columns"].append(
+        {"name": "nonsense", "dtype": "int64"}
+    ),
+    "unknown dtype": lambda m: column(m, "counters", "id").update(dtype="object"),
+    "other dtype": lambda m: column(m, "counters", "id").update(dtype="int64"),
+    "repeated column": lambda m: m["tables"]["counters"]["columns"].append(
+        {"name": "id", "dtype": "int32"}
+    ),
+    "column lacking": lambda m: m["tables"]["counters"]["columns"].pop(0),
+    "too many rows": lambda m: m["tables"]["counters"].update(rows=3),
+    "too few rows": lambda m: m["tables"]["counters"].update(rows=1),
+    "negative rows": lambda m: m["tables"]["counters"].update(rows=-1),
+    "rows of another kind": lambda m: m["tables"]["counters"].update(rows=2.0),
+    "true rows": lambda m: m["tables"]["windows"].update(rows=False),
+    "absurd rows": lambda m: m["tables"]["counters"].update(rows=10**18),
+    "enormous rows": lambda m: m["tables"]["counters"].update(rows=10**30),
+    "columns of another kind": lambda m: m["tables"]["counters"].update(columns=None),
+    "column of another kind": lambda m: m["tables"]["counters"].update(columns=[3]),
+    "tables of another kind": lambda m: m.update(tables=[]),
+    "table of another kind": lambda m: m["tables"].update(counters=7),
+    "no sources": lambda m: m.pop("sources"),
+    "source of another kind": lambda m: m.update(sources=["x"]),
+    "source without name": lambda m: m["sources"][0].pop("name"),
+    "source with path for rank": lambda m: m["sources"][0].update(rank="3"),
+    "source with true for rank": lambda m: m["sources"][0].update(rank=True),
+    "source with enormous rank": lambda m: m["sources"][0].update(rank=2**63),
+    "source of unknown tool": lambda m: m["sources"][0].update(tool="perf"),
+    "negative size": lambda m: m["sources"][0].update(size_bytes=-1),
+    "note of unknown severity": lambda m: m["notes"][0].update(severity="fatal"),
+    "note without code": lambda m: m["notes"][0].pop("code"),
+    "failure of another kind": lambda m: m.update(failures={"a": 1}),
+    "facts of another kind": lambda m: m.update(facts=[]),
+    "no schema": lambda m: m.update(schema="tracekit.measurements/"),
+}
+
+
+@pytest.mark.parametrize("change", MANIFESTS.values(), ids=MANIFESTS)
+def test_a_manifest_that_does_not_fit_is_refused(path, change):
+    rewrite(path, change)
+    with pytest.raises(TraceFormatError):
+        saved.load(path)
+
+
+def codes(*values):
+    return np.array(values, "<i4").tobytes()
+
+
+ENTRIES = {
+    "a code past the list": {"counters/name.codes": codes(0, 1)},
+    "a negative code": {"counters/name.codes": codes(0, -2)},
+    "a truth value of 2": {"counters/value.mask": b"\0\2"},
+    "too few bytes": {"counters/ts_ns.data": b"12345678"},
+    "too many bytes": {"counters/ts_ns.data": b"1" * 17},
+    "categories that are no list": {"counters/name.categories": b'{"a": 1}'},
+    "categories that are no text": {"counters/name.categories": b"[1]"},
+    "a repeated category": {"counters/name.categories": b'["a", "a"]'},
+    "half a character as category": {"counters/name.categories": b'["\\ud800"]'},
+    "categories that are no JSON": {"counters/name.categories": b'["a"'},
+    "categories nested too deeply": {"counters/name.categories": b"[" * 100_000},
+    "a number of too many digits": {"counters/name.categories": b"1" * 10_000},
+    "an unknown entry": {"../../etc/passwd": b"x"},
+    "an entry of an absolute path": {"/etc/passwd": b"x"},
+}
+
+
+@pytest.mark.parametrize("entries", ENTRIES.values(), ids=ENTRIES)
+def test_a_block_that_does_not_fit_is_refused(path, entries):
+    rewrite(path, entries=entries)
+    with pytest.raises(TraceFormatError):
+        saved.load(path)
+
+
+def test_a_missing_block_is_named(path):
+    rewrite(path, drop=["syncs/dur_ns.data"])
+    with pytest.raises(TraceFormatError, match=r"syncs/dur_ns\.data.* is missing"):
+        saved.load(path)
+
+
+def test_a_value_outside_a_closed_set_is_refused(tmp_path):
+    target = tmp_path / "x.tkm"
+    flows = TABLES["flows"].frame(
+        {"id": [1], "ts_ns": [1], "cat": ["a"], "phase": ["end"], "flow": [1], "thread": [0]}
+    )
+    saved.save(Measurements({"flows": flows}, ()), target)
+    rewrite(target, entries={"flows/phase.codes": codes(-1)})
+    with pytest.raises(TraceFormatError, match="not one of start, step, end"):
+        saved.load(target)
+    rewrite(target, entries={"flows/phase.codes": codes(0), "flows/phase.categories": b'["up"]'})
+    with pytest.raises(TraceFormatError, match="not one of"):
+        saved.load(target)
+
+
+def test_the_order_of_a_closed_set_may_differ_between_versions(tmp_path):
+    target = tmp_path / "x.tkm"
+    flows = TABLES["flows"].frame(
+        {"id": [1], "ts_ns": [1], "cat": ["a"], "phase": ["end"], "flow": [1], "thread": [0]}
+    )
+    saved.save(Measurements({"flows": flows}, ()), target)
+    changed = {"flows/phase.codes": codes(1), "flows/phase.categories": b'["new", "end"]'}
+    rewrite(target, entries=changed)
+    assert saved.load(target)["flows"]["phase"].tolist() == ["end"]
+
+
+def test_two_entries_of_one_name_are_refused(path):
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("counters/ts_ns.data", b"\0" * 16)
+    with pytest.raises(TraceFormatError, match="two entries"):
+        saved.load(path)
+
+
+def test_a_manifest_that_repeats_a_key_is_refused(path):
+    text = json.dumps(manifest_of(path))[:-1] + ', "facts": {}}'
+    rewrite(path, raw=text.encode())
+    with pytest.raises(TraceFormatError, match="repeated"):
+        saved.load(path)
+
+
+def test_an_unknown_compression_is_refused(path):
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("more", b"x", zipfile.ZIP_BZIP2)
+    with pytest.raises(TraceFormatError, match="compressed in an unknown way"):
+        saved.load(path)
+
+
+def test_a_block_larger_than_it_says_is_refused(path):
+    rewrite(path, entries={"counters/ts_ns.data": b"\0" * 10_000_000})
+    whole = path.read_bytes()
+    assert whole.count(struct.pack("<I", 10_000_000)) == 2
+    path.write_bytes(whole.replace(struct.pack("<I", 10_000_000), struct.pack("<I", 16)))
+    with pytest.raises(TraceFormatError):
+        saved.load(path)
+
+
+def test_a_small_file_cannot_ask_for_much_memory(path):
+    rows = 10_000_000
+    zeros = b"\0" * (rows * 8)
+    entries = {"windows/ts_ns.data": zeros, "windows/dur_ns.data": zeros}
+    entries |= {"windows/id.data": zeros[: rows * 4], "windows/name.codes": zeros[: rows * 4]}
+    rewrite(path, lambda m: m["tables"]["windows"].update(rows=rows), entries)
+    with pytest.raises(TraceFormatError, match="windows would take more memory"):
+        saved.load(path, max_bytes=200_000_000)
+
+
+def test_the_memory_of_lists_counts_more_than_their_text(path):
+    rewrite(path, entries={"counters/name.categories": b"[" + b'"",' * 1_000_000 + b'""]'})
+    with pytest.raises(TraceFormatError, match="would take more memory"):
+        saved.load(path, max_bytes=10_000_000)
+
+
+def test_another_version_is_refused_by_its_name(path):
+    rewrite(path, lambda m: m.update(schema="tracekit.measurements/2"))
+    assert saved.is_saved(path.read_bytes()[: saved.HEAD_BYTES])
+    with pytest.raises(TraceFormatError, match="measurements/2"):
+        saved.load(path)
+
+
+def test_additions_of_a_later_version_are_passed_over(path):
+    def add(manifest):
+        manifest["made_by"] = "later"
+        manifest["tables"]["counters"]["doc"] = "later"
+        column(manifest, "counters", "id")["unit"] = "later"
+        for kind in ("sources", "failures", "notes"):
+            manifest[kind][0]["later"] = [1]
+
+    rewrite(path, add)
+    assert_same(saved.load(path), sample())
+
+
+def test_a_nullable_column_that_came_later_is_all_missing(path):
+    def lack(manifest):
+        columns = manifest["tables"]["counters"]["columns"]
+        columns[:] = [c for c in columns if c["name"] != "value"]
+
+    rewrite(path, lack, drop=["counters/value.data", "counters/value.mask"])
+    assert saved.load(path)["counters"]["value"].isna().all()
+
+
+@pytest.mark.parametrize("missing", ["nowhere/x.tkm", "."])
+def test_a_file_that_cannot_be_opened_is_refused(tmp_path, missing):
+    with pytest.raises(TraceFormatError, match="cannot be read"):
+        saved.load(tmp_path / missing)
+
+
+def test_facts_that_are_not_json_are_refused_and_leave_no_file(tmp_path):
+    target = tmp_path / "x.tkm"
+    with pytest.raises(TracekitError, match="facts"):
+        saved.save(replace(sample(), facts={"a": object()}), target)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_can_be_loaded_is_not_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(saved, "MAX_BYTES", 10)
+    with pytest.raises(TracekitError, match="too much to save"):
+        saved.save(sample(), tmp_path / "x.tkm")
+
+
+def test_it_is_an_ordinary_zip_file_that_says_what_it_holds(path):
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+        assert archive.testzip() is None
+        names = archive.namelist()
+    assert names[0] == "manifest.json"
+    assert manifest_of(path)["tables"]["counters"]["rows"] == 2
+    assert "counters/name.categories" in names

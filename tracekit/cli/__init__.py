@@ -1,0 +1,99 @@
+"""The command line: finds the command, and turns what it raises into a message and an exit status.
+
+Only click is imported here, and a command's module only when it is asked for: `tracekit --version` and
+shell completion must not wait for pandas.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from tracekit.cli import terminal
+from tracekit.version import VERSION
+
+COMMANDS = ("analyze", "inspect", "render", "explain", "tables", "completion")
+"""Each is `command` in the module of its name."""
+
+PROGRAM = "tracekit"
+COMPLETE = "_TRACEKIT_COMPLETE"
+
+FAILED, INTERRUPTED = 2, 130
+
+
+class Commands(click.Group):
+    """The group of all commands; `main` never returns, and every way out of it has its status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, in the order in which a person needs them."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now; None if there is none."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"tracekit.cli.{cmd_name}").command
+        return command
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
+        """Run the command that `args` (by default the process's own) name, and leave with its status."""
+        sys.exit(self.status(list(sys.argv[1:] if args is None else args)))
+
+    def status(self, args: list[str]) -> int:
+        """The exit status of running `args`, after any message."""
+        instruction = os.environ.get(COMPLETE)
+        if instruction:
+            from click.shell_completion import shell_complete
+
+            return shell_complete(self, {}, PROGRAM, COMPLETE, instruction)
+        terminal.prepare()
+        context: click.Context | None = None
+        try:
+            with self.make_context(PROGRAM, args) as context:
+                status = self.invoke(context)
+            terminal.say("")  # what is still buffered must fail here, where it can be reported
+        except click.exceptions.Exit as leaving:
+            return leaving.exit_code
+        except BrokenPipeError:
+            terminal.mute(sys.stdout)
+            return 0
+        except (KeyboardInterrupt, click.Abort):
+            terminal.tell("\ntracekit: interrupted")
+            return INTERRUPTED
+        except Exception as error:  # noqa: BLE001 - the last place where a person can be told
+            terminal.tell_error(error, stack=bool(context and terminal.is_verbose(context)))
+            return FAILED
+        return status if isinstance(status, int) else 0
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    """Nothing; prints the version and leaves when that is wanted."""
+    if wanted and not ctx.resilient_parsing:
+        terminal.say(f"{PROGRAM} {VERSION}\n")
+        ctx.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+def main() -> None:
+    """Where the time and the memory of an RL post-training run went, and what to do about it.
+
+    \b
+    tracekit analyze outputs/profile                   the answer on one screen
+    tracekit analyze outputs/profile -o report.html    all of it
+    tracekit inspect outputs/profile                   which files are read, and as what
+    """  # noqa: D301 - \b keeps click from wrapping

@@ -1,0 +1,28 @@
+"""`tracekit completion`: the script that makes a shell complete commands and options."""
+
+from __future__ import annotations
+
+import click
+
+from tracekit.cli import terminal
+
+
+@click.command(name="completion", short_help="Print the script for shell completion.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def command(ctx: click.Context, *, shell: str) -> int:
+    """Print the script that lets a shell complete commands, options and paths.
+
+    \b
+    bash   eval "$(tracekit completion bash)"            in ~/.bashrc
+    zsh    eval "$(tracekit completion zsh)"             in ~/.zshrc
+    fish   tracekit completion fish > ~/.config/fish/completions/tracekit.fish
+    """  # noqa: D301 - \b keeps click from wrapping
+    from click.shell_completion import get_completion_class
+
+    from tracekit.cli import COMPLETE, PROGRAM
+
+    found = get_completion_class(shell)
+    assert found is not None
+    terminal.say(found(ctx.find_root().command, {}, PROGRAM, COMPLETE).source())
+    return 0

@@ -1,0 +1,99 @@
+"""Where a report goes: what the user asked for, checked before the work, written after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracekit.cli import terminal
+from tracekit.errors import TracekitError
+from tracekit.files import refuse_unwritable, write_atomically
+from tracekit.render import format_of, render, renderer
+from tracekit.report import Report
+
+STANDARD_OUTPUT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One output: its format and its path, `-` for standard output."""
+
+    format: str
+    path: str
+
+    @property
+    def printed(self) -> bool:
+        """Whether it goes to standard output."""
+        return self.path == STANDARD_OUTPUT
+
+
+def file_target(path: str) -> Target:
+    """The target of `-o FILE`, its format told by the suffix; raises when nothing can be written there."""
+    if path == STANDARD_OUTPUT:
+        raise TracekitError("-o -: no format is named", "--export json=- prints JSON")
+    name = format_of(path)
+    if renderer(name).files:
+        folder = Path(path).with_suffix("")
+        raise TracekitError(
+            f"{path}: {name} is one file a table, and needs a directory",
+            f"--export {name}={folder} (tracekit render: -f {name} -o {folder})",
+        )
+    refuse_unwritable(path)
+    return Target(name, path)
+
+
+def export_target(text: str) -> Target:
+    """The target of `--export KIND=PATH`; raises when nothing can be written there."""
+    name, equals, path = text.partition("=")
+    if not (equals and path):
+        raise TracekitError(f"--export {text}: not KIND=PATH", "--export csv=tables/")
+    if not renderer(name).files:
+        if path != STANDARD_OUTPUT:
+            refuse_unwritable(path)
+        return Target(name, path)
+    if path == STANDARD_OUTPUT:
+        raise TracekitError(f"{name} is one file a table: name a directory", f"{name}=tables/")
+    _refuse_folder(Path(path))
+    return Target(name, path)
+
+
+def only_one_printed(targets: Sequence[Target]) -> None:
+    """Nothing; raises when standard output would get several outputs."""
+    printed = [target.format for target in targets if target.printed]
+    if len(printed) > 1:
+        raise TracekitError(
+            f"standard output can take one of {', '.join(printed)}", "name files for the others"
+        )
+
+
+def write(report: Report, target: Target, *, top: int, verbose: bool) -> None:
+    """Nothing; afterwards the report is where `target` says."""
+    width, color = terminal.page() if target.printed else (None, False)
+    output = render(report, target.format, top=top, verbose=verbose, width=width, color=color)
+    if isinstance(output, dict):
+        folder = Path(target.path)
+        _make_folder(folder)
+        for name, data in output.items():
+            write_atomically(folder / name, data)
+    elif target.printed:
+        terminal.say(output)
+    else:
+        write_atomically(target.path, output.encode() if isinstance(output, str) else output)
+
+
+def _refuse_folder(folder: Path) -> None:
+    """Raise if `folder` can be neither used nor made."""
+    if folder.exists() and not folder.is_dir():
+        raise TracekitError(f"{folder}: is a file, and a directory is wanted", "name another")
+    refuse_unwritable(folder / "any" if folder.exists() else folder)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make `folder` unless it exists."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise TracekitError(
+            f"{folder}: cannot be made: {error.strerror}", "choose another place"
+        ) from error

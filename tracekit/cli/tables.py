@@ -1,0 +1,86 @@
+"""`tracekit tables`: the tables that readers fill and analyses return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from tracekit.cli import terminal
+from tracekit.cli.layout import columns
+from tracekit.errors import TracekitError
+
+if TYPE_CHECKING:
+    from tracekit.schema import Column, Table
+
+
+@click.command(name="tables", short_help="Show the tables and their columns.")
+@click.argument("name", required=False, metavar="[NAME]")
+@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@terminal.verbose_option
+def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
+    """Show a table: what a row of it is, and the type and meaning of each column. Without NAME, all."""
+    del verbose
+    from tracekit import schema
+
+    if name is None:
+        text = _everything(markdown=markdown)
+    elif name in schema.TABLES:
+        text = _table(schema.TABLES[name], schema.TABLES[name].columns, markdown=markdown)
+    else:
+        raise TracekitError(f"no table {name!r}", f"one of {', '.join(schema.TABLES)}")
+    terminal.say(text + "\n")
+    return 0
+
+
+def _everything(*, markdown: bool) -> str:
+    """All tables; the key columns, which every measured row begins with, only once."""
+    from tracekit.schema import KEYS, MEASURED, RAW
+
+    heading = "## {}" if markdown else "{}"
+    parts = [heading.format("Read from a trace"), *_tables(RAW, (), markdown=markdown)]
+    parts += [
+        heading.format("Measured; every row begins with"),
+        _columns(KEYS, markdown=markdown),
+        *_tables(MEASURED, KEYS, markdown=markdown),
+    ]
+    return "\n\n".join(parts)
+
+
+def _tables(tables: Iterable[Table], without: Iterable[str], *, markdown: bool) -> list[str]:
+    """Each table with its columns, except those named in `without`."""
+    left_out = set(without)
+    return [
+        _table(
+            table, {n: c for n, c in table.columns.items() if n not in left_out}, markdown=markdown
+        )
+        for table in tables
+    ]
+
+
+def _table(table: Table, shown: Mapping[str, Column], *, markdown: bool) -> str:
+    """One table: its name, what a row is, and its columns."""
+    head = (
+        f"### `{table.name}`\nOne row: {table.row}."
+        if markdown
+        else f"{table.name} — one row: {table.row}"
+    )
+    return (
+        f"{head}\n\n{_columns(shown, markdown=markdown)}"
+        if markdown
+        else f"{head}\n{_columns(shown, markdown=markdown)}"
+    )
+
+
+def _columns(shown: Mapping[str, Column], *, markdown: bool) -> str:
+    """The columns in lines or as a Markdown table."""
+    if not markdown:
+        rows = [{"column": n, "type": c.dtype, "meaning": c.doc} for n, c in shown.items()]
+        lines = columns(rows).splitlines()[1:]
+        return "\n".join("  " + line for line in lines)
+    lines = ["| column | type | meaning |", "|---|---|---|"]
+    for name, column in shown.items():
+        doc = column.doc.replace("|", "\\|")
+        lines.append(f"| `{name}` | {column.dtype} | {doc} |")
+    return "\n".join(lines)

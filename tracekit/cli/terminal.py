@@ -1,0 +1,162 @@
+"""What a command prints: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import sys
+import traceback
+from typing import TextIO
+
+import click
+
+from tracekit.errors import TracekitError
+
+_HINT_AT = "          try: "
+_VERBOSE = "tracekit.verbose"
+
+
+def prepare() -> None:
+    """Nothing; lets both streams show characters that their encoding does not have as `?`."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            reconfigure(errors="replace")
+
+
+def say(text: str | bytes) -> None:
+    """Nothing; writes to standard output.
+
+    A reader that has gone (`| head`) is no error: the rest is dropped, and the command goes on to write
+    its files and to find its status. A full disk is one.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        if isinstance(text, bytes):
+            sys.stdout.flush()
+            sys.stdout.buffer.write(text)
+        else:
+            sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        mute(sys.stdout)
+    except OSError as error:
+        mute(sys.stdout)
+        reason = error.strerror or str(error)
+        raise TracekitError(
+            f"standard output: cannot be written: {reason}", "write to a file elsewhere with -o"
+        ) from error
+
+
+def tell(line: str) -> None:
+    """Nothing; writes a line to standard error, if anybody listens there."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def mute(stream: TextIO) -> None:
+    """Nothing; sends what is still written to `stream` nowhere, so that leaving does not fail on it."""
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(descriptor, stream.fileno())
+        finally:
+            os.close(descriptor)
+
+
+def tell_error(error: Exception, *, stack: bool = False) -> None:
+    """Nothing; writes what is wrong and what to try, in two lines, and the stack if that is wanted."""
+    problem, hint = described(error)
+    tell_problem(problem, hint)
+    if stack and not isinstance(error, click.ClickException):
+        tell("".join(traceback.format_exception(error)).rstrip())
+
+
+def tell_problem(problem: str, hint: str) -> None:
+    """Nothing; writes one problem and its hint in the form of all errors."""
+    from tracekit.render.escape import printable
+
+    tell(f"tracekit: {printable(problem)}")
+    if hint:
+        tell(_HINT_AT + printable(hint))
+
+
+def described(error: Exception) -> tuple[str, str]:
+    """The problem and the hint of anything that a command may raise."""
+    if isinstance(error, TracekitError):
+        return str(error), error.hint
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "tracekit"
+        return error.format_message(), f"{command} --help"
+    if isinstance(error, MemoryError):
+        return (
+            "memory ran out",
+            "read fewer at once (--jobs 1), or fewer files (--exclude, --steps)",
+        )
+    if isinstance(error, OSError) and error.errno is not None:
+        subject = f"{error.filename}: " if error.filename else ""
+        hint = (
+            "free some space" if error.errno == errno.ENOSPC else "check the path and permissions"
+        )
+        return f"{subject}{error.strerror}", hint
+    place = f"report this line and your command{_issues()}; -v shows the stack"
+    return f"internal error: {type(error).__name__}: {error}", place
+
+
+def _issues() -> str:
+    """Where to report faults, as the installed package says; empty if it does not."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        urls = metadata("tracekit").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return ""
+    found = (url.partition(", ") for url in urls)
+    return next((f" at {url}" for name, _, url in found if name.lower() == "issues"), "")
+
+
+def page() -> tuple[int | None, bool]:
+    """The width of the terminal on standard output (None if it is none), and whether to use colour."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return None, False
+    color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return shutil.get_terminal_size().columns, color
+
+
+def set_verbose(ctx: click.Context, _parameter: click.Parameter, verbose: bool) -> bool:
+    """The flag as given; remembered where the last resort for errors finds it, and the log is shown."""
+    if verbose and not ctx.resilient_parsing:
+        import logging
+
+        ctx.meta[_VERBOSE] = True
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+        logging.getLogger("tracekit").setLevel(logging.DEBUG)
+    return verbose
+
+
+def is_verbose(ctx: click.Context) -> bool:
+    """Whether -v was given to any command of `ctx`."""
+    return bool(ctx.meta.get(_VERBOSE))
+
+
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    callback=set_verbose,
+    help="Show every row and section, and the stack of an error.",
+)
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+top_option = click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Rows of a table that are shown.",
+)

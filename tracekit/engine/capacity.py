@@ -1,0 +1,121 @@
+"""How many cores and how much memory this process may use, containers included.
+
+Each function takes the root of the file system, so that any machine can be laid out in a test.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_ROOT = Path("/")
+_UNLIMITED = 2**60
+"""cgroup v1 writes "no limit" as the largest multiple of a page: anything this large is none."""
+
+
+def core_count(root: Path = _ROOT) -> int:
+    """The cores this process may run on: affinity, and the CPU quota of its container if that is less."""
+    count = getattr(os, "process_cpu_count", _affinity)() or 1
+    quotas = [quota for group in _groups(root, "cpu") if (quota := _cpu_quota(group)) is not None]
+    return max(1, min(count, *(math.ceil(quota) for quota in quotas))) if quotas else int(count)
+
+
+def available_memory_bytes(root: Path = _ROOT) -> int | None:
+    """The memory this process may still take without swapping or being killed; None if unknown."""
+    free = _meminfo_available(root)
+    if free is None:
+        free = _sysconf_memory()
+    limits = [room for group in _groups(root, "memory") if (room := _headroom(group)) is not None]
+    known = [value for value in (free, *limits) if value is not None]
+    return min(known) if known else None
+
+
+def _affinity() -> int:
+    """The cores of the affinity mask, or all there are where the system has no such mask."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of the control groups (v2 and v1) that limit this process, innermost first.
+
+    In a container the recorded path may lie outside what is mounted; its ancestors still count.
+    """
+    mount = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if names == "":
+            bases = [mount, mount / "unified"]
+        elif controller in names.split(","):
+            bases = [mount / controller, mount / names]
+        else:
+            continue
+        inner = Path(path.lstrip("/"))
+        for base in bases:
+            for folder in (inner, *inner.parents):
+                if ".." not in folder.parts and (base / folder).is_dir():
+                    yield base / folder
+
+
+def _cpu_quota(group: Path) -> float | None:
+    """The cores' worth of time that a control group may use; None when it sets no limit."""
+    parts = _text(group / "cpu.max").split()
+    if len(parts) != 2:
+        parts = [
+            *_text(group / "cpu.cfs_quota_us").split(),
+            *_text(group / "cpu.cfs_period_us").split(),
+        ]
+    if len(parts) != 2 or not all(part.isdigit() for part in parts) or int(parts[1]) == 0:
+        return None
+    return int(parts[0]) / int(parts[1])
+
+
+def _headroom(group: Path) -> int | None:
+    """The bytes below a control group's limit, file pages that can be dropped not counted as used."""
+    limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
+    used = _number(group / "memory.current", group / "memory.usage_in_bytes")
+    if limit is None or used is None or limit >= _UNLIMITED:
+        return None
+    stat = _text(group / "memory.stat")
+    cached = re.search(r"^total_inactive_file (\d+)$", stat, re.MULTILINE) or re.search(
+        r"^inactive_file (\d+)$", stat, re.MULTILINE
+    )
+    held = max(0, used - int(cached[1])) if cached else used
+    return max(0, limit - held)
+
+
+def _meminfo_available(root: Path) -> int | None:
+    """`MemAvailable` of Linux in bytes; None elsewhere."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _sysconf_memory() -> int | None:
+    """The free, or else the whole, physical memory as POSIX tells it; None where it does not."""
+    for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
+        try:
+            pages, size = os.sysconf(name), os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, OSError, ValueError):
+            continue
+        if pages > 0 and size > 0:
+            return pages * size
+    return None
+
+
+def _number(*paths: Path) -> int | None:
+    """The whole number in the first of `paths` that holds one."""
+    texts = (_text(path).strip() for path in paths)
+    return next((int(text) for text in texts if text.isdigit()), None)
+
+
+def _text(path: Path) -> str:
+    """The text of a small file, empty when it cannot be read."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

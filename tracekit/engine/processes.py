@@ -1,0 +1,254 @@
+"""Workers in processes: real parallelism, and nothing that a source does can harm the others.
+
+The processes are of our own making, not an executor's: a worker that is killed names its source, the
+others keep theirs, and an interrupt can stop them at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import connection, get_all_start_methods, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from types import ModuleType
+from typing import Any, Generic, NoReturn
+
+from tracekit.engine import Advance, R, Work
+from tracekit.engine.attempts import (
+    MEMORY_HINT,
+    Attempt,
+    Message,
+    attempt,
+    broken,
+    out_of_memory,
+    throttled,
+)
+from tracekit.trace import Failure, Source
+
+_LOG = logging.getLogger("tracekit")
+
+_GRACE_S = 1.0
+"""How long a stopped worker may take to remove its temporary files before it is killed."""
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """A process and our end of the pipe to it."""
+
+    process: BaseProcess
+    connection: Connection[Any, Any]
+
+
+class Processes(Generic[R]):
+    """Workers in processes of their own: real parallelism, and a source that kills one is known."""
+
+    def __init__(self, function: Work[R]) -> None:
+        self._payload = pickle.dumps(function)
+        self._preload = _module_of(function)
+        self._idle: list[_Worker] = []
+        self._busy: dict[int, _Worker] = {}
+        self._sources: dict[int, Source] = {}
+
+    def start(self, index: int, source: Source) -> None:
+        """Begin the call for `source`; an idle worker that has died meanwhile is passed over."""
+        while True:
+            fresh = not self._idle
+            worker = _hire(self._payload, self._preload) if fresh else self._idle.pop()
+            self._busy[index], self._sources[index] = worker, source
+            try:
+                worker.connection.send(source)
+                return
+            except OSError:
+                if fresh:  # wait() will find it dead and say so
+                    return
+                _dismiss([worker])
+
+    def wait(self) -> list[tuple[int, Message[R]]]:
+        """What busy workers have said, one message each; a dead one is a lost attempt."""
+        ready = set(connection.wait([worker.connection for worker in self._busy.values()]))
+        said: list[tuple[int, Message[R]]] = []
+        for index, worker in list(self._busy.items()):
+            if worker.connection not in ready:
+                continue
+            message, alive = self._hear(index, worker)
+            said.append((index, message))
+            if not isinstance(message, int):
+                del self._busy[index], self._sources[index]
+                if alive and not message.lost:
+                    self._idle.append(worker)
+                else:
+                    _dismiss([worker])
+        return said
+
+    def _hear(self, index: int, worker: _Worker) -> tuple[Message[R], bool]:
+        """The next message of a worker, and whether the worker still lives."""
+        try:
+            raw = worker.connection.recv_bytes()
+        except (EOFError, OSError):
+            worker.process.join(_GRACE_S)
+            problem = f"the process that read it {_end_of(worker.process.exitcode)}"
+            failure = Failure(self._sources[index].name, problem, MEMORY_HINT)
+            return Attempt(None, failure, lost=True), False
+        try:
+            message: Message[R] = pickle.loads(raw)  # noqa: S301 - written by our own worker
+        except Exception as error:  # noqa: BLE001 - a result that cannot be rebuilt, e.g. for memory
+            return broken(self._sources[index], error), True
+        return message, True
+
+    def shrink(self) -> None:
+        """Let idle workers go."""
+        _dismiss(self._idle)
+        self._idle = []
+
+    def close(self) -> None:
+        """Stop every worker: those that do not go within the grace are killed."""
+        _dismiss([*self._idle, *self._busy.values()])
+        self._idle, self._busy = [], {}
+
+
+def _hire(payload: bytes, preload: list[str]) -> _Worker:
+    """A new worker process, started so that it runs nothing of the program's main module.
+
+    Forking from a server that has imported everything costs ~10 ms and shares its memory; forking
+    from here would not be safe once there are threads; spawning imports pandas again in each worker.
+    """
+    method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+    context: Any = get_context(method)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, payload, _LOG.level), daemon=True)
+    with _without_main_module():
+        if method == "forkserver":
+            _start_server(preload)
+        with _interrupts_held():
+            process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _start_server(preload: list[str]) -> None:
+    """Start the server that workers are forked from, if it does not run yet."""
+    from multiprocessing import forkserver
+
+    # A BLAS pool in the server would be a thread to fork after, and one per worker too many.
+    held = os.environ.get("OPENBLAS_NUM_THREADS")
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    try:
+        forkserver.set_forkserver_preload(preload)
+        with _interrupts_held():
+            forkserver.ensure_running()
+    finally:
+        if held is None:
+            del os.environ["OPENBLAS_NUM_THREADS"]
+        else:
+            os.environ["OPENBLAS_NUM_THREADS"] = held
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back, here and in the children started meanwhile, so that only we act on it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Hide the main module meanwhile: new processes would run it once more.
+
+    A script without the usual guard would then start its own analysis in every worker.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def serve(pipe: Connection[Any, Any], payload: bytes, log_level: int) -> None:
+    """Answer each source sent through `pipe` with how the function ended, until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    if log_level:  # the parent shows its log: so do we
+        logging.basicConfig(format="%(message)s")
+        _LOG.setLevel(log_level)
+
+    def tell(count: int) -> None:
+        try:
+            pipe.send(count)
+        except OSError:  # nobody listens any more
+            raise SystemExit(1) from None
+
+    def call(source: Source, advance: Advance) -> Any:
+        # Loaded within the attempt: a function that cannot be imported here is then a failure.
+        return pickle.loads(payload)(source, advance)  # noqa: S301 - written by our own parent
+
+    while True:
+        try:
+            source = pipe.recv()
+        except (EOFError, OSError):
+            return
+        _answer(pipe, source, attempt(call, source, throttled(tell)))
+
+
+def _answer(pipe: Connection[Any, Any], source: Source, ended: Attempt[Any]) -> None:
+    """Send how a call ended; a value that cannot be sent becomes a failure."""
+    try:
+        pipe.send(ended)
+    except OSError:
+        raise SystemExit(1) from None
+    except MemoryError:
+        pipe.send(out_of_memory(source))
+    except Exception as error:  # noqa: BLE001 - pickle raises many kinds
+        pipe.send(broken(source, error))
+
+
+def _leave(*_: object) -> NoReturn:
+    """Leave through the exception, so that temporary files are removed on the way out."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _dismiss(workers: list[_Worker]) -> None:
+    """End processes: asked first, killed after the grace."""
+    for worker in workers:
+        worker.connection.close()
+        worker.process.terminate()
+    deadline = time.monotonic() + _GRACE_S
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+
+
+def _end_of(exitcode: int | None) -> str:
+    """How a process ended, as the predicate of a sentence."""
+    if exitcode is None or exitcode >= 0:
+        return f"ended with status {exitcode}" if exitcode is not None else "stopped answering"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = f"signal {-exitcode}"
+    return f"was killed ({name}{', usually for memory' if name == 'SIGKILL' else ''})"
+
+
+def _module_of(function: Callable[..., Any]) -> list[str]:
+    """The modules worth importing once for all workers: pandas and the function's own."""
+    while isinstance(function, partial):
+        function = function.func
+    module = getattr(function, "__module__", None)
+    return ["pandas"] if module in (None, "__main__") else ["pandas", module]
