@@ -10,22 +10,26 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import gpu_time
-from tracekit.pooling import ORIGIN_NOTES, job, plain, run_heading, stage_walls, summed
-from tracekit.report import Heading, Metric, Section, Sheet
+from tracekit.pooling import ORIGIN_NOTES, job, label_headings, plain, stage_walls, summed
+from tracekit.report import Heading, Metric, Sheet
 from tracekit.sheets import sheet
 from tracekit.trace import Measurements
+from tracekit.units import show
 
 
 def identity(measured: Measurements) -> tuple[str, ...]:
     """The facts of the first line: tool, ranks, steps, hardware; only what was recorded."""
     captures = plain(measured["captures"])
     facts = [
+        str(measured.facts.get("title", "")),
+        "SIMULATED DATA" if measured.facts.get("simulated") else "",
         _runs(captures),
         _ranks(captures),
         _roles(captures),
         _steps(measured),
         _versions(measured),
         _hardware(measured, captures),
+        _files(measured),
     ]
     return tuple(fact for fact in facts if fact)
 
@@ -79,6 +83,13 @@ def _hardware(measured: Measurements, captures: pd.DataFrame) -> str:
     names = Counter(captures["device_name"].dropna().tolist())
     model = names.most_common(1)[0][0] if len(names) == 1 else "GPU" if not names else "mixed GPUs"
     return f"{count} × {model}"
+
+
+def _files(measured: Measurements) -> str:
+    """`24 files, 3.1 GiB`: what was read."""
+    files = {source.name: source.size_bytes for source in measured.sources}
+    count = len(files)
+    return f"{count:,} {'file' if count == 1 else 'files'}, {show(sum(files.values()), 'bytes')}"
 
 
 def numbers(values: Sequence[int]) -> str:
@@ -151,8 +162,7 @@ def where_it_goes(measured: Measurements) -> Sheet | None:
         stages = stages.merge(busy, on=["run", "role", "canonical"], how="left")
     stages = stages.sort_values("wall_ns", ascending=False, kind="stable")
     headings = (
-        *run_heading(measured),
-        Heading("role", "role"),
+        *label_headings(measured),
         Heading("canonical", "stage"),
         Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps."),
         Heading(
@@ -171,17 +181,20 @@ def where_it_goes(measured: Measurements) -> Sheet | None:
     return sheet("overview", "Where the step goes", headings, stages)
 
 
-def unseen(
-    measured: Measurements, sections: Iterable[Section], ignored: Iterable[str]
-) -> tuple[str, ...]:
-    """What was not analysed, and why: questions without data, sources that failed, files left aside."""
-    lines = [f"{failure.source}: {failure.problem}" for failure in measured.failures]
-    by_reason: dict[str, list[str]] = {}
-    for section in sections:
-        if section.status != "ok":
-            by_reason.setdefault(section.reason, []).append(section.id)
-    lines += [f"{', '.join(ids)} ({reason})" for reason, ids in by_reason.items()]
-    return (*lines, *ignored)
+def unseen(measured: Measurements) -> tuple[str, ...]:
+    """What the numbers do not hold: sources that failed or are damaged, and files left aside."""
+    lines = [f"{failure.source} ({failure.problem})" for failure in measured.failures]
+    lines += [
+        f"{note.source} ({note.message})" for note in measured.notes if note.severity == "data_loss"
+    ]
+    if len(lines) > MAX_UNSEEN:
+        lines = [*lines[:MAX_UNSEEN], f"{len(lines) - MAX_UNSEEN:,} more such sources"]
+    ignored = measured.facts.get("ignored")
+    return (*lines, *(ignored if isinstance(ignored, list) else ()))
+
+
+MAX_UNSEEN = 8
+"""Most sources named one by one on the first screen; all of them are among the remarks."""
 
 
 def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:

@@ -64,6 +64,7 @@ class MeasuredSource:
     frames: Mapping[str, Frames]
     notes: tuple[Note, ...]
     versions: Mapping[str, str]
+    simulated: bool
 
 
 def load(
@@ -206,7 +207,8 @@ def _measure(trace: Trace) -> MeasuredSource:
             log.exception("measuring %s of %s failed", analysis.id, trace.source.name)
             text = f"{analysis.id} could not be measured: {type(error).__name__}: {error}"
             notes.append(Note("error", f"failed:{analysis.id}", text, trace.source.name))
-    return MeasuredSource(trace.source, frames, tuple(notes), _versions(trace.meta))
+    simulated = bool(trace.meta.get("simulated"))
+    return MeasuredSource(trace.source, frames, tuple(notes), _versions(trace.meta), simulated)
 
 
 def _versions(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -246,7 +248,12 @@ def reduce(
         tuple(part.source for part in measured),
         failures,
         tuple(note for part in measured for note in part.notes) + tuple(found.notes),
-        {"title": found.title, "versions": agreed, "ignored": list(_ignored(found))},
+        {
+            "title": found.title,
+            "versions": agreed,
+            "ignored": list(_ignored(found)),
+            "simulated": any(part.simulated for part in measured),
+        },
     )
 
 
@@ -290,7 +297,6 @@ def judge(measured: Measurements, thresholds: Thresholds | None = None) -> Repor
     limits = thresholds or defaults()
     sections = tuple(_section(analysis, measured, limits) for analysis in ANALYSES)
     has_captures = measured.has("captures")
-    ignored = measured.facts.get("ignored")
     return Report(
         title=str(measured.facts.get("title", "")),
         tool_version=VERSION,
@@ -299,7 +305,7 @@ def judge(measured: Measurements, thresholds: Thresholds | None = None) -> Repor
         overview=overview.where_it_goes(measured) if has_captures else None,
         sections=sections,
         remarks=_remarks(measured),
-        unseen=overview.unseen(measured, sections, ignored if isinstance(ignored, list) else ()),
+        unseen=overview.unseen(measured),
         values=_values(measured),
         fingerprint=overview.fingerprint(measured) if has_captures else (),
     )

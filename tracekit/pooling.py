@@ -182,6 +182,12 @@ def run_heading(measured: Measurements) -> tuple[Heading, ...]:
     return (Heading("run", "run"),) if len(set(measured["captures"]["run"])) > 1 else ()
 
 
+def label_headings(measured: Measurements) -> tuple[Heading, ...]:
+    """Columns for run and role, as far as they tell rows apart or are known at all."""
+    has_role = bool(measured["captures"]["role"].notna().any())
+    return (*run_heading(measured), *((Heading("role", "role"),) if has_role else ()))
+
+
 def text_or_none(value: object) -> str | None:
     """Text, None for a missing value."""
     return None if pd.isna(value) else str(value)  # type: ignore[call-overload]

@@ -22,8 +22,12 @@ def sheet(
     caption: str = "",
     max_rows: int = MAX_ROWS,
 ) -> Sheet:
-    """The frame's columns that the headings name, as plain values; rows past the cap are counted."""
+    """The frame's columns that the headings name, as plain values; rows past the cap are counted.
+
+    A column of which nothing at all is known is left out.
+    """
     shown = frame.iloc[:max_rows]
+    headings = [h for h in headings if not len(frame) or frame[h.name].notna().any()]
     columns = [_cells(shown[heading.name]) for heading in headings]
     rows = tuple(zip(*columns, strict=True)) if columns else ()
     return Sheet(name, title, tuple(headings), rows, len(frame) - len(shown), caption)

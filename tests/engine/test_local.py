@@ -129,7 +129,8 @@ def test_no_more_sources_run_at_once_than_memory_holds(work, make_sources, monke
 def test_small_files_are_read_in_this_process_and_large_ones_are_not(work, make_sources):
     small = collect(work.pid, make_sources("a", "b", size_bytes=1000))
     large = collect(work.pid, make_sources("a", "b", size_bytes=10_000_000))
-    assert {o.value for o in small} == {os.getpid()}
+    single = collect(work.pid, make_sources("a", size_bytes=10_000_000))
+    assert {o.value for o in (*small, *single)} == {os.getpid()}
     assert os.getpid() not in {o.value for o in large}
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.derived.launches import LINKS, Launches, launches
 from tracekit.derived.steps import Windows, windows
-from tracekit.pooling import plain, run_heading
+from tracekit.pooling import label_headings, plain, run_heading
 from tracekit.report import Heading, Metric, Section
 from tracekit.sheets import sheet
 from tracekit.stages import canonical
@@ -110,7 +110,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         sheet(
             "launched_by_stage",
             "GPU work by the stage that launched it",
-            (*run, Heading("role", "role"), Heading("stage", "stage"), *shared),
+            (*label_headings(measured), Heading("stage", "stage"), *shared),
             by_stage,
         ),
         sheet(

@@ -12,11 +12,12 @@ from tracekit.derived.launches import Launches, launches
 from tracekit.derived.soundness import overlong
 from tracekit.derived.steps import Windows, windows
 from tracekit.intervals import union
-from tracekit.pooling import plain, run_heading
+from tracekit.pooling import label_headings, plain
 from tracekit.report import Finding, Heading, Metric, Place, Section
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
+from tracekit.units import show
 
 ID, TITLE = "data-quality", "Can the numbers be trusted?"
 NEEDS = ("host_ops", "device_ops", "device_ranges", "memory_ops", "windows")
@@ -148,9 +149,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     shown["notes"] = notes.reindex(shown.index).fillna(0).astype(int)
     has_gpu = bool((captures["device_op_count"] > 0).any())
     headings = (
-        *run_heading(measured),
+        *label_headings(measured),
         Heading("source", "source"),
-        Heading("role", "role"),
         Heading("rank", "rank", "id"),
         Heading("dur_ns", "span", "ns", "First start to last end of anything."),
         Heading("host_op_count", "host ops", "count"),
@@ -223,7 +223,7 @@ def _artefacts(
         (failed, "high", "could not be read", "copy the files again, or leave them out with --exclude"),
         (lossy, "high", "are damaged or cut off: what is missing counts as nothing", "check the copy and that the profiler was stopped before the job ended"),
         (wrong["source"].tolist(), "high", "hold device ops longer than the capture, left out of GPU time", "the profiler's clock is wrong there: use a newer driver or profiler"),
-        (unlinked["source"].tolist(), "info", f"have over {limit['unlinked_ratio']:.0%} of GPU time without its launch: it is missing from steps and stages by launch", "warm the profiler up one step before recording (schedule warmup=1)"),
+        (unlinked["source"].tolist(), "info", f"have over {show(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: it is missing from steps and stages by launch", "warm the profiler up one step before recording (schedule warmup=1)"),
         (doubled["source"].tolist(), "info", "have device ops of one stream that overlap: sums of durations overstate GPU time", "read busy times, which are unions, rather than sums"),
         (mixed["source"].tolist(), "info", "have no GPU activity while others do", "check that no other profiler was attached on those ranks"),
     )  # fmt: skip

@@ -16,11 +16,12 @@ import pandas as pd
 from tracekit.derived.soundness import sound_device_ops
 from tracekit.derived.steps import Windows, windows
 from tracekit.intervals import Intervals, covered, exclusive, intersect, union, union_all
-from tracekit.pooling import job, plain, run_heading, same_text, stage_rows, summed, text_or_none
+from tracekit.pooling import job, label_headings, plain, same_text, stage_rows, summed, text_or_none
 from tracekit.report import Finding, Heading, Metric, Place, Section
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
+from tracekit.units import show
 
 Ints = npt.NDArray[np.int64]
 
@@ -215,12 +216,12 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     devices = devices.sort_values("busy_ratio", kind="stable")
     stages = by_stage(measured)
     total = shares(summed(rows[rows["window"] == "capture"], ["window"], SUMMED)).iloc[0]
-    who = run_heading(measured)
+    who = label_headings(measured)
     sheets = (
         sheet(
             "gpu_time",
             "GPU time by device",
-            (*who, Heading("role", "role"), Heading("rank", "rank", "id"), Heading("device", "GPU", "id"),
+            (*who, Heading("rank", "rank", "id"), Heading("device", "GPU", "id"),
              Heading("window_ns", "window", "ns", "First start to last end of device work, summed over sources."), *SHARES),
             devices,
             caption="By time, within the window from the first to the last device op of each source; parts and idle add up to it.",
@@ -228,7 +229,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         sheet(
             "gpu_time_stages",
             "GPU time by stage",
-            (*who, Heading("role", "role"), Heading("canonical", "stage"),
+            (*who, Heading("canonical", "stage"),
              Heading("window_ns", "wall Σ", "ns", "Wall of the stage, summed over ranks, GPUs and steps."), *SHARES),
             stages,
             caption="What the GPUs did while the host was in the stage. Work launched late in a stage may run after it.",
@@ -284,7 +285,7 @@ def _low_utilisation(
             Finding(
                 "low-gpu-utilization",
                 thresholds.severity(ratio),
-                f"GPUs are busy {row['busy_ratio']:.0%} of {row['canonical']}",
+                f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {row['canonical']}",
                 "look at what the host does meanwhile: synchronising calls, data loading, many short kernels",
                 (
                     Metric("busy_ratio", float(row["busy_ratio"]), "ratio", "higher"),
@@ -313,7 +314,7 @@ def _exposed(measured: Measurements, stages: pd.DataFrame, thresholds: Threshold
             Finding(
                 "exposed-communication",
                 thresholds.severity(ratio),
-                f"{row['exposed_comm_ratio']:.0%} of {row['canonical']} is communication that no compute hides",
+                f"{show(row['exposed_comm_ratio'], 'ratio')} of {row['canonical']} is communication that no compute hides",
                 "overlap it: prefetch in FSDP, larger or earlier buckets, gradient reduction during backward",
                 (
                     Metric(

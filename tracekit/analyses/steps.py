@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.steps import Windows, windows, work_within
-from tracekit.pooling import job, plain, run_heading, stage_rows, stage_walls
+from tracekit.pooling import job, label_headings, plain, run_heading, stage_rows, stage_walls
 from tracekit.report import Finding, Heading, Metric, Place, Section
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
+from tracekit.units import show
 
 ID, TITLE = "steps", "Where does the step go?"
 NEEDS = ("host_ops", "device_ops")
@@ -123,8 +124,7 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame, step_ns: float | 
         shown[name] = (shown[name] / per).astype("Float64")
     shown = shown.sort_values("wall_ns", ascending=False, kind="stable")
     headings = (
-        *run_heading(measured),
-        Heading("role", "role"),
+        *label_headings(measured),
         Heading("canonical", "stage"),
         Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps."),
         Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
@@ -152,8 +152,7 @@ def _range_sheet(measured: Measurements) -> Any:
     ).reset_index()  # fmt: skip
     pooled = pooled.sort_values(["total_ns", "stage"], ascending=[False, True], kind="stable")
     headings = (
-        *run_heading(measured),
-        Heading("role", "role"),
+        *label_headings(measured),
         Heading("parent", "inside"),
         Heading("stage", "range"),
         Heading("count", "count", "count"),
@@ -186,7 +185,7 @@ def _variance(walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
                     over > limit["max_over_median"],
                 ),
                 (
-                    f"steps vary by {variation:.0%} (standard deviation over mean)",
+                    f"steps vary by {show(variation, 'ratio')} (standard deviation over mean)",
                     variation > limit["variation"],
                 ),
                 (

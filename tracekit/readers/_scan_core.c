@@ -310,19 +310,12 @@ static int32_t find_key(tk_scan *scan, tk_space *space, const unsigned char *key
     }
     int32_t found = code_of(&space->keys, scan->seed, key, size);
     if (found < known) return found;
-    space->columns[found] = (tk_column){.stored = space->stores_unknown, .target = found, .next = -1};
+    space->columns[found] = (tk_column){.stored = space->stores_unknown, .target = found};
     int32_t target = sound_key(scan, space, found);
     if (target < 0) return -1;
     space->columns[found].target = target;
     space->columns[found].stored = space->columns[target].stored;
     return found;
-}
-
-static bool init_space(tk_space *space, bool stores_unknown)
-{
-    space->first = -1;
-    space->stores_unknown = stores_unknown;
-    return true;
 }
 
 static void free_space(tk_space *space)
@@ -337,7 +330,7 @@ static void free_space(tk_space *space)
 /* The keys of an event that are no fields, by their number; `args` is one if its value is no object. */
 enum { KEY_TS = TK_LABELS, KEY_DUR, KEY_ARGS };
 static const char *const event_keys[] = {"\"ph\"", "\"cat\"", "\"name\"", "\"pid\"", "\"tid\"", "\"ts\"", "\"dur\"", "\"args\""};
-#define NO_KEY (-1)
+enum { NO_KEY = -1, CLOSED = -2 };
 
 /* The byte at p is outside the grammar, or missing. */
 static const unsigned char *stop_at(tk_scan *scan, const unsigned char *p, const unsigned char *e)
@@ -394,28 +387,54 @@ static inline const unsigned char *after_value(tk_scan *scan, const unsigned cha
     return TK_LIKELY(c == '}') ? p : stop_at(scan, p, e);
 }
 
-/* At the value, from a key, whose number replaces that of the key before it in `*key`. */
-static inline const unsigned char *read_key(tk_scan *scan, tk_space *space, const unsigned char *p,
-                                            const unsigned char *e, int32_t *key)
+/* As next_member, without a guess, but noting what comes for the next time. */
+static TK_RARE const unsigned char *find_member(tk_scan *scan, tk_space *space, const unsigned char *start,
+                                                const unsigned char *e, int32_t *key)
 {
-    int32_t *guess = *key < 0 ? &space->first : &space->columns[*key].next;
-    if (TK_LIKELY(*guess >= 0)) {
-        size_t size = text_size(&space->keys, *guess);
-        if (TK_LIKELY((size_t)(e - p) >= size && is_text(&space->keys, *guess, p, size))) {
-            *key = *guess;
-            return after_colon(scan, p + size, e);
-        }
+    int32_t found = CLOSED;
+    const unsigned char *p = *key == NO_KEY ? tk_skip_space(start, e) : after_value(scan, start, e);
+    if (!p) return NULL;
+    if (tk_at(p, e) == '}') {
+        p++;
+    } else {
+        const unsigned char *end = key_end(scan, p, e);
+        if (!end) return NULL;
+        found = find_key(scan, space, p, (size_t)(end - p));
+        if (found < 0) return no_memory(scan);
+        p = after_colon(scan, end, e);
+        if (!p) return NULL;
     }
-    const unsigned char *end = key_end(scan, p, e);
-    if (!end) return NULL;
-    int32_t found = find_key(scan, space, p, (size_t)(end - p));
-    if (found < 0) return no_memory(scan);
-    if (*key < 0)
-        space->first = found;
-    else
-        space->columns[*key].next = found;
+    tk_steps *steps = *key == NO_KEY ? &space->first : &space->columns[*key].next;
+    steps->likely ^= 1;
+    tk_step *step = &steps->ways[steps->likely];
+    size_t size = (size_t)(p - start);
+    step->key = found;
+    step->size = size <= sizeof step->text ? (unsigned char)size : 0;
+    memcpy(step->text, start, step->size);
     *key = found;
-    return after_colon(scan, end, e);
+    return p;
+}
+
+static inline bool is_step(const tk_step *step, const unsigned char *p, const unsigned char *e)
+{
+    size_t size = step->size;
+    return size && (size_t)(e - p) > size && same(step->text, p, size) && (p[size] > ' ' || step->key == CLOSED);
+}
+
+/* At the next value of an object, from past the last one (or past the opening bracket, if `*key` is NO_KEY).
+ * `*key` becomes its key; or CLOSED, and the position is past the closing bracket. */
+static inline const unsigned char *next_member(tk_scan *scan, tk_space *space, const unsigned char *p,
+                                               const unsigned char *e, int32_t *key)
+{
+    tk_steps *steps = *key == NO_KEY ? &space->first : &space->columns[*key].next;
+    const tk_step *step = &steps->ways[steps->likely];
+    if (TK_UNLIKELY(!is_step(step, p, e))) {
+        step = &steps->ways[steps->likely ^ 1];
+        if (!is_step(step, p, e)) return find_member(scan, space, p, e, key);
+        steps->likely ^= 1;
+    }
+    *key = step->key;
+    return p + step->size;
 }
 
 /* Past a value of any form, which `*entry` holds then as a text; `texts` are those of its column. */
@@ -464,15 +483,12 @@ static inline const unsigned char *read_field(tk_scan *scan, const unsigned char
 static const unsigned char *read_args(tk_scan *scan, const unsigned char *p, const unsigned char *e)
 {
     int32_t key = NO_KEY;
-    p = tk_skip_space(p, e);
-    while (p && tk_at(p, e) != '}') {
-        p = read_key(scan, &scan->args, p, e, &key);
-        if (!p) return NULL;
+    for (;;) {
+        p = next_member(scan, &scan->args, p, e, &key);
+        if (!p || key == CLOSED) return p;
         p = read_field(scan, p, e, &scan->args, key, &scan->event.args);
         if (!p) return NULL;
-        p = after_value(scan, p, e);
     }
-    return p ? p + 1 : NULL;
 }
 
 /* The same without keeping anything. */
@@ -547,15 +563,12 @@ static const unsigned char *read_members(tk_scan *scan, const unsigned char *p, 
 {
     int32_t key = NO_KEY;
     begin_event(&scan->event);
-    p = tk_skip_space(p, e);
-    while (p && tk_at(p, e) != '}') {
-        p = read_key(scan, &scan->fields, p, e, &key);
-        if (!p) return NULL;
+    for (;;) {
+        p = next_member(scan, &scan->fields, p, e, &key);
+        if (!p || key == CLOSED) return p;
         p = read_member(scan, p, e, key);
         if (!p) return NULL;
-        p = after_value(scan, p, e);
     }
-    return p ? p + 1 : NULL;
 }
 
 static bool grow_rows(tk_scan *scan)
@@ -643,7 +656,8 @@ static const unsigned char *read_event(tk_scan *scan, const unsigned char *p, co
 bool tk_init(tk_scan *scan, uint64_t seed, size_t max_event_bytes, bool stores_all_args)
 {
     *scan = (tk_scan){.seed = seed, .max_event_bytes = max_event_bytes};
-    if (!init_space(&scan->fields, true) || !init_space(&scan->args, stores_all_args)) return false;
+    scan->fields.stores_unknown = true;
+    scan->args.stores_unknown = stores_all_args;
     for (size_t i = 0; i < sizeof event_keys / sizeof *event_keys; i++)
         if (find_key(scan, &scan->fields, (const unsigned char *)event_keys[i], strlen(event_keys[i])) < 0) return false;
     return true;

@@ -32,6 +32,20 @@ typedef struct {
     int32_t *next; /* for each text the one that followed it last time, -1 if none did: a guess at the next one */
 } tk_texts;
 
+/* What came after a member last time: the text from its value to the next one, and whose that is.
+ * It is the same text again most of the time, and one comparison then stands for a comma, a key and a colon. */
+typedef struct {
+    int32_t key;
+    unsigned char size; /* 0: not known, or too long */
+    unsigned char text[43];
+} tk_step;
+
+/* The last two different ones; `likely` is the one that came last. */
+typedef struct {
+    tk_step ways[2];
+    unsigned char likely;
+} tk_steps;
+
 /* Values of the rows that have them. While all are of one kind no kinds are kept, and codes take 4 bytes. */
 typedef struct {
     int32_t *rows;
@@ -43,7 +57,7 @@ typedef struct {
     bool stored;      /* whether anybody wants these values */
     bool overwritten; /* texts may hold some that are no longer used, or be in another order */
     int32_t target;   /* the column for values of this key: another one if the key is broken UTF-8 */
-    int32_t next;     /* the key that stood after this one last time, -1 at first */
+    tk_steps next;
 } tk_column;
 
 /* The columns of one kind of object (the event, or its args), by the raw text of their keys, quotes included. */
@@ -51,8 +65,8 @@ typedef struct {
     tk_texts keys;
     tk_column *columns; /* one for each key */
     int32_t room;
-    int32_t first;         /* the key that an object began with last time, -1 at first */
-    bool stores_unknown;   /* whether keys that nobody declared are stored */
+    tk_steps first;      /* from the opening bracket to the first value */
+    bool stores_unknown; /* whether keys that nobody declared are stored */
 } tk_space;
 
 typedef struct {

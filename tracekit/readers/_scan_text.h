@@ -14,9 +14,11 @@
 #if defined(__GNUC__) || defined(__clang__)
 #define TK_LIKELY(x) __builtin_expect(!!(x), 1)
 #define TK_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define TK_RARE __attribute__((noinline, cold))
 #else
 #define TK_LIKELY(x) (x)
 #define TK_UNLIKELY(x) (x)
+#define TK_RARE
 #endif
 
 #define TK_EVERY_BYTE(c) ((uint64_t)(c) * UINT64_C(0x0101010101010101))

@@ -72,11 +72,40 @@ def read_events(text: Text, scanner: Scanner, losses: Losses, max_event_bytes: i
     return _Array(text, scanner, losses, max_event_bytes).read()
 
 
+class _Places:
+    """`find_place` for a text that goes on, which looks at no byte twice."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._searched_from = self._found_at = -1
+        self._place: Place | None = None
+        self._searched_to = (-1, False)
+
+    def find(self, start: int) -> Place | int:
+        """What `find_place` tells about the view of the text from `start`."""
+        text = self._text
+        offset, view = text.offset, text.view
+        searched_to = (offset + len(view), text.at_end)
+        first = start
+        if self._searched_from <= offset + start <= self._found_at:
+            first = self._found_at - offset
+            if self._place is not None or searched_to == self._searched_to:
+                return first if self._place is None else Place(first, self._place.ends_array)
+        else:
+            self._searched_from = offset + start
+        found = find_place(view, first, at_end=text.at_end)
+        self._place = found if isinstance(found, Place) else None
+        self._found_at = offset + (found.position if isinstance(found, Place) else found)
+        self._searched_to = searched_to
+        return found
+
+
 class _Array:
     """One event array while it is read."""
 
     def __init__(self, text: Text, scanner: Scanner, losses: Losses, max_event_bytes: int) -> None:
         self.text = text
+        self.places = _Places(text)
         self.scanner = scanner
         self.losses = losses
         self.max_event_bytes = max_event_bytes
@@ -120,7 +149,7 @@ class _Array:
         """How much of the text the scanner is shown; None where that takes more text to tell."""
         if self.stretch is None or not view:
             return len(view)
-        place = find_place(view, max(1, self.stretch), at_end=self.text.at_end)
+        place = self.places.find(max(1, self.stretch))
         if isinstance(place, Place):
             return place.position
         return len(view) if self.text.at_end or len(view) >= self.max_event_bytes else None
@@ -134,6 +163,7 @@ class _Array:
         while True:
             verdict = recovery.examine(
                 self.text.view,
+                self.places.find(1),
                 at_end=self.text.at_end,
                 max_bytes=self.max_event_bytes,
                 repair=repair,
@@ -172,7 +202,7 @@ class _Array:
         kind = "too-long" if verdict.action is Action.TOO_LONG else "damaged"
         position = 1
         while True:
-            found = find_place(self.text.view, position, at_end=self.text.at_end)
+            found = self.places.find(position)
             if isinstance(found, Place):
                 self.text.drop(found.position)
                 return self._resume(kind, start, ends_array=found.ends_array)

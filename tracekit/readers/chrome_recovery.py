@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tracekit.readers import chrome_strict as strict
-from tracekit.readers.chrome_places import SPACE, Place, final_array_end, find_place
+from tracekit.readers.chrome_places import SPACE, Place, final_array_end
 from tracekit.readers.chrome_strict import BROKEN, INCOMPLETE, Stop
 from tracekit.readers.values import unescape
 
@@ -50,9 +50,13 @@ class _Segment:
     is_open: bool
 
 
-def examine(data: memoryview, *, at_end: bool, max_bytes: int, repair: bool = True) -> Verdict:
-    """What the element at the start of `data` is; `at_end` if the text ends with `data`."""
-    found = find_place(data, 1, at_end=at_end)
+def examine(
+    data: memoryview, found: Place | int, *, at_end: bool, max_bytes: int, repair: bool = True
+) -> Verdict:
+    """What the element at the start of `data` is.
+
+    `found` is what `find_place` tells about `data` from 1; `at_end` if the text ends with `data`.
+    """
     place = found if isinstance(found, Place) and found.position < max_bytes else None
     too_long = place is None and len(data) >= max_bytes
     segment = _Segment(
@@ -68,17 +72,16 @@ def examine(data: memoryview, *, at_end: bool, max_bytes: int, repair: bool = Tr
         if verdict is not None:
             return verdict
     elif repair:
-        for write in (_write_plain, _write_lenient):
-            try:
-                end, text = write(segment)
-            except Stop as reason:
-                if reason.reason == INCOMPLETE and segment.is_open:
-                    return Verdict(Action.MORE)
-                stop = reason if write is _write_plain else stop
-            else:
-                if segment.is_open and end > undecided:
-                    return Verdict(Action.MORE)
-                return Verdict(Action.REPAIRED, end, text)
+        try:
+            end, text = _write_event(segment)
+        except Stop as reason:
+            stop = reason
+            if stop.reason == INCOMPLETE and segment.is_open:
+                return Verdict(Action.MORE)
+        else:
+            if segment.is_open and end > undecided:
+                return Verdict(Action.MORE)
+            return Verdict(Action.REPAIRED, end, text)
     if place is not None:
         action = Action.ARRAY_END if place.ends_array else Action.RESUME
         return Verdict(action, place.position)
@@ -129,6 +132,25 @@ _AFTER_VALUE = re.compile(
 _AFTER_ITEM = re.compile(SPACE + rb"[,\]}:]")
 _AFTER_ESCAPED_ITEM = re.compile(SPACE + rb"(?:[\]}]|," + SPACE + rb'["\[{0-9])')
 _LONGEST_CONTEXT_BYTES = 1024
+
+
+def _write_event(segment: _Segment) -> tuple[int, bytes]:
+    """The end of the event and its text, in the first form in which it completes; raises `Stop`.
+
+    Form b can only help where form a has paired the wrong quotes. The `Stop` is that of form a,
+    unless more bytes may complete form b.
+    """
+    try:
+        return _write_plain(segment)
+    except Stop as stop:
+        if stop.reason == INCOMPLETE and (segment.is_open or not stop.in_string):
+            raise
+        try:
+            return _write_lenient(segment)
+        except Stop as lenient:
+            if lenient.reason == INCOMPLETE and segment.is_open:
+                raise
+            raise stop from None
 
 
 def _write_plain(segment: _Segment) -> tuple[int, bytes]:

@@ -1,0 +1,10 @@
+"""What pytest must not import here: scripts that run in the environments of the peers."""
+
+collect_ignore_glob = [
+    "peer*.py",
+    "run.py",
+    "bench_runs.py",
+    "ratio_table.py",
+    "measurement.py",
+    "two_questions.py",
+]

@@ -1,0 +1,39 @@
+"""The two questions that every peer answers, asked of tracekit: where GPU time went, and for which kernels.
+
+A module of its own because tracekit's workers import what they run by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+import tracekit
+from tracekit.analyses.gpu_time import breakdown
+from tracekit.analyses.kernels import summary
+from tracekit.trace import Source
+
+
+def answer(path: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The device ops of a trace, the time breakdown of its GPUs, and the summary of its kernels."""
+    device_ops = tracekit.load(path)["device_ops"]
+    return device_ops, breakdown(device_ops), summary(device_ops)
+
+
+def check_values(device_ops: pd.DataFrame, gpu_time: pd.DataFrame) -> dict[str, int]:
+    """Figures that every peer must find as well."""
+    of_kernels = device_ops["kind"].isin(["kernel", "collective"])
+    return {
+        "kernels": int(of_kernels.sum()),
+        "kernel_ns": int(device_ops.loc[of_kernels, "dur_ns"].sum()),
+        "busy_ns": int(gpu_time["busy_ns"].sum()),
+    }
+
+
+def answer_source(source: Source, advance: Callable[[int], None]) -> dict[str, int]:
+    """The check values of one source: what a worker of the engine does."""
+    device_ops, gpu_time, _ = answer(source.path)
+    advance(source.size_bytes)
+    return check_values(device_ops, gpu_time)
