@@ -65,7 +65,8 @@ def _steps(measured: Measurements) -> str:
     known = sorted({int(step) for step in walls["step"].dropna()})
     if known:
         return f"{'step' if len(known) == 1 else 'steps'} {numbers(known)}"
-    return f"{len(walls)} captures without a step number" if len(walls) else ""
+    captures = "1 capture" if len(walls) == 1 else f"{len(walls):,} captures"
+    return f"{captures} without a step number" if len(walls) else ""
 
 
 def _versions(measured: Measurements) -> str:
@@ -117,7 +118,7 @@ def headline(measured: Measurements) -> tuple[Metric, ...]:
     name = ORIGIN_NOTES[str(walls["origin"].iloc[0])]
     found = [Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name)]
     found += _gpu_shares(measured)
-    attributed = walls[walls["attributed_ns"].notna()]
+    attributed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
     if len(attributed):
         gap = 1 - float(attributed["attributed_ns"].sum()) / float(attributed["wall_ns"].sum())
         found.append(Metric("unattributed_ratio", gap, "ratio", "lower", label="in no stage"))

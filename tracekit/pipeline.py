@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit import overview
+from tracekit import overview, saved
 from tracekit.analyses import ANALYSES, Analysis, Frames
 from tracekit.derived.cut import cut
 from tracekit.discover import Discovery, Sniffed, parse_numbers
@@ -108,9 +108,62 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
 
     Raises `TracekitError` when nothing was found, or when no source could be read.
     """
-    found = discover(paths, options)
-    measured = measure(found, options)
+    several = [paths] if isinstance(paths, str | Path) else list(paths)
+    kept = [path for path in several if _is_saved(path)]
+    profiles = [path for path in several if path not in kept]
+    parts = [saved.load(path) for path in kept]
+    if profiles or not parts:
+        parts.append(measure(discover(profiles, options), options))
+    measured = merge(parts)
     return Result(judge(measured), measured)
+
+
+def _is_saved(path: str | Path) -> bool:
+    """Whether a path is a file of saved measurements, by its content."""
+    try:
+        with Path(path).open("rb") as file:
+            return saved.is_saved(file.read(saved.HEAD_BYTES))
+    except (OSError, ValueError):
+        return False
+
+
+def merge(parts: Sequence[Measurements]) -> Measurements:
+    """The measurements of several sets of sources as one, as if all had been measured together."""
+    if len(parts) == 1:
+        return parts[0]
+    tables = {}
+    for table in MEASURED:
+        frames = [part[table.name] for part in parts if part.has(table.name)]
+        if frames:
+            tables[table.name] = concat(table, frames)
+    versions = [_mapping(part.facts.get("versions")) for part in parts]
+    ignored = [line for part in parts for line in _lines(part.facts.get("ignored"))]
+    return Measurements(
+        tables,
+        tuple(source for part in parts for source in part.sources),
+        tuple(failure for part in parts for failure in part.failures),
+        tuple(note for part in parts for note in part.notes),
+        {
+            "title": ", ".join(str(part.facts.get("title", "")) for part in parts),
+            "versions": _agreed(versions),
+            "ignored": ignored,
+            "simulated": any(bool(part.facts.get("simulated")) for part in parts),
+        },
+    )
+
+
+def _mapping(value: object) -> Mapping[str, str]:
+    return value if isinstance(value, dict) else {}
+
+
+def _lines(value: object) -> list[str]:
+    return [str(line) for line in value] if isinstance(value, list) else []
+
+
+def _agreed(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The versions that no source contradicts."""
+    known = {name: value for found in versions for name, value in found.items()}
+    return {n: v for n, v in known.items() if all(found.get(n, v) == v for found in versions)}
 
 
 def discover(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> Discovery:
@@ -241,8 +294,6 @@ def reduce(
         frames = [f for frames in _folded(measured) if (f := frames.get(table.name)) is not None]
         if frames:
             tables[table.name] = concat(table, frames)
-    versions = {n: v for part in measured for n, v in part.versions.items()}
-    agreed = {n: v for n, v in versions.items() if all(p.versions.get(n, v) == v for p in measured)}
     return Measurements(
         tables,
         tuple(part.source for part in measured),
@@ -250,7 +301,7 @@ def reduce(
         tuple(note for part in measured for note in part.notes) + tuple(found.notes),
         {
             "title": found.title,
-            "versions": agreed,
+            "versions": _agreed([part.versions for part in measured]),
             "ignored": list(_ignored(found)),
             "simulated": any(part.simulated for part in measured),
         },

@@ -170,7 +170,7 @@ def _nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[n
 
 def labelled(table: Table, frame_columns: Mapping[str, Any], source: Source) -> pd.DataFrame:
     """A measured frame: `frame_columns` with the key columns of `source` put before them."""
-    length = len(next(iter(frame_columns.values())))
+    length = len(next(iter(frame_columns.values()), ()))
     keys: dict[str, Any] = {}
     for name, column in KEYS.items():
         value = source.name if name == "source" else getattr(source, name)
@@ -182,7 +182,7 @@ def labelled(table: Table, frame_columns: Mapping[str, Any], source: Source) -> 
         else:
             missing = np.full(length, value is None)
             keys[name] = pd.arrays.IntegerArray(np.full(length, value or 0, np.int64), missing)
-    return table.frame({**keys, **frame_columns}, length)
+    return table.frame({**keys, **frame_columns}, length) if frame_columns else table.frame()
 
 
 @dataclass(frozen=True)

@@ -89,12 +89,12 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         Heading("count", "count", "count"),
         Heading(
             "size_bytes",
-            "bytes",
+            "moved",
             "bytes",
             "Σ over all processes and steps, of copies whose size is recorded.",
         ),
         Heading("dur_ns", "time", "ns", "Σ duration."),
-        Heading("gb_per_s", "GB/s", "gb_per_s", "Σ bytes / Σ time; 1e9 bytes."),
+        Heading("gb_per_s", "rate", "gb_per_s", "Σ bytes / Σ time; 1e9 bytes."),
         Heading("max_gb_per_s", "fastest", "gb_per_s"),
         Heading(
             "excluded_count", "without rate", "count", "Copies without recorded bytes or time."

@@ -65,7 +65,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         sheets.append(_stage_sheet(measured, stages, steps.step_ns))
         sheets.append(_range_sheet(measured))
     metrics = (
-        Metric("step_wall", steps.step_ns, "ns", "lower", float(steps.walls["wall_ns"].min()), float(steps.walls["wall_ns"].max()), "step"),
+        Metric("step_wall", steps.step_ns, "ns", "lower", *_spread(steps.walls), "step"),
         Metric("steps", steps.count, "count"),
     )  # fmt: skip
     return Section(
@@ -75,6 +75,12 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(_variance(steps.walls, thresholds)),
     )
+
+
+def _spread(walls: pd.DataFrame) -> tuple[float | None, float | None]:
+    """The shortest and the longest wall, when there are several."""
+    wall = walls["wall_ns"]
+    return (float(wall.min()), float(wall.max())) if len(wall) > 1 else (None, None)
 
 
 def _step_sheet(measured: Measurements, walls: pd.DataFrame) -> Any:

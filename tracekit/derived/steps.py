@@ -46,14 +46,14 @@ def windows(trace: Trace) -> Windows:
     codes = host["name"].cat.codes.to_numpy()
     is_range = (host["kind"] == "range").to_numpy()
     is_step = is_range & _lookup([n is not None for n in number], codes)
-    plausible = is_range & _lookup([may_be_stage(name) for name in names], codes)
-    thread = _busiest_thread(host, is_step if is_step.any() else plausible)
+    named = is_range & ~is_step & ~_lookup([is_collective(name) for name in names], codes)
+    plausible = named & _lookup([may_be_stage(name) for name in names], codes)
+    thread = _busiest_thread(host, next((m for m in (is_step, plausible, named) if m.any()), named))
     on_thread = (host["thread"] == thread).to_numpy() if thread is not None else is_range & False
+    kept = named & on_thread
     steps = _profiler_steps(host, np.flatnonzero(is_step & on_thread), number)
     if not len(steps):
-        steps = _file_step(trace, host)
-    collective = _lookup([is_collective(name) for name in names], codes)
-    kept = is_range & on_thread & ~is_step & ~collective
+        steps = _file_steps(trace, host, np.flatnonzero(plausible & on_thread))
     stages, dropped = _stages(trace, host, kept, steps)
     return Windows(steps, stages, dropped)
 
@@ -92,23 +92,48 @@ def _profiler_steps(host: pd.DataFrame, rows: Ints, number: list[int | None]) ->
     )
 
 
-def _file_step(trace: Trace, host: pd.DataFrame) -> pd.DataFrame:
-    """The source as one step: from the first to the last thing the host did (the device, without a host)."""
+def _file_steps(trace: Trace, host: pd.DataFrame, plausible: Ints) -> pd.DataFrame:
+    """The source as one step, from the first to the last thing the host did (the device, without a host).
+
+    A capture of several steps in a row, named by the first, is told by stages that all come equally
+    often: it is divided where the first stage begins anew.
+    """
     busy = host[~host["kind"].isin(("overhead",))]
     frame = busy if len(busy) else trace.get("device_ops")
-    start = frame["ts_ns"].to_numpy()
+    if not len(frame):
+        bounds = np.empty(0, np.int64)
+    else:
+        begin = frame["ts_ns"].to_numpy()
+        last = int((begin + frame["dur_ns"].to_numpy()).max())
+        bounds = np.array([int(begin.min()), *_divisions(trace, host, plausible), last], np.int64)
+    start, count = bounds[:-1], max(len(bounds) - 1, 0)
     stage = scope_stage(trace.source.scope, trace.source.role)
-    first = [int(start.min())] if len(start) else []
-    last = [int((start + frame["dur_ns"].to_numpy()).max())] if len(start) else []
+    step = trace.source.step
+    numbers = [pd.NA if step is None else step + k for k in range(count)]
     return pd.DataFrame(
         {
-            "step": pd.array([trace.source.step] * len(first), dtype="Int64"),
-            "occurrence": np.zeros(len(first), np.int32),
-            "origin": np.full(len(first), "file" if stage is None else "stage", object),
-            "ts_ns": np.array(first, np.int64),
-            "dur_ns": np.array(last, np.int64) - np.array(first, np.int64),
+            "step": pd.array(numbers, dtype="Int64"),
+            "occurrence": np.arange(count, dtype=np.int32) * (step is None),
+            "origin": np.full(count, "file" if stage is None else "stage", object),
+            "ts_ns": start,
+            "dur_ns": np.diff(bounds),
         }
     )
+
+
+def _divisions(trace: Trace, host: pd.DataFrame, plausible: Ints) -> list[int]:
+    """Where a capture of several steps begins its second, third … step; empty for one step."""
+    if scope_stage(trace.source.scope, trace.source.role) is not None:
+        return []
+    mask = np.zeros(len(host), np.bool_)
+    mask[plausible] = True
+    outer = plausible[trace.derived(nesting).nearest(mask, plausible) < 0]
+    names, counts = np.unique(host["name"].cat.codes.to_numpy()[outer], return_counts=True)
+    if len(names) < 2 or counts.min() < 2 or counts.min() != counts.max():
+        return []
+    start = host["ts_ns"].to_numpy()[outer]
+    first = host["name"].cat.codes.to_numpy()[outer[start.argmin()]]
+    return sorted(start[host["name"].cat.codes.to_numpy()[outer] == first].tolist())[1:]
 
 
 def _stages(

@@ -99,11 +99,12 @@ def claim(finding: Finding) -> str:
 def not_analysed(report: Report) -> list[str]:
     """What was not analysed and why: what the report lists, and the sections without an answer."""
     gaps = [printable(item, SENTENCE) for item in report.unseen]
+    silent: dict[str, list[str]] = {}
     for section in report.sections:
         if section.status != "ok":
             reason = printable(section.reason, SENTENCE) or "no reason given"
-            gaps.append(f"{printable(section.title, 120)} ({section.status}: {reason})")
-    return gaps
+            silent.setdefault(f"{section.status}: {reason}", []).append(printable(section.id, 80))
+    return gaps + [f"{', '.join(ids)} ({why})" for why, ids in silent.items()]
 
 
 def remarks_summary(remarks: Sequence[Remark]) -> str:
