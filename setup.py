@@ -4,8 +4,8 @@ from setuptools import Extension, setup
 
 SCANNER = Extension(
     "tracekit.readers._scan",
-    ["tracekit/readers/_scan.c", "tracekit/readers/_scan_core.c"],
-    depends=["tracekit/readers/_scan_core.h", "tracekit/readers/_scan_text.h"],
+    [f"tracekit/readers/_scan{part}.c" for part in ("", "_core", "_passes")],
+    depends=[f"tracekit/readers/_scan_{part}.h" for part in ("columns", "core", "text")],
     define_macros=[("Py_LIMITED_API", "0x030b0000")],
     py_limited_api=True,
     optional=True,

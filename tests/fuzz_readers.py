@@ -161,7 +161,9 @@ def main() -> int:
     documents = []
     for text in texts(options.path):
         documents += list(real_documents(text, rng.choice((6000, 15000, 40000))))[:40]
-    print(f"{len(documents)} documents, {sum(map(len, documents)) // max(1, len(documents))} bytes each")
+    print(
+        f"{len(documents)} documents, {sum(map(len, documents)) // max(1, len(documents))} bytes each"
+    )
     counts: Counter[str] = Counter()
     directory = Path(tempfile.mkdtemp(prefix="fuzz_readers_"))
     failures = 0
@@ -174,7 +176,7 @@ def main() -> int:
         case_began = time.monotonic()
         try:
             found = check(path, rng, counts)
-        except Exception:
+        except Exception:  # noqa: BLE001 - that is what is looked for
             found = [traceback.format_exc()]
         if time.monotonic() - case_began > 2:
             found = [*found, "took more than two seconds"]

@@ -4,7 +4,7 @@ import tracekit
 trace = tracekit.load("rank0.pt.trace.json.gz")
 trace["device_ops"]                              # a pandas frame
 report = tracekit.analyze("outputs/profile")     # a Report
-print(tracekit.render(report, "markdown"))
+print(tracekit.render(report, "md"))
 """
 
 from __future__ import annotations

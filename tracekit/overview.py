@@ -28,6 +28,7 @@ def identity(measured: Measurements) -> tuple[str, ...]:
         _roles(captures),
         _steps(measured),
         _versions(measured),
+        f"only {only_stages(measured)}" if only_stages(measured) else "",
         _hardware(measured, captures),
         _files(measured),
     ]
@@ -119,10 +120,16 @@ def headline(measured: Measurements) -> tuple[Metric, ...]:
     found = [Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name)]
     found += _gpu_shares(measured)
     attributed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
-    if len(attributed):
+    if len(attributed) and not only_stages(measured):
         gap = 1 - float(attributed["attributed_ns"].sum()) / float(attributed["wall_ns"].sum())
         found.append(Metric("unattributed_ratio", gap, "ratio", "lower", label="in no stage"))
     return tuple(found)
+
+
+def only_stages(measured: Measurements) -> str:
+    """The stages that alone were asked for; nothing when all were."""
+    asked = measured.facts.get("stages")
+    return ", ".join(map(str, asked)) if isinstance(asked, list) else ""
 
 
 _PARTS = (
@@ -138,7 +145,9 @@ def _gpu_shares(measured: Measurements) -> list[Metric]:
     rows = plain(measured["gpu_time"])
     if not len(rows):
         return []
-    chosen = rows[rows["window"] == ("step" if (rows["window"] == "step").any() else "capture")]
+    windows = ("stage",) if only_stages(measured) else ("step", "capture")
+    window = next((name for name in windows if (rows["window"] == name).any()), "capture")
+    chosen = rows[rows["window"] == window]
     total = gpu_time.shares(summed(chosen, ["window"], gpu_time.SUMMED)).iloc[0]
     values: dict[str, Any] = {name: total.get(name) for name, _ in _PARTS}
     values["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]

@@ -148,6 +148,7 @@ def merge(parts: Sequence[Measurements]) -> Measurements:
             "versions": _agreed(versions),
             "ignored": ignored,
             "simulated": any(bool(part.facts.get("simulated")) for part in parts),
+            "stages": sorted({name for part in parts for name in _lines(part.facts.get("stages"))}),
         },
     )
 
@@ -198,7 +199,7 @@ def measure(found: Discovery, options: Options = Options()) -> Measurements:
     )
     with progress_line(sys.stderr, enabled=options.progress) as on_progress:
         outcomes = list(local.run(work, found.sources, jobs=options.jobs, on_progress=on_progress))
-    return reduce(outcomes, found)
+    return reduce(outcomes, found, options)
 
 
 def measure_source(
@@ -278,7 +279,7 @@ def _versions(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def reduce(
-    outcomes: Sequence[Outcome[tuple[MeasuredSource, ...]]], found: Discovery
+    outcomes: Sequence[Outcome[tuple[MeasuredSource, ...]]], found: Discovery, options: Options
 ) -> Measurements:
     """The measurements of all sources: folded per process, concatenated, with what failed beside them."""
     measured = [part for outcome in outcomes for part in outcome.value or ()]
@@ -304,6 +305,7 @@ def reduce(
             "versions": _agreed([part.versions for part in measured]),
             "ignored": list(_ignored(found)),
             "simulated": any(part.simulated for part in measured),
+            "stages": list(options.stages),
         },
     )
 

@@ -196,3 +196,9 @@ def text_or_none(value: object) -> str | None:
 def same_text(column: pd.Series, value: object) -> pd.Series:
     """Which rows equal `value`, a missing value equalling a missing one."""
     return column.isna() if pd.isna(value) else column == value  # type: ignore[call-overload]
+
+
+def whole_if_exact(column: pd.Series[Any]) -> pd.Series[Any]:
+    """The column as integers if every known value is one: 192 launches, not 192.0."""
+    known = column.dropna()
+    return column.astype("Int64") if bool((known == known.round()).all()) else column

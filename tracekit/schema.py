@@ -288,7 +288,9 @@ _OCCURRENCE = Column(
     "int32", "0 for the first of that name and step in the source, 1 for the next …"
 )
 _WORK = {
-    "launch_count": Column("int64", "Device ops launched inside it."),
+    "launch_count": Column(
+        "Int64", "Device ops launched inside it; <NA> where no device was recorded."
+    ),
     "work_ns": Column("Int64", "Σ duration of the device ops launched inside it; not a wall time."),
     "work_busy_ns": Column(
         "Int64", "The same as a union per device, Σ over devices; may exceed the wall."
@@ -427,7 +429,7 @@ MEASURED: tuple[Table, ...] = (
             "self_ns": Column("int64", "Wall time less that of direct children."),
             "device_ns": Column("Int64", "Σ duration of the device ops it launched itself."),
             "device_busy_ns": Column("Int64", "The same as a union per device, Σ over devices."),
-            "launch_count": Column("int64", "Device ops it launched itself."),
+            "launch_count": Column("Int64", "Device ops it launched itself."),
             "allocated_bytes": Column("Int64", "Bytes allocated while it was the innermost op."),
             "freed_bytes": Column("Int64", "Bytes freed while it was the innermost op."),
         },

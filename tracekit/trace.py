@@ -146,7 +146,10 @@ class Trace:
         at = np.minimum(np.searchsorted(column.rows, ids), len(column.rows) - 1)
         missing = column.rows[at] != ids
         index = pd.Index(ids, name="id") if table is None else self[table].index
-        return pd.Series(_nullable(column, at, missing), index=index, name=key)
+        found = _nullable(column, at, missing)
+        # Said outright for text, which pandas from 3.0 on would otherwise take for `str`.
+        dtype = object if column.categories is not None else found.dtype
+        return pd.Series(found, index=index, name=key, dtype=dtype)
 
     def derived(self, function: Callable[[Trace], T]) -> T:
         """`function(self)`, computed once: what several analyses of one trace share."""
@@ -154,6 +157,10 @@ class Trace:
             self._derived[function] = function(self)
         value: T = self._derived[function]
         return value
+
+    def keep(self, function: Callable[[Trace], T], value: T) -> None:
+        """Let `derived(function)` be `value`: for a trace made from one of which it was known."""
+        self._derived[function] = value
 
 
 def _nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> Any:

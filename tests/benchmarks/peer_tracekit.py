@@ -15,7 +15,6 @@ from pathlib import Path
 from measurement import measure, write_line
 from two_questions import answer, answer_source, check_values
 
-from tracekit.engine.local import run
 from tracekit.readers.chrome_stream import scan
 from tracekit.trace import Source
 
@@ -36,6 +35,8 @@ def time_load(path: Path) -> None:
 
 def time_ranks(paths: list[Path], jobs: int) -> None:
     """Time the two questions asked of each file, by so many workers."""
+    from tracekit.engine.local import run
+
     sources = [Source(path, path.name, "chrome", size_bytes=path.stat().st_size) for path in paths]
     outcomes, figures = measure(lambda: list(run(answer_source, sources, jobs=jobs)))
     values = [outcome.value for outcome in outcomes if outcome.value is not None]

@@ -58,13 +58,17 @@ def main() -> int:
     load = f"{load_before:.1f} before, {os.getloadavg()[0]:.1f} at the end"
     notes.append(f"Took {minutes:.0f} minutes; load average {load} (our own run included).")
     print("\n".join((markdown(rows), "", *(f"- {note}" for note in notes))))
-    told_rows = [asdict(row) | {"margin": row.margin, "verdict": row.verdict} for row in rows]
+    told_rows = [
+        asdict(row) | {"judged": row.judged, "margin": row.margin, "verdict": row.verdict}
+        for row in rows
+    ]
     told = {"rows": told_rows, "notes": notes, "runs": [asdict(run) for run in bench.runs]}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
 
     verdicts = {row.verdict for row in rows}
-    missed = "MISSED" in verdicts or ("not measured" in verdicts and not bench.only)
+    missed = any("MISSED" in verdict for verdict in verdicts)
+    missed |= "not measured" in verdicts and not bench.only
     return int(missed or any(run.error for run in bench.runs) or bool(disagreements(bench)))
 
 

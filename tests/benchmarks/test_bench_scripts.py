@@ -137,13 +137,16 @@ def test_text_inside_names_does_not_move(script):
 
 def test_a_row_says_by_how_much_it_holds(script):
     ratio_table = script("ratio_table")
-    row = ratio_table.Row("claim", "A200", "1 s", "50 s", 50.0, 40, "1 / 1")
+    row = ratio_table.Row("claim", "peer", "A200", "1 s", "50 s", 50.0, 40, "1 / 1")
     assert (row.margin, row.verdict) == (1.25, "pass")
-    row = ratio_table.Row("claim", "A200", "1 MB", "2 MB", 0.55, 0.5, "1", at_least=False)
+    row = ratio_table.Row("claim", "peer", "A200", "1 MB", "2 MB", 0.55, 0.5, "1", at_least=False)
     assert (round(row.margin, 3), row.verdict) == (0.909, "MISSED")
-    row = ratio_table.Row("claim", "A200", "–", "–", None, 0.5, "0")
+    row = ratio_table.Row("claim", "peer", "A200", "–", "–", None, 0.5, "0")
     assert (row.margin, row.verdict) == (None, "not measured")
-    assert ratio_table.Row("claim", "A20", "–", "–", 3.0, None, "1").verdict == "for information"
+    assert (
+        ratio_table.Row("claim", "peer", "A20", "–", "–", 3.0, None, "1").verdict
+        == "for information"
+    )
 
 
 def test_the_fastest_run_counts_and_disagreement_shows(script):
@@ -158,9 +161,23 @@ def test_the_fastest_run_counts_and_disagreement_shows(script):
     ):
         figures = {"seconds": seconds, "kernels": kernels, "kernel_ns": 1}
         bench.runs.append(bench_runs.Run(candidate, "A200", 0, figures))
-    row = ratio_table.faster(bench, "claim", "A200", ("load", "perfetto"), 6)
+    row = ratio_table.compared(bench, "claim", "Perfetto", "A200", ("load", "perfetto"), 6)
     assert (row.ratio, row.n, row.verdict) == (8.0, "2 / 2", "pass")
     assert len(ratio_table.disagreements(bench)) == 1
+
+
+@pytest.mark.parametrize(
+    ("cpu", "verdict"),
+    [((0.25, 2.0), "pass"), ((0.25, 1.25), "MISSED (by CPU)"), ((0.15, 1.8), "pass")],
+)
+def test_a_disturbed_run_is_judged_by_cpu_as_well(script, cpu, verdict):
+    bench_runs, ratio_table = script("bench_runs"), script("ratio_table")
+    bench = bench_runs.Bench()
+    for candidate, seconds, used in (("load", 0.25, cpu[0]), ("perfetto", 2.0, cpu[1])):
+        figures = {"seconds": seconds, "cpu": used}
+        bench.runs.append(bench_runs.Run(candidate, "A200", 0, figures))
+    row = ratio_table.compared(bench, "claim", "Perfetto", "A200", ("load", "perfetto"), 6)
+    assert row.verdict == verdict
 
 
 def plain_json(path):

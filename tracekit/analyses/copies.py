@@ -163,6 +163,7 @@ def _pageable(
                         None if pd.isna(row["gb_per_s"]) else float(row["gb_per_s"]),
                         "gb_per_s",
                         "higher",
+                        label="rate",
                     ),
                     Metric(
                         "pinned_gb_per_s",

@@ -288,7 +288,7 @@ def _low_utilisation(
                 f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {row['canonical']}",
                 "look at what the host does meanwhile: synchronising calls, data loading, many short kernels",
                 (
-                    Metric("busy_ratio", float(row["busy_ratio"]), "ratio", "higher"),
+                    Metric("busy_ratio", float(row["busy_ratio"]), "ratio", "higher", label="busy"),
                     Metric("idle_ns", round(idle), "ns", "lower", label="idle per step"),
                 ),
                 (Place(role=text_or_none(row["role"]), stage=str(row["canonical"])),),
@@ -318,7 +318,11 @@ def _exposed(measured: Measurements, stages: pd.DataFrame, thresholds: Threshold
                 "overlap it: prefetch in FSDP, larger or earlier buckets, gradient reduction during backward",
                 (
                     Metric(
-                        "exposed_comm_ratio", float(row["exposed_comm_ratio"]), "ratio", "lower"
+                        "exposed_comm_ratio",
+                        float(row["exposed_comm_ratio"]),
+                        "ratio",
+                        "lower",
+                        label="exposed",
                     ),
                     Metric(
                         "overlap_ratio",

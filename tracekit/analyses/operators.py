@@ -76,7 +76,7 @@ def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     unknown = pd.array([pd.NA] * count, dtype="Int64")
     if not trace.has("device_ops"):
         return {
-            "launch_count": np.zeros(count, np.int64),
+            "launch_count": unknown,
             "device_ns": unknown,
             "device_busy_ns": unknown,
         }
@@ -128,8 +128,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     if not len(rows):
         return Section(ID, TITLE, "skipped", "no host op was recorded")
     grouped = rows.groupby(["run", "name"], dropna=False, sort=False)
-    pooled = grouped[["count", "total_ns", "self_ns", "launch_count"]].sum()
-    for name in ("device_ns", "device_busy_ns", "allocated_bytes", "freed_bytes"):
+    pooled = grouped[["count", "total_ns", "self_ns"]].sum()
+    for name in ("launch_count", "device_ns", "device_busy_ns", "allocated_bytes", "freed_bytes"):
         pooled[name] = grouped[name].sum(min_count=1)
     pooled = pooled.reset_index()
     whole = int(pooled["self_ns"].sum())
@@ -159,7 +159,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
             Heading("launch_count", "launches", "count"),
             calls,
         ),
-        _by(pooled[pooled["launch_count"] > 0], "device_ns"),
+        _by(pooled[pooled["launch_count"].fillna(0) > 0], "device_ns"),
     )  # fmt: skip
     memory = sheet(
         "operators_by_memory",

@@ -9,7 +9,15 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.steps import Windows, windows, work_within
-from tracekit.pooling import job, label_headings, plain, run_heading, stage_rows, stage_walls
+from tracekit.pooling import (
+    job,
+    label_headings,
+    plain,
+    run_heading,
+    stage_rows,
+    stage_walls,
+    whole_if_exact,
+)
 from tracekit.report import Finding, Heading, Metric, Place, Section
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -127,7 +135,8 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame, step_ns: float | 
     shown["share_ratio"] = shown["wall_ns"] / step_ns if step_ns else None
     per = shown["ranks"] * shown["steps"]
     for name in ("launch_count", "work_ns", "work_busy_ns"):
-        shown[name] = (shown[name] / per).astype("Float64")
+        shown[name] = whole_if_exact((shown[name] / per).astype("Float64"))
+    shown["instances"] = whole_if_exact(shown["instances"].astype("Float64"))
     shown = shown.sort_values("wall_ns", ascending=False, kind="stable")
     headings = (
         *label_headings(measured),
@@ -143,7 +152,7 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame, step_ns: float | 
             "Device work launched in it, per step and rank; may run after it, so it may exceed the wall.",
         ),
         Heading("launch_count", "launches", "count", "Device ops launched per step and rank."),
-        Heading("instances", "times", "", "Times the stage ran per step."),
+        Heading("instances", "times", "count", "Times the stage ran per step."),
         Heading("ranks", "ranks", "count"),
         Heading("steps", "steps", "count"),
     )

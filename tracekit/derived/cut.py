@@ -55,7 +55,17 @@ def cut(
         if trace.has(name):
             ts = trace[name]["ts_ns"].to_numpy()
             tables[name] = trace[name][covered(chosen, ts, ts + 1) > 0].reset_index(drop=True)
-    return replace(trace, tables=tables, notes=notes, _derived={})
+    part = replace(trace, tables=tables, notes=notes, _derived={})
+    part.keep(windows, _windows_within(found, chosen, steps))
+    return part
+
+
+def _windows_within(found: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:
+    """The chosen steps at their whole length, and the ranges that start in the chosen time."""
+    whole = found.steps if steps is None else found.steps[_in_steps(found.steps["step"], steps)]
+    start = found.stages["ts_ns"].to_numpy()
+    inside = found.stages[covered(chosen, start, start + 1) > 0]
+    return replace(found, steps=whole.reset_index(drop=True), stages=inside.reset_index(drop=True))
 
 
 def _chosen(

@@ -189,13 +189,9 @@ def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
 
     A launch from any thread counts (backward runs on another one). NA where no device was recorded.
     """
-    count = len(start)
-    unknown = {
-        "work_ns": pd.array([pd.NA] * count, dtype="Int64"),
-        "work_busy_ns": pd.array([pd.NA] * count, dtype="Int64"),
-    }
     if not trace.has("device_ops"):
-        return {"launch_count": np.zeros(count, np.int64), **unknown}
+        unknown = pd.array([pd.NA] * len(start), dtype="Int64")
+        return {"launch_count": unknown, "work_ns": unknown, "work_busy_ns": unknown}
     device = trace["device_ops"]
     links: Launches = trace.derived(launches)
     rows = np.flatnonzero(links.linked)

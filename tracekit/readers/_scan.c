@@ -1,6 +1,6 @@
 /* tracekit.readers._scan: the C scanner of Chrome traces, and two passes over columns, for Python.
  *
- * `_scan.pyi` describes what Python sees; the work is in _scan_core.c. Column memory is handed over, never copied.
+ * `_scan.pyi` describes what Python sees; the work is in _scan_core.c and _scan_passes.c. Column memory is handed over, never copied.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

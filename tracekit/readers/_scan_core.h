@@ -20,7 +20,7 @@ typedef struct {
     int32_t code; /* -1: free */
 } tk_slot;
 
-/* Distinct texts, numbered in the order of their first use. All memory is taken at the first text. */
+/* Distinct texts, numbered in the order of their first use. Zeroed memory is an empty one. */
 typedef struct {
     unsigned char *bytes; /* all texts, one after another */
     size_t capacity;
@@ -28,8 +28,8 @@ typedef struct {
     int32_t count, room;
     tk_slot *slots; /* a hash table; its size is a power of two */
     size_t slot_count;
-    int32_t last;  /* the text asked for last, -1 before the first */
-    int32_t *next; /* for each text the one that followed it last time, -1 if none did: a guess at the next one */
+    int32_t *next; /* for each text the one that followed it last time, -1 if none did: a guess at what comes */
+    int32_t last;  /* the text used last */
 } tk_texts;
 
 /* What came after a member last time: the text from its value to the next one, and whose that is.
@@ -60,7 +60,8 @@ typedef struct {
     tk_steps next;
 } tk_column;
 
-/* The columns of one kind of object (the event, or its args), by the raw text of their keys, quotes included. */
+/* The columns of one kind of object (the event, or its args), by the raw text of their keys, quotes included.
+ * An event's `ph`, `ts` and so on have columns here that stay empty. */
 typedef struct {
     tk_texts keys;
     tk_column *columns; /* one for each key */
@@ -70,7 +71,7 @@ typedef struct {
 } tk_space;
 
 typedef struct {
-    const unsigned char *text; /* NULL: absent */
+    const unsigned char *text;
     size_t size;
 } tk_span;
 

@@ -19,8 +19,11 @@ from tracekit.readers.values import Number
 SMALLEST_WINDOW, LARGEST_WINDOW = 2**12, 2**17
 """Windows double while json takes them and halve when it does not: damage costs little."""
 
+MOST_TRIES = 16
+"""How many closing braces are looked at for the end of a window."""
+
 _SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
-_BOUNDARY = re.compile(rb'\}[ \t\n\r]*+,[ \t\n\r]*+(?=\{[ \t\n\r]*+")')
+_BOUNDARY = re.compile(rb'\}[ \t\n\r]*+,[ \t\n\r]*+(?=\{[ \t\n\r]*+["}])')
 _REST_OF_ESCAPED_STRING = re.compile(rb'\\.[^"\\]*+(?:\\.[^"\\]*+)*+"([ \t\n\r]*+:)?', re.DOTALL)
 _MINUS_ZERO = re.compile(rb"-0[ \t\n\r,\]}]")
 _LONE_SURROGATE = re.compile(
@@ -82,15 +85,20 @@ class PureScanner:
                 self._window = min(self._window * 2, LARGEST_WINDOW)
                 self._rows.add_parsed(events)
                 return start + end
-            if self._window <= SMALLEST_WINDOW or end == 0:
+            if self._window <= SMALLEST_WINDOW:
                 return start
             self._window //= 2
+            if not end:
+                return start
 
 
 def _last_boundary(chunk: bytes) -> int:
-    """The position after the last `}` in a chunk that a comma and another object follow, or 0."""
+    """The position after a late `}` in a chunk that a comma and another object follow, or 0."""
     position = len(chunk)
-    while (position := chunk.rfind(b"}", 0, position)) >= 0:
+    for _ in range(MOST_TRIES):
+        position = chunk.rfind(b"}", 0, position)
+        if position < 0:
+            break
         if _BOUNDARY.match(chunk, position):
             return position + 1
     return 0

@@ -63,34 +63,36 @@ def examine(
         data=data[: max_bytes if place is None else place.position],
         is_open=place is None and not at_end and not too_long,
     )
-    undecided = len(data) if isinstance(found, Place) else found
     stop = Stop(BROKEN, 0)
+    verdict = None
     if data[0] != 0x7B:
         verdict = _pass_over(data, segment, at_end=at_end)
-        if verdict is not None and segment.is_open and verdict.length > undecided:
-            return Verdict(Action.MORE)
-        if verdict is not None:
-            return verdict
     elif repair:
         try:
-            end, text = _write_event(segment)
+            verdict = Verdict(Action.REPAIRED, *_write_event(segment))
         except Stop as reason:
             stop = reason
             if stop.reason == INCOMPLETE and segment.is_open:
                 return Verdict(Action.MORE)
-        else:
-            if segment.is_open and end > undecided:
-                return Verdict(Action.MORE)
-            return Verdict(Action.REPAIRED, end, text)
+    if verdict is None:
+        return _lost(
+            data, stop, place, is_last=at_end and isinstance(found, int), too_long=too_long
+        )
+    if segment.is_open and isinstance(found, int) and verdict.length > found:
+        return Verdict(Action.MORE)  # a place may yet turn up within the element
+    return verdict
+
+
+def _lost(
+    data: memoryview, stop: Stop, place: Place | None, *, is_last: bool, too_long: bool
+) -> Verdict:
+    """The verdict on an element that cannot be read, and where form a. stopped in it."""
     if place is not None:
-        action = Action.ARRAY_END if place.ends_array else Action.RESUME
-        return Verdict(action, place.position)
+        return Verdict(Action.ARRAY_END if place.ends_array else Action.RESUME, place.position)
     if too_long and stop.reason == INCOMPLETE:
         return Verdict(Action.TOO_LONG)
     valid = len(data) if stop.reason == INCOMPLETE and not stop.in_string else stop.position
-    if not at_end or isinstance(found, Place):
-        return Verdict(Action.DAMAGED, valid)
-    return at_text_end(data, valid)
+    return at_text_end(data, valid) if is_last else Verdict(Action.DAMAGED, valid)
 
 
 def at_text_end(data: memoryview, valid: int) -> Verdict:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
+from types import ModuleType
+from typing import Any
 
 from tracekit.errors import TracekitError
 from tracekit.render.csv import render_csv
@@ -82,3 +85,14 @@ def format_of(path: PurePath | str) -> str:
             return candidate.name
     known = " ".join(suffix for candidate in RENDERERS for suffix in candidate.suffixes)
     raise TracekitError(f"{path}: no output format ends in {suffix!r}", f"there are: {known}")
+
+
+class _CallableModule(ModuleType):
+    """This module, which can be called: `tracekit.render` is the package and the public function."""
+
+    def __call__(self, report: Report, format: str = "text", **options: Any) -> Output:  # noqa: A002
+        """As `render`: importing the package puts it where `tracekit.render(report)` looks."""
+        return render(report, format, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule
