@@ -3,7 +3,18 @@
 import pandas as pd
 import pytest
 from chrome_builder import (
-    BASE_NS, HOST_PID, MAIN, annotation, kernel, launch, memcpy, memory, memset, op, step, write,
+    BASE_NS,
+    HOST_PID,
+    MAIN,
+    annotation,
+    kernel,
+    launch,
+    memcpy,
+    memory,
+    memset,
+    op,
+    step,
+    write,
 )  # fmt: skip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
