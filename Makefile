@@ -9,14 +9,14 @@ ifneq ($(wildcard ../shared/data/README.md),)
 export TRACEKIT_REAL_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo check check-all lint types contracts test test-all format sanitize fuzz bench reports clean
+.PHONY: demo check check-all lint types contracts test test-slow format sanitize fuzz bench reports clean
 
 demo: $(VENV)/.demo
 	$(BIN)/tracekit analyze examples/verl_cpu/outputs/profile
 
 check: lint types contracts test
 
-check-all: lint types contracts test-all
+check-all: check test-slow
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -42,8 +42,8 @@ contracts: $(VENV)/.dev
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow'
 
-test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS)
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(JOBS) -m slow
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

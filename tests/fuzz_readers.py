@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-sys.path[:0] = [str(TESTS.parent), str(TESTS / "readers")]
+sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 
 from scan_comparison import differences, real_documents, scan_or_error  # noqa: E402
 

@@ -102,3 +102,9 @@ def test_nothing_covers_nothing():
     assert EMPTY.total == 0
     assert covered(EMPTY, np.array([0]), np.array([5])).tolist() == [0]
     assert union_all([]) == EMPTY
+
+
+def test_groups_whose_times_are_too_far_apart_for_one_axis_stay_apart():
+    start = np.array([0, 2**61, 5, 2**61 + 3], np.int64)
+    group = np.array([0, 0, 9, 9], np.int64)
+    assert union_totals(start, start + 10, group, 10).tolist() == [20, *[0] * 8, 20]

@@ -132,7 +132,10 @@ def union_totals(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
 
 def _running_max(values: Ints, group: Ints) -> Ints:
     """The running maximum of `values`, begun anew at each new value of the sorted `group`."""
+    low, span = int(values.min()), int(values.max() - values.min()) + 1
+    if (int(group[-1]) + 1) * span < 2**62:
+        lift = group * span - low
+        return np.maximum.accumulate(values + lift) - lift
     distinct = np.unique(values)
-    rank = np.searchsorted(distinct, values)
-    lifted = np.maximum.accumulate(group * len(distinct) + rank)
-    return distinct[lifted - group * len(distinct)]
+    lift = group * len(distinct)
+    return distinct[np.maximum.accumulate(np.searchsorted(distinct, values) + lift) - lift]

@@ -10,7 +10,15 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import gpu_time
-from tracekit.pooling import ORIGIN_NOTES, job, label_headings, plain, stage_walls, summed
+from tracekit.pooling import (
+    ORIGIN_NOTES,
+    devices_of,
+    job,
+    label_headings,
+    plain,
+    stage_walls,
+    summed,
+)
 from tracekit.report import Heading, Metric, Sheet
 from tracekit.sheets import sheet
 from tracekit.trace import Measurements
@@ -81,7 +89,7 @@ def _hardware(measured: Measurements, captures: pd.DataFrame) -> str:
     if not (captures["device_op_count"] > 0).any():
         return "no GPU activity recorded"
     seen = plain(measured["gpu_time"])
-    count = len(seen[["run", "host", "pid", "device"]].drop_duplicates()) if len(seen) else 0
+    count = devices_of(seen)
     names = Counter(captures["device_name"].dropna().tolist())
     model = names.most_common(1)[0][0] if len(names) == 1 else "GPU" if not names else "mixed GPUs"
     return f"{count} × {model}"

@@ -68,13 +68,13 @@ def step_walls(measured: Measurements) -> pd.DataFrame:
             {
                 **unit,
                 "origin": origin,
-                "ranks": steps_of["rank"].nunique(),
+                "ranks": steps_of["rank"].nunique() or None,
                 **_wall(steps_of, covering, origin, one_clock),
             }
         )
     columns = [*UNIT, "origin", "ranks", "ts_ns", "wall_ns", "attributed_ns"]
     out = pd.DataFrame(rows, columns=columns)
-    out["attributed_ns"] = out["attributed_ns"].astype("Int64")
+    out = out.astype({"ranks": "Int64", "attributed_ns": "Int64"})
     return out.sort_values(["run", "step", "ts_ns"], kind="stable", ignore_index=True)
 
 
@@ -146,10 +146,17 @@ class Job:
     step_ns: float | None
     count: int
 
+    def of(self, run: object) -> Job:
+        """The steps of one run."""
+        return _job(self.walls[same_text(self.walls["run"], run)])
+
 
 def job(measured: Measurements) -> Job:
-    """The steps of the job; `step_ns` is None when no step was recorded."""
-    walls = step_walls(measured)
+    """The steps of all runs; `step_ns` is None when no step was recorded."""
+    return _job(step_walls(measured))
+
+
+def _job(walls: pd.DataFrame) -> Job:
     mean = float(walls["wall_ns"].mean()) if len(walls) else None
     return Job(walls, mean, len(walls))
 
@@ -158,7 +165,8 @@ def stage_walls(measured: Measurements) -> pd.DataFrame:
     """One row a (run, role, canonical stage): wall per step, as people read it.
 
     Columns: run, role, canonical, wall_ns (mean over steps of the longest rank), low_ns and high_ns (shortest
-    and longest step), ranks, steps, instances (ranges per step on one rank, mean).
+    and longest step), ranks, steps, rank_steps (Σ ranks over steps), instances (ranges per step on one rank,
+    mean).
     """
     rows = stage_rows(measured)
     per_rank = (
@@ -173,8 +181,13 @@ def stage_walls(measured: Measurements) -> pd.DataFrame:
     )
     return per_step.groupby(["run", "role", "canonical"], dropna=False, sort=False).agg(
         wall_ns=("wall_ns", "mean"), low_ns=("wall_ns", "min"), high_ns=("wall_ns", "max"),
-        ranks=("ranks", "max"), steps=("wall_ns", "size"), instances=("instances", "mean"),
+        ranks=("ranks", "max"), steps=("wall_ns", "size"), rank_steps=("ranks", "sum"), instances=("instances", "mean"),
     ).reset_index()  # fmt: skip
+
+
+def devices_of(rows: pd.DataFrame) -> int:
+    """How many devices the rows are of: by process and rank, as hosts are often not recorded."""
+    return len(rows[["run", "host", "pid", "rank", "device"]].drop_duplicates())
 
 
 def run_heading(measured: Measurements) -> tuple[Heading, ...]:
@@ -186,6 +199,11 @@ def label_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Columns for run and role, as far as they tell rows apart or are known at all."""
     has_role = bool(measured["captures"]["role"].notna().any())
     return (*run_heading(measured), *((Heading("role", "role"),) if has_role else ()))
+
+
+def in_run(measured: Measurements, run: object) -> str:
+    """How a claim names its run: ` (run base)`, nothing where there is only one."""
+    return f" (run {run})" if run_heading(measured) else ""
 
 
 def text_or_none(value: object) -> str | None:

@@ -129,9 +129,14 @@ def show(value: Value, unit: str, figures: int = 3) -> str:
 
     >>> show(1_842_000_000, "ns"), show(0.0334, "ratio"), show(None, "ns"), show(1e-9, "ratio")
     ('1,842 ms', '3.3 %', '—', '<0.01 %')
+    >>> show(0.9963, "ratio"), show(0.99999, "ratio"), show(1.0, "ratio")
+    ('99.6 %', '>99.9 %', '100 %')
     """
     scale = column_unit([value], unit, figures)
     text = cell(value, scale)
+    if unit == "ratio" and text == "100 %" and _is_number(value) and value < 1:
+        text = f"{value:.1%}".replace("%", " %")
+        return text if text != "100.0 %" else ">99.9 %"
     return with_label(text, scale)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.launches import LINKS, Launches, launches
+from tracekit.derived.soundness import sound_dur_ns
 from tracekit.derived.steps import Windows, windows
 from tracekit.pooling import label_headings, plain, run_heading
 from tracekit.report import Heading, Metric, Section
@@ -37,7 +38,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             "call": _named(names, codes, call),
             "stage": _stage_at(trace, links),
             "count": 1,
-            "dur_ns": device["dur_ns"].to_numpy(),
+            "dur_ns": trace.derived(sound_dur_ns),
         }
     )
     grouped = frame.groupby(["link", "call", "stage"], dropna=False, sort=True)[

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.soundness import sound_device_ops
-from tracekit.pooling import job, plain, run_heading
+from tracekit.pooling import in_run, job, plain, run_heading, same_text
 from tracekit.report import Finding, Heading, Metric, Place, Section
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -124,13 +124,14 @@ def _pageable(
 ) -> list[Finding]:
     """R08: copies between a device and pageable host memory, which the driver stages through a buffer."""
     limit = thresholds.of("pageable-copies")
-    steps = job(measured)
-    processes = max(len(plain(measured["copies"])[["run", "host", "pid"]].drop_duplicates()), 1)
+    jobs, rows = job(measured), plain(measured["copies"])
     found = []
     is_pageable = pooled["memory"].str.contains("pageable", case=False) & pooled["direction"].isin(
         ("HtoD", "DtoH")
     )
     for row in pooled[is_pageable].to_dict("records"):
+        steps, mine = jobs.of(row["run"]), rows[same_text(rows["run"], row["run"])]
+        processes = len(mine[["host", "pid", "rank"]].drop_duplicates())
         per_step = max(steps.count, 1) * processes
         size = 0 if pd.isna(row["size_bytes"]) else row["size_bytes"]
         dur = row["dur_ns"] / per_step
@@ -138,7 +139,8 @@ def _pageable(
         if size / per_step < limit["bytes_per_step"] and (ratio or 0.0) < limit["time_ratio"]:
             continue
         pinned = pooled[
-            (pooled["direction"] == row["direction"])
+            same_text(pooled["run"], row["run"])
+            & (pooled["direction"] == row["direction"])
             & pooled["memory"].str.contains("pinned", case=False)
         ]
         rate = pinned["gb_per_s"].max() if len(pinned) else pd.NA
@@ -148,7 +150,8 @@ def _pageable(
             Finding(
                 "pageable-copies",
                 thresholds.severity(gain / steps.step_ns if steps.step_ns else None),
-                f"{row['count']:,} copies {row['direction']} use pageable host memory",
+                f"{row['count']:,} copies {row['direction']} use pageable host memory"
+                + in_run(measured, row["run"]),
                 "pin the host buffers (pin_memory=True) and copy with non_blocking=True",
                 (
                     Metric(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.launches import Launches, launches
-from tracekit.derived.soundness import overlong
+from tracekit.derived.soundness import overlong, sound_dur_ns
 from tracekit.derived.steps import Windows, windows
 from tracekit.intervals import union
 from tracekit.pooling import label_headings, plain
@@ -31,7 +31,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """What was recorded, and one row a check."""
     host, device = trace.get("host_ops"), trace.get("device_ops")
     start = np.concatenate((host["ts_ns"].to_numpy(), device["ts_ns"].to_numpy()))
-    end = start + np.concatenate((host["dur_ns"].to_numpy(), device["dur_ns"].to_numpy()))
+    end = start + np.concatenate((host["dur_ns"].to_numpy(), trace.derived(sound_dur_ns)))
     first, last = (int(start.min()), int(end.max())) if len(start) else (0, 0)
     distributed = trace.meta.get("distributedInfo")
     captures = {

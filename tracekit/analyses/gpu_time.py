@@ -16,7 +16,17 @@ import pandas as pd
 from tracekit.derived.soundness import sound_device_ops
 from tracekit.derived.steps import Windows, windows
 from tracekit.intervals import Intervals, covered, exclusive, intersect, union, union_all
-from tracekit.pooling import job, label_headings, plain, same_text, stage_rows, summed, text_or_none
+from tracekit.pooling import (
+    devices_of,
+    in_run,
+    job,
+    label_headings,
+    plain,
+    same_text,
+    stage_rows,
+    summed,
+    text_or_none,
+)
 from tracekit.report import Finding, Heading, Metric, Place, Section
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -240,10 +250,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
                "lower" if heading.name in _LOWER else "higher", label=heading.title)
         for heading in SHARES
     )  # fmt: skip
-    found = (
-        *_low_utilisation(measured, stages, thresholds),
-        *_exposed(measured, stages, thresholds),
-    )
+    judged = _judged(measured, stages)
+    found = (*_low_utilisation(judged, thresholds), *_exposed(judged, thresholds))
     return Section(
         ID, TITLE, metrics=metrics, sheets=tuple(s for s in sheets if s.rows), findings=found
     )
@@ -263,35 +271,86 @@ def by_stage(measured: Measurements) -> pd.DataFrame:
     )
 
 
-def _low_utilisation(
-    measured: Measurements, stages: pd.DataFrame, thresholds: Thresholds
-) -> list[Finding]:
-    """R01: stages whose GPUs mostly wait."""
-    limit = thresholds.of("low-gpu-utilization")
+class Judged(NamedTuple):
+    """A stage, or the whole step, as rules see it: `row` sums over `steps_and_gpus` steps of `step_ns`."""
+
+    row: dict[Any, Any]
+    name: str
+    steps_and_gpus: int
+    step_ns: float | None
+
+    @property
+    def place(self) -> Place:
+        """Where that is."""
+        return Place(role=text_or_none(self.row["role"]), stage=self.row["canonical"])
+
+    def per_step(self, column: str) -> tuple[float, float | None]:
+        """(the mean over GPUs of what one step holds, the same as a share of the step)."""
+        value = float(self.row[column]) / self.steps_and_gpus
+        return value, value / self.step_ns if self.step_ns else None
+
+
+def _judged(measured: Measurements, stages: pd.DataFrame) -> list[Judged]:
+    """Every stage; of runs and roles without stages, the whole step."""
+    rows = plain(measured["gpu_time"])
     steps = job(measured)
     found = []
-    for row in stages.to_dict("records"):
-        wall = _per_step(measured, row, "window_ns")
-        share = wall / steps.step_ns if steps.step_ns else None
+    for window, frame in (("stage", stages), ("step", _stageless(measured, stages))):
+        for row in frame.to_dict("records"):
+            mine = same_text(rows["run"], row["run"]) & same_text(rows["role"], row["role"])
+            its = steps.of(row["run"])
+            gpus = devices_of(rows[mine & (rows["window"] == window)])
+            name = (row["canonical"] or "the step") + in_run(measured, row["run"])
+            found.append(Judged(row, name, max(gpus, 1) * max(its.count, 1), its.step_ns))
+    return found
+
+
+def _stageless(measured: Measurements, stages: pd.DataFrame) -> pd.DataFrame:
+    """Shares of the steps per (run, role) that has no stage; `origin` says how the steps are known."""
+    rows = plain(measured["gpu_time"])
+    origins = plain(measured["steps"])[["source", "ts_ns", "origin"]].drop_duplicates()
+    rows = rows[rows["window"] == "step"].merge(origins, on=["source", "ts_ns"], how="inner")
+    whole = shares(summed(rows, ["run", "role", "origin"], SUMMED))
+    known = {
+        (run, text_or_none(role)) for run, role in zip(stages["run"], stages["role"], strict=True)
+    }
+    pairs = zip(whole["run"], whole["role"], whole["origin"], strict=True)
+    chosen = [
+        (run, text_or_none(role)) not in known and origin != "stage" for run, role, origin in pairs
+    ]
+    return whole[np.array(chosen, np.bool_)].assign(canonical=None)
+
+
+def _low_utilisation(judged: list[Judged], thresholds: Thresholds) -> list[Finding]:
+    """R01: stages whose GPUs mostly wait; without stages, steps that a profiler counted.
+
+    A whole capture is not judged: a role may be idle in it because another one has the GPU.
+    """
+    limit = thresholds.of("low-gpu-utilization")
+    found = []
+    for one in judged:
+        row = one.row
+        share = one.per_step("window_ns")[1]
         if (
             row["op_count"] == 0
+            or row["window_ns"] == 0
             or row["busy_ratio"] >= limit["busy_ratio"]
             or (share or 0.0) < limit["stage_ratio"]
+            or row.get("origin") == "file"
         ):
             continue
-        idle = _per_step(measured, row, "idle_ns")
-        ratio = idle / steps.step_ns if steps.step_ns else None
+        idle, ratio = one.per_step("idle_ns")
         found.append(
             Finding(
                 "low-gpu-utilization",
                 thresholds.severity(ratio),
-                f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {row['canonical']}",
+                f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.name}",
                 "look at what the host does meanwhile: synchronising calls, data loading, many short kernels",
                 (
                     Metric("busy_ratio", float(row["busy_ratio"]), "ratio", "higher", label="busy"),
                     Metric("idle_ns", round(idle), "ns", "lower", label="idle per step"),
                 ),
-                (Place(role=text_or_none(row["role"]), stage=str(row["canonical"])),),
+                (one.place,),
                 round(idle),
                 ratio,
                 ("upper bound: not all idle time can be filled",),
@@ -300,21 +359,20 @@ def _low_utilisation(
     return found
 
 
-def _exposed(measured: Measurements, stages: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
-    """R05: stages that wait for communication that nothing hides."""
+def _exposed(judged: list[Judged], thresholds: Thresholds) -> list[Finding]:
+    """R05: stages, without stages steps, that wait for communication that nothing hides."""
     limit = thresholds.of("exposed-communication")
-    steps = job(measured)
     found = []
-    for row in stages.to_dict("records"):
+    for one in judged:
+        row = one.row
         if not row["comm_ns"] or row["exposed_comm_ratio"] < limit["exposed_ratio"]:
             continue
-        exposed = _per_step(measured, row, "exposed_comm_ns")
-        ratio = exposed / steps.step_ns if steps.step_ns else None
+        exposed, ratio = one.per_step("exposed_comm_ns")
         found.append(
             Finding(
                 "exposed-communication",
                 thresholds.severity(ratio),
-                f"{show(row['exposed_comm_ratio'], 'ratio')} of {row['canonical']} is communication that no compute hides",
+                f"{show(row['exposed_comm_ratio'], 'ratio')} of {one.name} is communication that no compute hides",
                 "overlap it: prefetch in FSDP, larger or earlier buckets, gradient reduction during backward",
                 (
                     Metric(
@@ -332,21 +390,13 @@ def _exposed(measured: Measurements, stages: pd.DataFrame, thresholds: Threshold
                         label="hidden share",
                     ),
                 ),
-                (Place(role=text_or_none(row["role"]), stage=str(row["canonical"])),),
+                (one.place,),
                 round(exposed),
                 ratio,
                 ("includes waiting for slower ranks: not told apart here",),
             )
         )
     return found
-
-
-def _per_step(measured: Measurements, row: dict[Any, Any], column: str) -> float:
-    """A stage's Σ per step and GPU: the mean over GPUs of what one step holds."""
-    rows = plain(measured["gpu_time"])
-    rows = rows[(rows["window"] == "stage") & same_text(rows["role"], row["role"])]
-    gpus = len(rows[["host", "pid", "device"]].drop_duplicates())
-    return float(row[column]) / max(gpus, 1) / max(job(measured).count, 1)
 
 
 def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -119,8 +119,11 @@ def pool(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a (run, kind, name) over processes and devices, exact but for the percentiles."""
     keys = ["run", "kind", "name"]
     mean, std = rows["mean_ns"].astype(float), rows["std_ns"].astype(float).fillna(0.0)
+    sums = rows.groupby(keys, dropna=False, sort=False)[["total_ns", "count"]].transform("sum")
+    # About the common mean, not about zero: nearly equal durations would lose all their digits.
+    apart = mean - sums["total_ns"] / sums["count"]
     work = rows.assign(
-        squares=(rows["count"] - 1) * std**2 + rows["count"] * mean**2,
+        squares=(rows["count"] - 1) * std**2 + rows["count"] * apart**2,
         groups=1,
     )
     pooled = work.groupby(keys, dropna=False, sort=False).agg(
@@ -130,8 +133,8 @@ def pool(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()  # fmt: skip
     count = pooled["count"]
     pooled["mean_ns"] = pooled["total_ns"] / count
-    variance = (pooled["squares"] - count * pooled["mean_ns"] ** 2) / (count - 1).where(count > 1)
+    variance = pooled["squares"] / (count - 1).where(count > 1)
     alone = pooled["groups"] == 1
-    pooled["std_ns"] = pooled["one_std"].where(alone, variance.clip(lower=0) ** 0.5)
+    pooled["std_ns"] = pooled["one_std"].where(alone, variance**0.5)
     pooled[["p50_ns", "p95_ns"]] = pooled[["p50_ns", "p95_ns"]].where(alone)
     return pooled.sort_values(["total_ns", "name"], ascending=[False, True], kind="stable")

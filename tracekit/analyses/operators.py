@@ -11,6 +11,7 @@ import pandas as pd
 
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import Nesting, innermost, nesting
+from tracekit.derived.soundness import sound_dur_ns
 from tracekit.intervals import union_totals
 from tracekit.pooling import plain, run_heading
 from tracekit.report import Heading, Metric, Section
@@ -88,7 +89,7 @@ def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     group = slot[owner[linked]]
     linked, group = linked[group >= 0], group[group >= 0]
     start = device["ts_ns"].to_numpy()[linked]
-    dur = device["dur_ns"].to_numpy()[linked]
+    dur = trace.derived(sound_dur_ns)[linked]
     number, keys = pd.factorize(device["device"], use_na_sentinel=False)
     pair = group * max(len(keys), 1) + number[linked]
     pairs, compact = np.unique(pair, return_inverse=True)

@@ -10,6 +10,7 @@ import pandas as pd
 
 from tracekit.derived.steps import Windows, windows, work_within
 from tracekit.pooling import (
+    in_run,
     job,
     label_headings,
     plain,
@@ -81,7 +82,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         TITLE,
         metrics=metrics,
         sheets=tuple(s for s in sheets if s.rows),
-        findings=tuple(_variance(steps.walls, thresholds)),
+        findings=tuple(_variance(measured, steps.walls, thresholds)),
     )
 
 
@@ -133,7 +134,7 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame, step_ns: float | 
     )
     shown = stages.merge(work, on=by, how="left")
     shown["share_ratio"] = shown["wall_ns"] / step_ns if step_ns else None
-    per = shown["ranks"] * shown["steps"]
+    per = shown["rank_steps"]
     for name in ("launch_count", "work_ns", "work_busy_ns"):
         shown[name] = whole_if_exact((shown[name] / per).astype("Float64"))
     shown["instances"] = whole_if_exact(shown["instances"].astype("Float64"))
@@ -178,7 +179,7 @@ def _range_sheet(measured: Measurements) -> Any:
     return sheet("ranges", "Annotated ranges as recorded", headings, pooled)
 
 
-def _variance(walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
+def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
     """R30: steps that differ so much that a mean hides something."""
     limit = thresholds.of("step-variance")
     found = []
@@ -187,6 +188,8 @@ def _variance(walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
         if len(wall) < limit["min_steps"]:
             continue
         median = float(np.median(wall))
+        if not median:
+            continue
         over, variation, first = (
             wall.max() / median,
             wall.std(ddof=1) / wall.mean(),
@@ -218,7 +221,7 @@ def _variance(walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
             Finding(
                 "step-variance",
                 thresholds.severity(excess / wall.mean()),
-                reasons[0],
+                reasons[0] + in_run(measured, run),
                 "profile after warm-up; compare the longest step with a median one (recompilation, garbage collection, longer sequences)",
                 (
                     Metric("max_over_median", over, "", "lower", label="longest over median"),
@@ -236,5 +239,4 @@ def _variance(walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
                 tuple(reasons[1:]),
             )
         )
-        del run
     return found

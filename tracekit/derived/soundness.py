@@ -16,6 +16,12 @@ def sound_device_ops(trace: Trace) -> pd.DataFrame:
     return ops[~wrong].reset_index(drop=True) if wrong.any() else ops
 
 
+def sound_dur_ns(trace: Trace) -> npt.NDArray[np.int64]:
+    """`dur_ns` of every device op, 0 for those that are longer than everything else together lasted."""
+    dur = trace.get("device_ops")["dur_ns"].to_numpy()
+    return np.where(trace.derived(overlong), 0, dur)
+
+
 def overlong(trace: Trace) -> npt.NDArray[np.bool_]:
     """Per device op, whether its duration exceeds the whole capture, as hosts and other starts bound it.
 

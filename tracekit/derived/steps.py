@@ -12,6 +12,7 @@ import pandas as pd
 
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import nesting
+from tracekit.derived.soundness import sound_dur_ns
 from tracekit.intervals import union, union_totals
 from tracekit.stages import is_collective, may_be_stage, profiler_step, scope_stage
 from tracekit.trace import Trace
@@ -199,19 +200,19 @@ def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
     launched = links.ts_ns[rows]
     low = np.searchsorted(launched, start, side="left")
     high = np.maximum(np.searchsorted(launched, end, side="left"), low)
-    dur = device["dur_ns"].to_numpy()[rows]
+    dur = trace.derived(sound_dur_ns)[rows]
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(dur)))
-    busy = _busy_by_window(device.iloc[rows], low, high)
+    busy = _busy_by_window(device.iloc[rows], dur, low, high)
     return {"launch_count": high - low, "work_ns": sums[high] - sums[low], "work_busy_ns": busy}
 
 
-def _busy_by_window(device: pd.DataFrame, low: Ints, high: Ints) -> Any:
+def _busy_by_window(device: pd.DataFrame, dur: Ints, low: Ints, high: Ints) -> Any:
     """For each window, the union per device of rows [low, high), summed over devices.
 
     Windows may nest, so rows count once for each; windows beyond `MAX_WINDOW_ROWS` in all are NA.
     """
     start = device["ts_ns"].to_numpy()
-    end = start + device["dur_ns"].to_numpy()
+    end = start + dur
     number, keys = pd.factorize(device["device"], use_na_sentinel=False)
     width = max(len(keys), 1)
     size = high - low

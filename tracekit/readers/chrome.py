@@ -86,7 +86,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     frames = {name: build(rows) for name, build in TABLE_BUILDERS.items() if want.table(name)}
     tables = {name: frame for name, frame in frames.items() if frame is not None}
     meta = {
-        **scan.meta,
+        **_writable(scan.meta),
         "absolute_time": base + int(scan.ts_ns.max(initial=0)) > 10**17,
         "element_count": len(scan.ts_ns) + sum(scan.skipped.values()),
         "skipped_count": dict(scan.skipped),
@@ -94,6 +94,20 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     }
     notes = [*_loss_notes(scan.losses, source.name), *notes]
     return [Trace(complete(source, _facts(scan, rows)), tables, tuple(notes), meta, scan.args)]
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _writable(value: Any) -> Any:
+    """A value of the metadata with U+FFFD for lone surrogates, which no table and no file can hold."""
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_writable(item) for item in value]
+    if isinstance(value, dict):
+        return {_writable(key): _writable(item) for key, item in value.items()}
+    return value
 
 
 def _base(meta: Mapping[str, Any]) -> tuple[int, bool]:
@@ -127,6 +141,7 @@ def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
     solid = (classes < CLASS_CODE["device_range"]) & placed
     note("no-time", "elements without a usable start time were left out", lost & (phase >= 0))
     note("bad-duration", "negative or impossible durations count as 0", bad_dur & solid)
+    note("no-duration", "elements without a usable duration count as 0", solid & ~scan.has_dur)
     note("phase", "elements of a phase that is not read were left out", phase == -1)
     classes[lost] = CLASS_CODE["ignored"]
     dur = np.where(scan.has_dur & ~bad_dur, scan.dur_ns, 0)

@@ -40,33 +40,46 @@ def read_members(text: bytes) -> tuple[dict[str, Any], list[Fault]]:
         position = position if separators is None else separators.end()
         if position == len(text) or text[position] == 0x7D:
             return members, faults
-        key = _KEY.match(text, position)
-        end = None if key is None else _value_end(text, key.end())
-        if key is None or end is None:
-            following = _NEXT_KEY.search(text, position + 1)
-            end = len(text) if following is None else following.start()
-            faults.append(Fault(position, end - position))
-            position = end
-            continue
         try:
-            name = values.decode(key[0][: key[0].rindex(b'"') + 1])
-            value = _value(text[key.end() : end])
-        except ValueError:
+            end, name, value = _member(text, position)
+            members[name] = value
+        except _Unreadable as unreadable:
+            end = unreadable.end
             faults.append(Fault(position, end - position))
-        else:
-            if name == EVENTS_KEY:  # a second event array, which nobody reads
-                faults.append(Fault(position, end - position))
-            else:
-                members[str(name)] = value
         position = end
 
 
-def _value_end(text: bytes, start: int) -> int | None:
-    """The end of the value, that of the text if it is cut, or None where there is no value."""
+class _Unreadable(Exception):  # noqa: N818 - always caught in this module
+    """A member that cannot be read, and where reading goes on after it."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__(end)
+        self.end = end
+
+
+def _member(text: bytes, position: int) -> tuple[int, str, Any]:
+    """The end, the name and the value of the member at a position."""
+    key = _KEY.match(text, position)
+    if key is None:
+        raise _Unreadable(_next_key(text, position))
     try:
-        return strict.value_end(text, start)
+        end = strict.value_end(text, key.end())
     except Stop as stop:
-        return len(text) if stop.reason == strict.INCOMPLETE else None
+        is_cut = stop.reason == strict.INCOMPLETE
+        raise _Unreadable(len(text) if is_cut else _next_key(text, position)) from None
+    name = str(values.decode(key[0][: key[0].rindex(b'"') + 1]))
+    if name == EVENTS_KEY:  # a second event array, which nobody reads
+        raise _Unreadable(end)
+    try:
+        return end, name, _value(text[key.end() : end])
+    except ValueError:
+        raise _Unreadable(end) from None
+
+
+def _next_key(text: bytes, position: int) -> int:
+    """Where the next member may start after a position."""
+    following = _NEXT_KEY.search(text, position + 1)
+    return len(text) if following is None else following.start()
 
 
 def _value(raw: bytes) -> Any:

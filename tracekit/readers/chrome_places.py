@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-SPACE = rb"[ \t\n\r]{0,64}+"
+LONGEST_SPACE = 64
+SPACE = rb"[ \t\n\r]{0,%d}+" % LONGEST_SPACE
 EVENT_KEYS = rb"ph|cat|name|pid|tid|ts|dur|id|args|s|bp"
 TOP_LEVEL_KEYS = (
     rb"schemaVersion|deviceProperties|distributedInfo|displayTimeUnit|baseTimeNanoseconds|traceName"
@@ -19,7 +20,7 @@ TOP_LEVEL_KEYS = (
     rb"|systemTraceEvents|powerTraceAsString|controllerTraceDataKey"
 )
 
-CONTEXT_BYTES = 65
+CONTEXT_BYTES = LONGEST_SPACE + 1
 """How far back `find_place` looks for the colon that makes an object a value."""
 
 PH_WITHIN_BYTES = 2**16

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tracekit.readers import chrome_strict as strict
-from tracekit.readers.chrome_places import SPACE, Place, final_array_end
+from tracekit.readers.chrome_places import LONGEST_SPACE, SPACE, Place, final_array_end
 from tracekit.readers.chrome_strict import BROKEN, INCOMPLETE, Stop
 from tracekit.readers.values import unescape
 
@@ -105,15 +105,15 @@ def at_text_end(data: memoryview, valid: int) -> Verdict:
 
 def _pass_over(data: memoryview, segment: _Segment, *, at_end: bool) -> Verdict | None:
     """The verdict on an element that starts with no brace, if that can be passed over."""
-    more = Verdict(Action.MORE) if segment.is_open else None
+    limit = len(segment.data)
     try:
-        end = strict.value_end(segment.data, 0)
+        end = strict.value_end(data[: limit + 1], 0)  # one byte more shows where a bare one ends
     except Stop as stop:
-        return more if stop.reason == INCOMPLETE else None
-    following = strict.skip_space(data, end)
+        return Verdict(Action.MORE) if stop.reason == INCOMPLETE and segment.is_open else None
+    following = strict.skip_space(data[: end + LONGEST_SPACE + 1], end)
     if following == len(data):
         return Verdict(Action.PASS, end) if at_end else Verdict(Action.MORE)
-    return Verdict(Action.PASS, end) if data[following] in b",]" else None
+    return Verdict(Action.PASS, end) if end <= limit and data[following] in b",]" else None
 
 
 # ---- rule 14: the two forms in which an event is tried again

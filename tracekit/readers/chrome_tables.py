@@ -339,7 +339,9 @@ def _value(column: Codes, row: int) -> object:
 
 
 def _int64(value: object) -> int | None:
-    """An int64, also when written as text; None for all else."""
+    """An int64, also when written as text or, exactly, as a float; None for all else."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
     if (
         isinstance(value, str)
         and len(value) <= 20

@@ -25,6 +25,8 @@ def metric_label(metric: Metric) -> str:
 
 def metric_value(metric: Metric) -> str:
     """The number with its unit."""
+    if metric.unit == "ratio":
+        return show(metric.value, "ratio")
     scale = _metric_scale(metric)
     return with_label(cell(metric.value, scale), scale)
 

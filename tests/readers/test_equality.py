@@ -1,0 +1,179 @@
+"""Both scanners give equal columns and losses, for any bytes and however the text is cut."""
+
+import gzip
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scan_comparison import differences, real_documents, scan_or_error
+
+from tracekit.readers import chrome_stream
+from tracekit.readers.chrome_pure import PureScanner
+from tracekit.readers.scan import BAD, END, MORE, Keep
+
+try:
+    from tracekit.readers.native import NativeScanner
+except ImportError:
+    NativeScanner = None
+
+REAL_DATA = os.environ.get("TRACEKIT_REAL_DATA")
+DATA = Path(__file__).parents[1] / "data"
+
+needs_native = pytest.mark.skipif(NativeScanner is None, reason="_scan is not built")
+needs_real_data = pytest.mark.skipif(not REAL_DATA, reason="TRACEKIT_REAL_DATA is not set")
+SCANNERS = [PureScanner, pytest.param(NativeScanner, marks=needs_native)]
+
+EVENT = (
+    b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 12, "tid": "t", "ts": 17.250,'
+    b' "dur": 3, "args": {"External id": %d, "Input Dims": [[1, 2], []], "w": %d.5, "s": "a\\n"}}'
+)
+DOCUMENT = (
+    b'{"schemaVersion": 1, "traceEvents": [\n'
+    + b",\n".join(EVENT % (i, i % 3) for i in range(40))
+    + b'\n], "traceName": "x"}'
+)
+PIECES = [
+    b'{"ph":"X"}', b'{"ph":"X","name":"a","ts":1.5,"args":{"k":1}}', b",", b" ", b"\n", b"]", b"[", b"{",
+    b"}", b'"', b"\\", b":", b"1", b"-0", b"1.0", b"1.50", b"null", b"N/A", b"NaN", b"true", b'"a"',
+    b'"ph":', b'"name":', b'"args":', b'"args":{', b'"k":', b'"pid":', b'"ts":', b'"cat":', b'"id":',
+    b"\xff", b"\x00", b'"\\u0061"', b'"\\ud800"', b'"C:\\a\\"', b"18446744073709551615", b"1e999",
+    b'],"traceName":1', b"]}", b'"a\\u0062":', b"[1,{}]", b'{"a":[', b'{"a":1,"a":2}', b'""',
+]  # fmt: skip
+
+
+@needs_native
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=40), block=st.integers(1, 60))
+def test_any_text_is_read_alike_in_blocks_of_any_size(tmp_path, monkeypatch, pieces, block):
+    path = tmp_path / "trace.json"
+    path.write_bytes(b'{"traceEvents":[' + b"".join(pieces))
+    pure = scan_or_error(path, Keep(), pure=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(chrome_stream, "BLOCK_BYTES", block)
+        native = scan_or_error(path, Keep(), pure=False)
+    assert differences(pure, native) == []
+
+
+@needs_native
+@pytest.mark.parametrize("seed", range(60))
+def test_damaged_text_is_read_alike(tmp_path, seed):
+    rng = random.Random(seed)
+    data = bytearray(DOCUMENT)
+    for _ in range(rng.choice((1, 2, 8))):
+        start = rng.randrange(len(data))
+        data[start : start + rng.choice((0, 0, 1, 30))] = rng.choice(PIECES)
+    path = tmp_path / "trace.json"
+    path.write_bytes(gzip.compress(bytes(data)) if seed % 5 == 0 else bytes(data))
+    keep = Keep(skip_args=("w",), skip_cats=("a",)) if seed % 3 == 0 else Keep()
+    pure, native = (scan_or_error(path, keep, pure=pure) for pure in (True, False))
+    assert differences(pure, native) == []
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=30), block=st.integers(1, 40))
+def test_the_size_of_blocks_changes_nothing(tmp_path, monkeypatch, pieces, block):
+    path = tmp_path / "trace.json"
+    path.write_bytes(b"[" + b"".join(pieces) + b"," + EVENT % (1, 2) + b"]")
+    whole = scan_or_error(path, Keep(), pure=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(chrome_stream, "BLOCK_BYTES", block)
+        assert differences(whole, scan_or_error(path, Keep(), pure=True)) == []
+
+
+@pytest.mark.parametrize("scanner_class", SCANNERS)
+def test_an_element_that_the_data_cuts_is_left_for_the_next_call(scanner_class):
+    text = b' , {"a": [1, "]"], "args": {"b": "\\"", "c": 1}} ,'
+    start, end = text.index(b"{"), text.rindex(b"}") + 1
+    for cut in range(len(text) + 1):
+        consumed, state = scanner_class(Keep()).feed(text[:cut])
+        assert state == MORE
+        if start < cut < end:
+            assert consumed == start
+
+
+@pytest.mark.parametrize("scanner_class", SCANNERS)
+@pytest.mark.parametrize(
+    ("text", "consumed", "state"),
+    [
+        (b"", 0, MORE),
+        (b" {} ]x", 5, END),
+        (b"{},1", 3, BAD),
+        (b"{},}", 3, BAD),
+        (b'{},{"a\\u0062": 1}', 3, BAD),
+        (b'{},{"a": 1 2}', 3, BAD),
+        (b'{},{"a": }', 3, BAD),
+        (b"{},{,}", 3, BAD),
+        (b'{},{"a": 1', 3, MORE),
+        (b'{},{"a": "x"', 3, MORE),
+        (b'{},{"a" ', 3, MORE),
+        (b'{},{"a": 1,}]', 13, END),
+        (b'{},{"a": 1,,}', 3, BAD),
+    ],
+)
+def test_where_and_why_a_scanner_stops(scanner_class, text, consumed, state):
+    assert scanner_class(Keep()).feed(text) == (consumed, state)
+    assert scanner_class(Keep()).feed(memoryview(bytearray(text))) == (consumed, state)
+
+
+@pytest.mark.parametrize("scanner_class", SCANNERS)
+def test_the_longest_element_that_is_read(scanner_class):
+    text = b'{"a": "' + b"x" * 90 + b'"}'
+    assert scanner_class(Keep(), len(text)).feed(text) == (len(text), MORE)
+    assert scanner_class(Keep(), len(text) - 1).feed(text) == (0, BAD)
+    assert scanner_class(Keep(), 50).feed(text[:49]) == (0, MORE)
+    assert scanner_class(Keep(), 50).feed(text[:50]) == (0, BAD)
+
+
+@pytest.mark.parametrize("split", [1, 7, 64, 1000])
+def test_json_windows_and_the_strict_layer_give_the_same_columns(tmp_path, split):
+    # Fed in small pieces the scanner sees one event at a time and never uses the json module.
+    path = tmp_path / "trace.json"
+    path.write_bytes(DOCUMENT)
+    whole = chrome_stream.scan(path, pure=True)
+    scanner = PureScanner(Keep())
+    events = DOCUMENT[DOCUMENT.index(b"[\n") + 1 :]
+    rest = b""
+    for start in range(0, len(events), split):
+        rest += events[start : start + split]
+        consumed, state = scanner.feed(rest)
+        rest = rest[consumed:]
+        if state == END:
+            break
+    columns = scanner.finish()
+    piecewise = type(whole)(
+        **columns, meta=whole.meta, losses=whole.losses, size_bytes=whole.size_bytes
+    )
+    assert differences(whole, piecewise) == []
+
+
+def traces(root: Path) -> list[Path]:
+    return sorted(root.glob("**/*.json.gz"))
+
+
+@needs_native
+def test_the_traces_beside_the_tests_are_read_alike():
+    for path in traces(DATA):
+        pure, native = (scan_or_error(path, Keep(), pure=pure) for pure in (True, False))
+        assert differences(pure, native) == [], path
+        assert pure.losses == ()
+
+
+@needs_native
+@needs_real_data
+def test_all_real_traces_are_read_alike_and_without_loss():
+    for path in traces(Path(REAL_DATA) / "chrome"):
+        pure, native = (scan_or_error(path, Keep(), pure=pure) for pure in (True, False))
+        assert differences(pure, native) == [], path
+        assert pure.losses == (), path
+
+
+@needs_real_data
+def test_documents_cut_from_real_traces_lose_nothing(tmp_path):
+    path = tmp_path / "trace.json"
+    for trace in traces(Path(REAL_DATA) / "chrome")[:10]:
+        for document in list(real_documents(gzip.decompress(trace.read_bytes()), 20000))[:5]:
+            path.write_bytes(document)
+            assert chrome_stream.scan(path, pure=True).losses == ()
