@@ -82,8 +82,11 @@ def launched(name, at, start, dur, correlation, tid=MAIN, **args):
     return [launch(at, correlation, tid=tid), kernel(name, start, dur, correlation, **args)]
 
 
-def text(rows, rank=None, world_size=None, **meta):
-    document = {"schemaVersion": 1, **meta, "baseTimeNanoseconds": BASE_NS}
+def text(rows, rank=None, world_size=None, base_ns=BASE_NS, **meta):
+    """A document; `base_ns` None leaves its clock without an epoch."""
+    document = {"schemaVersion": 1, **meta}
+    if base_ns is not None:
+        document["baseTimeNanoseconds"] = base_ns
     if rank is not None:
         document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world_size}
     return json.dumps(document | {"traceEvents": rows}).encode()

@@ -24,7 +24,7 @@ sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 
 from scan_comparison import differences, real_documents, scan_or_error  # noqa: E402
 
-from tracekit.readers import chrome_stream  # noqa: E402
+from tracekit.readers import chrome_events, chrome_stream  # noqa: E402
 from tracekit.readers.scan import MAX_EVENT_BYTES, Keep, Scan  # noqa: E402
 
 TOKENS = [
@@ -122,8 +122,10 @@ def check(path: Path, rng: random.Random, counts: Counter[str]) -> list[str]:
         chrome_stream.BLOCK_BYTES = 2**20
         pure = scan_or_error(path, keep, pure=True)
         chrome_stream.BLOCK_BYTES = rng.choice((2**20, 2**20, 37, 500, 2**12))
+        chrome_events.BRIDGE_BYTES = rng.choice((2**14, 7, 60, 800))
         native = scan_or_error(path, keep, pure=False)
     finally:
+        chrome_events.BRIDGE_BYTES = 2**14
         chrome_stream.MAX_EVENT_BYTES = MAX_EVENT_BYTES
         chrome_stream.BLOCK_BYTES = 2**20
     if isinstance(pure, Scan):

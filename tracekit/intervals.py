@@ -53,18 +53,23 @@ def union(start: Ints, end: Ints) -> Intervals:
 
 def union_all(sets: Sequence[Intervals]) -> Intervals:
     """The points covered by any of the sets."""
-    if not sets:
-        return EMPTY
+    sets = [s for s in sets if len(s.start)]
+    if len(sets) < 2:
+        return sets[0] if sets else EMPTY
     return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """The points covered by both."""
+    if not len(a.start) or not len(b.start):
+        return EMPTY
     return _where(a, b, np.array([False, False, False, True]))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """The points covered by `a` and not by `b`."""
+    if not len(a.start) or not len(b.start):
+        return a
     return _where(a, b, np.array([False, True, False, False]))
 
 
@@ -76,8 +81,6 @@ def gaps(a: Intervals, start: int, end: int) -> Intervals:
 def _where(a: Intervals, b: Intervals, keep: npt.NDArray[np.bool_]) -> Intervals:
     """The points whose state (in a) + 2·(in b) is kept; at one point ends are counted with starts."""
     times = np.concatenate((a.start, a.end, b.start, b.end))
-    if len(times) == 0:
-        return EMPTY
     step = np.repeat(
         np.array([1, -1, 2, -2], np.int8), [len(a.start), len(a.end), len(b.start), len(b.end)]
     )

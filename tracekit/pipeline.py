@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit import overview, saved
+from tracekit import merging, overview, saved
 from tracekit.analyses import ANALYSES, Analysis, Frames
 from tracekit.derived.cut import cut
 from tracekit.discover import Discovery, Sniffed, parse_numbers
@@ -109,62 +109,37 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
     Raises `TracekitError` when nothing was found, or when no source could be read.
     """
     several = [paths] if isinstance(paths, str | Path) else list(paths)
-    kept = [path for path in several if _is_saved(path)]
-    profiles = [path for path in several if path not in kept]
-    parts = [saved.load(path) for path in kept]
+    profiles: list[str | Path] = []
+    labels: list[str | None] = []
+    parts: list[Measurements] = []
+    for given in several:
+        label, path = _saved(given)
+        if path is None:
+            profiles.append(given)
+            continue
+        part = saved.load(path)
+        parts.append(part if label is None else merging.labelled(part, label))
+        labels.append(label or path.stem)
     if profiles or not parts:
         parts.append(measure(discover(profiles, options), options))
-    measured = merge(parts)
+    measured = merging.merge(parts, labels)
     return Result(judge(measured), measured)
 
 
+def _saved(given: str | Path) -> tuple[str | None, Path | None]:
+    """(label, path) of an argument that is a file of saved measurements, by its content."""
+    if _is_saved(given):
+        return None, Path(given)
+    label, equals, path = given.partition("=") if isinstance(given, str) else ("", "", "")
+    return (label, Path(path)) if label and equals and _is_saved(path) else (None, None)
+
+
 def _is_saved(path: str | Path) -> bool:
-    """Whether a path is a file of saved measurements, by its content."""
     try:
         with Path(path).open("rb") as file:
             return saved.is_saved(file.read(saved.HEAD_BYTES))
     except (OSError, ValueError):
         return False
-
-
-def merge(parts: Sequence[Measurements]) -> Measurements:
-    """The measurements of several sets of sources as one, as if all had been measured together."""
-    if len(parts) == 1:
-        return parts[0]
-    tables = {}
-    for table in MEASURED:
-        frames = [part[table.name] for part in parts if part.has(table.name)]
-        if frames:
-            tables[table.name] = concat(table, frames)
-    versions = [_mapping(part.facts.get("versions")) for part in parts]
-    ignored = [line for part in parts for line in _lines(part.facts.get("ignored"))]
-    return Measurements(
-        tables,
-        tuple(source for part in parts for source in part.sources),
-        tuple(failure for part in parts for failure in part.failures),
-        tuple(note for part in parts for note in part.notes),
-        {
-            "title": ", ".join(str(part.facts.get("title", "")) for part in parts),
-            "versions": _agreed(versions),
-            "ignored": ignored,
-            "simulated": any(bool(part.facts.get("simulated")) for part in parts),
-            "stages": sorted({name for part in parts for name in _lines(part.facts.get("stages"))}),
-        },
-    )
-
-
-def _mapping(value: object) -> Mapping[str, str]:
-    return value if isinstance(value, dict) else {}
-
-
-def _lines(value: object) -> list[str]:
-    return [str(line) for line in value] if isinstance(value, list) else []
-
-
-def _agreed(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The versions that no source contradicts."""
-    known = {name: value for found in versions for name, value in found.items()}
-    return {n: v for n, v in known.items() if all(found.get(n, v) == v for found in versions)}
 
 
 def discover(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> Discovery:
@@ -290,6 +265,15 @@ def reduce(
         raise TracekitError(
             f"no source could be read: {first.source}: {first.problem}{more}", first.hint
         )
+    left_out = sum(outcome.failure is None and not outcome.value for outcome in outcomes)
+    notes = list(found.notes)
+    if left_out:
+        message = f"{left_out} of {len(outcomes)} sources hold nothing of what was asked for"
+        if not measured:
+            raise TracekitError(
+                message, "leave out --ranks, --steps and --stages to see what there is"
+            )
+        notes.append(Note("info", "left-out", message, count=left_out))
     tables = {}
     for table in MEASURED:
         frames = [f for frames in _folded(measured) if (f := frames.get(table.name)) is not None]
@@ -299,10 +283,10 @@ def reduce(
         tables,
         tuple(part.source for part in measured),
         failures,
-        tuple(note for part in measured for note in part.notes) + tuple(found.notes),
+        (*(note for part in measured for note in part.notes), *notes),
         {
             "title": found.title,
-            "versions": _agreed([part.versions for part in measured]),
+            "versions": merging.agreed([part.versions for part in measured]),
             "ignored": list(_ignored(found)),
             "simulated": any(part.simulated for part in measured),
             "stages": list(options.stages),

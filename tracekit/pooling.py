@@ -14,7 +14,7 @@ import pandas as pd
 
 from tracekit.intervals import covered, union
 from tracekit.report import Heading
-from tracekit.stages import ORDER, canonical, may_be_stage, scope_stage
+from tracekit.stages import canonical, may_be_stage, scope_stage
 from tracekit.trace import Measurements
 
 UNIT = ("run", "step", "part")
@@ -37,7 +37,9 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
 def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
     """Sums of `columns` per distinct `by`, missing keys being a key like any other; in order of keys."""
     grouped = frame.groupby(list(by), dropna=False, observed=True, sort=False)[list(columns)]
-    return grouped.sum(min_count=1).reset_index()
+    sums = grouped.sum(min_count=1).reset_index()
+    # Keys that are all missing come back as floats, which merge with no text.
+    return sums.astype({n: object for n in by if frame[n].dtype == object})
 
 
 def units(frame: pd.DataFrame) -> pd.DataFrame:
@@ -113,6 +115,10 @@ def stage_rows(measured: Measurements) -> pd.DataFrame:
 
     Numbered pieces (mini-batches) that stand alone in a source of one stage are that stage.
     """
+    return measured.derived(_stage_rows)
+
+
+def _stage_rows(measured: Measurements) -> pd.DataFrame:
     stages = units(measured["stages"])
     top = stages[stages["parent"].isna()].copy()
     pairs = top[["stage", "role", "scope"]].drop_duplicates()
@@ -132,12 +138,6 @@ def _stage_name(stage: str | None, role: str | None, scope: str | None) -> str |
     return scope_stage(scope, role)
 
 
-def stage_order(names: pd.Series) -> pd.Series:
-    """A sort key: known stages in the order of a step, then the others."""
-    place = {name: index for index, name in enumerate(ORDER)}
-    return names.map(lambda name: place.get(name, len(place)))
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """What every judgement needs: the walls of the units, and their mean."""
@@ -153,6 +153,10 @@ class Job:
 
 def job(measured: Measurements) -> Job:
     """The steps of all runs; `step_ns` is None when no step was recorded."""
+    return measured.derived(_all_runs)
+
+
+def _all_runs(measured: Measurements) -> Job:
     return _job(step_walls(measured))
 
 
@@ -168,6 +172,10 @@ def stage_walls(measured: Measurements) -> pd.DataFrame:
     and longest step), ranks, steps, rank_steps (Σ ranks over steps), instances (ranges per step on one rank,
     mean).
     """
+    return measured.derived(_stage_walls).copy()
+
+
+def _stage_walls(measured: Measurements) -> pd.DataFrame:
     rows = stage_rows(measured)
     per_rank = (
         rows.groupby([*UNIT, "role", "canonical", "rank", "host", "pid"], dropna=False, sort=False)

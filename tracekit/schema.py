@@ -58,9 +58,9 @@ class Table:
             raise SchemaError(problem)
         try:
             cast = {n: _cast(c, data.get(n), length) for n, c in self.columns.items()}
+            return pd.DataFrame(cast, copy=False)
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"{self.name}: {error}") from error
-        return pd.DataFrame(cast, copy=False)
 
     def check(self, frame: pd.DataFrame) -> None:
         """Raise `SchemaError` unless `frame` has exactly these columns, in this order, of these types."""
@@ -77,9 +77,16 @@ def _cast(column: Column, given: Any, length: int) -> Any:
         return _categorical(column, given, length)
     if given is None:
         return pd.array([pd.NA] * length if column.nullable else [], dtype=column.dtype)
-    if isinstance(given, np.ndarray) and given.dtype == column.dtype:
+    if (
+        isinstance(given, np.ndarray | pd.api.extensions.ExtensionArray)
+        and given.dtype == column.dtype
+    ):
         return given
-    return pd.array(given, dtype=column.dtype)
+    cast: Any = pd.array(given, dtype=column.dtype)
+    # numpy casts to these without a word whatever is lost.
+    if not column.nullable and not (np.asarray(cast) == np.asarray(given)).all():
+        raise ValueError(f"values that are no {column.dtype}")
+    return cast
 
 
 def _categorical(column: Column, given: Any, length: int) -> Any:
@@ -90,11 +97,15 @@ def _categorical(column: Column, given: Any, length: int) -> Any:
     values = given.array if isinstance(given, pd.Series) else given
     if not column.values:
         return values if isinstance(values, pd.Categorical) else _open_categorical(values)
-    closed = pd.Categorical(values, categories=_text(column.values))
-    if (closed.codes == -1).any():
-        odd = sorted({str(v) for v, code in zip(values, closed.codes, strict=True) if code == -1})
+    found = values if isinstance(values, pd.Categorical) else pd.Categorical(values)
+    if found.categories.tolist() == list(column.values) and not (found.codes < 0).any():
+        return found
+    place = {value: code for code, value in enumerate(column.values)}
+    codes = np.array([*(place.get(c, -1) for c in found.categories), -1], np.int8)[found.codes]
+    if (codes == -1).any():
+        odd = sorted({str(v) for v, code in zip(found, codes, strict=True) if code == -1})
         raise ValueError(f"{odd[:5]} not in {column.values}")
-    return closed
+    return pd.Categorical.from_codes(codes, categories=_text(column.values))
 
 
 def _open_categorical(values: Any) -> Any:

@@ -95,7 +95,3 @@ def scope_stage(scope: str | None, role: str | None = None) -> str | None:
     if scope is None or scope in WHOLE_STEP_SCOPES:
         return None
     return canonical(scope, role)
-
-
-ORDER = tuple(STAGES)
-"""Stages in the order in which a step runs them."""

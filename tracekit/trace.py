@@ -105,7 +105,7 @@ class Trace:
     notes: tuple[Note, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sparse: Mapping[str, SparseColumn] = field(default_factory=dict[str, SparseColumn], repr=False)
-    _derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check every table against its schema and freeze the mapping."""
@@ -214,6 +214,7 @@ class Measurements:
     failures: tuple[Failure, ...] = ()
     notes: tuple[Note, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check every table against its schema and freeze the mapping."""
@@ -228,3 +229,10 @@ class Measurements:
     def __getitem__(self, name: str) -> pd.DataFrame:
         """The frame of one table, the empty table when no source filled it."""
         return self.tables[name] if name in self.tables else TABLES[name].frame()
+
+    def derived(self, function: Callable[[Measurements], T]) -> T:
+        """`function(self)`, computed once: what several judgements share; not to be changed in place."""
+        if function not in self._derived:
+            self._derived[function] = function(self)
+        value: T = self._derived[function]
+        return value

@@ -3,9 +3,9 @@
     python tests/benchmarks/make_traces.py [--sizes 15,20,200,1000] [--ranks 8] [--force]
 
 A is a V100 training trace without stacks (Kineto's own layout), B an MI300X inference trace with
-stacks and shapes (one line, `json.dump` layout). Each lands in `bench-data/` as `.json` and `.json.gz`,
-with the layout of its source. Only the digits of times and ids change: a time keeps its fraction as
-text and moves by whole microseconds, so no float ever touches it.
+stacks and shapes (one line, `json.dump` layout). Each lands in `bench-data/` as `.json` and
+`.json.gz`, with the layout of its source. Only the digits of times and ids change: a time keeps its
+fraction as text and moves by whole microseconds, so no float ever touches it.
 
 A smaller or a last, incomplete repetition is the first part of the recording: all events up to a
 moment, in file order. Records that a trace has once (process names, the profiler's own span) stay
@@ -95,7 +95,7 @@ class Recording:
 
 
 def real_data() -> Path:
-    """The folder of real profiles: `TRACEKIT_REAL_DATA`, or `../shared/data` beside the repository."""
+    """The folder of real profiles: `TRACEKIT_REAL_DATA`, or `shared/data` beside the repository."""
     return Path(os.environ.get("TRACEKIT_REAL_DATA") or REPOSITORY.parent / "shared" / "data")
 
 

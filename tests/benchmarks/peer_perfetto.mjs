@@ -2,10 +2,10 @@
 //
 //     node peer_perfetto.mjs ENGINE_FOLDER TRACE.json.gz
 //
-// ENGINE_FOLDER holds `engine_bundle.js` and `trace_processor.wasm` of a Perfetto UI build. The bundle
-// is a web worker: it gets the few names of a browser that it asks for, and is then spoken to through
-// its message port in the trace processor's RPC protocol (protobuf, written out by hand below;
-// field numbers: Perfetto's protos/perfetto/trace_processor/trace_processor.proto).
+// ENGINE_FOLDER holds `engine_bundle.js` and `trace_processor.wasm` of a Perfetto UI build. The
+// bundle is a web worker: it gets the few names of a browser that it asks for, and is then spoken
+// to through its message port in the trace processor's RPC protocol (protobuf, written out by hand
+// below; field numbers: Perfetto's protos/perfetto/trace_processor/trace_processor.proto).
 
 import fs from "node:fs";
 import path from "node:path";
@@ -47,7 +47,8 @@ function varint(number) {
 }
 
 const number = (field, value) => Buffer.concat([varint(field << 3), varint(value)]);
-const bytes = (field, value) => Buffer.concat([varint((field << 3) | 2), varint(value.length), value]);
+const bytes = (field, value) =>
+  Buffer.concat([varint((field << 3) | 2), varint(value.length), value]);
 
 /** [value, next position] of the varint at `position`. */
 function readVarint(buffer, position) {
@@ -93,7 +94,7 @@ const NULL_CELL = 1n, VARINT_CELL = 2n, FLOAT_CELL = 3n, STRING_CELL = 4n;
 /** A function request(method, body) → the replies' payloads, once the engine in `folder` runs. */
 async function startEngine(folder) {
   // Nothing tells when the module is ready, and a bridge that is asked too early stays broken. The
-  // first pause also lets V8 finish its optimising compile, which would else share the timed seconds.
+  // first pause also lets V8 finish its optimising compile, which would else be timed too.
   for (const pause of [2000, 8000]) {
     const request = bridge(folder);
     await new Promise((resolve) => setTimeout(resolve, pause));
@@ -110,7 +111,8 @@ function bridge(folder) {
   class FileRequest { // the bundle fetches its .wasm like a page does
     open(_method, url) { this.url = url; }
     send() {
-      this.response = new Uint8Array(fs.readFileSync(path.join(folder, path.basename(this.url)))).buffer;
+      const file = fs.readFileSync(path.join(folder, path.basename(this.url)));
+      this.response = new Uint8Array(file).buffer; // a copy: the file may share a pooled buffer
       this.status = 200;
       this.onload?.();
     }
@@ -134,7 +136,7 @@ function bridge(folder) {
   return (method, body = Buffer.alloc(0)) => {
     replies.length = 0;
     const message = Buffer.concat([number(1, ++sequence), number(2, method), body]);
-    port.onmessage({ data: new Uint8Array(bytes(1, message)) }); // works through it before it returns
+    port.onmessage({ data: new Uint8Array(bytes(1, message)) }); // returns when all is answered
     return replies.flatMap((reply) => [...fields(reply)].map(([, rpc]) => new Map(fields(rpc))));
   };
 }
@@ -169,13 +171,16 @@ function batchRows(batch, width) {
     [STRING_CELL]: () => texts.next().value,
   };
   const cells = [...varints(parts.get(1) ?? empty)].map((kind) => read[kind]());
-  return Array.from({ length: cells.length / width }, (_, row) => cells.slice(row * width, (row + 1) * width));
+  const rows = [];
+  for (let at = 0; at < cells.length; at += width) rows.push(cells.slice(at, at + width));
+  return rows;
 }
 
 // ---- one measurement --------------------------------------------------------------------------
 
 function memoryMb(field) {
-  const line = fs.readFileSync("/proc/self/status", "ascii").split("\n").find((text) => text.startsWith(field + ":"));
+  const lines = fs.readFileSync("/proc/self/status", "ascii").split("\n");
+  const line = lines.find((text) => text.startsWith(field + ":"));
   return (parseInt(line.split(/\s+/)[1], 10) * 1024) / 1e6;
 }
 

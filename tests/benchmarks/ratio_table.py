@@ -1,4 +1,4 @@
-"""The table of ratios: what is claimed of the runs, how far each claim holds, and what to know of them."""
+"""The table of ratios: what is claimed of the runs, how far it holds, and what to know of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXACT_READERS = {
     "orjson",
     "simdjson",
 }
-"""Must find the same kernels. HTA leaves out the last step and rounds, Perfetto drops overlapping slices."""
+"""Must find the same kernels. HTA leaves out the last step, Perfetto drops overlapping slices."""
 
 
 QUESTIONS = "load, GPU breakdown, kernel summary"
@@ -41,7 +41,7 @@ CALM = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. `limit` None: reported, not required; `at_least` False: an upper limit.
+    """One line of the table. `limit` None: only reported; `at_least` False: an upper limit.
 
     `ratio` is of wall times. If the runs behind it were disturbed, the ratio of CPU times counts as
     well, and the worse of the two is judged: a long run finds no quiet moment on a busy machine, a
@@ -112,7 +112,7 @@ def compared(
     at_least: bool = True,
     process: bool = False,
 ) -> Row:
-    """The row of two candidates' fastest runs: peer / tracekit, or tracekit / peer if not `at_least`."""
+    """The row of two candidates' fastest runs: peer / tracekit, or inverse if not `at_least`."""
     seconds, cpu = ("process_seconds", "process_cpu") if process else ("seconds", "cpu")
     wall_times = [bench.best(candidate, trace, seconds) for candidate in pair]
     cpu_times = [bench.best(candidate, trace, cpu) for candidate in pair]
@@ -154,7 +154,7 @@ def size_mb_of(trace: str) -> float:
 
 
 def memory(bench: Bench, claim: str, trace: str, candidate: str, limit: float) -> Row:
-    """Peak memory as a multiple of the JSON's size, `limit` at most; the largest of all runs counts."""
+    """Peak memory as a multiple of the JSON's size, `limit` at most; the largest run counts."""
     figure = "peak_mb_net_of_imports"
     mine = max(bench.values(candidate, trace, figure), default=None)
     size_mb = size_mb_of(trace)
@@ -319,10 +319,11 @@ def notes_of(bench: Bench, rounds: int) -> list[str]:
     told = "; ".join(f"{name} {version}" for name, version in sorted(versions(bench).items()))
     notes = [
         f"Machine: {machine()}.",
-        f"{rounds} rounds, candidates in turn; the fastest of n runs (tracekit / peer) counts, of memory the largest.",
-        "HTA and orjson run once at 1 GB, HTA's two slower backends once at 200 MB, HTA on many files once.",
-        "1 MB = 1e6 bytes; memory is net of imports. A margin is how far beyond the requirement a figure is.",
-        "Where a fastest run still waited for other work (wall > 1.2 CPU), the worse of both ratios is judged.",
+        f"{rounds} rounds, candidates in turn; the fastest of n runs (tracekit / peer) counts.",
+        "HTA and orjson run once at 1 GB, two more backends of HTA once at 200 MB.",
+        "A margin is how far beyond the requirement a figure is. 1 MB = 1e6 bytes.",
+        "Memory is net of imports; the largest of n runs counts.",
+        "Where even a fastest run waited for other work (wall > 1.2 CPU), the worse ratio counts.",
         f"Versions: {told}.",
     ]
     wrong = disagreements(bench)

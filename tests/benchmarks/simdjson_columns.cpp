@@ -146,7 +146,8 @@ Columns read_columns(const char* path) {
   simdjson::ondemand::parser parser;
   simdjson::ondemand::document document = parser.iterate(json);
   Columns columns;
-  for (auto element : document["traceEvents"].get_array()) read_event(element.get_object(), columns);
+  for (auto element : document["traceEvents"].get_array())
+    read_event(element.get_object(), columns);
   return columns;
 }
 

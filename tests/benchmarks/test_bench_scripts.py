@@ -1,4 +1,4 @@
-"""The benchmark's own claims: its traces are what they say, and its runners agree on them. No timings."""
+"""The benchmark's traces are what they say, and its runners agree on them. No timings."""
 
 import gzip
 import importlib

@@ -1,4 +1,4 @@
-"""The two questions that every peer answers, asked of tracekit: where GPU time went, and for which kernels.
+"""What every peer is asked, asked of tracekit: where GPU time went, and for which kernels.
 
 A module of its own because tracekit's workers import what they run by its name.
 """

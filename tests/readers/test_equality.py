@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scan_comparison import differences, real_documents, scan_or_error
 
-from tracekit.readers import chrome_stream
+from tracekit.readers import chrome_events, chrome_stream
 from tracekit.readers.chrome_pure import PureScanner
 from tracekit.readers.scan import BAD, END, MORE, Keep
 
@@ -73,13 +73,18 @@ def test_damaged_text_is_read_alike(tmp_path, seed):
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(pieces=st.lists(st.sampled_from(PIECES), max_size=30), block=st.integers(1, 40))
-def test_the_size_of_blocks_changes_nothing(tmp_path, monkeypatch, pieces, block):
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), max_size=30),
+    block=st.integers(1, 80),
+    bridge=st.integers(1, 20),
+)
+def test_the_size_of_blocks_changes_nothing(tmp_path, monkeypatch, pieces, block, bridge):
     path = tmp_path / "trace.json"
     path.write_bytes(b"[" + b"".join(pieces) + b"," + EVENT % (1, 2) + b"]")
     whole = scan_or_error(path, Keep(), pure=True)
     with monkeypatch.context() as patch:
         patch.setattr(chrome_stream, "BLOCK_BYTES", block)
+        patch.setattr(chrome_events, "BRIDGE_BYTES", bridge)
         assert differences(whole, scan_or_error(path, Keep(), pure=True)) == []
 
 

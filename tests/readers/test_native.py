@@ -202,6 +202,22 @@ def test_a_cut_or_bad_event_leaves_nothing_behind():
     assert columns["has_ts"].tolist() == [False, False]
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        b'{"a":1, "b" : "x","args":{ "c":[2], "d":3 } }',
+        b'{\n  "a": 1,\n  "args": {\n    "c": 2,}\n}',
+    ],
+)
+@pytest.mark.parametrize("byte", [b"", b" ", b",", b"\x00", b'"', b"1"])
+def test_events_that_look_alike_excuse_no_damage(layout, byte):
+    before = layout * 4 + b" "
+    for at in range(1, len(layout)):
+        damaged = layout[:at] + byte + layout[at + 1 :]
+        consumed, state = fed(damaged)
+        assert fed(before + damaged) == (len(before) + consumed, state)
+
+
 def test_an_event_as_long_as_the_limit_is_read_and_a_longer_one_is_bad():
     event = b'{"name":"0123456789"}'
     assert fed(event, len(event)) == (len(event), MORE)
@@ -678,65 +694,6 @@ def test_scanners_in_threads_do_not_disturb_each_other():
     assert len(results) == 8
 
 
-def int64(values: list[int]) -> np.ndarray:
-    return np.array(values, np.int64)
-
-
-@settings(deadline=None, max_examples=200)
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 8)), max_size=30))
-def test_the_parent_is_the_last_interval_started_that_still_runs(intervals):
-    thread, start, duration = (int64([one[i] for one in intervals]) for i in range(3))
-    end = start + duration
-    order = np.lexsort((-duration, start, thread)).astype(np.int64)
-    parent = np.full(len(intervals), -7, np.int64)
-    _scan.nest(order, thread, start, end, parent)
-    for place, row in enumerate(order):
-        running = [
-            other
-            for other in order[:place]
-            if thread[other] == thread[row] and end[other] > start[row]
-        ]
-        assert parent[row] == (running[-1] if running else -1)
-
-
-def test_rows_outside_the_order_keep_their_parent():
-    parent = int64([-7, -7, -7])
-    _scan.nest(int64([2, 0]), int64([0, 0, 0]), int64([1, 1, 0]), int64([2, 2, 9]), parent)
-    assert parent.tolist() == [2, -7, -1]
-
-
-@pytest.mark.parametrize("row", [-1, 2, 2**40, -(2**63)])
-def test_an_order_that_names_no_row_is_refused(row):
-    with pytest.raises(ValueError, match="row"):
-        _scan.nest(int64([0, row]), *[int64([0, 0]) for _ in range(4)])
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        np.zeros(3, np.int64),
-        np.zeros(2, np.int32),
-        np.zeros(2),
-        np.zeros((2, 1), np.int64),
-        np.zeros(4, np.int64)[::2],
-        np.zeros(2, ">i8"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_refused(odd):
-    for place in range(1, 5):
-        arrays = [np.zeros(2, np.int64) for _ in range(5)]
-        arrays[place] = odd
-        with pytest.raises((ValueError, BufferError)):
-            _scan.nest(*arrays)
-
-
-def test_parents_must_be_writable():
-    frozen = int64([0])
-    frozen.flags.writeable = False
-    with pytest.raises((ValueError, BufferError)):
-        _scan.nest(int64([0]), int64([0]), int64([0]), int64([0]), frozen)
-
-
 def test_codes_are_renumbered_by_the_first_use_of_their_groups():
     codes = np.array([3, -1, 0, 2, 3, 1], np.int32)
     order = _scan.renumber(codes, np.array([0, -1, 0, 3], np.int32))
@@ -750,6 +707,18 @@ def test_codes_are_renumbered_by_the_first_use_of_their_groups():
 def test_codes_or_groups_out_of_range_are_refused(codes, groups):
     with pytest.raises(ValueError, match="range"):
         _scan.renumber(np.array(codes, np.int32), np.array(groups, np.int32))
+
+
+def test_pairs_of_kind_and_value_are_numbered_by_first_use():
+    kinds = np.array([1, 2, 1, 1], np.uint8)
+    numbers = np.array([7, 7, 7, -1], np.int64)
+    codes, pairs = _scan.distinct(kinds, numbers)
+    assert np.frombuffer(codes, np.int32).tolist() == [0, 1, 0, 2]
+    parts = np.frombuffer(pairs, np.uint8).reshape(-1, 9)
+    assert parts[:, 8].tolist() == [1, 2, 1]
+    assert np.frombuffer(parts[:, :8].tobytes(), np.int64).tolist() == [7, 7, -1]
+    with pytest.raises(ValueError, match="length"):
+        _scan.distinct(kinds[1:], numbers)
 
 
 # --- real files

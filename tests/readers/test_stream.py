@@ -17,8 +17,10 @@ from tracekit.readers.scan import Json, Keep, Loss, Scan
 
 EVENTS = [
     b'{"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}}',
-    b'{"ph": "X", "cat": "kernel", "name": "k\\u00e9", "pid": 0, "tid": 7, "ts": 10.001, "dur": 2,\n'
-    b'  "args": {"stream": 7, "grid": [1, 2], "occ": 33.5}}',
+    (
+        b'{"ph": "X", "cat": "kernel", "name": "k\\u00e9", "pid": 0, "tid": 7, "ts": 10.001, "dur": 2,\n'
+        b'  "args": {"stream": 7, "grid": [1, 2], "occ": 33.5}}'
+    ),
     b'{"ph": "s", "id": 5, "pid": 7, "tid": "main", "ts": 11, "cat": "ac2g", "name": "ac2g"}',
     b'{"ph": "X", "cat": "cpu_op", "name": "a[\\"b\\"]", "pid": 7, "tid": 8, "ts": 12.5, "dur": 0.125}',
 ]
@@ -98,10 +100,14 @@ def test_gzip_is_told_by_content(read):
 def test_columns_have_the_kinds_that_their_values_need(read):
     events = [
         b'{"args": {"i": 1, "u": 1, "f": 1.5, "mix": 1, "s": "1", "neg": -1, "b": true, "j": [1]}}',
-        b'{"args": {"i": -2, "u": 18446744073709551615, "f": NaN, "mix": 1.0, "s": "x",'
-        b' "neg": 18446744073709551615, "b": null, "j": "[1]"}}',
-        b'{"args": {"i": 1, "u": 2, "f": -0.0, "mix": true, "s": "1", "neg": -1, "b": true,'
-        b' "j": [ 1 ]}}',
+        (
+            b'{"args": {"i": -2, "u": 18446744073709551615, "f": NaN, "mix": 1.0, "s": "x",'
+            b' "neg": 18446744073709551615, "b": null, "j": "[1]"}}'
+        ),
+        (
+            b'{"args": {"i": 1, "u": 2, "f": -0.0, "mix": true, "s": "1", "neg": -1, "b": true,'
+            b' "j": [ 1 ]}}'
+        ),
         b'{"args": {"mix": "1"}}, {"args": {"mix": 1e0}}, {"args": {"mix": -0.0}}',
         b'{"args": {"mix": 0.0}}, {"args": {"mix": nan}}, {"args": {"mix": -nan}}',
     ]

@@ -108,6 +108,13 @@ def test_nesting_deeper_than_a_hundred_has_a_fixed_text():
     assert decode(b"[" * 101 + b"]" * 101) == TOO_DEEP
     assert decode(b'[{"a":' * 60 + b"1" + b"}]" * 60) == TOO_DEEP
     assert decode(b"[" * 10**6) == TOO_DEEP
+    assert decode(b"[" * 2**21) == "[" * 2**21
+
+
+def test_a_very_long_array_stays_its_own_text():
+    raw = b"[ " + b"1," * 2**19 + b"1]"
+    assert decode(raw) == raw.decode()
+    assert type(decode(raw)) is Json
     assert json.loads(TOO_DEEP)
 
 

@@ -55,7 +55,7 @@ def cut(
         if trace.has(name):
             ts = trace[name]["ts_ns"].to_numpy()
             tables[name] = trace[name][covered(chosen, ts, ts + 1) > 0].reset_index(drop=True)
-    part = replace(trace, tables=tables, notes=notes, _derived={})
+    part = replace(trace, tables=tables, notes=notes)
     part.keep(windows, _windows_within(found, chosen, steps))
     return part
 

@@ -341,42 +341,6 @@ static void release_all(Py_buffer *views, size_t count)
         if (views[i].obj) PyBuffer_Release(&views[i]);
 }
 
-static int have_equal_lengths(const Py_buffer *views, size_t count)
-{
-    for (size_t i = 1; i < count; i++) {
-        if (views[i].len == views[0].len) continue;
-        PyErr_SetString(PyExc_ValueError, "the arrays differ in length");
-        return 0;
-    }
-    return 1;
-}
-
-static PyObject *nest(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    enum { ORDER, THREAD, START, END, PARENT, ARRAYS };
-    PyObject *objects[ARRAYS];
-    Py_buffer views[ARRAYS] = {0};
-    int fits = PyArg_ParseTuple(args, "OOOOO:nest", &objects[0], &objects[1], &objects[2], &objects[3], &objects[4]);
-    for (int i = 0; fits && i < ARRAYS; i++) fits = get_integers(objects[i], &views[i], sizeof(int64_t), i == PARENT);
-    if (!fits || !have_equal_lengths(views + 1, ARRAYS - 1)) {
-        release_all(views, ARRAYS);
-        return NULL;
-    }
-    tk_intervals intervals = {views[ORDER].buf, views[THREAD].buf, views[START].buf, views[END].buf, views[PARENT].buf,
-                              views[ORDER].len / 8, views[THREAD].len / 8};
-    enum tk_nested outcome;
-    Py_BEGIN_ALLOW_THREADS
-    outcome = tk_nest(&intervals);
-    Py_END_ALLOW_THREADS
-    release_all(views, ARRAYS);
-    if (outcome == TK_NEST_NO_MEMORY) return PyErr_NoMemory();
-    if (outcome == TK_NEST_BAD_ROW) {
-        PyErr_SetString(PyExc_ValueError, "order names a row that is not there");
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
 /* The order of the groups' first use as a Block of int32. */
 static PyObject *renumbered(PyTypeObject *type, const Py_buffer *codes, const Py_buffer *groups)
 {
@@ -442,7 +406,6 @@ static PyObject *distinct(PyObject *module, PyObject *args)
 
 static PyMethodDef functions[] = {
     {"distinct", distinct, METH_VARARGS, "(codes, pairs): pairs of kind and value, numbered by first use."},
-    {"nest", nest, METH_VARARGS, "Writes the row of the innermost interval around each one to `parent`."},
     {"renumber", renumber, METH_VARARGS, "Replaces codes by the rank of their groups' first use; the groups in that order."},
     {NULL, NULL, 0, NULL},
 };

@@ -48,13 +48,6 @@ class Scanner:
     def feed(self, data: Buffer, /) -> tuple[int, int]: ...
     def finish(self) -> Taken: ...
 
-# Writes to `parent[row]` the row started last among those around it, -1 if there is none. All are
-# int64. `order` holds rows sorted by thread, start, and longest first; an interval is around the
-# rows of its thread that come later in `order` and start before its end.
-def nest(
-    order: Integers, thread: Integers, start: Integers, end: Integers, parent: Integers, /
-) -> None: ...
-
 # The groups that occur, by first use; `codes[i]` becomes the place of `groups[codes[i]]` there. All
 # are int32; -1, as a code or a group, stays -1.
 def renumber(codes: Codes, groups: Codes, /) -> Block: ...

@@ -143,12 +143,4 @@ int64_t tk_renumber(int32_t *codes, size_t count, const int32_t *groups, size_t 
 bool tk_distinct(const unsigned char *kinds, const int64_t *values, size_t count, uint64_t seed, int32_t *codes,
                  tk_texts *pairs);
 
-enum tk_nested { TK_NESTED, TK_NEST_NO_MEMORY, TK_NEST_BAD_ROW };
-typedef struct {
-    const int64_t *order, *thread, *start, *end;
-    int64_t *parent;
-    int64_t order_count, row_count;
-} tk_intervals;
-enum tk_nested tk_nest(const tk_intervals *intervals);
-
 #endif

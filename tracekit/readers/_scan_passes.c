@@ -1,4 +1,4 @@
-/* Passes over whole columns: numbering by first use, and which interval lies in which. */
+/* Passes over whole columns: numbering by first use. */
 #include "_scan_core.h"
 
 #include <stdlib.h>
@@ -41,33 +41,4 @@ bool tk_distinct(const unsigned char *kinds, const int64_t *values, size_t count
         if (codes[i] < 0) return false;
     }
     return true;
-}
-
-static bool is_row(int64_t row, const tk_intervals *intervals) { return row >= 0 && row < intervals->row_count; }
-
-enum tk_nested tk_nest(const tk_intervals *intervals)
-{
-    int64_t *running = NULL, depth = 0, room = 0, thread = 0;
-    enum tk_nested outcome = TK_NESTED;
-    for (int64_t i = 0; i < intervals->order_count; i++) {
-        int64_t row = intervals->order[i];
-        if (!is_row(row, intervals)) {
-            outcome = TK_NEST_BAD_ROW;
-            break;
-        }
-        if (intervals->thread[row] != thread) depth = 0;
-        thread = intervals->thread[row];
-        while (depth && intervals->end[running[depth - 1]] <= intervals->start[row]) depth--;
-        intervals->parent[row] = depth ? running[depth - 1] : -1;
-        if (depth == room) {
-            room = room + room / 2 + 256;
-            if (!tk_resize(&running, (size_t)room, sizeof *running)) {
-                outcome = TK_NEST_NO_MEMORY;
-                break;
-            }
-        }
-        running[depth++] = row;
-    }
-    free(running);
-    return outcome;
 }

@@ -133,19 +133,25 @@ def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
 
     classes, phase = classify(scan)
     # With 2**61 as the bound of base, start and duration each, no sum of the three can overflow.
-    placed = scan.has_ts & (scan.ts_ns < 2**61) & (scan.ts_ns > -(2**61))
-    bad_dur = (scan.dur_ns < 0) | (scan.dur_ns > 2**61)
-    bad_dur &= scan.has_dur
-    is_meta = classes == CLASS_CODE["meta"]
-    lost = ~(placed | is_meta)
-    solid = (classes < CLASS_CODE["device_range"]) & placed
-    note("no-time", "elements without a usable start time were left out", lost & (phase >= 0))
-    note("bad-duration", "negative or impossible durations count as 0", bad_dur & solid)
-    note("no-duration", "elements without a usable duration count as 0", solid & ~scan.has_dur)
+    placed, dur = scan.has_ts, scan.dur_ns
+    if not _within(scan.ts_ns, -(2**61), 2**61):
+        placed = placed & (scan.ts_ns < 2**61) & (scan.ts_ns > -(2**61))
+    if not _within(dur, 0, 2**61):
+        bad_dur = scan.has_dur & ((dur < 0) | (dur > 2**61))
+        solid = (classes < CLASS_CODE["device_range"]) & placed
+        note("bad-duration", "negative or impossible durations count as 0", bad_dur & solid)
+        dur = np.where(bad_dur, 0, dur)
+    if not placed.all():
+        lost = ~(placed | (classes == CLASS_CODE["meta"]))
+        note("no-time", "elements without a usable start time were left out", lost & (phase >= 0))
+        classes[lost] = CLASS_CODE["ignored"]
     note("phase", "elements of a phase that is not read were left out", phase == -1)
-    classes[lost] = CLASS_CODE["ignored"]
-    dur = np.where(scan.has_dur & ~bad_dur, scan.dur_ns, 0)
-    return Rows(scan, scan.ts_ns + base, dur, classes, chrome_tables.thread_codes(scan)), notes
+    return Rows(scan, scan.ts_ns + base, dur, classes, *chrome_tables.number_threads(scan)), notes
+
+
+def _within(values: npt.NDArray[np.int64], low: int, high: int) -> bool:
+    """Whether all values lie within these bounds."""
+    return not len(values) or (low <= int(values.min()) and int(values.max()) <= high)
 
 
 def _facts(scan: Scan, rows: Rows) -> dict[str, object]:

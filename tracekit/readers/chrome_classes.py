@@ -6,7 +6,7 @@ Covers the categories of 2021 (`Operator`, `Kernel` …), of today, of ROCm, XPU
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -66,37 +66,46 @@ CLASS_OF_CATEGORY: Mapping[str, str] = {
 
 def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
     """(class code, index into PHASES) of every row; phase -1 is one that is not read."""
-    phase = _by_value(scan.ph, [_phase(value) for value in scan.ph.values], -1)
+    phases = [_phase(value) for value in scan.ph.values]
+    phase = _by_value(scan.ph, phases, -1)
+    out = _by_value(scan.ph, [_CLASS_OF_PHASE[p] for p in phases], CLASS_CODE["ignored"])
+    complete = phase == PHASES.index("X")
     category = _by_value(
         scan.cat,
         [CLASS_CODE[CLASS_OF_CATEGORY.get(str(v).lower(), "other")] for v in scan.cat.values],
         CLASS_CODE["other"],
     )
-    allocator = _by_value(scan.name, [int(v == "[memory]") for v in scan.name.values], 0) == 1
-    collective = (
-        _by_value(scan.name, [int(bool(COMMUNICATION.search(str(v)))) for v in scan.name.values], 0)
-        == 1
-    )
-    if "Collective name" in scan.args:
-        collective[scan.args["Collective name"].rows] = True
+    out = np.where(complete, category, out)
 
     # Traces of 2021 have no annotation category: their steps are operators.
-    step = (
-        _by_value(scan.name, [int(profiler_step(str(v)) is not None) for v in scan.name.values], 0)
-        == 1
-    )
-    category = np.where(step & (category == CLASS_CODE["op"]), CLASS_CODE["range"], category)
-
-    out = np.full(len(phase), CLASS_CODE["ignored"], np.int8)
-    complete = phase == PHASES.index("X")
-    out[complete] = category[complete]
-    out[complete & collective & (category == CLASS_CODE["kernel"])] = CLASS_CODE["collective"]
+    step = _named(scan, lambda name: profiler_step(name) is not None)
+    out[step & (out == CLASS_CODE["op"])] = CLASS_CODE["range"]
+    collective = _named(scan, lambda name: COMMUNICATION.search(name) is not None)
+    if "Collective name" in scan.args:
+        collective[scan.args["Collective name"].rows] = True
+    out[collective & (out == CLASS_CODE["kernel"])] = CLASS_CODE["collective"]
     # The Python export of torch 2.13 writes allocator instants as "X", with a duration that means nothing.
+    allocator = _named(scan, lambda name: name == "[memory]")
     out[allocator & (phase >= 0) & (phase <= PHASES.index("I"))] = CLASS_CODE["memory"]
-    out[(phase >= PHASES.index("s")) & (phase <= PHASES.index("t"))] = CLASS_CODE["flow"]
-    out[phase == PHASES.index("C")] = CLASS_CODE["counter"]
-    out[phase == PHASES.index("M")] = CLASS_CODE["meta"]
     return out, phase
+
+
+_CLASS_OF_PHASE = {
+    -1: CLASS_CODE["ignored"],
+    **{PHASES.index(p): CLASS_CODE["ignored"] for p in "XiI"},
+    **{PHASES.index(p): CLASS_CODE["flow"] for p in "sft"},
+    PHASES.index("C"): CLASS_CODE["counter"],
+    PHASES.index("M"): CLASS_CODE["meta"],
+}
+"""What a row is by its phase alone; a complete row is what its category says."""
+
+
+def _named(scan: Scan, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+    """Whether each row's name is wanted."""
+    chosen = [wanted(str(value)) for value in scan.name.values]
+    if not any(chosen):
+        return np.zeros(len(scan.name.codes), np.bool_)
+    return np.array([*chosen, False], np.bool_).take(scan.name.codes, mode="wrap")
 
 
 def _phase(value: object) -> int:
@@ -105,4 +114,5 @@ def _phase(value: object) -> int:
 
 def _by_value(column: Codes, by_value: list[int], absent: int) -> Bytes8:
     """`by_value[code]` of every row, `absent` where the row has no value."""
-    return np.array([*by_value, absent], np.int8)[column.codes]
+    # -1, a row without a value, counts from the end: it finds `absent`.
+    return np.array([*by_value, absent], np.int8).take(column.codes, mode="wrap")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,9 @@ def _common_times(parsed: list[Any]) -> array[int]:
 
 
 def _needed_nanoseconds(text: str) -> int:
+    whole, _, fraction = text.partition(".")
+    if len(fraction) in (1, 2):  # digits: with an exponent JSON has three characters at least
+        return int(whole + fraction.ljust(3, "0"))
     nanoseconds = values.nanoseconds_of(text)
     if nanoseconds is None:
         raise ValueError
@@ -133,30 +136,43 @@ def _nanoseconds(parsed: Any) -> int | None:
     return None
 
 
+class _OtherCodes(dict[Any, int]):
+    """Codes of `coded`, by the text of strings and by kind and value of all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coded: list[Any] = []
+
+    def __missing__(self, identity: Any) -> int:
+        code = self[identity] = len(self.coded)
+        self.coded.append(identity[1] if type(identity) is tuple else identity)
+        return code
+
+
 class ValueColumn:
     """The values of one key, kept apart by kind: integers, floats, and codes for all others."""
 
     __slots__ = (
         "code_of",
+        "code_of_parsed",
         "coded_rows",
         "codes",
         "float_rows",
         "floats",
         "integer_rows",
         "integers",
-        "others",
     )
 
     def __init__(self) -> None:
         self.integer_rows, self.integers = array("i"), array("q")
         self.float_rows, self.floats = array("i"), array("d")
         self.coded_rows, self.codes = array("i"), array("i")
-        self.code_of: dict[Any, int] = {}
-        """By text for plain strings, else by kind and value."""
-        self.others: list[Any] = []
+        self.code_of = _OtherCodes()
+        self.code_of_parsed: dict[str, int] = {}
+        """Of arrays and objects, by the repr of what the json module parsed."""
 
     def add(self, row: int, value: Scalar | Json) -> None:
-        """Put a value into a row after all rows so far."""
+        """Put a value into a row."""
         if type(value) is int and INT_MIN <= value <= INT64_MAX:
             self.integer_rows.append(row)
             self.integers.append(value)
@@ -165,41 +181,76 @@ class ValueColumn:
             self.floats.append(value)
         else:
             self.coded_rows.append(row)
-            identity = value if type(value) is str else (type(value), value)
-            self.codes.append(self.code(identity, value))
+            self.codes.append(self.code_of[value if type(value) is str else (type(value), value)])
 
-    def code(self, identity: Any, value: Any) -> int:
-        """The code of a value that is neither a float nor an int64."""
-        code = self.code_of.get(identity)
+    def extend(self, rows: array[int], parsed: Sequence[Any]) -> None:
+        """Put what the json module parsed into rows that have no value yet."""
+        kinds = set(map(type, parsed))
+        if kinds == {int}:
+            try:
+                self.integers.extend(array("q", parsed))
+            except OverflowError:
+                self._extend_mixed(rows, parsed)
+            else:
+                self.integer_rows.extend(rows)
+        elif kinds == {str}:
+            self.codes.extend(map(self.code_of.__getitem__, parsed))
+            self.coded_rows.extend(rows)
+        elif kinds == {Number}:
+            self.floats.extend(map(float, parsed))
+            self.float_rows.extend(rows)
+        elif kinds == {list}:
+            self.codes.extend(map(self._json_code, parsed))
+            self.coded_rows.extend(rows)
+        else:
+            self._extend_mixed(rows, parsed)
+
+    def _extend_mixed(self, rows: array[int], parsed: Sequence[Any]) -> None:
+        for row, value in zip(rows, parsed, strict=True):
+            if isinstance(value, list | dict):
+                self.codes.append(self._json_code(value))
+                self.coded_rows.append(row)
+            else:
+                self.add(row, plain_value(value))
+
+    def _json_code(self, parsed: Any) -> int:
+        """The code of a parsed array or object; its text is made once per distinct value."""
+        try:
+            identity = repr(parsed)
+        except RecursionError:
+            return self.code_of[Json, TOO_DEEP]
+        code = self.code_of_parsed.get(identity)
         if code is None:
-            code = self.code_of[identity] = len(self.others)
-            self.others.append(value)
+            code = self.code_of_parsed[identity] = self.code_of[Json, plain_value(parsed)]
         return code
 
     def finish(self) -> Sparse:
         """The column as arrays: see `Sparse` for the kinds."""
-        if not self.coded_rows and not self.float_rows:
-            return Sparse(as_numpy(self.integer_rows, np.int32), as_numpy(self.integers, np.int64))
-        if not self.coded_rows and not self.integer_rows:
-            return Sparse(as_numpy(self.float_rows, np.int32), as_numpy(self.floats, np.float64))
-        if not self.integer_rows and not self.float_rows and not self._all_integers():
-            rows, codes = as_numpy(self.coded_rows, np.int32), as_numpy(self.codes, np.int32)
-            return Sparse(rows, codes, list(self.others))
+        kinds = [bool(self.integer_rows), bool(self.float_rows), bool(self.coded_rows)]
+        if kinds == [True, False, False]:
+            return self._ordered(self.integer_rows, as_numpy(self.integers, np.int64))
+        if kinds == [False, True, False]:
+            return self._ordered(self.float_rows, as_numpy(self.floats, np.float64))
         if not self.float_rows and self._all_integers() and min(self.integers, default=0) >= 0:
             return self._unsigned()
         return self._mixture()
 
     def _all_integers(self) -> bool:
-        return all(type(value) is int for value in self.others)
+        return all(type(value) is int for value in self.code_of.coded)
+
+    def _ordered(self, rows: array[int], values: npt.NDArray[Any]) -> Sparse:
+        """Values by ascending rows: within each window they came by kinds of events."""
+        row_numbers = as_numpy(rows, np.int32)
+        if (row_numbers[1:] > row_numbers[:-1]).all():
+            return Sparse(row_numbers, values)
+        order = np.argsort(row_numbers, kind="stable")
+        return Sparse(row_numbers[order], values[order])
 
     def _unsigned(self) -> Sparse:
-        large = np.array(self.others, dtype=np.uint64)[as_numpy(self.codes, np.int32)]
+        others = np.array(self.code_of.coded, dtype=np.uint64)
+        large = others[as_numpy(self.codes, np.int32)]
         small = as_numpy(self.integers, np.int64).astype(np.uint64)
-        rows = np.concatenate(
-            [as_numpy(self.integer_rows, np.int32), as_numpy(self.coded_rows, np.int32)]
-        )
-        order = np.argsort(rows, kind="stable")
-        return Sparse(rows[order], np.concatenate([small, large])[order])
+        return self._ordered(self.integer_rows + self.coded_rows, np.concatenate([small, large]))
 
     def _mixture(self) -> Sparse:
         """Integers, floats and others under one numbering, in the order of first use."""
@@ -208,91 +259,40 @@ class ValueColumn:
         bits = as_numpy(self.floats, np.float64).view(np.int64)
         float_bits, float_codes = np.unique(bits, return_inverse=True)
         floats = float_bits.view(np.float64)
-        values = [*integers.tolist(), *floats.tolist(), *self.others]
+        values = [*integers.tolist(), *floats.tolist(), *self.code_of.coded]
         codes = np.concatenate([
-            integer_codes,
-            float_codes + len(integers),
-            as_numpy(self.codes, np.int32) + (len(integers) + len(floats)),
+            integer_codes.astype(np.int32),
+            (float_codes + len(integers)).astype(np.int32),
+            as_numpy(self.codes, np.int32) + np.int32(len(integers) + len(floats)),
         ])  # fmt: skip
-        rows = np.concatenate([
-            as_numpy(self.integer_rows, np.int32),
-            as_numpy(self.float_rows, np.int32),
-            as_numpy(self.coded_rows, np.int32),
-        ])  # fmt: skip
-        order = np.argsort(rows, kind="stable")
-        used, first, renumbered = np.unique(codes[order], return_index=True, return_inverse=True)
-        by_first_use = np.argsort(first)
-        rank = np.empty_like(by_first_use)
-        rank[by_first_use] = np.arange(len(by_first_use))
-        categories = [values[used[i]] for i in by_first_use]
-        return Sparse(rows[order], rank[renumbered].astype(np.int32), categories)
+        ordered = self._ordered(self.integer_rows + self.float_rows + self.coded_rows, codes)
+        first_use = np.full(len(values), len(codes), dtype=np.int64)
+        np.minimum.at(first_use, ordered.values, np.arange(len(codes)))
+        by_first_use = np.argsort(first_use)
+        rank = np.empty(len(values), dtype=np.int32)
+        rank[by_first_use] = np.arange(len(values), dtype=np.int32)
+        categories = [values[code] for code in by_first_use.tolist()]
+        return Sparse(ordered.rows, rank[ordered.values], categories)
 
 
 class KeyedColumns:
     """Columns by key, made as keys turn up."""
 
-    __slots__ = ("coded", "columns", "integer")
+    __slots__ = ("columns",)
 
     def __init__(self) -> None:
         self.columns: dict[str, ValueColumn] = {}
-        self.integer: dict[str, tuple[Callable[[int], None], Callable[[int], None]]] = {}
-        self.coded: dict[
-            str, tuple[dict[Any, int], Callable[[int], None], Callable[[int], None]]
-        ] = {}
 
     def column(self, key: str) -> ValueColumn:
         """The column of a key."""
         column = self.columns.get(key)
         if column is None:
             column = self.columns[key] = ValueColumn()
-            self.integer[key] = column.integers.append, column.integer_rows.append
-            self.coded[key] = column.code_of, column.codes.append, column.coded_rows.append
         return column
 
-    def put(self, row: int, members: Mapping[str, Any]) -> None:
-        """Put what the json module parsed into a row after all rows so far."""
-        integer, coded = self.integer, self.coded
-        for key, value in members.items():
-            kind = type(value)
-            try:
-                if kind is int:
-                    add_value, add_row = integer[key]
-                    add_value(value)
-                elif kind is str:
-                    code_of, add_code, add_row = coded[key]
-                    add_code(code_of[value])
-                else:
-                    self._put_other(row, key, value)
-                    continue
-            except (KeyError, OverflowError):  # a new key, a new text, or a large integer
-                self.column(key).add(row, plain_value(value))
-            else:
-                add_row(row)
-
-    def _put_other(self, row: int, key: str, value: Any) -> None:
-        column = self.column(key)
-        if isinstance(value, list | dict):
-            column.coded_rows.append(row)
-            column.codes.append(json_code(column, value))
-        else:
-            column.add(row, plain_value(value))
-
     def finish(self) -> dict[str, Sparse]:
-        """The columns as arrays."""
-        return {key: column.finish() for key, column in self.columns.items()}
-
-
-def json_code(column: ValueColumn, parsed: Any) -> int:
-    """The code of a parsed array or object; its text is made once per distinct value."""
-    try:
-        identity = ("parsed", repr(parsed))
-    except RecursionError:
-        return column.code((Json, TOO_DEEP), TOO_DEEP)
-    code = column.code_of.get(identity)
-    if code is None:
-        value = TOO_DEEP if _is_deep(parsed) else Json(compact(parsed))
-        code = column.code_of[identity] = column.code((Json, value), value)
-    return code
+        """The columns as arrays; each is given up as soon as its arrays are made."""
+        return {key: self.columns.pop(key).finish() for key in list(self.columns)}
 
 
 def plain_value(parsed: Any) -> Scalar | Json:

@@ -14,6 +14,9 @@ from tracekit.readers.scan import END, MORE, Scanner
 SMALLEST_STRETCH, LARGEST_STRETCH = 2**12, 2**20
 """After damage the scanner is shown stretches that grow from the one to the other."""
 
+BRIDGE_BYTES = 2**14
+"""How much of a new block follows the rest of the one before."""
+
 _SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
 
 
@@ -26,6 +29,9 @@ class Text:
         self._data = b""
         self._position = 0
         self._offset = 0
+        self._bridged: bytes | None = None
+        """A block of which only the first bytes are in `_data`, after `_rest_length` others."""
+        self._rest_length = 0
 
     @property
     def offset(self) -> int:
@@ -42,10 +48,33 @@ class Text:
         self._position += count
 
     def grow(self) -> None:
-        """Read at least as much more as there is, so that long elements are not copied often."""
+        """Read in more: at least as much as there is, so that long elements are not copied often.
+
+        A short rest gets only the first bytes of a new block, to get past the element that the
+        blocks divide; then the block itself is the text, which saves copying it.
+        """
+        if self._bridged is not None:
+            block, self._bridged = self._bridged, None
+            if self._position >= self._rest_length:
+                self._offset += self._rest_length
+                self._position -= self._rest_length
+                self._data = block
+            else:
+                rest = self._data[self._position : self._rest_length]
+                self._replace(rest + block)
+            return
         rest = self._data[self._position :]
-        blocks = [rest] if rest else []
-        wanted = max(1, len(rest))
+        blocks = self._read(max(1, len(rest)))
+        first_length = len(blocks[0]) if len(blocks) == 1 else 0
+        if 0 < len(rest) < BRIDGE_BYTES < first_length // 4:
+            self._bridged, self._rest_length = blocks[0], len(rest)
+            self._replace(rest + blocks[0][:BRIDGE_BYTES])
+        else:
+            self._replace(b"".join([rest, *blocks]) if rest or len(blocks) != 1 else blocks[0])
+
+    def _read(self, wanted: int) -> list[bytes]:
+        """The next blocks, of at least so many bytes unless the text ends."""
+        blocks: list[bytes] = []
         while wanted > 0:
             block = next(self._blocks, None)
             if block is None:
@@ -53,9 +82,13 @@ class Text:
                 break
             blocks.append(block)
             wanted -= len(block)
+        return blocks
+
+    def _replace(self, data: bytes) -> None:
+        """Make `data` what is read in; it starts with the text that has not been dropped."""
         self._offset += self._position
         self._position = 0
-        self._data = blocks[0] if len(blocks) == 1 else b"".join(blocks)
+        self._data = data
 
     def skip_separators(self) -> None:
         """Drop whitespace and commas."""

@@ -15,6 +15,8 @@ _SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
 _KEY = re.compile(rb'"(?:[^"\\]|\\.){0,4096}+"[ \t\n\r]*+:[ \t\n\r]*+', re.DOTALL)
 _NEXT_KEY = re.compile(rb',[ \t\n\r]*+(?="[^"\\]{0,4096}+"[ \t\n\r]*+:)')
 EVENTS_KEY = "traceEvents"
+MAX_VALUE_BYTES = 16 * 2**20
+"""A longer array or object is left out: parsing it would take many times its size in memory."""
 
 _decode = json.JSONDecoder(strict=False).decode
 
@@ -85,6 +87,8 @@ def _next_key(text: bytes, position: int) -> int:
 def _value(raw: bytes) -> Any:
     """The value of a raw text; raises ValueError where it has none."""
     if raw.startswith((b"[", b"{")):
+        if len(raw) > MAX_VALUE_BYTES:
+            raise ValueError
         text = raw.decode("utf-8", "replace")
         if values.is_too_deep(text):
             raise ValueError

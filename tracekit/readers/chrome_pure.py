@@ -6,6 +6,7 @@ and the strict layer agree on its text; every other event is read by the strict 
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from typing import Any
@@ -80,16 +81,27 @@ class PureScanner:
             size = min(self._window, self._max_event_bytes)
             chunk = bytes(view[start : start + size])
             end = _last_boundary(chunk)
-            events = _parsed_events(chunk[:end]) if end else None
-            if events is not None:
+            if end and self._takes(chunk[:end]):
                 self._window = min(self._window * 2, LARGEST_WINDOW)
-                self._rows.add_parsed(events)
                 return start + end
             if self._window <= SMALLEST_WINDOW:
                 return start
             self._window //= 2
             if not end:
                 return start
+
+    def _takes(self, chunk: bytes) -> bool:
+        """Whether json takes these events; if so, they are in the columns."""
+        was_enabled = gc.isenabled()
+        gc.disable()  # or it would look for cycles among a thousand new objects, again and again
+        try:
+            events = _parsed_events(chunk)
+            if events is not None:
+                self._rows.add_parsed(events)
+            return events is not None
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 def _last_boundary(chunk: bytes) -> int:

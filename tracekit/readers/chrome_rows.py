@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterator
 from typing import Any
 
 from tracekit.readers import values
@@ -17,7 +18,6 @@ class Rows:
     def __init__(self, keep: Keep) -> None:
         self.keep_args = None if keep.args is None else frozenset(keep.args)
         self.skip_args = frozenset(keep.skip_args)
-        self.keeps_all_args = self.keep_args is None and not self.skip_args
         self.skip_cats = frozenset(keep.skip_cats)
         self.labels = {n: LabelColumn(values.label, str) for n in ("ph", "cat", "name")}
         self.labels |= {n: LabelColumn(values.identity, int, str) for n in ("pid", "tid")}
@@ -35,8 +35,9 @@ class Rows:
             labels.add(values.decode(raw.pop(name.encode(), b"null")))
         for name, times in self.times.items():
             times.add(values.nanoseconds(raw.pop(name.encode(), b"null")))
-        for key, value in self._wanted(_by_name(element.args)).items():
-            self.args.column(key).add(self.count, values.decode(value))
+        for key, value in _by_name(element.args).items():
+            if self._wants(key):
+                self.args.column(key).add(self.count, values.decode(value))
         for key, value in _by_name(raw).items():
             self.fields.column(key).add(self.count, values.decode(value))
         self.count += 1
@@ -49,14 +50,21 @@ class Rows:
             labels.extend([event.pop(name, None) for event in events])
         for name, times in self.times.items():
             times.extend([event.pop(name, None) for event in events])
+        args_shapes, fields_shapes = _Shapes(), _Shapes()
         for row, event in enumerate(events, self.count):
-            args = event.pop("args", None)
+            args = event.get("args")
             if type(args) is dict:
-                self.args.put(row, args if self.keeps_all_args else self._wanted(args))
-            elif args is not None:
-                event["args"] = args
+                del event["args"]
+                args_shapes[tuple(args)].add(row, args)
             if event:
-                self.fields.put(row, event)
+                fields_shapes[tuple(event)].add(row, event)
+        for keys, shape in args_shapes.items():
+            for key, parsed in zip(keys, shape.columns(), strict=True):
+                if self._wants(key):
+                    self.args.column(key).extend(shape.rows, parsed)
+        for keys, shape in fields_shapes.items():
+            for key, parsed in zip(keys, shape.columns(), strict=True):
+                self.fields.column(key).extend(shape.rows, parsed)
         self.count += len(events)
 
     def finish(self) -> dict[str, object]:
@@ -75,11 +83,36 @@ class Rows:
         self.skipped[cat] = self.skipped.get(cat, 0) + 1
         return True
 
-    def _wanted(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The args that are kept."""
-        if self.keep_args is not None:
-            args = {key: args[key] for key in args if key in self.keep_args}
-        return {key: args[key] for key in args if key not in self.skip_args}
+    def _wants(self, key: str) -> bool:
+        """Whether the args of this key are kept."""
+        return (self.keep_args is None or key in self.keep_args) and key not in self.skip_args
+
+
+class _Shape:
+    """Objects with the same keys in the same order, and their rows."""
+
+    __slots__ = ("objects", "rows")
+
+    def __init__(self) -> None:
+        self.rows = array("i")
+        self.objects: list[dict[str, Any]] = []
+
+    def add(self, row: int, members: dict[str, Any]) -> None:
+        """Append one more."""
+        self.rows.append(row)
+        self.objects.append(members)
+
+    def columns(self) -> Iterator[tuple[Any, ...]]:
+        """The values of one key after another, by row."""
+        return zip(*[members.values() for members in self.objects], strict=True)
+
+
+class _Shapes(dict[tuple[str, ...], _Shape]):
+    """Shapes by their keys."""
+
+    def __missing__(self, keys: tuple[str, ...]) -> _Shape:
+        shape = self[keys] = _Shape()
+        return shape
 
 
 def _parsed_label(parsed: Any) -> str | None:

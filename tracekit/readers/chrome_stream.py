@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from tracekit.errors import TraceFormatError
 from tracekit.readers import gunzip
+from tracekit.readers.ahead import ahead
 from tracekit.readers.chrome_events import Text, read_events
 from tracekit.readers.chrome_losses import Losses
 from tracekit.readers.chrome_meta import read_members
@@ -21,6 +22,8 @@ from tracekit.readers.scan import MAX_EVENT_BYTES, Keep, Loss, Scan, Scanner
 
 OUTSIDE_LIMIT = 64 * 2**20
 """How much text is kept before the event array, and after it."""
+
+LARGE_FILE_BYTES = 2**20
 
 BLOCK_BYTES = 2**20
 """How much text is read at a time."""
@@ -105,7 +108,7 @@ def _scan(
     losses = Losses()
     gzip_losses: list[Loss] = []  # of whole members, so that it is complete only at the end
     blocks = gunzip.blocks(path, gzip_losses, size=BLOCK_BYTES, careful=careful, on_bytes=on_bytes)
-    text = Text(blocks)
+    text = Text(ahead(blocks) if _is_worth_a_thread(path) else blocks)
     head, head_offset = _read_head(path, text)
     scanner = make_scanner(keep, MAX_EVENT_BYTES)
     tail = b""
@@ -124,6 +127,11 @@ def _scan(
         losses=losses.finish(),
         size_bytes=text.offset,
     )
+
+
+def _is_worth_a_thread(path: Path) -> bool:
+    """Whether a file is so large that inflating it beside the scan gains more than a thread costs."""
+    return path.stat().st_size >= LARGE_FILE_BYTES and (os.cpu_count() or 1) > 1
 
 
 def _read_head(path: Path, text: Text) -> tuple[bytes, int]:

@@ -25,6 +25,8 @@ class Rows:
     dur_ns: Ints
     classes: npt.NDArray[np.int8]
     thread: npt.NDArray[np.int32]
+    thread_ids: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+    """Per thread the codes of its pid and tid."""
 
     def of(self, *classes: str) -> Ints:
         """The rows of these classes, in file order."""
@@ -32,7 +34,7 @@ class Rows:
             return np.flatnonzero(self.classes == CLASS_CODE[classes[0]])
         wanted = np.zeros(len(CLASS_NAMES), np.bool_)
         wanted[[CLASS_CODE[name] for name in classes]] = True
-        return np.flatnonzero(wanted[self.classes])
+        return np.flatnonzero(wanted.take(self.classes))
 
 
 def host_ops(rows: Rows) -> pd.DataFrame | None:
@@ -46,9 +48,9 @@ def host_ops(rows: Rows) -> pd.DataFrame | None:
             **_timed(rows, at),
             "kind": _kind(rows, at, HOST_OP_KINDS),
             "cat": category(scan.cat, at),
-            "pid": whole(scan.pid, at),
-            "tid": whole(scan.tid, at),
-            "thread": rows.thread[at],
+            "pid": whole(scan.pid, scan.pid.codes.take(at)),
+            "tid": whole(scan.tid, scan.tid.codes.take(at)),
+            "thread": rows.thread.take(at),
             "correlation": _argument(scan, at, "correlation"),
             "external_id": _argument(scan, at, "External id", "external id"),
         }
@@ -112,10 +114,10 @@ def memory_ops(rows: Rows) -> pd.DataFrame | None:
     return TABLES["memory_ops"].frame(
         {
             "id": at.astype(np.int32),
-            "ts_ns": rows.ts_ns[at],
-            "pid": whole(scan.pid, at),
-            "tid": whole(scan.tid, at),
-            "thread": rows.thread[at],
+            "ts_ns": rows.ts_ns.take(at),
+            "pid": whole(scan.pid, scan.pid.codes.take(at)),
+            "tid": whole(scan.tid, scan.tid.codes.take(at)),
+            "thread": rows.thread.take(at),
             "device_type": _argument(scan, at, "Device Type"),
             "device": _argument(scan, at, "Device Id"),
             "size_bytes": _argument(scan, at, "Bytes"),
@@ -159,11 +161,11 @@ def flows(rows: Rows) -> pd.DataFrame | None:
     return TABLES["flows"].frame(
         {
             "id": at.astype(np.int32),
-            "ts_ns": rows.ts_ns[at],
+            "ts_ns": rows.ts_ns.take(at),
             "cat": category(scan.cat, at),
             "phase": phase[scan.ph.codes[at]],
             "flow": integers(scan.fields.get("id"), at, len(rows.ts_ns)),
-            "thread": rows.thread[at],
+            "thread": rows.thread.take(at),
         }
     )
 
@@ -171,9 +173,8 @@ def flows(rows: Rows) -> pd.DataFrame | None:
 def threads(rows: Rows) -> pd.DataFrame:
     """Every (pid, tid) that occurs, with the names that metadata rows give; the last name counts."""
     scan = rows.scan
-    count = int(rows.thread.max(initial=-1)) + 1
-    first = np.zeros(count, np.int64)
-    first[rows.thread[::-1]] = np.arange(len(rows.thread) - 1, -1, -1)
+    pids, tids = rows.thread_ids
+    count = len(pids)
     thread_names: list[str | None] = [None] * count
     process_names: dict[int, str] = {}
     labels = scan.args.get("name")
@@ -187,40 +188,38 @@ def threads(rows: Rows) -> pd.DataFrame:
     return TABLES["threads"].frame(
         {
             "thread": np.arange(count, dtype=np.int32),
-            "pid": whole(scan.pid, first),
-            "tid": whole(scan.tid, first),
+            "pid": whole(scan.pid, pids),
+            "tid": whole(scan.tid, tids),
             "name": thread_names,
-            "process_name": [process_names.get(code) for code in scan.pid.codes[first].tolist()],
+            "process_name": [process_names.get(code) for code in pids.tolist()],
         },
         count,
     )
 
 
-def thread_codes(scan: Scan) -> npt.NDArray[np.int32]:
-    """A number for the (pid, tid) of every row, in the order of first use."""
+def number_threads(
+    scan: Scan,
+) -> tuple[npt.NDArray[np.int32], tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
+    """(the thread of every row, the codes of each thread's pid and tid); pids in the order of first use."""
     width = len(scan.tid.values) + 1
-    pair = (scan.pid.codes.astype(np.int64) + 1) * width + (scan.tid.codes + 1)
     room = (len(scan.pid.values) + 1) * width
+    pair = (scan.pid.codes.astype(np.int64) + 1) * width + (scan.tid.codes + 1)
     if room > max(4 * len(pair), 2**20):
-        _, first, inverse = np.unique(pair, return_index=True, return_inverse=True)
-        rank = np.empty(len(first), np.int32)
-        rank[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
-        codes: npt.NDArray[np.int32] = rank[inverse]
-        return codes
-    first_row = np.full(room, -1, np.int64)
-    first_row[pair[::-1]] = np.arange(len(pair) - 1, -1, -1)
-    used = np.flatnonzero(first_row >= 0)
-    table = np.zeros(room, np.int32)
-    table[used[np.argsort(first_row[used])]] = np.arange(len(used), dtype=np.int32)
-    found: npt.NDArray[np.int32] = table[pair]
-    return found
+        used, thread = np.unique(pair, return_inverse=True)
+        thread = thread.astype(np.int32)
+    else:
+        used = np.flatnonzero(np.bincount(pair, minlength=room))
+        table = np.zeros(room, np.int32)
+        table[used] = np.arange(len(used), dtype=np.int32)
+        thread = table.take(pair)
+    return thread, ((used // width - 1).astype(np.int32), (used % width - 1).astype(np.int32))
 
 
 def _timed(rows: Rows, at: Ints) -> dict[str, Any]:
     return {
         "id": at.astype(np.int32),
-        "ts_ns": rows.ts_ns[at],
-        "dur_ns": rows.dur_ns[at],
+        "ts_ns": rows.ts_ns.take(at),
+        "dur_ns": rows.dur_ns.take(at),
         "name": category(rows.scan.name, at),
     }
 
@@ -229,15 +228,15 @@ def _kind(rows: Rows, at: Ints, kinds: tuple[str, ...]) -> pd.Categorical:
     """The classes of these rows as the closed set of a table's kinds, which are consecutive classes."""
     first = CLASS_CODE[kinds[0]]
     assert CLASS_NAMES[first : first + len(kinds)] == kinds
-    codes = rows.classes[at] - np.int8(first)
+    codes = rows.classes.take(at) - np.int8(first)
     return pd.Categorical.from_codes(codes, categories=pd.Index(kinds, dtype="str"))
 
 
 def _queue(scan: Scan, at: Ints) -> dict[str, Any]:
     """Device and stream: as arguments, else where the profiler drew the row (pid is the device then)."""
     return {
-        "device": _either(_argument(scan, at, "device"), whole(scan.pid, at)),
-        "stream": _either(_argument(scan, at, "stream"), whole(scan.tid, at)),
+        "device": _either(_argument(scan, at, "device"), whole(scan.pid, scan.pid.codes.take(at))),
+        "stream": _either(_argument(scan, at, "stream"), whole(scan.tid, scan.tid.codes.take(at))),
     }
 
 
@@ -252,20 +251,22 @@ def _either(first: Any, second: Any) -> Any:
 
 def category(column: Codes, at: Ints) -> pd.Categorical:
     """The text of these rows, with only the categories that they use."""
-    codes = column.codes[at]
+    codes = column.codes.take(at)
     used = np.bincount(codes + 1, minlength=len(column.values) + 1)[1:] > 0
     remap = np.full(len(used) + 1, -1, np.int32)
     remap[:-1][used] = np.arange(np.count_nonzero(used), dtype=np.int32)
     texts = [str(value) for value, keep in zip(column.values, used.tolist(), strict=True) if keep]
-    return pd.Categorical.from_codes(remap[codes], categories=pd.Index(texts, dtype="str"))
+    remapped = codes if used.all() else remap[codes]
+    return pd.Categorical.from_codes(remapped, categories=pd.Index(texts, dtype="str"))
 
 
-def whole(column: Codes, at: Ints) -> Any:
-    """The integers of these rows; anything else (`"Spans"`) is missing."""
+def whole(column: Codes, codes: npt.NDArray[np.int32]) -> Any:
+    """The integers that these codes of a column stand for; anything else (`"Spans"`) is missing."""
     values = [_int64(value) for value in column.values]
     number = np.array([*(v or 0 for v in values), 0], np.int64)
     missing = np.array([*(v is None for v in values), True], np.bool_)
-    codes = column.codes[at]
+    if not missing[:-1].any() and not (codes < 0).any():
+        return pd.arrays.IntegerArray(number.take(codes), np.zeros(len(codes), np.bool_))
     return pd.arrays.IntegerArray(number[codes], missing[codes])
 
 
@@ -279,19 +280,11 @@ def integers(column: Sparse | None, at: Ints, length: int) -> Any:
     """A sparse column's integers for these rows, missing elsewhere; integers written as text count."""
     if column is None:
         return pd.arrays.IntegerArray(np.zeros(len(at), np.int64), np.ones(len(at), np.bool_))
-    place = np.full(length, -1, np.int32)
-    place[at] = np.arange(len(at), dtype=np.int32)
-    target = place[column.rows]
-    number, missing = np.zeros(len(at), np.int64), np.ones(len(at), np.bool_)
     values, known = _as_int64(column)
-    hit = target >= 0
-    if known is not None:
-        hit &= known
-    if hit.all():
-        number[target], missing[target] = values, False
-    else:
-        number[target[hit]], missing[target[hit]] = values[hit], False
-    return pd.arrays.IntegerArray(number, missing)
+    number, missing = np.zeros(length, np.int64), np.ones(length, np.bool_)
+    number[column.rows] = values
+    missing[column.rows] = False if known is None else ~known
+    return pd.arrays.IntegerArray(number.take(at), missing.take(at))
 
 
 def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:

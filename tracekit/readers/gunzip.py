@@ -213,41 +213,77 @@ def _fast_inflate(source: _Source, size: int) -> Iterator[bytes]:
 
 
 def _careful_inflate(source: _Source, size: int) -> Iterator[bytes]:
-    """The text of one member up to the fault if there is one.
+    """The text of one member, up to the fault if there is one.
 
-    When a call fails, its output is lost, so the step is done again from a copy, byte by byte. Of
-    the last byte before the fault zlib gives no account when both lie in one byte of the input.
+    A call that fails keeps its output to itself, so its piece of input is inflated once more from
+    the state before it, in smaller steps; the result does not depend on `size`.
     """
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    before, piece, given = inflater.copy(), b"", 0
     while not inflater.eof:
-        piece = inflater.unconsumed_tail
-        before = inflater.copy()
+        rest = inflater.unconsumed_tail
         try:
-            block = inflater.decompress(piece, size)
-            if not block and not piece and not inflater.eof:
-                piece = _needed(source)
+            block = inflater.decompress(rest, size)
+            if not block and not rest and not inflater.eof:
+                before, piece, given = inflater.copy(), _needed(source), 0
                 block = inflater.decompress(piece, size)
         except zlib.error:
-            yield from _up_to_fault(before, piece, size)
+            found = _up_to_fault(before, piece)
+            for start in range(given, len(found), size):
+                yield found[start : start + size]
             raise _Damaged from None
+        given += len(block)
         if block:
             yield block
     source.give_back(inflater.unused_data)
 
 
-def _up_to_fault(inflater: Any, piece: bytes, size: int) -> Iterator[bytes]:
+def _up_to_fault(inflater: Any, piece: bytes) -> bytes:
     """What a piece of input that fails gives before it does."""
     found = bytearray()
+    position, step = 0, 256
+    while position < len(piece):
+        before = inflater.copy()
+        try:
+            found += inflater.decompress(piece[position : position + step])
+        except zlib.error:
+            if step == 1:
+                found += _before_fault_within(before, piece[position])
+                break
+            inflater, step = before, 1
+        else:
+            position += step
+    return bytes(found)
+
+
+def _before_fault_within(inflater: Any, byte: int) -> bytes:
+    """What the byte of input that fails gives before it does.
+
+    Even a step of one byte of output keeps that byte to itself if the fault follows at once. It is
+    certain all the same if the lower bits of the input give it, whatever the higher ones are.
+    """
+    known, _ = _in_steps(inflater.copy(), byte)
+    for bits in range(1, 8):
+        low = byte % 2**bits
+        variants = [
+            _in_steps(inflater.copy(), low + (high << bits)) for high in range(2 ** (8 - bits))
+        ]
+        longer = {found[: len(known) + 1] for found, failed in variants if len(found) > len(known)}
+        stuck = any(len(found) <= len(known) and not failed for found, failed in variants)
+        if len(longer) == 1 and not stuck:
+            (certain,) = longer
+            return certain if certain.startswith(known) else known
+    return known
+
+
+def _in_steps(inflater: Any, byte: int) -> tuple[bytes, bool]:
+    """What one byte of input gives, and whether it fails."""
+    found = bytearray()
     try:
-        for position in range(len(piece)):
-            step = inflater.decompress(piece[position : position + 1], 1)
-            while step:
-                found += step
-                if len(found) >= size:
-                    yield bytes(found)
-                    found.clear()
-                step = inflater.decompress(inflater.unconsumed_tail, 1)
+        step = inflater.decompress(bytes((byte,)), 1)
+        while step:
+            found += step
+            step = inflater.decompress(inflater.unconsumed_tail, 1)
     except zlib.error:
-        pass
-    if found:
-        yield bytes(found)
+        return bytes(found), True
+    return bytes(found), False

@@ -77,9 +77,9 @@ class NativeScanner:
         if not unwanted:
             return None
         codes = _array(block, np.int32)
+        counts = np.bincount(codes + 1, minlength=len(names) + 1)[1:].tolist()
         for code, name in unwanted.items():
-            count = int(np.count_nonzero(codes == code))
-            skipped[str(name)] = skipped.get(str(name), 0) + count
+            skipped[str(name)] = skipped.get(str(name), 0) + counts[code]
         return ~np.isin(codes, list(unwanted))
 
 

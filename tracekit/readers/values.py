@@ -17,6 +17,9 @@ MAX_DEPTH = 100
 TOO_DEEP = Json('"nested deeper than 100"')
 """What stands for an array nested deeper: a fixed limit, so that it does not depend on the stack."""
 
+MAX_PARSED_LENGTH = 2**20
+"""A longer array stays its own text: parsing it would take fifty times its size in memory."""
+
 INT_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 _ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
@@ -155,6 +158,8 @@ def nanoseconds_of(text: str) -> int | None:
 
 def container_value(text: str) -> Json:
     """The compact text of an array or object; its own text where that does not parse."""
+    if len(text) > MAX_PARSED_LENGTH:
+        return Json(text)
     if is_too_deep(text):
         return TOO_DEEP
     try:

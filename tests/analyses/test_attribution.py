@@ -1,0 +1,147 @@
+"""How much of the GPU's work is traced back to the host, and to which stage and call."""
+
+import os
+from pathlib import Path
+
+import pytest
+from chrome_builder import BACKWARD, annotation, kernel, launch, launched, op, step, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tracekit
+from tracekit.analyses.attribution import measure
+from tracekit.pipeline import Options, analyze
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+
+
+def section(path):
+    return next(s for s in analyze(path, Options(jobs=1)).report.sections if s.id == "attribution")
+
+
+def metrics(found):
+    return {metric.name: metric.value for metric in found.metrics}
+
+
+def rows_of(found, name):
+    sheet = next(sheet for sheet in found.sheets if sheet.name == name)
+    columns = [heading.name for heading in sheet.headings]
+    return [dict(zip(columns, cells, strict=True)) for cells in sheet.rows]
+
+
+def test_work_is_given_to_the_stage_and_the_call_that_launched_it(tmp_path):
+    """gen launches 30 (it runs later), update 50 from two calls, nobody who was seen 20: of 100."""
+    rows = [
+        step(1, 0, 100), annotation("gen", 0, 40), annotation("actor_update", 50, 50),
+        *launched("k", 5, 60, 30, 1),
+        *launched("k", 55, 90, 40, 2, tid=BACKWARD),
+        launch(60, 3, name="cudaMemcpyAsync"), kernel("k", 130, 10, 3),
+        kernel("early", 140, 20, 404),
+    ]  # fmt: skip
+    found = section(write(tmp_path / "rank0.json", rows))
+    assert metrics(found) == {"linked_ratio": 0.75, "unlinked_count": 1, "unlinked_ns": 20_000}
+    by_stage = rows_of(found, "launched_by_stage")
+    assert [(r["stage"], r["dur_ns"], r["count"]) for r in by_stage] == [
+        ("update_actor", 50_000, 2), ("gen", 30_000, 1), ("(unlinked)", 20_000, 1),
+    ]  # fmt: skip
+    assert [r["share_ratio"] for r in by_stage] == [0.5, 0.3, 0.2]
+    assert [(r["call"], r["link"], r["dur_ns"]) for r in rows_of(found, "launched_by_call")] == [
+        ("cudaLaunchKernel", "correlation", 70_000), ("(unknown)", "unlinked", 20_000),
+        ("cudaMemcpyAsync", "correlation", 10_000),
+    ]  # fmt: skip
+
+
+def test_a_launch_between_stages_is_outside_any(tmp_path):
+    rows = [annotation("gen", 0, 40), annotation("ref", 60, 40), *launched("k", 50, 70, 9, 1)]
+    (row,) = rows_of(section(write(tmp_path / "rank0.json", rows)), "launched_by_stage")
+    assert row["stage"] == "(outside any stage)"
+
+
+def test_the_outermost_stage_counts_not_the_mini_batch_inside(tmp_path):
+    rows = [annotation("actor_update", 0, 90), annotation("mini_batch0", 10, 50), *launched("k", 20, 30, 9, 1)]  # fmt: skip
+    (row,) = rows_of(section(write(tmp_path / "rank0.json", rows)), "launched_by_stage")
+    assert row["stage"] == "update_actor"
+
+
+def test_an_external_id_names_the_op_where_the_call_was_not_recorded(tmp_path):
+    rows = [op("aten::mul", 0, 10, **{"External id": 7}), kernel("k", 20, 5, **{"External id": 7})]
+    (row,) = rows_of(section(write(tmp_path / "rank0.json", rows)), "launched_by_call")
+    assert (row["call"], row["link"]) == ("aten::mul", "external_id")
+
+
+def test_an_op_longer_than_the_capture_takes_no_time_here_either(tmp_path):
+    rows = [op("a", 0, 100), *launched("k", 1, 10, 5, 1), kernel("corrupt", 20, 9_999)]
+    found = section(write(tmp_path / "rank0.json", rows))
+    assert metrics(found)["unlinked_ns"] == 0
+    assert metrics(found)["unlinked_count"] == 1
+
+
+def test_ops_without_any_duration_have_no_shares(tmp_path):
+    found = section(write(tmp_path / "rank0.json", [op("a", 0, 9), *launched("k", 1, 2, 0, 1)]))
+    assert [r.get("share_ratio") for r in rows_of(found, "launched_by_stage")] == [None]
+
+
+def test_a_device_without_a_host_is_unlinked(tmp_path):
+    found = section(write(tmp_path / "rank0.json", [kernel("k", 0, 5, 1)]))
+    assert metrics(found)["linked_ratio"] == 0
+
+
+def test_without_a_gpu_nothing_is_claimed(tmp_path):
+    path = write(tmp_path / "rank0.json", [op("a", 0, 9)])
+    assert measure(tracekit.load(path)) == {}
+    assert (section(path).status, section(path).reason) == ("skipped", "no GPU activity was recorded")  # fmt: skip
+
+
+launches = st.lists(
+    st.tuples(st.integers(0, 90), st.integers(0, 60), st.booleans()), min_size=1, max_size=12
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(launches)
+def test_unlinked_work_stays_in_the_totals(tmp_path_factory, drawn):
+    rows = [annotation("gen", 0, 30), annotation("ref", 40, 20), op("a", 0, 200)]
+    for number, (at, dur, seen) in enumerate(drawn, 1):
+        rows += launched("k", at, at + 5, dur, number) if seen else [kernel("k", at, dur, number)]
+    trace = tracekit.load(write(tmp_path_factory.mktemp("t") / "rank0.json", rows))
+    table = measure(trace)["launches"]
+    assert sum(table["count"]) == len(drawn)
+    assert sum(table["dur_ns"]) == 1000 * sum(dur for _, dur, _ in drawn)
+    unlinked = [
+        n for n, link in zip(table["count"], table["link"], strict=True) if link == "unlinked"
+    ]
+    assert sum(unlinked) == sum(not seen for _, _, seen in drawn)
+
+
+KNOWN = {
+    "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": (509, 1707),
+    "tracelens/mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": (463, 1517),
+    "hta/negative_queue_length_values_check/rank0.json.gz": (872, 7747),
+    # Graphs that are replayed: hundreds of kernels of one launch.
+    "tracelens/inference/vllm_decode_full/graph_execution.json.gz": (0, 434),
+    "tracelens/inference/sglang_decode/sglang_Qwen3-8B_decode.json.gz": (0, 558),
+}
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_what_is_linked_in_real_files_is_what_was_counted(name):
+    if REAL is None:
+        pytest.skip("real profiles are not here")
+    path = Path(REAL) / "chrome" / name
+    unlinked, whole = KNOWN[name]
+    found = section(path)
+    assert metrics(found)["unlinked_count"] == unlinked
+    assert metrics(found)["linked_ratio"] == pytest.approx(1 - unlinked / whole)
+    by_call = rows_of(found, "launched_by_call")
+    assert sum(row["count"] for row in by_call) == whole
+    total = int(tracekit.load(path)["device_ops"]["dur_ns"].sum())
+    assert sum(row["dur_ns"] for row in rows_of(found, "launched_by_stage")) == total
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(KNOWN) if "inference" in name])
+def test_a_replayed_graph_is_the_work_of_its_launch(name):
+    if REAL is None:
+        pytest.skip("real profiles are not here")
+    rows = rows_of(section(Path(REAL) / "chrome" / name), "launched_by_call")
+    assert rows[0]["call"] == "hipGraphLaunch"
+    assert rows[0]["count"] > 400

@@ -1,0 +1,210 @@
+"""Copies by direction and memory, and their rates: Σ bytes / Σ time in 1e9 bytes per second."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from chrome_builder import kernel, memcpy, memset, op, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tracekit
+from tracekit.analyses.copies import direction, measure
+from tracekit.pipeline import Options, analyze
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+HTOD = "Memcpy HtoD (Pinned -> Device)"
+
+
+def load(tmp_path, rows):
+    return tracekit.load(write(tmp_path / "rank0.json", rows))
+
+
+def copies(tmp_path, rows):
+    return pd.DataFrame(
+        {
+            name: pd.Series(values)
+            for name, values in measure(load(tmp_path, rows))["copies"].items()
+        }
+    )
+
+
+def sheet(tmp_path, files):
+    for name, rows in files.items():
+        write(tmp_path / name, rows)
+    section = next(
+        s for s in analyze(tmp_path, Options(jobs=1)).report.sections if s.id == "copies"
+    )
+    columns = [heading.name for heading in section.sheets[0].headings]
+    return [dict(zip(columns, cells, strict=True)) for cells in section.sheets[0].rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", ("HtoD", "Pageable -> Device")),
+        ("Memcpy HtoD (Pinned -> Device)", ("HtoD", "Pinned -> Device")),
+        ("Memcpy DtoH (Device -> Pageable)", ("DtoH", "Device -> Pageable")),
+        ("Memcpy DtoD (Device -> Device)", ("DtoD", "Device -> Device")),
+        ("Memcpy PtoP (Device -> Device)", ("PtoP", "Device -> Device")),
+        ("Memcpy HtoH (Pageable -> Pinned)", ("HtoH", "Pageable -> Pinned")),
+        # ROCm: as Kineto writes it, as roctracer names the work, as HIP names the call.
+        ("Memcpy HtoD (Host -> Device)", ("HtoD", "Host -> Device")),
+        ("CopyHostToDevice", ("HtoD", "")),
+        ("CopyDeviceToHost", ("DtoH", "")),
+        ("CopyDeviceToDevice", ("DtoD", "")),
+        ("hipMemcpyDtoH", ("DtoH", "")),
+        ("Memset (Device)", ("memset", "Device")),
+        ("Memset (Unknown)", ("memset", "Unknown")),
+        ("Memset", ("memset", "")),
+        # What says nothing stays as it is.
+        ("Memcpy", ("Memcpy", "")),
+        ("FillBuffer", ("FillBuffer", "")),
+        ("", ("", "")),
+    ],
+)
+def test_the_name_tells_the_direction_and_the_memory(name, expected):
+    assert direction(name) == expected
+
+
+def test_rates_are_all_bytes_over_all_time(tmp_path):
+    """3 MB in 1 µs + 1 MB in 3 µs = 4 MB in 4 µs: 1000 GB/s, not the mean of 3000 and 333."""
+    row = copies(tmp_path, [memcpy(HTOD, 0, 1, 3_000_000), memcpy(HTOD, 5, 3, 1_000_000)]).iloc[0]
+    assert row[["count", "dur_ns", "size_bytes"]].tolist() == [2, 4_000, 4_000_000]
+    assert row["gb_per_s"] == 1000
+    assert row["max_gb_per_s"] == 3000
+    assert row["excluded_count"] == 0
+
+
+def without_bytes(row):
+    return row | {"args": {key: value for key, value in row["args"].items() if key != "bytes"}}
+
+
+def test_copies_without_time_or_bytes_are_counted_and_left_out_of_the_rate(tmp_path):
+    """Rated: 2000 bytes in 2 µs = 1 GB/s. Not rated: no time, no bytes recorded, nothing copied."""
+    rows = [
+        memcpy(HTOD, 0, 2, 2_000),
+        memcpy(HTOD, 5, 0, 700),
+        without_bytes(memcpy(HTOD, 10, 9, 0)),
+        memcpy(HTOD, 20, 4, 0),
+    ]
+    row = copies(tmp_path, rows).iloc[0]
+    assert row["gb_per_s"] == 1
+    assert row[["count", "excluded_count"]].tolist() == [4, 3]
+    assert row[["size_bytes", "rated_bytes"]].tolist() == [2_700, 2_000]
+    assert row[["dur_ns", "rated_ns"]].tolist() == [15_000, 2_000]
+
+
+def test_copies_of_which_no_size_is_known_have_no_rate(tmp_path):
+    row = copies(tmp_path, [without_bytes(memcpy(HTOD, 0, 2, 0))]).iloc[0]
+    assert row[["size_bytes", "gb_per_s", "max_gb_per_s"]].isna().all()
+    assert row["excluded_count"] == 1
+
+
+def test_bytes_written_as_text_are_numbers(tmp_path):
+    row = copies(tmp_path, [memcpy(HTOD, 0, 2, "2000"), memcpy(HTOD, 5, 2, "6000")]).iloc[0]
+    assert (row["size_bytes"], row["gb_per_s"]) == (8_000, 2)
+
+
+def test_devices_directions_and_memories_are_rows_of_their_own(tmp_path):
+    rows = [
+        memcpy(HTOD, 0, 1, 1), memcpy(HTOD, 0, 1, 1, device=1), memcpy("Memcpy HtoD (Pageable -> Device)", 2, 1, 1),
+        memcpy("Memcpy DtoH (Device -> Pinned)", 4, 1, 1), memset(6, 1, 1), kernel("k", 8, 1),
+    ]  # fmt: skip
+    found = copies(tmp_path, rows)
+    assert len(found) == 5
+    assert found["count"].tolist() == [1] * 5
+
+
+def test_over_processes_bytes_and_times_are_added_before_they_are_divided(tmp_path):
+    """Rank 0: 1 MB in 1 µs; rank 1: 1 MB in 3 µs. Together 2 MB in 4 µs."""
+    files = {f"rank{r}.json": [memcpy(HTOD, 0, dur, 10**6)] for r, dur in ((0, 1), (1, 3))}
+    (row,) = sheet(tmp_path, files)
+    assert (row["count"], row["size_bytes"], row["dur_ns"]) == (2, 2 * 10**6, 4_000)
+    assert (row["gb_per_s"], row["max_gb_per_s"]) == (500, 1000)
+
+
+def test_rows_come_by_time(tmp_path):
+    rows = [
+        memcpy(HTOD, 0, 1, 9),
+        memset(5, 8, 1),
+        memcpy("Memcpy DtoD (Device -> Device)", 20, 3, 1),
+    ]
+    assert [row["direction"] for row in sheet(tmp_path, {"rank0.json": rows})] == [
+        "memset", "DtoD", "HtoD",
+    ]  # fmt: skip
+
+
+drawn_copies = st.lists(
+    st.tuples(st.sampled_from(["HtoD", "DtoH"]), st.integers(0, 50), st.integers(0, 10**6)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(drawn_copies)
+def test_no_copy_is_lost_or_counted_twice(tmp_path_factory, drawn):
+    rows = [
+        memcpy(f"Memcpy {way} (x)", 60 * i, dur, size) for i, (way, dur, size) in enumerate(drawn)
+    ]
+    found = copies(tmp_path_factory.mktemp("t"), rows)
+    assert found["count"].sum() == len(drawn)
+    assert found["dur_ns"].sum() == 1000 * sum(dur for _, dur, _ in drawn)
+    assert found["size_bytes"].sum() == sum(size for _, _, size in drawn)
+    assert found["excluded_count"].sum() == sum(not dur or not size for _, dur, size in drawn)
+    for row in found.to_dict("records"):
+        rated = [(d, s) for way, d, s in drawn if way == row["direction"] and d and s]
+        if not rated:
+            assert pd.isna(row["gb_per_s"])
+            continue
+        seconds = sum(d for d, _ in rated) / 1e6
+        assert row["gb_per_s"] == pytest.approx(sum(s for _, s in rated) / 1e9 / seconds)
+        assert row["max_gb_per_s"] == pytest.approx(max(s / d / 1000 for d, s in rated))
+
+
+def test_a_gpu_without_copies_and_a_trace_without_a_gpu_are_told_apart(tmp_path):
+    reasons = []
+    for name, rows in {"gpu": [kernel("k", 0, 1)], "cpu": [op("a", 0, 1)]}.items():
+        report = analyze(write(tmp_path / name / "r.json", rows), Options(jobs=1)).report
+        reasons += [(s.status, s.reason) for s in report.sections if s.id == "copies"]
+    assert reasons == [
+        ("skipped", "no copy was recorded"), ("skipped", "no GPU activity was recorded"),
+    ]  # fmt: skip
+
+
+WITH_BANDWIDTH = (
+    "tracelens/inference/sglang_decode/sglang_Qwen3-8B_decode.json.gz",
+    "tracelens/mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
+    "hta/nccl_parser_config/nccl_data.json.gz",
+    "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
+    "tracelens/b200/eager_trace.json.gz",
+    "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
+    "tracelens/inference/vllm_decode_full/graph_execution.json.gz",
+    "tracelens/inference/xdit_sd_3.5/profile_trace_rank_0.json.gz",
+)
+
+
+@pytest.mark.parametrize("name", WITH_BANDWIDTH)
+def test_the_rate_is_the_recorded_one_within_a_per_cent(name):
+    """The profiler's own rate of each copy, weighted by time. Of files in nanoseconds: whole µs are too coarse."""
+    if REAL is None:
+        pytest.skip("real profiles are not here")
+    trace = tracekit.load(Path(REAL) / "chrome" / name)
+    ops = trace["device_ops"]
+    recorded = trace.arg("memory bandwidth (GB/s)", "device_ops").astype("Float64")
+    ops = ops[recorded.notna() & (ops["dur_ns"] > 0) & (ops["size_bytes"] > 0)]
+    assert len(ops)
+    recorded = recorded[ops.index].to_numpy(float)
+    dur = ops["dur_ns"].to_numpy(float)
+    told = np.array([direction(str(name)) for name in ops["name"]])
+    found = pd.DataFrame({k: pd.Series(v) for k, v in measure(trace)["copies"].items()})
+    checked = 0
+    for row in found[found["gb_per_s"].notna()].to_dict("records"):
+        mine = (told == [row["direction"], row["memory"]]).all(axis=1)
+        expected = (recorded[mine] * dur[mine]).sum() / dur[mine].sum()
+        assert row["gb_per_s"] == pytest.approx(expected, rel=0.01)
+        checked += int(mine.sum())
+    assert checked == len(ops)

@@ -1,0 +1,283 @@
+"""Where the step goes: walls over ranks and steps, by captures of every kind."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from chrome_builder import annotation, kernel, launched, op, step, write
+
+from tracekit.pipeline import Options, analyze
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+
+
+def report_on(tmp_path, files, **meta):
+    """The report on these files, by name; a file is its rows, or (rows, rank)."""
+    for name, content in files.items():
+        rows, rank = content if isinstance(content, tuple) else (content, None)
+        write(tmp_path / name, rows, rank=rank, world_size=2, **meta)
+    return analyze(tmp_path, Options(jobs=1)).report
+
+
+def sheet(report, name):
+    section = next(s for s in report.sections if s.id == "steps")
+    found = next((s for s in section.sheets if s.name == name), None)
+    if found is None:
+        return []
+    columns = [heading.name for heading in found.headings]
+    return [dict(zip(columns, cells, strict=True)) for cells in found.rows]
+
+
+def column(report, name, key):
+    return [row.get(key) for row in sheet(report, name)]
+
+
+def headline(report):
+    return {metric.name: metric.value for metric in report.headline}
+
+
+def verl(scope, number, rank=0, part="", role="actor-rollout-ref"):
+    """A file name as verl 0.9.1 writes it."""
+    when = "20260101000000000"
+    return f"{role}_{scope}_step{number}_rank{rank}-of-2_pid{7 + rank}_{when}{part}.json"
+
+
+def test_a_step_is_as_long_as_its_longest_rank_and_the_step_is_the_mean(tmp_path):
+    """Step 1: 100 and 120; step 2: 140 and 90. Mean of 120 and 140."""
+    report = report_on(tmp_path, {
+        "rank0.json": ([step(1, 0, 100), step(2, 100, 140)], 0),
+        "rank1.json": ([step(1, 5, 120), step(2, 125, 90)], 1),
+    })  # fmt: skip
+    assert column(report, "steps", "wall_ns") == [120_000, 140_000]
+    assert column(report, "steps", "ranks") == [2, 2]
+    assert headline(report)["step_wall"] == 130_000
+
+
+def test_a_step_known_by_its_files_lasts_from_the_first_to_the_last_of_its_processes(tmp_path):
+    """The actor works 0-50, the critic 40-100: one step of 100, not 50 + 60."""
+    report = report_on(tmp_path, {
+        verl("train", 3): [op("a", 0, 10), op("b", 40, 10)],
+        verl("train", 3, role="value-model"): [op("a", 40, 60)],
+    })  # fmt: skip
+    assert column(report, "steps", "wall_ns") == [100_000]
+    assert column(report, "steps", "step") == [3]
+
+
+def test_ranks_whose_clocks_have_no_epoch_are_not_put_on_one_axis(tmp_path):
+    """Rank 0 counts 0-50 and rank 1 counts 1000-1070 of clocks of their own: the step is 70, not 1070."""
+    files = {
+        verl("train", 3, rank): ([annotation("gen", at, dur)], rank)
+        for rank, at, dur in ((0, 0, 50), (1, 1000, 70))
+    }
+    report = report_on(tmp_path, files, base_ns=None)
+    assert column(report, "steps", "wall_ns") == [70_000]
+    assert column(report, "steps", "unattributed_ns") == [0]
+    (tmp_path / "one").mkdir()
+    assert column(report_on(tmp_path / "one", files), "steps", "wall_ns") == [1_070_000]
+
+
+def test_stage_walls_are_longest_rank_then_mean_over_steps(tmp_path):
+    """gen: 40 and 60 in step 1, 50 and 30 in step 2: 60 and 50, mean 55."""
+    steps = [step(1, 0, 100), step(2, 100, 100)]
+    report = report_on(tmp_path, {
+        "rank0.json": ([*steps, annotation("gen", 0, 40), annotation("gen", 100, 50)], 0),
+        "rank1.json": ([*steps, annotation("gen", 0, 60), annotation("gen", 100, 30)], 1),
+    })  # fmt: skip
+    (row,) = sheet(report, "stages")
+    assert (row["wall_ns"], row["low_ns"], row["high_ns"]) == (55_000, 50_000, 60_000)
+    assert (row["ranks"], row["steps"], row["instances"]) == (2, 2, 1)
+    assert row["share_ratio"] == 0.55
+    assert [cells[1] for cells in report.overview.rows] == [55_000]
+
+
+def test_a_stage_that_runs_twice_in_a_step_takes_both_times(tmp_path):
+    rows = [step(1, 0, 100), annotation("gen", 0, 20), annotation("gen", 50, 30)]
+    (row,) = sheet(report_on(tmp_path, {"rank0.json": rows}), "stages")
+    assert (row["wall_ns"], row["instances"]) == (50_000, 2)
+
+
+def test_what_no_stage_covers_is_said(tmp_path):
+    """gen 0-30 and update 40-90 of 100; the mini-batch inside adds nothing."""
+    rows = [
+        step(1, 0, 100), annotation("gen", 0, 30), annotation("actor_update", 40, 50), annotation("mini_batch0", 45, 40),
+    ]  # fmt: skip
+    report = report_on(tmp_path, {"rank0.json": rows})
+    assert column(report, "steps", "unattributed_ns") == [20_000]
+    assert headline(report)["unattributed_ratio"] == pytest.approx(0.2)
+
+
+def test_without_stages_nothing_is_said_to_be_attributed(tmp_path):
+    report = report_on(tmp_path, {"rank0.json": [step(1, 0, 100), op("a", 0, 5)]})
+    assert column(report, "steps", "unattributed_ns") == [None]
+    assert "unattributed_ratio" not in headline(report)
+    assert report.overview is None
+
+
+def test_stages_of_two_roles_cover_the_step_together_and_are_told_apart(tmp_path):
+    """The actor updates 0-60 while the critic updates 40-100: nothing is left over."""
+    report = report_on(tmp_path, {
+        verl("train", 3): [annotation("actor_update", 0, 60)],
+        verl("train", 3, role="value-model"): [annotation("train_batch", 40, 60)],
+    })  # fmt: skip
+    assert column(report, "steps", "unattributed_ns") == [0]
+    rows = [(row["role"], row["canonical"], row["wall_ns"]) for row in sheet(report, "stages")]
+    assert sorted(rows) == [
+        ("actor-rollout-ref", "update_actor", 60_000), ("value-model", "update_critic", 60_000),
+    ]  # fmt: skip
+
+
+def test_single_stage_files_make_a_step_of_what_was_captured(tmp_path):
+    """gen 0-30 and, after a pause that nobody recorded, the update 1000-1050: 80 of captured stages."""
+    report = report_on(tmp_path, {
+        verl("rollout-generate", 3): [annotation("rollout_generate", 0, 30)],
+        verl("actor-update", 3): [annotation("actor_update", 1000, 50)],
+    })  # fmt: skip
+    (row,) = sheet(report, "steps")
+    assert (row["wall_ns"], row["unattributed_ns"]) == (80_000, 0)
+    assert "the time between them was not recorded" in row["origin"]
+    assert report.headline[0].label == "captured stages"
+    assert "unattributed_ratio" not in headline(report)
+    assert [(r["canonical"], r["wall_ns"]) for r in sheet(report, "stages")] == [
+        ("update_actor", 50_000), ("gen", 30_000),
+    ]  # fmt: skip
+
+
+def test_mini_batches_captured_alone_are_their_stage(tmp_path):
+    """Of four mini-batches a schedule records the second and the fourth, without the range around them."""
+    report = report_on(tmp_path, {
+        verl("actor-update", 2, part="_mb1"): [annotation("mini_batch1", 0, 20)],
+        verl("actor-update", 2, part="_mb3"): [annotation("mini_batch3", 60, 25)],
+    })  # fmt: skip
+    (row,) = sheet(report, "stages")
+    assert (row["canonical"], row["wall_ns"], row["instances"]) == ("update_actor", 45_000, 2)
+    assert column(report, "steps", "wall_ns") == [45_000]
+
+
+def test_mini_batches_of_a_whole_step_are_no_stage(tmp_path):
+    report = report_on(
+        tmp_path, {verl("train", 2, part="_mb1"): [annotation("mini_batch1", 0, 20)]}
+    )
+    assert sheet(report, "stages") == []
+    assert [row["stage"] for row in sheet(report, "ranges")] == []
+    assert column(report, "steps", "wall_ns") == [20_000]
+
+
+def continuous(*starts):
+    """Log-probs for 30 and an update for 50, beginning at each of these times, and a last op at the end."""
+    rows = [annotation(name, at + after, dur) for at in starts
+            for name, after, dur in (("actor_compute_log_prob", 0, 30), ("actor_update", 40, 50))]  # fmt: skip
+    return [*rows, op("aten::mm", starts[-1] + 95, 5)]
+
+
+def test_a_capture_of_several_steps_is_divided_where_its_first_stage_begins_anew(tmp_path):
+    """Named by its first step, 4; the second begins at 120 and ends with the capture at 220."""
+    report = report_on(tmp_path, {verl("train", 4): continuous(0, 120)})
+    assert [(r["step"], r["wall_ns"], r["unattributed_ns"]) for r in sheet(report, "steps")] == [
+        (4, 120_000, 40_000), (5, 100_000, 20_000),
+    ]  # fmt: skip
+    assert {r["canonical"]: (r["wall_ns"], r["steps"]) for r in sheet(report, "stages")} == {
+        "update_actor": (50_000, 2), "old_log_prob": (30_000, 2),
+    }  # fmt: skip
+    assert report.identity[2:4] == ("actor-rollout-ref", "steps 4, 5")
+
+
+def test_stages_that_do_not_come_equally_often_divide_nothing(tmp_path):
+    rows = [*continuous(0, 120), annotation("actor_update", 230, 10)]
+    report = report_on(tmp_path, {verl("train", 4): rows})
+    assert column(report, "steps", "step") == [4]
+
+
+def test_gpu_work_is_by_launch_and_per_step_and_rank(tmp_path):
+    """Two ranks, two steps: 60 of work launched in gen each time, although it runs after gen's 10."""
+    rows = [
+        step(1, 0, 100),
+        step(2, 100, 100),
+        annotation("gen", 0, 10),
+        annotation("gen", 100, 10),
+    ]
+    rows += [*launched("k", 1, 20, 60, 1), *launched("k", 101, 120, 60, 2)]
+    report = report_on(tmp_path, {f"rank{r}.json": (rows, r) for r in (0, 1)})
+    (row,) = sheet(report, "stages")
+    assert (row["work_busy_ns"], row["launch_count"], row["wall_ns"]) == (60_000, 1, 10_000)
+
+
+def test_a_rank_that_missed_a_step_does_not_dilute_the_work(tmp_path):
+    """Rank 1 recorded step 1 only: 60 of work in each of three (rank, step) pairs."""
+    one = [step(1, 0, 100), annotation("gen", 0, 10), *launched("k", 1, 20, 60, 1)]
+    two = [step(2, 100, 100), annotation("gen", 100, 10), *launched("k", 101, 120, 60, 2)]
+    report = report_on(tmp_path, {"rank0.json": ([*one, *two], 0), "rank1.json": (one, 1)})
+    (row,) = sheet(report, "stages")
+    assert (row["work_busy_ns"], row["launch_count"]) == (60_000, 1)
+
+
+def test_an_op_longer_than_the_capture_is_no_work_of_a_stage(tmp_path):
+    rows = [step(1, 0, 100), annotation("gen", 0, 50), *launched("k", 1, 20, 30, 1)]
+    rows += launched("corrupt", 5, 60, 10_000, 2)
+    (row,) = sheet(report_on(tmp_path, {"rank0.json": rows}), "stages")
+    assert (row["work_busy_ns"], row["launch_count"]) == (30_000, 2)
+
+
+def test_without_a_gpu_there_are_no_columns_of_gpu_work(tmp_path):
+    report = report_on(tmp_path, {"rank0.json": [step(1, 0, 100), annotation("gen", 0, 50)]})
+    (row,) = sheet(report, "stages")
+    assert not {"work_busy_ns", "launch_count"} & set(row)
+
+
+def test_ranks_that_are_not_known_are_not_counted_as_none(tmp_path):
+    report = report_on(tmp_path, {"trace.json": [step(1, 0, 100)]})
+    assert "ranks" not in sheet(report, "steps")[0]
+
+
+def test_steps_of_two_runs_are_not_mixed(tmp_path):
+    for run, dur in (("a", 100), ("b", 300)):
+        write(tmp_path / run / "rank0.json", [step(1, 0, dur)], rank=0, world_size=1)
+    report = analyze([tmp_path / "a", tmp_path / "b"], Options(jobs=1)).report
+    assert [(r["run"], r["wall_ns"]) for r in sheet(report, "steps")] == [
+        ("a", 100_000), ("b", 300_000),
+    ]  # fmt: skip
+
+
+def test_a_trace_of_a_device_alone_is_one_capture(tmp_path):
+    report = report_on(tmp_path, {"rank0.json": [kernel("k", 10, 30), kernel("k", 60, 40)]})
+    (row,) = sheet(report, "steps")
+    assert row["wall_ns"] == 90_000
+
+
+def test_metrics_for_a_later_compare_hold_every_step_and_stage(tmp_path):
+    rows = [step(1, 0, 100), annotation("gen", 0, 20), annotation("gen", 50, 30)]
+    values = report_on(tmp_path, {"rank0.json": rows}).values
+    names = [heading.name for heading in values.headings]
+    found = [dict(zip(names, cells, strict=True)) for cells in values.rows]
+    assert [(v["name"], v["stage"], v["value"]) for v in found if v["name"].endswith("_wall")] == [
+        ("step_wall", None, 100_000), ("stage_wall", "gen", 50_000),
+    ]  # fmt: skip
+
+
+SCENARIOS = ("v080_discrete", "v090_discrete", "v091_discrete", "v091_schedule_discrete")
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_real_single_stage_files_add_up_to_their_known_spans(scenario):
+    """The manifest gives each file's span in tenths of a millisecond, worked out when it was written."""
+    if REAL is None:
+        pytest.skip("real profiles are not here")
+    root = Path(REAL) / "chrome" / "verl_cpu"
+    files = json.loads((root / "manifest.json").read_text())
+    spans = [f["span_ms"] for f in files if f["file"].startswith(scenario + "/")]
+    report = analyze(root / scenario / "outputs" / "profile", Options(jobs=1)).report
+    (row,) = sheet(report, "steps")
+    assert row["wall_ns"] / 1e6 == pytest.approx(sum(spans), abs=0.05 * len(spans) + 0.01)
+    assert row["unattributed_ns"] < 0.01 * row["wall_ns"]
+
+
+def test_a_real_continuous_capture_holds_its_steps():
+    if REAL is None:
+        pytest.skip("real profiles are not here")
+    path = Path(REAL) / "chrome" / "verl_cpu" / "v091_e2e_continuous" / "outputs" / "profile"
+    report = analyze(path, Options(jobs=1)).report
+    assert column(report, "steps", "step") == [1, 2, 4]
+    assert {row["canonical"] for row in sheet(report, "stages")} == {
+        "gen", "old_log_prob", "ref", "update_actor",
+    }  # fmt: skip
+    assert {row["steps"] for row in sheet(report, "stages")} == {3}

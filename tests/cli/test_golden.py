@@ -1,0 +1,79 @@
+"""Whole runs of the command line on the examples, as printed. `TRACEKIT_UPDATE_GOLDEN=1 pytest tests/cli` writes them."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tracekit.cli import main
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+EXAMPLES = {name: f"examples/{name}/outputs/profile" for name in ("verl_cpu", "simulated_gpu")}
+RUNS = {
+    "text": ["analyze"],
+    "verbose": ["analyze", "-v"],
+    "markdown": ["analyze", "-q", "--export", "md=-"],
+    "step": ["analyze", "--steps", "{step}"],
+    "stage": ["analyze", "--stages", "update*"],
+    "inspect": ["inspect"],
+}
+STEP = {"verl_cpu": "2", "simulated_gpu": "6"}
+
+
+@pytest.fixture
+def tracekit(monkeypatch):
+    """Run the command line from the root of the tree, on a page of the usual width."""
+    monkeypatch.chdir(ROOT)
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TRACEKIT_PURE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*args):
+        result = CliRunner().invoke(main, [*args])
+        assert result.exit_code == 0, result.output
+        return result
+
+    return run
+
+
+def check(name, text):
+    path = HERE / "golden" / name
+    if os.environ.get("TRACEKIT_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(text.encode("utf-8"))
+    assert path.exists(), f"no golden {name}: run with TRACEKIT_UPDATE_GOLDEN=1"
+    assert text.split("\n") == path.read_bytes().decode("utf-8").split("\n")
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_run_prints_what_it_always_printed(tracekit, example, kind):
+    command, *options = (arg.format(step=STEP[example]) for arg in RUNS[kind])
+    printed = tracekit(command, EXAMPLES[example], *options).stdout
+    check(f"{example}_{kind}.{'md' if kind == 'markdown' else 'txt'}", printed)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_what_is_printed_says_nothing_of_this_machine(tracekit, example):
+    printed = tracekit("analyze", EXAMPLES[example], "-v").stdout
+    assert str(ROOT) not in printed
+    assert not re.search(r"\d+:\d\d:\d\d", printed)
+
+
+def test_two_examples_at_once_are_two_runs(tracekit):
+    paths = [f"{name}={path}" for name, path in EXAMPLES.items()]
+    check("both_text.txt", tracekit("analyze", *paths).stdout)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_saved_run_prints_the_same_as_the_profile(tracekit, example, tmp_path):
+    kept = tmp_path / "run.tkm"
+    first = tracekit("analyze", EXAMPLES[example], "--save", str(kept)).stdout
+    assert tracekit("analyze", str(kept)).stdout == first
+    for suffix in ("html", "json", "md"):
+        one, other = tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}"
+        tracekit("analyze", EXAMPLES[example], "-q", "-o", str(one))
+        tracekit("render", str(kept), "-o", str(other))
+        assert one.read_bytes() == other.read_bytes()

@@ -1,0 +1,111 @@
+"""Measurements saved, loaded and put together: the same answers as measuring it all at once."""
+
+from pathlib import Path
+
+import pytest
+from chrome_builder import annotation, launched, step, write
+
+from tracekit import saved
+from tracekit.merging import merge
+from tracekit.pipeline import analyze, judge
+
+ROOT = Path(__file__).parents[1]
+PROFILES = [
+    ROOT / "examples" / name / "outputs" / "profile" for name in ("verl_cpu", "simulated_gpu")
+]
+
+
+def rank_rows(rank, steps):
+    """Steps of 100 µs with one stage that launches one kernel."""
+    rows = []
+    for at, number in enumerate(steps):
+        rows += [step(number, 100 * at, 100), annotation("gen", 100 * at + 5, 40)]
+        rows += launched("gemm", 100 * at + 8, 100 * at + 20, 10 + rank, at + 1)
+    return rows
+
+
+def names(result):
+    return [source.name for source in result.measurements.sources]
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda p: p.parts[-3])
+def test_saved_measurements_give_the_report_they_were_saved_with(path, tmp_path):
+    result = analyze(path)
+    saved.save(result.measurements, tmp_path / "run.tkm")
+    assert judge(saved.load(tmp_path / "run.tkm")) == result.report
+    assert analyze(tmp_path / "run.tkm").report == result.report
+
+
+def comparable(measured, name, without=("run", "source")):
+    """The rows of a table as text, without the columns named."""
+    frame = measured[name]
+    return frame[[c for c in frame if c not in without]].astype("str").values.tolist()
+
+
+@pytest.fixture
+def two_runs(tmp_path):
+    for run, steps in (("base", (1, 2)), ("new", (1, 2, 3))):
+        for rank in (0, 1):
+            path = tmp_path / run / "profile" / f"rank{rank}.json"
+            write(path, rank_rows(rank, steps), rank=rank, world_size=2)
+        saved.save(analyze(path.parent).measurements, tmp_path / f"{run}.tkm")
+    return tmp_path
+
+
+def test_saved_measurements_and_a_directory_together_are_as_if_both_were_measured(two_runs):
+    base, new = two_runs / "base.tkm", two_runs / "new" / "profile"
+    whole = analyze([two_runs / "base" / "profile", new])
+    for mixed in (analyze([base, new]), analyze([base, two_runs / "new.tkm"])):
+        assert set(mixed.measurements.tables) == set(whole.measurements.tables)
+        for name in whole.measurements.tables:
+            assert comparable(mixed.measurements, name) == comparable(whole.measurements, name)
+        assert mixed.report.headline == whole.report.headline
+        assert len(set(names(mixed))) == 4
+        assert mixed.measurements["captures"]["run"].nunique() == 2
+        assert [s.status for s in mixed.report.sections] == [
+            s.status for s in whole.report.sections
+        ]
+
+
+def test_runs_that_were_saved_under_one_name_stay_apart_by_the_names_of_their_files(two_runs):
+    result = analyze([two_runs / "base.tkm", two_runs / "new.tkm"])
+    captures = result.measurements["captures"]
+    assert captures["run"].tolist() == ["base", "base", "new", "new"]
+    assert [f"{s.run}/rank{s.rank}.json" for s in result.measurements.sources] == names(result)
+    assert captures["source"].tolist() == names(result)
+
+
+def test_saved_measurements_take_a_label(two_runs):
+    result = analyze([f"a={two_runs / 'base.tkm'}", f"b={two_runs / 'new.tkm'}"])
+    assert result.measurements["captures"]["run"].tolist() == ["a", "a", "b", "b"]
+    alone = analyze(f"a={two_runs / 'base.tkm'}").measurements
+    assert set(alone["steps"]["run"]) == {"a"} == {source.run for source in alone.sources}
+
+
+def test_one_file_of_measurements_twice_is_two_runs(two_runs):
+    twice = [two_runs / "base.tkm"] * 2
+    result = analyze(twice)
+    assert len(set(names(result))) == 4
+    assert result.measurements["captures"]["run"].nunique() == 2
+    assert "failed" not in {section.status for section in result.report.sections}
+
+
+def test_failures_and_notes_of_merged_parts_name_their_own_sources(two_runs):
+    for run in ("base", "new"):
+        folder = two_runs / run / "profile"
+        (folder / "rank1.json").write_bytes(b'{"traceEvents": [{"ph": "X", "ts"')
+        path = folder / "rank0.json"
+        path.write_bytes(path.read_bytes()[:-40])
+        saved.save(analyze(folder).measurements, two_runs / f"{run}.tkm")
+    measured = analyze([two_runs / "base.tkm", two_runs / "new.tkm"]).measurements
+    assert [f.source for f in measured.failures] == ["base/rank1.json", "new/rank1.json"]
+    cut = [note.source for note in measured.notes if note.code == "truncated"]
+    assert cut == ["base/rank0.json", "new/rank0.json"]
+
+
+def test_merging_changes_none_of_its_parts(two_runs):
+    parts = [saved.load(two_runs / f"{run}.tkm") for run in ("base", "new")]
+    before = [comparable(part, "steps", ()) for part in parts]
+    merge(parts, ["x", "y"])
+    assert [comparable(part, "steps", ()) for part in parts] == before
+    assert merge(parts[:1]) is parts[0]

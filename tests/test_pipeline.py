@@ -1,0 +1,352 @@
+"""From paths to a report: what is read, what is left out and said to be, what a fault costs."""
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from chrome_builder import annotation, kernel, launched, op, step, write
+
+import tracekit
+from tracekit import pipeline
+from tracekit.errors import TracekitError
+from tracekit.pipeline import Options, analyze
+from tracekit.render import RENDERERS, from_json, render, to_json
+
+ROOT = Path(__file__).parents[1]
+PROFILES = [
+    ROOT / "examples" / name / "outputs" / "profile" for name in ("verl_cpu", "simulated_gpu")
+]
+
+
+def rank_rows(rank, steps=(1, 2)):
+    """Steps of 100 µs, each with `gen` and `update_actor` of 40 µs that launch one kernel."""
+    rows = []
+    for at, number in enumerate(steps):
+        zero, link = 100 * at, 10 * at
+        rows += [
+            step(number, zero, 100), annotation("gen", zero + 5, 40), op("aten::mm", zero + 6, 10),
+            *launched("gemm", zero + 8, zero + 20, 10 + rank, link + 1),
+            annotation("update_actor", zero + 50, 40),
+            *launched("ncclDevKernel_AllReduce", zero + 52, zero + 60, 20, link + 2),
+        ]  # fmt: skip
+    return rows
+
+
+@pytest.fixture
+def profile(tmp_path):
+    """A run of two ranks and two steps."""
+    folder = tmp_path / "profile"
+    for rank in (0, 1):
+        write(folder / f"rank{rank}.json", rank_rows(rank), rank=rank, world_size=2)
+    return folder
+
+
+def names(result):
+    return [source.name for source in result.measurements.sources]
+
+
+def codes(result):
+    return {remark.code: remark.message for remark in result.report.remarks}
+
+
+def steps_of(result):
+    return sorted({int(n) for n in result.measurements["steps"]["step"].dropna()})
+
+
+def section(report, id_):
+    return next(s for s in report.sections if s.id == id_)
+
+
+def test_load_takes_one_file(profile):
+    trace = tracekit.load(profile / "rank1.json")
+    assert trace.source.rank == 1
+    assert len(trace["device_ops"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("make", "said", "hint"),
+    [
+        (lambda p: p.mkdir(), "is a directory", "tracekit.analyze"),
+        (lambda p: None, "No such file", "tracekit inspect"),
+        (lambda p: p.write_bytes(b""), "holds no text", "tracekit inspect"),
+        (lambda p: p.write_bytes(b"PK\x03\x04 a zip"), "no format that tracekit reads", "inspect"),
+        (lambda p: p.write_bytes(gzip.compress(b'{"a": 1}')), "no format", "inspect"),
+        (lambda p: p.write_bytes(b'{"traceEvents": [{"ph": "X", "ts"'), "no complete event", ""),
+        (lambda p: p.write_bytes(b'{"traceEvents": 5}'), "no array of events", ""),
+    ],
+    ids=["directory", "missing", "empty", "zip", "other JSON", "cut", "no events"],
+)
+def test_load_says_in_one_line_why_it_cannot(tmp_path, make, said, hint):
+    path = tmp_path / "x.json"
+    make(path)
+    with pytest.raises(TracekitError, match=said) as caught:
+        tracekit.load(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_load_limits_tables_and_arguments(profile):
+    trace = tracekit.load(profile / "rank0.json", tables=("device_ops",), args=())
+    assert set(trace.tables) == {"device_ops"}
+    assert set(trace.sparse) == {"correlation", "device", "stream"}
+
+
+def test_a_file_of_several_processes_is_for_analyze(profile, monkeypatch):
+    reader = pipeline.READERS[0]
+    twice = replace(reader, read=lambda s, w, b: reader.read(s, w, b) * 2)
+    monkeypatch.setattr(pipeline, "READERS", (twice,))
+    with pytest.raises(TracekitError, match="holds 2 processes: 100, 100"):
+        tracekit.load(profile / "rank0.json")
+    assert len(analyze(profile / "rank0.json").measurements.sources) == 2
+
+
+@pytest.mark.parametrize("form", ["file", "directory", "glob", "label", "both"])
+def test_a_profile_is_named_in_every_way(profile, form):
+    file = profile / "rank0.json"
+    paths, ranks, runs = {
+        "file": (file, [0], 1),
+        "directory": (profile, [0, 1], 1),
+        "glob": (str(profile / "*1.json"), [1], 1),
+        "label": (f"base={profile}", [0, 1], 1),
+        "both": ([f"base={profile}", f"new={profile}"], [0, 0, 1, 1], 2),
+    }[form]
+    captures = analyze(paths).measurements["captures"]
+    assert sorted(captures["rank"]) == ranks
+    assert captures["run"].nunique() == runs
+    if form in ("label", "both"):
+        assert set(captures["run"]) <= {"base", "new"}
+
+
+@pytest.mark.parametrize("paths", [[], "nowhere", "*.nothing", "label=nowhere"])
+def test_what_is_not_there_is_an_error(paths, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TracekitError):
+        analyze(paths)
+
+
+def test_figures_of_the_steps_are_those_worked_by_hand(profile):
+    steps = analyze(profile).measurements["steps"].sort_values(["rank", "step"])
+    assert steps["step"].tolist() == [1, 2, 1, 2]
+    assert steps["dur_ns"].tolist() == [100_000] * 4
+    assert steps["launch_count"].tolist() == [2] * 4
+    assert steps["work_ns"].tolist() == [30_000, 30_000, 31_000, 31_000]
+
+
+def test_ranks_that_were_not_asked_for_are_left_out_and_that_is_said(profile):
+    result = analyze(profile, Options(ranks="1"))
+    assert names(result) == ["rank1.json"]
+    assert codes(result)["left-out"] == "1 of 2 sources left out by rank"
+
+
+def test_a_rank_known_only_from_the_content_is_filtered_as_well(tmp_path):
+    for name, rank in (("a.json", 0), ("b.json", 1)):
+        write(tmp_path / name, rank_rows(rank), rank=rank, world_size=2)
+    result = analyze(tmp_path, Options(ranks="1"))
+    assert [source.rank for source in result.measurements.sources] == [1]
+    assert codes(result)["left-out"] == "1 of 2 sources hold nothing of what was asked for"
+
+
+def test_steps_are_cut_out_of_a_longer_capture(profile):
+    result = analyze(profile, Options(steps="2"))
+    assert steps_of(result) == [2]
+    assert result.measurements["steps"]["launch_count"].tolist() == [2, 2]
+    whole, part = (analyze(profile, Options(steps=s)).measurements for s in (None, "2"))
+    second = whole["stages"][whole["stages"]["step"] == 2]
+    for column in ("stage", "dur_ns", "work_ns", "launch_count"):
+        assert second[column].tolist() == part["stages"][column].tolist()
+    assert part["kernels"]["count"].sum() * 2 == whole["kernels"]["count"].sum()
+
+
+def test_unlinked_work_left_out_by_a_cut_is_said(profile):
+    rows = [*rank_rows(0), kernel("orphan", 190, 5)]
+    write(profile / "rank0.json", rows, rank=0, world_size=2)
+    result = analyze(profile, Options(steps="2"))
+    assert "unlinked-left-out" in codes(result)
+    assert "orphan" not in set(result.measurements["kernels"]["name"])
+    assert "orphan" in set(analyze(profile).measurements["kernels"]["name"])
+
+
+@pytest.mark.parametrize(
+    "options", [Options(steps="9"), Options(stages=("nope",)), Options(steps="1", stages=("ref",))]
+)
+def test_what_no_source_holds_is_an_error_not_an_empty_answer(profile, options):
+    with pytest.raises(TracekitError, match="2 of 2 sources hold nothing of what was asked for"):
+        analyze(profile, options)
+
+
+def test_a_source_that_holds_nothing_of_what_was_asked_for_is_left_out_and_that_is_said(profile):
+    write(profile / "rank1.json", rank_rows(1, (3, 4)), rank=1, world_size=2)
+    result = analyze(profile, Options(steps="1,4"))
+    assert steps_of(result) == [1, 4]
+    one = analyze(profile, Options(steps="1"))
+    assert names(one) == ["rank0.json"]
+    assert codes(one)["left-out"] == "1 of 2 sources hold nothing of what was asked for"
+
+
+def test_one_stage_is_cut_out_by_its_recorded_its_canonical_name_or_a_pattern(profile):
+    for pattern in ("update_actor", "update*", "actor"):
+        measured = analyze(profile, Options(stages=(pattern,))).measurements
+        assert set(measured["stages"]["stage"]) == {"update_actor"}
+        assert set(measured["kernels"]["name"]) == {"ncclDevKernel_AllReduce"}
+
+
+def test_a_failing_source_is_named_and_the_others_stand(profile):
+    alone = analyze(profile / "rank0.json").measurements
+    (profile / "rank1.json").write_bytes(b'{"traceEvents": [{"ph": "X", "ts"')
+    result = analyze(profile)
+    (failure,) = result.measurements.failures
+    assert failure.source == "rank1.json"
+    assert "no complete event" in failure.problem
+    assert names(result) == ["rank0.json"]
+    assert result.measurements["steps"]["work_ns"].tolist() == alone["steps"]["work_ns"].tolist()
+    assert ("error", "unreadable", "rank1.json") in {
+        (r.severity, r.code, r.source) for r in result.report.remarks
+    }
+    assert any("rank1.json" in line for line in result.report.unseen)
+
+
+def test_when_every_source_fails_there_is_no_report(profile):
+    for path in profile.iterdir():
+        path.write_bytes(b'{"traceEvents": [{"ph": "X", "ts"')
+    with pytest.raises(
+        TracekitError, match=r"no source could be read: rank0\.json: .*\(and 1 more\)"
+    ):
+        analyze(profile)
+
+
+def test_a_damaged_source_is_read_and_its_loss_is_shown(profile):
+    path = profile / "rank1.json"
+    path.write_bytes(path.read_bytes()[:-40])
+    result = analyze(profile)
+    assert len(names(result)) == 2
+    assert "truncated" in codes(result)
+    assert any("rank1.json" in line for line in result.report.unseen)
+
+
+def broken(analysis, **functions):
+    """The analyses with functions of one of them replaced."""
+    return tuple(
+        replace(a, **functions) if a.id == analysis else a for a in pipeline.ANALYSES
+    )  # fmt: skip
+
+
+def explode(*_):
+    raise RuntimeError("boom\nsecond line")
+
+
+@pytest.mark.parametrize("id_", [a.id for a in pipeline.ANALYSES])
+def test_a_question_that_breaks_when_judged_loses_only_its_section(profile, monkeypatch, id_):
+    good = analyze(profile).report
+    monkeypatch.setattr(pipeline, "ANALYSES", broken(id_, judge=explode))
+    report = analyze(profile).report
+    assert section(report, id_).status == "failed"
+    assert "RuntimeError: boom" in section(report, id_).reason
+    others = [s for s in report.sections if s.id != id_]
+    assert others == [s for s in good.sections if s.id != id_]
+    for renderer in RENDERERS:
+        render(report, renderer.name)
+
+
+@pytest.mark.parametrize("id_", [a.id for a in pipeline.ANALYSES])
+def test_a_question_that_breaks_when_measured_loses_only_itself(profile, monkeypatch, id_):
+    monkeypatch.setattr(pipeline, "ANALYSES", broken(id_, measure=explode))
+    result = analyze(profile)
+    assert len(result.report.sections) == len(pipeline.ANALYSES)
+    assert f"failed:{id_}" in codes(result)
+    assert not [c for c in codes(result) if c.startswith("failed:") and c != f"failed:{id_}"]
+    assert section(result.report, id_).status != "ok" or section(result.report, id_).caveats
+    for renderer in RENDERERS:
+        render(result.report, renderer.name)
+
+
+def test_measured_columns_that_break_the_schema_lose_only_their_question(profile, monkeypatch):
+    wrong = broken("kernels", measure=lambda trace: {"kernels": {"nonsense": [1]}})
+    monkeypatch.setattr(pipeline, "ANALYSES", wrong)
+    result = analyze(profile)
+    assert "SchemaError" in codes(result)["failed:kernels"]
+    assert section(result.report, "steps").status == "ok"
+
+
+def test_the_same_profile_gives_the_same_report_whatever_the_workers(tmp_path):
+    for path in PROFILES:
+        assert to_json(analyze(path, Options(jobs=1)).report) == to_json(
+            analyze(path, Options(jobs=2)).report
+        )
+
+
+def test_the_order_in_which_files_were_made_does_not_matter(tmp_path):
+    def copied(order):
+        folder = tmp_path / "run" / "profile"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for path in order:
+            shutil.copy(path, folder)
+        return analyze(folder).report
+
+    files = sorted(PROFILES[0].iterdir())
+    assert copied(files) == copied(files[::-1])
+
+
+def test_files_named_one_by_one_are_read_in_any_order(profile):
+    one, two = profile / "rank0.json", profile / "rank1.json"
+    forth, back = analyze([one, two]).measurements, analyze([two, one]).measurements
+    key = ["rank", "step"]
+    columns = [*key, "dur_ns", "work_ns", "launch_count"]
+    assert forth["steps"].sort_values(key)[columns].astype("str").values.tolist() == (
+        back["steps"].sort_values(key)[columns].astype("str").values.tolist()
+    )
+
+
+@pytest.mark.parametrize("renderer", RENDERERS, ids=lambda r: r.name)
+@pytest.mark.parametrize("path", PROFILES, ids=lambda p: p.parts[-3])
+def test_every_output_of_an_example_is_the_same_after_its_json_form(path, renderer, reports):
+    report = reports(path)
+    again = from_json(to_json(report))
+    assert again == report
+    for verbose in (False, True):
+        assert render(again, renderer.name, verbose=verbose) == render(
+            report, renderer.name, verbose=verbose
+        )
+
+
+@pytest.fixture(scope="module")
+def reports():
+    known = {}
+
+    def of(path):
+        if path not in known:
+            known[path] = analyze(path).report
+        return known[path]
+
+    return of
+
+
+PURE = """
+import hashlib, os, sys
+from tracekit.pipeline import analyze
+from tracekit.render import to_json
+for path in sys.argv[1:]:
+    print(hashlib.sha256(to_json(analyze(path).report).encode()).hexdigest())
+print([name for name in sys.modules if name.startswith("tracekit.readers._scan")])
+"""
+
+
+def test_without_the_extension_the_report_is_the_same_and_the_extension_is_not_even_looked_at():
+    found = []
+    for pure in ("0", "1"):
+        run = subprocess.run(
+            [sys.executable, "-c", PURE, *map(str, PROFILES)],
+            env={**os.environ, "TRACEKIT_PURE": pure, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        found.append(run.stdout.splitlines())
+    (*native, extension), (*pure, nothing) = found
+    assert native == pure
+    assert extension != "[]"
+    assert nothing == "[]"
