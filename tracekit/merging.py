@@ -122,7 +122,6 @@ def _renamed(
             for failure in part.failures
         ),
         notes=noted(part.notes),
-        _derived={},
     )
 
 
