@@ -265,6 +265,21 @@ def test_a_question_that_breaks_when_measured_loses_only_itself(profile, monkeyp
         render(result.report, renderer.name)
 
 
+@pytest.mark.parametrize("part", ["identity", "headline", "where_it_goes", "fingerprint"])
+def test_a_part_of_the_first_screen_that_breaks_loses_only_itself(profile, monkeypatch, part):
+    def broken_part(measured):
+        raise KeyError("gone")
+
+    good = analyze(profile).report
+    monkeypatch.setattr(pipeline.overview, part, broken_part)
+    report = analyze(profile).report
+    assert report.sections == good.sections
+    (remark,) = [r for r in report.remarks if r.code == "failed:overview"]
+    assert "KeyError: 'gone'" in remark.message
+    for renderer in RENDERERS:
+        render(report, renderer.name)
+
+
 def test_measured_columns_that_break_the_schema_lose_only_their_question(profile, monkeypatch):
     wrong = broken("kernels", measure=lambda trace: {"kernels": {"nonsense": [1]}})
     monkeypatch.setattr(pipeline, "ANALYSES", wrong)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -31,6 +31,8 @@ from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds, defaults
 from tracekit.trace import Measurements, Note, Source, Trace, Want, labelled
 from tracekit.version import VERSION
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -333,18 +335,31 @@ def judge(measured: Measurements, thresholds: Thresholds | None = None) -> Repor
     """The report on measurements, freshly read or loaded again; the same measurements give the same report."""
     limits = thresholds or defaults()
     sections = tuple(_section(analysis, measured, limits) for analysis in ANALYSES)
-    has_captures = measured.has("captures")
+    faults: list[Remark] = []
+
+    def first_screen(part: Callable[[Measurements], T], otherwise: T) -> T:
+        """A part of the first screen; one that breaks is left out and said to be."""
+        if not measured.has("captures"):
+            return otherwise
+        try:
+            return part(measured)
+        except Exception as error:
+            log.exception("%s failed", part.__name__)
+            text = f"{part.__name__} could not be made: {type(error).__name__}: {error}"
+            faults.append(Remark("error", "failed:overview", text))
+            return otherwise
+
     return Report(
         title=str(measured.facts.get("title", "")),
         tool_version=VERSION,
-        identity=overview.identity(measured) if has_captures else (),
-        headline=overview.headline(measured) if has_captures else (),
-        overview=overview.where_it_goes(measured) if has_captures else None,
+        identity=first_screen(overview.identity, ()),
+        headline=first_screen(overview.headline, ()),
+        overview=first_screen(overview.where_it_goes, None),
         sections=sections,
-        remarks=_remarks(measured),
+        fingerprint=first_screen(overview.fingerprint, ()),
+        remarks=(*faults, *_remarks(measured)),
         unseen=overview.unseen(measured),
         values=_values(measured),
-        fingerprint=overview.fingerprint(measured) if has_captures else (),
     )
 
 

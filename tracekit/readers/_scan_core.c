@@ -6,57 +6,8 @@
 #include "_scan_columns.h"
 #include "_scan_text.h"
 
-/* ---- keys */
-
-static int32_t find_key(tk_scan *scan, tk_space *space, const unsigned char *key, size_t size);
-
-/* The key that this one is once its broken UTF-8 is replaced; itself if it is not broken; -1 without memory. */
-static int32_t sound_key(tk_scan *scan, tk_space *space, int32_t key)
-{
-    const unsigned char *text = space->keys.bytes + space->keys.offsets[key];
-    size_t size = tk_text_size(&space->keys, key), i = 0;
-    while (i < size && text[i] < 0x80) i++;
-    if (i == size) return key;
-    unsigned char *sound = tk_resized(NULL, size, 3);
-    if (!sound) return -1;
-    size_t sound_size = tk_replace_invalid(text, size, sound);
-    bool is_sound = sound_size == size && tk_same(sound, text, size);
-    int32_t found = is_sound ? key : find_key(scan, space, sound, sound_size);
-    free(sound);
-    return found;
-}
-
-/* The number of the key, which is added if it is new; -1 without memory. */
-static int32_t find_key(tk_scan *scan, tk_space *space, const unsigned char *key, size_t size)
-{
-    int32_t known = space->keys.count;
-    if (known == space->room) {
-        int32_t room = tk_next_room(space->room, 16);
-        if (!tk_resize(&space->columns, (size_t)room, sizeof *space->columns)) return -1;
-        space->room = room;
-    }
-    int32_t found = tk_code_of(&space->keys, scan->seed, key, size);
-    if (found < known) return found;
-    space->columns[found] = (tk_column){.stored = space->stores_unknown, .target = found};
-    int32_t target = sound_key(scan, space, found);
-    if (target < 0) return -1;
-    space->columns[found].target = target;
-    space->columns[found].stored = space->columns[target].stored;
-    return found;
-}
-
-static void free_space(tk_space *space)
-{
-    for (int32_t i = 0; i < space->keys.count && i < space->room; i++) tk_free_column(&space->columns[i]);
-    free(space->columns);
-    tk_free_texts(&space->keys);
-}
-
 /* ---- one event; a function that returns NULL has said in `scan->stop` why */
 
-/* The keys of an event that are no fields, by their number; `args` is one if its value is no object. */
-enum { KEY_TS = TK_LABELS, KEY_DUR, KEY_ARGS };
-static const char *const event_keys[] = {"\"ph\"", "\"cat\"", "\"name\"", "\"pid\"", "\"tid\"", "\"ts\"", "\"dur\"", "\"args\""};
 enum { NO_KEY = -1, CLOSED = -2 };
 
 /* The byte at p is outside the grammar, or missing. */
@@ -126,7 +77,7 @@ static TK_RARE const unsigned char *find_member(tk_scan *scan, tk_space *space, 
     } else {
         const unsigned char *end = key_end(scan, p, e);
         if (!end) return NULL;
-        found = find_key(scan, space, p, (size_t)(end - p));
+        found = tk_find_key(scan, space, p, (size_t)(end - p));
         if (found < 0) return no_memory(scan);
         p = after_colon(scan, end, e);
         if (!p) return NULL;
@@ -268,8 +219,8 @@ static inline const unsigned char *read_label(tk_scan *scan, const unsigned char
 static inline const unsigned char *read_member(tk_scan *scan, const unsigned char *p, const unsigned char *e, int32_t key)
 {
     if (key < TK_LABELS) return read_label(scan, p, e, key);
-    if (key == KEY_ARGS) return read_args_member(scan, p, e);
-    if (key < KEY_ARGS) return read_time(scan, p, e, key - KEY_TS);
+    if (key == TK_KEY_ARGS) return read_args_member(scan, p, e);
+    if (key < TK_KEY_ARGS) return read_time(scan, p, e, key - TK_KEY_TS);
     return read_field(scan, p, e, &scan->fields, key, &scan->event.fields);
 }
 
@@ -348,7 +299,7 @@ static bool complete_row(tk_scan *scan)
     if (!put_labels(scan) || !put_times(scan)) return false;
     if (!put_entries(scan, &scan->fields, &event->fields)) return false;
     if (!put_entries(scan, &scan->args, &event->args)) return false;
-    if (event->plain_args.kind && !tk_put(scan, &scan->fields.columns[KEY_ARGS], &event->plain_args)) return false;
+    if (event->plain_args.kind && !tk_put(scan, &scan->fields.columns[TK_KEY_ARGS], &event->plain_args)) return false;
     scan->rows++;
     return true;
 }
@@ -376,82 +327,6 @@ static const unsigned char *read_event(tk_scan *scan, const unsigned char *p, co
         return NULL;
     }
     return complete_row(scan) ? end : no_memory(scan);
-}
-
-/* ---- the scan */
-
-void tk_free_texts(tk_texts *texts)
-{
-    free(texts->bytes);
-    free(texts->offsets);
-    free(texts->slots);
-    free(texts->next);
-    *texts = (tk_texts){0};
-}
-
-void tk_free_column(tk_column *column)
-{
-    free(column->rows);
-    free(column->values);
-    free(column->kinds);
-    if (column->texts) tk_free_texts(column->texts);
-    free(column->texts);
-    *column = (tk_column){0};
-}
-
-bool tk_init(tk_scan *scan, uint64_t seed, size_t max_event_bytes, bool stores_all_args)
-{
-    *scan = (tk_scan){.seed = seed, .max_event_bytes = max_event_bytes};
-    scan->fields.stores_unknown = true;
-    scan->args.stores_unknown = stores_all_args;
-    for (size_t i = 0; i < sizeof event_keys / sizeof *event_keys; i++)
-        if (find_key(scan, &scan->fields, (const unsigned char *)event_keys[i], strlen(event_keys[i])) < 0) return false;
-    return true;
-}
-
-void tk_free(tk_scan *scan)
-{
-    for (int i = 0; i < TK_LABELS; i++) {
-        free(scan->codes[i]);
-        tk_free_texts(&scan->labels[i]);
-    }
-    for (int i = 0; i < TK_TIMES; i++) {
-        free(scan->times[i]);
-        free(scan->has_time[i]);
-        tk_free_column(&scan->odd_times[i]);
-    }
-    free_space(&scan->fields);
-    free_space(&scan->args);
-    for (int32_t i = 0; i < scan->skip_count; i++) free((void *)scan->skip_cats[i].text);
-    free(scan->skip_cats);
-    free(scan->skipped);
-    free(scan->event.fields.items);
-    free(scan->event.args.items);
-    *scan = (tk_scan){0};
-}
-
-bool tk_declare(tk_scan *scan, const unsigned char *key, size_t size, bool stored)
-{
-    int32_t found = find_key(scan, &scan->args, key, size);
-    if (found < 0) return false;
-    scan->args.columns[found].stored = stored;
-    return true;
-}
-
-bool tk_skip_cat(tk_scan *scan, const unsigned char *cat, size_t size)
-{
-    size_t count = (size_t)scan->skip_count + 1;
-    unsigned char *text = tk_resized(NULL, size, 1);
-    if (!text) return false;
-    if (!tk_resize(&scan->skip_cats, count, sizeof *scan->skip_cats) || !tk_resize(&scan->skipped, count, sizeof *scan->skipped)) {
-        free(text);
-        return false;
-    }
-    memcpy(text, cat, size);
-    scan->skip_cats[count - 1] = (tk_span){text, size};
-    scan->skipped[count - 1] = 0;
-    scan->skip_count++;
-    return true;
 }
 
 enum tk_state tk_feed(tk_scan *scan, const unsigned char *data, size_t size, size_t *consumed)

@@ -14,6 +14,8 @@ enum tk_kind { TK_EMPTY = 0, TK_INT = 1, TK_FLOAT = 2, TK_TEXT = 3, TK_MIXED = 4
 
 enum tk_label { TK_PH, TK_CAT, TK_NAME, TK_PID, TK_TID, TK_LABELS };
 enum tk_time { TK_TS, TK_DUR, TK_TIMES };
+/* The keys of an event that are no fields, by their number; `args` is one if its value is no object. */
+enum tk_event_key { TK_KEY_TS = TK_LABELS, TK_KEY_DUR, TK_KEY_ARGS };
 
 typedef struct {
     uint32_t hash;
@@ -130,6 +132,8 @@ void tk_free_texts(tk_texts *texts);
 bool tk_declare(tk_scan *scan, const unsigned char *key, size_t size, bool stored);
 /* Leaves out rows of this category (raw text); the bytes are copied. */
 bool tk_skip_cat(tk_scan *scan, const unsigned char *cat, size_t size);
+/* The number of the key, which is added if it is new; -1 without memory. */
+int32_t tk_find_key(tk_scan *scan, tk_space *space, const unsigned char *key, size_t size);
 /* Reads whole elements; `*consumed` is where it stopped. Reads no byte outside data[0 .. size). */
 enum tk_state tk_feed(tk_scan *scan, const unsigned char *data, size_t size, size_t *consumed);
 
