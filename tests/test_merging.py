@@ -7,7 +7,7 @@ from chrome_builder import annotation, launched, step, write
 
 from tracekit import saved
 from tracekit.merging import merge
-from tracekit.pipeline import analyze, judge
+from tracekit.pipeline import Options, analyze, judge
 
 ROOT = Path(__file__).parents[1]
 PROFILES = [
@@ -42,14 +42,19 @@ def comparable(measured, name, without=("run", "source")):
     return frame[[c for c in frame if c not in without]].astype("str").values.tolist()
 
 
-@pytest.fixture
-def two_runs(tmp_path):
+def make_runs(folder):
     for run, steps in (("base", (1, 2)), ("new", (1, 2, 3))):
         for rank in (0, 1):
-            path = tmp_path / run / "profile" / f"rank{rank}.json"
+            path = folder / run / "profile" / f"rank{rank}.json"
             write(path, rank_rows(rank, steps), rank=rank, world_size=2)
-        saved.save(analyze(path.parent).measurements, tmp_path / f"{run}.tkm")
-    return tmp_path
+        saved.save(analyze(path.parent).measurements, folder / f"{run}.tkm")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory):
+    """Two runs and what was saved of them, for looking at only."""
+    return make_runs(tmp_path_factory.mktemp("runs"))
 
 
 def test_saved_measurements_and_a_directory_together_are_as_if_both_were_measured(two_runs):
@@ -90,7 +95,8 @@ def test_one_file_of_measurements_twice_is_two_runs(two_runs):
     assert "failed" not in {section.status for section in result.report.sections}
 
 
-def test_failures_and_notes_of_merged_parts_name_their_own_sources(two_runs):
+def test_failures_and_notes_of_merged_parts_name_their_own_sources(tmp_path):
+    two_runs = make_runs(tmp_path)
     for run in ("base", "new"):
         folder = two_runs / run / "profile"
         (folder / "rank1.json").write_bytes(b'{"traceEvents": [{"ph": "X", "ts"')
@@ -101,6 +107,18 @@ def test_failures_and_notes_of_merged_parts_name_their_own_sources(two_runs):
     assert [f.source for f in measured.failures] == ["base/rank1.json", "new/rank1.json"]
     cut = [note.source for note in measured.notes if note.code == "truncated"]
     assert cut == ["base/rank0.json", "new/rank0.json"]
+
+
+def test_a_part_limited_to_some_stages_is_still_known_as_such(two_runs):
+    folders = [two_runs / run / "profile" for run in ("base", "new")]
+    whole = analyze(folders[0]).measurements
+    limited = [analyze(folder, Options(stages=("gen",))).measurements for folder in folders]
+    alike, unlike = merge(limited), merge([whole, limited[1]])
+    assert "only gen" in judge(alike).identity
+    assert [note.message for note in alike.notes] == []
+    assert [note.message for note in unlike.notes] == [
+        "some of these measurements hold only the stages gen, not all"
+    ]
 
 
 def test_merging_changes_none_of_its_parts(two_runs):

@@ -29,15 +29,22 @@ def merge(parts: Sequence[Measurements], labels: Sequence[str | None] = ()) -> M
             tables[table.name] = concat(table, frames)
     versions = [_mapping(part.facts.get("versions")) for part in parts]
     ignored = [line for part in parts for line in _lines(part.facts.get("ignored"))]
+    limits = [_lines(part.facts.get("stages")) for part in parts]
+    stages = list(dict.fromkeys(pattern for limit in limits for pattern in limit))
+    notes = [note for part in parts for note in part.notes]
+    if any(limit != limits[0] for limit in limits):
+        message = f"some of these measurements hold only the stages {', '.join(stages)}, not all"
+        notes.append(Note("warning", "left-out", message))
     return Measurements(
         tables,
         tuple(source for part in parts for source in part.sources),
         tuple(failure for part in parts for failure in part.failures),
-        tuple(note for part in parts for note in part.notes),
+        tuple(notes),
         {
             "title": ", ".join(str(part.facts.get("title", "")) for part in parts),
             "versions": agreed(versions),
             "ignored": ignored,
+            "stages": stages,
             "simulated": any(bool(part.facts.get("simulated")) for part in parts),
         },
     )

@@ -128,7 +128,7 @@ def headline(measured: Measurements) -> tuple[Metric, ...]:
     found = [Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name)]
     found += _gpu_shares(measured)
     attributed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
-    if len(attributed) and not only_stages(measured):
+    if attributed["wall_ns"].sum() > 0 and not only_stages(measured):
         gap = 1 - float(attributed["attributed_ns"].sum()) / float(attributed["wall_ns"].sum())
         found.append(Metric("unattributed_ratio", gap, "ratio", "lower", label="in no stage"))
     return tuple(found)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.analyses.attribution import measure
+from tracekit.analyses.gpu_time import breakdown
 from tracekit.pipeline import Options, analyze
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -84,6 +85,14 @@ def test_ops_without_any_duration_have_no_shares(tmp_path):
 def test_a_device_without_a_host_is_unlinked(tmp_path):
     found = section(write(tmp_path / "rank0.json", [kernel("k", 0, 5, 1)]))
     assert metrics(found)["linked_ratio"] == 0
+
+
+def test_unlinked_work_keeps_its_gpu_busy(tmp_path):
+    """10-20 and 60-90 of 10-90: what was launched before the capture is work, not idleness."""
+    rows = [op("a", 0, 99), *launched("k", 1, 10, 10, 1), kernel("early", 60, 30, 404)]
+    trace = tracekit.load(write(tmp_path / "rank0.json", rows))
+    row = breakdown(trace["device_ops"]).iloc[0]
+    assert (row["window_ns"], row["busy_ns"]) == (80_000, 40_000)
 
 
 def test_without_a_gpu_nothing_is_claimed(tmp_path):

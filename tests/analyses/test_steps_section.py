@@ -218,6 +218,19 @@ def test_an_op_longer_than_the_capture_is_no_work_of_a_stage(tmp_path):
     assert (row["work_busy_ns"], row["launch_count"]) == (30_000, 2)
 
 
+def test_the_null_stream_of_rocm_is_a_stream(tmp_path):
+    """Its number is 0: its kernels belong to the step that launched them all the same."""
+    rows = [step(1, 0, 100), annotation("gen", 0, 50), *launched("k", 1, 20, 30, 1, stream=0)]
+    (row,) = sheet(report_on(tmp_path, {"rank0.json": rows}), "stages")
+    assert (row["work_busy_ns"], row["launch_count"]) == (30_000, 1)
+
+
+def test_steps_without_any_length_have_no_share(tmp_path):
+    report = report_on(tmp_path, {"rank0.json": [step(1, 5, 0), annotation("gen", 5, 0)]})
+    assert headline(report) == {"step_wall": 0}
+    assert [r for r in report.remarks if r.severity == "error"] == []
+
+
 def test_without_a_gpu_there_are_no_columns_of_gpu_work(tmp_path):
     report = report_on(tmp_path, {"rank0.json": [step(1, 0, 100), annotation("gen", 0, 50)]})
     (row,) = sheet(report, "stages")

@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.readers import _scan, scan
-from tracekit.readers.native import NativeScanner
+from tracekit.readers import scan
 from tracekit.readers.scan import BAD, END, MORE, Codes, Json, Keep, Sparse
 from tracekit.readers.values import Number, compact
+
+_scan = pytest.importorskip("tracekit.readers._scan", reason="there was no C compiler")
+from tracekit.readers.native import NativeScanner  # noqa: E402 - it needs _scan
 
 REAL_DATA = os.environ.get("TRACEKIT_REAL_DATA")
 ALL = Keep()

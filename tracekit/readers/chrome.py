@@ -136,9 +136,10 @@ def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
     placed, dur = scan.has_ts, scan.dur_ns
     if not _within(scan.ts_ns, -(2**61), 2**61):
         placed = placed & (scan.ts_ns < 2**61) & (scan.ts_ns > -(2**61))
+    solid = (classes < CLASS_CODE["device_range"]) & placed
+    note("no-duration", "elements without a usable duration count as 0", solid & ~scan.has_dur)
     if not _within(dur, 0, 2**61):
         bad_dur = scan.has_dur & ((dur < 0) | (dur > 2**61))
-        solid = (classes < CLASS_CODE["device_range"]) & placed
         note("bad-duration", "negative or impossible durations count as 0", bad_dur & solid)
         dur = np.where(bad_dur, 0, dur)
     if not placed.all():

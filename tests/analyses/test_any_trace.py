@@ -1,0 +1,68 @@
+"""Whatever rows a trace holds, every question has an answer or a reason, and shares are shares."""
+
+from chrome_builder import (
+    BACKWARD,
+    BASE_NS,
+    MAIN,
+    annotation,
+    kernel,
+    launch,
+    memcpy,
+    memory,
+    memset,
+    op,
+    step,
+    write,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.pipeline import Options, analyze
+
+TIMES = st.sampled_from((0, 1, 5, 20, 99, 100, 180))
+LENGTHS = st.sampled_from((0, 0, 1, 5, 20, 100, 250))
+LINKS = st.sampled_from((None, 1, 2, 3))
+COPIES = st.sampled_from(
+    ("Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pinned)", "odd", "")
+)
+RANGES = st.sampled_from(
+    ("gen", "actor_update", "update_actor", "mini_batch0", "mine/own", "", "nccl:x")
+)
+
+ROWS = st.lists(
+    st.one_of(
+        st.builds(step, st.integers(0, 2), TIMES, LENGTHS),
+        st.builds(annotation, RANGES, TIMES, LENGTHS, st.sampled_from((MAIN, BACKWARD))),
+        st.builds(op, st.sampled_from(("a", "b")), TIMES, LENGTHS),
+        st.builds(launch, TIMES, st.integers(1, 3), LENGTHS),
+        st.builds(
+            kernel, st.sampled_from(("k", "nccl_x")), TIMES, LENGTHS, LINKS, st.integers(0, 1)
+        ),
+        st.builds(memcpy, COPIES, TIMES, LENGTHS, st.sampled_from((0, 1, 10**8, None, "5")), LINKS),
+        st.builds(memset, TIMES, LENGTHS, st.just(4), LINKS),
+        st.builds(memory, TIMES, st.sampled_from((5, -5, 0)), st.just(5)),
+    ),
+    max_size=14,
+)
+NAMES = st.sampled_from(
+    ("rank{}.json", "trace{}.json", "actor_train_step1_rank{0}-of-2_pid{0}_20260101000000000.json",
+     "critic_critic-update_step1_rank{0}-of-2_pid{0}_20260101000000000.json")
+)  # fmt: skip
+FILES = st.lists(st.tuples(NAMES, ROWS, st.sampled_from((BASE_NS, None))), min_size=1, max_size=2)
+
+
+@settings(max_examples=15, deadline=None)
+@given(FILES)
+def test_no_question_fails_on_any_trace(tmp_path_factory, files):
+    folder = tmp_path_factory.mktemp("any")
+    for rank, (name, rows, base_ns) in enumerate(files):
+        write(folder / name.format(rank), rows, base_ns=base_ns)
+    report = analyze(folder, Options(jobs=1)).report
+    assert [(s.id, s.reason) for s in report.sections if s.status == "failed"] == []
+    assert [r.message for r in report.remarks if r.severity == "error"] == []
+    for metric in report.headline:
+        if metric.unit == "ratio" and metric.value is not None:
+            assert -1e-9 <= metric.value <= 1 + 1e-9
+    for finding in report.findings:
+        assert finding.recoverable_ns is None or finding.recoverable_ns >= 0
+        assert finding.claim

@@ -1,0 +1,211 @@
+"""The shape of the house: imports point one way, what is written is registered, additions are small."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracekit.analyses import ANALYSES
+from tracekit.readers import READERS
+from tracekit.render import RENDERERS
+
+ROOT = Path(__file__).parents[1]
+PROFILE = ROOT / "examples" / "simulated_gpu" / "outputs" / "profile"
+MOST_LINES = 420
+DATA = {"tracekit/schema.py": 520}
+"""Files that are mostly data, a table after the other, may be longer."""
+
+
+@pytest.fixture
+def house(tmp_path):
+    """A copy of both packages that may be spoiled."""
+    for package in ("tracekit", "capture"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def python(house, *args):
+    environment = {**os.environ, "PYTHONPATH": str(house), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, *map(str, args)],
+        cwd=house, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def contracts(house):
+    code = "from importlinter.cli import lint_imports_command as c; c(['--no-cache'])"
+    return python(house, "-c", code)
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert text.count(old) == 1, (path, old)
+    path.write_text(text.replace(old, new))
+
+
+def test_the_contracts_hold_as_things_are(house):
+    done = contracts(house)
+    assert done.returncode == 0, done.stdout
+    assert "0 broken" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        ("tracekit/render/grid.py", "import tracekit.cli", "imports point one way"),
+        ("tracekit/render/grid.py", "import tracekit.schema", "renderers do not know"),
+        ("tracekit/readers/chrome.py", "import tracekit.analyses", "imports point one way"),
+        ("tracekit/analyses/copies.py", "import tracekit.analyses.steps", "analyses do not know"),
+        ("tracekit/schema.py", "import tracekit.trace", "imports point one way"),
+        ("capture/config.py", "import tracekit.errors", "share files, not code"),
+        ("tracekit/stray.py", "", "imports point one way"),
+    ],
+)
+def test_a_wrong_import_breaks_its_contract(house, file, line, contract):
+    path = house / file
+    code = path.read_text() if path.exists() else '"""A module in no layer."""\n'
+    path.write_text(f"{code}\n{line}\n")
+    done = contracts(house)
+    assert done.returncode != 0
+    if line:
+        assert re.search(rf"{re.escape(contract)}.*BROKEN", done.stdout), done.stdout
+    else:
+        assert "stray" in done.stdout + done.stderr
+
+
+def modules_that_define(package, *names):
+    """The modules of a package with a top-level function of each name (a pattern)."""
+    found = set()
+    for path in sorted((ROOT / "tracekit" / package).glob("*.py")):
+        tree = ast.parse(path.read_text())
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        if path.stem != "__init__" and all(
+            any(re.fullmatch(name, function) for function in functions) for name in names
+        ):
+            found.add(f"tracekit.{package}.{path.stem}")
+    return found
+
+
+def test_every_reader_is_registered():
+    found = modules_that_define("readers", "sniff", "read")
+    assert found == {reader.sniff.__module__ for reader in READERS}
+    assert found == {reader.read.__module__ for reader in READERS}
+
+
+def test_every_analysis_is_registered():
+    found = modules_that_define("analyses", "measure", "judge")
+    assert found == {analysis.measure.__module__ for analysis in ANALYSES}
+    assert found == {analysis.judge.__module__ for analysis in ANALYSES}
+    assert len({analysis.id for analysis in ANALYSES}) == len(ANALYSES)
+
+
+def test_every_renderer_is_registered():
+    found = modules_that_define("render", "render_.*")
+    assert found == {renderer.render.__module__ for renderer in RENDERERS}
+
+
+def test_no_source_file_is_too_long_to_be_read_at_once():
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_bytes().splitlines())
+        for package in ("tracekit", "capture")
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in (".py", ".pyi", ".c", ".h")
+    }
+    assert len(lengths) > 60
+    assert {f: n for f, n in lengths.items() if n > DATA.get(f, MOST_LINES)} == {}
+
+
+ANALYSIS = '''"""How many host ops are there?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tracekit.report import Metric, Section
+from tracekit.thresholds import Thresholds
+from tracekit.trace import Measurements, Trace
+
+ID, TITLE = "host-op-count", "How many host ops are there?"
+NEEDS = ("host_ops",)
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The count as a metric."""
+    count = len(trace.get("host_ops"))
+    return {"metrics": {"name": ["host_ops"], "value": [count], "unit": ["count"], "better": ["neither"]}}
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """The sum over all sources."""
+    rows = measured["metrics"]
+    total = int(rows["value"][rows["name"] == "host_ops"].sum())
+    return Section(ID, TITLE, metrics=(Metric("host_ops", total, "count"),))
+'''
+
+
+def test_a_new_question_is_one_file_and_one_line(house):
+    (house / "tracekit/analyses/host_op_count.py").write_text(ANALYSIS)
+    registry = house / "tracekit/analyses/__init__.py"
+    edit(
+        registry,
+        "    _analysis(copies),\n",
+        "    _analysis(copies),\n    _analysis(host_op_count),\n",
+    )
+    edit(registry, "import attribution,", "import host_op_count, attribution,")
+    code = (
+        "import sys, tracekit; report = tracekit.analyze(sys.argv[1]);"
+        "section = next(s for s in report.sections if s.id == 'host-op-count');"
+        "print(section.status, section.metrics[0].value, tracekit.__file__);"
+        "print('How many host ops are there?' in tracekit.render(report, 'html'))"
+    )
+    done = python(house, "-c", code, PROFILE)
+    assert done.returncode == 0, done.stderr
+    told, shown = done.stdout.splitlines()
+    status, count, file = told.split()
+    assert (status, shown) == ("ok", "True")
+    assert int(count) > 100
+    assert Path(file).is_relative_to(house)
+    assert contracts(house).returncode == 0
+
+
+RENDERER = '''"""A report as its title, loudly."""
+
+from __future__ import annotations
+
+from tracekit.render.options import Options
+from tracekit.report import Report
+
+
+def render_shout(report: Report, options: Options) -> str:
+    """One line."""
+    return f"{report.title.upper()}!\\n"
+'''
+
+
+def test_a_new_output_is_one_file_and_one_line(house):
+    (house / "tracekit/render/shout.py").write_text(RENDERER)
+    registry = house / "tracekit/render/__init__.py"
+    line = '    Renderer("shout", (".shout",), render_shout),\n'
+    edit(
+        registry,
+        "RENDERERS: tuple[Renderer, ...] = (\n",
+        f"RENDERERS: tuple[Renderer, ...] = (\n{line}",
+    )
+    edit(
+        registry,
+        "from tracekit.render.text import",
+        "from tracekit.render.shout import render_shout\nfrom tracekit.render.text import",
+    )
+    done = python(house, "-m", "tracekit", "analyze", PROFILE, "-q", "--export", "shout=-")
+    assert (done.returncode, done.stdout) == (0, f"{str(PROFILE).upper()}!\n")
+    done = python(house, "-m", "tracekit", "analyze", PROFILE, "-q", "-o", house / "a.shout")
+    assert (house / "a.shout").read_text().endswith("!\n"), done.stderr
+    assert contracts(house).returncode == 0
