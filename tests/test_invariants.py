@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.analyses import gpu_time, kernels
+from tracekit.derived import busy
 from tracekit.pipeline import Options, analyze
 from tracekit.pooling import plain
 
@@ -223,7 +224,7 @@ def test_parts_and_idle_are_the_window_in_every_row_of_every_real_file():
         if not found:
             continue
         frame = pd.DataFrame({n: pd.Series(values) for n, values in found["gpu_time"].items()})
-        parts = frame[[*gpu_time.PARTS, "idle_ns"]]
+        parts = frame[[*busy.PARTS, "idle_ns"]]
         assert (parts >= 0).all(axis=None)
         assert (parts.sum(axis=1) == frame["window_ns"]).all()
         assert (frame["overlap_ns"] <= frame["comm_ns"]).all()

@@ -463,6 +463,9 @@ MEASURED: tuple[Table, ...] = (
             "gb_per_s": Column("Float64", "rated_bytes / rated_ns; 1e9 bytes."),
             "max_gb_per_s": Column("Float64", "Fastest single copy."),
             "excluded_count": Column("int64", "Copies without bytes or time: not in the rates."),
+            "small_count": Column("int64", "Copies of at most 64,000 bytes."),
+            "small_ns": Column("int64", "Their time."),
+            "small_bytes": Column("int64", "Their bytes."),
         },
     ),
     Table(

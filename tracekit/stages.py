@@ -31,9 +31,10 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "update_weights": (
         "update_weights", "sync_rollout_weights", "weight_sync", "update_weights_via_ipc_zmq",
         "update_weights_from_collective", "stream_weights_via_ipc_zmq",
+        "transfer_and_update_weights", "param_sync",
     ),
     "save": ("save_checkpoint", "checkpointing", "save"),
-    "test": ("testing", "validate", "total_validation_time"),
+    "test": ("testing", "validate", "validate_time", "total_validation_time"),
 }  # fmt: skip
 """Canonical stage to the names that frameworks record for it."""
 
@@ -84,9 +85,10 @@ def canonical(name: str, role: str | None = None) -> str:
     >>> canonical("actor_update"), canonical("actor-update"), canonical("train_batch", "value-model")
     ('update_actor', 'update_actor', 'update_critic')
     """
-    plain = name.rpartition("/")[2].replace("-", "_")
-    if plain in ("train_batch", "train") and role is not None:
-        return "update_critic" if re.search("critic|value", role) else "update_actor"
+    owner, _, last = name.rpartition("/")
+    plain, whose = last.replace("-", "_"), owner or role
+    if plain in ("train_batch", "train", "train_presharded") and whose is not None:
+        return "update_critic" if re.search("critic|value", whose) else "update_actor"
     return _CANONICAL.get(plain, name)
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.gpu_time import PARTS, breakdown, by_window, measure, running
+from tracekit.analyses.gpu_time import breakdown, measure
+from tracekit.derived.busy import PARTS, by_window, running
 from tracekit.pipeline import analyze
 from tracekit.schema import TABLES
 

@@ -225,8 +225,12 @@ def test_one_stage_is_found_although_the_other_hides_its_communication(tmp_path)
 @pytest.mark.parametrize(("dur", "fires"), [(1000, True), (999, False)])
 def test_few_bytes_count_by_their_time(tmp_path, dur, fires):
     """1 % of a step of 100 ms."""
-    found = findings(tmp_path, pageable(1000, dur), "pageable-copies")
+    found = findings(tmp_path, pageable(64_001, dur), "pageable-copies")
     assert bool(found) == fires
+
+
+def test_small_copies_to_the_device_do_not_count(tmp_path):
+    assert findings(tmp_path, pageable(64_000, 5000), "pageable-copies") == []
 
 
 def test_pinned_and_device_copies_and_fills_are_not_meant(tmp_path):

@@ -19,6 +19,11 @@ from tracekit.trace import Measurements, Trace
 ID, TITLE = "copies", "What was copied, and how fast?"
 NEEDS = ("device_ops",)
 
+SMALL_BYTES = 64_000
+"""A copy to the device of at most so many bytes costs little even when it is pageable."""
+
+SMALL = ("small_count", "small_ns", "small_bytes")
+
 _NAME = re.compile(r"(?:hip)?(Memcpy|Memset)\s*(\w+)?\s*(?:\((.*)\))?\Z", re.IGNORECASE)
 _DIRECTION = re.compile(r"(Host|Device|Peer|H|D|P)(?:To|2|to)(Host|Device|Peer|H|D|P)")
 
@@ -49,6 +54,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     told = [direction(str(name)) for name in ops["name"].cat.categories]
     codes = ops["name"].cat.codes.to_numpy()
     size, dur = ops["size_bytes"], ops["dur_ns"]
+    small = (size <= SMALL_BYTES).fillna(value=False)
     rated = size.notna() & (size > 0).fillna(value=False) & (dur > 0)
     frame = pd.DataFrame(
         {
@@ -62,10 +68,13 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             "rated_ns": dur.where(rated).astype("Int64").array,
             "max_gb_per_s": (size.where(rated) / dur.where(rated)).astype("Float64").array,
             "excluded_count": (~rated).to_numpy().astype(np.int64),
+            "small_count": small.to_numpy().astype(np.int64),
+            "small_ns": np.where(small, dur, 0),
+            "small_bytes": size.where(small, 0).to_numpy(np.int64),
         }
     )
     grouped = frame.groupby(["device", "direction", "memory"], dropna=False)
-    sums = grouped[["count", "dur_ns", "excluded_count"]].sum()
+    sums = grouped[["count", "dur_ns", "excluded_count", *SMALL]].sum()
     for name in ("size_bytes", "rated_bytes", "rated_ns"):
         sums[name] = grouped[name].sum(min_count=1)
     sums["max_gb_per_s"] = grouped["max_gb_per_s"].max()
@@ -109,7 +118,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 def _pool(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a (run, direction, memory), most time first."""
     grouped = rows.groupby(["run", "direction", "memory"], dropna=False, sort=False)
-    pooled = grouped[["count", "dur_ns", "excluded_count"]].sum()
+    pooled = grouped[["count", "dur_ns", "excluded_count", *SMALL]].sum()
     for name in ("size_bytes", "rated_bytes", "rated_ns"):
         pooled[name] = grouped[name].sum(min_count=1)
     pooled["max_gb_per_s"] = grouped["max_gb_per_s"].max()
@@ -134,7 +143,16 @@ def _pageable(
         processes = len(mine[["host", "pid", "rank"]].drop_duplicates())
         per_step = max(steps.count, 1) * processes
         size = 0 if pd.isna(row["size_bytes"]) else row["size_bytes"]
-        dur = row["dur_ns"] / per_step
+        count, dur = row["count"], row["dur_ns"]
+        if (
+            row["direction"] == "HtoD"
+        ):  # the driver copies the small ones without waiting for the device
+            size, count, dur = (
+                size - row["small_bytes"],
+                count - row["small_count"],
+                dur - row["small_ns"],
+            )
+        dur /= per_step
         ratio = dur / steps.step_ns if steps.step_ns else None
         if size / per_step < limit["bytes_per_step"] and (ratio or 0.0) < limit["time_ratio"]:
             continue
@@ -150,7 +168,7 @@ def _pageable(
             Finding(
                 "pageable-copies",
                 thresholds.severity(gain / steps.step_ns if steps.step_ns else None),
-                f"{row['count']:,} copies {row['direction']} use pageable host memory"
+                f"{count:,} copies {row['direction']} use pageable host memory"
                 + in_run(measured, row["run"]),
                 "pin the host buffers (pin_memory=True) and copy with non_blocking=True",
                 (

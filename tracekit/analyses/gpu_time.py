@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.busy import PARTS, by_window, running
 from tracekit.derived.soundness import sound_device_ops
 from tracekit.derived.steps import Windows, windows
-from tracekit.intervals import Intervals, covered, exclusive, intersect, union, union_all
 from tracekit.pooling import (
     devices_of,
     in_run,
@@ -33,57 +32,8 @@ from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
-Ints = npt.NDArray[np.int64]
-
 ID, TITLE = "gpu-time", "Where did each GPU's time go?"
 NEEDS = ("device_ops",)
-
-PARTS = ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns", "exposed_memset_ns")
-_CLASS_OF_PART = ("kernel", "collective", "memcpy", "memset")
-
-
-class Running(NamedTuple):
-    """What runs on one device when: the union of each class, and the exclusive slots in order of `PARTS`."""
-
-    slots: list[Intervals]
-    comm: Intervals
-    overlap: Intervals
-    start: Ints
-    end: Ints
-
-
-def running(ops: pd.DataFrame) -> Running:
-    """The intervals of the device ops of one device."""
-    start = ops["ts_ns"].to_numpy()
-    end = start + ops["dur_ns"].to_numpy()
-    kind = ops["kind"].cat.codes.to_numpy()
-    codes = [ops["kind"].cat.categories.get_loc(name) for name in _CLASS_OF_PART]
-    unions = [union(start[kind == code], end[kind == code]) for code in codes]
-    return Running(
-        exclusive(unions), unions[1], intersect(unions[1], unions[0]), np.sort(start), np.sort(end)
-    )
-
-
-def by_window(state: Running, start: Ints, end: Ints) -> dict[str, Any]:
-    """The breakdown of each window [start[i], end[i]): the columns of `gpu_time` that are measured."""
-    parts = {part: covered(slot, start, end) for part, slot in zip(PARTS, state.slots, strict=True)}
-    busy = sum(parts.values(), np.zeros(len(start), np.int64))
-    idle = end - start - busy
-    all_busy = covered(union_all(state.slots), start, end)
-    assert (busy == all_busy).all(), "the exclusive parts must add up to the busy time"
-    assert (idle >= 0).all(), "the busy time must fit into the window"
-    touching = np.searchsorted(state.start, end, "left") - np.searchsorted(
-        state.end, start, "right"
-    )
-    return {
-        "ts_ns": start,
-        "window_ns": end - start,
-        **parts,
-        "idle_ns": idle,
-        "comm_ns": covered(state.comm, start, end),
-        "overlap_ns": covered(state.overlap, start, end),
-        "op_count": np.maximum(touching, 0),
-    }
 
 
 def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
