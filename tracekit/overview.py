@@ -15,6 +15,7 @@ from tracekit.pooling import (
     devices_of,
     job,
     label_headings,
+    of_step,
     plain,
     stage_walls,
     summed,
@@ -124,7 +125,10 @@ def headline(measured: Measurements) -> tuple[Metric, ...]:
     low, high = (
         (float(walls["wall_ns"].min()), float(walls["wall_ns"].max())) if several else (None, None)
     )
-    name = ORIGIN_NOTES[str(walls["origin"].iloc[0])]
+    origins, runs = walls["origin"].unique().tolist(), len(walls["run"].unique())
+    name = ORIGIN_NOTES[str(origins[0])] if len(origins) == 1 else "step"
+    if runs > 1:
+        name = f"{name}, mean of {runs} runs"
     found = [Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name)]
     found += _gpu_shares(measured)
     attributed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
@@ -173,7 +177,7 @@ def where_it_goes(measured: Measurements) -> Sheet | None:
     steps = job(measured)
     if not len(stages) or steps.step_ns is None:
         return None
-    stages["share_ratio"] = stages["wall_ns"] / steps.step_ns
+    stages["share_ratio"] = of_step(stages, steps)
     has_gpu = measured.has("gpu_time") and len(measured["gpu_time"]) > 0
     if has_gpu:
         busy = gpu_time.by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]

@@ -193,6 +193,13 @@ def _stage_walls(measured: Measurements) -> pd.DataFrame:
     ).reset_index()  # fmt: skip
 
 
+def of_step(stages: pd.DataFrame, steps: Job) -> pd.Series[Any]:
+    """The wall of each stage as a share of the mean step of its own run; NA without a step."""
+    mean = {run: steps.of(run).step_ns for run in stages["run"].unique()}
+    wall = pd.array([mean[run] or None for run in stages["run"]], dtype="Float64")
+    return (stages["wall_ns"].astype("Float64") / wall).astype("Float64")
+
+
 def devices_of(rows: pd.DataFrame) -> int:
     """How many devices the rows are of: by process and rank, as hosts are often not recorded."""
     return len(rows[["run", "host", "pid", "rank", "device"]].drop_duplicates())

@@ -10,9 +10,11 @@ import pandas as pd
 
 from tracekit.derived.steps import Windows, windows, work_within
 from tracekit.pooling import (
+    Job,
     in_run,
     job,
     label_headings,
+    of_step,
     plain,
     run_heading,
     stage_rows,
@@ -71,7 +73,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     sheets = [_step_sheet(measured, steps.walls)]
     stages = stage_walls(measured)
     if len(stages):
-        sheets.append(_stage_sheet(measured, stages, steps.step_ns))
+        sheets.append(_stage_sheet(measured, stages, steps))
         sheets.append(_range_sheet(measured))
     metrics = (
         Metric("step_wall", steps.step_ns, "ns", "lower", *_spread(steps.walls), "step"),
@@ -123,7 +125,7 @@ ORIGINS = {
 """How the wall of a step is known, in words."""
 
 
-def _stage_sheet(measured: Measurements, stages: pd.DataFrame, step_ns: float | None) -> Any:
+def _stage_sheet(measured: Measurements, stages: pd.DataFrame, steps: Job) -> Any:
     """Stages by wall, with the device work launched in them."""
     rows = stage_rows(measured)
     by = ["run", "role", "canonical"]
@@ -133,7 +135,7 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame, step_ns: float | 
         .reset_index()
     )
     shown = stages.merge(work, on=by, how="left")
-    shown["share_ratio"] = shown["wall_ns"] / step_ns if step_ns else None
+    shown["share_ratio"] = of_step(shown, steps)
     per = shown["rank_steps"]
     for name in ("launch_count", "work_ns", "work_busy_ns"):
         shown[name] = whole_if_exact((shown[name] / per).astype("Float64"))
