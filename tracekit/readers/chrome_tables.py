@@ -17,6 +17,14 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class Scratch:
+    """Room for one value of every row, used again for each column: new memory costs more than the work."""
+
+    number: Ints
+    missing: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """A scan with absolute times and the class of each row; a row without a place in time is `ignored`."""
 
@@ -27,6 +35,7 @@ class Rows:
     thread: npt.NDArray[np.int32]
     thread_ids: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
     """Per thread the codes of its pid and tid."""
+    scratch: Scratch
 
     def of(self, *classes: str) -> Ints:
         """The rows of these classes, in file order."""
@@ -51,8 +60,8 @@ def host_ops(rows: Rows) -> pd.DataFrame | None:
             "pid": whole(scan.pid, scan.pid.codes.take(at)),
             "tid": whole(scan.tid, scan.tid.codes.take(at)),
             "thread": rows.thread.take(at),
-            "correlation": _argument(scan, at, "correlation"),
-            "external_id": _argument(scan, at, "External id", "external id"),
+            "correlation": _argument(rows, at, "correlation"),
+            "external_id": _argument(rows, at, "External id", "external id"),
         }
     )
 
@@ -62,15 +71,14 @@ def device_ops(rows: Rows) -> pd.DataFrame | None:
     at = rows.of(*DEVICE_OP_KINDS)
     if not len(at):
         return None
-    scan = rows.scan
     return TABLES["device_ops"].frame(
         {
             **_timed(rows, at),
             "kind": _kind(rows, at, DEVICE_OP_KINDS),
-            **_queue(scan, at),
-            "correlation": _argument(scan, at, "correlation"),
-            "external_id": _argument(scan, at, "External id", "external id"),
-            "size_bytes": _argument(scan, at, "bytes"),
+            **_queue(rows, at),
+            "correlation": _argument(rows, at, "correlation"),
+            "external_id": _argument(rows, at, "External id", "external id"),
+            "size_bytes": _argument(rows, at, "bytes"),
         }
     )
 
@@ -81,7 +89,7 @@ def device_ranges(rows: Rows) -> pd.DataFrame | None:
     return (
         None
         if not len(at)
-        else TABLES["device_ranges"].frame({**_timed(rows, at), **_queue(rows.scan, at)})
+        else TABLES["device_ranges"].frame({**_timed(rows, at), **_queue(rows, at)})
     )
 
 
@@ -93,8 +101,8 @@ def syncs(rows: Rows) -> pd.DataFrame | None:
     return TABLES["syncs"].frame(
         {
             **_timed(rows, at),
-            **_queue(rows.scan, at),
-            "correlation": _argument(rows.scan, at, "correlation"),
+            **_queue(rows, at),
+            "correlation": _argument(rows, at, "correlation"),
         }
     )
 
@@ -118,11 +126,11 @@ def memory_ops(rows: Rows) -> pd.DataFrame | None:
             "pid": whole(scan.pid, scan.pid.codes.take(at)),
             "tid": whole(scan.tid, scan.tid.codes.take(at)),
             "thread": rows.thread.take(at),
-            "device_type": _argument(scan, at, "Device Type"),
-            "device": _argument(scan, at, "Device Id"),
-            "size_bytes": _argument(scan, at, "Bytes"),
-            "allocated_bytes": _argument(scan, at, "Total Allocated"),
-            "reserved_bytes": _argument(scan, at, "Total Reserved"),
+            "device_type": _argument(rows, at, "Device Type"),
+            "device": _argument(rows, at, "Device Id"),
+            "size_bytes": _argument(rows, at, "Bytes"),
+            "allocated_bytes": _argument(rows, at, "Total Allocated"),
+            "reserved_bytes": _argument(rows, at, "Total Reserved"),
         }
     )
 
@@ -164,7 +172,7 @@ def flows(rows: Rows) -> pd.DataFrame | None:
             "ts_ns": rows.ts_ns.take(at),
             "cat": category(scan.cat, at),
             "phase": phase[scan.ph.codes[at]],
-            "flow": integers(scan.fields.get("id"), at, len(rows.ts_ns)),
+            "flow": integers(scan.fields.get("id"), at, rows.scratch),
             "thread": rows.thread.take(at),
         }
     )
@@ -203,12 +211,18 @@ def number_threads(
     """(the thread of every row, the codes of each thread's pid and tid); pids in the order of first use."""
     width = len(scan.tid.values) + 1
     room = (len(scan.pid.values) + 1) * width
-    pair = (scan.pid.codes.astype(np.int64) + 1) * width + (scan.tid.codes + 1)
+    pair: npt.NDArray[Any] = scan.pid.codes.astype(np.int32 if room < 2**31 else np.int64)
+    pair += 1
+    pair *= width
+    pair += scan.tid.codes
+    pair += 1
     if room > max(4 * len(pair), 2**20):
-        used, thread = np.unique(pair, return_inverse=True)
-        thread = thread.astype(np.int32)
+        used, inverse = np.unique(pair, return_inverse=True)
+        thread = inverse.astype(np.int32)
     else:
-        used = np.flatnonzero(np.bincount(pair, minlength=room))
+        occurs = np.zeros(room, np.bool_)
+        occurs[pair] = True
+        used = np.flatnonzero(occurs)
         table = np.zeros(room, np.int32)
         table[used] = np.arange(len(used), dtype=np.int32)
         thread = table.take(pair)
@@ -232,11 +246,15 @@ def _kind(rows: Rows, at: Ints, kinds: tuple[str, ...]) -> pd.Categorical:
     return pd.Categorical.from_codes(codes, categories=pd.Index(kinds, dtype="str"))
 
 
-def _queue(scan: Scan, at: Ints) -> dict[str, Any]:
+def _queue(rows: Rows, at: Ints) -> dict[str, Any]:
     """Device and stream: as arguments, else where the profiler drew the row (pid is the device then)."""
     return {
-        "device": _either(_argument(scan, at, "device"), whole(scan.pid, scan.pid.codes.take(at))),
-        "stream": _either(_argument(scan, at, "stream"), whole(scan.tid, scan.tid.codes.take(at))),
+        "device": _either(
+            _argument(rows, at, "device"), whole(rows.scan.pid, rows.scan.pid.codes.take(at))
+        ),
+        "stream": _either(
+            _argument(rows, at, "stream"), whole(rows.scan.tid, rows.scan.tid.codes.take(at))
+        ),
     }
 
 
@@ -252,7 +270,9 @@ def _either(first: Any, second: Any) -> Any:
 def category(column: Codes, at: Ints) -> pd.Categorical:
     """The text of these rows, with only the categories that they use."""
     codes = column.codes.take(at)
-    used = np.bincount(codes + 1, minlength=len(column.values) + 1)[1:] > 0
+    used = np.zeros(len(column.values) + 1, np.bool_)
+    used[codes] = True  # -1, no value, marks the last place
+    used = used[:-1]
     remap = np.full(len(used) + 1, -1, np.int32)
     remap[:-1][used] = np.arange(np.count_nonzero(used), dtype=np.int32)
     texts = [str(value) for value, keep in zip(column.values, used.tolist(), strict=True) if keep]
@@ -270,18 +290,21 @@ def whole(column: Codes, codes: npt.NDArray[np.int32]) -> Any:
     return pd.arrays.IntegerArray(number[codes], missing[codes])
 
 
-def _argument(scan: Scan, at: Ints, *keys: str) -> Any:
+def _argument(rows: Rows, at: Ints, *keys: str) -> Any:
     """The integers of the first of these arguments that occurs at all, for these rows."""
-    column = next((scan.args[key] for key in keys if key in scan.args), None)
-    return integers(column, at, len(scan.ts_ns))
+    args = rows.scan.args
+    column = next((args[key] for key in keys if key in args), None)
+    return integers(column, at, rows.scratch)
 
 
-def integers(column: Sparse | None, at: Ints, length: int) -> Any:
+def integers(column: Sparse | None, at: Ints, scratch: Scratch) -> Any:
     """A sparse column's integers for these rows, missing elsewhere; integers written as text count."""
     if column is None:
         return pd.arrays.IntegerArray(np.zeros(len(at), np.int64), np.ones(len(at), np.bool_))
     values, known = _as_int64(column)
-    number, missing = np.zeros(length, np.int64), np.ones(length, np.bool_)
+    number, missing = scratch.number, scratch.missing
+    number.fill(0)
+    missing.fill(1)
     number[column.rows] = values
     missing[column.rows] = False if known is None else ~known
     return pd.arrays.IntegerArray(number.take(at), missing.take(at))
