@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from importlib import import_module
 from typing import Any
 
 import pandas as pd
 
-from tracekit.analyses import attribution, copies, data_quality, gpu_time, kernels, operators, steps
 from tracekit.report import Section
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -36,8 +35,9 @@ class Analysis:
     fold: Callable[[Frames], Frames] | None = None
 
 
-def _analysis(module: ModuleType) -> Analysis:
-    """The question that a module answers."""
+def _analysis(name: str) -> Analysis:
+    """The question that a file of this directory answers."""
+    module = import_module(f"tracekit.analyses.{name}")
     return Analysis(
         module.ID,
         module.TITLE,
@@ -50,11 +50,11 @@ def _analysis(module: ModuleType) -> Analysis:
 
 
 ANALYSES: tuple[Analysis, ...] = (
-    _analysis(steps),
-    _analysis(gpu_time),
-    _analysis(kernels),
-    _analysis(operators),
-    _analysis(copies),
-    _analysis(attribution),
-    _analysis(data_quality),
+    _analysis("steps"),
+    _analysis("gpu_time"),
+    _analysis("kernels"),
+    _analysis("operators"),
+    _analysis("copies"),
+    _analysis("attribution"),
+    _analysis("data_quality"),
 )

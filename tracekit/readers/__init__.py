@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
-from tracekit.readers import chrome, gunzip
+from tracekit.readers import gunzip
 from tracekit.trace import Source, Tool, Trace, Want
 
 HEAD_BYTES = 2**16
@@ -23,7 +24,13 @@ class Reader:
     read: Callable[[Source, Want, Callable[[int], None] | None], list[Trace]]
 
 
-READERS: tuple[Reader, ...] = (Reader("chrome", "torch", chrome.sniff, chrome.read),)
+def _reader(name: str, tool: Tool) -> Reader:
+    """The format that a file of this directory reads."""
+    module = import_module(f"tracekit.readers.{name}")
+    return Reader(name, tool, module.sniff, module.read)
+
+
+READERS: tuple[Reader, ...] = (_reader("chrome", "torch"),)
 
 
 def head(path: Path) -> tuple[bytes, str]:

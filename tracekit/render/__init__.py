@@ -5,18 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
 from tracekit.errors import TracekitError
-from tracekit.render.csv import render_csv
-from tracekit.render.html import render_html
-from tracekit.render.json import from_json, render_json, to_json
-from tracekit.render.markdown import render_markdown
+from tracekit.render.json import from_json, to_json
 from tracekit.render.options import Options
-from tracekit.render.parquet import render_parquet
-from tracekit.render.text import render_text
 from tracekit.report import Report
 
 __all__ = [
@@ -44,13 +40,19 @@ class Renderer:
     files: bool = False
 
 
+def _renderer(name: str, file: str, *suffixes: str, files: bool = False) -> Renderer:
+    """The output that a file of this directory writes, with its function `render_<file>`."""
+    module = import_module(f"tracekit.render.{file}")
+    return Renderer(name, suffixes, getattr(module, f"render_{file}"), files)
+
+
 RENDERERS: tuple[Renderer, ...] = (
-    Renderer("text", (".txt",), render_text),
-    Renderer("html", (".html", ".htm"), render_html),
-    Renderer("md", (".md", ".markdown"), render_markdown),
-    Renderer("json", (".json",), render_json),
-    Renderer("csv", (".csv",), render_csv, files=True),
-    Renderer("parquet", (".parquet",), render_parquet, files=True),
+    _renderer("text", "text", ".txt"),
+    _renderer("html", "html", ".html", ".htm"),
+    _renderer("md", "markdown", ".md", ".markdown"),
+    _renderer("json", "json", ".json"),
+    _renderer("csv", "csv", ".csv", files=True),
+    _renderer("parquet", "parquet", ".parquet", files=True),
 )
 
 
