@@ -38,7 +38,11 @@ def running(ops: pd.DataFrame) -> Running:
     codes = [ops["kind"].cat.categories.get_loc(name) for name in _CLASS_OF_PART]
     unions = [union(start[kind == code], end[kind == code]) for code in codes]
     return Running(
-        exclusive(unions), unions[1], intersect(unions[1], unions[0]), np.sort(start), np.sort(end)
+        exclusive(unions),
+        unions[1],
+        intersect(unions[1], unions[0]),
+        np.sort(start, kind="stable"),
+        np.sort(end, kind="stable"),
     )
 
 

@@ -87,7 +87,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     tables = {name: frame for name, frame in frames.items() if frame is not None}
     meta = {
         **_writable(scan.meta),
-        "absolute_time": base + int(scan.ts_ns.max(initial=0)) > 10**17,
+        "absolute_time": int(rows.ts_ns.max(initial=0)) > 10**17,
         "element_count": len(scan.ts_ns) + sum(scan.skipped.values()),
         "skipped_count": dict(scan.skipped),
         "text_bytes": scan.size_bytes,
@@ -149,7 +149,9 @@ def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
     note("phase", "elements of a phase that is not read were left out", phase == -1)
     scratch = Scratch(np.empty(len(classes), np.int64), np.empty(len(classes), np.bool_))
     threads = chrome_tables.number_threads(scan)
-    return Rows(scan, scan.ts_ns + base, dur, classes, *threads, scratch), notes
+    ts = scan.ts_ns
+    ts += base  # in place: nobody else has the scan, and a copy of every start would cost memory
+    return Rows(scan, ts, dur, classes, *threads, scratch), notes
 
 
 def _within(values: npt.NDArray[np.int64], low: int, high: int) -> bool:

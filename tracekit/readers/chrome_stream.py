@@ -141,7 +141,13 @@ def _let_malloc_keep_blocks() -> None:
 
 def _is_worth_a_thread(path: Path) -> bool:
     """Whether a file is so large that inflating it beside the scan gains more than a thread costs."""
-    return path.stat().st_size >= LARGE_FILE_BYTES and (os.cpu_count() or 1) > 1
+    return path.stat().st_size >= LARGE_FILE_BYTES and _core_count() > 1
+
+
+def _core_count() -> int:
+    """How many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _read_head(path: Path, text: Text) -> tuple[bytes, int]:
