@@ -22,7 +22,7 @@ static inline void tk_prefer_large_pages(void *block, size_t size)
 {
 #ifdef MADV_HUGEPAGE
     const uintptr_t large = (uintptr_t)1 << 21;
-    if (!block || size < 2 * large) return;
+    if (!block || size < 8 * large) return; /* in less, what is rounded up to whole pages is too much */
     uintptr_t first = ((uintptr_t)block + large - 1) & ~(large - 1), last = ((uintptr_t)block + size) & ~(large - 1);
     if (first < last) (void)madvise((void *)first, last - first, MADV_HUGEPAGE);
 #else
