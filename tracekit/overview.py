@@ -19,6 +19,7 @@ from tracekit.pooling import (
     plain,
     stage_walls,
     summed,
+    whole_gpu_time,
 )
 from tracekit.report import Heading, Metric, Sheet
 from tracekit.sheets import sheet
@@ -154,7 +155,7 @@ _PARTS = (
 
 def _gpu_shares(measured: Measurements) -> list[Metric]:
     """What GPUs did during the steps, Σ over devices; of the whole capture where no step is known."""
-    rows = plain(measured["gpu_time"])
+    rows = whole_gpu_time(measured)
     if not len(rows):
         return []
     windows = ("stage",) if only_stages(measured) else ("step", "capture")

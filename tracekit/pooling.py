@@ -200,6 +200,13 @@ def of_step(stages: pd.DataFrame, steps: Job) -> pd.Series[Any]:
     return (stages["wall_ns"].astype("Float64") / wall).astype("Float64")
 
 
+def whole_gpu_time(measured: Measurements) -> pd.DataFrame:
+    """The rows of `gpu_time`, plain, of sources that lost nothing: in a damaged one what is missing looks idle."""
+    rows = plain(measured["gpu_time"])
+    damaged = {note.source for note in measured.notes if note.severity == "data_loss"}
+    return rows[~rows["source"].isin(damaged)]
+
+
 def devices_of(rows: pd.DataFrame) -> int:
     """How many devices the rows are of: by process and rank, as hosts are often not recorded."""
     return len(rows[["run", "host", "pid", "rank", "device"]].drop_duplicates())

@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from chrome_builder import BASE_NS, kernel, launch, launched, memcpy, op, write
+from chrome_builder import (
+    BASE_NS,
+    annotation,
+    kernel,
+    launch,
+    launched,
+    memcpy,
+    op,
+    step,
+    write,
+)  # fmt: skip
 
 import tracekit
 from tracekit.analyses.data_quality import measure
@@ -158,3 +168,16 @@ def test_real_files_have_the_known_oddities(name):
     assert overlapping is None or counts["same_stream_overlap"] == overlapping
     assert counts["collectives_without_metadata"] == bare
     assert counts["overlong"] == 0
+
+
+def test_what_a_cut_file_lacks_does_not_count_as_idle_gpu_time(tmp_path):
+    rows = [step(1, 0, 100), annotation("gen", 0, 100), *launched("k", 1, 2, 3, 1)]
+    whole = write(tmp_path / "whole" / "rank0.json", rows).read_bytes()
+    cut = tmp_path / "cut" / "rank0.json"
+    cut.parent.mkdir()
+    cut.write_bytes(whole.removesuffix(b"]}"))
+    report = analyze(cut.parent).report
+    assert not [f for f in report.findings if f.rule == "low-gpu-utilization"]
+    assert "idle_ratio" not in {metric.name for metric in report.headline}
+    section = next(s for s in report.sections if s.id == "gpu-time")
+    assert (section.status, "damaged" in section.reason) == ("skipped", True)

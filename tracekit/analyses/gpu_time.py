@@ -25,6 +25,7 @@ from tracekit.pooling import (
     stage_rows,
     summed,
     text_or_none,
+    whole_gpu_time,
 )
 from tracekit.report import Finding, Heading, Metric, Place, Section
 from tracekit.sheets import sheet
@@ -163,9 +164,11 @@ def shares(frame: pd.DataFrame) -> pd.DataFrame:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """GPU time per device and per stage; findings R01 and R05."""
-    rows = plain(measured["gpu_time"])
+    rows = whole_gpu_time(measured)
     if not len(rows):
-        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+        lost = measured.has("gpu_time") and len(measured["gpu_time"])
+        reason = "every source with GPU activity is damaged: what is missing would look idle"
+        return Section(ID, TITLE, "skipped", reason if lost else "no GPU activity was recorded")
     devices = shares(
         summed(
             rows[rows["window"] == "capture"],
@@ -212,7 +215,7 @@ _LOWER = ("exposed_comm_ratio", "exposed_memcpy_ratio", "exposed_memset_ratio", 
 
 def by_stage(measured: Measurements) -> pd.DataFrame:
     """Shares per (run, role, canonical stage), Σ over ranks, devices and steps; longest stage first."""
-    rows = plain(measured["gpu_time"])
+    rows = whole_gpu_time(measured)
     rows = rows[(rows["window"] == "stage")]
     named = stage_rows(measured)[["source", "stage", "ts_ns", "canonical"]].drop_duplicates()
     rows = rows.merge(named, on=["source", "stage", "ts_ns"], how="inner")
@@ -242,7 +245,7 @@ class Judged(NamedTuple):
 
 def _judged(measured: Measurements, stages: pd.DataFrame) -> list[Judged]:
     """Every stage; of runs and roles without stages, the whole step."""
-    rows = plain(measured["gpu_time"])
+    rows = whole_gpu_time(measured)
     steps = job(measured)
     found = []
     for window, frame in (("stage", stages), ("step", _stageless(measured, stages))):
@@ -257,7 +260,7 @@ def _judged(measured: Measurements, stages: pd.DataFrame) -> list[Judged]:
 
 def _stageless(measured: Measurements, stages: pd.DataFrame) -> pd.DataFrame:
     """Shares of the steps per (run, role) that has no stage; `origin` says how the steps are known."""
-    rows = plain(measured["gpu_time"])
+    rows = whole_gpu_time(measured)
     origins = plain(measured["steps"])[["source", "ts_ns", "origin"]].drop_duplicates()
     rows = rows[rows["window"] == "step"].merge(origins, on=["source", "ts_ns"], how="inner")
     whole = shares(summed(rows, ["run", "role", "origin"], SUMMED))
