@@ -110,9 +110,10 @@ def _before(a: Intervals, points: Ints) -> Ints:
 def exclusive(sets: Sequence[Intervals]) -> list[Intervals]:
     """Each set less all sets before it: slots that do not overlap and together cover the union."""
     slots, seen = [], EMPTY
-    for current in sets:
+    for later, current in enumerate(sets, start=1):
         slots.append(subtract(current, seen))
-        seen = union_all([seen, current])
+        if any(len(rest.start) for rest in sets[later:]):
+            seen = union_all([seen, current])
     return slots
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 from tracekit.discover import complete
 from tracekit.readers import chrome_stream, chrome_tables
 from tracekit.readers.chrome_classes import CLASS_CODE, classify
-from tracekit.readers.chrome_tables import Rows, Scratch
+from tracekit.readers.chrome_tables import Arena, Rows, Scratch
 from tracekit.readers.scan import Keep, Loss, Scan
 from tracekit.trace import Note, Source, Trace, Want
 
@@ -147,11 +147,14 @@ def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
         note("no-time", "elements without a usable start time were left out", lost & (phase >= 0))
         classes[lost] = CLASS_CODE["ignored"]
     note("phase", "elements of a phase that is not read were left out", phase == -1)
-    scratch = Scratch(np.empty(len(classes), np.int64), np.empty(len(classes), np.bool_))
+    count = len(classes)
+    scratch = Scratch(
+        np.empty(count, np.int64), np.empty(count, np.bool_), np.empty(count, np.int32)
+    )
     threads = chrome_tables.number_threads(scan)
     ts = scan.ts_ns
     ts += base  # in place: nobody else has the scan, and a copy of every start would cost memory
-    return Rows(scan, ts, dur, classes, *threads, scratch), notes
+    return Rows(scan, ts, dur, classes, *threads, scratch, Arena(count)), notes
 
 
 def _within(values: npt.NDArray[np.int64], low: int, high: int) -> bool:

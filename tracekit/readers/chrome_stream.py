@@ -105,7 +105,6 @@ def _scan(
     *,
     careful: bool,
 ) -> Scan:
-    _let_malloc_keep_blocks()
     losses = Losses()
     gzip_losses: list[Loss] = []  # of whole members, so that it is complete only at the end
     blocks = gunzip.blocks(path, gzip_losses, size=BLOCK_BYTES, careful=careful, on_bytes=on_bytes)
@@ -128,15 +127,6 @@ def _scan(
         losses=losses.finish(),
         size_bytes=text.offset,
     )
-
-
-def _let_malloc_keep_blocks() -> None:
-    """Nothing; afterwards glibc reuses freed blocks instead of returning each to the system.
-
-    Freeing something larger than them raises its threshold, and none of it is ever touched.
-    """
-    larger = bytearray(16 * BLOCK_BYTES)
-    del larger
 
 
 def _is_worth_a_thread(path: Path) -> bool:

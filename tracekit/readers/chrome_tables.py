@@ -15,6 +15,42 @@ from tracekit.schema import DEVICE_OP_KINDS, HOST_OP_KINDS, TABLES
 
 Ints = npt.NDArray[np.int64]
 
+ARENA_BYTES = 2**26
+ARENA_ROW_BYTES = 72
+"""What a row of the widest table takes."""
+
+
+class Arena:
+    """Memory for the columns of one file, many in one allocation.
+
+    The system provides large allocations in large pages (numpy asks for them), and touching as many
+    small pages for the first time would cost more than filling them.
+    """
+
+    def __init__(self, row_count: int) -> None:
+        self._size = min(ARENA_BYTES, ARENA_ROW_BYTES * row_count)
+        self._left = np.empty(0, np.uint8)
+
+    def empty(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """An array that is not filled yet."""
+        size = count * np.dtype(dtype).itemsize
+        room = -(-size // 64) * 64
+        if room > len(self._left):
+            self._left = np.empty(max(room, self._size), np.uint8)
+        taken, self._left = self._left[:size], self._left[room:]
+        return taken.view(dtype)
+
+    def copy(self, values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """`values.astype(dtype)`."""
+        out = self.empty(len(values), dtype)
+        np.copyto(out, values, casting="unsafe")
+        return out
+
+    def take(self, column: npt.NDArray[Any], at: Ints) -> npt.NDArray[Any]:
+        """`column[at]`; no index may be negative or too large."""
+        out = self.empty(len(at), column.dtype)
+        return column.take(at, out=out, mode="clip")  # the only mode that writes to `out` at once
+
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
@@ -22,6 +58,7 @@ class Scratch:
 
     number: Ints
     missing: npt.NDArray[np.bool_]
+    code: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +73,7 @@ class Rows:
     thread_ids: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
     """Per thread the codes of its pid and tid."""
     scratch: Scratch
+    arena: Arena
 
     def of(self, *classes: str) -> Ints:
         """The rows of these classes, in file order."""
@@ -56,10 +94,10 @@ def host_ops(rows: Rows) -> pd.DataFrame | None:
         {
             **_timed(rows, at),
             "kind": _kind(rows, at, HOST_OP_KINDS),
-            "cat": category(scan.cat, at),
-            "pid": whole(scan.pid, scan.pid.codes.take(at)),
-            "tid": whole(scan.tid, scan.tid.codes.take(at)),
-            "thread": rows.thread.take(at),
+            "cat": category(rows, scan.cat, at),
+            "pid": _whole(rows, scan.pid, at),
+            "tid": _whole(rows, scan.tid, at),
+            "thread": rows.arena.take(rows.thread, at),
             "correlation": _argument(rows, at, "correlation"),
             "external_id": _argument(rows, at, "External id", "external id"),
         }
@@ -122,10 +160,10 @@ def memory_ops(rows: Rows) -> pd.DataFrame | None:
     return TABLES["memory_ops"].frame(
         {
             "id": at.astype(np.int32),
-            "ts_ns": rows.ts_ns.take(at),
-            "pid": whole(scan.pid, scan.pid.codes.take(at)),
-            "tid": whole(scan.tid, scan.tid.codes.take(at)),
-            "thread": rows.thread.take(at),
+            "ts_ns": rows.arena.take(rows.ts_ns, at),
+            "pid": _whole(rows, scan.pid, at),
+            "tid": _whole(rows, scan.tid, at),
+            "thread": rows.arena.take(rows.thread, at),
             "device_type": _argument(rows, at, "Device Type"),
             "device": _argument(rows, at, "Device Id"),
             "size_bytes": _argument(rows, at, "Bytes"),
@@ -169,11 +207,11 @@ def flows(rows: Rows) -> pd.DataFrame | None:
     return TABLES["flows"].frame(
         {
             "id": at.astype(np.int32),
-            "ts_ns": rows.ts_ns.take(at),
-            "cat": category(scan.cat, at),
+            "ts_ns": rows.arena.take(rows.ts_ns, at),
+            "cat": category(rows, scan.cat, at),
             "phase": phase[scan.ph.codes[at]],
-            "flow": integers(scan.fields.get("id"), at, rows.scratch),
-            "thread": rows.thread.take(at),
+            "flow": integers(rows, scan.fields.get("id"), at),
+            "thread": rows.arena.take(rows.thread, at),
         }
     )
 
@@ -231,10 +269,10 @@ def number_threads(
 
 def _timed(rows: Rows, at: Ints) -> dict[str, Any]:
     return {
-        "id": at.astype(np.int32),
-        "ts_ns": rows.ts_ns.take(at),
-        "dur_ns": rows.dur_ns.take(at),
-        "name": category(rows.scan.name, at),
+        "id": rows.arena.copy(at, np.int32),
+        "ts_ns": rows.arena.take(rows.ts_ns, at),
+        "dur_ns": rows.arena.take(rows.dur_ns, at),
+        "name": category(rows, rows.scan.name, at),
     }
 
 
@@ -249,12 +287,8 @@ def _kind(rows: Rows, at: Ints, kinds: tuple[str, ...]) -> pd.Categorical:
 def _queue(rows: Rows, at: Ints) -> dict[str, Any]:
     """Device and stream: as arguments, else where the profiler drew the row (pid is the device then)."""
     return {
-        "device": _either(
-            _argument(rows, at, "device"), whole(rows.scan.pid, rows.scan.pid.codes.take(at))
-        ),
-        "stream": _either(
-            _argument(rows, at, "stream"), whole(rows.scan.tid, rows.scan.tid.codes.take(at))
-        ),
+        "device": _either(_argument(rows, at, "device"), _whole(rows, rows.scan.pid, at)),
+        "stream": _either(_argument(rows, at, "stream"), _whole(rows, rows.scan.tid, at)),
     }
 
 
@@ -267,47 +301,61 @@ def _either(first: Any, second: Any) -> Any:
     return first
 
 
-def category(column: Codes, at: Ints) -> pd.Categorical:
+def category(rows: Rows, column: Codes, at: Ints) -> pd.Categorical:
     """The text of these rows, with only the categories that they use."""
-    codes = column.codes.take(at)
+    codes = column.codes.take(at, out=rows.scratch.code[: len(at)], mode="clip")
     used = np.zeros(len(column.values) + 1, np.bool_)
     used[codes] = True  # -1, no value, marks the last place
     used = used[:-1]
-    remap = np.full(len(used) + 1, -1, np.int32)
-    remap[:-1][used] = np.arange(np.count_nonzero(used), dtype=np.int32)
     texts = [str(value) for value, keep in zip(column.values, used.tolist(), strict=True) if keep]
-    remapped = codes if used.all() else remap[codes]
-    return pd.Categorical.from_codes(remapped, categories=pd.Index(texts, dtype="str"))
+    small = next(kind for kind in (np.int8, np.int16, np.int32) if len(texts) <= np.iinfo(kind).max)
+    renumber = np.full(len(used) + 1, -1, small)
+    renumber[:-1][used] = np.arange(len(texts))
+    numbered = renumber.take(codes, out=rows.arena.empty(len(at), small), mode="wrap")
+    return pd.Categorical.from_codes(numbered, categories=pd.Index(texts, dtype="str"))
 
 
 def whole(column: Codes, codes: npt.NDArray[np.int32]) -> Any:
     """The integers that these codes of a column stand for; anything else (`"Spans"`) is missing."""
+    number, missing = _as_whole(column)
+    return pd.arrays.IntegerArray(number[codes], missing[codes])
+
+
+def _whole(rows: Rows, column: Codes, at: Ints) -> Any:
+    """As `whole`, for these rows."""
+    number, missing = _as_whole(column)
+    codes = column.codes.take(at, out=rows.scratch.code[: len(at)], mode="clip")
+    return pd.arrays.IntegerArray(
+        number.take(codes, out=rows.arena.empty(len(at), np.int64), mode="wrap"),
+        missing.take(codes, out=rows.arena.empty(len(at), np.bool_), mode="wrap"),
+    )
+
+
+def _as_whole(column: Codes) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """(integer, whether there is none) for every code of a column, and last for -1."""
     values = [_int64(value) for value in column.values]
     number = np.array([*(v or 0 for v in values), 0], np.int64)
-    missing = np.array([*(v is None for v in values), True], np.bool_)
-    if not missing[:-1].any() and not (codes < 0).any():
-        return pd.arrays.IntegerArray(number.take(codes), np.zeros(len(codes), np.bool_))
-    return pd.arrays.IntegerArray(number[codes], missing[codes])
+    return number, np.array([*(v is None for v in values), True], np.bool_)
 
 
 def _argument(rows: Rows, at: Ints, *keys: str) -> Any:
     """The integers of the first of these arguments that occurs at all, for these rows."""
     args = rows.scan.args
     column = next((args[key] for key in keys if key in args), None)
-    return integers(column, at, rows.scratch)
+    return integers(rows, column, at)
 
 
-def integers(column: Sparse | None, at: Ints, scratch: Scratch) -> Any:
+def integers(rows: Rows, column: Sparse | None, at: Ints) -> Any:
     """A sparse column's integers for these rows, missing elsewhere; integers written as text count."""
     if column is None:
         return pd.arrays.IntegerArray(np.zeros(len(at), np.int64), np.ones(len(at), np.bool_))
     values, known = _as_int64(column)
-    number, missing = scratch.number, scratch.missing
+    number, missing = rows.scratch.number, rows.scratch.missing
     number.fill(0)
     missing.fill(1)
     number[column.rows] = values
     missing[column.rows] = False if known is None else ~known
-    return pd.arrays.IntegerArray(number.take(at), missing.take(at))
+    return pd.arrays.IntegerArray(rows.arena.take(number, at), rows.arena.take(missing, at))
 
 
 def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:

@@ -57,13 +57,25 @@ def blocks(
         source = _Source(file, on_bytes)
         if source.peek(2) != MAGIC:
             yield from source.pieces(size)
-        elif careful or fast_zlib is None:
+            return
+        _let_malloc_keep_blocks(size)
+        if careful or fast_zlib is None:
             yield from _Members(source, losses, size).blocks(_careful_inflate, zlib.crc32)
         else:
             faults: list[Loss] = []
             yield from _Members(source, faults, size).blocks(_fast_inflate, fast_zlib.crc32)
             if faults:
                 raise Unproven
+
+
+def _let_malloc_keep_blocks(size: int) -> None:
+    """Nothing; afterwards glibc reuses freed blocks instead of returning each to the system.
+
+    Freeing something larger than them raises its threshold, and none of it is ever touched. Not much
+    larger: what is above the threshold grows by moving pages, what is below by copying.
+    """
+    larger = bytearray(2 * size)
+    del larger
 
 
 class _Source:
