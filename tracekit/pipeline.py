@@ -26,6 +26,7 @@ from tracekit.engine.progress import progress_line
 from tracekit.errors import TraceFormatError, TracekitError
 from tracekit.readers import READERS, Reader, head
 from tracekit.report import Heading, Remark, Report, Section
+from tracekit.rules import checked
 from tracekit.schema import MEASURED, TABLES, concat
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds, defaults
@@ -335,6 +336,7 @@ def judge(measured: Measurements, thresholds: Thresholds | None = None) -> Repor
     """The report on measurements, freshly read or loaded again; the same measurements give the same report."""
     limits = thresholds or defaults()
     sections = tuple(_section(analysis, measured, limits) for analysis in ANALYSES)
+    owned = {analysis.id: analysis.rules for analysis in ANALYSES}
     faults: list[Remark] = []
 
     def first_screen(part: Callable[[Measurements], T], otherwise: T) -> T:
@@ -355,7 +357,7 @@ def judge(measured: Measurements, thresholds: Thresholds | None = None) -> Repor
         identity=first_screen(overview.identity, ()),
         headline=first_screen(overview.headline, ()),
         overview=first_screen(overview.where_it_goes, None),
-        sections=sections,
+        sections=(*sections, checked.section(sections, owned, limits)),
         fingerprint=first_screen(overview.fingerprint, ()),
         remarks=(*faults, *_remarks(measured)),
         unseen=overview.unseen(measured),

@@ -18,6 +18,9 @@ Better = Literal["lower", "higher", "neither"]
 Severity = Literal["high", "medium", "low", "info"]
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low", "info")
 Status = Literal["ok", "skipped", "failed"]
+Answer = Literal["fired", "clear", "not applicable", "insufficient data"]
+"""What a rule says: a finding, none, or that it abstains and why."""
+ChartKind = Literal["gantt", "bars", "heatmap", "lines", "histogram"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,16 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one rule says of one run (None: of all); `reason` tells why it abstains or stays clear."""
+
+    rule: str
+    answer: Answer
+    reason: str = ""
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Heading:
     """One column of a shown table: `name` is its id, `title` what a person reads."""
 
@@ -86,6 +99,31 @@ class Sheet:
 
 
 @dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture as data, which HTML and image files draw alike.
+
+    `rows` and `series` are names; a mark refers to them by number. The marks of each kind:
+    gantt (row, series, start, end): bars on one time axis, one line a row;
+    bars (row, series, value): stacked bars, one a row;
+    heatmap (row, start, end, value): coloured cells, values of `unit`, None where unknown;
+    lines (series, x, y); histogram (series, low, high, value): stacked over [low, high).
+    `unit` is that of values and y, `x_unit` that of x, start and end; times are ns from the chart's zero.
+    """
+
+    id: str
+    title: str
+    kind: ChartKind
+    marks: tuple[tuple[int | float | None, ...], ...]
+    series: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    unit: Unit = "ns"
+    x_unit: Unit = "ns"
+    caption: str = ""
+    omitted: int = 0
+    """Marks left out, the smallest first, to bound the size."""
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """The answer to one question, or why there is none."""
 
@@ -97,6 +135,8 @@ class Section:
     sheets: tuple[Sheet, ...] = ()
     findings: tuple[Finding, ...] = ()
     caveats: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    charts: tuple[Chart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from chrome_builder import annotation, kernel, launched, memcpy, memset, op, step, write
+from rules.firing import write_sources
 from rules.traces import (
     FIRES,
     MIB,
@@ -29,8 +30,8 @@ ROOT = Path(__file__).parents[2]
 IDS = [rule.id for rule in rules.RULES]
 
 
-def findings(tmp_path, rows, rule=None, name="rank0.json"):
-    found = analyze(write(tmp_path / name, rows), Options(jobs=1)).report.findings
+def findings(tmp_path, rows, rule=None):
+    found = analyze(write_sources(tmp_path, rows), Options(jobs=1)).report.findings
     return found if rule is None else [f for f in found if f.rule == rule]
 
 

@@ -5,26 +5,10 @@ Times are whole microseconds. `FIRES` also says what the finding must claim and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
 from chrome_builder import annotation, kernel, launch, launched, memcpy, op, step
+from rules.firing import Firing, Sources
 
-Rows = Sequence[dict[str, Any]]
 MIB = 2**20
-
-
-@dataclass(frozen=True)
-class Firing:
-    """The rows of one file, and the finding they must give."""
-
-    rows: Rows
-    claim: str
-    severity: str
-    recoverable_ns: int | None = None
-    recoverable_ratio: float | None = None
-    evidence: dict[str, float | None] = field(default_factory=dict)
 
 
 def busy_in_gen(busy, stage=50, whole=100):
@@ -109,7 +93,7 @@ FIRES: dict[str, Firing] = {
     ),
 }  # fmt: skip
 
-NEAR_MISSES: dict[str, Rows] = {
+NEAR_MISSES: dict[str, Sources] = {
     # Exactly 80 % busy.
     "low-gpu-utilization": busy_in_gen(40),
     # 4 of 100.

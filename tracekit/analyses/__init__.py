@@ -33,6 +33,8 @@ class Analysis:
     measure: Callable[[Trace], Measured]
     judge: Callable[[Measurements, Thresholds], Section]
     fold: Callable[[Frames], Frames] | None = None
+    rules: tuple[str, ...] = ()
+    """The rules that it judges; see `report.Verdict` for those that abstain."""
 
 
 def _analysis(name: str) -> Analysis:
@@ -46,6 +48,7 @@ def _analysis(name: str) -> Analysis:
         module.measure,
         module.judge,
         getattr(module, "fold", None),
+        getattr(module, "RULES", ()),
     )
 
 

@@ -18,6 +18,7 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "copies", "What was copied, and how fast?"
 NEEDS = ("device_ops",)
+RULES = ("pageable-copies",)
 
 SMALL_BYTES = 64_000
 """A copy to the device of at most so many bytes costs little even when it is pageable."""

@@ -21,6 +21,7 @@ from tracekit.units import show
 
 ID, TITLE = "data-quality", "Can the numbers be trusted?"
 NEEDS = ("host_ops", "device_ops", "device_ranges", "memory_ops", "windows")
+RULES = ("profiling-artefact",)
 ARGS = ("In msg nelems",)
 
 Check = tuple[int | None, int | None]

@@ -35,6 +35,7 @@ from tracekit.units import show
 
 ID, TITLE = "gpu-time", "Where did each GPU's time go?"
 NEEDS = ("device_ops",)
+RULES = ("low-gpu-utilization", "exposed-communication")
 
 
 def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from tracekit.pooling import (
     stage_walls,
     whole_if_exact,
 )
-from tracekit.report import Finding, Heading, Metric, Place, Section
+from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -29,6 +29,7 @@ from tracekit.units import show
 
 ID, TITLE = "steps", "Where does the step go?"
 NEEDS = ("host_ops", "device_ops")
+RULES = ("step-variance",)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -85,6 +86,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         metrics=metrics,
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(_variance(measured, steps.walls, thresholds)),
+        verdicts=tuple(_too_few(measured, steps.walls, thresholds)),
     )
 
 
@@ -179,6 +181,17 @@ def _range_sheet(measured: Measurements) -> Any:
         Heading("max_ns", "longest", "ns"),
     )
     return sheet("ranges", "Annotated ranges as recorded", headings, pooled)
+
+
+def _too_few(
+    measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Verdict]:
+    """Runs with fewer steps than R30 asks for."""
+    need = int(thresholds.of("step-variance")["min_steps"])
+    for run, mine in walls.groupby("run", dropna=False, sort=False):
+        if len(mine) < need:
+            reason = f"{len(mine)} of at least {need} steps{in_run(measured, run)}"
+            yield Verdict("step-variance", "insufficient data", reason)
 
 
 def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:

@@ -1,0 +1,20 @@
+"""The tables: every one declared as data. A new one is an entry of a file here, a new file one line in `MEASURED`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracekit.schema import measured, raw
+from tracekit.schema.columns import DEVICE_OP_KINDS as DEVICE_OP_KINDS
+from tracekit.schema.columns import HOST_OP_KINDS as HOST_OP_KINDS
+from tracekit.schema.columns import KEYS as KEYS
+from tracekit.schema.table import Column as Column
+from tracekit.schema.table import Table as Table
+from tracekit.schema.table import coded as coded
+from tracekit.schema.table import concat as concat
+
+RAW: tuple[Table, ...] = raw.TABLES
+
+MEASURED: tuple[Table, ...] = (*measured.TABLES,)
+
+TABLES: Mapping[str, Table] = {table.name: table for table in (*RAW, *MEASURED)}

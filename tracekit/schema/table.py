@@ -1,0 +1,141 @@
+"""What a table is: named columns with the type, the unit and the meaning of each.
+
+A unit is the suffix of a column's name: `_ns`, `_bytes`, `_ratio` (0 to 1), `_gb_per_s` (1e9 bytes), `_count`.
+`Int64` and `Float64` (capitals) and open categories may hold `<NA>`; no number stands for "unknown".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from tracekit.errors import SchemaError
+
+Dtype = Literal["int32", "int64", "Int64", "Float64", "bool", "category"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its pandas dtype, one line of meaning, and the closed set of its values, if closed."""
+
+    dtype: Dtype
+    doc: str
+    values: tuple[str, ...] = ()
+
+    @property
+    def nullable(self) -> bool:
+        """Whether a row may lack this value."""
+        return self.dtype in ("Int64", "Float64") or (self.dtype == "category" and not self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A named set of columns, and what one row of it is."""
+
+    name: str
+    row: str
+    columns: Mapping[str, Column]
+
+    def frame(
+        self, data: Mapping[str, Any] | None = None, length: int | None = None
+    ) -> pd.DataFrame:
+        """A frame made of equally long arrays: columns cast and put in order, rows as given.
+
+        Nullable columns that are not given are all `<NA>`; no data at all gives the empty table.
+        Raises `SchemaError` for other missing columns, unknown ones, and values that do not fit.
+        """
+        data = data or {}
+        if length is None:
+            length = len(next(iter(data.values()))) if data else 0
+        missing = {n for n, c in self.columns.items() if n not in data and not c.nullable}
+        unknown = data.keys() - self.columns.keys()
+        if unknown or (missing and data):
+            problem = f"{self.name}: missing {sorted(missing)}, unknown {sorted(unknown)}"
+            raise SchemaError(problem)
+        try:
+            cast = {n: _cast(c, data.get(n), length) for n, c in self.columns.items()}
+            return pd.DataFrame(cast, copy=False)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(f"{self.name}: {error}") from error
+
+    def check(self, frame: pd.DataFrame) -> None:
+        """Raise `SchemaError` unless `frame` has exactly these columns, in this order, of these types."""
+        want = [(name, column.dtype) for name, column in self.columns.items()]
+        have = [(str(name), str(dtype)) for name, dtype in frame.dtypes.items()]
+        if want != have:
+            odd = sorted(set(want) ^ set(have))
+            raise SchemaError(f"{self.name}: columns differ from the schema: {odd or 'order'}")
+
+
+def _cast(column: Column, given: Any, length: int) -> Any:
+    """One column as an array of its declared dtype."""
+    if column.dtype == "category":
+        return _categorical(column, given, length)
+    if given is None:
+        return pd.array([pd.NA] * length if column.nullable else [], dtype=column.dtype)
+    if (
+        isinstance(given, np.ndarray | pd.api.extensions.ExtensionArray)
+        and given.dtype == column.dtype
+    ):
+        return given
+    cast: Any = pd.array(given, dtype=column.dtype)
+    # numpy casts to these without a word whatever is lost.
+    if not column.nullable and not (np.asarray(cast) == np.asarray(given)).all():
+        raise ValueError(f"values that are no {column.dtype}")
+    return cast
+
+
+def _categorical(column: Column, given: Any, length: int) -> Any:
+    """A categorical: of the closed set when there is one (other values are an error), else of what is there."""
+    if given is None:
+        codes = np.full(length, -1, np.int8)
+        return pd.Categorical.from_codes(codes, categories=_text(column.values))
+    values = given.array if isinstance(given, pd.Series) else given
+    if not column.values:
+        return values if isinstance(values, pd.Categorical) else _open_categorical(values)
+    found = values if isinstance(values, pd.Categorical) else pd.Categorical(values)
+    if found.categories.tolist() == list(column.values) and not (found.codes < 0).any():
+        return found
+    place = {value: code for code, value in enumerate(column.values)}
+    codes = np.array([*(place.get(c, -1) for c in found.categories), -1], np.int8)[found.codes]
+    if (codes == -1).any():
+        odd = sorted({str(v) for v, code in zip(found, codes, strict=True) if code == -1})
+        raise ValueError(f"{odd[:5]} not in {column.values}")
+    return pd.Categorical.from_codes(codes, categories=_text(column.values))
+
+
+def _open_categorical(values: Any) -> Any:
+    """A categorical whose categories are text, in sorted order."""
+    found = pd.Categorical(values)
+    return pd.Categorical.from_codes(found.codes, categories=_text(found.categories))
+
+
+def _text(values: Any) -> pd.Index[str]:
+    """An index of text, also when it is empty (pandas would otherwise guess its type from the values)."""
+    return pd.Index([str(value) for value in values], dtype="str")
+
+
+def coded(codes: Any, like: pd.Series[Any]) -> Any:
+    """A categorical of these codes, with the categories of `like`; code -1 is missing."""
+    dtype: Any = like.dtype
+    return pd.Categorical.from_codes(codes, dtype=dtype)
+
+
+def concat(table: Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of several frames of one table, in order; categories are united, not lost."""
+    if not frames:
+        return table.frame()
+    if len(frames) == 1:
+        return frames[0]
+    columns: dict[str, Any] = {}
+    for name, column in table.columns.items():
+        parts = [frame[name] for frame in frames]
+        if column.dtype == "category" and not column.values:
+            columns[name] = pd.api.types.union_categoricals([part.array for part in parts])
+        else:
+            columns[name] = pd.concat(parts, ignore_index=True).array
+    return table.frame(columns)
