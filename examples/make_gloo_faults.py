@@ -1,0 +1,196 @@
+"""Profiles a small real training run on four CPU processes, clean or with one known fault planted in it.
+
+    pip install torch==2.13.0
+    python examples/make_gloo_faults.py OUT [--faults clean,rotating,...] [--steps 5]
+
+Every run leaves `OUT/<fault>/rank<r>.pt.trace.json.gz` and `truth.json`: what was planted where, and
+the steps and stages by a clock outside the profiler. The stages are those of an RL step: `gen`,
+`reward`, `old_log_prob`, `ref`, `adv`, `update_actor` with two mini-batches, `update_weights`.
+"""
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+WORLD, WIDTH, LAYERS, BATCH, CALLS = 4, 256, 3, 32, 8
+WARMUP = 2
+
+FAULTS = {
+    "clean": "nothing is planted",
+    "straggler_ref": "rank 1 multiplies matrices for 150 ms more in ref, every step",
+    "rotating": "in update_actor another rank each step sleeps for 120 ms",
+    "rollout": "rank 3 generates three times as much",
+    "loader": "the data loader sleeps for 60 ms a batch, without workers",
+    "small_collectives": "600 all-reduces of 4 bytes in adv, every step",
+    "tiny_ops": "4,000 additions of a scalar in update_actor, every step",
+    "leak": "4 MiB kept every step; memory is profiled",
+    "ragged": "the second of the two mini-batches holds one sample, the first all others",
+}
+
+
+class Job:
+    """What one rank trains, and the clock of its stages."""
+
+    def __init__(self, rank: int, fault: str, steps: int) -> None:
+        self.rank, self.fault = rank, fault
+        self.actor, self.reference, self.rollout = network(), network(), network()
+        self.model = torch.nn.parallel.DistributedDataParallel(self.actor)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=False)
+        prompts = Prompts(BATCH * (steps + WARMUP + 2), 0.060 / BATCH if fault == "loader" else 0)
+        self.batches = iter(torch.utils.data.DataLoader(prompts, batch_size=BATCH))
+        self.kept: list[torch.Tensor] = []
+        self.truth: list[dict[str, int]] = []
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """The stage in the profile, and its time by a clock outside of it."""
+        start = time.perf_counter_ns()
+        with record_function(name):
+            yield
+        self.truth[-1][name] = time.perf_counter_ns() - start
+
+    def step(self, number: int) -> None:
+        """One RL step."""
+        self.truth.append({})
+        begin = time.perf_counter_ns()
+        rows = next(self.batches)
+        with self.stage("gen"), torch.no_grad():
+            longer = 3 if self.fault == "rollout" and self.rank == 3 else 1
+            for _ in range(4 * CALLS * longer):
+                rows = torch.tanh(self.rollout(rows))
+        with self.stage("reward"):
+            reward = rows.mean(1)
+        with self.stage("old_log_prob"), torch.no_grad():
+            old = sum(self.actor(rows) for _ in range(CALLS))
+        with self.stage("ref"), torch.no_grad():
+            target = sum(self.reference(rows) for _ in range(CALLS))
+            if self.fault == "straggler_ref" and self.rank == 1:
+                multiply(0.150)
+        with self.stage("adv"):
+            advantage = self.advantage(reward)
+        with self.stage("update_actor"):
+            self.update(number, rows, advantage + 0 * (old - target).mean())
+        if self.fault == "leak":
+            self.kept.append(torch.ones(2**20))
+        with self.stage("update_weights"), torch.no_grad():
+            both = zip(self.actor.parameters(), self.rollout.parameters(), strict=True)
+            for source, sink in both:
+                dist.broadcast(source.data, 0)
+                sink.copy_(source)
+        self.truth[-1]["step_ns"] = time.perf_counter_ns() - begin
+
+    def advantage(self, reward: torch.Tensor) -> torch.Tensor:
+        """The reward less its mean over all ranks."""
+        gathered = [torch.zeros_like(reward) for _ in range(WORLD)]
+        dist.all_gather(gathered, reward)
+        for _ in range(600 if self.fault == "small_collectives" else 0):
+            dist.all_reduce(torch.zeros(1))
+        return reward - torch.cat(gathered).mean()
+
+    def update(self, number: int, rows: torch.Tensor, advantage: torch.Tensor) -> None:
+        """Two mini-batches."""
+        cut = BATCH - 1 if self.fault == "ragged" else BATCH // 2
+        for index, part in enumerate((slice(0, cut), slice(cut, BATCH))):
+            with record_function(f"mini_batch{index}"):
+                if self.fault == "rotating" and index == 0 and self.rank == number % WORLD:
+                    time.sleep(0.120)
+                if self.fault == "tiny_ops":
+                    scalar = torch.zeros(1)
+                    for _ in range(2_000):
+                        scalar = scalar + 1.0
+                self.optimizer.zero_grad(set_to_none=True)
+                (self.model(rows[part]).mean(1) * advantage[part]).sum().backward()
+                self.optimizer.step()
+
+
+class Prompts(torch.utils.data.Dataset[torch.Tensor]):
+    """Random rows, each of which takes so many seconds to load."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self.count, self.seconds = count, seconds
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.seconds:
+            time.sleep(self.seconds)
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
+
+
+def network() -> torch.nn.Module:
+    """A few layers of a perceptron."""
+    layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+    return torch.nn.Sequential(*(part for one in layers for part in (one, torch.nn.GELU())))
+
+
+def multiply(seconds: float) -> None:
+    """Real matrix products for so long."""
+    square, until = torch.ones(384, 384), time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        square = (square @ square) * 1e-3
+
+
+def train(rank: int, fault: str, steps: int, folder: str, port: int) -> None:
+    """One rank of one run."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+    job, path = Job(rank, fault, steps), Path(folder)
+    for number in range(WARMUP):
+        job.step(number)
+    gc.collect()
+    memory = fault == "leak"
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(str(path / f"rank{rank}.pt.trace.json.gz")),
+        record_shapes=not memory,
+        profile_memory=memory,
+    ) as profiler:
+        for number in range(steps + 1):
+            job.step(number)
+            profiler.step()
+    (path / f"truth{rank}.json").write_text(json.dumps(job.truth[WARMUP + 1 :]))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run(fault: str, steps: int, out: Path, port: int) -> None:
+    """All ranks of one run, and its `truth.json`."""
+    folder = out / fault
+    folder.mkdir(parents=True, exist_ok=True)
+    processes.spawn(train, (fault, steps, str(folder), port), nprocs=WORLD)
+    parts = [folder / f"truth{rank}.json" for rank in range(WORLD)]
+    ranks = [json.loads(part.read_text()) for part in parts]
+    for part in parts:
+        part.unlink()
+    truth = {"fault": fault, "planted": FAULTS[fault], "world_size": WORLD, "ranks": ranks}
+    (folder / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+
+
+def main() -> None:
+    """Make the runs that are asked for, all by default."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--faults", default=",".join(FAULTS), help="comma separated")
+    parser.add_argument("--steps", type=int, default=5)
+    options = parser.parse_args()
+    for index, fault in enumerate(options.faults.split(",")):
+        run(fault, options.steps, options.out, 29_650 + index)
+        print(f"{fault}: {FAULTS[fault]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
