@@ -78,13 +78,36 @@ def concluded(result):
     return replace(report, title="", identity=report.identity[1:-1])
 
 
+def timeless(result):
+    """What is concluded without what says when, by whose clock: pictures, places in time, the clocks."""
+    report = concluded(result)
+    sections = []
+    for part in report.sections:
+        found = tuple(
+            replace(f, places=tuple(replace(p, start_ns=None, end_ns=None) for p in f.places))
+            for f in part.findings
+        )
+        sheets = tuple(s for s in part.sheets if s.name != "clocks")
+        sections.append(replace(part, findings=found, sheets=sheets, charts=()))
+    return replace(report, sections=tuple(sections))
+
+
+NOT_ASKED = {
+    "driver-log", "syncs", "fleets", "forward-batches", "rollout", "data-loading", "optimizer", "matmuls",
+    "unfused", "modules",
+}  # fmt: skip
+"""Questions about what the usual run does not do or record."""
+
+
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory):
     return written(tmp_path_factory.mktemp("usual"), {0: rank_rows(), 1: rank_rows(late=25)})
 
 
 def test_the_usual_run_has_an_answer_to_every_question(usual):
-    assert [s.id for s in usual.report.sections if s.status != "ok"] == []
+    skipped = {s.id: s.reason for s in usual.report.sections if s.status != "ok"}
+    assert skipped.keys() == NOT_ASKED
+    assert all(skipped.values())
     assert len(usual.report.findings) >= 3
 
 
@@ -112,7 +135,7 @@ def test_a_run_at_another_time_or_with_one_clock_astray_gives_the_same_report(
         {0: rank_rows(), 1: rank_rows(late=25)},
         {r: BASE_NS + by for r, by in bases.items()},
     )
-    assert concluded(moved) == concluded(usual)
+    assert timeless(moved) == timeless(usual)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -176,7 +199,11 @@ def test_two_gpus_of_a_file_are_each_what_they_would_be_alone(tmp_path_factory, 
     assert not split.duplicated(["device", "kind", "name"]).any()
 
 
-UNSCALED = {"ts_ns"}
+UNSCALED = {"ts_ns", "issue_ns", "peak_ts_ns"}
+"""Instants: these do not grow with durations."""
+
+ABSOLUTE = {"idle", "idle_gaps", "idle_histogram", "host_counts", "stage_edges"}
+"""Tables whose causes are told apart by fixed lengths (30 µs, 1 ms, 20 ms) or by size."""
 
 
 @pytest.mark.parametrize("k", [2, 7, 1000])
@@ -191,15 +218,19 @@ def test_a_run_k_times_as_long_gives_times_k_times_as_long(tmp_path, usual, k):
     found = written(tmp_path, slow)
     for name, frame in usual.measurements.tables.items():
         other = found.measurements.tables[name]
+        if name in ABSOLUTE:
+            continue
         for column in frame:
             before, after = plain(frame)[column], plain(other)[column]
             if column in UNSCALED:
                 continue
             if column.endswith("_ns") or (name == "metrics" and column == "value"):
+                factor = k if name != "metrics" else np.where(plain(frame)["unit"] == "ns", k, 1)
                 np.testing.assert_allclose(
                     after.astype(float).to_numpy(float),
-                    k * before.astype(float).to_numpy(float),
+                    factor * before.astype(float).to_numpy(float),
                     rtol=1e-12,
+                    err_msg=f"{name}.{column}",
                 )
             elif column.endswith("gb_per_s"):
                 pd.testing.assert_series_equal(after.astype(float), before.astype(float) / k)

@@ -62,8 +62,9 @@ READABLE = {
     "chrome/kineto_tb_plugin": 4,
     "chrome/rl_insight": 6,
     "chrome/tracelens": 9,
-    "chrome/verl_cpu": 53,
+    "chrome/verl_cpu": 67,
     "memory/CPU_torch2.13": 1,
+    "nsys/nvtx_tap_verl_cpu": 1,
 }
 """How many files of each folder are traces; the others must be refused."""
 

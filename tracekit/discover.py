@@ -16,6 +16,7 @@ from typing import Any
 from tracekit.errors import TracekitError
 from tracekit.labels import shown
 from tracekit.listing import Argument, Found, Ignored, list_files, read_arguments
+from tracekit.logs import nearest
 from tracekit.manifests import (
     Manifest,
     account,
@@ -24,7 +25,7 @@ from tracekit.manifests import (
     read_manifest,
     told_by_manifest,
 )
-from tracekit.names import read_name, stem_of
+from tracekit.names import NameFacts, read_name, stem_of
 from tracekit.runs import Placed, groups, mark_repeats, numbered, run_roots, short_names
 from tracekit.selection import parse_numbers, select, wanted
 from tracekit.trace import Note, NoteSeverity, Source, Tool
@@ -203,7 +204,33 @@ def _look(
         else:
             here.placed.append(_place(found, name, above, verdict))
     _apply_manifests(here)
+    if here.placed and not argument.loose and all(p.source.tool != "log" for p in here.placed):
+        _take_log_above(argument, prefix, exclude, sniff, here)
     return here
+
+
+def _take_log_above(
+    argument: Argument,
+    prefix: str,
+    exclude: Sequence[str],
+    sniff: Callable[[Path], Sniffed],
+    here: _Findings,
+) -> None:
+    """Add the driver's log beside the profile directory; not where there are several runs to give it to."""
+    if set(run_roots(here.placed, loose=False)) != {()}:
+        return
+
+    def as_log(found: Found) -> Sniffed | None:
+        verdict = _read_head(found, "", sniff)
+        return verdict if isinstance(verdict, Sniffed) and verdict.tool == "log" else None
+
+    log = nearest(argument, exclude, as_log)
+    if isinstance(log, Note):
+        here.notes.append(log)
+    elif log is not None:
+        found, sniffed = log
+        name = shown("/".join((prefix, *found.parts) if prefix else found.parts))
+        here.placed.append(_place(found, name, (), sniffed))
 
 
 def _read_head(
@@ -244,7 +271,9 @@ def _looks_like_profile(name: str) -> bool:
 
 def _place(found: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) -> Placed:
     """A source as its names describe it."""
-    facts = read_name((*above, *map(shown, found.parts)))
+    # The driver speaks for every role and rank, wherever its log lies and whatever it is called.
+    log = sniffed.tool == "log"
+    facts = NameFacts() if log else read_name((*above, *map(shown, found.parts)))
     assert sniffed.reader is not None
     source = Source(
         path=found.path,
@@ -290,7 +319,7 @@ def _apply_manifests(here: _Findings) -> None:
 
 def _roots(argument: Argument, here: _Findings) -> list[tuple[str, ...]]:
     """For each source its run: a directory below the argument, and the run id where one holds several."""
-    roots = run_roots(here.placed, loose=argument.loose)
+    roots = _with_logs(here.placed, loose=argument.loose)
     ids: dict[tuple[str, ...], set[str]] = {}
     for placed, root in zip(here.placed, roots, strict=True):
         ids.setdefault(root, set()).update([placed.run_id] if placed.run_id else [])
@@ -298,6 +327,23 @@ def _roots(argument: Argument, here: _Findings) -> list[tuple[str, ...]]:
         (*root, placed.run_id) if placed.run_id and len(ids[root]) > 1 else root
         for placed, root in zip(here.placed, roots, strict=True)
     ]
+
+
+def _with_logs(placed: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
+    """The run of each source; a log belongs to the run that it lies in or, failing that, to the only one below it."""
+    traces = [p for p in placed if p.source.tool != "log"]
+    known = iter(run_roots(traces, loose=loose))
+    roots = {id(p): root for p, root in zip(traces, known, strict=True)}
+    runs = set(roots.values())
+    for log in placed:
+        if id(log) in roots:
+            continue
+        folder = log.parts[:-1]
+        holding = [run for run in runs if folder[: len(run)] == run]
+        below = [run for run in runs if run[: len(folder)] == folder]
+        near = [max(holding, key=len)] if holding else below
+        roots[id(log)] = near[0] if len(near) == 1 else folder
+    return [roots[id(p)] for p in placed]
 
 
 def _run_names(

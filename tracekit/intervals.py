@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.grouping import by_group
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -124,7 +126,7 @@ def union_totals(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
     start, end, group = start[solid], end[solid], group[solid]
     if len(start) == 0:
         return totals
-    order = np.lexsort((start, group))
+    order = by_group(group, start)
     start, end, group = start[order], end[order], group[order]
     reach = _running_max(end, group)
     before = np.empty_like(reach)

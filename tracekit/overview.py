@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses import gpu_time
+from tracekit import gpu_shares
+from tracekit.crews import MEMBER, crews
 from tracekit.pooling import (
     ORIGIN_NOTES,
     devices_of,
@@ -19,6 +20,7 @@ from tracekit.pooling import (
     plain,
     stage_walls,
     summed,
+    text_or_none,
     whole_gpu_time,
 )
 from tracekit.report import Heading, Metric, Sheet
@@ -161,7 +163,7 @@ def _gpu_shares(measured: Measurements) -> list[Metric]:
     windows = ("stage",) if only_stages(measured) else ("step", "capture")
     window = next((name for name in windows if (rows["window"] == name).any()), "capture")
     chosen = rows[rows["window"] == window]
-    total = gpu_time.shares(summed(chosen, ["window"], gpu_time.SUMMED)).iloc[0]
+    total = gpu_shares.shares(summed(chosen, ["window"], gpu_shares.SUMMED)).iloc[0]
     values: dict[str, Any] = {name: total.get(name) for name, _ in _PARTS}
     values["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]
     better = {"compute_ratio": "higher"}
@@ -181,8 +183,13 @@ def where_it_goes(measured: Measurements) -> Sheet | None:
     stages["share_ratio"] = of_step(stages, steps)
     has_gpu = measured.has("gpu_time") and len(measured["gpu_time"]) > 0
     if has_gpu:
-        busy = gpu_time.by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]
+        busy = gpu_shares.by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]
         stages = stages.merge(busy, on=["run", "role", "canonical"], how="left")
+    slowest = _slowest(measured)
+    stages["slowest"] = [
+        slowest.get((run, text_or_none(role), stage))
+        for run, role, stage in zip(stages["run"], stages["role"], stages["canonical"], strict=True)
+    ]
     stages = stages.sort_values("wall_ns", ascending=False, kind="stable")
     headings = (
         *label_headings(measured),
@@ -200,8 +207,39 @@ def where_it_goes(measured: Measurements) -> Sheet | None:
             else ()
         ),
         Heading("ranks", "ranks", "count"),
+        Heading(
+            "slowest",
+            "most own work",
+            doc="The rank that works longest in it, not counting waits in collectives, and by how much "
+            "more than the median of the others.",
+        ),
     )
     return sheet("overview", "Where the step goes", headings, stages)
+
+
+WORTH_NAMING, WORTH_OF_STEP = 0.05, 0.01
+"""How much more own work than the others' median, and how much of the step, gets a rank named."""
+
+
+def _slowest(measured: Measurements) -> dict[tuple[object, str | None, object], str]:
+    """For each (run, role, stage) the rank with most own work per step, where it stands out."""
+    found: dict[tuple[object, str | None, object], tuple[float, str]] = {}
+    steps = job(measured)
+    for crew in crews(measured):
+        by = ["canonical", *MEMBER]
+        own = crew.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
+        for stage, mine in own.dropna(subset="canonical").groupby("canonical", sort=False):
+            values = mine["own_ns"].to_numpy(float)
+            longest = int(values.argmax())
+            others = float(np.median(np.delete(values, longest))) if len(values) > 1 else 0.0
+            over = values[longest] / others - 1 if others > 0 else 0.0
+            if values[longest] - others < WORTH_OF_STEP * (steps.of(crew.run).step_ns or 0.0):
+                continue
+            key = (crew.run, text_or_none(crew.role), stage)
+            if over >= WORTH_NAMING and over > found.get(key, (0.0, ""))[0]:
+                rank = int(mine["rank"].iloc[longest])
+                found[key] = (over, f"rank {rank} (+{show(over, 'ratio')})")
+    return {key: text for key, (_, text) in found.items()}
 
 
 def unseen(measured: Measurements) -> tuple[str, ...]:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pandas as pd
-
-from tracekit import merging, overview, saved
+from tracekit import appendix, merging, overview, saved
 from tracekit.analyses import ANALYSES, Analysis, Frames
 from tracekit.derived.cut import cut
 from tracekit.discover import Discovery, Sniffed, parse_numbers
@@ -25,10 +23,9 @@ from tracekit.engine import Advance, Outcome, local
 from tracekit.engine.progress import progress_line
 from tracekit.errors import TraceFormatError, TracekitError
 from tracekit.readers import READERS, Reader, head
-from tracekit.report import Heading, Remark, Report, Section
+from tracekit.report import Remark, Report, Section
 from tracekit.rules import checked
 from tracekit.schema import MEASURED, TABLES, concat
-from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds, defaults
 from tracekit.trace import Measurements, Note, Source, Trace, Want, labelled
 from tracekit.version import VERSION
@@ -180,29 +177,35 @@ def measure(found: Discovery, options: Options = Options()) -> Measurements:
     return reduce(outcomes, found, options)
 
 
-def measure_source(
+def measure_source(source: Source, advance: Advance, **chosen: Any) -> tuple[MeasuredSource, ...]:
+    """One source read and measured; `chosen` ranks, steps and stages are as for `read_source`."""
+    return tuple(map(_measure, read_source(source, advance, wanted(), **chosen)))
+
+
+def wanted() -> Want:
+    """What all questions together read of a source."""
+    return Want(
+        tables=frozenset(name for analysis in ANALYSES for name in analysis.needs) | {"threads"},
+        args=tuple(sorted({arg for analysis in ANALYSES for arg in analysis.args})),
+    )
+
+
+def read_source(
     source: Source,
     advance: Advance,
+    want: Want,
     *,
     ranks: frozenset[int] | None = None,
     steps: frozenset[int] | None = None,
     stages: tuple[str, ...] = (),
-) -> tuple[MeasuredSource, ...]:
-    """One source read and measured; empty when the reader finds that it was not asked for."""
-    want = Want(
-        tables=frozenset(name for analysis in ANALYSES for name in analysis.needs) | {"threads"},
-        args=tuple(sorted({arg for analysis in ANALYSES for arg in analysis.args})),
-    )
-    traces = _reader(source.reader).read(source, want, _increments(advance))
-    measured = []
-    for trace in traces:
+) -> Iterator[Trace]:
+    """The traces of one source, cut to what was asked for; none where it holds nothing of that."""
+    for trace in _reader(source.reader).read(source, want, _increments(advance)):
         rank = trace.source.rank
-        if ranks is not None and rank is not None and rank not in ranks:
-            continue
-        part = cut(trace, steps, _stage_filter(stages))
-        if part is not None:
-            measured.append(_measure(part))
-    return tuple(measured)
+        if ranks is None or rank is None or rank in ranks:
+            part = cut(trace, steps, _stage_filter(stages))
+            if part is not None:
+                yield part
 
 
 def _increments(advance: Advance) -> Callable[[int], None]:
@@ -359,9 +362,9 @@ def judge(measured: Measurements, thresholds: Thresholds | None = None) -> Repor
         overview=first_screen(overview.where_it_goes, None),
         sections=(*sections, checked.section(sections, owned, limits)),
         fingerprint=first_screen(overview.fingerprint, ()),
-        remarks=(*faults, *_remarks(measured)),
+        remarks=(*faults, *appendix.remarks(measured)),
         unseen=overview.unseen(measured),
-        values=_values(measured),
+        values=appendix.values(measured),
     )
 
 
@@ -377,32 +380,6 @@ def _section(analysis: Analysis, measured: Measurements, thresholds: Thresholds)
         caveat = f"{failed} sources could not be measured for this: see the notes"
         return replace(section, caveats=(*section.caveats, caveat))
     return section
-
-
-def _remarks(measured: Measurements) -> tuple[Remark, ...]:
-    """Notes as shown, the worst first, in a fixed order."""
-    order = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
-    notes = sorted(measured.notes, key=lambda n: (order[n.severity], n.code, n.source, n.message))
-    failures = [Remark("error", "unreadable", f.problem, f.source) for f in measured.failures]
-    return (*failures, *(Remark(n.severity, n.code, n.message, n.source, n.count) for n in notes))
-
-
-def _values(measured: Measurements) -> Any:
-    """The metrics of every process, step and stage, for a later compare."""
-    if not measured.has("metrics"):
-        return None
-    names = ("run", "role", "rank", "step", "part", "stage", "name", "value", "unit", "better")
-    frame = measured["metrics"]
-    frame = frame[[*names]].astype(
-        {n: object for n in names if isinstance(frame[n].dtype, pd.CategoricalDtype)}
-    )
-    return sheet(
-        "values",
-        "Values by process and step",
-        [Heading(n, n, "") for n in names],
-        frame,
-        max_rows=100_000,
-    )
 
 
 def _numbers(spec: str | None) -> frozenset[int] | None:

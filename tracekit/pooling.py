@@ -5,6 +5,7 @@ A *unit* is one step of one run; where steps have no number, a repeated capture 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +31,18 @@ ORIGIN_NOTES = {
 
 def plain(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with categories as objects: what grouping with missing keys needs."""
+    known = _PLAIN.get(id(frame))
+    if known is not None and known[0]() is frame:
+        return known[1].copy(deep=False)
     categories = [n for n in frame.columns if isinstance(frame[n].dtype, pd.CategoricalDtype)]
-    return frame.astype(dict.fromkeys(categories, object))
+    made = frame.astype(dict.fromkeys(categories, object))
+    key = id(frame)
+    _PLAIN[key] = (weakref.ref(frame, lambda _: _PLAIN.pop(key, None)), made)
+    return made.copy(deep=False)
+
+
+_PLAIN: dict[int, tuple[weakref.ref[pd.DataFrame], pd.DataFrame]] = {}
+"""The plain form of frames that are still in use: a table is asked for by many questions."""
 
 
 def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:

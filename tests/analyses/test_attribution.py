@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.analyses.attribution import measure
 from tracekit.analyses.gpu_time import breakdown
+from tracekit.derived.launches import launches as launches_of
 from tracekit.pipeline import Options, analyze
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -154,3 +155,72 @@ def test_a_replayed_graph_is_the_work_of_its_launch(name):
     rows = rows_of(section(Path(REAL) / "chrome" / name), "launched_by_call")
     assert rows[0]["call"] == "hipGraphLaunch"
     assert rows[0]["count"] > 400
+
+
+def test_replays_of_a_graph_are_counted_by_stage_with_their_extremes(tmp_path):
+    """Three replays in gen of 3, 2 and 0 ops, two overlapping for 4 of 12 + 3 … : 10-22 and 18-21 are 12 busy."""
+    rows = [annotation("gen", 0, 90), op("x", 0, 90), op("late", 0, 400)]
+    for at, correlation in ((5, 1), (20, 2), (60, 3)):
+        rows.append(launch(at, correlation, name="cudaGraphLaunch"))
+    rows += [kernel("a", 10, 12, 1), kernel("b", 18, 3, 1, stream=8), kernel("c", 30, 5, 1)]
+    rows += [kernel("a", 200, 12, 2), kernel("b", 212, 3, 2)]
+    (row,) = rows_of(section(write(tmp_path / "rank0.json", rows)), "graph_launches")
+    assert (row["stage"], row["call"]) == ("gen", "cudaGraphLaunch")
+    assert (row["launch_count"], row["empty_count"], row["op_count"]) == (3, 1, 5)
+    assert (row["least"], row["most"]) == (2, 3)
+    assert (row["dur_ns"], row["busy_ns"]) == (35_000, 32_000)
+
+
+def test_a_replay_belongs_to_the_stage_of_its_launch_not_of_its_kernels(tmp_path):
+    """The graph is launched in gen, its kernels run in the update."""
+    rows = [annotation("gen", 0, 40), annotation("actor_update", 50, 50)]
+    rows += [launch(30, 1, name="hipGraphLaunch"), *(kernel(f"k{i}", 60 + 2 * i, 2, 1) for i in range(9))]  # fmt: skip
+    found = section(write(tmp_path / "rank0.json", rows))
+    (row,) = rows_of(found, "launched_by_stage")
+    assert (row["stage"], row["count"]) == ("gen", 9)
+    assert rows_of(found, "graph_launches")[0]["stage"] == "gen"
+
+
+def test_a_file_of_one_stage_names_the_stage_of_its_micro_batches(tmp_path):
+    name = "actor-rollout-ref_actor-update_step1_rank0-of-1_pid5_20260101000000000.json"
+    rows = [annotation("micro_batch0", 0, 50), *launched("k", 5, 10, 9, 1)]
+    (row,) = rows_of(section(write(tmp_path / name, rows)), "launched_by_stage")
+    assert row["stage"] == "update_actor"
+
+
+def test_thousands_of_iterations_of_an_engine_are_no_stages(tmp_path):
+    rows = [
+        row
+        for i in range(70)
+        for row in (annotation(f"execute_context_0(0)_generation_{i}({i})", 10 * i, 9), *launched("k", 10 * i + 1, 10 * i + 2, 5, i + 1))
+    ]  # fmt: skip
+    found = section(write(tmp_path / "rank0.json", rows))
+    (row,) = rows_of(found, "launched_by_stage")
+    assert (row["stage"], row["count"]) == ("(outside any stage)", 70)
+
+
+def test_backward_kernels_of_a_real_file_go_to_their_stage_from_another_thread():
+    """nccl_data: of 3,774 device ops 2,391 are launched during `## backward ##`, most from another thread."""
+    if REAL is None:
+        pytest.skip("real profiles are not here")
+    path = Path(REAL) / "chrome" / "hta/nccl_parser_config/nccl_data.json.gz"
+    found = {row["stage"]: row["count"] for row in rows_of(section(path), "launched_by_stage")}
+    assert found == {"## backward ##": 2_391, "## forward ##": 1_356, "## optimizer ##": 27}
+    trace = tracekit.load(path)
+    host, links = trace["host_ops"], launches_of(trace)
+    ranges = host[host["name"].astype(object).eq("## backward ##")]
+    assert ranges["thread"].nunique() == 1
+    thread = host["thread"].to_numpy()[links.call]
+    inside = [((links.ts_ns >= r.ts_ns) & (links.ts_ns < r.ts_ns + r.dur_ns)) for r in ranges.itertuples()]  # fmt: skip
+    during = sum(mask.astype(int) for mask in inside) > 0
+    assert during.sum() == 2_391
+    assert (thread[during] != ranges["thread"].iloc[0]).sum() > 2_000
+
+
+def test_replays_of_real_graphs_are_one_launch_each():
+    if REAL is None:
+        pytest.skip("real profiles are not here")
+    for name, ops in (("vllm_decode_full/graph_execution", 421), ("sglang_decode/sglang_Qwen3-8B_decode", 544)):  # fmt: skip
+        path = Path(REAL) / "chrome/tracelens/inference" / f"{name}.json.gz"
+        (row,) = rows_of(section(path), "graph_launches")
+        assert (row["launch_count"], row["op_count"], row["least"], row["most"]) == (1, ops, ops, ops)  # fmt: skip

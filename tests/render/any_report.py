@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tracekit.report import (
     SEVERITIES,
+    Chart,
     Finding,
     Heading,
     Metric,
@@ -14,6 +15,7 @@ from tracekit.report import (
     Report,
     Section,
     Sheet,
+    Verdict,
 )
 
 UNITS = ("", "ns", "bytes", "ratio", "count", "gb_per_s", "text", "id")
@@ -107,6 +109,41 @@ def sheets(draw):
     return Sheet(draw(texts), draw(texts), headings, rows, draw(st.integers(0, 10**6)), draw(texts))
 
 
+@st.composite
+def charts(draw, kinds=("gantt", "bars", "heatmap", "lines", "histogram")):
+    """Any chart that keeps to its docstring: marks refer to rows and series there are."""
+    kind = draw(st.sampled_from(kinds))
+    rows, series = (draw(st.lists(texts, min_size=1, max_size=4)) for _ in range(2))
+    row, one = st.integers(0, len(rows) - 1), st.integers(0, len(series) - 1)
+    amount = maybe(st.one_of(numbers, st.integers(0, 10**10), st.floats(0, 1)))
+    mark = {
+        "gantt": (row, one, amount, amount),
+        "bars": (row, one, amount),
+        "heatmap": (row, amount, amount, amount),
+        "lines": (one, amount, amount),
+        "histogram": (one, amount, amount, amount),
+    }[kind]
+    return Chart(
+        draw(texts),
+        draw(texts),
+        kind,
+        draw(tuples(st.tuples(*mark), 12)),
+        tuple(series),
+        tuple(rows),
+        draw(st.sampled_from(UNITS)),
+        draw(st.sampled_from(UNITS)),
+        draw(texts),
+        draw(st.integers(0, 10**6)),
+    )
+
+
+verdicts = st.builds(
+    Verdict,
+    texts,
+    st.sampled_from(("fired", "clear", "not applicable", "insufficient data")),
+    texts,
+    maybe(texts),
+)
 sections = st.builds(
     Section,
     texts,
@@ -117,6 +154,8 @@ sections = st.builds(
     tuples(sheets(), 2),
     tuples(findings, 2),
     tuples(texts, 2),
+    tuples(verdicts, 2),
+    tuples(charts(), 2),
 )
 remarks = st.builds(
     Remark,

@@ -1,6 +1,19 @@
 """One report made by hand that uses everything a report can hold, hostile names included."""
 
-from tracekit.report import Finding, Heading, Metric, Place, Remark, Report, Section, Sheet
+from dataclasses import replace
+
+from tracekit.report import (
+    Chart,
+    Finding,
+    Heading,
+    Metric,
+    Place,
+    Remark,
+    Report,
+    Section,
+    Sheet,
+    Verdict,
+)
 
 MS = 1_000_000
 HOSTILE = (
@@ -247,3 +260,129 @@ def sample_report() -> Report:
         values=values(),
         fingerprint=(("model", "Qwen <7B>"), ("world_size", "8"), ("torch", "2.13"), ("none", "")),
     )
+
+
+STAGES = (
+    ("generate", 1_021),
+    ("compute_log_prob", 142),
+    ("ref_log_prob", 96),
+    ("compute_advantage", 18),
+    ("update_actor", 499),
+    ("sync_weights", 41),
+)
+
+
+def gantt() -> Chart:
+    marks = []
+    for rank in range(8):
+        at = rank * 3 * MS
+        for number, (_, wall) in enumerate(STAGES):
+            end = at + (wall + (61 if rank == 5 and number == 4 else rank)) * MS
+            marks.append((rank, number, at, end))
+            at = end + 2 * MS
+    return Chart(
+        "stages",
+        "Stages of step 3",
+        "gantt",
+        tuple(marks),
+        tuple(name for name, _ in STAGES),
+        tuple(f"rank {rank} actor" for rank in range(8)),
+        caption="All ranks on one clock.",
+        omitted=31,
+    )
+
+
+def bars() -> Chart:
+    parts = (540, 110, 30, 320)
+    marks = [
+        (rank, at, (part + rank * 3) * MS) for rank in range(8) for at, part in enumerate(parts)
+    ]
+    return Chart(
+        "exclusive",
+        "Where each rank's GPU time goes",
+        "bars",
+        tuple(marks),
+        ("compute", "exposed communication", "copies", "idle"),
+        tuple(f"rank {rank}" for rank in range(8)),
+        caption="Every moment is counted once.",
+    )
+
+
+def heatmap() -> Chart:
+    marks = [
+        (rank, at * 40 * MS, (at + 1) * 40 * MS, None if rank == 3 and at > 35 else busy(rank, at))
+        for rank in range(8)
+        for at in range(46)
+    ]
+    return Chart(
+        "busy",
+        "GPU busy over time",
+        "heatmap",
+        tuple(marks),
+        rows=tuple(f"rank {rank}" for rank in range(8)),
+        unit="ratio",
+    )
+
+
+def busy(rank: int, at: int) -> float:
+    return abs((at * 7 + rank * 3) % 20 - 10) / 10
+
+
+def lines() -> Chart:
+    marks = [
+        (series, step, (1_800 + 13 * ((step * (series + 3)) % 7) + series * 40) * MS)
+        for series in range(2)
+        for step in range(1, 21)
+    ]
+    marks[7] = (0, 8, None)
+    return Chart("walls", "Wall of the step", "lines", tuple(marks), ("base", "tuned"), x_unit="id")
+
+
+def histogram() -> Chart:
+    counts = (3, 40, 220, 410, 230, 60, 22, 9, 4, 0, 2)
+    marks = [
+        (series, at * 1_000, (at + 1) * 1_000, count // (series + 1))
+        for series in range(2)
+        for at, count in enumerate(counts)
+    ]
+    return Chart(
+        "durations",
+        "How long kernels run",
+        "histogram",
+        tuple(marks),
+        ("gemm", "elementwise"),
+        unit="count",
+    )
+
+
+def hostile_chart() -> Chart:
+    names = HOSTILE
+    marks = [(at, at, at * MS, (at + 3) * MS) for at in range(len(names))]
+    return Chart("names <&>", HOSTILE[0], "gantt", tuple(marks), names, names, caption=HOSTILE[1])
+
+
+def single_bars() -> Chart:
+    marks = tuple((at, 0, value) for at, value in enumerate((7 << 30, -(1 << 30), None, 0)))
+    return Chart(
+        "memory",
+        "Change of reserved memory",
+        "bars",
+        marks,
+        ("reserved",),
+        ("generate", "sleep", "ref", "reward"),
+        "bytes",
+    )
+
+
+def charted_report() -> Report:
+    """The sample with every kind of chart, and what its rules say."""
+    report = sample_report()
+    pictures = {
+        "kernels": (gantt(), histogram(), hostile_chart()),
+        "communication": (bars(), heatmap(), lines(), single_bars()),
+    }
+    sections = tuple(
+        replace(section, charts=pictures.get(section.id, ())) for section in report.sections
+    )
+    told = Verdict("straggler", "fired", "1 finding")
+    return replace(report, sections=(*sections, Section("rules", "Rules", verdicts=(told,))))

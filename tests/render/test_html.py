@@ -7,12 +7,23 @@ from html.parser import HTMLParser
 import pytest
 from any_report import reports
 from hypothesis import given, settings
-from sample_report import HOSTILE, sample_report
+from sample_report import HOSTILE, charted_report, gantt, sample_report
 
 from tracekit.render import render
 from tracekit.render.escape import printable
 from tracekit.render.html import LIMIT
-from tracekit.report import Finding, Heading, Metric, Place, Report, Section, Sheet
+from tracekit.report import (
+    Chart,
+    Finding,
+    Heading,
+    Metric,
+    Place,
+    Remark,
+    Report,
+    Section,
+    Sheet,
+    Verdict,
+)
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
 
@@ -93,8 +104,8 @@ def test_any_report_gives_a_well_formed_page_that_loads_nothing(report):
     assert len(set(ids)) == len(ids)
 
 
-def test_every_link_on_the_page_leads_somewhere(sample):
-    page = Page(render(sample, "html"))
+def test_every_link_on_the_page_leads_somewhere():
+    page = Page(render(charted_report(), "html"))
     ids = {value for _, name, value in page.attributes if name == "id"}
     assert {value[1:] for _, name, value in page.attributes if name == "href"} <= ids
 
@@ -167,7 +178,7 @@ def test_a_share_has_a_bar_of_its_width_and_an_unknown_one_has_none(sample):
     headings = (Heading("share", "share", "ratio"),)
     rows = ((0.25,), (None,), (7.0,), (-1.0,), (float("nan"),))
     text = render(Report("t", "0", overview=Sheet("t", "T", headings, rows)), "html")
-    assert re.findall(r'<rect width="([\d.]+)"', text) == ["25.0", "100.0", "0.0"]
+    assert re.findall(r'<rect width="([\d.]+)%"', text) == ["25.0", "100.0", "0.0"]
 
 
 def wide(rows):
@@ -216,3 +227,159 @@ def test_a_headline_of_one_number_has_no_empty_list():
 def test_a_report_of_nothing_has_its_title_as_answer():
     page = Page(render(Report("nothing <b>", "0"), "html"))
     assert "nothing <b>" in page.text
+
+
+def one(section, **more):
+    return render(Report("t", "0", sections=(section,), **more), "html")
+
+
+def test_a_number_is_sorted_by_its_exact_value_and_an_unknown_one_has_none():
+    headings = (
+        Heading("name", "name"),
+        Heading("time", "time", "ns"),
+        Heading("on", "on", "count"),
+    )
+    rows = (("7", 1_234_567, True), ("x", None, 2**60), ("y", float("inf"), 0.1))
+    text = one(Section("s", "S", sheets=(Sheet("t", "T", headings, rows),)))
+    cells = re.findall(r"<td[^>]*>[^<]*</td>", text)
+    assert [re.findall(r'data-v="([^"]*)"', cell) for cell in cells] == [
+        [], ["1234567"], ["1"], [], [], ["1152921504606846976"], [], [], ["0.1"],
+    ]  # fmt: skip
+
+
+def test_every_chart_is_on_the_page_with_its_title_caption_and_what_is_left_out():
+    page = render(charted_report(), "html")
+    charts = [chart for section in charted_report().sections for chart in section.charts]
+    assert page.count("<figure") == page.count('<svg class="chart') == len(charts)
+    text = Page(page).text
+    for chart in charts:
+        assert printable(chart.title) in text
+        assert printable(chart.caption) in text
+    assert "31 smaller marks or further rows are not drawn." in text
+
+
+def test_two_charts_of_one_name_are_two_on_the_page():
+    text = one(Section("s", "S", charts=(gantt(), gantt())))
+    assert re.findall(r'<figure class="picture" id="([^"]+)"', text) == [
+        "chart-stages",
+        "chart-stages-2",
+    ]
+
+
+def test_a_chart_that_cannot_be_drawn_says_so_and_the_others_are_there():
+    wrong = replace(gantt(), marks=((99, 0, 0, 1),))
+    text = one(Section("s", "S", charts=(wrong, gantt())))
+    assert text.count('<svg class="chart') == 1
+    assert "Not drawn: chart 'stages': marks[0] is of no row there is" in Page(text).text
+
+
+def test_charts_beyond_their_share_of_the_page_are_named_and_not_drawn():
+    marks = tuple((at % 300, at % 2, at, at + 1) for at in range(2_000))
+    long = tuple(f"{at} " + "名" * 190 for at in range(300))
+    many = tuple(
+        Chart(f"c{at}", f"Chart {at}", "gantt", marks, ("a", "b"), long) for at in range(9)
+    )
+    text = one(Section("s", "S", charts=many, sheets=(wide(50_000),)))
+    drawn = text.count('<svg class="chart')
+    assert 1 <= drawn < 9
+    assert len(text.encode()) <= LIMIT
+    page = Page(text)
+    assert page.text.count("Not drawn, to keep this page under 5 MB") == 9 - drawn
+    assert "Chart 8" in page.text
+
+
+def place_links(place, claim="c", **changes):
+    finding = Finding("r", "low", claim, "", places=(place,))
+    chart = replace(gantt(), **changes)
+    text = one(Section("s", "S", findings=(finding,), charts=(chart,)))
+    return re.findall(r'<li><a href="#([^"]+)">', text.split('class="where"')[1].split("</ul>")[0])
+
+
+def test_a_place_leads_to_its_row_of_the_time_line():
+    assert place_links(Place(rank=5, step=3)) == ["chart-stages--row-5"]
+    assert place_links(Place(rank=5)) == ["chart-stages--row-5"]
+
+
+@pytest.mark.parametrize(
+    ("place", "changes"),
+    [
+        (Place(rank=55), {}),
+        (Place(stage="update_actor"), {}),
+        (Place(rank=5, step=2), {}),
+        (Place(rank=5), {"title": "Stages (run other)"}),
+        (Place(rank=5), {"kind": "bars", "marks": ()}),
+    ],
+)
+def test_a_place_that_no_time_line_shows_has_no_link(place, changes):
+    assert place_links(place, **changes) == []
+
+
+def test_with_several_runs_a_place_leads_to_the_run_of_its_finding():
+    changes = {"title": "Stages of step 3 (run b)"}
+    assert place_links(Place(rank=1), "late (run b)", **changes) == ["chart-stages--row-1"]
+
+
+def test_a_finding_leads_to_the_section_that_found_it(sample):
+    text = render(sample, "html")
+    homes = re.findall(r'More in <a href="#([^"]+)"', text)
+    assert len(homes) == len(sample.findings)
+    for finding, home in zip(sample.findings, homes, strict=True):
+        (section,) = [s for s in sample.sections if any(f is finding for f in s.findings)]
+        assert home == f"section-{section.id}"
+
+
+def test_many_findings_remarks_and_places_are_folded_but_on_the_page():
+    places = tuple(Place(rank=at) for at in range(9))
+    found = tuple(Finding("r", "low", f"claim {at}", "", places=places) for at in range(20))
+    remarks = tuple(Remark("info", "code", f"remark {at}") for at in range(30))
+    page = Page(one(Section("s", "S", findings=found), remarks=remarks))
+    words = " ".join(page.text.split())
+    assert "12 more findings" in words
+    assert "10 more remarks" in words
+    assert words.count("5 more places") == 20
+    assert "claim 19" in words
+    assert "remark 29" in words
+    numbers = [value for tag, name, value in page.attributes if (tag, name) == ("ol", "start")]
+    assert numbers == ["1", "9"]
+
+
+def test_rules_that_abstain_are_named_with_their_reason_once():
+    told = (
+        Verdict("step-variance", "insufficient data", "1 of 4 steps", "a"),
+        Verdict("step-variance", "insufficient data", "2 of 4 steps", "b"),
+        Verdict("copies", "not applicable"),
+        Verdict("straggler", "fired"),
+        Verdict("idle", "clear"),
+    )
+    text = " ".join(Page(one(Section("s", "S", verdicts=told))).text.split())
+    assert (
+        "could not be judged here: step-variance (insufficient data: 1 of 4 steps; and 1 more); "
+        "copies (not applicable)"
+    ) in text
+    assert "straggler" not in text
+
+
+def test_a_section_with_nothing_in_it_says_so():
+    assert "Nothing to show." in Page(one(Section("s", "S"))).text
+    assert "Nothing to show." not in Page(one(Section("s", "S", "skipped", "why"))).text
+
+
+def test_the_contents_name_every_part_of_the_page(sample):
+    text = render(sample, "html")
+    links = re.findall(r'<a href="#([^"]+)">', text[text.index("<nav") : text.index("</nav>")])
+    parts = re.findall(r'<(?:section|footer) id="([^"]+)"', text)
+    assert sorted(links) == sorted(parts)
+
+
+def test_a_share_of_the_first_screen_has_a_bar(sample):
+    header = render(sample, "html").split("<header>")[1].split("</header>")[0]
+    assert re.findall(r'<rect width="([\d.]+)%"', header) == ["54.0", "11.0", "3.0", "32.0", "1.4"]
+
+
+def test_print_says_how_many_rows_of_a_long_table_it_leaves_out(sample):
+    assert "The first 40 of 134 rows are printed." in Page(render(sample, "html")).text
+    assert render(sample, "html").count("rows are printed") == 1
+
+
+def test_a_page_with_every_kind_of_chart_is_small():
+    assert len(render(charted_report(), "html").encode()) < 300_000

@@ -10,8 +10,16 @@ from typing import Any
 from chrome_builder import write
 
 Rows = Sequence[dict[str, Any]]
-Sources = Rows | Mapping[int, Rows]
-"""The rows of one file, or those of several ranks by rank."""
+Sources = Rows | Mapping[int, Rows] | Mapping[str, Rows]
+"""The rows of one file, or those of several by rank, or by path."""
+
+
+class Document(list[dict[str, Any]]):
+    """Rows with facts of their file (`deviceProperties`) beside them."""
+
+    def __init__(self, rows: Rows, **meta: Any) -> None:
+        super().__init__(rows)
+        self.meta = meta
 
 
 @dataclass(frozen=True)
@@ -27,10 +35,19 @@ class Firing:
 
 
 def write_sources(folder: Path, sources: Sources) -> Path:
-    """The folder with the file of every rank, or with one `rank0.json` that names no rank."""
+    """The folder with the file of every rank or path, or with one `rank0.json` that names no rank."""
     if not isinstance(sources, Mapping):
-        write(folder / "rank0.json", sources)
-    else:
-        for rank, rows in sources.items():
-            write(folder / f"rank{rank}.json", rows, rank=rank, world_size=len(sources))
+        write(folder / "rank0.json", sources, **_meta(sources))
+        return folder
+    for key, rows in sources.items():
+        if isinstance(key, str):
+            write(folder / key, rows, **_meta(rows))
+        else:
+            write(
+                folder / f"rank{key}.json", rows, rank=key, world_size=len(sources), **_meta(rows)
+            )
     return folder
+
+
+def _meta(rows: Rows) -> dict[str, Any]:
+    return rows.meta if isinstance(rows, Document) else {}

@@ -6,6 +6,16 @@ Times are whole microseconds. `FIRES` also says what the finding must claim and 
 from __future__ import annotations
 
 from chrome_builder import annotation, kernel, launch, launched, memcpy, op, step
+from rules import (
+    traces_communication,
+    traces_host,
+    traces_idle,
+    traces_matmuls,
+    traces_memory,
+    traces_rl,
+    traces_rollout,
+    traces_stragglers,
+)
 from rules.firing import Firing, Sources
 
 MIB = 2**20
@@ -105,3 +115,18 @@ NEAR_MISSES: dict[str, Sources] = {
     # Exactly 5 %.
     "profiling-artefact": unlinked(5),
 }
+
+PARTS = (
+    traces_communication,
+    traces_host,
+    traces_idle,
+    traces_matmuls,
+    traces_memory,
+    traces_rl,
+    traces_rollout,
+    traces_stragglers,
+)
+for part in PARTS:
+    assert not FIRES.keys() & part.FIRES.keys()
+    FIRES |= part.FIRES
+    NEAR_MISSES |= part.NEAR_MISSES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,17 +10,21 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.launches import LINKS, Launches, launches
+from tracekit.derived.shapes import device_work
 from tracekit.derived.soundness import sound_dur_ns
-from tracekit.derived.steps import Windows, windows
+from tracekit.derived.stage_at import stage_at, stage_names
+from tracekit.derived.work_classes import launch_stages
 from tracekit.pooling import label_headings, plain, run_heading
 from tracekit.report import Heading, Metric, Section
 from tracekit.sheets import sheet
-from tracekit.stages import canonical
+from tracekit.stage_work import with_canonical
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "attribution", "Who launched the GPU's work?"
 NEEDS = ("device_ops", "host_ops")
+
+OUTSIDE = "(outside any stage)"
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -32,11 +37,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     names = host["name"].cat.categories.to_numpy(object)
     call = np.where(links.call >= 0, links.call, links.op)
     codes = host["name"].cat.codes.to_numpy()
+    stages = np.array([*stage_names(trace), None], object)
     frame = pd.DataFrame(
         {
             "link": np.array(LINKS, object)[links.link],
             "call": _named(names, codes, call),
-            "stage": _stage_at(trace, links),
+            "stage": stages[trace.derived(launch_stages)],
             "count": 1,
             "dur_ns": trace.derived(sound_dur_ns),
         }
@@ -45,7 +51,48 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         ["count", "dur_ns"]
     ].sum()
     table = grouped.reset_index()
-    return {"launches": {str(name): table[name].array for name in table}}
+    return {
+        "launches": {str(name): table[name].array for name in table},
+        "graph_launches": _graphs(trace, links),
+    }
+
+
+def _graphs(trace: Trace, links: Launches) -> dict[str, Any]:
+    """Replays of graphs by call and stage: one launch, hundreds of device ops."""
+    host = trace.get("host_ops")
+    is_graph = [GRAPH_LAUNCH.search(str(name)) is not None for name in host["name"].cat.categories]
+    codes = host["name"].cat.codes.to_numpy().astype(np.int64)
+    chosen = np.array([*is_graph, False], np.bool_)[codes] & (host["kind"] == "runtime").to_numpy()
+    rows = np.flatnonzero(chosen)
+    if not len(rows):
+        return {}
+    stages = [*stage_names(trace), None]
+    stage = stage_at(trace, host["ts_ns"].to_numpy()[rows])
+    keys, group = np.unique(codes[rows] * len(stages) + stage + 1, return_inverse=True)
+    count = len(keys)
+    slot = np.full(len(host), -1, np.int64)
+    slot[rows] = np.arange(len(rows))
+    replay = np.where(links.call >= 0, slot[links.call], -1)
+    ops = np.bincount(replay[replay >= 0], minlength=len(rows))
+    launched, dur, busy = device_work(trace, np.where(replay >= 0, group[replay], -1), count)
+    least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
+    np.minimum.at(least, group[ops > 0], ops[ops > 0])
+    np.maximum.at(most, group, ops)
+    return {
+        "stage": np.array(stages, object)[keys % len(stages) - 1],
+        "call": host["name"].cat.categories.to_numpy(object)[keys // len(stages)],
+        "launch_count": np.bincount(group, minlength=count),
+        "empty_count": np.bincount(group[ops == 0], minlength=count),
+        "op_count": launched,
+        "least": np.where(most > 0, least, 0),
+        "most": most,
+        "dur_ns": dur,
+        "busy_ns": busy,
+    }
+
+
+GRAPH_LAUNCH = re.compile(r"Graph_?Launch", re.IGNORECASE)
+"""Calls that replay a captured graph: `cudaGraphLaunch`, `hipGraphLaunch`, `cuGraphLaunch` …"""
 
 
 def _named(names: Any, codes: Any, rows: Any) -> Any:
@@ -55,24 +102,9 @@ def _named(names: Any, codes: Any, rows: Any) -> Any:
     return np.where(rows >= 0, np.array([*names, None], object)[codes[rows]], None)
 
 
-def _stage_at(trace: Trace, links: Launches) -> Any:
-    """The outermost stage during which each launch happened, on whatever thread; None outside."""
-    found: Windows = trace.derived(windows)
-    stages = found.stages[found.stages["parent"].isna()]
-    start = stages["ts_ns"].to_numpy()
-    out = np.full(len(links.ts_ns), None, object)
-    if not len(start):
-        return out
-    at = np.searchsorted(start, links.ts_ns, side="right") - 1
-    end = start + stages["dur_ns"].to_numpy()
-    inside = links.linked & (at >= 0) & (links.ts_ns < end[at])
-    out[inside] = stages["stage"].to_numpy(object)[at[inside]]
-    return out
-
-
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """How much of the GPU's work is linked, and which stages and calls launched it."""
-    rows = plain(measured["launches"])
+    rows = with_canonical(measured, plain(measured["launches"]))
     if not len(rows):
         return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
     whole, count = int(rows["dur_ns"].sum()), int(rows["count"].sum())
@@ -90,14 +122,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
             "unlinked_ns", int(unlinked["dur_ns"].sum()), "ns", "lower", label="unlinked GPU time"
         ),
     )
-    rows["stage"] = [
-        "(unlinked)"
-        if link == "unlinked"
-        else "(outside any stage)"
-        if pd.isna(stage)
-        else canonical(str(stage), None if pd.isna(role) else str(role))
-        for link, stage, role in zip(rows["link"], rows["stage"], rows["role"], strict=True)
-    ]
+    shown = rows["canonical"].fillna(rows["stage"]).fillna(OUTSIDE)
+    rows["stage"] = shown.where(rows["link"] != "unlinked", "(unlinked)")
     rows["call"] = rows["call"].where(rows["call"].notna(), "(unknown)")
     run = run_heading(measured)
     shared = (
@@ -120,8 +146,32 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
             (*run, Heading("call", "call"), Heading("link", "linked by"), *shared),
             by_call,
         ),
+        _graph_sheet(measured),
     )
-    return Section(ID, TITLE, metrics=metrics, sheets=sheets)
+    return Section(ID, TITLE, metrics=metrics, sheets=tuple(s for s in sheets if s.rows))
+
+
+def _graph_sheet(measured: Measurements) -> Any:
+    """Replays of graphs by stage; a replay with fewer ops than its like was recorded in part."""
+    rows = with_canonical(measured, plain(measured["graph_launches"]))
+    rows["stage"] = rows["canonical"].fillna(rows["stage"]).fillna(OUTSIDE)
+    pooled = rows.groupby(["run", "role", "stage", "call"], dropna=False, sort=False).agg(
+        launch_count=("launch_count", "sum"), empty_count=("empty_count", "sum"), op_count=("op_count", "sum"),
+        least=("least", "min"), most=("most", "max"), dur_ns=("dur_ns", "sum"), busy_ns=("busy_ns", "sum"),
+    ).reset_index()  # fmt: skip
+    pooled = pooled.sort_values(
+        ["busy_ns", "stage", "call"], ascending=[False, True, True], kind="stable"
+    )
+    headings = (
+        *label_headings(measured), Heading("stage", "stage"), Heading("call", "call"),
+        Heading("launch_count", "replays", "count"),
+        Heading("op_count", "device ops", "count"),
+        Heading("least", "fewest", "count", "Device ops of one replay."), Heading("most", "most", "count", "Device ops of one replay."),
+        Heading("empty_count", "without ops", "count", "Replays of which the profiler recorded nothing."),
+        Heading("busy_ns", "GPU busy", "ns", "Overlaps counted once per GPU."),
+        Heading("dur_ns", "GPU Σ", "ns"),
+    )  # fmt: skip
+    return sheet("graph_launches", "Replays of captured graphs", headings, pooled)
 
 
 def _pooled(rows: pd.DataFrame, by: list[str], whole: int) -> pd.DataFrame:

@@ -216,7 +216,7 @@ def _artefacts(
     ]
     wrong = shown[(shown["overlong"] > 0).fillna(value=False)]
     mixed = (
-        shown[shown["device_op_count"] == 0]
+        shown[(shown["device_op_count"] == 0) & (shown["tool"] != "log")]
         if (shown["device_op_count"] > 0).any()
         else shown.iloc[:0]
     )

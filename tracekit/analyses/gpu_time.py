@@ -7,27 +7,22 @@ higher class runs (compute, then communication, then copies, then fills). All in
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tracekit.derived.busy import PARTS, by_window, running
+from tracekit.charts import device_bars, utilisation
+from tracekit.derived.busy import by_bin, by_window, running
 from tracekit.derived.soundness import sound_device_ops
 from tracekit.derived.steps import Windows, windows
+from tracekit.gpu_shares import SUMMED, Judged, by_stage, judged, shares
 from tracekit.pooling import (
-    devices_of,
-    in_run,
-    job,
     label_headings,
-    plain,
-    same_text,
-    stage_rows,
     summed,
-    text_or_none,
     whole_gpu_time,
 )
-from tracekit.report import Finding, Heading, Metric, Place, Section
+from tracekit.report import Finding, Heading, Metric, Section
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -35,7 +30,7 @@ from tracekit.units import show
 
 ID, TITLE = "gpu-time", "Where did each GPU's time go?"
 NEEDS = ("device_ops",)
-RULES = ("low-gpu-utilization", "exposed-communication")
+RULES = ("low-gpu-utilization",)
 
 
 def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
@@ -83,9 +78,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     found: Windows = trace.derived(windows)
     steps, stages = found.steps, found.stages
     stages = stages[stages["parent"].isna()]
-    frames = []
+    frames, bins = [], []
     for device, mine in _by_device(ops):
         state = running(mine)
+        pieces = by_bin(state)
+        number = pd.array([device] * len(pieces["ts_ns"]), dtype="Int64")
+        bins.append({"device": number, **pieces})
         frames.append(
             _labelled(by_window(state, state.start[:1], state.end[-1:]), device, "capture", None)
         )
@@ -97,7 +95,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not frames:
         return {}
     gpu_time = {name: _joined([frame[name] for frame in frames]) for name in frames[0]}
-    return {"gpu_time": gpu_time, "metrics": _metrics(gpu_time)}
+    busy_bins = {name: _joined([part[name] for part in bins]) for name in bins[0]}
+    return {"gpu_time": gpu_time, "busy_bins": busy_bins, "metrics": _metrics(gpu_time)}
 
 
 def _labelled(
@@ -120,8 +119,6 @@ def _labelled(
 def _joined(parts: list[Any]) -> Any:
     return pd.concat([pd.Series(part) for part in parts], ignore_index=True).array
 
-
-SUMMED = ("window_ns", *PARTS, "idle_ns", "comm_ns", "overlap_ns", "op_count")
 
 SHARES = (
     Heading("busy_ratio", "busy", "ratio", "Any device op running, of the window."),
@@ -151,20 +148,8 @@ SHARES = (
 )
 
 
-def shares(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the shares of its (summed) windows added: Σ part / Σ window, never means of ratios."""
-    out = frame.copy()
-    window = out["window_ns"].where(out["window_ns"] > 0).astype("Float64")
-    out["busy_ratio"] = (out["window_ns"] - out["idle_ns"]) / window
-    for part in (*PARTS, "idle_ns"):
-        out[part.replace("_ns", "_ratio")] = out[part] / window
-    comm = out["comm_ns"].where(out["comm_ns"] > 0).astype("Float64")
-    out["overlap_ratio"] = out["overlap_ns"] / comm
-    return out
-
-
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """GPU time per device and per stage; findings R01 and R05."""
+    """GPU time per device and per stage; finding R01."""
     rows = whole_gpu_time(measured)
     if not len(rows):
         lost = measured.has("gpu_time") and len(measured["gpu_time"])
@@ -204,85 +189,28 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
                "lower" if heading.name in _LOWER else "higher", label=heading.title)
         for heading in SHARES
     )  # fmt: skip
-    judged = _judged(measured, stages)
-    found = (*_low_utilisation(judged, thresholds), *_exposed(judged, thresholds))
+    found = tuple(_low_utilisation(judged(measured), thresholds))
     return Section(
-        ID, TITLE, metrics=metrics, sheets=tuple(s for s in sheets if s.rows), findings=found
+        ID,
+        TITLE,
+        metrics=metrics,
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=found,
+        charts=(*device_bars(measured, rows), *utilisation(measured)),
     )
 
 
 _LOWER = ("exposed_comm_ratio", "exposed_memcpy_ratio", "exposed_memset_ratio", "idle_ratio")
 
 
-def by_stage(measured: Measurements) -> pd.DataFrame:
-    """Shares per (run, role, canonical stage), Σ over ranks, devices and steps; longest stage first."""
-    rows = whole_gpu_time(measured)
-    rows = rows[(rows["window"] == "stage")]
-    named = stage_rows(measured)[["source", "stage", "ts_ns", "canonical"]].drop_duplicates()
-    rows = rows.merge(named, on=["source", "stage", "ts_ns"], how="inner")
-    return shares(summed(rows, ["run", "role", "canonical"], SUMMED)).sort_values(
-        "window_ns", ascending=False, kind="stable"
-    )
-
-
-class Judged(NamedTuple):
-    """A stage, or the whole step, as rules see it: `row` sums over `steps_and_gpus` steps of `step_ns`."""
-
-    row: dict[Any, Any]
-    name: str
-    steps_and_gpus: int
-    step_ns: float | None
-
-    @property
-    def place(self) -> Place:
-        """Where that is."""
-        return Place(role=text_or_none(self.row["role"]), stage=self.row["canonical"])
-
-    def per_step(self, column: str) -> tuple[float, float | None]:
-        """(the mean over GPUs of what one step holds, the same as a share of the step)."""
-        value = float(self.row[column]) / self.steps_and_gpus
-        return value, value / self.step_ns if self.step_ns else None
-
-
-def _judged(measured: Measurements, stages: pd.DataFrame) -> list[Judged]:
-    """Every stage; of runs and roles without stages, the whole step."""
-    rows = whole_gpu_time(measured)
-    steps = job(measured)
-    found = []
-    for window, frame in (("stage", stages), ("step", _stageless(measured, stages))):
-        for row in frame.to_dict("records"):
-            mine = same_text(rows["run"], row["run"]) & same_text(rows["role"], row["role"])
-            its = steps.of(row["run"])
-            gpus = devices_of(rows[mine & (rows["window"] == window)])
-            name = (row["canonical"] or "the step") + in_run(measured, row["run"])
-            found.append(Judged(row, name, max(gpus, 1) * max(its.count, 1), its.step_ns))
-    return found
-
-
-def _stageless(measured: Measurements, stages: pd.DataFrame) -> pd.DataFrame:
-    """Shares of the steps per (run, role) that has no stage; `origin` says how the steps are known."""
-    rows = whole_gpu_time(measured)
-    origins = plain(measured["steps"])[["source", "ts_ns", "origin"]].drop_duplicates()
-    rows = rows[rows["window"] == "step"].merge(origins, on=["source", "ts_ns"], how="inner")
-    whole = shares(summed(rows, ["run", "role", "origin"], SUMMED))
-    known = {
-        (run, text_or_none(role)) for run, role in zip(stages["run"], stages["role"], strict=True)
-    }
-    pairs = zip(whole["run"], whole["role"], whole["origin"], strict=True)
-    chosen = [
-        (run, text_or_none(role)) not in known and origin != "stage" for run, role, origin in pairs
-    ]
-    return whole[np.array(chosen, np.bool_)].assign(canonical=None)
-
-
-def _low_utilisation(judged: list[Judged], thresholds: Thresholds) -> list[Finding]:
+def _low_utilisation(stages: list[Judged], thresholds: Thresholds) -> list[Finding]:
     """R01: stages whose GPUs mostly wait; without stages, steps that a profiler counted.
 
     A whole capture is not judged: a role may be idle in it because another one has the GPU.
     """
     limit = thresholds.of("low-gpu-utilization")
     found = []
-    for one in judged:
+    for one in stages:
         row = one.row
         share = one.per_step("window_ns")[1]
         if (
@@ -308,46 +236,6 @@ def _low_utilisation(judged: list[Judged], thresholds: Thresholds) -> list[Findi
                 round(idle),
                 ratio,
                 ("upper bound: not all idle time can be filled",),
-            )
-        )
-    return found
-
-
-def _exposed(judged: list[Judged], thresholds: Thresholds) -> list[Finding]:
-    """R05: stages, without stages steps, that wait for communication that nothing hides."""
-    limit = thresholds.of("exposed-communication")
-    found = []
-    for one in judged:
-        row = one.row
-        if not row["comm_ns"] or row["exposed_comm_ratio"] < limit["exposed_ratio"]:
-            continue
-        exposed, ratio = one.per_step("exposed_comm_ns")
-        found.append(
-            Finding(
-                "exposed-communication",
-                thresholds.severity(ratio),
-                f"{show(row['exposed_comm_ratio'], 'ratio')} of {one.name} is communication that no compute hides",
-                "overlap it: prefetch in FSDP, larger or earlier buckets, gradient reduction during backward",
-                (
-                    Metric(
-                        "exposed_comm_ratio",
-                        float(row["exposed_comm_ratio"]),
-                        "ratio",
-                        "lower",
-                        label="exposed",
-                    ),
-                    Metric(
-                        "overlap_ratio",
-                        float(row["overlap_ratio"]),
-                        "ratio",
-                        "higher",
-                        label="hidden share",
-                    ),
-                ),
-                (one.place,),
-                round(exposed),
-                ratio,
-                ("includes waiting for slower ranks: not told apart here",),
             )
         )
     return found

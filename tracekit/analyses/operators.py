@@ -12,6 +12,7 @@ import pandas as pd
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import Nesting, innermost, nesting
 from tracekit.derived.soundness import sound_dur_ns
+from tracekit.grouping import numbered
 from tracekit.intervals import union_totals
 from tracekit.pooling import plain, run_heading
 from tracekit.report import Heading, Metric, Section
@@ -38,7 +39,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     width = len(ops["name"].cat.categories) + 1
     kind = ops["kind"].cat.codes.to_numpy().astype(np.int64)
     key = kind * width + ops["name"].cat.codes.to_numpy() + 1
-    present, group = np.unique(key[chosen], return_inverse=True)
+    present, group = numbered(key[chosen])
     slot = np.full(len(ops), -1, np.int64)
     slot[chosen] = group
     count = len(present)
@@ -68,7 +69,7 @@ def _outermost(ops: pd.DataFrame, rows: Ints, group: Ints, count: int) -> Ints:
     thread = ops["thread"].to_numpy()[rows].astype(np.int64)
     start = ops["ts_ns"].to_numpy()[rows]
     end = start + ops["dur_ns"].to_numpy()[rows]
-    pairs, pair = np.unique(thread * count + group, return_inverse=True)
+    pairs, pair = numbered(thread * count + group)
     return _sum(pairs % count, union_totals(start, end, pair, len(pairs)), count)
 
 
@@ -92,7 +93,7 @@ def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     dur = trace.derived(sound_dur_ns)[linked]
     number, keys = pd.factorize(device["device"], use_na_sentinel=False)
     pair = group * max(len(keys), 1) + number[linked]
-    pairs, compact = np.unique(pair, return_inverse=True)
+    pairs, compact = numbered(pair)
     busy = union_totals(start, start + dur, compact, len(pairs))
     return {
         "launch_count": np.bincount(group, minlength=count),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.charts import stage_gantts, step_strips
 from tracekit.derived.steps import Windows, windows, work_within
 from tracekit.pooling import (
     Job,
@@ -87,6 +88,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(_variance(measured, steps.walls, thresholds)),
         verdicts=tuple(_too_few(measured, steps.walls, thresholds)),
+        charts=(*stage_gantts(measured), *step_strips(measured)),
     )
 
 

@@ -17,7 +17,7 @@ import click
 from tracekit.cli import terminal
 from tracekit.version import VERSION
 
-COMMANDS = ("analyze", "inspect", "render", "explain", "tables", "completion")
+COMMANDS = ("analyze", "inspect", "render", "export", "explain", "tables", "completion")
 """Each is `command` in the module of its name."""
 
 PROGRAM = "tracekit"

@@ -40,6 +40,12 @@ _SHOWN_FAILURES = 10
     metavar="KIND=PATH",
     help="Also write the report as KIND: csv=DIR, parquet=DIR, json=- (standard output). Repeatable.",
 )
+@click.option(
+    "--plots",
+    type=click.Path(),
+    metavar="DIR",
+    help="Also write every chart there, as PNG and as SVG (needs matplotlib).",
+)
 @click.option("--ranks", metavar="SPEC", help="Only these ranks: 0,2,8-15.")
 @click.option("--steps", metavar="SPEC", help="Only these steps: 3,10-20.")
 @click.option("--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable.")
@@ -63,6 +69,7 @@ def command(  # noqa: PLR0913 - one per option
     outputs: tuple[str, ...],
     save: str | None,
     exports: tuple[str, ...],
+    plots: str | None,
     ranks: str | None,
     steps: str | None,
     stages: tuple[str, ...],
@@ -87,6 +94,8 @@ def command(  # noqa: PLR0913 - one per option
     out.only_one_printed(targets)
     if save:
         files.refuse_unwritable(save)
+    if plots is not None:
+        out.refuse_plots(plots)
 
     options = pipeline.Options(
         ranks=ranks,
@@ -105,9 +114,12 @@ def command(  # noqa: PLR0913 - one per option
         saved.save(result.measurements, save)
     for target in targets:
         out.write(result.report, target, top=top, verbose=verbose)
+    drawn = out.write_plots(result.report, plots) if plots is not None else 0
     _tell_failures(result.measurements)
     if not quiet:
         _tell_work(result.measurements, elapsed_s, [*targets, *_saved(save)])
+        if plots is not None:
+            terminal.tell(f"wrote {drawn:,} images to {plots}")
     read_none = not result.measurements.sources
     return 2 if read_none or (strict and result.measurements.failures) else 0
 

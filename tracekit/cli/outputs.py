@@ -82,6 +82,26 @@ def write(report: Report, target: Target, *, top: int, verbose: bool) -> None:
         write_atomically(target.path, output.encode() if isinstance(output, str) else output)
 
 
+def refuse_plots(folder: str) -> None:
+    """Nothing; raises when images could not be drawn, or not be written into `folder`."""
+    from tracekit.render import plots
+
+    _refuse_folder(Path(folder))
+    plots.matplotlib_or_refuse()
+
+
+def write_plots(report: Report, folder: str) -> int:
+    """How many images of the report's charts `folder` holds afterwards; what else is there stays."""
+    from tracekit.render import plots
+
+    _make_folder(Path(folder))
+    count = 0
+    for name, data in plots.plots(report):
+        write_atomically(Path(folder) / name, data)
+        count += 1
+    return count
+
+
 def _refuse_folder(folder: Path) -> None:
     """Raise if `folder` can be neither used nor made."""
     if folder.exists() and not folder.is_dir():

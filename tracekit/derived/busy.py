@@ -66,3 +66,18 @@ def by_window(state: Running, start: Ints, end: Ints) -> dict[str, Any]:
         "overlap_ns": covered(state.overlap, start, end),
         "op_count": np.maximum(touching, 0),
     }
+
+
+MAX_BINS = 200
+
+
+def by_bin(state: Running) -> dict[str, Any]:
+    """The columns ts_ns, window_ns and busy_ns of at most `MAX_BINS` equal pieces from first start to last end."""
+    first, last = (int(state.start[0]), int(state.end[-1])) if len(state.start) else (0, 0)
+    width = max(-(-(last - first) // MAX_BINS), 1)
+    start = np.arange(first, last, width, dtype=np.int64)
+    end = np.minimum(start + width, last)
+    whole = union_all(state.slots)
+    busy = covered(whole, start, end)
+    assert int(busy.sum()) == whole.total, "the pieces must add up to the busy time"
+    return {"ts_ns": start, "window_ns": end - start, "busy_ns": busy}

@@ -26,6 +26,8 @@ def cut(
     None when nothing of the trace is in them. A trace whose steps have no number is in every step;
     device work whose launch is unknown is left out and noted.
     """
+    if trace.source.tool == "log":
+        return _log(trace, steps)
     found: Windows = trace.derived(windows)
     chosen = _chosen(trace, found, steps, stage)
     if chosen is None:
@@ -58,6 +60,17 @@ def cut(
     part = replace(trace, tables=tables, notes=notes)
     part.keep(windows, _windows_within(found, chosen, steps))
     return part
+
+
+def _log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
+    """The lines of a driver's log about the chosen steps; stages are chosen when they are shown."""
+    values = trace.get("log_values")
+    if steps is None or not len(values):
+        return trace
+    kept = values[_in_steps(values["step"], steps)].reset_index(drop=True)
+    if not len(kept):
+        return None
+    return replace(trace, tables={**trace.tables, "log_values": kept})
 
 
 def _windows_within(found: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:

@@ -30,7 +30,7 @@ def _reader(name: str, tool: Tool) -> Reader:
     return Reader(name, tool, module.sniff, module.read)
 
 
-READERS: tuple[Reader, ...] = (_reader("chrome", "torch"),)
+READERS: tuple[Reader, ...] = (_reader("chrome", "torch"), _reader("driver_log", "log"))
 
 
 def head(path: Path) -> tuple[bytes, str]:

@@ -8,27 +8,35 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from hashlib import sha256
 from itertools import accumulate
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracekit.errors import TracekitError
 from tracekit.render import phrases
 from tracekit.render.escape import printable
 from tracekit.render.grid import NAME_LIMIT, Column, Grid, grid
 from tracekit.render.options import Options
-from tracekit.report import Cell, Finding, Report, Sheet
+from tracekit.render.svg import bounded, draw, row_id, stage_tones
+from tracekit.render.svg_text import slug
+from tracekit.report import Cell, Chart, Finding, Metric, Place, Report, Section, Sheet
 from tracekit.units import UNKNOWN, show
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from markupsafe import Markup
 
 LIMIT = 5_000_000
-"""Bytes of the page: mail and issue trackers take it, and a browser opens it at once."""
+"""Bytes of the page: what mail and chat take, and what a browser opens at once."""
 
+_FIRST_CARDS = 8
+_PICTURES = 2_000_000
+_MOST_BITS = 4_096
 _ITEMS = 400
 _ITEMS_OF_A_FINDING = 20
 _TITLE_LIMIT = 1_000
@@ -37,9 +45,10 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True, slots=True)
 class ShownCell:
-    """One cell of the page: its text, the whole name where that was shortened, the bar of a ratio."""
+    """One cell: its text, the exact number, the whole name where it was shortened, the bar of a ratio."""
 
     text: str
+    raw: str = ""
     whole: str = ""
     bar: str = ""
 
@@ -54,11 +63,24 @@ class ShownSheet:
     note: str
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One chart of the page; without `svg` the note says why."""
+
+    id: str
+    title: str
+    svg: Markup | None
+    note: str
+    chart: Chart
+
+
 def render_html(report: Report, _options: Options) -> str:
     """The page; where it would be too large, the largest tables lose rows first, and it says so."""
-    rows, items = _fitting_rows(report), _ITEMS
+    pictures = _pictures(report)
+    taken = sum(len(one.svg or "") for some in pictures for one in some)
+    rows, items = _fitting_rows(report, LIMIT * 17 // 20 - taken), _ITEMS
     while True:
-        page = _page(report, rows, items)
+        page = _page(report, pictures, rows, items)
         size = len(page.encode("utf-8"))
         if size <= LIMIT:
             return page
@@ -68,13 +90,26 @@ def render_html(report: Report, _options: Options) -> str:
             items = items * LIMIT * 9 // (size * 10)
 
 
-def _page(report: Report, rows: int, items: int) -> str:
+def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) -> str:
     """The page with at most so many rows a table, and so many items in any other list."""
     short, dropped = _trimmed(report, items)
     style, script = (_inlined(name) for name in ("report.css", "report.js"))
     findings = short.findings
     numbers = {id(finding): number for number, finding in enumerate(findings, 1)}
     ids = _unique_ids()
+    section_ids = [ids(f"section-{section.id}") for section in short.sections]
+    homes = {
+        id(finding): at for at, section in enumerate(short.sections) for finding in section.findings
+    }
+
+    def section_of(finding: Finding) -> tuple[str, str]:
+        at = homes[id(finding)]
+        return section_ids[at], short.sections[at].title or short.sections[at].id
+
+    def link_of(finding: Finding, place: Place) -> str:
+        near = pictures[homes[id(finding)]]
+        return _row_link(finding, place, (*near, *(one for some in pictures for one in some)))
+
     return _template().render(
         report=short,
         words=phrases,
@@ -86,7 +121,13 @@ def _page(report: Report, rows: int, items: int) -> str:
         ranked=list(zip(findings, phrases.recoverable(findings), strict=True)),
         number_of=lambda finding: numbers[id(finding)],
         sheet_of=lambda sheet: _shown_sheet(sheet, rows, ids(f"table-{sheet.name}")),
-        section_ids=[ids(f"section-{section.id}") for section in short.sections],
+        section_ids=section_ids,
+        section_of=section_of,
+        link_of=link_of,
+        pictures=pictures,
+        share_of=_share_of,
+        unjudged=_unjudged,
+        first_cards=_FIRST_CARDS,
         dropped=dropped,
     )
 
@@ -139,11 +180,111 @@ def _shown_sheet(sheet: Sheet, limit: int, id_: str) -> ShownSheet:
 def _shown_cell(value: Cell, text: str, column: Column) -> ShownCell:
     """The cell with what its text does not say."""
     if isinstance(value, str):
-        return ShownCell(text, printable(value, _TITLE_LIMIT) if len(text) >= NAME_LIMIT else "")
+        whole = printable(value, _TITLE_LIMIT) if len(text) >= NAME_LIMIT else ""
+        return ShownCell(text, whole=whole)
+    raw = _raw(value) if column.numeric else ""
     if column.unit == "ratio" and value is not None and text != UNKNOWN:
-        # A thousandth of the bar is finer than a screen; the number beside it is the answer.
-        return ShownCell(text, bar=f"{min(max(value, 0), 1) * 100:.1f}")
-    return ShownCell(text)
+        return ShownCell(text, raw, bar=_width(value))
+    return ShownCell(text, raw)
+
+
+def _raw(value: Cell) -> str:
+    """The exact number as a script reads it; nothing for what is unknown."""
+    if value is None or (isinstance(value, float) and not isfinite(value)):
+        return ""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return ""
+    return str(int(value)) if isinstance(value, bool) else repr(value)
+
+
+def _width(ratio: float) -> str:
+    """The width of a ratio's bar: a thousandth is finer than a screen; the number beside it is the answer."""
+    return f"{min(max(ratio, 0), 1) * 100:.1f}"
+
+
+def _share_of(metric: Metric) -> str:
+    """The width of the bar under a number, where it is a share of something."""
+    if metric.unit != "ratio" or metric.value is None or not _raw(metric.value):
+        return ""
+    return _width(metric.value)
+
+
+def _pictures(report: Report) -> list[list[Picture]]:
+    """The pictures of the charts of each section; at most 2 MB are drawn, and 400 of a section shown."""
+    ids, left = _unique_ids(), _PICTURES
+    tones = stage_tones(chart for section in report.sections for chart in section.charts)
+    found: list[list[Picture]] = []
+    for section in report.sections:
+        found.append([])
+        for chart in section.charts[:_ITEMS]:
+            picture = _picture(chart, ids(slug(chart.id)), tones, left)
+            left -= len(picture.svg or "")
+            found[-1].append(picture)
+    return found
+
+
+def _picture(chart: Chart, name: str, tones: dict[str, str], room: int) -> Picture:
+    """The picture of a chart in so many bytes; TracekitError becomes a note on the page."""
+    from markupsafe import Markup
+
+    few = bounded(replace(chart, id=name))
+    notes = [printable(chart.caption, 2_000)] if chart.caption else []
+    svg = None
+    try:
+        # Every text in it is escaped where it is drawn.
+        svg = Markup(draw(few, tones if few.kind == "gantt" else None))  # noqa: S704
+    except TracekitError as error:
+        notes.append(f"Not drawn: {printable(str(error), phrases.SENTENCE)}.")
+    if svg is not None and len(svg.encode("utf-8")) > room:
+        svg = None
+        notes.append("Not drawn, to keep this page under 5 MB; the JSON report has its numbers.")
+    elif few.omitted:
+        notes.append(f"{show(few.omitted, 'count')} smaller marks or further rows are not drawn.")
+    title = printable(chart.title or chart.id, 300)
+    return Picture(f"chart-{name}", title, svg, " ".join(notes), few)
+
+
+def _row_link(finding: Finding, place: Place, pictures: Iterable[Picture]) -> str:
+    """The id of the row of the first time line that shows the place, or nothing."""
+    if place.rank is None:
+        return ""
+    rank = re.compile(rf"(?<!\w)rank {place.rank}(?!\w)")
+    for picture in pictures:
+        title = picture.chart.title
+        # A picture of another run or step does not show the place, though it has such a row.
+        run, step = re.search(r"\(run .+\)", title), re.search(r"\bstep (\d+)", title)
+        if picture.svg is None or picture.chart.kind != "gantt":
+            continue
+        if (run and run[0] not in finding.claim) or (
+            step and place.step is not None and step[1] != str(place.step)
+        ):
+            continue
+        rows = [at for at, name in enumerate(picture.chart.rows) if rank.search(name)]
+        mine = [at for at in rows if place.role and place.role in picture.chart.rows[at]]
+        if mine or rows:
+            return row_id(picture.chart, (mine or rows)[0])
+    return ""
+
+
+def _unjudged(section: Section) -> list[tuple[str, str]]:
+    """The rules of a section that abstain, and why: the first reason where there is one for each run."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for verdict in section.verdicts:
+        if verdict.answer in ("not applicable", "insufficient data"):
+            reasons.setdefault((verdict.rule, verdict.answer), []).append(verdict.reason)
+    return [
+        (
+            printable(rule, 60),
+            "".join(
+                (
+                    answer,
+                    f": {printable(why[0], phrases.SENTENCE)}" if why[0] else "",
+                    f"; and {show(len(why) - 1, 'count')} more" if len(why) > 1 else "",
+                )
+            ),
+        )
+        for (rule, answer), why in reasons.items()
+    ]
 
 
 def _unique_ids() -> Callable[[str], str]:
@@ -162,9 +303,8 @@ def _unique_ids() -> Callable[[str], str]:
     return unique
 
 
-def _fitting_rows(report: Report) -> int:
-    """The most rows a table may have for all tables to fit into the page, by a rough estimate."""
-    budget = LIMIT * 17 // 20
+def _fitting_rows(report: Report, budget: int) -> int:
+    """The most rows a table may have for all tables to fit into so many bytes, by a rough estimate."""
     sheets = [sheet for _, sheet in phrases.every_sheet(report) if sheet is not report.values]
     most = budget // 40
     costs = [list(accumulate(map(_row_cost, sheet.rows[:most]), initial=0)) for sheet in sheets]
@@ -180,7 +320,7 @@ def _fitting_rows(report: Report) -> int:
 
 def _row_cost(row: tuple[Cell, ...]) -> int:
     """About how many bytes the row takes in the page."""
-    return 20 + sum(90 if isinstance(v, float) else 40 + len(str(v)[:_TITLE_LIMIT]) for v in row)
+    return 20 + sum(120 if isinstance(v, float) else 55 + len(str(v)[:_TITLE_LIMIT]) for v in row)
 
 
 def _trimmed(report: Report, items: int) -> tuple[Report, int]:
@@ -198,6 +338,8 @@ def _trimmed(report: Report, items: int) -> tuple[Report, int]:
             if len(value.headings) > items:
                 rows = tuple(row[:items] for row in rows)
             return replace(value, headings=value.headings[:items], rows=rows)
+        if isinstance(value, Chart):
+            return value
         if is_dataclass(value) and not isinstance(value, type):
             most = min(items, _ITEMS_OF_A_FINDING) if isinstance(value, Finding) else items
             parts = {field.name: cut(getattr(value, field.name), most) for field in fields(value)}

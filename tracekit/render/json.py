@@ -16,7 +16,8 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 from tracekit.errors import TracekitError
 from tracekit.render.escape import printable
 from tracekit.render.options import Options
-from tracekit.report import SCHEMA, Report, Sheet
+from tracekit.render.svg_marks import problem
+from tracekit.report import SCHEMA, Chart, Report, Sheet
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _HINT = "write it again with this version of tracekit: tracekit analyze … -o report.json"
@@ -117,7 +118,10 @@ def _items(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]
 
 
 def _record(value: object, kind: Any, where: str) -> Any:
-    """The object as the dataclass; a sheet also needs every row as long as its headings."""
+    """The object as the dataclass.
+
+    A sheet also needs every row as long as its headings, a chart marks of rows and series it names.
+    """
     if not isinstance(value, dict):
         _fail(where, "an object", value)
     found = {}
@@ -131,6 +135,8 @@ def _record(value: object, kind: Any, where: str) -> Any:
         for at, row in enumerate(record.rows):
             if len(row) != len(record.headings):
                 _fail(f"{where}.rows[{at}]", f"{len(record.headings)} cells", value["rows"][at])
+    if isinstance(record, Chart) and (wrong := problem(record)):
+        raise TracekitError(f"not a report: {where}.{wrong}", _HINT)
     return record
 
 

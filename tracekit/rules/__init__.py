@@ -19,9 +19,37 @@ class Rule:
 
 RULES: tuple[Rule, ...] = (
     Rule("low-gpu-utilization", "R01", "GPUs that are idle during a stage"),
+    Rule("host-sync-stalls", "R02", "Synchronising calls that leave GPUs without work"),
+    Rule("launch-bound", "R03", "Many short kernels or ops, one by one"),
+    Rule("data-loader-wait", "R04", "Waiting for the data loader"),
     Rule("exposed-communication", "R05", "Collectives that no compute hides"),
+    Rule("no-comm-overlap", "R06", "Collectives that hardly run beside compute"),
+    Rule("small-collectives", "R07", "Collectives too small and too many"),
     Rule("pageable-copies", "R08", "Copies through pageable host memory"),
+    Rule("straggler", "R09", "A rank that the others wait for"),
+    Rule("rank-imbalance", "R10", "Ranks that work unequally long, now one and now another"),
+    Rule("rollout-tail", "R11", "Few requests that keep a rollout engine running"),
+    Rule("replica-imbalance", "R12", "Rollout replicas that wait for the slowest"),
+    Rule("weight-sync", "R13", "Weight sync that takes much of the step, or runs slowly"),
+    Rule("offload", "R14", "Copies between GPU and host memory that nothing hides"),
+    Rule("stage-edge-idle", "R15", "GPUs that are idle between one stage and the next"),
+    Rule("slow-first-iterations", "R16", "Decoding that is slow at the start of a generation"),
+    Rule("redundant-log-prob", "R17", "Log-probs computed in a pass of their own"),
+    Rule(
+        "forward-batch-size", "R18", "Forward passes in micro-batches as small as those of training"
+    ),
+    Rule("memory-growth", "R19", "Memory that grows from step to step"),
+    Rule("memory-near-limit", "R20", "GPUs whose memory is nearly all reserved"),
+    Rule("allocator-calls", "R21", "Asking the driver for memory in steady steps"),
+    Rule("memory-imbalance", "R23", "A rank that needs far more memory than the others"),
+    Rule("no-tensor-cores", "R24", "Matrix products that tensor cores do not run"),
+    Rule("unaligned-gemm", "R25", "Matrix products of sizes that tensor cores do not fit"),
+    Rule("unfused-optimizer", "R26", "An optimizer that updates tensor by tensor"),
+    Rule("unfused-operators", "R27", "Attention and losses made of single operators"),
+    Rule("recompilation", "R28", "Compiling or loading code in steady steps"),
+    Rule("host-silence", "R29", "Garbage collection, or a host that is silent for long"),
     Rule("step-variance", "R30", "Steps that differ too much for a mean"),
+    Rule("ragged-micro-batches", "R31", "Micro-batches of very unequal length"),
     Rule("profiling-artefact", "R32", "What makes the numbers themselves unreliable"),
 )
 

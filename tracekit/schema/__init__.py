@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracekit.schema import measured, raw
+from tracekit.schema import (
+    communication,
+    host,
+    idle,
+    measured,
+    memory,
+    operators,
+    raw,
+    rl,
+    rollout,
+    timeline,
+    waits,
+)
 from tracekit.schema.columns import DEVICE_OP_KINDS as DEVICE_OP_KINDS
 from tracekit.schema.columns import HOST_OP_KINDS as HOST_OP_KINDS
 from tracekit.schema.columns import KEYS as KEYS
@@ -13,8 +25,19 @@ from tracekit.schema.table import Table as Table
 from tracekit.schema.table import coded as coded
 from tracekit.schema.table import concat as concat
 
-RAW: tuple[Table, ...] = raw.TABLES
+RAW: tuple[Table, ...] = (*raw.TABLES, *rl.RAW)
 
-MEASURED: tuple[Table, ...] = (*measured.TABLES,)
+MEASURED: tuple[Table, ...] = (
+    *measured.TABLES,
+    *communication.TABLES,
+    *rl.TABLES,
+    *timeline.TABLES,
+    *waits.TABLES,
+    *memory.TABLES,
+    *rollout.TABLES,
+    *operators.TABLES,
+    *host.TABLES,
+    *idle.TABLES,
+)
 
 TABLES: Mapping[str, Table] = {table.name: table for table in (*RAW, *MEASURED)}

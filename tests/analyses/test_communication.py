@@ -1,0 +1,563 @@
+"""Communication: rates and sizes (M12), ranks (M14), and what R05, R06 and R07 say of it."""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from chrome_builder import BASE_NS, annotation, launched, op, step, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rules.firing import write_sources
+from rules.traces import exposed_in_update
+from rules.traces_communication import (
+    FIRES,
+    LARGE,
+    NEAR_MISSES,
+    hardly_overlapped,
+    nccl,
+    small_ones,
+)
+
+from tracekit import pipeline
+from tracekit.analyses import _analysis
+from tracekit.engine import Outcome
+from tracekit.gpu_shares import judged_windows
+from tracekit.pipeline import Options
+from tracekit.thresholds import defaults
+from tracekit.traffic import by_rank, collectives, exposed_within, rates, waiting, wire_factor
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+
+QUESTION = _analysis("communication")
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch):
+    """The question is asked, whether or not it is registered."""
+    if all(analysis.id != QUESTION.id for analysis in pipeline.ANALYSES):
+        monkeypatch.setattr(pipeline, "ANALYSES", (*pipeline.ANALYSES, QUESTION))
+
+
+def measured(paths):
+    found = pipeline.discover(paths)
+    outcomes = [Outcome(s, pipeline.measure_source(s, lambda _: None)) for s in found.sources]
+    return pipeline.reduce(outcomes, found, Options())
+
+
+def section(tmp_path, sources):
+    return QUESTION.judge(measured(write_sources(tmp_path, sources)), defaults())
+
+
+def rows_of(section, name):
+    sheet = next(s for s in section.sheets if s.name == name)
+    columns = [heading.name for heading in sheet.headings]
+    return [dict(zip(columns, cells, strict=True)) for cells in sheet.rows]
+
+
+def evidence(finding):
+    return {metric.name: metric.value for metric in finding.evidence}
+
+
+def answers(section, rule):
+    return [(v.answer, v.reason) for v in section.verdicts if v.rule == rule]
+
+
+def rules(section):
+    return [finding.rule for finding in section.findings]
+
+
+# Rates and sizes (M12)
+
+
+@pytest.mark.parametrize(
+    ("op_name", "ranks", "factor"),
+    [
+        ("all_reduce", 2, 1), ("all_reduce", 4, 1.5), ("all_reduce", 8, 1.75), ("reduce_scatter", 4, 0.75),
+        ("all_gather", 4, 0.75), ("all_to_all", 8, 0.875), ("broadcast", 8, 1), ("send", 2, 1), ("reduce", None, 1),
+        ("all_reduce", None, None), ("all_reduce", 1, None), ("broadcast", 1, None),
+    ],
+)  # fmt: skip
+def test_what_crosses_the_wire_of_a_rank(op_name, ranks, factor):
+    assert wire_factor(op_name, ranks) == factor
+
+
+def test_rates_are_all_bytes_over_all_time(tmp_path):
+    """Four ranks, 6 MB in 2 µs and 2 MB in 6 µs: 8 MB / 8 µs = 1000 GB/s, times 1.5; the fastest 3000 times 1.5."""
+    four = (0, 1, 2, 3)
+    rows = [
+        *nccl("allreduce", 0, 10, 2, 1, 6_000_000, ranks=four),
+        *nccl("allreduce", 1, 20, 6, 2, 2_000_000, ranks=four),
+    ]
+    (row,) = rows_of(section(tmp_path, rows), "collectives")
+    assert [row[n] for n in ("op", "group_size", "dtype", "size", "count", "size_bytes", "dur_ns")] == [
+        "all_reduce", 4, "uint8", "1 – 16 MiB", 2, 8_000_000, 8_000,
+    ]  # fmt: skip
+    assert (row["algbw"], row["busbw"], row["max_busbw"]) == (1000, 1500, 4500)
+    assert (row["exposed_ns"], row["hidden_ratio"]) == (8_000, 0)
+
+
+def test_what_has_no_bytes_or_time_is_in_no_rate_but_counted(tmp_path):
+    rows = [
+        *nccl("allreduce", 0, 10, 2, 1, 6_000_000),
+        *nccl("allreduce", 1, 20, 0, 2, 6_000_000),
+        *nccl("allreduce", 2, 30, 5, 3, 6_000_000, "Mine"),
+    ]
+    known, unknown = sorted(
+        rows_of(section(tmp_path, rows), "collectives"), key=lambda r: r["dtype"] == "Mine"
+    )
+    assert (known["count"], known["algbw"], unknown["count"]) == (2, 3000, 1)
+    assert unknown["algbw"] is unknown["size_bytes"] is unknown["size"] is None
+
+
+@pytest.mark.parametrize(
+    ("size", "label"),
+    [
+        (0, "< 64 KiB"), (2**16 - 1, "< 64 KiB"), (2**16, "64 KiB – 1 MiB"), (2**20, "1 – 16 MiB"),
+        (2**24, "16 – 256 MiB"), (2**28 - 1, "16 – 256 MiB"), (2**28, "≥ 256 MiB"), (2**50, "≥ 256 MiB"),
+    ],
+)  # fmt: skip
+def test_size_classes(tmp_path, size, label):
+    (row,) = rows_of(section(tmp_path, nccl("broadcast", 0, 20, 5, 1, size)), "collectives")
+    assert row["size"] == label
+
+
+def test_the_histogram_goes_from_power_to_power(tmp_path):
+    """0; 1; 1023 in [512, 1024); 1024 in [1024, 2048); a barrier and an unknown size not at all."""
+    sizes = [
+        ("broadcast", 0),
+        ("broadcast", 1),
+        ("allreduce", 1023),
+        ("allreduce", 1024),
+        ("barrier", 0),
+    ]
+    rows = [op("a", 0, 900)]
+    for at, (name, size) in enumerate(sizes, start=1):
+        rows += nccl(name, at, 20 * at, 5, at, size)
+    rows += nccl("broadcast", 9, 400, 5, 99, 7, "Mine")
+    (chart,) = [c for c in section(tmp_path, rows).charts if c.kind == "histogram"]
+    found = {(chart.series[s], low, high, count) for s, low, high, count in chart.marks}
+    assert found == {
+        ("broadcast", 0, 1, 1), ("broadcast", 1, 2, 1), ("all_reduce", 512, 1024, 1), ("all_reduce", 1024, 2048, 1),
+    }  # fmt: skip
+    assert chart.caption == "1 without a known size are not shown."
+
+
+def test_a_stage_is_told_per_step_and_rank(tmp_path):
+    """Two ranks, two steps, two collectives of 1 MiB and 10 µs in each."""
+    rows = []
+    for number in (0, 1):
+        rows += [step(number, 200 * number, 200), annotation("actor_update", 200 * number, 200)]
+        for k in (1, 2):
+            at = 200 * number + 20 * k
+            rows += nccl("allreduce", at, at + 5, 10, 10 * number + k, 2**20)
+    (row,) = rows_of(section(tmp_path, {0: rows, 1: rows}), "collectives_by_stage")
+    assert [row[n] for n in ("stage", "op", "count", "size_bytes", "dur_ns", "wait_ns")] == [
+        "update_actor", "all_reduce", 2, 2**21, 20_000, 0,
+    ]  # fmt: skip
+
+
+# Ranks (M14)
+
+
+def test_a_rank_s_communication_is_a_union_and_so_is_the_time_of_its_bytes(tmp_path):
+    """Collectives 10-30 and 20-40: 30; compute 0-15 and 35-50: 20 exposed of 50; 2 × 30 KB in 30 µs: 2 GB/s."""
+    rows = [
+        *launched("gemm", 0, 0, 15, 1), *launched("gemm", 1, 35, 15, 2),
+        *nccl("broadcast", 2, 10, 20, 3, 30_000), *nccl("broadcast", 3, 20, 20, 4, 30_000),
+    ]  # fmt: skip
+    found = section(tmp_path, rows)
+    (row,) = rows_of(found, "communication_by_rank")
+    assert [row[n] for n in ("window_ns", "comm_ns", "exposed_ns", "count")] == [
+        50_000,
+        30_000,
+        20_000,
+        2,
+    ]
+    assert (row["comm_ratio"], row["exposed_ratio"], row["wire_gb_per_s"]) == (0.6, 0.4, 2)
+    metrics = {metric.name: metric.value for metric in found.metrics}
+    assert metrics == {"comm_ratio": 0.6, "exposed_comm_ratio": 0.4, "wire_gb_per_s": 2}
+    (chart,) = [c for c in found.charts if c.kind == "bars"]
+    assert chart.series == ("hidden behind compute", "exposed")
+    assert chart.marks == ((0, 0, 10_000), (0, 1, 20_000))
+
+
+def late(rank1_at=40, whole=1000):
+    """Two ranks, each one update of `whole`; two collectives end at 100 and 200: one of 60 (10) and one of 10."""
+    files = {}
+    for rank, first in ((0, 40), (1, rank1_at)):
+        files[rank] = [
+            step(1, 0, whole), annotation("actor_update", 0, whole), *launched("gemm", 0, 0, first, 1),
+            *nccl("allreduce", 1, first, 100 - first, 2, 2**20), *launched("gemm", 2, 100, 90, 3),
+            *nccl("allreduce", 3, 190, 10, 4, 2**20), *launched("gemm", 4, 200, whole - 200, 5),
+        ]  # fmt: skip
+    return files
+
+
+def test_what_waits_for_another_rank_is_told_apart(tmp_path):
+    """Rank 0 comes at 40, rank 1 at 90, both leave at 100: rank 0 waits 50 of its 60."""
+    found = section(tmp_path, late(rank1_at=90))
+    rows = rows_of(found, "communication_by_rank")
+    assert [(r["rank"], r["comm_ns"], r["wait_ns"]) for r in rows] == [
+        (0, 70_000, 50_000),
+        (1, 20_000, 0),
+    ]
+    (row,) = rows_of(found, "collectives")
+    # Each moves 1 MiB four times; over 10 µs each where nobody waits, over 90 µs in all.
+    assert row["busbw"] == pytest.approx(4 * 2**20 / 90_000)
+    assert row["transfer_busbw"] == pytest.approx(4 * 2**20 / 40_000)
+    (chart,) = [c for c in found.charts if c.kind == "bars"]
+    assert chart.series == ("hidden behind compute", "exposed", "waiting")
+    assert chart.marks == ((0, 1, 20_000), (0, 2, 50_000), (1, 1, 20_000))
+
+
+# R05
+
+
+def test_waiting_for_a_slower_rank_is_not_exposed_communication(tmp_path):
+    """Exposed: 70 and 20 of 1000 each, 4.5 %; without the wait 20 and 20 of 400 each: 5 % of 800, not 11 %."""
+    assert rules(section(tmp_path / "a", late(rank1_at=90, whole=1000))) == []
+    (found,) = section(tmp_path / "b", late(rank1_at=90, whole=400)).findings
+    assert found.claim == "5.0 % of update_actor is communication that no compute hides"
+    assert found.recoverable_ns == 20_000
+    told = evidence(found)
+    assert (told["exposed_comm_ratio"], told["wait_ns"]) == (0.05, 25_000)
+    assert told["size_bytes"] == 2**21
+    assert found.caveats == ()
+
+
+def test_where_only_waiting_is_exposed_the_rule_says_so(tmp_path):
+    found = section(tmp_path, late(rank1_at=90, whole=800))
+    assert rules(found) == []
+    ((answer, reason),) = answers(found, "exposed-communication")
+    assert answer == "clear"
+    assert reason.startswith("5.6 % of update_actor is exposed, but it is waiting")
+
+
+def test_one_rank_alone_cannot_tell_waiting_apart(tmp_path):
+    (found,) = section(tmp_path, exposed_in_update(5)).findings
+    assert found.claim == "5.0 % of update_actor is communication that no compute hides"
+    assert found.caveats == ("includes waiting for slower ranks: not told apart here",)
+    assert evidence(found) == {"exposed_comm_ratio": 0.05, "overlap_ratio": 0.5}
+    assert rules(section(tmp_path / "near", exposed_in_update(4))) == []
+
+
+def test_ranks_that_were_not_recorded_may_be_waited_for(tmp_path):
+    files = late(rank1_at=90, whole=400)
+    for rank, rows in files.items():
+        write(tmp_path / f"rank{rank}.json", rows, rank=rank, world_size=8)
+    (found,) = QUESTION.judge(measured(tmp_path), defaults()).findings
+    assert found.caveats == (
+        "2 of 8 ranks were recorded: waiting for the others counts as communication",
+    )
+
+
+def test_the_finding_names_the_operation_and_where_it_is_longest(tmp_path):
+    rows = [
+        step(1, 0, 200), annotation("actor_update", 0, 200), *launched("gemm", 0, 0, 100, 1),
+        *nccl("_allgather_base", 1, 100, 10, 2, 2**20), *nccl("allreduce", 2, 110, 40, 3, 2**20),
+        *nccl("allreduce", 3, 150, 50, 4, 2**20),
+    ]  # fmt: skip
+    (found,) = section(tmp_path, rows).findings
+    assert found.places[0].stage == "update_actor"
+    assert [place.name for place in found.places] == ["all_reduce", "all_reduce"]
+    assert (found.places[1].start_ns, found.places[1].end_ns) == (
+        BASE_NS + 150_000,
+        BASE_NS + 200_000,
+    )
+    assert "no_sync" in found.advice
+    assert evidence(found)["busbw"] == pytest.approx(2**21 / 90_000)
+
+
+# R06
+
+
+def test_the_rules_fire_with_the_numbers_worked_out_by_hand(tmp_path):
+    for rule, expected in FIRES.items():
+        (found,) = section(tmp_path / rule, expected.rows).findings
+        assert (found.rule, found.claim, found.severity) == (
+            rule,
+            expected.claim,
+            expected.severity,
+        )
+        assert found.recoverable_ns == expected.recoverable_ns
+        assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
+        assert evidence(found) == pytest.approx(expected.evidence)
+
+
+@pytest.mark.parametrize("rule", NEAR_MISSES)
+def test_near_misses(tmp_path, rule):
+    assert section(tmp_path, NEAR_MISSES[rule]).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("trace", "fires"),
+    [
+        (hardly_overlapped(compute=954), True),  # 14 of 50 hidden: 28 %
+        (hardly_overlapped(compute=940, each=24), False),  # 48 of 1000
+        (hardly_overlapped(each=50, count=1), False),  # one that stands alone
+    ],
+)
+def test_overlap_size_and_number_decide(tmp_path, trace, fires):
+    assert rules(section(tmp_path, trace)) == ["no-comm-overlap"] * fires
+
+
+@pytest.mark.parametrize(
+    ("whole", "severity"), [(1_333, "medium"), (1_334, "info"), (10_000, "info")]
+)
+def test_below_three_per_cent_of_the_step_it_is_information(tmp_path, whole, severity):
+    """40 exposed in an update of 1000 that is not all of the step."""
+    rows = [row for row in hardly_overlapped() if not row["name"].startswith("ProfilerStep")]
+    rows += [step(1, 0, whole)]
+    (found,) = section(tmp_path, rows).findings
+    assert (found.rule, found.severity, found.recoverable_ns) == (
+        "no-comm-overlap",
+        severity,
+        40_000,
+    )
+
+
+def test_a_stage_that_only_communicates_is_meant_to(tmp_path):
+    rows = hardly_overlapped()
+    for row in rows:
+        if row["name"] == "actor_update":
+            row["name"] = "update_weights"
+    assert rules(section(tmp_path, rows)) == []
+
+
+def test_one_mechanism_gives_one_finding(tmp_path):
+    """Nothing overlaps, and 10 % is exposed: R05 says it, R06 does not repeat it."""
+    found = section(tmp_path, hardly_overlapped(compute=900, each=50))
+    assert rules(found) == ["exposed-communication"]
+    assert [answer for answer, _ in answers(found, "no-comm-overlap")] == ["clear"]
+
+
+# R07
+
+
+@pytest.mark.parametrize(
+    ("trace", "fires"),
+    [
+        (small_ones(4), True),
+        (small_ones(4, large=9), False),  # 2 of 11
+        (small_ones(4, each=4), False),  # 8 of 1000
+        (small_ones(4, count=1, large=4, each=10), False),  # nothing to put it together with
+        (small_ones(0, name="barrier"), False),
+    ],
+)
+def test_number_time_and_company_decide(tmp_path, trace, fires):
+    assert rules(section(tmp_path, trace)) == ["small-collectives"] * fires
+
+
+def test_what_small_ones_expose_is_not_told_twice(tmp_path):
+    """Eighteen of 5 after compute: 9 % of the step is exposed, and small."""
+    rows = [step(1, 0, 1000), *launched("gemm", 0, 0, 910, 1)]
+    for number in range(18):
+        rows += nccl("allreduce", 1 + number, 910 + 5 * number, 5, 10 + number, 4)
+    found = section(tmp_path, rows)
+    (one,) = found.findings
+    assert (one.rule, one.recoverable_ns, one.severity) == ("small-collectives", 90_000, "medium")
+    assert answers(found, "exposed-communication")[0][0] == "clear"
+
+
+def test_unknown_sizes_that_could_decide_are_insufficient(tmp_path):
+    """Of ten, one is small and one has no known size."""
+    rows = small_ones(4, count=1, large=8)
+    rows += nccl("allreduce", 40, 995, 5, 200, 4, "Mine")
+    found = section(tmp_path, rows)
+    assert rules(found) == []
+    assert answers(found, "small-collectives") == [
+        ("insufficient data", "1 of 10 collectives have no recorded size")
+    ]
+    # With twenty large ones they could not be a fifth.
+    rows += [
+        row for n in range(12) for row in nccl("allreduce", 41, 10 + 60 * n, 50, 300 + n, LARGE)
+    ]
+    assert answers(section(tmp_path / "b", rows), "small-collectives") == []
+
+
+def on_host(rank, each=10, count=20):
+    """Twenty gloo collectives of four bytes in a step of 1000, rank 1 a little longer in each."""
+    rows = [step(1, 0, 1000), annotation("actor_update", 0, 1000), op("aten::mm", 0, 900)]
+    for number in range(count):
+        row = annotation("gloo:all_reduce", 20 + 40 * number, each + 5 * rank, tid=777)
+        rows += [row | {"args": {"Input Dims": [[1]], "Input type": ["float"]}}]
+    return rows
+
+
+def test_without_a_gpu_nothing_is_said_of_hiding(tmp_path):
+    """20 × 10 of 1000 where nobody waits."""
+    found = section(tmp_path, {0: on_host(0), 1: on_host(1)})
+    (one,) = found.findings
+    assert (one.rule, one.recoverable_ns, one.severity) == ("small-collectives", 200_000, "high")
+    assert one.places[0].stage == "update_actor"
+    for rule in ("exposed-communication", "no-comm-overlap"):
+        assert answers(found, rule) == [("not applicable", "no GPU activity was recorded")]
+    headings = {heading.name for sheet in found.sheets for heading in sheet.headings}
+    assert not headings & {"exposed_ns", "hidden_ratio", "exposed_ratio", "device"}
+    assert {metric.name for metric in found.metrics} == {"comm_ratio", "wait_ratio"}
+    (chart,) = [c for c in found.charts if c.kind == "bars"]
+    assert chart.series == ("running", "waiting")
+    assert any("no GPU activity was recorded" in caveat for caveat in found.caveats)
+
+
+def test_one_long_wait_of_a_rank_alone_is_not_its_small_collectives(tmp_path):
+    """Four of 2, 2, 2 and 200: 8 of 1000 if the long one is as the others, which is below 1 %; with 3 it is 12."""
+    for each, fires in ((2, False), (3, True)):
+        rows = [step(1, 0, 1000), *launched("gemm", 0, 0, 700, 1)]
+        for number, dur in enumerate((each, each, each, 200)):
+            rows += nccl("broadcast", 1 + number, 720 + 10 * number, dur, 10 + number, 4)
+        small = [
+            f for f in section(tmp_path / str(each), rows).findings if f.rule == "small-collectives"
+        ]
+        assert [f.recoverable_ns for f in small] == [4_000 * each] * fires
+
+
+# Whatever there is
+
+
+@pytest.mark.parametrize("rows", [[op("a", 0, 5)], [*launched("gemm", 0, 5, 5, 1)]])
+def test_without_collectives_the_section_is_skipped(tmp_path, rows):
+    found = section(tmp_path, rows)
+    assert (found.status, found.reason) == ("skipped", "no collective was recorded")
+
+
+def test_runs_and_roles_are_judged_by_themselves(tmp_path):
+    for run, size in (("a", 4), ("b", LARGE)):
+        write(tmp_path / run / "rank0.json", small_ones(size))
+    found = QUESTION.judge(measured([str(tmp_path / "a"), str(tmp_path / "b")]), defaults())
+    assert [f.claim for f in found.findings] == [
+        "2 of 10 collectives move less than 64.0 KiB each (run a)"
+    ]
+
+
+def test_sums_per_step_and_stage_for_compare(tmp_path):
+    """Two that overlap by 5 run for 15; the step holds both, the stage one."""
+    rows = [step(1, 0, 100), annotation("gen", 0, 15), *nccl("allreduce", 5, 30, 10, 1, 8), *nccl("allreduce", 20, 35, 10, 2, 8)]  # fmt: skip
+    frame = measured(write_sources(tmp_path, rows))["metrics"]
+    frame = frame[frame["name"].isin(("comm", "comm_count", "comm_bytes"))]
+    told = {(row["name"], None if pd.isna(row["stage"]) else row["stage"]): row["value"] for row in frame.to_dict("records")}  # fmt: skip
+    assert told == {
+        ("comm", None): 15_000, ("comm_count", None): 2, ("comm_bytes", None): 16,
+        ("comm", "gen"): 10_000, ("comm_count", "gen"): 1, ("comm_bytes", "gen"): 8,
+    }  # fmt: skip
+    assert set(frame["step"]) == {1}
+
+
+def test_what_was_cut_is_said(tmp_path, monkeypatch):
+    from tracekit.derived import collectives as module
+
+    monkeypatch.setattr(module, "MAX_ROWS", 4)
+    found = section(tmp_path, small_ones(4))
+    assert (
+        "6 more collectives were recorded than are kept of one source: the earliest are shown"
+        in found.caveats
+    )
+
+
+PARTS = st.lists(
+    st.tuples(
+        st.sampled_from(("allreduce", "broadcast", "barrier", "gemm")), st.integers(0, 150),
+        st.integers(0, 60), st.integers(0, 3), st.sampled_from((0, 4, 2**20)),
+    ), max_size=10,
+)  # fmt: skip
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(PARTS, min_size=1, max_size=3), st.booleans())
+def test_parts_add_up_on_any_ranks(tmp_path_factory, ranks, staged):
+    folder = tmp_path_factory.mktemp("any")
+    for rank, parts in enumerate(ranks):
+        rows = [step(1, 0, 250)] + [annotation("actor_update", 0, 200)] * staged
+        for number, (name, start, dur, device, size) in enumerate(parts, start=1):
+            if name == "gemm":
+                rows += launched(name, 0, start, dur, number, device=device)
+            else:
+                rows += nccl(name, 0, start, dur, number, size, device=device)
+        write(folder / f"rank{rank}.json", rows, rank=rank, world_size=len(ranks))
+    found = measured(folder)
+    judged = QUESTION.judge(found, defaults())
+    rows = collectives(found)
+    windows = judged_windows(found)
+    wait = exposed_within(waiting(rows), windows)
+    assert (
+        wait.to_numpy("int64", na_value=0) <= windows["exposed_comm_ns"].to_numpy("int64")
+    ).all()
+    per_kind = rates(rows, ["op", "group"])
+    assert per_kind["count"].sum() == len(rows)
+    assert per_kind["dur_ns"].sum() == rows["dur_ns"].sum()
+    if len(rows):
+        per_rank = by_rank(found)
+        assert per_rank["count"].sum() == len(rows)
+        assert (per_rank["exposed_ns"].fillna(0) <= per_rank["comm_ns"]).all()
+        assert (per_rank["comm_ns"] <= per_rank["window_ns"]).all()
+    for one in judged.findings:
+        assert one.recoverable_ns >= 0
+
+
+def test_the_order_of_files_and_rows_changes_nothing(tmp_path):
+    files = late(rank1_at=90, whole=400)
+    one = section(tmp_path / "a", files)
+    other = section(tmp_path / "b", {rank: files[rank][::-1] for rank in (1, 0)})
+    assert one == other
+
+
+# Real files
+
+
+@needs_data
+def test_every_mini_batch_of_the_toy_reduces_all_its_parameters():
+    """4,445,184 bytes of parameters, two mini-batches a step, four ranks; six steps."""
+    found = measured(Path(REAL) / "chrome/gloo_cpu/base_run1")
+    rows = collectives(found)
+    reduced = rows[(rows["canonical"] == "update_actor") & (rows["op"] == "all_reduce")]
+    per_step = reduced.groupby(["rank", "step"])["size_bytes"].sum()
+    assert len(per_step) == 24
+    assert set(per_step) == {2 * 4_445_184}
+    sent = rows[rows["canonical"] == "update_weights"].groupby(["rank", "step"])["size_bytes"].sum()
+    assert set(sent) == {4_445_184}
+    assert rows["issue_ns"].notna().all()
+    assert rows["wait_ns"].notna()[rows["synchronising"]].all()
+    assert rules(QUESTION.judge(found, defaults())) == []
+
+
+@needs_data
+def test_the_straggler_of_the_toy_is_waited_for_and_waits_least():
+    ranks = by_rank(measured(Path(REAL) / "chrome/gloo_cpu/straggler")).set_index("rank")
+    assert ranks["wait_ns"].idxmin() == 2
+    assert ranks["wait_ns"].min() < ranks["wait_ns"].drop(2).min() / 5
+
+
+@needs_data
+def test_rates_of_a_real_nccl_trace():
+    """Two A100s; the collectives' sums are those of the breakdown by time, since they do not overlap.
+
+    all_reduce: 306,684,384 bytes in 46,762,159 ns = 6.558 GB/s, times 2(n−1)/n = 1.
+    """
+    found = measured(Path(REAL) / "chrome/hta/nccl_parser_config/nccl_data.json.gz")
+    (row,) = by_rank(found).to_dict("records")
+    assert (row["comm_ns"], row["exposed_ns"], row["count"]) == (46_876_493, 39_559_468, 21)
+    per = rates(collectives(found), ["op"]).set_index("op")
+    assert (per["size_bytes"]["all_reduce"], per["dur_ns"]["all_reduce"]) == (
+        306_684_384,
+        46_762_159,
+    )
+    assert per["busbw"]["all_reduce"] == pytest.approx(306_684_384 / 46_762_159)
+    (one,) = QUESTION.judge(found, defaults()).findings
+    assert (one.rule, one.places[0].name) == ("exposed-communication", "all_reduce")
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("path", "op_name", "count"),
+    [
+        ("hta/negative_queue_length_values_check/rank0.json.gz", "all_to_all", 45),
+        ("hta/trace_diff/control/control.json.gz", "all_to_all", 42),
+        ("tracelens/b200/eager_trace.json.gz", "all_reduce", 73),
+        ("hta/cpu_only", "all_reduce", 10),
+    ],
+)
+def test_operations_are_known_without_metadata(path, op_name, count):
+    rows = collectives(measured(Path(REAL) / "chrome" / path))
+    assert (rows["op"] == op_name).sum() == count

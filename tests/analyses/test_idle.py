@@ -1,0 +1,164 @@
+"""What is said of idle GPU time: by cause and stage, in charts and metrics, on hostile rows and real files."""
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from chrome_builder import annotation, launched, op, step, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rules import traces_idle
+from rules.idle_report import RULES, answers, findings, only_few, result, rows_of, section
+from rules.traces_idle import between_stages, synchronised
+
+import tracekit
+from tracekit.pipeline import Options, analyze
+from tracekit.schema.idle import CAUSES
+from tracekit.thresholds import defaults
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_gpu_breakdown.json").read_text())
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch):
+    only_few(monkeypatch)
+
+
+# Sections
+
+
+def test_causes_add_up_to_the_idle_share_of_every_row(tmp_path):
+    """Idle 100 to 150 of 300, launched at 130; the stage is all of it."""
+    rows = [
+        step(1, 0, 300), annotation("gen", 0, 300), op("aten::sort", 100, 10),
+        *launched("a", 0, 0, 100, 1), *launched("b", 130, 150, 150, 2),
+    ]  # fmt: skip
+    path = write(tmp_path / "rank0.json", rows)
+    stage, capture = rows_of(section(path, "idle"), "idle_causes")
+    assert (stage["stage"], capture["stage"]) == ("gen", "(first to last device op)")
+    assert {k: v for k, v in stage.items() if k in CAUSES} == pytest.approx(
+        {"host_op": 10 / 300, "host_none": 20 / 300, "kernel_wait": 20 / 300}
+    )
+    assert stage["idle_ratio"] == pytest.approx(50 / 300)
+    shown = section(path, "idle")
+    assert {m.name: m.value for m in shown.metrics} == {
+        "host_wait_ratio": 0.1,
+        "launch_unknown_ratio": 0.0,
+    }
+    bars = next(chart for chart in shown.charts if chart.id == "idle-causes")
+    assert [(bars.rows[r], bars.series[s], v) for r, s, v in bars.marks] == [
+        ("gen", "host op", 10_000), ("gen", "host, not recorded", 20_000), ("gen", "start-up", 20_000),
+    ]  # fmt: skip
+    gaps = next(chart for chart in shown.charts if chart.id == "idle-gaps")
+    assert sum(mark[-1] for mark in gaps.marks) == 50_000
+
+
+def test_the_wait_for_the_host_is_a_metric_per_step_and_stage(tmp_path):
+    rows = [
+        step(1, 0, 300), annotation("gen", 0, 300), *launched("a", 0, 0, 100, 1), *launched("b", 130, 150, 150, 2),
+    ]  # fmt: skip
+    values = result(write(tmp_path / "rank0.json", rows)).measurements["metrics"]
+    mine = values[values["name"] == "host_wait"]
+    assert mine[["step", "value"]].to_numpy().tolist() == [[1, 30_000], [1, 30_000]]
+    assert mine["stage"].isna().tolist() == [True, False]
+
+
+def test_without_a_device_nothing_is_said_of_gpus(tmp_path):
+    path = write(
+        tmp_path / "rank0.json", [step(1, 0, 100), annotation("gen", 0, 100), op("a", 0, 50)]
+    )
+    for name in ("idle", "syncs", "stage-edges", "launch-queues"):
+        shown = section(path, name)
+        assert (shown.status, shown.reason) == ("skipped", "no GPU activity was recorded")
+    assert {answers(path, name)[0][0] for name in RULES} == {"not applicable"}
+
+
+def test_a_damaged_file_is_not_judged(tmp_path):
+    body = write(tmp_path / "rank0.json", synchronised()).read_bytes()
+    (tmp_path / "rank0.json").write_bytes(body[:-40])
+    for name in ("idle", "syncs", "stage-edges", "launch-queues"):
+        shown = section(tmp_path, name)
+        assert (shown.status, shown.findings) == ("skipped", ())
+        assert "damaged" in shown.reason
+
+
+def test_runs_are_judged_each_by_its_own_steps_and_named(tmp_path):
+    write(tmp_path / "a/rank0.json", between_stages())
+    write(tmp_path / "b/rank0.json", between_stages(29))
+    report = result([tmp_path / "a", tmp_path / "b"]).report
+    claims = [f.claim for f in report.findings if f.rule in RULES]
+    assert claims == [traces_idle.FIRES["stage-edge-idle"].claim + " (run a)"]
+
+
+def test_an_absurd_duration_does_not_swallow_the_gaps(tmp_path):
+    rows = [*synchronised(), *launched("corrupt", 5, 10, 10**9, 9000)]
+    (found,) = findings(tmp_path, rows, "host-sync-stalls")
+    assert found.recoverable_ns == 60_000
+
+
+NUMBERS = st.sampled_from((0, 1, 7, 100, 20_000, -5, "5", None, 1e18))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.builds(lambda kind, name, ts, dur, key: {
+    "ph": "X", "cat": kind, "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur,
+    "args": {"correlation": key, "stream": key, "device": 0},
+}, st.sampled_from(("kernel", "cuda_runtime", "cpu_op", "cuda_sync", "user_annotation", "overhead")),
+   st.sampled_from(("k", "cudaStreamSynchronize", "cudaMemcpy", "gen", "ref", "gc", "Stream Wait Event", "")),
+   NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=12))  # fmt: skip
+def test_hostile_rows_give_a_section_or_a_reason(tmp_path_factory, rows):
+    path = write(tmp_path_factory.mktemp("t") / "rank0.json", rows)
+    try:
+        shown = analyze(path, Options(jobs=1)).report
+    except tracekit.TracekitError:
+        return
+    mine = [s for s in shown.sections if s.id in ("idle", "syncs", "stage-edges", "launch-queues")]
+    assert len(mine) == 4
+    assert [(s.id, s.reason) for s in mine if s.status == "failed"] == []
+    failed = {f"failed:{s.id}" for s in mine}
+    assert [r.message for r in shown.remarks if r.code in failed] == []
+
+
+@pytest.mark.parametrize("name", ["idle-causes", *RULES])
+def test_every_page_names_its_thresholds(name):
+    if name != "idle-causes":
+        for limit in defaults().of(name):
+            assert limit in tracekit.rules.page(name)
+    assert defaults().values[name]
+
+
+# Real files
+
+
+@pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_the_causes_add_up_to_an_independent_brute_force_on_real_files(name):
+    found = result(Path(REAL) / "chrome" / name).measurements
+    idle = found["idle"].astype({"window": object, "stage": object})
+    capture = idle[idle["window"] == "capture"]
+    assert int(capture["idle_ns"].sum()) == round(GOLDEN[name]["idle_us"] * 1000)
+    assert int(found["idle_histogram"]["idle_ns"].sum()) == int(capture["idle_ns"].sum())
+    by = ["window", "step", "stage"]
+    whole = found["gpu_time"].astype({"window": object, "stage": object})
+    both = pd.concat(
+        [f.groupby(by, dropna=False)["idle_ns"].sum() for f in (idle, whole)],
+        axis=1,
+        keys=("a", "b"),
+    ).fillna(0)
+    assert both["a"].tolist() == both["b"].tolist()
+    assert len(found["idle_gaps"]) <= 200
+
+
+@pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+@pytest.mark.parametrize(
+    ("workers", "share"), [(0, (0.55, 0.75)), (4, (0.0, 0.02))]
+)  # the loader of the one blocks the main thread, that of the other works ahead
+def test_the_loader_of_a_real_pair_is_the_cause_only_without_workers(workers, share):
+    folder = Path(REAL) / f"chrome/kineto_tb_plugin/samples/resnet50_num_workers_{workers}"
+    idle = result(folder).measurements["idle"]
+    idle = idle[idle["window"] == "capture"]
+    ratio = idle["idle_ns"][idle["cause"] == "host_loader"].sum() / idle["idle_ns"].sum()
+    assert share[0] <= ratio <= share[1]

@@ -1,0 +1,239 @@
+"""Rules R02, R15 and R29: when they fire, when they do not, and what belongs to which of them."""
+
+import pytest
+from chrome_builder import annotation, kernel, launch, launched, op, step, write
+from rules import traces_idle
+from rules.firing import write_sources
+from rules.idle_report import RULES, answers, evidence, findings, only_few, result, rows_of, section
+from rules.traces_idle import between_stages, silent, synchronised
+
+from tracekit import pipeline
+from tracekit.analyses import ANALYSES
+from tracekit.rules import rule
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch):
+    only_few(monkeypatch)
+
+
+# The rules on their traces
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_it_fires_with_the_numbers_worked_out_by_hand(tmp_path, name, monkeypatch):
+    """And no other rule of any analysis does."""
+    monkeypatch.setattr(pipeline, "ANALYSES", ANALYSES)
+    expected = traces_idle.FIRES[name]
+    (found,) = result(write_sources(tmp_path, expected.rows)).report.findings
+    assert (found.rule, found.claim, found.severity) == (name, expected.claim, expected.severity)
+    assert found.recoverable_ns == expected.recoverable_ns
+    assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
+    assert evidence(found) == pytest.approx(expected.evidence)
+    assert found.advice
+    assert found.places
+    assert rule(name).id == name
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_near_miss_does_not_fire(tmp_path, name):
+    assert findings(tmp_path, traces_idle.NEAR_MISSES[name]) == []
+
+
+# R02
+
+
+def test_nineteen_calls_are_few(tmp_path):
+    """4 of idle time after each of 19: 76 of 2000, but too few calls."""
+    assert findings(tmp_path, synchronised(idle=4, calls=19)) == []
+    assert findings(tmp_path / "b", synchronised(idle=4, calls=20)) != []
+
+
+def test_one_long_wait_at_the_end_of_a_stage_is_normal(tmp_path):
+    """The GPU works through 2000; 20 events are waited for meanwhile, and the last call waits for all of it."""
+    rows = [step(1, 0, 2000), annotation("update_actor", 0, 2000), *launched("gemm", 0, 0, 1900, 1)]
+    rows += [launch(50 * i, 100 + i, 40, name="cudaEventSynchronize") for i in range(1, 21)]
+    rows += [
+        launch(1100, 99, 800, name="cudaStreamSynchronize"),
+        *launched("gemm", 1990, 1995, 5, 2),
+    ]
+    assert findings(tmp_path, rows, "host-sync-stalls") == []
+
+
+def test_the_finding_names_the_op_to_change(tmp_path):
+    (found,) = findings(tmp_path, synchronised(), "host-sync-stalls")
+    assert "aten::item" in found.advice
+    assert found.places[0].name == "aten::item (cudaStreamSynchronize)"
+    assert found.places[0].stage == "update_actor"
+
+
+def test_ranks_and_steps_do_not_add_up(tmp_path):
+    """Two ranks with the same step: 60 µs per step each, not 120."""
+    (found,) = findings(tmp_path, {0: synchronised(), 1: synchronised()}, "host-sync-stalls")
+    assert (found.recoverable_ns, evidence(found)["sync_count"]) == (60_000, 20)
+
+
+def test_without_stages_the_step_is_judged(tmp_path):
+    rows = [row for row in synchronised() if row["name"] != "update_actor"]
+    (found,) = findings(tmp_path, rows, "host-sync-stalls")
+    assert found.claim.endswith("3.0 % of the step")
+    assert found.places[0].stage is None
+
+
+def test_calls_by_op_are_shown_per_step(tmp_path):
+    shown = section(write(tmp_path / "rank0.json", synchronised()), "syncs")
+    (row,) = rows_of(shown, "sync_calls")
+    assert (row["op"], row["call"]) == ("aten::item", "cudaStreamSynchronize")
+    assert (row["count"], row["idle_ns"], row["call_ns"]) == (20, 60_000, 20 * 88_000)
+
+
+# R15
+
+
+def test_idle_time_at_an_edge_that_has_a_cause_of_its_own_is_not_claimed(tmp_path):
+    """30 between the stages, 20 of them in the data loader."""
+    loader = annotation("enumerate(DataLoader)#X.__next__", 402, 20)
+    assert findings(tmp_path, [*between_stages(), loader], "stage-edge-idle") == []
+
+
+def test_a_synchronised_stage_keeps_its_idle_time_to_itself(tmp_path):
+    """The second stage idles 3 after each of 20 calls, the first of them before its first kernel: R02's, not R15's.
+
+    Stages of 400 and 2000 from 0 and 400 on; the edge holds 80 of idle time, all of it after a call in the
+    second stage, so that nothing is left for the edge where R02 is reported.
+    """
+    later = [
+        row | {"ts": row["ts"] + 480}
+        for row in synchronised()[2:]
+        if "gemm" not in row["name"] or row["ts"] >= 97
+    ]
+    later = [r for r in later if r.get("args", {}).get("correlation") != 1]
+    rows = [
+        step(1, 0, 2480), annotation("old_log_prob", 0, 400), annotation("update_actor", 400, 2080),
+        *launched("gemm", 0, 0, 400, 5001), launch(400, 5002, 0, name="cudaStreamSynchronize"),
+        *launched("gemm", 480, 480, 97, 5003), *later,
+    ]  # fmt: skip
+    found = findings(tmp_path, rows)
+    assert {f.rule for f in found} == {"host-sync-stalls"}
+    (bound,) = found
+    assert bound.recoverable_ns == 80_000 + 60_000
+
+
+def test_where_few_calls_synchronise_the_edge_keeps_what_follows_one(tmp_path):
+    """One call returns within the second stage, 10 after its begin; its kernel begins 20 later."""
+    rows = [
+        step(1, 0, 1000), annotation("old_log_prob", 0, 400), annotation("update_actor", 400, 600),
+        launch(405, 9, 5, name="cudaDeviceSynchronize"),
+        *launched("gemm", 0, 0, 400, 1), *launched("gemm", 430, 430, 570, 2),
+    ]  # fmt: skip
+    (found,) = findings(tmp_path, rows)
+    assert (found.rule, found.recoverable_ns) == ("stage-edge-idle", 30_000)
+
+
+def test_edges_are_named_and_what_the_host_did_in_them(tmp_path):
+    """30 between the stages, the host in an op for 12 of them."""
+    rows = [*between_stages(), op("aten::cat", 405, 12)]
+    shown = section(write(tmp_path / "rank0.json", rows), "stage-edges")
+    (row,) = rows_of(shown, "stage_edges")
+    assert (row["canonical"], row["next_canonical"]) == ("old_log_prob", "update_actor")
+    assert (row["idle_ns"], row["host_ns"], row["unseen_ns"]) == (30_000, 12_000, 18_000)
+
+
+def test_most_of_it_unknown_is_said(tmp_path):
+    (found,) = findings(tmp_path, between_stages(), "stage-edge-idle")
+    assert any("unknown host time" in caveat for caveat in found.caveats)
+    rows = [*between_stages(), op("aten::cat", 402, 28)]
+    (found,) = findings(tmp_path / "b", rows, "stage-edge-idle")
+    assert not any("unknown host time" in caveat for caveat in found.caveats)
+
+
+def test_a_capture_of_one_stage_has_no_edges(tmp_path):
+    path = write(tmp_path / "rank0.json", silent())
+    assert answers(path, "stage-edge-idle") == [
+        ("not applicable", "no step of one process holds two stages")
+    ]
+
+
+# R29
+
+
+def test_silence_is_measured_against_the_step(tmp_path):
+    """20 ms of 2 s is one per cent; of a microsecond more it is less."""
+    assert findings(tmp_path, silent(whole=2_000_001)) == []
+
+
+def test_an_op_on_any_thread_breaks_the_silence(tmp_path):
+    assert findings(tmp_path, [*silent(), op("aten::add", 1_010_000, 1, tid=7)]) == []
+
+
+def test_silence_outside_of_stages_belongs_to_their_edge(tmp_path):
+    """The stage is two stages, and the pause of 60 ms lies between them."""
+    rows = [
+        step(1, 0, 2_000_000), annotation("ref", 0, 1_000_000), annotation("update_actor", 1_060_000, 940_000),
+        *launched("gemm", 0, 0, 1_000_000, 1), *launched("gemm", 1_060_000, 1_060_000, 940_000, 2),
+    ]  # fmt: skip
+    assert [f.rule for f in findings(tmp_path, rows)] == ["stage-edge-idle"]
+
+
+def test_silence_at_the_head_of_a_stage_is_not_claimed_by_the_edge(tmp_path):
+    """The same pause, within the second stage."""
+    rows = [
+        step(1, 0, 2_000_000), annotation("ref", 0, 1_000_000), annotation("update_actor", 1_000_000, 1_000_000),
+        *launched("gemm", 0, 0, 1_000_000, 1), *launched("gemm", 1_060_000, 1_060_000, 940_000, 2),
+    ]  # fmt: skip
+    (found,) = findings(tmp_path, rows)
+    assert (found.rule, found.recoverable_ns) == ("host-silence", 60_000_000)
+
+
+def test_a_stage_that_leaves_the_gpu_alone_may_be_silent(tmp_path):
+    rows = [
+        step(1, 0, 2_000_000), annotation("reward", 0, 100_000), annotation("update_actor", 100_000, 1_900_000),
+        *launched("gemm", 100_000, 100_000, 1_900_000, 1),
+    ]  # fmt: skip
+    assert findings(tmp_path, rows) == []
+
+
+def test_recorded_garbage_collection_counts_however_short(tmp_path):
+    """A pause of 10 ms within the stage, wrapped in a range, in a step of 1 s: one per cent."""
+    rows = [
+        step(1, 0, 1_000_000), annotation("update_actor", 0, 1_000_000), annotation("gc", 500_000, 10_000),
+        *launched("gemm", 0, 0, 500_000, 1), *launched("gemm", 510_000, 510_000, 490_000, 2),
+    ]  # fmt: skip
+    (found,) = findings(tmp_path, rows)
+    assert found.claim == "GPUs wait 10.0 ms per step while the host collects garbage"
+    assert evidence(found) == {
+        "silent_ns": 0,
+        "collection_ns": 10_000_000,
+        "longest_ns": 10_000_000,
+    }
+    assert found.places[0].start_ns is not None
+
+
+def test_the_end_of_a_recording_is_no_pause(tmp_path):
+    """The step goes on for 100 ms after the last kernel, as a profiler that stops makes it."""
+    rows = [step(1, 0, 1_100_000), annotation("update_actor", 0, 1_100_000), *launched("gemm", 0, 0, 1_000_000, 1)]  # fmt: skip
+    assert findings(tmp_path, rows) == []
+
+
+def test_a_capture_that_nobody_divided_is_not_judged(tmp_path):
+    rows = [row for row in silent() if row["cat"] != "user_annotation"]
+    path = write_sources(tmp_path, rows)
+    assert findings(tmp_path, rows) == []
+    ((answer, reason),) = answers(path, "host-silence")
+    assert (answer, reason.split(":")[0]) == (
+        "insufficient data",
+        "no stage and no counted step is annotated",
+    )
+
+
+def test_without_the_host_two_rules_abstain(tmp_path):
+    path = write(tmp_path / "rank0.json", [kernel("a", 0, 10), kernel("b", 30, 10)])
+    for name in ("host-sync-stalls", "host-silence"):
+        assert answers(path, name) == [("insufficient data", "no host activity was recorded")]
+
+
+def test_a_process_without_a_device_beside_one_with_it(tmp_path):
+    """Rank 1 recorded no device: its stage is nobody's idle time."""
+    driver = [step(1, 0, 2_000_000), annotation("adv", 0, 2_000_000), op("aten::add", 0, 10)]
+    (found,) = findings(tmp_path, {0: silent(), 1: driver})
+    assert (found.rule, found.recoverable_ns) == ("host-silence", 20_000_000)

@@ -1,0 +1,337 @@
+"""FLOP rates of matrix products, and when rules about them say nothing."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+from analyses.in_depth import report_of, result_of, rows_of, section, text_of, verdicts
+from chrome_builder import BACKWARD, annotation, launched, op, step
+from rules.firing import Document
+from rules.traces_matmuls import (
+    A100,
+    attention,
+    micro_batches,
+    on_units,
+    shaped,
+    sized,
+    update,
+)
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+
+
+def found_by(report, rule):
+    return [f for f in report.findings if f.rule == rule]
+
+
+def products(*calls, kind="c10::BFloat16"):
+    """mm calls of these (m, n, k, GPU µs), one after the other; GPU time None: nothing was seen on the GPU."""
+    rows = []
+    for number, (m, n, k, dur) in enumerate(calls, 1):
+        at = 100 * number
+        rows += [shaped("aten::mm", at, 10, [[m, k], [k, n]], kind)]
+        rows += launched("nvjet_tst", at + 1, at + 20, dur, number) if dur is not None else []
+    return rows
+
+
+# FLOP rates
+
+
+def test_a_rate_is_all_flops_over_all_gpu_time_of_the_calls(tmp_path):
+    """2·8·16·32 = 8,192 in 2 µs, three times that in 2 µs: 32,768 FLOPs in 4,000 ns = 0.008192 TFLOP/s."""
+    found = section(report_of(tmp_path, products((8, 16, 32, 2), (24, 16, 32, 2))), "matmuls")
+    (row,) = rows_of(found, "flop_rates")
+    assert (row["kind"], row["type"], row["count"], row["time_ns"]) == (
+        "gemm",
+        "BFloat16",
+        2,
+        4_000,
+    )
+    assert row["tflop_per_s"] == pytest.approx(32_768 / 4_000 / 1_000)
+    (metric,) = found.metrics
+    assert metric.value == pytest.approx(32_768 / 4_000 / 1_000)
+    assert "MFU" not in text_of(report_of(tmp_path, products((8, 16, 32, 2))))
+
+
+def test_calls_whose_kernels_were_not_seen_are_in_no_rate(tmp_path):
+    """Counted and in the FLOPs; 8,192 of the seen one over its 2 µs."""
+    report = report_of(tmp_path, [*products((8, 16, 32, 2)), shaped("aten::mm", 900, 10, [[8, 32], [32, 16]])])  # fmt: skip
+    (row,) = rows_of(section(report, "matmuls"), "flop_rates")
+    assert (row["count"], row["gflop"]) == (2, pytest.approx(16_384 / 1e9))
+    assert row["tflop_per_s"] == pytest.approx(8_192 / 2_000 / 1_000)
+
+
+def test_work_that_overlaps_on_one_gpu_counts_once(tmp_path):
+    """One call, two kernels 20-24 and 22-26 on two streams: 6 µs busy."""
+    rows = [shaped("aten::mm", 0, 10, [[8, 32], [32, 16]]), *launched("nvjet", 1, 20, 4, 1)]
+    rows += launched("splitKreduce", 2, 22, 4, 2, stream=9)
+    (row,) = rows_of(section(report_of(tmp_path, rows), "matmuls"), "flop_rates")
+    assert row["time_ns"] == 6_000
+
+
+def test_sizes_and_stages_are_rows_of_their_own(tmp_path):
+    rows = [step(1, 0, 1000), annotation("ref", 0, 250), annotation("actor_update", 250, 750)]
+    rows += products((8, 16, 32, 2), (8, 16, 32, 3), (8, 16, 32, 4), (16, 16, 32, 5))
+    found = rows_of(section(report_of(tmp_path, rows), "matmuls"), "matrix_products")
+    assert sorted((r["canonical"], r["m"], r["count"], r["time_ns"]) for r in found) == [
+        ("ref", 8, 2, 5_000), ("update_actor", 8, 1, 4_000), ("update_actor", 16, 1, 5_000),
+    ]  # fmt: skip
+
+
+def test_a_backward_product_is_the_work_of_the_stage_from_whatever_thread(tmp_path):
+    rows = [step(1, 0, 1000), annotation("actor_update", 0, 900)]
+    rows += [shaped("aten::mm", 100, 10, [[8, 32], [32, 16]], tid=BACKWARD)]
+    rows += launched("nvjet", 101, 950, 9, 1, tid=BACKWARD)
+    (row,) = rows_of(section(report_of(tmp_path, rows), "matmuls"), "matrix_products")
+    assert (row["canonical"], row["time_ns"]) == ("update_actor", 9_000)
+
+
+def test_on_a_host_alone_the_time_of_the_calls_counts_and_no_gpu_is_named(tmp_path):
+    """8,192 FLOPs in a call of 10 µs."""
+    report = report_of(tmp_path, [shaped("aten::mm", 0, 10, [[8, 32], [32, 16]], "float")], only=("shapes", "matmuls", "unfused", "forward_batches"))  # fmt: skip
+    found = section(report, "matmuls")
+    (row,) = rows_of(found, "flop_rates")
+    assert row["tflop_per_s"] == pytest.approx(8_192 / 10_000 / 1_000)
+    assert "GPU" not in repr((found.title, found.metrics, found.sheets))
+    for rule in ("no-tensor-cores", "unaligned-gemm"):
+        assert verdicts(report, rule) == [("not applicable", "no GPU activity was recorded")]
+
+
+# When the rules abstain
+
+
+def test_without_compute_capability_nothing_is_said_about_tensor_cores(tmp_path):
+    report = report_of(tmp_path, list(on_units(900)))
+    assert not found_by(report, "no-tensor-cores")
+    for rule in ("no-tensor-cores", "unaligned-gemm"):
+        assert verdicts(report, rule) == [("insufficient data", "compute capability was not recorded")]  # fmt: skip
+
+
+def test_gpus_without_tensor_cores_are_not_asked_for_them(tmp_path):
+    old = [{"id": 0, "name": "P100", "computeMajor": 6, "computeMinor": 0}]
+    report = report_of(tmp_path, Document(list(on_units(900)), deviceProperties=old))
+    assert not found_by(report, "no-tensor-cores")
+    assert verdicts(report, "no-tensor-cores") == [("not applicable", "the GPUs have no tensor cores")]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", [None, {}, [5, {"id": "x"}, {"computeMajor": "8"}], "A100"])
+def test_properties_that_are_none_are_unknown(tmp_path, odd):
+    report = report_of(tmp_path, Document(list(on_units(900)), deviceProperties=odd))
+    assert verdicts(report, "no-tensor-cores")[0][0] == "insufficient data"
+
+
+def test_without_shapes_only_alignment_is_left_open(tmp_path):
+    report = report_of(tmp_path, on_units(900))
+    assert found_by(report, "no-tensor-cores")
+    assert verdicts(report, "unaligned-gemm") == [("insufficient data", "input shapes were not recorded")]  # fmt: skip
+
+
+def test_a_kernel_whose_name_says_nothing_is_not_held_against_it(tmp_path):
+    rows = update(op("aten::mm", 0, 20), *launched("triton_mm_5", 1, 0, 1000, 1))
+    assert not found_by(report_of(tmp_path, Document(rows, deviceProperties=A100)), "no-tensor-cores")  # fmt: skip
+
+
+# R25
+
+
+def test_products_without_tensor_cores_are_not_reported_twice(tmp_path):
+    """An odd product on sgemm: a matter of R24 alone."""
+    rows = update(shaped("aten::mm", 0, 10, [[25, 64], [64, 8]], "float"), *launched("ampere_sgemm_64x8", 1, 0, 1000, 1))  # fmt: skip
+    report = report_of(tmp_path, Document(rows, deviceProperties=A100))
+    assert [f.rule for f in report.findings] == ["no-tensor-cores"]
+
+
+def test_a_known_loss_below_one_per_cent_of_the_step_is_not_worth_a_finding(tmp_path):
+    """50 of 1,000 at 25 lost in a step of 2,500: exactly 1 %; of 2,600: less."""
+    for length, fires in ((2500, True), (2600, False)):
+        rows = [row | {"dur": length} if row["name"] == "ProfilerStep#1" else row for row in sized(50)]  # fmt: skip
+        report = report_of(tmp_path / str(length), Document(rows, deviceProperties=A100))
+        assert bool(found_by(report, "unaligned-gemm")) == fires
+
+
+def test_without_an_aligned_product_to_compare_with_no_gain_is_claimed(tmp_path):
+    rows = update(shaped("aten::mm", 0, 10, [[25, 64], [64, 8]]), *launched("nvjet", 1, 0, 1000, 1))
+    (found,) = found_by(report_of(tmp_path, Document(rows, deviceProperties=A100)), "unaligned-gemm")  # fmt: skip
+    assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (None, None, "info")
+    assert found.places[0].name == "aten::mm 25×8×64 BFloat16"
+
+
+def test_two_ranks_are_means_not_sums(tmp_path):
+    """Both ranks lose 25 µs of the same step of 1,000."""
+    (found,) = found_by(report_of(tmp_path, {0: sized(50), 1: sized(50)}), "unaligned-gemm")
+    assert (found.recoverable_ns, found.recoverable_ratio) == (25_000, pytest.approx(0.025))
+
+
+# R27
+
+
+def unfused(tmp_path, rows):
+    return found_by(report_of(tmp_path, rows), "unfused-operators")
+
+
+def test_a_softmax_whose_shape_does_not_fit_is_no_attention(tmp_path):
+    assert unfused(tmp_path, attention(300))
+    assert not unfused(tmp_path, attention(300, softmax="aten::_log_softmax"))
+    rows = attention(300)
+    for row in rows:
+        if row["name"] == "aten::_softmax":
+            row["args"] = {"Input Dims": [[64, 8], [], []], "Input type": ["float", "Scalar", ""]}
+    assert not unfused(tmp_path, rows)
+
+
+def test_on_a_host_the_time_between_the_products_counts(tmp_path):
+    """Products 100-200 and 500-600, softmax between them: 300 of the 1,000 of the stage."""
+    rows = update(
+        shaped("aten::bmm", 100, 100, [[4, 16, 8], [4, 8, 16]], "float"),
+        shaped("aten::_softmax", 250, 200, [[4, 16, 16], [], []], "float"),
+        shaped("aten::bmm", 500, 100, [[4, 16, 16], [4, 16, 8]], "float"),
+    )
+    report = report_of(tmp_path, rows)
+    (found,) = found_by(report, "unfused-operators")
+    assert found.claim == "30 % of update_actor is what unfused attention does between its two products"  # fmt: skip
+    assert (found.recoverable_ns, found.recoverable_ratio) == (300_000, 0.3)
+    assert "GPU" not in repr(section(report, "unfused"))
+
+
+def loss(vocabulary, copied="c10::BFloat16"):
+    """GPU work of 1,000: a copy of [8, V] to 32 bits takes 10, its log-softmax 30, backward 20."""
+    wide = [8, vocabulary]
+    return update(
+        shaped("aten::copy_", 0, 10, [wide, wide, []], ["float", copied, "Scalar"]),
+        *launched("copy", 1, 0, 10, 1),
+        shaped("aten::_log_softmax", 20, 10, [wide, [], []], "float"),
+        *launched("softmax_forward", 21, 10, 30, 2),
+        shaped("aten::_log_softmax_backward_data", 40, 10, [wide, wide, [], []], "float"),
+        *launched("softmax_backward", 41, 40, 20, 3),
+        op("aten::mm", 60, 10),
+        *launched("nvjet", 61, 60, 940, 4),
+    )
+
+
+def test_a_loss_over_a_vocabulary_on_copies_is_reported_with_their_size(tmp_path):
+    """60 of 1,000; 8 · 32,000 · 4 bytes."""
+    (found,) = unfused(tmp_path, loss(32_000))
+    assert found.claim == "6.0 % of the GPU work of update_actor is a log-softmax over the vocabulary on 32-bit copies"  # fmt: skip
+    assert (found.recoverable_ns, found.severity) == (60_000, "medium")
+    assert {m.name: m.value for m in found.evidence} == {
+        "unfused_ratio": pytest.approx(0.06), "calls": 2, "copied_bytes": 1_024_000,
+    }  # fmt: skip
+
+
+def test_few_classes_are_no_vocabulary_and_32_bit_logits_need_no_copy(tmp_path):
+    assert not unfused(tmp_path, loss(8_191))
+    assert not unfused(tmp_path, loss(32_000, copied="float"))
+
+
+def test_without_shapes_unfused_operators_are_left_open(tmp_path):
+    report = report_of(tmp_path, update(op("aten::bmm", 0, 9)))
+    assert verdicts(report, "unfused-operators") == [("insufficient data", "input shapes were not recorded")]  # fmt: skip
+
+
+# R18
+
+
+def test_a_single_micro_batch_cannot_be_larger(tmp_path):
+    assert not found_by(report_of(tmp_path, micro_batches(64, count=1)), "forward-batch-size")
+    assert found_by(report_of(tmp_path, micro_batches(64, count=3)), "forward-batch-size")
+
+
+def test_what_the_backward_pass_multiplies_is_not_the_batch(tmp_path):
+    """Training: a forward product of 128 rows, and in backward one of 4,096 rows with more FLOPs."""
+    rows = micro_batches(128)
+    at = 200 * 2 + 50
+    rows += [op("autograd::engine::evaluate_function: AddmmBackward0", at, 100, tid=BACKWARD)]
+    rows += [shaped("aten::mm", at + 1, 90, [[4096, 128], [128, 4096]], "float", tid=BACKWARD)]
+    (found,) = found_by(report_of(tmp_path, rows), "forward-batch-size")
+    assert {m.name: m.value for m in found.evidence}["training_rows"] == 128
+
+
+def test_without_shapes_or_micro_batches_r18_abstains(tmp_path):
+    bare = [row | {"args": {}} if row["cat"] == "cpu_op" else row for row in micro_batches(128)]
+    assert verdicts(report_of(tmp_path / "a", bare), "forward-batch-size") == [("insufficient data", "input shapes were not recorded")]  # fmt: skip
+    only = [row for row in micro_batches(128) if row["name"] != "actor_update"]
+    assert verdicts(report_of(tmp_path / "b", only), "forward-batch-size")[0][0] == "not applicable"
+
+
+def test_two_forward_passes_beside_one_training_are_one_finding(tmp_path):
+    """`ref` with 128 rows and `old_log_prob` with 64, both in two micro-batches; training has 128."""
+    rows = [*micro_batches(128), annotation("old_log_prob", 4000, 400)]
+    for number, at in enumerate((4000, 4200)):
+        rows += [annotation(f"micro_batch{number}", at, 200)]
+        rows += [shaped("aten::addmm", at + 1, 90, [[64], [64, 32], [32, 64]], "float")]
+    (found,) = found_by(report_of(tmp_path, rows), "forward-batch-size")
+    assert found.claim == "old_log_prob and ref: micro-batches of 128 rows, no larger than training's 128"  # fmt: skip
+    assert [place.stage for place in found.places] == ["old_log_prob", "ref"]
+
+
+# Real files
+
+
+@needs_data
+def test_the_flops_of_a_real_file_are_those_of_its_shapes():
+    """2·M·N·K of every mm and addmm by the json module; 24 attention calls of 2·256·559·559·128 FLOPs."""
+    path = Path(REAL) / "chrome/tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
+    expected = {"aten::mm": 0, "aten::addmm": 0}
+    for row in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
+        if row.get("name") in expected:
+            first = 0 if row["name"] == "aten::mm" else 1
+            a, b = row["args"]["Input Dims"][first : first + 2]
+            expected[row["name"]] += 2 * a[0] * a[1] * b[1]
+    report = result_of(path, ("matmuls",)).report
+    rows = rows_of(section(report, "matmuls"), "matrix_products")
+    for name, flops in expected.items():
+        mine = [row for row in rows if row["name"] == name]
+        assert sum(row["gflop"] for row in mine) * 1e9 == pytest.approx(flops)
+    (one,) = [row for row in rows if row["name"] == "aten::_flash_attention_forward"]
+    assert (one["count"], one["batch"], one["m"], one["k"]) == (24, 256, 559, 64)
+    assert one["gflop"] * 1e9 == pytest.approx(24 * 2 * 256 * 559 * 559 * 128)
+    # Below the dense rate of an H100, far above that of its other cores.
+    (bf16,) = [r for r in rows_of(section(report, "matmuls"), "flop_rates") if (r["kind"], r["type"]) == ("gemm", "BFloat16")]  # fmt: skip
+    assert 400 < bf16["tflop_per_s"] < 989
+    assert found_by(report, "no-tensor-cores") == found_by(report, "unaligned-gemm") == []
+
+
+@needs_data
+def test_a_training_run_in_32_bits_on_v100_uses_no_tensor_cores():
+    """ResNet-50 of 2021: `volta_sgemm` and `implicit_convolve_sgemm`; compute capability 7.0."""
+    folder = Path(REAL) / "chrome/kineto_tb_plugin/samples/resnet50_num_workers_4"
+    (path, *_) = sorted(folder.glob("*.gz"))
+    (found,) = found_by(result_of(path, ("matmuls",)).report, "no-tensor-cores")
+    assert 0.2 < {m.name: m.value for m in found.evidence}["plain_ratio"] < 1
+    assert "sgemm" in found.places[0].name
+
+
+@needs_data
+def test_unfused_attention_of_a_text_encoder_is_seen():
+    """T5 without a fused kernel: 48 times softmax of 64 heads, 256 × 256; 0.4 % of the GPU work."""
+    path = Path(REAL) / "chrome/tracelens/inference/xdit_sd_3.5/profile_trace_rank_0.json.gz"
+    report = result_of(path, ("unfused",)).report
+    (row,) = rows_of(section(report, "unfused"), "unfused")
+    assert (row["count"], row["what"]) == (48, "between the products of attention")
+    assert 0.003 < row["ratio"] < 0.006
+    assert found_by(report, "unfused-operators") == []
+
+
+@needs_data
+def test_forward_batches_of_a_real_run_are_twice_those_of_training():
+    """8 × 47 tokens against 4 × 47."""
+    path = Path(REAL) / "chrome/verl_cpu/v091_contents_full/outputs/profile"
+    report = result_of(path, ("forward_batches",)).report
+    rows = {
+        r["canonical"]: r for r in rows_of(section(report, "forward_batches"), "forward_batches")
+    }
+    assert {name: (row["count"], row["median"]) for name, row in rows.items()} == {
+        "update_actor": (4, 188), "old_log_prob": (2, 376), "ref": (2, 376),
+    }  # fmt: skip
+    assert found_by(report, "forward-batch-size") == []
+
+
+@needs_data
+def test_runs_on_hosts_alone_name_no_gpu():
+    path = Path(REAL) / "chrome/gloo_cpu/verl_like_perstep"
+    report = result_of(path, ("shapes", "matmuls", "unfused", "forward_batches", "modules")).report
+    assert "GPU" not in text_of(report)
+    assert rows_of(section(report, "matmuls"), "flop_rates")

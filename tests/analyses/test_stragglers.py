@@ -1,0 +1,380 @@
+"""Waits booked to their causes, own work compared, R09 and R10. Traces in microseconds, results in nanoseconds."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pandas as pd
+import pytest
+from analyses.waiting_traces import measure_folder, rows_of, section
+from chrome_builder import BASE_NS, annotation, op, step, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rules.firing import write_sources
+from rules.traces_stragglers import FIRES, NEAR_MISSES, RUNLOOP, crew, late_by, turns
+
+from tracekit import rules
+from tracekit.crews import of_others, own_work
+from tracekit.pooling import job
+from tracekit.thresholds import defaults
+from tracekit.waiting import savings, waits
+
+OWNER = {"straggler": "stragglers", "rank-imbalance": "imbalance"}
+
+
+def measured_of(folder, sources):
+    return measure_folder(write_sources(folder, sources))
+
+
+def findings(measured, rule):
+    return [f for f in section(measured, OWNER[rule]).findings if f.rule == rule]
+
+
+def verdicts(measured, rule):
+    return [(v.answer, v.reason) for v in section(measured, OWNER[rule]).verdicts if v.rule == rule]
+
+
+@pytest.mark.parametrize("rule", OWNER)
+def test_it_fires_with_the_numbers_worked_out_by_hand(tmp_path, rule):
+    expected = FIRES[rule]
+    measured = measured_of(tmp_path, expected.rows)
+    (found,) = findings(measured, rule)
+    assert (found.claim, found.severity) == (expected.claim, expected.severity)
+    assert found.recoverable_ns == expected.recoverable_ns
+    assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
+    assert {m.name: m.value for m in found.evidence} == pytest.approx(expected.evidence)
+    assert found.places
+    (other,) = OWNER.keys() - {rule}
+    assert findings(measured, other) == []
+
+
+@pytest.mark.parametrize("rule", OWNER)
+def test_a_near_miss_does_not_fire(tmp_path, rule):
+    assert findings(measured_of(tmp_path, NEAR_MISSES[rule]), rule) == []
+
+
+@pytest.mark.parametrize("rule", OWNER)
+def test_its_page_names_its_thresholds(rule):
+    for name in defaults().of(rule):
+        assert name in rules.page(rule)
+
+
+# R09: each condition alone
+
+
+def test_the_excess_must_reach_its_share_of_the_step(tmp_path):
+    """Beyond the others by 49 of 1,000, last as often as before."""
+    assert findings(measured_of(tmp_path, late_by([9, 9, 9, 8, 8, 8])), "straggler") == []
+
+
+def test_too_few_collectives_say_nothing(tmp_path):
+    """One step of ten, and one of nine."""
+    segments = [[50, 50, 60]] * 10
+    measured = measured_of(tmp_path, crew([segments, segments[1:]]))
+    assert findings(measured, "straggler") == []
+    assert verdicts(measured, "straggler") == [
+        ("insufficient data", "19 of at least 20 collectives with a clear last rank")
+    ]
+
+
+def test_two_ranks_say_nothing(tmp_path):
+    measured = measured_of(tmp_path, crew([[[50, 90]] * 10] * 2))
+    assert findings(measured, "straggler") == []
+    assert verdicts(measured, "straggler") == [("insufficient data", "2 of at least 3 ranks of one role")]  # fmt: skip
+    assert verdicts(measured, "rank-imbalance")[0][0] == "insufficient data"
+
+
+def test_in_half_of_the_steps_is_enough_and_in_a_third_is_not(tmp_path):
+    """In a slow step rank 2 works 20 more ten times; in another 1 more, so that it is still last."""
+    slow, other = [[50, 50, 70]] * 10, [[50, 50, 51]] * 10
+    for number, steps in ((1, [slow, other]), (0, [slow, other, other])):
+        measured = measured_of(tmp_path / str(number), crew(steps))
+        assert len(findings(measured, "straggler")) == number
+
+
+def test_last_without_working_longer_is_no_straggler(tmp_path):
+    """Rank 2 comes last by 20 because it is blocked in broadcasts, not because it works."""
+    rows = crew([[[50, 50, 50]] * 10] * 2)
+    for rank, mine in rows.items():
+        rows[rank] = [row for row in mine if not row["name"].startswith("gloo")]
+        for k in range(20):
+            at = 100 * k
+            if rank == 2:
+                rows[rank].append(annotation("gloo:broadcast", at + 50, 20, tid=103))
+            begin = at + 50 + 20 * (rank == 2)
+            rows[rank].append(annotation("gloo:all_reduce", begin, at + 75 - begin, tid=RUNLOOP))
+    measured = measured_of(tmp_path, rows)
+    (last,) = (r for r in rows_of(section(measured), "ranks") if r["rank"] == 2)
+    assert (last["last_ratio"], last["taken"], last["beyond_ns"]) == (1.0, 20, 0)
+    assert findings(measured, "straggler") == []
+
+
+# R10: each condition alone
+
+
+def test_a_rank_that_is_always_the_longest_is_no_rotation(tmp_path):
+    """Rank 0 in three of five steps: 60 %."""
+    assert findings(measured_of(tmp_path, turns(85, (0, 1, 0, 2, 0))), "rank-imbalance") == []
+    four = measured_of(tmp_path / "half", turns(85, (0, 1, 0, 2)))
+    assert len(findings(four, "rank-imbalance")) == 1
+
+
+def test_two_steps_do_not_show_a_rotation(tmp_path):
+    measured = measured_of(tmp_path, turns(50, (0, 1)))
+    assert findings(measured, "rank-imbalance") == []
+    assert verdicts(measured, "rank-imbalance") == [("insufficient data", "2 of at least 3 steps")]
+
+
+def test_without_collectives_the_longest_is_set_against_the_median(tmp_path):
+    """Own work of 100, 50 and 50 in stages of 100, and nobody who waits in a collective: 50 of 100."""
+    ranks = {
+        rank: [row for k in range(3) for row in
+               (step(k + 1, 100 * k, 100), op("mm", 100 * k, 1),
+                annotation("gen", 100 * k, 100 if k == rank else 50))]
+        for rank in range(3)
+    }  # fmt: skip
+    (found,) = findings(measured_of(tmp_path, ranks), "rank-imbalance")
+    assert (found.recoverable_ns, found.places[0].stage) == (50_000, "gen")
+    assert section(measure_folder(tmp_path)).reason == "no collective was recorded"
+
+
+# Waits and their causes
+
+
+def rl_step(gen, adv=10):
+    """A step of `gen` (by rank), then `adv` that begins with a collective ending 5 after the last has come."""
+    end = max(gen) + 5
+    return {
+        rank: [
+            step(1, 0, end + adv), annotation("gen", 0, own), annotation("adv", own, end + adv - own),
+            op("mm", 0, own), op("mm", end, adv),
+            annotation("gloo:all_gather", own, end - own, tid=RUNLOOP),
+        ]
+        for rank, own in enumerate(gen)
+    }  # fmt: skip
+
+
+def test_a_wait_is_booked_to_the_stage_in_which_the_late_rank_was_late(tmp_path):
+    """Ranks 0 and 2 wait in adv for rank 1, which generated for 354 longer."""
+    part = section(measured_of(tmp_path, rl_step([100, 454, 100])))
+    assert [tuple(r.values()) for r in rows_of(part, "waits")] == [(1, "gen", "adv", 2, 354_000.0)]
+    assert [(r["rank"], r["stage"], r["late_rank"], r["cause"], r["per_step"]) for r in rows_of(part, "wait_matrix")] == [
+        (0, "adv", 1, "gen", 354_000.0), (2, "adv", 1, "gen", 354_000.0),
+    ]  # fmt: skip
+    assert part.metrics[0].value == pytest.approx(2 * 354_000 / 3)
+
+
+def test_a_wait_that_compute_hides_is_not_lost(tmp_path):
+    """Rank 0 comes 40 earlier but works on for 30 of them: 10 are lost."""
+    end = 105
+    rows = {
+        rank: [
+            step(1, 0, 200), annotation("update_actor", 0, 200), op("mm", 0, busy),
+            annotation("gloo:all_reduce", came, end - came, tid=RUNLOOP), op("mm", end, 95),
+        ]
+        for rank, came, busy in ((0, 60, 90), (1, 100, 100))
+    }  # fmt: skip
+    found = waits(measured_of(tmp_path, rows)).collectives
+    assert found.sort_values("rank")["lost_ns"].tolist() == [10_000, 0]
+
+
+def test_what_own_work_does_not_explain_is_booked_to_no_stage(tmp_path):
+    """Both work 50; rank 1 begins its stage 30 later, as whoever calls it did."""
+    rows = {
+        rank: [
+            step(1, 0, 200), annotation("update_actor", begin, 200 - begin), op("mm", begin, 50),
+            annotation("gloo:all_reduce", begin + 50, 55 - begin, tid=RUNLOOP), op("mm", 105, 95),
+        ]
+        for rank, begin in ((0, 0), (1, 30))
+    }  # fmt: skip
+    part = section(measured_of(tmp_path, rows))
+    (row,) = rows_of(part, "waits")
+    assert (row["late_rank"], row.get("cause"), row["each_ns"]) == (1, None, 30_000.0)
+
+
+def test_of_two_groups_that_lose_the_same_time_one_counts(tmp_path):
+    """Ranks 0 and 1 (and 2 and 3) share a group, 0 and 2 (1 and 3) another; rank 3 works 40 longer.
+
+    Rank 2 waits 40 for it in the first, ranks 0 and 1 wait 40 for 2 and 3 in the second.
+    """
+    for rank in range(4):
+        pair, own = rank // 2, 50 + 40 * (rank == 3)
+        both = 95 if pair else 55
+        rows = [
+            step(1, 0, 200), annotation("update_actor", 0, 200), op("mm", 0, own), op("mm", 130, 70),
+            annotation("gloo:all_reduce", own, both - own, tid=RUNLOOP),
+            annotation("gloo:all_gather", both, 130 - both, tid=RUNLOOP),
+        ]  # fmt: skip
+        write(tmp_path / f"rank{rank}.json", rows, rank=rank, world_size=4)
+    measured = measure_folder(tmp_path)
+    groups = {0: ("tp0", "dp0"), 1: ("tp0", "dp1"), 2: ("tp1", "dp0"), 3: ("tp1", "dp1")}
+    regrouped = {}
+    for name in ("collectives", "arrivals"):
+        frame = measured[name].copy()
+        frame["group"] = pd.Categorical(
+            [groups[rank][op == "all_gather"] for rank, op in zip(frame["rank"], frame["op"], strict=True)]
+        )  # fmt: skip
+        regrouped[name] = frame
+    measured = dataclasses.replace(measured, tables={**measured.tables, **regrouped})
+    lost = waits(measured).collectives.groupby(["rank", "group"])["lost_ns"].sum()
+    assert {key: ns for key, ns in lost.items() if ns} == {
+        (0, "dp0"): 40_000, (1, "dp1"): 40_000, (2, "tp1"): 40_000,
+    }  # fmt: skip
+    # In a group of two the median is half of what the one waits.
+    assert savings(measured)["saved_ns"].tolist() == [20_000]
+
+
+def test_the_step_without_stragglers_is_shorter_by_the_median_wait(tmp_path):
+    """In each step six waits of 20, 20 and 0, and four of 1, 1 and 0."""
+    measured = measured_of(tmp_path, late_by([20] * 6))
+    (row,) = rows_of(section(measured, "imbalance"), "what_if")
+    assert (row["step_ns"], row["saved_ns"]) == (1_000_000, 120_000 + 4 * 1_000)
+    assert row["slowdown"] == pytest.approx(1000 / 876)
+
+
+def test_own_work_is_compared_not_the_wall_which_collectives_make_equal(tmp_path):
+    """All stages take 1,050; the longest rank works 1,000, the others 850."""
+    (row,) = rows_of(section(measured_of(tmp_path, turns(85)), "imbalance"), "imbalance")
+    assert row["stage"] == "update_actor"
+    assert (row["mean_ns"], row["max_ns"]) == (900_000, 1_000_000)
+    assert row["imbalance_ratio"] == pytest.approx(0.1)
+
+
+def test_roles_are_not_compared_with_one_another(tmp_path):
+    """Two ranks of an actor and two of a critic, which works ten times as long."""
+    for role, own in (("actor", 20), ("critic", 200)):
+        for rank, mine in crew([[[own, own + 1]] * 10] * 2, 250).items():
+            name = f"{role}_train_step1_rank{rank}-of-2_pid{rank + own}_20260101000000000.json"
+            write(tmp_path / name, mine, rank=rank, world_size=2)
+    measured = measure_folder(tmp_path)
+    rows = rows_of(section(measured), "ranks")
+    assert [(r["role"], r["rank"], abs(r["beyond_ns"])) for r in rows] == [
+        (role, rank, 10_000) for role in ("actor", "critic") for rank in (0, 1)
+    ]  # fmt: skip
+    assert verdicts(measured, "straggler") == [("insufficient data", "2 of at least 3 ranks of one role")]  # fmt: skip
+
+
+def test_runs_are_judged_apart_and_named(tmp_path):
+    write_sources(tmp_path / "a", late_by([20] * 8))
+    write_sources(tmp_path / "b", crew([[[50, 50, 50]] * 10] * 2))
+    found = findings(measure_folder(tmp_path), "straggler")
+    assert [f.claim.endswith("in update_actor (run a)") for f in found] == [True]
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ({0: []}, "no step or stage of a known rank was recorded"),
+        ({0: [step(1, 0, 10), op("mm", 0, 5)]}, "only one rank was recorded: there is nobody to compare it with"),
+        ({r: [step(1, 0, 10), op("mm", 0, 5)] for r in (0, 1)}, "no collective was recorded"),
+        ({r: [step(1 + r, 0, 10), op("mm", 0, 5), annotation("gloo:all_reduce", 2, 4, tid=RUNLOOP)] for r in (0, 1)},
+         "no collective could be matched between ranks"),
+    ],
+)  # fmt: skip
+def test_without_waits_to_tell_the_section_says_why(tmp_path, rows, reason):
+    if not rows[0]:
+        write(tmp_path / "trace.json", [op("mm", 0, 5)])
+        measured = measure_folder(tmp_path)
+    else:
+        measured = measured_of(tmp_path, rows)
+    part = section(measured)
+    assert (part.status, part.reason, part.findings) == ("skipped", reason, ())
+    assert [v.answer for v in part.verdicts] == ["insufficient data"]
+
+
+def test_the_chart_has_a_cell_a_rank_and_step(tmp_path):
+    """Ranks 0 and 2 wait 1 for rank 1 once a step, rank 2 as long for rank 0."""
+    (chart,) = section(measured_of(tmp_path, late_by([20] * 8))).charts
+    assert chart.rows == ("rank 0", "rank 1", "rank 2")
+    assert [mark for mark in chart.marks if mark[0] != 1] == [
+        (0, 0, 1_000_000, 161_000), (0, 1_000_000, 2_000_000, 161_000),
+        (2, 0, 1_000_000, 2_000), (2, 1_000_000, 2_000_000, 2_000),
+    ]  # fmt: skip
+
+
+# What must not matter
+
+
+def told(measured):
+    """All that is said of waits and own work, the clocks' offsets apart."""
+    parts = [section(measured, name) for name in OWNER.values()]
+    sheets = [[s for s in part.sheets if s.name != "clocks"] for part in parts]
+    return [(p.status, p.metrics, s, p.findings, p.caveats, p.verdicts, p.charts)
+            for p, s in zip(parts, sheets, strict=True)]  # fmt: skip
+
+
+def test_shifting_a_clock_by_a_second_changes_nothing(tmp_path):
+    for name, rows in (("r09", late_by([20] * 8)), ("r10", turns(85))):
+        still = measured_of(tmp_path / name, rows)
+        for rank, mine in rows.items():
+            base = BASE_NS + (10**9 if rank == 1 else 0)
+            write(tmp_path / f"{name}-moved" / f"rank{rank}.json", mine, rank=rank, world_size=3, base_ns=base)  # fmt: skip
+        moved = measure_folder(tmp_path / f"{name}-moved")
+        assert told(still) == told(moved)
+        clocks = rows_of(section(moved), "clocks")
+        assert [c["offset_ns"] for c in clocks] == [0, 10**9, 0]
+
+
+def test_the_order_of_files_and_rows_changes_nothing(tmp_path):
+    rows = late_by([20] * 8)
+    still = measured_of(tmp_path / "still", rows)
+    shuffler = random.Random(3)
+    for mine in rows.values():
+        shuffler.shuffle(mine)
+    assert told(measured_of(tmp_path / "rows", rows)) == told(still)
+    tables = {
+        name: frame.sample(frac=1, random_state=5).reset_index(drop=True)
+        for name, frame in still.tables.items()
+    }
+    assert told(dataclasses.replace(still, tables=tables)) == told(still)
+
+
+def test_rows_split_over_two_devices_are_not_merged(tmp_path):
+    """Rank 2's collectives, half of them said to be on another device: it matches nothing any more."""
+    measured = measured_of(tmp_path, late_by([20] * 8))
+    tables = dict(measured.tables)
+    for name in ("collectives", "arrivals"):
+        frame = tables[name].copy()
+        device = np.where((frame["rank"] == 2) & (np.arange(len(frame)) % 2 == 1), 1, 0)
+        tables[name] = frame.assign(device=pd.array(device, dtype="Int64"))
+    split = dataclasses.replace(measured, tables=tables)
+    assert findings(measured, "straggler")
+    assert findings(split, "straggler") == []
+    assert any("several processes or devices claim one rank" in c for c in section(split).caveats)
+
+
+WORK = st.lists(
+    st.lists(st.tuples(*[st.integers(1, 60)] * 3), min_size=1, max_size=4).map(list),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
+@settings(max_examples=12, deadline=None)
+@given(WORK)
+def test_times_add_up_for_any_work(tmp_path_factory, work):
+    """Own, blocked and wall; waits and causes; a wait is the work that the last did more."""
+    measured = measured_of(tmp_path_factory.mktemp("any"), crew([[list(s) for s in one] for one in work]))  # fmt: skip
+    own = own_work(measured)
+    assert (own["own_ns"] + own["blocked_ns"]).sum() == 3 * job(measured).walls["wall_ns"].sum()
+    found = waits(measured)
+    assert (
+        found.booked["lost_ns"].sum()
+        == found.collectives.loc[
+            found.collectives.groupby("match")["is_last"].transform("any"), "lost_ns"
+        ].sum()
+    )
+    lost = found.collectives.groupby("rank")["lost_ns"].sum()
+    for rank in range(3):
+        assert lost[rank] == 1000 * sum(max(s) - s[rank] for one in work for s in one)
+    for part in (section(measured, name) for name in OWNER.values()):
+        assert part.status == "ok"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-50, 50)), max_size=12))
+def test_the_median_of_the_others(pairs):
+    group = np.array([g for g, _ in pairs], np.int64)
+    values = np.array([v for _, v in pairs], np.int64)
+    found = of_others(values, group)
+    for k in range(len(pairs)):
+        others = np.delete(values, k)[np.delete(group, k) == group[k]]
+        assert found[k] == (np.floor(np.median(others)) if len(others) else values[k])

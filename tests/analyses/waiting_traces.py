@@ -1,0 +1,42 @@
+"""Waits and stages measured and judged in this process: what their tests need, and nothing else."""
+
+from pathlib import Path
+
+from tracekit import pipeline
+from tracekit.analyses import _analysis
+from tracekit.engine import Outcome
+from tracekit.pipeline import Options
+from tracekit.thresholds import defaults
+
+NAMES = ("steps", "data_quality", "communication", "stragglers", "imbalance")
+
+
+def measure_folder(folder: Path):
+    """The measurements of a folder's files by the analyses of `NAMES`."""
+    kept = pipeline.ANALYSES
+    pipeline.ANALYSES = tuple(_analysis(name) for name in NAMES)
+    try:
+        found = pipeline.discover(folder, Options())
+        outcomes = [
+            Outcome(source, pipeline.measure_source(source, lambda _: None))
+            for source in found.sources
+        ]
+        measured = pipeline.reduce(outcomes, found, Options())
+    finally:
+        pipeline.ANALYSES = kept
+    assert [note.message for note in measured.notes if note.severity == "error"] == []
+    return measured
+
+
+def section(measured, name="stragglers", thresholds=None):
+    """What one analysis says of measurements."""
+    return _analysis(name).judge(measured, thresholds or defaults())
+
+
+def rows_of(part, name):
+    """The rows of one sheet of a section, as dictionaries; none where it is not shown."""
+    for table in part.sheets:
+        if table.name == name:
+            columns = [heading.name for heading in table.headings]
+            return [dict(zip(columns, row, strict=True)) for row in table.rows]
+    return []

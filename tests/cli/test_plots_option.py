@@ -1,0 +1,28 @@
+"""`analyze --plots`: images where they were asked for, refused before the work where they cannot be."""
+
+import sys
+
+
+def test_plots_are_written_into_their_directory(call, pipeline, tmp_path, monkeypatch):
+    from tracekit.render import plots
+
+    monkeypatch.setattr(plots, "matplotlib_or_refuse", lambda: None)
+    monkeypatch.setattr(plots, "plots", lambda report: iter([("a-b.png", b"1"), ("a-b.svg", b"2")]))
+    result = call("analyze", "x", "--plots", tmp_path / "images")
+    assert result.exit_code == 0
+    assert {p.name: p.read_bytes() for p in (tmp_path / "images").iterdir()} == {
+        "a-b.png": b"1",
+        "a-b.svg": b"2",
+    }
+    assert f"wrote 2 images to {tmp_path / 'images'}" in result.stderr
+
+
+def test_plots_without_matplotlib_are_refused_before_the_work(
+    call, pipeline, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = call("analyze", "x", "--plots", tmp_path / "images")
+    assert result.exit_code == 2
+    assert "pip install 'tracekit[plots]'" in result.stderr
+    assert pipeline.calls == []
+    assert not (tmp_path / "images").exists()

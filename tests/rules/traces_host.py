@@ -1,0 +1,106 @@
+"""What the rules about the host fire on, and near misses: hand-made, times in whole microseconds."""
+
+from __future__ import annotations
+
+from chrome_builder import annotation, launch, launched, op, step
+from rules.firing import Firing, Sources
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def one_by_one(dur, gap, last, count=10):
+    """A step that is one `gen`: kernels of `dur`, each launched when the one before it has ended, `gap` earlier."""
+    cycle = dur + gap
+    rows = []
+    for index in range(count):
+        length = last if index == count - 1 else dur
+        at = max(index * cycle - gap, 0)
+        rows += launched("small", at, index * cycle, length, index + 1)
+    whole = (count - 1) * cycle + last
+    return [step(1, 0, whole), annotation("gen", 0, whole), *rows]
+
+
+def waiting(*waits, whole=100):
+    """Steps of `whole` that each begin with a wait for a batch."""
+    rows = []
+    for index, wait in enumerate(waits):
+        rows += [step(index, index * whole, whole), annotation(LOADER, index * whole, wait)]
+    return rows
+
+
+def asking(*calls, dur=2, whole=1000):
+    """Steps 1, 2, … of `whole`, each with so many calls of cudaMalloc."""
+    rows = []
+    for index, count in enumerate(calls):
+        rows.append(step(index + 1, index * whole, whole))
+        rows += [
+            launch(index * whole + 10 * k, 100 * index + k, dur, name="cudaMalloc")
+            for k in range(count)
+        ]
+    return rows
+
+
+def compiling(*durations, whole=1000):
+    """Steps 1, 2, … of `whole`, each compiling for so long; half of that is timed by name once more."""
+    rows = []
+    for index, dur in enumerate(durations):
+        rows.append(step(index + 1, index * whole, whole))
+        if dur:
+            rows.append(op("_compile.compile_inner (dynamo_timed)", index * whole, dur))
+            rows.append(op("compile_fx_inner (dynamo_timed)", index * whole + 1, dur // 2))
+    return rows
+
+
+def updating(names, tensors=8, dur=2, wall=100, whole=1000):
+    """A step with an Optimizer.step of `wall` that runs each op once for every tensor."""
+    rows = [step(1, 0, whole), annotation("Optimizer.step#AdamW.step", 10, wall)]
+    rows += [
+        op(name, 10 + 3 * (tensor * len(names) + at), dur)
+        for tensor in range(tensors)
+        for at, name in enumerate(names)
+    ]
+    return rows
+
+
+ADAM = ("aten::mul_", "aten::lerp_", "aten::sqrt", "aten::addcdiv_")
+
+FIRES: dict[str, Firing] = {
+    # 9 kernels of 8 and one of 9 µs, nine gaps of 1 µs: 9 of 90 µs; the median of ten is 8 µs.
+    "launch-bound": Firing(
+        one_by_one(8, 1, last=9), "gen launches 10 kernels of 8.10 µs on average one by one", "high", 9_000, 0.10,
+        {"kernels": 10, "median_kernel_ns": 8_000, "gap_ratio": 0.10, "gap_ns": 9_000},
+    ),
+    # 5 of 100 in each step after the first, in which the loader starts.
+    "data-loader-wait": Firing(
+        waiting(50, 5, 5), "5.0 % of the step is spent waiting for the data loader", "medium", 5_000, 0.05,
+        {"wait_ns": 5_000, "idle_ns": None, "max_ns": 50_000},
+    ),
+    # After two steps, five calls of 2 µs in each step of 1000: 10 µs, 1 %.
+    "allocator-calls": Firing(
+        asking(50, 50, 5, 5), "steady steps ask the driver for memory 5.0 times each", "low", 10_000, 0.01,
+        {"calls": 5, "dur_ns": 10_000},
+    ),
+    # 8 tensors times 4 ops of 2 µs = 64 of the 100 µs; the other 36 are 3.6 % of 1000.
+    "unfused-optimizer": Firing(
+        updating(ADAM), "AdamW.step takes 32 ops for 8 tensors", "medium", 36_000, 0.036,
+        {"per_tensor": 4, "short_kernels": None, "dur_ns": 100_000},
+    ),
+    # After two steps, 20 µs in one of two steps of 1000: 10 µs a step. The inner name lies within the outer one.
+    "recompilation": Firing(
+        compiling(500, 300, 20, 0), "code is still compiled or loaded in 1 of 2 steady steps", "low", 10_000, 0.01,
+        {"compilations": 0.5, "dur_ns": 10_000},
+    ),
+}  # fmt: skip
+
+NEAR_MISSES: dict[str, Sources] = {
+    # Launch gaps of 18 in 118 µs, but the median kernel is exactly 10 µs.
+    "launch-bound": one_by_one(10, 2, last=10),
+    # 4 of 100.
+    "data-loader-wait": waiting(50, 4, 4),
+    # Four calls a step, for 1.2 % of it.
+    "allocator-calls": asking(50, 50, 4, 4, dur=3),
+    # 3 per tensor.
+    "unfused-optimizer": updating(ADAM[:3]),
+    # 19 µs in two steps: 0.95 %.
+    "recompilation": compiling(500, 300, 19, 0),
+}

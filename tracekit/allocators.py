@@ -1,0 +1,204 @@
+"""Measured memory to one series per allocator: what it held at the same point of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.pooling import plain, stage_rows, units
+from tracekit.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
+from tracekit.trace import Measurements
+
+KINDS = {0: "CPU", 1: "GPU", 6: "GPU", 12: "GPU"}
+"""Whose memory a `device_type` is; any other is some device's."""
+
+PHASES = ("update_actor", "update_critic")
+"""Stages at whose end memory is compared from step to step, if all steps have one; else the last stage."""
+
+
+class Allocator(NamedTuple):
+    """One allocator of one process; None is unknown."""
+
+    run: str | None
+    role: str | None
+    rank: int | None
+    host: str | None
+    pid: int | None
+    replica: int | None
+    device_type: int | None
+    device: int | None
+
+    @property
+    def kind(self) -> str:
+        """`CPU`, `GPU`, or `device` for memory of another or an unknown type."""
+        return "device" if self.device_type is None else KINDS.get(self.device_type, "device")
+
+    @property
+    def memory(self) -> str:
+        """`CPU`, `GPU 0`."""
+        return (
+            self.kind if self.kind == "CPU" or self.device is None else f"{self.kind} {self.device}"
+        )
+
+    @property
+    def process(self) -> str:
+        """`rank 3 actor`; the process id where no rank is known."""
+        who = f"rank {self.rank}" if self.rank is not None else "rank ?"
+        if self.rank is None and self.pid is not None:
+            who = f"process {self.pid}"
+        replica = "" if self.replica is None else f" replica {self.replica}"
+        return f"{who}{replica}" + ("" if self.role is None else f" {self.role}")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What one allocator held from step to step.
+
+    `level` is that at `phase`, the same point of each step in `x` (numbers of steps, else their order);
+    `relative` if it counts from the start of the recording, whose first step is left out then;
+    `floor` and `point` are the slopes of the least and of that level, bytes a step.
+    """
+
+    of: Allocator
+    phase: str
+    relative: bool
+    x: npt.NDArray[np.float64]
+    level: npt.NDArray[np.float64]
+    floor: Slope | None
+    point: Slope | None
+    found: Growth
+    peak_bytes: int
+    card_bytes: int | None
+
+
+def by_allocator(frame: pd.DataFrame) -> Mapping[Allocator, pd.DataFrame]:
+    """The rows of each allocator, in the order of their first rows."""
+    keys = frame.groupby(list(Allocator._fields), dropna=False, sort=False)
+    return {Allocator(*map(_plain, key)): mine for key, mine in keys}
+
+
+def _plain(value: Any) -> Any:
+    """A key as Python has it: None where it is missing, no numpy number."""
+    if pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
+    """Every allocator over its steps, with the evidence for growth (R19).
+
+    Levels that count from the start of a recording, and those of hosts, which are counted only while a
+    profiler runs, are compared within the source with most steps, and not in its first one: until then
+    blocks from before the recording are freed without ever having been counted.
+    """
+    peaks = by_allocator(plain(measured["memory_peaks"]))
+    phases = _phase_ends(measured)
+    for of, rows in by_allocator(steps(measured)).items():
+        mine = rows[rows["floor_bytes"].notna()]
+        relative = bool(mine["relative"].any())
+        if relative or of.kind == "CPU":
+            mine = mine[mine["source"] == mine["source"].mode().get(0)]
+        mine = mine.iloc[1:] if relative else mine
+        if not len(mine):
+            continue
+        phase, level = _at_phase(mine, phases.get(of))
+        number = mine["step"]
+        told = bool(number.notna().all()) and bool(number.is_unique)
+        x = number.to_numpy(float) if told else np.arange(len(mine), dtype=np.float64)
+        top = peaks[of]
+        yield Series(
+            of,
+            phase,
+            relative,
+            x,
+            level,
+            theil_sen(x, mine["floor_bytes"].to_numpy(float)),
+            theil_sen(x, level),
+            growth(x, level, limits),
+            int(top["peak_bytes"].max()),
+            None if top["card_bytes"].isna().all() else int(top["card_bytes"].max()),
+        )
+
+
+def steps(measured: Measurements) -> pd.DataFrame:
+    """One row an allocator and step, in order of time: the steps of sources that are stages are joined."""
+    rows = units(measured["memory_steps"]).sort_values("ts_ns", kind="stable")
+    keys = [*Allocator._fields, "step", "part", "occurrence"]
+    joined = rows.groupby(keys, dropna=False, sort=False).agg(
+        source=("source", "first"), ts_ns=("ts_ns", "min"), relative=("relative", "any"), floor_bytes=("floor_bytes", "min"),
+        end_bytes=("end_bytes", "last"), peak_bytes=("peak_bytes", "max"),
+        reserved_bytes=("reserved_bytes", "max"),
+    ).reset_index()  # fmt: skip
+    # Keys that are all missing come back as floats, which merge with no text.
+    joined = joined.astype({n: object for n in keys if rows[n].dtype == object})
+    return joined.sort_values(["step", "ts_ns"], kind="stable", ignore_index=True)
+
+
+def stages(measured: Measurements) -> pd.DataFrame:
+    """The rows of `memory_stages` with `canonical`, the stage under its one name, in order of time."""
+    rows = units(measured["memory_stages"])
+    named = stage_rows(measured)[["source", "stage", "canonical"]].drop_duplicates()
+    return rows.merge(named, on=["source", "stage"]).sort_values("ts_ns", kind="stable")
+
+
+def _phase_ends(measured: Measurements) -> Mapping[Allocator, pd.DataFrame]:
+    """Of each allocator what it held at the last end of each stage in each step."""
+    rows = stages(measured)
+    keys = [*Allocator._fields, "step", "part", "canonical"]
+    last = rows[rows["end_bytes"].notna()].drop_duplicates(keys, keep="last")
+    return by_allocator(last) if len(last) else {}
+
+
+def _at_phase(mine: pd.DataFrame, ends: pd.DataFrame | None) -> tuple[str, npt.NDArray[np.float64]]:
+    """(the point of a step, the level there in each step); the floor where no stage is in all steps."""
+    if ends is not None:
+        # How late a stage ends decides between those that all steps have.
+        last = ends.groupby("canonical", sort=False)["ts_ns"].max().sort_values(ascending=False)
+        for stage in [p for p in PHASES if p in last.index] + last.index.tolist():
+            told = mine.merge(ends[ends["canonical"] == stage], on=["step", "part"], how="left")
+            level = told["end_bytes_y"]
+            if len(told) == len(mine) and bool(level.notna().all()):
+                return f"end of {stage}", level.to_numpy(float)
+    return "floor of the step", mine["floor_bytes"].to_numpy(float)
+
+
+def groups(found: Sequence[Series]) -> list[list[int]]:
+    """The places of the series of each run, role and kind of memory."""
+    places: dict[tuple[str | None, str | None, str], list[int]] = {}
+    for i, one in enumerate(found):
+        places.setdefault((one.of.run, one.of.role, one.of.kind), []).append(i)
+    return list(places.values())
+
+
+def labelled(found: Sequence[Series], limits: Limits) -> list[Label]:
+    """What each series shows; p values corrected for all of its group that were looked at."""
+    labels: list[Label] = ["too few"] * len(found)
+    for group in groups(found):
+        tested = [(i, p) for i in group if (p := found[i].found.p) is not None]
+        for (i, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
+            labels[i] = label(found[i].found, limits, p)
+    return labels
+
+
+def matters(one: Series, limit: Mapping[str, float]) -> bool:
+    """Whether a series that grows grows by enough, and the least level of its steps with it."""
+    level = one.level[one.found.warm_up :]
+    enough = limit["growth_bytes"]
+    if one.card_bytes is not None:
+        enough = max(enough, limit["card_ratio"] * one.card_bytes)
+    floor = one.floor is not None and one.floor.per_x >= limit["slope_bytes"]
+    return bool(level[-1] - level[0] >= enough) and floor
+
+
+def together(found: Sequence[Series], limits: Limits, limit: Mapping[str, float]) -> list[Series]:
+    """All of a group, where none alone but their median grows: the noise of ranks averages out."""
+    if len(found) < 2 or any(not np.array_equal(s.x, found[0].x) for s in found):
+        return []
+    middle = growth(found[0].x, np.median([s.level for s in found], axis=0), limits)
+    grows = label(middle, limits) in ("likely", "strong")
+    return list(found) if grows and all(matters(s, limit) for s in found) else []

@@ -1,0 +1,165 @@
+"""Is the GPU idle between one stage and the next? (definition Q25)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.derived.idle import DeviceIdle
+from tracekit.derived.stalls import stage_edges, stalls
+from tracekit.idling import DAMAGED, canonical_names, gpu_steps, idle_time, keyed, sync_bound, whole
+from tracekit.pooling import in_run, job, label_headings, same_text, summed, text_or_none
+from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.sheets import sheet
+from tracekit.thresholds import Thresholds
+from tracekit.trace import Measurements, Trace
+from tracekit.units import show
+
+ID, TITLE = "stage-edges", "Are GPUs idle between one stage and the next?"
+NEEDS = ("host_ops", "device_ops", "syncs")
+RULES = ("stage-edge-idle",)
+
+TIMES = ("edge_ns", "idle_ns", "explained_ns", "after_sync_ns", "host_ns")
+PAIR = ("run", "role", "canonical", "next_canonical")
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The edges between stages of one step, those of the same two stages together."""
+    if not trace.has("device_ops"):
+        return {}
+    frames = [_of_device(trace, idle) for idle in trace.derived(idle_time())]
+    if not frames:
+        return {"stage_edges": {}}
+    table = pd.concat(frames, ignore_index=True)
+    return {"stage_edges": {str(name): table[name].array for name in table}}
+
+
+def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
+    """The edges as one device sees them."""
+    edges = stage_edges(trace, idle, stalls(trace, idle).after).assign(count=1)
+    by = ["step", "stage", "next_stage"]
+    sums = edges.groupby(by, dropna=False, sort=False)[["count", *TIMES]].sum().reset_index()
+    return sums.assign(device=pd.array([idle.device] * len(sums), dtype="Int64"))
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Idle time from the end of each stage to the first device op of the next; finding R15."""
+    if not measured.has("stage_edges") or not len(measured["gpu_time"]):
+        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+    if not len(whole(measured, "gpu_time")):
+        return Section(ID, TITLE, "skipped", DAMAGED)
+    rows = _named(measured)
+    if not len(rows):
+        reason = "no step of one process holds two stages"
+        return Section(ID, TITLE, "skipped", reason)
+    bound = {one.scope.key for one in sync_bound(measured, thresholds.of("host-sync-stalls"))}
+    rows["after_sync_ns"] = rows["after_sync_ns"].where(
+        np.array([keyed({**r, "canonical": r["next_canonical"]}) in bound for r in rows.to_dict("records")], bool), 0
+    )  # fmt: skip
+    rows["claimed_ns"] = rows["idle_ns"] - rows["explained_ns"] - rows["after_sync_ns"]
+    assert (rows["claimed_ns"] >= 0).all(), "what is explained must be idle"
+    rows["host_ns"] = np.minimum(rows["host_ns"], rows["claimed_ns"])
+    rows["unseen_ns"] = rows["claimed_ns"] - rows["host_ns"]
+    without = [
+        Verdict(RULES[0], "not applicable", "no step of one process holds two stages", str(run))
+        for run in sorted(set(whole(measured, "gpu_time")["run"]) - set(rows["run"]))
+    ]
+    return Section(
+        ID,
+        TITLE,
+        sheets=(_edges(measured, rows),),
+        findings=tuple(_findings(measured, rows, thresholds)),
+        verdicts=tuple(without),
+    )
+
+
+def _named(measured: Measurements) -> pd.DataFrame:
+    """The edges with the canonical names of both stages."""
+    names = canonical_names(measured)
+    after = names.rename(columns={"stage": "next_stage", "canonical": "next_canonical"})
+    rows = whole(measured, "stage_edges")
+    rows = rows.merge(names, on=["source", "stage"]).merge(after, on=["source", "next_stage"])
+    return rows.reset_index(drop=True)
+
+
+def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
+    """One row a pair of stages, per step and GPU; the most idle time first."""
+    table = summed(
+        rows, PAIR, ["count", "edge_ns", "idle_ns", "explained_ns", "host_ns", "unseen_ns"]
+    )
+    counts = gpu_steps(measured)
+    per = np.array(
+        [counts.get((r["run"], text_or_none(r["role"])), 1) for r in table.to_dict("records")],
+        float,
+    )
+    for name in ("count", "edge_ns", "idle_ns", "explained_ns", "host_ns", "unseen_ns"):
+        table[name] = table[name] / per
+    headings = (
+        *label_headings(measured),
+        Heading("canonical", "after"),
+        Heading("next_canonical", "before"),
+        Heading("count", "times", "count", "Per step."),
+        Heading("edge_ns", "edge", "ns", "From the end of the one to the first device op of the other, per step and GPU."),
+        Heading("idle_ns", "GPU idle", "ns", "Of it, nothing ran."),
+        Heading("host_ns", "host busy", "ns", "Of the idle time: host ops or calls were recorded."),
+        Heading("unseen_ns", "unknown host time", "ns", "Of the idle time: nothing of the host was recorded."),
+        Heading("explained_ns", "other cause", "ns", "Of the idle time: data loading, garbage collection, a silent host inside the stage."),
+    )  # fmt: skip
+    table = table.sort_values(
+        ["idle_ns", "canonical", "next_canonical"], ascending=[False, True, True], kind="stable"
+    )
+    return sheet(
+        "stage_edges", "Between stages", headings, table, max_rows=100,
+        caption="Stages of one step on one process. A next stage that launches nothing ends the edge where it begins.",
+    )  # fmt: skip
+
+
+def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
+    """R15: GPUs that wait from the end of stages to the first work of the next ones."""
+    limit = thresholds.of("stage-edge-idle")
+    counts, steps = gpu_steps(measured), job(measured)
+    found = []
+    owners = rows[["run", "role"]].drop_duplicates().to_dict("records")
+    for owner in owners:
+        step_ns = steps.of(owner["run"]).step_ns
+        per = max(counts.get((owner["run"], text_or_none(owner["role"])), 0), 1)
+        mine = rows[same_text(rows["run"], owner["run"]) & same_text(rows["role"], owner["role"])]
+        idle = int(mine["claimed_ns"].sum()) / per
+        ratio = idle / step_ns if step_ns else None
+        if (ratio or 0.0) < limit["step_ratio"]:
+            continue
+        by_edge = summed(mine, PAIR, ["claimed_ns"])
+        by_edge = by_edge.sort_values("claimed_ns", ascending=False, kind="stable").head(3)
+        tops = by_edge.to_dict("records")
+        first, role = tops[0], text_or_none(owner["role"])
+        unseen = int(mine["unseen_ns"].sum()) / per
+        found.append(
+            Finding(
+                "stage-edge-idle",
+                thresholds.severity(ratio),
+                f"GPUs are idle {show(idle, 'ns')} per step between stages, most of it from {first['canonical']}"
+                f" to {first['next_canonical']}{in_run(measured, owner['run'])}",
+                "prepare and dispatch the next stage's inputs while the GPU still works on this one",
+                (
+                    Metric("edge_idle_ns", round(idle), "ns", "lower", label="idle at edges per step"),
+                    Metric("largest_edge_ns", round(int(first["claimed_ns"]) / per), "ns", "lower",
+                           label=f"{first['canonical']} to {first['next_canonical']}"),
+                    Metric("unseen_ns", round(unseen), "ns", "lower", label="no host activity recorded"),
+                ),
+                tuple(
+                    Place(role=role, stage=r["next_canonical"], name=f"{r['canonical']} to {r['next_canonical']}")
+                    for r in tops
+                ),
+                round(idle),
+                ratio,
+                (
+                    "what lies inside a stage is part of the idle time that low-gpu-utilization counts: do not add the two",
+                    *(("most of it is unknown host time: work of another process (dispatch, reward) is not in this trace",)
+                      if 2 * unseen > idle else ()),
+                ),
+            )
+        )  # fmt: skip
+    return found

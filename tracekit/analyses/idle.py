@@ -1,0 +1,373 @@
+"""Why were GPUs idle? Idle time by cause, and the longest gaps (definitions M6, M16, Q6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.derived.idle import DeviceIdle
+from tracekit.derived.idle_tables import histogram, idle_by_window, longest
+from tracekit.idling import (
+    DAMAGED,
+    WHERE,
+    Scope,
+    canonical_names,
+    gpu_steps,
+    idle_time,
+    keyed,
+    placed,
+    scopes,
+    whole,
+)
+from tracekit.pooling import in_run, job, label_headings, plain, same_text, summed, text_or_none
+from tracekit.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.schema.idle import CAUSES
+from tracekit.sheets import sheet
+from tracekit.thresholds import Thresholds
+from tracekit.trace import Measurements, Trace
+from tracekit.units import show
+
+ID, TITLE = "idle", "Why were GPUs idle?"
+NEEDS = ("host_ops", "device_ops", "syncs", "windows")
+RULES = ("host-silence",)
+
+SHOWN_GAPS = 30
+MAX_CHART_ROWS = 60
+
+CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
+    "host_loader": ("data loader", "The host was in the data loader; the next op was not launched yet."),
+    "host_gc": ("garbage collection", "The host collected garbage; the next op was not launched yet."),
+    "host_sync": ("synchronising call", "The host was in a call that waits for the device, or in a blocking copy."),
+    "host_overhead": ("profiler", "The profiler or the driver's module loading held the host up."),
+    "host_op": ("host op", "The host ran an op or a runtime call; the next op was not launched yet."),
+    "host_none": ("host, not recorded", "Nothing of the host was recorded, but not for long: Python between ops."),
+    "host_silent": ("host silent", "Nothing at all was recorded on any host thread for long: see rule host-silence."),
+    "sync": ("stream wait", "The next op was launched; its stream had been told to wait for another."),
+    "kernel_wait": ("start-up", "The next op was launched and began soon: see the threshold idle-causes."),
+    "other": ("other", "The next op was launched, but began late for a reason that is not recorded."),
+    "unknown": ("launch unknown", "Where the next op was launched is not recorded."),
+    "after_last": ("after the last op", "No device op followed any more in this recording."),
+}  # fmt: skip
+"""What people read for each cause, and what it means."""
+
+HOST_WAIT = tuple(cause for cause in CAUSES if cause.startswith("host_"))
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Idle time by window and cause, and gaps; nothing without a device."""
+    if not trace.has("device_ops"):
+        return {}
+    devices = trace.derived(idle_time())
+    if not devices:
+        return {"idle": {}}
+    tables: dict[str, Callable[[DeviceIdle], pd.DataFrame]] = {
+        "idle": lambda idle: idle_by_window(trace, idle),
+        "idle_histogram": histogram,
+    }
+    found = {
+        name: pd.concat([_numbered(of(idle), idle) for idle in devices], ignore_index=True)
+        for name, of in tables.items()
+    }
+    found["idle_gaps"] = longest(trace, devices)
+    measured = {name: _columns(frame) for name, frame in found.items()}
+    return {**measured, "metrics": _metrics(found["idle"])}
+
+
+def _numbered(frame: pd.DataFrame, idle: DeviceIdle) -> pd.DataFrame:
+    device = pd.array([idle.device] * len(frame), dtype="Int64")
+    return frame.assign(device=device)
+
+
+def _columns(frame: pd.DataFrame) -> dict[str, Any]:
+    return {str(name): frame[name].array for name in frame}
+
+
+def _metrics(idle: pd.DataFrame) -> Mapping[str, Any]:
+    """The wait for the host per step and stage as `metrics` rows, for compare and gates."""
+    rows = idle[idle["cause"].isin(HOST_WAIT) & (idle["window"] != "capture")]
+    sums = rows.groupby(["window", "step", "stage"], dropna=False, sort=False)["idle_ns"].sum()
+    long = sums.reset_index()
+    return {
+        "step": long["step"].astype("Int64").array,
+        "stage": long["stage"].astype(object).where(long["stage"].notna(), None).to_numpy(object),
+        "name": np.full(len(long), "host_wait", object),
+        "value": long["idle_ns"].astype("Float64").array,
+        "unit": np.full(len(long), "ns", object),
+        "better": np.full(len(long), "lower", object),
+    }
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Idle time of stages and captures by cause; finding R29."""
+    if not measured.has("idle") or not len(measured["gpu_time"]):
+        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+    if not len(whole(measured, "gpu_time")):
+        return Section(ID, TITLE, "skipped", DAMAGED)
+    shares = _by_place(measured)
+    sheets = (
+        _cause_sheet(measured, shares),
+        _gap_sheet(measured),
+    )
+    charts = (_stage_chart(measured), _gap_chart(measured))
+    return Section(
+        ID,
+        TITLE,
+        metrics=_shares_of_capture(shares),
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=tuple(_silence(measured, thresholds)),
+        verdicts=tuple(_abstaining(measured)),
+        charts=tuple(chart for chart in charts if chart.marks),
+    )
+
+
+def _by_place(measured: Measurements) -> pd.DataFrame:
+    """One row a scope, and one (canonical `(whole capture)`) a role: window_ns, idle_ns and a column a cause."""
+    captures = [
+        rows[rows["window"] == "capture"].assign(canonical=None)
+        for rows in (whole(measured, "gpu_time"), whole(measured, "idle"))
+    ]
+    judged = [placed(measured, "gpu_time"), placed(measured, "idle")]
+    frames = []
+    for window, (rows, table) in (("judged", judged), ("capture", captures)):
+        sums = summed(rows, WHERE, ["window_ns", "idle_ns"]).assign(window=window)
+        found = _by_cause(table)
+        for cause in CAUSES:
+            sums[cause] = [found.get((*keyed(r), cause), 0) for r in sums.to_dict("records")]
+        assert (sums[[*CAUSES]].sum(axis=1) == sums["idle_ns"]).all(), (
+            "causes add up to the idle time"
+        )
+        frames.append(sums.sort_values("window_ns", ascending=False, kind="stable"))
+    return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
+
+
+def _by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
+    """Idle time by run, role, stage and cause."""
+    if not len(rows):
+        return {}
+    sums = summed(rows, [*WHERE, "cause"], ["idle_ns"])
+    return {(*keyed(r), r["cause"]): int(r["idle_ns"]) for r in sums.to_dict("records")}
+
+
+def _cause_sheet(measured: Measurements, shares: pd.DataFrame) -> Sheet:
+    """Idle time of every stage as shares of its wall."""
+    table = shares.copy()
+    step = np.where(table["window"] == "capture", "(first to last device op)", "(the step)")
+    table["stage"] = table["canonical"].where(table["canonical"].notna(), step)
+    window = table["window_ns"].where(table["window_ns"] > 0).astype("Float64")
+    known = [cause for cause in CAUSES if table[cause].sum()]
+    table["idle_ratio"] = table["idle_ns"] / window
+    for cause in known:
+        table[cause] = table[cause] / window
+    headings = (
+        *label_headings(measured),
+        Heading("stage", "stage"),
+        Heading("window_ns", "wall Σ", "ns", "Summed over ranks, GPUs and steps."),
+        Heading("idle_ratio", "idle", "ratio", "Nothing running, of the wall; the causes add up to it."),
+        *(Heading(cause, CAUSE_TITLES[cause][0], "ratio", CAUSE_TITLES[cause][1]) for cause in known),
+    )  # fmt: skip
+    return sheet(
+        "idle_causes", "Idle GPU time by cause", headings, table,
+        caption="Why nothing ran: until the next op is launched the GPU waits for the host, by what the host did; "
+        "from then on for its stream.",
+    )  # fmt: skip
+
+
+def _shares_of_capture(shares: pd.DataFrame) -> tuple[Metric, ...]:
+    """Idle time and the wait for the host, of all time from first to last device ops."""
+    rows = shares[shares["window"] == "capture"]
+    window = int(rows["window_ns"].sum())
+    waits = int(rows[[*HOST_WAIT]].to_numpy().sum())
+    return (
+        Metric("host_wait_ratio", waits / window if window else None, "ratio", "lower", label="waiting for the host"),
+        Metric("launch_unknown_ratio", int(rows["unknown"].sum()) / window if window else None, "ratio", "neither",
+               label="idle before an op of unknown launch"),
+    )  # fmt: skip
+
+
+def _gap_sheet(measured: Measurements) -> Sheet:
+    """The longest gaps of all sources."""
+    rows = whole(measured, "idle_gaps").merge(
+        canonical_names(measured), on=["source", "stage"], how="left"
+    )
+    rows = rows.sort_values(
+        ["dur_ns", "source", "ts_ns"], ascending=[False, True, True], kind="stable"
+    )
+    origin = plain(measured["captures"]).set_index("source")["ts_ns"]
+    origin = origin[~origin.index.duplicated()]
+    rows["at_ns"] = rows["ts_ns"] - rows["source"].map(origin).fillna(0).astype("int64")
+    rows["why"] = [CAUSE_TITLES[cause][0] for cause in rows["cause"]]
+    headings = (
+        *label_headings(measured),
+        Heading("rank", "rank", "id"),
+        Heading("device", "GPU", "id"),
+        Heading("step", "step", "id"),
+        Heading("canonical", "stage", "text", "Where the gap begins."),
+        Heading("at_ns", "at", "ns", "Since the start of the file's activity."),
+        Heading("dur_ns", "idle", "ns"),
+        Heading("why", "mostly"),
+        Heading("host", "host in", "text", "What the launching thread was in halfway through the wait."),
+        Heading("before", "after", "text", "Device op that ended."),
+        Heading("after", "before", "text", "Device op that began."),
+    )  # fmt: skip
+    listed = len(rows)
+    total = int(whole(measured, "idle_histogram")["gap_count"].sum())
+    caption = f"The longest of {max(total, listed):,} gaps; each source keeps its longest 200."
+    return sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption, max_rows=SHOWN_GAPS)
+
+
+def _stage_chart(measured: Measurements) -> Chart:
+    """Idle time of every scope by cause, per step and GPU."""
+    found = _by_cause(placed(measured, "idle"))
+    every = scopes(measured)
+    shown = every[:MAX_CHART_ROWS]
+    series = [cause for cause in CAUSES if any((*s.key, cause) in found for s in shown)]
+    marks = tuple(
+        (at, number, round(found[(*scope.key, cause)] / scope.gpu_steps))
+        for at, scope in enumerate(shown)
+        for number, cause in enumerate(series)
+        if (*scope.key, cause) in found
+    )
+    names = tuple(
+        " ".join(filter(None, (text_or_none(scope.role), scope.where))) for scope in shown
+    )
+    return Chart(
+        "idle-causes", "Idle GPU time per step, by cause", "bars", marks,
+        tuple(CAUSE_TITLES[cause][0] for cause in series), names,
+        caption="Mean over steps and GPUs.", omitted=len(every) - len(shown),
+    )  # fmt: skip
+
+
+def _gap_chart(measured: Measurements) -> Chart:
+    """How much idle time lies in gaps of which length."""
+    rows = whole(measured, "idle_histogram")
+    sums = summed(rows, ["cause", "low_ns"], ["idle_ns"]) if len(rows) else rows
+    series = [cause for cause in CAUSES if len(sums) and (sums["cause"] == cause).any()]
+    marks = tuple(
+        (series.index(r["cause"]), int(r["low_ns"]), 2 * int(r["low_ns"]), int(r["idle_ns"]))
+        for r in sums.sort_values(["cause", "low_ns"]).to_dict("records")
+        if r["idle_ns"]
+    )
+    return Chart(
+        "idle-gaps", "Idle GPU time by length of gap", "histogram", marks,
+        tuple(CAUSE_TITLES[cause][0] for cause in series),
+        caption="Σ over all sources, between the first and the last device op.",
+    )  # fmt: skip
+
+
+class Pauses(NamedTuple):
+    """What a (run, role) loses to silence and to garbage collection: sums over the steps of its GPUs."""
+
+    silent_ns: int
+    collection_ns: int
+    scopes: list[Scope]
+
+
+def _pauses(measured: Measurements) -> dict[tuple[object, object], Pauses]:
+    """Silence inside stages that feed a GPU (steps that a profiler counted), recorded collection anywhere."""
+    found: dict[tuple[object, object], Pauses] = {}
+    by_cause = _by_cause(placed(measured, "idle"))
+    for scope in scopes(measured):
+        owner = (scope.run, text_or_none(scope.role))
+        before = found.get(owner, Pauses(0, 0, []))
+        silent = by_cause.get((*scope.key, "host_silent"), 0)
+        if silent and scope.works and scope.origin != "file":
+            before = Pauses(before.silent_ns + silent, 0, [*before.scopes, scope])
+        found[owner] = before
+    steps = whole(measured, "idle")
+    steps = steps[(steps["window"] == "step") & (steps["cause"] == "host_gc")]
+    for row in (
+        steps.groupby(["run", "role"], dropna=False, sort=False)["idle_ns"]
+        .sum()
+        .reset_index()
+        .to_dict("records")
+    ):
+        owner = (row["run"], text_or_none(row["role"]))
+        before = found.get(owner, Pauses(0, 0, []))
+        found[owner] = before._replace(collection_ns=int(row["idle_ns"]))
+    return found
+
+
+def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
+    """R29: GPUs that wait while nothing at all is recorded of the host, or while it collects garbage."""
+    limit = thresholds.of("host-silence")
+    steps, counts = job(measured), gpu_steps(measured)
+    found = []
+    for (run, role), lost in _pauses(measured).items():
+        per, step_ns = max(counts.get((run, role), 0), 1), steps.of(run).step_ns
+        total = (lost.silent_ns + lost.collection_ns) / per
+        ratio = total / step_ns if step_ns else None
+        if not total or (ratio or 0.0) < limit["step_ratio"]:
+            continue
+        gaps = _gaps_of(measured, run, role, lost)
+        collected = lost.collection_ns >= lost.silent_ns
+        what = "the host collects garbage" if collected else "nothing is recorded of the host"
+        found.append(
+            Finding(
+                "host-silence",
+                thresholds.severity(ratio),
+                f"GPUs wait {show(total, 'ns')} per step while {what}{in_run(measured, run)}",
+                "probably garbage collection: gc.freeze() after set-up, gc.collect() only between steps"
+                if not collected
+                else "gc.freeze() after set-up, gc.collect() only between steps",
+                (
+                    Metric("silent_ns", round(lost.silent_ns / per), "ns", "lower", label="silent host, per step"),
+                    Metric("collection_ns", round(lost.collection_ns / per), "ns", "lower", label="recorded collection, per step"),
+                    Metric("longest_ns", int(gaps["cause_ns"].max()) if len(gaps) else None, "ns", "lower", label="longest pause"),
+                ),
+                tuple(_place(row) for row in gaps.head(3).to_dict("records"))
+                or tuple(scope.place for scope in lost.scopes[:3]),
+                round(total),
+                ratio,
+                (
+                    "part of the idle time that low-gpu-utilization counts: do not add the two",
+                    *(() if collected else ("no trace row says what the host did: it may have waited for another process or a file",)),
+                ),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) -> pd.DataFrame:
+    """The longest gaps that are mostly such a pause, in the stages where it counts."""
+    rows = whole(measured, "idle_gaps").merge(
+        canonical_names(measured), on=["source", "stage"], how="left"
+    )
+    rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
+    stages = {scope.canonical for scope in lost.scopes}
+    counted = np.array(
+        [None in stages or text_or_none(c) in stages for c in rows["canonical"]], bool
+    )
+    rows = rows[(rows["cause"] == "host_gc") | ((rows["cause"] == "host_silent") & counted)]
+    return rows.sort_values(
+        ["cause_ns", "source", "ts_ns"], ascending=[False, True, True], kind="stable"
+    )
+
+
+def _place(row: Mapping[Any, Any]) -> Place:
+    def number(name: str) -> int | None:
+        return None if pd.isna(row[name]) else int(row[name])
+
+    return Place(
+        str(row["source"]), text_or_none(row["role"]), number("rank"), number("device"), number("step"),
+        text_or_none(row["canonical"]), None, int(row["ts_ns"]), int(row["ts_ns"]) + int(row["dur_ns"]),
+    )  # fmt: skip
+
+
+def _abstaining(measured: Measurements) -> list[Verdict]:
+    """Runs of which nothing of the host is recorded, or no stage nor a counted step."""
+    captures = plain(measured["captures"])
+    hosts = (
+        captures[captures["device_op_count"] > 0].groupby("run", sort=False)["host_op_count"].sum()
+    )
+    framed = {scope.run for scope in scopes(measured) if scope.origin != "file"}
+    reasons = {
+        run: "no host activity was recorded" if not count else "no stage and no counted step is annotated: a host may be silent by design"
+        for run, count in hosts.items() if not count or run not in framed
+    }  # fmt: skip
+    return [
+        Verdict(RULES[0], "insufficient data", why, text_or_none(run))
+        for run, why in reasons.items()
+    ]

@@ -1,0 +1,128 @@
+"""Which modules of the model take the time? By nn.Module rows, annotations or recorded hierarchies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.derived.launches import Launches, launches
+from tracekit.derived.modules import HIERARCHY, Modules, modules
+from tracekit.derived.nesting import nesting
+from tracekit.derived.shapes import calls, during, launch_threads, summed
+from tracekit.derived.soundness import sound_dur_ns
+from tracekit.pooling import plain, run_heading
+from tracekit.report import Heading, Section
+from tracekit.sheets import sheet
+from tracekit.thresholds import Thresholds
+from tracekit.trace import Measurements, Trace
+
+ID, TITLE = "modules", "Which modules of the model take the time?"
+NEEDS = ("host_ops", "device_ops")
+ARGS = (HIERARCHY,)
+
+Ints = npt.NDArray[np.int64]
+
+MAX_CLASSES = 2_000
+"""Most classes of modules of one source: those with most time; the others are left out and counted."""
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Time and launched work of every class of modules, once for each way they are recorded."""
+    parts = [_measured(trace, found) for found in trace.derived(modules)]
+    if not parts:
+        return {}
+    frame = pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
+    frame = frame[frame["count"] > 0]
+    kept = frame.sort_values("self_ns", ascending=False, kind="stable").head(MAX_CLASSES)
+    return {"modules": {str(name): kept[name].array for name in kept}}
+
+
+def _measured(trace: Trace, found: Modules) -> dict[str, Any]:
+    """The columns of `modules` for one way of recording."""
+    count = len(found.classes)
+    own = found.owner[found.calls]
+    pairs = np.unique(own * (int(found.instance.max()) + 1) + found.instance)
+    made = calls(trace, found.calls, own, count)
+    by_name = found.origin == "hierarchy"
+    out: dict[str, Any] = {
+        "origin": np.full(count, found.origin, object),
+        "module": np.array(found.classes, object),
+        "instance_count": np.bincount(pairs // (int(found.instance.max()) + 1), minlength=count),
+        "count": np.bincount(own, minlength=count),
+        # What a hierarchy names are ops: the time of a module's call is not recorded.
+        "total_ns": pd.arrays.IntegerArray(made.total_ns, np.full(count, by_name)),
+        "self_ns": summed(found.owner, trace.derived(nesting).self_ns, count),
+    }
+    unknown = pd.array([pd.NA] * count, dtype="Int64")
+    if not trace.has("device_ops"):
+        return {**out, "device_total_ns": unknown, "device_ns": unknown, "launch_count": unknown}
+    links: Launches = trace.derived(launches)
+    at = np.where(links.op >= 0, links.op, links.call) if by_name else _call_or_op(links)
+    mine = np.where(at >= 0, found.owner[at], -1)
+    dur = trace.derived(sound_dur_ns)
+    total = during(made, launch_threads(trace), links.ts_ns, dur)[0]
+    return {
+        **out,
+        "device_total_ns": pd.arrays.IntegerArray(total, np.full(count, by_name)),
+        "device_ns": pd.array(summed(mine, dur, count), dtype="Int64"),
+        "launch_count": pd.array(np.bincount(mine[mine >= 0], minlength=count), dtype="Int64"),
+    }
+
+
+def _call_or_op(links: Launches) -> Ints:
+    return np.where(links.call >= 0, links.call, links.op)
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
+    """Modules of all processes pooled by class."""
+    rows = plain(measured["modules"])
+    if not len(rows):
+        reason = (
+            "no module is annotated; what with_stack and with_modules record of modules is read on"
+            " request only (python=True, stacks=True)"
+        )
+        return Section(ID, TITLE, "skipped", reason)
+    grouped = rows.groupby(["run", "origin", "module"], dropna=False, sort=False)
+    pooled = grouped[["count", "self_ns"]].sum()
+    pooled["instance_count"] = grouped["instance_count"].max()
+    for name in ("total_ns", "device_total_ns", "device_ns", "launch_count"):
+        pooled[name] = grouped[name].sum(min_count=1)
+    pooled = pooled.reset_index()
+    sheets = []
+    for origin, mine in pooled.groupby("origin", sort=True):
+        on_gpu = bool(mine["device_ns"].notna().any())
+        by = ["device_ns", "self_ns"] if on_gpu else ["self_ns"]
+        shown = mine.sort_values([*by, "module"], ascending=[*[False] * len(by), True], kind="stable")  # fmt: skip
+        sheets.append(_sheet(measured, str(origin), shown))
+    return Section(ID, TITLE, sheets=tuple(sheets))
+
+
+TITLES = {
+    "python": "Modules by the calls that were recorded",
+    "range": "Wrappers of modules that were annotated",
+    "hierarchy": "Modules that operators name",
+}
+
+
+def _sheet(measured: Measurements, origin: str, rows: pd.DataFrame) -> Any:
+    headings = (
+        *run_heading(measured), Heading("module", "module"),
+        Heading("instance_count", "modules", "count", "Distinct ones of the class in one source."),
+        Heading("count", "ops" if origin == "hierarchy" else "calls", "count"),
+        Heading("device_ns", "GPU self", "ns", "Σ duration of device ops launched in it, outside modules that it calls."),
+        Heading("device_total_ns", "GPU total", "ns", "The same with all modules that it calls."),
+        Heading("launch_count", "launches", "count", "Launched outside modules that it calls."),
+        Heading("self_ns", "host self", "ns", "Host time outside modules that it calls."),
+        Heading("total_ns", "host total", "ns", "Nested calls counted once."),
+    )  # fmt: skip
+    return sheet(
+        f"modules_{origin}",
+        TITLES[origin],
+        headings,
+        rows,
+        caption="Over all processes and steps. A backward pass runs outside the calls of modules and is not in it.",
+    )

@@ -1,0 +1,236 @@
+"""Measurements to pictures: stages by rank on one clock, steps, what GPUs did, and when they were busy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.derived.busy import PARTS
+from tracekit.pooling import UNIT, in_run, job, plain, same_text, stage_rows
+from tracekit.report import Chart
+from tracekit.trace import Measurements
+
+MAX_MARKS = 1_500
+"""Most marks of one chart."""
+
+MAX_ROWS = 64
+"""Most rows of one chart: ranks, devices, steps."""
+
+MAX_GANTTS = 4
+"""Most steps that are drawn stage by stage."""
+
+MAX_RUNS = 4
+"""Most runs that get pictures of their own: each has its own times, and one axis would hide them."""
+
+
+def _by_run(
+    frame: pd.DataFrame, draw: Callable[[pd.DataFrame, str], Chart | None]
+) -> tuple[Chart, ...]:
+    """A chart of each run's rows, whose id ends with the run's number from the second on."""
+    runs = [mine for _, mine in frame.groupby("run", dropna=False, sort=False)][:MAX_RUNS]
+    drawn = [draw(mine, f"-{n}" if n > 1 else "") for n, mine in enumerate(runs, start=1)]
+    return tuple(chart for chart in drawn if chart is not None)
+
+
+def stage_gantts(measured: Measurements) -> tuple[Chart, ...]:
+    """The stages of each rank in time: of every run the slowest step and the median one."""
+    walls, stages = job(measured).walls, stage_rows(measured)
+    if not len(stages):
+        return ()
+    chosen = []
+    for _, mine in walls.groupby("run", dropna=False, sort=False):
+        by_wall = mine.sort_values(["wall_ns", "ts_ns"], kind="stable")
+        chosen += [(by_wall.iloc[-1], "slowest step" if len(mine) > 1 else "step")]
+        chosen += [(by_wall.iloc[(len(mine) - 1) // 2], "median step")] if len(mine) > 2 else []
+    found = [
+        _gantt(measured, stages, unit, what, f"gantt-{number}")
+        for number, (unit, what) in enumerate(chosen[:MAX_GANTTS], start=1)
+    ]
+    return tuple(chart for chart in found if chart.marks)
+
+
+def _gantt(
+    measured: Measurements, stages: pd.DataFrame, unit: pd.Series[Any], what: str, name: str
+) -> Chart:
+    """The stages of one step, a line for each process."""
+    mine = stages
+    for key in UNIT:
+        mine = mine[same_text(mine[key], unit[key])]
+    mine = mine.assign(who=_processes(mine))
+    captures = plain(measured["captures"]).set_index("source")["absolute_time"]
+    one_clock = bool(captures.reindex(mine["source"]).all())
+    zero = mine["ts_ns"].min() if one_clock else mine.groupby("who")["ts_ns"].transform("min")
+    mine = mine.assign(begin=mine["ts_ns"] - zero)
+    mine = mine.sort_values(["who", "begin", "canonical"], kind="stable")
+    rows, left_out = _rows(mine["who"])
+    mine = mine[mine["who"].isin(rows)]
+    series = list(dict.fromkeys(mine.sort_values("begin", kind="stable")["canonical"].astype(str)))
+    drawn, cut = _largest(mine, "dur_ns")
+    step = "" if pd.isna(unit["step"]) else f" {int(unit['step'])}"
+    marks = zip(
+        drawn["who"].map({who: at for at, who in enumerate(rows)}),
+        drawn["canonical"].astype(str).map({stage: at for at, stage in enumerate(series)}),
+        drawn["begin"],
+        drawn["begin"] + drawn["dur_ns"],
+        strict=True,
+    )
+    return Chart(
+        name,
+        f"Stages of step{step}, the {what}{in_run(measured, unit['run'])}"
+        if what != "step"
+        else f"Stages of step{step}{in_run(measured, unit['run'])}",
+        "gantt",
+        tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in marks),
+        tuple(series),
+        tuple(rows),
+        caption=(
+            "All processes on the clocks of their hosts."
+            if one_clock
+            else "Clocks cannot be compared: every process begins at its own first stage."
+        ),
+        omitted=left_out + cut,
+    )
+
+
+def step_strips(measured: Measurements) -> tuple[Chart, ...]:
+    """The wall of every step of each run, divided into what stages cover and the rest."""
+    return _by_run(job(measured).walls, lambda mine, suffix: _steps(measured, mine, suffix))
+
+
+def _steps(measured: Measurements, walls: pd.DataFrame, suffix: str) -> Chart | None:
+    """The steps of one run; one bar would be no picture."""
+    if len(walls) < 2:
+        return None
+    shown = walls.iloc[:MAX_ROWS]
+    known = shown["attributed_ns"].notna()
+    covered = shown["attributed_ns"].where(known, 0).astype("int64")
+    rows = [
+        f"capture {number}" if pd.isna(step) else f"step {int(step)}"
+        for number, step in enumerate(shown["step"])
+    ]
+    series = ("in stages", "in no stage") if known.any() else ("step",)
+    marks = []
+    for at, (inside, wall, told) in enumerate(zip(covered, shown["wall_ns"], known, strict=True)):
+        marks += [(at, 0, int(inside)), (at, 1, int(wall - inside))] if told else []
+        marks += [] if told else [(at, len(series) - 1, int(wall))]
+    return Chart(
+        f"steps{suffix}",
+        f"Wall of each step{in_run(measured, walls['run'].iloc[0])}",
+        "bars",
+        tuple(marks),
+        series,
+        tuple(rows),
+        omitted=len(walls) - len(shown),
+    )
+
+
+_SERIES = ("compute", "exposed communication", "copies", "fills", "idle")
+
+
+def device_bars(measured: Measurements, gpu_time: pd.DataFrame) -> tuple[Chart, ...]:
+    """What each GPU of each run did from its first to its last op."""
+    rows = gpu_time[gpu_time["window"] == "capture"]
+    return _by_run(rows, lambda mine, suffix: _devices_did(measured, mine, suffix))
+
+
+def _devices_did(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Chart | None:
+    """The GPUs of one run: parts and idle, which add up to the window."""
+    rows = rows.assign(who=_devices(rows))
+    sums = rows.groupby("who", sort=False)[[*PARTS, "idle_ns", "window_ns"]].sum()
+    assert (sums[[*PARTS, "idle_ns"]].sum(axis=1) == sums["window_ns"]).all()
+    names, left_out = _rows(pd.Series(sums.index))
+    values = sums.loc[names, [*PARTS, "idle_ns"]].to_numpy(np.int64).tolist()
+    marks = [
+        (at, number, value)
+        for at, row in enumerate(values)
+        for number, value in enumerate(row)
+        if value
+    ]
+    return Chart(
+        f"gpu-time{suffix}", f"What each GPU did{in_run(measured, rows['run'].iloc[0])}", "bars", tuple(marks), _SERIES, tuple(names),
+        caption="From the first to the last device op of each source; the parts and idle add up to it.",
+        omitted=left_out,
+    )  # fmt: skip
+
+
+def utilisation(measured: Measurements) -> tuple[Chart, ...]:
+    """How busy the GPUs of each run were over time."""
+    bins = plain(measured["busy_bins"])
+    damaged = {note.source for note in measured.notes if note.severity == "data_loss"}
+    bins = bins[(bins["window_ns"] > 0) & ~bins["source"].isin(damaged)]
+    return _by_run(bins, lambda mine, suffix: _busy(measured, mine, suffix))
+
+
+def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
+    """The GPUs of one run."""
+    bins = bins.assign(who=_devices(bins))
+    captures = plain(measured["captures"]).set_index("source")["absolute_time"]
+    one_clock = bool(captures.reindex(bins["source"]).all())
+    zero = bins["ts_ns"].min() if one_clock else bins.groupby("who")["ts_ns"].transform("min")
+    bins = bins.assign(begin=bins["ts_ns"] - zero)
+    names, left_out = _rows(bins["who"])
+    run = bins["run"].iloc[0]
+    bins = bins[bins["who"].isin(names)].sort_values(["who", "begin"], kind="stable")
+    together = -(-len(bins) // MAX_MARKS)
+    # Neighbouring bins of one source are joined until the picture is small enough.
+    number = bins.groupby(["who", "source"], sort=False).cumcount() // together
+    joined = bins.groupby([bins["who"], bins["source"], number], sort=False).agg(
+        begin=("begin", "min"), window_ns=("window_ns", "sum"), busy_ns=("busy_ns", "sum")
+    )
+    place = {who: at for at, who in enumerate(names)}
+    rows = [place[who] for who in joined.index.get_level_values(0)]
+    begin, length = joined["begin"].to_numpy(), joined["window_ns"].to_numpy()
+    busy = joined["busy_ns"].to_numpy() / length
+    columns = (rows, begin.tolist(), (begin + length).tolist(), busy.tolist())
+    marks = tuple(zip(*columns, strict=True))
+    return Chart(
+        f"utilisation{suffix}", f"GPU busy over time{in_run(measured, run)}", "heatmap", marks, ("busy",), tuple(names), "ratio",
+        caption="" if one_clock else "Clocks cannot be compared: every GPU begins at its own zero.",
+        omitted=left_out,
+    )  # fmt: skip
+
+
+def _processes(rows: pd.DataFrame) -> list[str]:
+    """What a reader calls each process of a run: `rank 0 actor`."""
+    labels = zip(rows["rank"], rows["replica"], rows["role"], strict=True)
+    return [
+        ("rank ?" if pd.isna(rank) else f"rank {int(rank)}")
+        + ("" if pd.isna(replica) else f" replica {int(replica)}")
+        + ("" if pd.isna(role) else f" {role}")
+        for rank, replica, role in labels
+    ]
+
+
+def _devices(rows: pd.DataFrame) -> list[str]:
+    """The process and, where it has several, the GPU."""
+    per_process = rows.groupby(["host", "pid", "rank"], dropna=False)["device"].nunique()
+    several = bool((per_process >= 2).any()) or bool(rows["rank"].isna().any())
+    return [
+        who + (f" GPU {'?' if pd.isna(device) else int(device)}" if several else "")
+        for who, device in zip(_processes(rows), rows["device"], strict=True)
+    ]
+
+
+def _rows(names: pd.Series[Any]) -> tuple[list[str], int]:
+    """(the rows to draw, in an order that puts rank 2 before rank 10; how many are left out)."""
+    distinct = sorted(set(names.astype(str)), key=_natural)
+    return distinct[:MAX_ROWS], max(len(distinct) - MAX_ROWS, 0)
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """A key by which numbers within texts sort as numbers."""
+    return [
+        (0, int(word), "") if word.isdecimal() and len(word) < 19 else (1, 0, word)
+        for word in text.split(" ")
+    ]
+
+
+def _largest(frame: pd.DataFrame, by: str) -> tuple[pd.DataFrame, int]:
+    """(the rows with the largest values, in their order; how many others there are)."""
+    if len(frame) <= MAX_MARKS:
+        return frame, 0
+    kept = np.sort(np.argsort(-frame[by].to_numpy(), kind="stable")[:MAX_MARKS])
+    return frame.iloc[kept], len(frame) - MAX_MARKS

@@ -1,0 +1,185 @@
+"""What recorded texts say of a collective: its op, its element type, its message and its group.
+
+Every function takes one distinct recorded text (or tuple of them), so that none runs once a row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from hashlib import blake2s
+from math import prod
+from typing import Any
+
+OPS = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all",
+    "send", "recv", "barrier", "gather", "scatter", "other",
+)  # fmt: skip
+
+SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Ops that no rank can finish before all have begun."""
+
+_OP_BY_PART = {
+    "sendrecv": "other",
+    "reducescatter": "reduce_scatter",
+    "crossdevicereduce": "all_reduce",
+    "twoshotallreduce": "all_reduce",
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "barrier": "barrier",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce": "reduce",
+    "recv": "recv",
+    "send": "send",
+}
+"""Part of a name without case and punctuation, to the op; the first that is found counts.
+
+Kernels named SendRecv carry sends, receives and all_to_all alike.
+"""
+
+_BOOKKEEPING = re.compile(r"wait|init|(start|end)_?coalesc", re.IGNORECASE)
+
+_TYPES: Mapping[str, tuple[str, ...]] = {
+    "float64": ("double",),
+    "float32": ("float",),
+    "float16": ("half",),
+    "bfloat16": (),
+    "int64": ("long", "long int", "long long"),
+    "int32": ("int",),
+    "int16": ("short", "short int"),
+    "int8": ("char", "signed char"),
+    "uint8": ("byte", "unsigned char"),
+    "uint16": ("unsigned short",),
+    "uint32": ("unsigned int",),
+    "uint64": ("unsigned long",),
+    "bool": (),
+    "float8_e4m3fn": (),
+    "float8_e5m2": (),
+    "float8_e4m3fnuz": (),
+    "float8_e5m2fnuz": (),
+    "float8_e8m0fnu": (),
+    "complex64": ("complexfloat", "complex<float>"),
+    "complex128": ("complexdouble", "complex<double>"),
+}
+_DTYPE = {alias: name for name, aliases in _TYPES.items() for alias in (name, *aliases)}
+
+ITEM_BYTES: Mapping[str, int] = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2,
+    "int8": 1, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1, "float8_e4m3fn": 1,
+    "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+    "complex64": 8, "complex128": 16,
+}  # fmt: skip
+"""Bytes of one element; a type that is not here has no known size."""
+
+MAX_BYTES = 2**60
+"""A message larger than this is a recording fault: its size is unknown."""
+
+_NO_TENSOR = ("", "scalar", "scalarlist", "none", "genericlist", "device")
+
+
+def is_bookkeeping(name: str) -> bool:
+    """Whether a recorded collective name is a call around collectives, not one itself.
+
+    >>> is_bookkeeping("wait"), is_bookkeeping("startCoalescing"), is_bookkeeping("allreduce")
+    (True, True, False)
+    """
+    return _BOOKKEEPING.match(name) is not None
+
+
+def op_of(name: str) -> str:
+    """The op that a collective, a host range or a kernel of that name is; `other` where it says nothing.
+
+    >>> op_of("_reduce_scatter_base"), op_of("ncclDevKernel_AllReduce_Sum_bf16"), op_of("all_to_allv")
+    ('reduce_scatter', 'all_reduce', 'all_to_all')
+    """
+    plain = re.sub(r"[^a-z]", "", name.lower())
+    return next((op for part, op in _OP_BY_PART.items() if part in plain), "other")
+
+
+def dtype_of(name: str) -> str:
+    """Torch's name of an element type, the recorded one where it is not known.
+
+    >>> dtype_of("Float"), dtype_of("c10::BFloat16"), dtype_of("Float8_e4m3fn"), dtype_of("mine")
+    ('float32', 'bfloat16', 'float8_e4m3fn', 'mine')
+    """
+    return _DTYPE.get(name.removeprefix("c10::").strip().lower(), name)
+
+
+def message(dims: str, types: str) -> tuple[int, str] | None:
+    """(bytes, element type) of the tensors that recorded shapes and types tell of; None where they do not.
+
+    >>> message("[[128, 192], []]", '["float", "Scalar"]')
+    (98304, 'float32')
+    """
+    shapes, kinds = _parsed(dims), _parsed(types)
+    if not isinstance(shapes, list) or not isinstance(kinds, list) or len(shapes) != len(kinds):
+        return None
+    total, found = 0, []
+    for shape, kind in zip(shapes, kinds, strict=True):
+        if not isinstance(kind, str) or kind.lower() in _NO_TENSOR:
+            continue
+        dtype = dtype_of(kind)
+        if dtype not in ITEM_BYTES or not isinstance(shape, list):
+            return None
+        if not all(type(extent) is int and 0 <= extent <= MAX_BYTES for extent in shape):
+            return None
+        total += prod(shape) * ITEM_BYTES[dtype]
+        found.append(dtype)
+    return (total, found[0]) if found and total <= MAX_BYTES else None
+
+
+def split_elements(text: str) -> int:
+    """Σ of a recorded list of split sizes; 0 for an empty one and for what is no such list.
+
+    >>> split_elements("[3, 0, 5]"), split_elements("[]"), split_elements("[1, ..., 2]")
+    (8, 0, 0)
+    """
+    sizes = _parsed(text)
+    if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+        return 0
+    return min(sum(sizes), MAX_BYTES)
+
+
+def members(text: str) -> tuple[str, ...]:
+    """The ranks that a recorded list names, `...` where it is cut short.
+
+    >>> members("[0, 1, 2]"), members("[0, 1, ..., 7]"), members("[]")
+    (('0', '1', '2'), ('0', '1', '...', '7'), ())
+    """
+    return tuple(re.findall(r"\d+|\.\.\.", text))
+
+
+def group_key(name: str, ranks: tuple[str, ...]) -> str:
+    """A stable text for a process group: its name and a short hash of its members, as far as known.
+
+    >>> group_key("0", ("0", "1")), group_key("tp", ()), group_key("", ())
+    ('0:b1abcf', 'tp', '(default)')
+    """
+    if not ranks:
+        return name or "(default)"
+    return f"{name}:{blake2s(','.join(ranks).encode(), digest_size=3).hexdigest()}"
+
+
+def recorded_groups(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The members of every process group that the file lists, by the group's name."""
+    told = meta.get("distributedInfo")
+    listed = told.get("pg_config") if isinstance(told, Mapping) else None
+    if isinstance(listed, str):
+        listed = _parsed(listed)
+    found: dict[str, tuple[str, ...]] = {}
+    for one in listed if isinstance(listed, list) else []:
+        if isinstance(one, Mapping) and "pg_name" in one:
+            found[str(one["pg_name"])] = members(str(one.get("ranks", "")))
+    return found
+
+
+def _parsed(text: str) -> Any:
+    """The JSON value of a text, None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,195 @@
+"""How much memory each allocator held when: the samples of `memory_ops` as levels over time (M15)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.derived.nesting import innermost, nesting
+from tracekit.derived.steps import Windows, windows
+from tracekit.trace import Trace
+
+Ints = npt.NDArray[np.int64]
+
+CPU = 0
+"""The `device_type` of host memory."""
+
+MAX_BYTES = 2**50
+"""No allocator holds a pebibyte: numbers beyond it are damage and are left out."""
+
+MAX_DEVICES = 64
+"""Most allocators of one source that are followed: those with the most samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What one allocator held after each of its samples, in order of time.
+
+    `reserved` is None where nothing was recorded, its unknown entries are -1. `rows` are the rows of
+    `memory_ops`. `relative`: levels count from the start of the recording, not from nothing.
+    """
+
+    device_type: int | None
+    device: int | None
+    ts_ns: Ints
+    allocated: Ints
+    reserved: Ints | None
+    rows: Ints
+    relative: bool
+    unsound: int
+
+    def within(self, start: Ints, end: Ints) -> dict[str, Any]:
+        """For each window: `floor_bytes`, `peak_bytes`, `end_bytes` and `reserved_bytes` (peak).
+
+        What was held when a window began counts for it; NA for windows before the first sample.
+        """
+        low = np.maximum(np.searchsorted(self.ts_ns, start, "right") - 1, 0)
+        high = np.searchsorted(self.ts_ns, end, "left")
+        known = high > low
+        reserved = self.reserved
+        return {
+            "floor_bytes": _nullable(_reduced(np.minimum, self.allocated, low, high), known),
+            "peak_bytes": _nullable(_reduced(np.maximum, self.allocated, low, high), known),
+            "end_bytes": _nullable(self.allocated[np.maximum(high - 1, 0)], known),
+            "reserved_bytes": _seen(reserved, low, high, known),
+        }
+
+    def curve(self, points: int) -> dict[str, Any]:
+        """At most `points` bins of equal length: `ts_ns` of the first sample, highest levels."""
+        span = int(self.ts_ns[-1] - self.ts_ns[0]) + 1
+        width = -(-span // points)
+        number = (self.ts_ns - self.ts_ns[0]) // width
+        first = np.flatnonzero(np.diff(number, prepend=-1))
+        last = np.append(first[1:], len(number))
+        known = np.ones(len(first), np.bool_)
+        return {
+            "ts_ns": self.ts_ns[first],
+            "allocated_bytes": np.maximum.reduceat(self.allocated, first),
+            "reserved_bytes": _seen(self.reserved, first, last, known),
+        }
+
+
+def levels(trace: Trace) -> tuple[Levels, ...]:
+    """The levels of every allocator of a trace: one of each (device_type, device), never merged."""
+    memory = trace.get("memory_ops")
+    type_code, types = pd.factorize(memory["device_type"], use_na_sentinel=False)
+    code, devices = pd.factorize(memory["device"], use_na_sentinel=False)
+    key = type_code * max(len(devices), 1) + code
+    keys, counts = np.unique(key, return_counts=True)
+    kept = keys[np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES])]
+    order = np.lexsort((memory["id"].to_numpy(), memory["ts_ns"].to_numpy()))
+    found = []
+    for one in kept.tolist():
+        type_, device = types[one // len(devices)], devices[one % len(devices)]
+        rows = order[key[order] == one]
+        found.append(_levels(memory, rows, _or_none(type_), _or_none(device)))
+    return tuple(level for level in found if len(level.ts_ns))
+
+
+def _levels(memory: pd.DataFrame, rows: Ints, type_: int | None, device: int | None) -> Levels:
+    """The levels of one allocator: recorded totals, else the running sum of what was recorded."""
+    mine = memory.iloc[rows]
+    size = mine["size_bytes"].to_numpy(np.int64, na_value=0)
+    total = mine["allocated_bytes"].to_numpy(np.int64, na_value=-1)
+    told = mine["allocated_bytes"].notna().to_numpy()
+    totals = bool(told.any())
+    value = total if totals else size
+    sound = (told if totals else mine["size_bytes"].notna().to_numpy()) & (abs(value) < MAX_BYTES)
+    unsound = int(len(sound) - sound.sum())
+    value, rows, mine = value[sound], rows[sound], mine[sound]
+    if not totals:
+        value = np.cumsum(value)
+    # A host allocator starts to count when the profiler starts.
+    fresh = type_ == CPU and len(value) > 0 and bool(value[0] == size[sound][0])
+    reserved = mine["reserved_bytes"].to_numpy(np.int64, na_value=-1)
+    reserved = np.where((reserved >= 0) & (reserved < MAX_BYTES), reserved, -1)
+    return Levels(
+        type_,
+        device,
+        mine["ts_ns"].to_numpy(),
+        value,
+        reserved if (reserved > 0).any() else None,
+        rows,
+        fresh or not totals,
+        unsound,
+    )
+
+
+def places(trace: Trace, level: Levels, at: Ints) -> tuple[list[str | None], list[str | None]]:
+    """(outermost stage, innermost op) around each of these samples, as recorded; None for neither."""
+    rows = level.rows[at]
+    memory, host = trace.get("memory_ops"), trace.get("host_ops")
+    names = host["name"].astype(object)
+    thread = memory["thread"].to_numpy()[rows]
+    inside = innermost(trace, thread, level.ts_ns[at])
+    is_op = (host["kind"] == "op").to_numpy()
+    above = np.flatnonzero((inside >= 0) & ~is_op[inside] if len(host) else inside >= 0)
+    inside[above] = trace.derived(nesting).nearest(is_op, inside[above])
+    ops = [None if row < 0 else _text(names.iloc[row]) for row in inside.tolist()]
+    stages = outermost_stages(trace)
+    start = stages["ts_ns"].to_numpy()
+    index = np.searchsorted(start, level.ts_ns[at], "right") - 1
+    stage = [
+        None
+        if i < 0 or ts >= int(start[i]) + int(stages["dur_ns"].iloc[i])
+        else _text(stages["stage"].iloc[i])
+        for i, ts in zip(index.tolist(), level.ts_ns[at].tolist(), strict=True)
+    ]
+    return stage, ops
+
+
+def outermost_stages(trace: Trace) -> pd.DataFrame:
+    """The stages that lie in no other, in order of start."""
+    found: Windows = trace.derived(windows)
+    return found.stages[found.stages["parent"].isna()]
+
+
+def capacities(trace: Trace) -> dict[int, int]:
+    """The memory of each GPU in bytes by its ordinal, as `deviceProperties` tells."""
+    told = trace.meta.get("deviceProperties")
+    found: dict[int, int] = {}
+    for entry in told if isinstance(told, list) else ():
+        ordinal, size = (
+            (entry.get("id"), entry.get("totalGlobalMem"))
+            if isinstance(entry, dict)
+            else (None, None)
+        )
+        if type(ordinal) is int and type(size) is int and 0 < size < MAX_BYTES:
+            found[ordinal] = size
+    return found
+
+
+def _reduced(function: np.ufunc, values: Ints, low: Ints, high: Ints) -> Ints:
+    """`function` over values[low[i]:high[i]]; anything where that is empty."""
+    if not len(low):
+        return np.empty(0, np.int64)
+    # An end at the very end of the values is no index of them: a copy of the last one makes it so.
+    padded = np.append(values, values[-1])
+    bounds = np.empty(2 * len(low), np.int64)
+    bounds[0::2], bounds[1::2] = low, np.maximum(high, low)
+    out: Ints = function.reduceat(padded, bounds)[0::2]
+    return out
+
+
+def _seen(reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bool_]) -> Any:
+    """The highest reserved level of each slice, NA where none was recorded."""
+    if reserved is None:
+        return pd.array([pd.NA] * len(low), dtype="Int64")
+    peak = _reduced(np.maximum, reserved, low, high)
+    return _nullable(peak, known & (peak >= 0))
+
+
+def _nullable(values: Ints, known: npt.NDArray[np.bool_]) -> Any:
+    return pd.arrays.IntegerArray(values.astype(np.int64, copy=True), ~known)
+
+
+def _or_none(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)
+
+
+def _text(value: object) -> str | None:
+    return None if pd.isna(value) else str(value)  # type: ignore[call-overload]

@@ -1,0 +1,110 @@
+"""GPU time as rules see it: shares of summed windows per stage, and of the step where there is no stage."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.derived.busy import PARTS
+from tracekit.pooling import (
+    devices_of,
+    in_run,
+    job,
+    plain,
+    same_text,
+    stage_rows,
+    summed,
+    text_or_none,
+    whole_gpu_time,
+)
+from tracekit.report import Place
+from tracekit.trace import Measurements
+
+SUMMED = ("window_ns", *PARTS, "idle_ns", "comm_ns", "overlap_ns", "op_count")
+
+
+def shares(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the shares of its (summed) windows added: Σ part / Σ window, never means of ratios."""
+    out = frame.copy()
+    window = out["window_ns"].where(out["window_ns"] > 0).astype("Float64")
+    out["busy_ratio"] = (out["window_ns"] - out["idle_ns"]) / window
+    for part in (*PARTS, "idle_ns"):
+        out[part.replace("_ns", "_ratio")] = out[part] / window
+    comm = out["comm_ns"].where(out["comm_ns"] > 0).astype("Float64")
+    out["overlap_ratio"] = out["overlap_ns"] / comm
+    return out
+
+
+def judged_windows(measured: Measurements) -> pd.DataFrame:
+    """The windows that rules judge: rows of `gpu_time`, one a device, plus `canonical` and `origin`.
+
+    The stages; of runs and roles without stages the steps (`canonical` None), with how they are known.
+    """
+    return measured.derived(_judged_windows).copy()
+
+
+def _judged_windows(measured: Measurements) -> pd.DataFrame:
+    rows = whole_gpu_time(measured)
+    named = stage_rows(measured)[["source", "stage", "ts_ns", "canonical"]].drop_duplicates()
+    stages = rows[rows["window"] == "stage"].merge(
+        named, on=["source", "stage", "ts_ns"], how="inner"
+    )
+    origins = plain(measured["steps"])[["source", "ts_ns", "origin"]].drop_duplicates()
+    steps = rows[rows["window"] == "step"].merge(origins, on=["source", "ts_ns"], how="inner")
+    known = {
+        (run, text_or_none(role)) for run, role in zip(stages["run"], stages["role"], strict=True)
+    }
+    chosen = [
+        (run, text_or_none(role)) not in known and origin != "stage"
+        for run, role, origin in zip(steps["run"], steps["role"], steps["origin"], strict=True)
+    ]
+    steps = steps[np.array(chosen, np.bool_)].assign(canonical=None)
+    return pd.concat([stages.assign(origin=None), steps], ignore_index=True)
+
+
+def by_stage(measured: Measurements) -> pd.DataFrame:
+    """Shares per (run, role, canonical stage), Σ over ranks, devices and steps; longest stage first."""
+    rows = judged_windows(measured)
+    return shares(
+        summed(rows[rows["window"] == "stage"], ["run", "role", "canonical"], SUMMED)
+    ).sort_values("window_ns", ascending=False, kind="stable")
+
+
+class Judged(NamedTuple):
+    """A stage, or the whole step, as rules see it: `row` sums over `steps_and_gpus` steps of `step_ns`."""
+
+    row: dict[Any, Any]
+    name: str
+    steps_and_gpus: int
+    step_ns: float | None
+
+    @property
+    def place(self) -> Place:
+        """Where that is."""
+        return Place(role=text_or_none(self.row["role"]), stage=self.row["canonical"])
+
+    def per_step(self, column: str) -> tuple[float, float | None]:
+        """(the mean over GPUs of what one step holds, the same as a share of the step)."""
+        value = float(self.row[column]) / self.steps_and_gpus
+        return value, value / self.step_ns if self.step_ns else None
+
+
+def judged(measured: Measurements) -> list[Judged]:
+    """Every stage; of runs and roles without stages, the whole step."""
+    rows, windows = whole_gpu_time(measured), judged_windows(measured)
+    steps = job(measured)
+    whole = summed(windows[windows["window"] == "step"], ["run", "role", "origin"], SUMMED)
+    found = []
+    for window, frame in (
+        ("stage", by_stage(measured)),
+        ("step", shares(whole).assign(canonical=None)),
+    ):
+        for row in frame.to_dict("records"):
+            mine = same_text(rows["run"], row["run"]) & same_text(rows["role"], row["role"])
+            its = steps.of(row["run"])
+            gpus = devices_of(rows[mine & (rows["window"] == window)])
+            name = (row["canonical"] or "the step") + in_run(measured, row["run"])
+            found.append(Judged(row, name, max(gpus, 1) * max(its.count, 1), its.step_ns))
+    return found

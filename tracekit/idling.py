@@ -1,0 +1,183 @@
+"""Where idle time is judged (every stage, or the step of processes without stages), and what calls caused there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from tracekit.derived.idle import IdleTime
+from tracekit.pooling import UNIT, in_run, job, plain, stage_rows, summed, text_or_none, units
+from tracekit.report import Place
+from tracekit.thresholds import defaults
+from tracekit.trace import Measurements
+
+WHERE = ("run", "role", "canonical")
+"""What a scope is told by: run, role, and the canonical stage (missing: the step)."""
+
+DAMAGED = "every source with GPU activity is damaged: what is missing would look idle"
+
+
+def idle_time() -> IdleTime:
+    """The measurement of idle time with the shipped limits: what judging may not change any more."""
+    values = defaults().values
+    return IdleTime(
+        int(values["idle-causes"]["kernel_wait_ns"]), int(values["host-silence"]["silence_ns"])
+    )
+
+
+class Scope(NamedTuple):
+    """One stage, or the step where no stage is annotated, summed over `gpu_steps` steps of single GPUs."""
+
+    run: object
+    role: object
+    canonical: str | None
+    window_ns: int
+    gpu_steps: int
+    step_ns: float | None
+    works: bool
+    origin: str | None
+    where: str
+
+    @property
+    def place(self) -> Place:
+        """Where that is."""
+        return Place(role=text_or_none(self.role), stage=self.canonical)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it from the others, comparable with `keyed`."""
+        return keyed({"run": self.run, "role": self.role, "canonical": self.canonical})
+
+    def per_step(self, total_ns: float) -> tuple[float, float | None]:
+        """(the mean over steps and GPUs of a sum over both, the same as a share of the step)."""
+        value = total_ns / self.gpu_steps
+        return value, value / self.step_ns if self.step_ns else None
+
+
+def keyed(row: Mapping[Any, Any]) -> tuple[object, ...]:
+    """Run, role and stage of a row, missing ones as None."""
+    return tuple(None if pd.isna(row[name]) else row[name] for name in WHERE)
+
+
+def whole(measured: Measurements, table: str) -> pd.DataFrame:
+    """The rows of a table, plain, of sources that lost nothing: in a damaged one what is missing looks idle."""
+    rows = plain(measured[table])
+    damaged = {note.source for note in measured.notes if note.severity == "data_loss"}
+    return rows[~rows["source"].isin(damaged)]
+
+
+def canonical_names(measured: Measurements) -> pd.DataFrame:
+    """The canonical stage of every outermost recorded one: columns source, stage, canonical."""
+    names = stage_rows(measured)[["source", "stage", "canonical"]]
+    return names.dropna(subset="stage").drop_duplicates(["source", "stage"])
+
+
+def placed(measured: Measurements, table: str) -> pd.DataFrame:
+    """Rows of windows that are judged, with `canonical` and `origin`: of stages; of steps where there are none.
+
+    `origin` tells how a step is known (profiler | file); files that are one stage of a step are no step.
+    Not to be changed in place.
+    """
+    return measured.derived(_Placed(table))
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A function of measurements, equal to any other of the same table: so that each is computed once."""
+
+    table: str
+
+    def __call__(self, measured: Measurements) -> pd.DataFrame:
+        return _placed(measured, self.table)
+
+
+def _placed(measured: Measurements, table: str) -> pd.DataFrame:
+    rows = whole(measured, table)
+    stages = rows[rows["window"] == "stage"].merge(
+        canonical_names(measured), on=["source", "stage"], how="inner"
+    )
+    known = set(_owners(whole(measured, "gpu_time").merge(
+        canonical_names(measured), on=["source", "stage"], how="inner"
+    )))  # fmt: skip
+    origins = plain(measured["steps"])[["source", "origin"]].drop_duplicates("source")
+    steps = rows[rows["window"] == "step"].merge(origins, on="source", how="inner")
+    alone = pd.Series([owner not in known for owner in _owners(steps)], dtype=bool)
+    steps = steps[alone.to_numpy(bool) & (steps["origin"] != "stage").to_numpy(bool)]
+    parts = [stages.assign(origin=None), steps.assign(canonical=None)]
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
+def _owners(rows: pd.DataFrame) -> list[tuple[object, object]]:
+    return [(run, text_or_none(role)) for run, role in zip(rows["run"], rows["role"], strict=True)]
+
+
+def gpu_steps(measured: Measurements) -> dict[tuple[object, object], int]:
+    """How many steps of single GPUs every (run, role) has: each device counts in each of its steps."""
+    rows = units(whole(measured, "gpu_time"))
+    rows = rows[rows["window"] == "step"]
+    rows = rows[[*UNIT, "role", "rank", "host", "pid", "device"]].drop_duplicates()
+    return dict(Counter(_owners(rows)))
+
+
+def scopes(measured: Measurements) -> list[Scope]:
+    """Every stage in which a device was recorded, longest first; the step of a role without stages."""
+    return measured.derived(_scopes)
+
+
+def _scopes(measured: Measurements) -> list[Scope]:
+    rows = placed(measured, "gpu_time")
+    if not len(rows):
+        return []
+    origins = rows.groupby(list(WHERE), dropna=False, sort=False)["origin"].first().reset_index()
+    sums = summed(rows, WHERE, ("window_ns", "op_count"))
+    sums["origin"] = origins["origin"]
+    counts, steps = gpu_steps(measured), job(measured)
+    launched = summed(stage_rows(measured), WHERE, ("launch_count",)).dropna(subset="launch_count")
+    idle_by_design = {keyed(r) for r in launched.to_dict("records") if r["launch_count"] == 0}
+    found = []
+    for row in sums.sort_values("window_ns", ascending=False, kind="stable").to_dict("records"):
+        name = text_or_none(row["canonical"])
+        owner = (row["run"], text_or_none(row["role"]))
+        found.append(
+            Scope(
+                row["run"], row["role"], name, int(row["window_ns"]), max(counts.get(owner, 0), 1),
+                steps.of(row["run"]).step_ns,
+                bool(row["op_count"]) and keyed(row) not in idle_by_design,
+                text_or_none(row["origin"]),
+                (name or "the step") + in_run(measured, row["run"]),
+            )
+        )  # fmt: skip
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SyncBound:
+    """A scope, and what its synchronising calls cost: sums over the steps of its GPUs."""
+
+    scope: Scope
+    count: int
+    stall_count: int
+    call_ns: int
+    idle_ns: int
+
+
+def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBound]:
+    """The scopes of which rule R02 says that synchronising calls hold them up."""
+    rows = placed(measured, "sync_stalls")
+    columns = ("count", "stall_count", "call_ns", "idle_ns")
+    sums = (
+        {keyed(r): r for r in summed(rows, WHERE, columns).to_dict("records")} if len(rows) else {}
+    )
+    found = []
+    for scope in scopes(measured):
+        if (row := sums.get(scope.key)) is None or not scope.window_ns:
+            continue
+        one = SyncBound(scope, *(int(row[name]) for name in columns))
+        often = one.stall_count / scope.gpu_steps >= limit["syncs_per_step"]
+        if often and one.idle_ns / scope.window_ns >= limit["stage_ratio"]:
+            found.append(one)
+    return found

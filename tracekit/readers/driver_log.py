@@ -1,0 +1,304 @@
+"""What the driver of an RL run logs: the numbers of each step, from JSON lines or from console lines.
+
+Four forms are known: verl's file logger (`{"step": 3, "data": {"timing_s/gen": 1.2}}`), the same flat with
+the step as one of its keys, verl's console (`step:3 - timing_s/gen:1.2 - …`), and NeMo-RL's console (a
+`=== Step 3/10 ===` heading, then `• policy_training: 1.23s (40.0%)`). Everything else in a log is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.errors import TraceFormatError
+from tracekit.readers import gunzip
+from tracekit.readers.scan import Loss
+from tracekit.schema import TABLES
+from tracekit.trace import Note, NoteSeverity, Source, Trace, Want
+
+MAX_LINE_BYTES = 2**20
+"""A longer line is passed over: no step's numbers need as much."""
+
+MAX_VALUES = 2_000_000
+"""Most numbers kept of one log."""
+
+MAX_NAME = 300
+"""Longest name kept."""
+
+MAX_STEP = 2**62
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NUMBER = re.compile(
+    r"(?:[A-Za-z_][\w.]*\()?([-+]?(?:[0-9]{1,40}(?:\.[0-9]*)?|\.[0-9]{1,40})(?:[eE][-+]?[0-9]{1,4})?)\)?"
+)
+_STEP_LINE = re.compile(r"(?:^|\s)step:\s?([0-9]{1,18}) - ")
+_HEADING = re.compile(r"={8,} Step ([0-9]{1,18})(?:/[0-9]{1,18})? ={8,}")
+_BULLET = re.compile(
+    r"[•*-] ([^:]{1,300}): ([0-9]{1,15}(?:\.[0-9]{1,12})?)s(?: \([0-9.]{1,12}%\))?\s*\Z"
+)
+_TIMER = re.compile(r"timing_s/|timing/train/|perf/time_per_step")
+_LOGGED_NUMBER = re.compile(r"(?:timing_s|perf)/[\w/]{1,80}:(?:np\.\w{1,20}\()?[0-9]")
+_STEP_KEYS = ("step", "global_step", "_step", "training/global_step", "train/global_step")
+_TIME_KEYS = ("_timestamp", "timestamp", "time")
+_PRINTED = {
+    "Total step time": "total_step_time",
+    "Total validation time": "total_validation_time",
+}
+"""What NeMo-RL prints in words, by the name of its timer."""
+
+_DRIVER = re.compile(r"\((?:TaskRunner|main_task) pid=[0-9]{1,10}")
+
+
+def sniff(head: bytes) -> bool:
+    """Whether text begins like the log of an RL driver: a line of step timers, or a driver's own output.
+
+    A console log may talk for long before its first step; there the prefix that Ray gives the driver tells.
+    """
+    if not head or b"\0" in head:
+        return False
+    text = _ANSI.sub("", head.decode("utf-8", "replace"))
+    lines = text.splitlines()
+    if any(_is_step_line(line) for line in lines):
+        return True
+    if text.startswith(("{", "[")):
+        return False
+    if _DRIVER.search(text):
+        return True
+    return bool(_HEADING.search(text)) and any(
+        name in _PRINTED for name in _bullets(lines)
+    )  # fmt: skip
+
+
+def _is_step_line(line: str) -> bool:
+    """Whether one line gives the timers of a step, as JSON or as verl's console prints them."""
+    if line.startswith("{"):
+        found = _json(line) if _TIMER.search(line) else None
+        return found is not None and _step_of(found) is not None
+    return bool(_STEP_LINE.search(line) and _LOGGED_NUMBER.search(line))
+
+
+def _bullets(lines: list[str]) -> Iterator[str]:
+    """The names of the durations in a list of NeMo-RL."""
+    for line in lines:
+        match = _BULLET.search(line)
+        if match:
+            yield match[1]
+
+
+@dataclass(slots=True)
+class _Log:
+    """The numbers found so far, as columns (`name` refers to `names`), and what was passed over."""
+
+    line: list[int] = field(default_factory=list[int])
+    logged_ns: list[int | None] = field(default_factory=list["int | None"])
+    step: list[int] = field(default_factory=list[int])
+    name: list[int] = field(default_factory=list[int])
+    names: dict[str, int] = field(default_factory=dict[str, int])
+    value: list[float] = field(default_factory=list[float])
+    heading: int | None = None
+    too_long: int = 0
+    damaged: int = 0
+    not_finite: int = 0
+    over: int = 0
+
+    def add(
+        self, line: int, step: int, name: str, value: object, logged_ns: int | None = None
+    ) -> None:
+        """One number of a step; what is none, or not finite, is passed over."""
+        number = _number(value)
+        if number is None:
+            return
+        if not math.isfinite(number):
+            self.not_finite += 1
+            return
+        if len(self.value) >= MAX_VALUES:
+            self.over += 1
+            return
+        self.line.append(line)
+        self.logged_ns.append(logged_ns)
+        self.step.append(step)
+        plain = _SURROGATE.sub("\ufffd", name[:MAX_NAME])
+        self.name.append(self.names.setdefault(plain, len(self.names)))
+        self.value.append(number)
+
+
+def _number(value: object) -> float | None:
+    """A number as a float; None for anything else, truth values included."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
+    """The one Trace of the log, with the table `log_values`. Raises `TraceFormatError`, nothing else."""
+    path = Path(source.path)
+    for careful in (False, True):
+        log, losses = _Log(), list[Loss]()
+        try:
+            for number, line in _lines(path, losses, log, careful=careful, on_bytes=on_bytes):
+                _take(line, number, log)
+            break
+        except gunzip.Unproven:
+            continue
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise TraceFormatError(path, f"cannot be read: {reason}") from error
+    tables = {"log_values": _frame(log)} if want.table("log_values") else {}
+    meta = {"element_count": len(log.value), "absolute_time": False}
+    return [Trace(source, tables, tuple(_notes(log, losses, source.name)), meta)]
+
+
+def _lines(
+    path: Path,
+    losses: list[Loss],
+    log: _Log,
+    *,
+    careful: bool,
+    on_bytes: Callable[[int], None] | None,
+) -> Iterator[tuple[int, str]]:
+    """(number from 1, text) of every line up to the bound; only a line feed ends one."""
+    number, rest, skipping = 0, b"", False
+    for block in gunzip.blocks(path, losses, careful=careful, on_bytes=on_bytes):
+        *whole, rest = (rest + block).split(b"\n")
+        for line in whole:
+            number += 1
+            if skipping or len(line) > MAX_LINE_BYTES:
+                log.too_long += 1
+            else:
+                yield number, line.decode("utf-8", "replace")
+            skipping = False
+        if len(rest) > MAX_LINE_BYTES:
+            rest, skipping = b"", True
+    if skipping:
+        log.too_long += 1
+    elif rest:
+        yield number + 1, rest.decode("utf-8", "replace")
+
+
+def _take(line: str, number: int, log: _Log) -> None:
+    """Put the numbers of one line into the log."""
+    if line.startswith("{"):
+        found = _json(line)
+        if found is not None:
+            _take_object(found, number, log)
+        elif _TIMER.search(line):
+            log.damaged += 1
+        return
+    text = _ANSI.sub("", line) if "\x1b" in line else line
+    match = _STEP_LINE.search(text)
+    if match:
+        step = int(match[1])
+        for piece in text[match.end() :].split(" - "):
+            name, _, value = piece.rpartition(":")
+            shown = _NUMBER.fullmatch(value.strip())
+            if name and shown:
+                log.add(number, step, name.strip(), float(shown[1]))
+        return
+    match = _HEADING.search(text)
+    if match:
+        log.heading = int(match[1])
+        return
+    if log.heading is not None and (shown := _BULLET.search(text)):
+        name = _PRINTED.get(shown[1], shown[1])
+        kind = "validation" if name == "total_validation_time" else "train"
+        log.add(number, log.heading, f"timing/{kind}/{name}", float(shown[2]))
+
+
+def _json(line: str) -> dict[str, Any] | None:
+    """The object of a JSON line, None for anything else."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _step_of(found: Mapping[str, Any]) -> int | None:
+    """The step that an object is about; None where it names none."""
+    for key in _STEP_KEYS:
+        value = found.get(key)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_STEP:
+            return value
+    return None
+
+
+def _take_object(found: Mapping[str, Any], number: int, log: _Log) -> None:
+    """The numbers of one JSON line; those of `data` under their own names, of other objects below theirs."""
+    step = _step_of(found)
+    if step is None:
+        return
+    logged_ns = next((t for key in _TIME_KEYS if (t := _unix_ns(found.get(key))) is not None), None)
+    for key, value in found.items():
+        if not isinstance(value, dict):
+            if key not in _STEP_KEYS and key not in _TIME_KEYS:
+                log.add(number, step, key, value, logged_ns)
+            continue
+        prefix = "" if key == "data" else f"{key}/"
+        for name, inner in value.items():
+            log.add(number, step, prefix + name, inner, logged_ns)
+
+
+def _unix_ns(value: object) -> int | None:
+    """Seconds since the Unix epoch in ns; None for what can be no such time."""
+    number = _number(value)
+    return None if number is None or not 1e9 < number < 1e10 else round(number * 1e9)
+
+
+def _frame(log: _Log) -> pd.DataFrame:
+    """The table; of a step that was logged again (a run that was resumed) the last value of each name."""
+    frame = pd.DataFrame(
+        {
+            "line": np.array(log.line, np.int64),
+            "logged_ns": pd.array(log.logged_ns, dtype="Int64"),
+            "step": pd.array(log.step, dtype="Int64"),
+            "name": pd.Categorical.from_codes(
+                np.array(log.name, np.int64), categories=pd.Index(list(log.names), dtype="str")
+            ),
+            "value": pd.array(log.value, dtype="Float64"),
+        }
+    )
+    last = frame[~frame.duplicated(["step", "name"], keep="last")].reset_index(drop=True)
+    table = TABLES["log_values"]
+    return (
+        table.frame({str(name): last[name].array for name in last}) if len(last) else table.frame()
+    )
+
+
+def _notes(log: _Log, losses: list[Loss], source: str) -> Iterator[Note]:
+    """What was passed over, in words."""
+    cut = {"gzip-truncated": "the gzip stream ends early"}
+    for loss in losses:
+        message = cut.get(loss.kind, "the gzip stream is damaged")
+        yield Note("data_loss", loss.kind, message, source, loss.count, loss.offset)
+    told: tuple[tuple[NoteSeverity, str, str, int], ...] = (
+        ("warning", "log-line", "lines with timers that are no whole JSON were passed over", log.damaged),
+        ("warning", "log-long-line", "lines of over 1 MiB were passed over", log.too_long),
+        ("info", "log-not-finite", "logged values that are no finite number were left out", log.not_finite),
+        ("warning", "log-cut", f"values beyond the first {MAX_VALUES:,} were left out", log.over),
+        ("info", "log-empty", "a driver's log without the numbers of any step", int(not log.value)),
+        ("info", "log-repeated", "steps were logged more than once: the last values count", _repeated(log)),
+    )  # fmt: skip
+    for severity, code, message, count in told:
+        if count:
+            yield Note(severity, code, message, source, count)
+
+
+def _repeated(log: _Log) -> int:
+    """How many steps begin anew after a later one: the log of a run that was resumed, or of several epochs."""
+    steps = np.array(log.step, np.int64)
+    starts = steps[np.flatnonzero(np.diff(steps, prepend=-1) != 0)]
+    return int(len(starts) - len(np.unique(starts)))

@@ -1,0 +1,115 @@
+"""Classes of work per canonical stage, over ranks, GPUs and steps: what rules about operators judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from tracekit.pooling import in_run, job, plain, same_text, stage_rows, text_or_none
+from tracekit.report import Place
+from tracekit.stages import scope_stage
+from tracekit.trace import Measurements
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """One class of work of one stage: `busy_ns` of `whole_ns`, both summed over `lanes` × `steps`.
+
+    A lane is a device of a process, a process where no device was recorded.
+    """
+
+    run: str | None
+    role: str | None
+    stage: str | None
+    name: str
+    busy_ns: int
+    whole_ns: int
+    count: int
+    on_gpu: bool
+    top: str | None
+    lanes: int
+    steps: int
+    step_ns: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """The share of the stage's work; None of nothing."""
+        return self.busy_ns / self.whole_ns if self.whole_ns else None
+
+    def per_step(self, value: float) -> tuple[int, float | None]:
+        """(`value` per step and lane in ns, the same as a share of the step)."""
+        each = value / (self.lanes * self.steps)
+        return round(each), each / self.step_ns if self.step_ns else None
+
+    @property
+    def place(self) -> Place:
+        """Where that is."""
+        return Place(role=self.role, stage=self.stage, name=self.top)
+
+
+def with_canonical(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    """Plain rows with a column `canonical`: the stage under its one name, None outside all stages."""
+    known = stage_rows(measured)[["source", "stage", "canonical"]].drop_duplicates()
+    of = {
+        (source, stage): canonical
+        for source, stage, canonical in known.itertuples(index=False, name=None)
+    }
+    canonical = [
+        of.get((source, stage)) or scope_stage(text_or_none(scope), text_or_none(role))
+        for source, stage, scope, role in zip(
+            rows["source"], rows["stage"], rows["scope"], rows["role"], strict=True
+        )
+    ]
+    return rows.assign(canonical=pd.array(canonical, dtype=object))
+
+
+def by_stage(
+    measured: Measurements, kind: str, of: str = "all", table: str = "work_classes"
+) -> list[StageWork]:
+    """The work of class `kind` of every (run, role, stage) that has any, with that of class `of` as its whole."""
+    rows = with_canonical(measured, plain(measured[table]))
+    steps = job(measured)
+    found = []
+    for (run, role), mine in rows.groupby(["run", "role"], dropna=False, sort=False):
+        lanes = len(mine[["host", "pid", "rank", "device"]].drop_duplicates())
+        its = steps.of(run)
+        anywhere = bool(mine["canonical"].notna().any())
+        for stage, part in mine.groupby("canonical", dropna=False, sort=False):
+            chosen = part[part["class"] == kind]
+            if not len(chosen):
+                continue
+            name = text_or_none(stage)
+            found.append(
+                StageWork(
+                    text_or_none(run),
+                    text_or_none(role),
+                    name,
+                    (name or ("the rest" if anywhere else "the step")) + in_run(measured, run),
+                    int(chosen["busy_ns"].sum()),
+                    int(part.loc[part["class"] == of, "busy_ns"].sum()),
+                    int(chosen["count"].sum()),
+                    bool(chosen["device"].notna().any()),
+                    _top(chosen),
+                    max(lanes, 1),
+                    max(its.count, 1),
+                    its.step_ns,
+                )
+            )
+    return found
+
+
+def _top(rows: pd.DataFrame) -> str | None:
+    """The name with most time, weighted by the groups that it leads."""
+    named = rows[rows["top"].notna()]
+    if not len(named):
+        return None
+    sums: Any = named.groupby("top", sort=True)["busy_ns"].sum()
+    return str(sums.idxmax())
+
+
+def of_run(measured: Measurements, table: str, run: object) -> pd.DataFrame:
+    """The plain rows of one run."""
+    rows = plain(measured[table])
+    return rows[same_text(rows["run"], run)]

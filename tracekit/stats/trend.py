@@ -1,0 +1,218 @@
+"""Does a short series grow? Slope, Mann-Kendall tests, and the label that they support together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import erfc, factorial, sqrt
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+Label = Literal["too few", "flat", "none", "saturating", "shift", "likely", "strong"]
+
+MAX_POINTS = 1_000
+"""Most points that are compared pair by pair; longer series are thinned evenly."""
+
+EXACT_UP_TO = 10
+"""So many points without ties get the exact distribution of Kendall's S."""
+
+DETECTABLE = 18.0
+"""Slopes above this many residual deviations over points^1.5 are found in 80 % of simulated series."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """The median slope of all pairs of points, its interval, and of how many points it is."""
+
+    per_x: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What growth has to reach: `slope` per x (and as a share of the level), `flat` the range that is none."""
+
+    min_count: int
+    slope: float
+    slope_ratio: float
+    flat: float
+    likely: float
+    strong: float
+    late_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a series shows once its first `warm_up` points are left out.
+
+    `p` is one-sided (None where untested), `p_shift` that of growth beside the best single level
+    shift, `rising` whether thirds and the late half keep growing, `detectable` the least slope that
+    would have been found.
+    """
+
+    slope: Slope | None
+    warm_up: int = 0
+    spread: float = 0.0
+    p: float | None = None
+    p_shift: float | None = None
+    rising: bool = False
+    late_slope: float | None = None
+    detectable: float | None = None
+    level: float = 0.0
+
+
+def theil_sen(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Slope | None:
+    """The median of the slopes between all pairs, with Sen's 90 % interval; None without two distinct x.
+
+    >>> theil_sen([0, 1, 2], [0, 2, 5])
+    Slope(per_x=2.5, low=2.0, high=3.0, count=3)
+    """
+    xs, ys = _thin(x, y)
+    first, second = np.triu_indices(len(xs), 1)
+    run = xs[second] - xs[first]
+    slopes = np.sort((ys[second] - ys[first])[run != 0] / run[run != 0])
+    if not len(slopes):
+        return None
+    half = 1.645 * sqrt(_variance(ys))
+    low = max(int((len(slopes) - half) / 2), 0)
+    high = min(int((len(slopes) + half) / 2), len(slopes) - 1)
+    return Slope(float(np.median(slopes)), float(slopes[low]), float(slopes[high]), len(xs))
+
+
+def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Limits) -> Growth:
+    """The evidence for steady growth of `y` over `x`, both in order; see `label` for what it amounts to."""
+    xs, ys = _thin(x, y)
+    if len(xs) < limits.min_count:
+        return Growth(theil_sen(xs, ys))
+    warm_up = 3 if len(xs) >= 10 else 2 if len(xs) >= 7 else 1
+    xs, ys = xs[warm_up:], ys[warm_up:]
+    slope = theil_sen(xs, ys)
+    late = theil_sen(xs[len(xs) // 2 :], ys[len(ys) // 2 :])
+    if slope is None or late is None:
+        return Growth(slope, warm_up)
+    residuals = ys - slope.per_x * xs
+    deviation = 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
+    thirds = [float(np.median(part)) for part in np.array_split(ys, 3)]
+    rising = thirds[0] < thirds[1] < thirds[2]
+    return Growth(
+        slope,
+        warm_up,
+        float(ys.max() - ys.min()),
+        max(_kendall(ys), _hamed_rao(ys, residuals)),
+        _beside_a_shift(ys),
+        rising and late.per_x >= limits.late_ratio * slope.per_x,
+        late.per_x,
+        DETECTABLE * deviation / len(xs) ** 1.5,
+        float(np.median(ys)),
+    )
+
+
+def label(found: Growth, limits: Limits, p: float | None = None) -> Label:
+    """What the evidence amounts to, with `p` in place of its own where several series were tested."""
+    p = found.p if p is None else p
+    if found.slope is None or p is None or found.p_shift is None or found.late_slope is None:
+        return "too few"
+    if found.spread <= limits.flat:
+        return "flat"
+    enough = max(limits.slope, limits.slope_ratio * abs(found.level))
+    if p < limits.likely and found.rising and found.slope.per_x >= enough:
+        firm = p < limits.strong and found.p_shift < limits.likely
+        return "strong" if firm else "likely"
+    if p >= limits.likely or found.slope.per_x <= 0:
+        return "none"
+    if found.p_shift >= 2 * limits.likely:
+        return "shift"
+    return "saturating" if found.late_slope < limits.late_ratio * found.slope.per_x else "none"
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """The p values corrected for how many were looked at (Holm), in the order given.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(np.asarray(p, float), kind="stable")
+    scaled = np.asarray(p, float)[order] * np.arange(len(p), 0, -1)
+    raised = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    out = np.empty(len(p))
+    out[order] = raised
+    return [float(value) for value in out]
+
+
+def _thin(x: Any, y: Any) -> tuple[Floats, Floats]:
+    """Both as floats, thinned evenly where there are too many."""
+    xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if len(xs) > MAX_POINTS:
+        at = np.linspace(0, len(xs) - 1, MAX_POINTS).round().astype(np.int64)
+        xs, ys = xs[at], ys[at]
+    return xs, ys
+
+
+def _score(y: Floats) -> int:
+    """Kendall's S: pairs that rise less pairs that fall."""
+    first, second = np.triu_indices(len(y), 1)
+    return int(np.sign(y[second] - y[first]).sum())
+
+
+def _variance(y: Floats) -> float:
+    """The variance of S without a trend, with the correction for ties."""
+    n = len(y)
+    ties = np.unique(y, return_counts=True)[1]
+    whole = n * (n - 1) * (2 * n + 5) - int((ties * (ties - 1) * (2 * ties + 5)).sum())
+    return whole / 18
+
+
+def _tail(score: float, variance: float) -> float:
+    """One-sided p of a score at least so high, by the normal distribution with continuity."""
+    if variance <= 0:
+        return 1.0
+    z = (score - np.sign(score)) / sqrt(variance)
+    return 0.5 * erfc(float(z) / sqrt(2))
+
+
+def _kendall(y: Floats) -> float:
+    """One-sided p of the Mann-Kendall test: exact for few points without ties."""
+    score, n = _score(y), len(y)
+    if n > EXACT_UP_TO or len(np.unique(y)) < n:
+        return _tail(score, _variance(y))
+    falling = np.array([1], np.int64)
+    for size in range(2, n + 1):
+        falling = np.convolve(falling, np.ones(size, np.int64))
+    most = (n * (n - 1) // 2 - score) // 2
+    return float(falling[: most + 1].sum()) / factorial(n)
+
+
+def _hamed_rao(y: Floats, residuals: Floats) -> float:
+    """One-sided p with the variance raised by what the detrended ranks repeat over lags 1 to 3."""
+    n = len(y)
+    ranks = np.argsort(np.argsort(residuals, kind="stable"), kind="stable").astype(float)
+    ranks -= ranks.mean()
+    power = float((ranks**2).sum())
+    factor = 1.0
+    if power > 0 and n > 4:
+        weights = [
+            (n - lag) * (n - lag - 1) * (n - lag - 2) * float((ranks[lag:] * ranks[:-lag]).sum())
+            for lag in (1, 2, 3)
+        ]
+        factor = max(1.0, 1 + 2 / (n * (n - 1) * (n - 2)) * sum(weights) / power)
+    return _tail(_score(y), _variance(y) * factor)
+
+
+def _beside_a_shift(y: Floats) -> float:
+    """One-sided p of growth within the two segments of the best single level shift (each ≥ 3 points)."""
+    n = len(y)
+    if n < 6:
+        return _kendall(y)
+    sums, squares = np.cumsum(y), np.cumsum(y**2)
+    at = np.arange(3, n - 2)
+    left, right = sums[at - 1], sums[-1] - sums[at - 1]
+    cost = squares[-1] - left**2 / at - right**2 / (n - at)
+    split = int(at[cost.argmin()])
+    parts = (y[:split], y[split:])
+    return _tail(sum(map(_score, parts)), sum(map(_variance, parts)))
