@@ -248,7 +248,14 @@ def good(tmp_path_factory):
     return analyze(write(path, rank_rows(0), rank=0, world_size=2))
 
 
-@pytest.mark.parametrize("id_", [a.id for a in pipeline.ANALYSES])
+AT_ONCE = ("steps", "stragglers", "gpu-time", "memory", "data-quality")
+BY_QUESTION = [
+    a.id if a.id in AT_ONCE else pytest.param(a.id, marks=pytest.mark.slow)
+    for a in pipeline.ANALYSES
+]
+
+
+@pytest.mark.parametrize("id_", BY_QUESTION)
 def test_a_question_that_breaks_when_judged_loses_only_its_section(good, monkeypatch, id_):
     monkeypatch.setattr(pipeline, "ANALYSES", broken(id_, judge=explode))
     report = judge(good.measurements)
@@ -261,7 +268,7 @@ def test_a_question_that_breaks_when_judged_loses_only_its_section(good, monkeyp
         render(report, renderer.name)
 
 
-@pytest.mark.parametrize("id_", [a.id for a in pipeline.ANALYSES])
+@pytest.mark.parametrize("id_", BY_QUESTION)
 def test_a_question_that_breaks_when_measured_loses_only_itself(profile, monkeypatch, id_):
     monkeypatch.setattr(pipeline, "ANALYSES", broken(id_, measure=explode))
     result = analyze(profile / "rank0.json")

@@ -22,7 +22,7 @@ def values(measured: Measurements) -> Sheet | None:
         return None
     names = ("run", "role", "rank", "step", "part", "stage", "name", "value", "unit", "better")
     frame = measured["metrics"]
-    frame = plain(frame[[*names]]).sort_values(list(names[:7]), kind="stable")
+    frame = plain(frame[[*names]]).sort_values(list(names[:7]), kind="stable", na_position="first")
     return sheet(
         "values",
         "Values by process and step",

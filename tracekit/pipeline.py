@@ -8,11 +8,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pandas as pd
 
 from tracekit import appendix, merging, overview, saved
 from tracekit.analyses import ANALYSES, Analysis, Frames
@@ -179,7 +182,13 @@ def measure(found: Discovery, options: Options = Options()) -> Measurements:
 
 def measure_source(source: Source, advance: Advance, **chosen: Any) -> tuple[MeasuredSource, ...]:
     """One source read and measured; `chosen` ranks, steps and stages are as for `read_source`."""
-    return tuple(map(_measure, read_source(source, advance, wanted(), **chosen)))
+    with _light_text():
+        return tuple(map(_measure, read_source(source, advance, wanted(), **chosen)))
+
+
+def _light_text() -> AbstractContextManager[None]:
+    """Column names and other small texts as Python's own: a third of judging was their conversion."""
+    return pd.option_context("mode.string_storage", "python")
 
 
 def wanted() -> Want:
@@ -280,11 +289,12 @@ def reduce(
                 message, "leave out --ranks, --steps and --stages to see what there is"
             )
         notes.append(Note("info", "left-out", message, count=left_out))
-    tables = {}
-    for table in MEASURED:
-        frames = [f for frames in _folded(measured) if (f := frames.get(table.name)) is not None]
-        if frames:
-            tables[table.name] = concat(table, frames)
+    tables, folded = {}, _folded(measured)
+    with _light_text():
+        for table in MEASURED:
+            frames = [part[table.name] for part in folded if table.name in part]
+            if frames:
+                tables[table.name] = concat(table, frames)
     return Measurements(
         tables,
         tuple(part.source for part in measured),
@@ -337,7 +347,11 @@ def _ignored(found: Discovery) -> list[str]:
 
 def judge(measured: Measurements, thresholds: Thresholds | None = None) -> Report:
     """The report on measurements, freshly read or loaded again; the same measurements give the same report."""
-    limits = thresholds or defaults()
+    with _light_text():
+        return _judge(measured, thresholds or defaults())
+
+
+def _judge(measured: Measurements, limits: Thresholds) -> Report:
     sections = tuple(_section(analysis, measured, limits) for analysis in ANALYSES)
     owned = {analysis.id: analysis.rules for analysis in ANALYSES}
     faults: list[Remark] = []

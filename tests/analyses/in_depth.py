@@ -1,4 +1,4 @@
-"""Reports with the operator view in depth, whether its analyses are registered or not."""
+"""Reports with the operator view in depth."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from unittest.mock import patch
 from rules.firing import write_sources
 
 from tracekit import pipeline
-from tracekit.analyses import ANALYSES, _analysis
+from tracekit.analyses import ANALYSES
 from tracekit.pipeline import Options, analyze
 
-MINE = ("shapes", "matmuls", "unfused", "forward_batches", "modules")
-
-_known = {analysis.id for analysis in ANALYSES}
-EVERY = (*ANALYSES, *(_analysis(name) for name in MINE if name not in _known))
+IN_DEPTH = ("shapes", "matmuls", "unfused", "forward-batches", "modules")
 
 
 def result_of(path, only=None):
     """Report and measurements of what lies at a path; `only` limits the questions to these (and steps)."""
-    chosen = tuple(a for a in EVERY if only is None or a.id in (*only, "steps", "data_quality"))
+    chosen = tuple(a for a in ANALYSES if only is None or a.id in (*only, "steps", "data-quality"))
     with patch.object(pipeline, "ANALYSES", chosen):
         found = analyze(path, Options(jobs=1))
     assert [(s.id, s.reason) for s in found.report.sections if s.status == "failed"] == []
@@ -53,6 +50,6 @@ def text_of(report):
         [
             (s.title, s.reason, s.metrics, s.sheets, s.findings, s.caveats)
             for s in report.sections
-            if s.id in MINE
+            if s.id in IN_DEPTH
         ]
     )

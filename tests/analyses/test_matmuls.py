@@ -91,7 +91,7 @@ def test_a_backward_product_is_the_work_of_the_stage_from_whatever_thread(tmp_pa
 
 def test_on_a_host_alone_the_time_of_the_calls_counts_and_no_gpu_is_named(tmp_path):
     """8,192 FLOPs in a call of 10 µs."""
-    report = report_of(tmp_path, [shaped("aten::mm", 0, 10, [[8, 32], [32, 16]], "float")], only=("shapes", "matmuls", "unfused", "forward_batches"))  # fmt: skip
+    report = report_of(tmp_path, [shaped("aten::mm", 0, 10, [[8, 32], [32, 16]], "float")], only=("shapes", "matmuls", "unfused", "forward-batches"))  # fmt: skip
     found = section(report, "matmuls")
     (row,) = rows_of(found, "flop_rates")
     assert row["tflop_per_s"] == pytest.approx(8_192 / 10_000 / 1_000)
@@ -319,9 +319,9 @@ def test_unfused_attention_of_a_text_encoder_is_seen():
 def test_forward_batches_of_a_real_run_are_twice_those_of_training():
     """8 × 47 tokens against 4 × 47."""
     path = Path(REAL) / "chrome/verl_cpu/v091_contents_full/outputs/profile"
-    report = result_of(path, ("forward_batches",)).report
+    report = result_of(path, ("forward-batches",)).report
     rows = {
-        r["canonical"]: r for r in rows_of(section(report, "forward_batches"), "forward_batches")
+        r["canonical"]: r for r in rows_of(section(report, "forward-batches"), "forward_batches")
     }
     assert {name: (row["count"], row["median"]) for name, row in rows.items()} == {
         "update_actor": (4, 188), "old_log_prob": (2, 376), "ref": (2, 376),
@@ -332,6 +332,6 @@ def test_forward_batches_of_a_real_run_are_twice_those_of_training():
 @needs_data
 def test_runs_on_hosts_alone_name_no_gpu():
     path = Path(REAL) / "chrome/gloo_cpu/verl_like_perstep"
-    report = result_of(path, ("shapes", "matmuls", "unfused", "forward_batches", "modules")).report
+    report = result_of(path, ("shapes", "matmuls", "unfused", "forward-batches", "modules")).report
     assert "GPU" not in text_of(report)
     assert rows_of(section(report, "matmuls"), "flop_rates")

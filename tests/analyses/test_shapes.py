@@ -206,7 +206,7 @@ def test_no_recorded_argument_breaks_a_question(tmp_path_factory, drawn):
         rows += [op(name, 10 * number, 8, **{"Input Dims": dims, "Input type": types})]
         rows += launched("k", 10 * number + 1, 10 * number + 2, 3, number)
     path = write(tmp_path_factory.mktemp("t") / "rank0.json", rows)
-    result_of(path, ("shapes", "matmuls", "unfused", "forward_batches", "modules"))
+    result_of(path, ("shapes", "matmuls", "unfused", "forward-batches", "modules"))
 
 
 def test_a_real_file_adds_up_to_its_operators():

@@ -348,8 +348,9 @@ def test_every_frame_has_exactly_the_types_of_the_schema(load):
         {"ph": "C", "name": "c", "pid": 1, "tid": 1, "ts": 1, "args": {"v": 1}},
         {"ph": "s", "cat": "ac2g", "name": "f", "id": 1, "pid": 1, "tid": 1, "ts": 1},
     ]  # fmt: skip
-    trace = load(rows, tables=[table.name for table in RAW])
-    assert set(trace.tables) == {table.name for table in RAW}
+    of_traces = {table.name for table in RAW} - {"log_values"}
+    trace = load(rows, tables=sorted(of_traces))
+    assert set(trace.tables) == of_traces
     for name, frame in trace.tables.items():
         table = TABLES[name]
         assert {n: str(t) for n, t in frame.dtypes.items()} == {
