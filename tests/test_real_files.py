@@ -69,7 +69,16 @@ READABLE = {
 """How many files of each folder are traces; the others must be refused."""
 
 
-@pytest.mark.parametrize("folder", folders())
+MANY = {"chrome/gloo_cpu", "chrome/hta", "chrome/tracelens", "chrome/verl_cpu"}
+"""Folders of so many or so large files that all questions about each of them take minutes."""
+
+AT_ONCE_OR_SLOW = [
+    pytest.param(folder, marks=pytest.mark.slow) if folder in MANY else folder
+    for folder in folders()
+]
+
+
+@pytest.mark.parametrize("folder", AT_ONCE_OR_SLOW)
 def test_every_file_there_is_gives_a_report_or_one_line_that_says_why_not(folder):
     read = 0
     for path in files_of(folder):

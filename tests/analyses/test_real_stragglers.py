@@ -11,7 +11,10 @@ from analyses.waiting_traces import measure_folder, rows_of, section
 from tracekit.crews import own_work
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
-pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+pytestmark = [
+    pytest.mark.skipif(REAL is None, reason="real profiles are not here"),
+    pytest.mark.slow,
+]
 
 
 def findings(measured):
