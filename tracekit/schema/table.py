@@ -125,6 +125,14 @@ def coded(codes: Any, like: pd.Series[Any]) -> Any:
     return pd.Categorical.from_codes(codes, dtype=dtype)
 
 
+def _alike(parts: list[Any]) -> list[Any]:
+    """The categoricals with texts that are stored in one way: loaded ones may lie in another."""
+    first = parts[0].categories.dtype
+    if all(part.categories.dtype == first for part in parts):
+        return parts
+    return [part.rename_categories(_text(part.categories)) for part in parts]
+
+
 def concat(table: Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
     """The rows of several frames of one table, in order; categories are united, not lost."""
     if not frames:
@@ -135,7 +143,7 @@ def concat(table: Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
     for name, column in table.columns.items():
         parts = [frame[name] for frame in frames]
         if column.dtype == "category" and not column.values:
-            columns[name] = pd.api.types.union_categoricals([part.array for part in parts])
+            columns[name] = pd.api.types.union_categoricals(_alike([part.array for part in parts]))
         else:
             columns[name] = pd.concat(parts, ignore_index=True).array
     return table.frame(columns)
