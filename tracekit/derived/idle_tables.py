@@ -84,15 +84,17 @@ def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
 
 def histogram(idle: DeviceIdle) -> pd.DataFrame:
     """Columns cause, low_ns, gap_count, idle_ns: the gaps between first and last op by powers of two."""
-    between = (idle.gaps.start >= idle.first) & (idle.gaps.end <= idle.last)
-    length = idle.gaps.end - idle.gaps.start
-    place = np.searchsorted(_POWERS, length, side="right") - 1
+    # An op without length at either end does not divide the gap around it.
+    start = np.maximum(idle.gaps.start, idle.first)
+    end = np.maximum(np.minimum(idle.gaps.end, idle.last), start)
+    between = end > start
+    place = np.searchsorted(_POWERS, end - start, side="right") - 1
     main, _ = main_causes(idle)
     count = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     total = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     np.add.at(count, (main[between], place[between]), 1)
     for at, name in enumerate(CAUSES):
-        part = covered(idle.causes[name], idle.gaps.start, idle.gaps.end)
+        part = covered(idle.causes[name], start, end)
         np.add.at(total[at], place[between], part[between])
     cause, bin_ = np.nonzero(count + total)
     return pd.DataFrame(
