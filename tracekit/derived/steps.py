@@ -79,7 +79,8 @@ def _busiest_thread(host: pd.DataFrame, mask: npt.NDArray[np.bool_]) -> int | No
 
 def _profiler_steps(host: pd.DataFrame, rows: Ints, number: list[int | None]) -> pd.DataFrame:
     """One row a `ProfilerStep#n`."""
-    found = host.iloc[rows].sort_values(["ts_ns", "id"], kind="stable")
+    # Of steps with one start the longest comes last, whatever their order: `step_of` takes the last.
+    found = host.iloc[rows].sort_values(["ts_ns", "dur_ns", "id"], kind="stable")
     step = pd.array([number[code] for code in found["name"].cat.codes], dtype="Int64")
     by_step = pd.Series(step).groupby(pd.Series(step), dropna=False)
     return pd.DataFrame(
