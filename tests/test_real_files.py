@@ -16,7 +16,7 @@ import tracekit
 from tracekit.errors import TraceFormatError, TracekitError
 from tracekit.pipeline import Options, analyze
 from tracekit.readers import chrome_stream
-from tracekit.stages import canonical, is_collective
+from tracekit.stages import is_collective
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
@@ -221,19 +221,3 @@ def test_verls_own_files_hold_what_their_manifest_counts(entries):
             "dist_rank": trace.source.rank,
         }
         assert found == {key: entry[key] for key in found}, entry["file"]
-
-
-def test_stages_of_verls_own_files_are_counted_by_the_report_as_by_their_manifest():
-    expected = Counter()
-    for entry in manifest():
-        for name, count in entry["stages"].items():
-            expected[canonical(name)] += count
-    measured = [
-        analyze(folder).measurements["stages"]
-        for folder in sorted(Path(REAL, "chrome/verl_cpu").glob("*/outputs/profile"))
-    ]
-    found = Counter()
-    for frame in measured:
-        for name in frame["stage"].dropna():
-            found[canonical(str(name))] += 1
-    assert {name: found[name] for name in expected} == dict(expected)

@@ -168,11 +168,13 @@ def test_the_traces_beside_the_tests_are_read_alike():
 
 @needs_native
 @needs_real_data
-def test_all_real_traces_are_read_alike_and_without_loss():
+@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_all_real_traces_are_read_alike_and_without_loss(small):
     for path in traces(Path(REAL_DATA) / "chrome"):
-        pure, native = (scan_or_error(path, Keep(), pure=pure) for pure in (True, False))
-        assert differences(pure, native) == [], path
-        assert pure.losses == (), path
+        if (path.stat().st_size <= 300_000) == small:
+            pure, native = (scan_or_error(path, Keep(), pure=pure) for pure in (True, False))
+            assert differences(pure, native) == [], path
+            assert pure.losses == (), path
 
 
 @needs_real_data

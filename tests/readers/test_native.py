@@ -775,16 +775,32 @@ def exactly(events: list[dict]) -> list[str]:
     ]
 
 
+def assert_read_as_json_reads(path):
+    """How many events the file holds, all of which have the arguments that `json` finds."""
+    content = gzip.decompress(path.read_bytes())
+    events = json.JSONDecoder(parse_float=Number).decode(content.decode("utf-8"))["traceEvents"]
+    start = content.index(b"[", content.index(b'"traceEvents"')) + 1
+    scanner = NativeScanner(Keep())
+    assert scanner.feed(memoryview(content)[start:])[1] == END, path
+    assert exactly(rebuilt(scanner.finish())) == exactly(expected_columns(events)), path
+    return len(events)
+
+
+SMALL_BYTES = 300_000
+
+
+def real_files(*, small):
+    """The real traces up to `SMALL_BYTES` (packed), or the larger ones."""
+    every = sorted(Path(str(REAL_DATA)).glob("chrome/**/*.json.gz"))
+    return [path for path in every if (path.stat().st_size <= SMALL_BYTES) == small]
+
+
 @pytest.mark.skipif(not REAL_DATA, reason="TRACEKIT_REAL_DATA names no folder of real traces")
-def test_every_event_and_arg_of_real_files_is_what_json_reads():
-    parse = json.JSONDecoder(parse_float=Number).decode
-    count = 0
-    for path in sorted(Path(str(REAL_DATA)).glob("chrome/**/*.json.gz")):
-        content = gzip.decompress(path.read_bytes())
-        events = parse(content.decode("utf-8"))["traceEvents"]
-        start = content.index(b"[", content.index(b'"traceEvents"')) + 1
-        scanner = NativeScanner(Keep())
-        assert scanner.feed(memoryview(content)[start:])[1] == END, path
-        assert exactly(rebuilt(scanner.finish())) == exactly(expected_columns(events)), path
-        count += len(events)
-    assert count > 100_000
+def test_every_event_and_arg_of_small_real_files_is_what_json_reads():
+    assert sum(map(assert_read_as_json_reads, real_files(small=True))) > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL_DATA, reason="TRACEKIT_REAL_DATA names no folder of real traces")
+def test_every_event_and_arg_of_large_real_files_is_what_json_reads():
+    assert sum(map(assert_read_as_json_reads, real_files(small=False))) > 100_000
