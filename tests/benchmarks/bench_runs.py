@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 WHOLE_PROCESS_MB = 15
 MANY_FILES, MANY_FILES_MB = 8, 200
 MANY_FILES_INPUT = f"ranks{MANY_FILES}x{MANY_FILES_MB}"
+QUESTIONS_OF = ("B", 1000)
 TIMEOUT_S = 900
 
 HTA_BACKENDS = ("json", "ijson", "ijson_batched", "ijson_batch_and_compress")
@@ -189,6 +190,15 @@ def measure_traces(bench: Bench, sizes: list[int], rounds: int) -> None:
                 for candidate in take_turns(slow, quick):
                     command = command_of(candidate, plain)
                     bench.add(candidate, plain.stem, round_number, command)
+
+
+def measure_questions(bench: Bench) -> None:
+    """Ask every question of one trace and read it alone; the script repeats both itself."""
+    if bench.wants("questions"):
+        plain = make_traces.build_trace(*QUESTIONS_OF)
+        packed = plain.with_name(plain.name + ".gz")
+        command: Command = [sys.executable, HERE / "all_questions.py", packed]
+        bench.add("questions", plain.stem, 0, command)
 
 
 def measure_many_files(bench: Bench, rounds: int) -> None:

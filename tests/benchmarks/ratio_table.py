@@ -16,6 +16,7 @@ from bench_runs import (
     HTA_USUAL_BEST,
     MANY_FILES,
     MANY_FILES_INPUT,
+    QUESTIONS_OF,
     WHOLE_PROCESS_MB,
     Bench,
     best_backend,
@@ -240,6 +241,23 @@ def rows_of_processes(bench: Bench) -> Iterator[Row]:
     yield Row(claim, "CPU seconds", "–", text_of(mine, "s"), "–", mine, 0.15, n, at_least=False)
 
 
+def row_of_questions(bench: Bench) -> Row:
+    """What all questions cost beside the reading, by CPU time in one process."""
+    trace = "".join(map(str, QUESTIONS_OF))
+    every, read = (bench.best("questions", trace, name) for name in ("all_s", "read_s"))
+    return Row(
+        "all questions of `tracekit analyze`, CPU",
+        "its read alone",
+        trace,
+        text_of(every, "s"),
+        text_of(read, "s"),
+        ratio_of([every, read], at_least=False),
+        3,
+        _counts(bench, ("questions", trace, "all_s")),
+        at_least=False,
+    )
+
+
 def rows_of(bench: Bench, sizes: list[int]) -> list[Row]:
     """The whole table; rows without a single run are left out when only some candidates ran."""
     rows = [
@@ -250,7 +268,7 @@ def rows_of(bench: Bench, sizes: list[int]) -> list[Row]:
     ]
     if {200, 1000} <= set(sizes):
         rows += [row_of_scaling(bench, letter) for letter in make_traces.SOURCES]
-    rows += rows_of_processes(bench)
+    rows += [*rows_of_processes(bench), row_of_questions(bench)]
     return [row for row in rows if set(row.n.split(" / ")) != {"0"}] if bench.only else rows
 
 

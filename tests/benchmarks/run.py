@@ -27,6 +27,7 @@ from bench_runs import (
     WHOLE_PROCESS_MB,
     Bench,
     measure_many_files,
+    measure_questions,
     measure_start,
     measure_traces,
 )
@@ -52,6 +53,7 @@ def main() -> int:
     measure_start(bench, options.rounds)
     measure_traces(bench, [WHOLE_PROCESS_MB, *sizes], options.rounds)
     measure_many_files(bench, options.rounds)
+    measure_questions(bench)
     minutes = (time.monotonic() - start) / 60
 
     rows, notes = rows_of(bench, sizes), notes_of(bench, options.rounds)

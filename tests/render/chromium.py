@@ -32,16 +32,24 @@ PATIENCE = 60
 INSTALL = "apt-get install -y --no-install-recommends chromium fonts-wqy-microhei"
 
 
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def installed():
+    """The path of a browser of Chromium's family, None where there is none."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
 def program():
     """The path of Chromium, which Debian's package brings where it is missing; an error if it cannot."""
-    found = shutil.which("chromium")
+    found = installed()
     if found is None:
         command = f"apt-get update -qq && {INSTALL}"
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         done = subprocess.run(
             ["sh", "-c", command], env=environment, capture_output=True, text=True, check=False
         )
-        found = shutil.which("chromium")
+        found = installed()
         assert found, f"no Chromium, and `{INSTALL}` did not bring it:\n{done.stderr[-2_000:]}"
     return found
 
