@@ -1,0 +1,203 @@
+"""What do the steps of one side say? Centre, spread, and an interval of the mean that says what it covers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Runs = Sequence[Sequence[float] | Floats]
+"""The runs of one side, each the values of its steps in order, already one value a step."""
+
+Unit = Literal["run", "step"]
+Cover = Literal["run-to-run", "within-run", "no interval"]
+
+RHO_CAP = 0.8
+"""The lag-1 correlation is clipped here: beyond it a short series cannot tell it from a trend."""
+
+LEAST_EFFECTIVE = 1.5
+"""A run counts as at least so many independent steps, however correlated they look."""
+
+ROUNDING = 1e-12
+"""A relative spread up to here is the rounding of numbers, not noise that was observed."""
+
+RANGE = (1e-100, 1e100)
+"""Sizes that are taken for measurements; squares and sums of these stay finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One side alone; None where the runs cannot tell.
+
+    `unit` is what was replicated: runs when there are at least two, else the steps of the one run.
+    `sd` is the spread of those units and `n` how many there are; `mean` is the mean over runs of
+    their means; `least`, `most` and `median` are of all steps. `low` and `high` bound the mean at
+    `level` with Student's t on `df`, which covers what `label` says. `rho` is the lag-1 correlation
+    of steps that widened it.
+    """
+
+    runs: int
+    steps: int
+    unit: Unit
+    n: int
+    mean: float
+    median: float
+    least: float
+    most: float
+    sd: float | None
+    se: float | None
+    df: float | None
+    low: float | None
+    high: float | None
+    rho: float | None
+    label: Cover
+    level: float
+
+
+def estimate(runs: Runs, *, level: float = 0.95) -> Estimate:
+    """The centre and spread of one side; values of any sign, so shares and counts may be zero.
+
+    Steps of one run are not independent: their interval counts `n_eff = n (1 − ρ) / (1 + ρ)` of them.
+    Where nothing varied there is no interval, as noise that was not seen is not known to be zero.
+
+    >>> estimate([[10.0, 12.0], [11.0, 13.0]]).label
+    'run-to-run'
+    """
+    check_level(level)
+    parts = checked(runs, positive=False)
+    steps = np.concatenate(parts)
+    scale = float(np.abs(steps).max()) or 1.0
+    unit: Unit = "run" if len(parts) > 1 else "step"
+    means = np.array([part.mean() for part in parts])
+    units = (means if unit == "run" else parts[0]) / scale
+    rho = None
+    sd = se = df = low = high = None
+    if len(units) > 1:
+        sd = float(units.std(ddof=1))
+        if sd <= ROUNDING:
+            sd = se = 0.0
+        elif unit == "run":
+            se, df = sd / len(units) ** 0.5, len(units) - 1.0
+        else:
+            rho = float(shared_rho(units))
+            variance, degrees = variance_of_mean(units, rho)
+            se, df = float(variance) ** 0.5, float(degrees)
+    mean = float(means.mean())
+    if se and df:
+        half = float(t_quantile(0.5 + level / 2, df)) * se * scale
+        low, high = mean - half, mean + half
+    label: Cover = "run-to-run" if unit == "run" else "within-run"
+    return Estimate(
+        runs=len(parts),
+        steps=len(steps),
+        unit=unit,
+        n=len(units),
+        mean=mean,
+        median=float(np.median(steps)),
+        least=float(steps.min()),
+        most=float(steps.max()),
+        sd=None if sd is None else sd * scale,
+        se=None if se is None else se * scale,
+        df=df,
+        low=low,
+        high=high,
+        rho=rho,
+        label="no interval" if low is None else label,
+        level=level,
+    )
+
+
+def checked(runs: Runs, *, positive: bool, side: str = "") -> list[Floats]:
+    """The runs as arrays of floats; a ValueError names the first value that is no measurement."""
+    said = f"{side}: " if side else ""
+    if not len(runs):
+        raise ValueError(f"{said}no runs")
+    parts = []
+    for number, run in enumerate(runs, 1):
+        try:
+            raw = np.asarray(run)
+        except ValueError as error:
+            raise ValueError(f"{said}run {number} is not a sequence of values") from error
+        if raw.size and raw.dtype.kind not in "iuf":
+            raise ValueError(f"{said}run {number} holds something else than numbers")
+        part = raw.astype(np.float64)
+        if part.ndim != 1:
+            raise ValueError(f"{said}run {number} is not a sequence of values")
+        if not len(part):
+            raise ValueError(f"{said}run {number} has no steps")
+        sizes = np.abs(part)
+        fine = np.isfinite(part) & (sizes <= RANGE[1]) & ((sizes >= RANGE[0]) | (part == 0))
+        if positive:
+            fine &= part > 0
+        if not fine.all():
+            at = int(np.argmin(fine))
+            wanted = "a positive finite number" if positive else "a finite number"
+            raise ValueError(f"{said}run {number}, step {at + 1}: {part[at]!s} is not {wanted}")
+        parts.append(part)
+    return parts
+
+
+def check_level(level: float) -> None:
+    """Nothing, or a ValueError where the level of confidence is not between 0 and 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"the level has to be between 0 and 1, not {level}")
+
+
+def lag_one(x: Floats) -> Floats:
+    """The lag-1 correlation along the last axis, corrected for few steps: `r + (1 + 3 r) / n`.
+
+    NaN where nothing varies. `x` is logarithms, or values of the order of one.
+    """
+    n = x.shape[-1]
+    away = x - x.mean(axis=-1, keepdims=True)
+    power = (away**2).sum(axis=-1)
+    varies = power > n * ROUNDING**2
+    raw = (away[..., 1:] * away[..., :-1]).sum(axis=-1) / np.where(varies, power, 1.0)
+    return np.asarray(np.where(varies, raw + (1 + 3 * raw) / n, np.nan))
+
+
+def shared_rho(*sides: Floats) -> Floats:
+    """The lag-1 correlation of all sides, weighted by their steps and clipped to 0…0.8.
+
+    A side without variation has no say; 0 where none varies.
+    """
+    found = [(side.shape[-1], lag_one(side)) for side in sides]
+    weight = sum(np.where(np.isnan(rho), 0.0, n) for n, rho in found)
+    total = sum(np.where(np.isnan(rho), 0.0, n * rho) for n, rho in found)
+    return np.asarray(np.clip(total / np.maximum(weight, 1.0), 0.0, RHO_CAP))
+
+
+def n_effective(n: int | Floats, rho: float | Floats) -> Floats:
+    """So many independent steps tell as much as `n` steps with lag-1 correlation `rho`."""
+    return np.maximum(np.asarray(n) * (1 - rho) / (1 + rho), LEAST_EFFECTIVE)
+
+
+def variance_of_mean(x: Floats, rho: float | Floats) -> tuple[Floats, Floats]:
+    """The variance of the mean along the last axis and its degrees of freedom.
+
+    `s² (n − 1) / (n (n_eff − 1))` on `n_eff − 1`; 0 where the spread is only rounding.
+    """
+    n = x.shape[-1]
+    effective = n_effective(n, rho)
+    spread = x.var(axis=-1, ddof=1)
+    limit = (ROUNDING * np.abs(x).max(axis=-1)) ** 2
+    variance = np.where(spread > limit, spread * (n - 1) / (n * (effective - 1)), 0.0)
+    return variance, effective - 1
+
+
+def t_quantile(probability: float | Floats, df: float | Floats) -> Floats:
+    """The quantile of Student's t; degrees of freedom need not be whole."""
+    from scipy.special import stdtrit
+
+    return np.asarray(stdtrit(df, probability), np.float64)
+
+
+def t_tail(t: float | Floats, df: float | Floats) -> Floats:
+    """The probability that Student's t lies above `t`."""
+    from scipy.special import stdtr
+
+    return np.asarray(stdtr(df, -np.asarray(t, np.float64)), np.float64)
