@@ -69,6 +69,12 @@ def memset(ts, dur, size, correlation=None, device=0, stream=7):
     )
 
 
+def projected(name, ts, dur, device=0, stream=7, external=None):
+    """An annotation as the profiler draws it on a stream, around ops of [ts, ts + dur)."""
+    args = {} if external is None else {"External id": external}
+    return _x("gpu_user_annotation", name, ts - 0.001, dur + 0.002, device, stream, **args)
+
+
 def memory(ts, size, allocated, tid=MAIN, device_type=1):
     args = {"Bytes": size, "Total Allocated": allocated, "Device Type": device_type, "Device Id": 0}
     return {

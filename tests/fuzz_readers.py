@@ -44,6 +44,7 @@ KEEPS = [
     Keep(skip_args=("Call stack", "External id")),
     Keep(skip_cats=("python_function", "cpu_op")),
     Keep(args=("k",), skip_args=("stream",), skip_cats=("kernel",)),
+    Keep(skip_cats=("cpu_op", "X", "kernel", "null"), keep_names=("aten::a", "[", "C:\\")),
 ]
 
 

@@ -5,14 +5,21 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit import charts
+from tracekit import charts, pipeline
 from tracekit.pipeline import Options, analyze
+
+DRAWING = tuple(
+    a for a in pipeline.ANALYSES if a.id in ("data-quality", "steps", "gpu-time", "communication")
+)
 
 
 def report_of(folder, ranks, **meta):
+    """The sections with these pictures, and what the clocks are compared by."""
     for rank, rows in ranks.items():
         write(folder / f"rank{rank}.json", rows, rank=rank, world_size=len(ranks), **meta)
-    return analyze(folder, Options(jobs=1)).report
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "ANALYSES", DRAWING)
+        return analyze(folder, Options(jobs=1)).report
 
 
 def chart(report, section, chart_id):
@@ -34,6 +41,126 @@ def test_stages_of_all_ranks_stand_on_one_clock(tmp_path):
     assert found.marks == (
         (0, 0, 0, 40_000), (0, 1, 50_000, 70_000), (1, 0, 7_000, 47_000), (1, 1, 57_000, 77_000),
     )  # fmt: skip
+
+
+ALL_REDUCE = {
+    "Collective name": "allreduce", "In msg nelems": 4, "Out msg nelems": 4, "Group size": 3, "dtype": "Float",
+    "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2]",
+}  # fmt: skip
+
+
+def meeting(ahead, lengths=(40, 55, 30), shared=True):
+    """The rows of ranks whose clocks are `ahead`: `gen` of `lengths`, then three all-reduces that end together."""
+    rows = {}
+    for rank, (by, length) in enumerate(zip(ahead, lengths, strict=True)):
+        rows[rank] = [
+            step(1, by, 1000),
+            annotation("gen", by + rank, length),
+            annotation("ref", by + 100, 800),
+        ]
+        for k, end in enumerate((200, 500, 900) if shared else ()):
+            begin = end - 20 - 10 * rank
+            rows[rank] += launched(
+                "ncclDevKernel_AllReduce",
+                begin + by - 5,
+                begin + by,
+                end - begin,
+                10 + k,
+                **ALL_REDUCE,
+            )
+    return rows  # fmt: skip
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    st.lists(st.integers(0, 60), min_size=3, max_size=3), st.integers(0, 2), st.booleans(),
+    st.sampled_from((1_000_000, -1_000_000, 1)),
+)  # fmt: skip
+def test_a_clock_that_is_off_changes_no_picture(tmp_path_factory, lengths, moved, epoch, by):
+    """Where collectives tell by how much, also when the clocks count from no epoch."""
+    pictures = []
+    for ahead in ((0, 0, 0), tuple(by * (rank == moved) for rank in range(3))):
+        base = {} if epoch else {"base_ns": None}
+        rows = meeting([a + 2_000_000 for a in ahead], lengths)
+        report = report_of(tmp_path_factory.mktemp("clocks"), rows, **base)
+        pictures.append(
+            [
+                chart(report, "steps", "gantt-1").marks,
+                chart(report, "gpu-time", "utilisation").marks,
+            ]
+        )
+    assert pictures[0] == pictures[1]
+
+
+def notes(folder, rows, **meta):
+    report = report_of(folder, rows, **meta)
+    found = (
+        chart(report, "steps", "gantt-1").caption,
+        chart(report, "gpu-time", "utilisation").caption,
+    )
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize(("ahead", "note"), [
+    ((0, 0, 0), "none was found to be off."),
+    ((0, 0, 1_000_000), "clock of rank 2 moved by −1,000 ms."),
+    ((0, -2000, 300), "clock of rank 1 moved by 2.00 ms; clock of rank 2 moved by −300 µs."),
+])  # fmt: skip
+def test_a_picture_says_whose_clock_was_moved(tmp_path, ahead, note):
+    assert notes(tmp_path, meeting(ahead)) == f"All on one clock: {note}"
+
+
+def test_many_clocks_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(charts, "MAX_NAMED", 1)
+    note = notes(tmp_path, meeting((0, -2000, 300)))
+    assert note == "All on one clock: 2 of 3 moved, by up to 2.00 ms."
+
+
+def test_the_clock_of_one_host_is_left_alone(tmp_path):
+    """What its processes seem to be off by is when they left the collectives."""
+    assert (
+        notes(tmp_path, meeting((0, 0, 300)), host_name="one") == "All on the clock of their host."
+    )
+
+
+def test_clocks_without_anything_shared_stay_as_recorded(tmp_path):
+    rows = {
+        rank: [*mine, *launched("gemm", 1, 2, 9, 1)]
+        for rank, mine in meeting((0, 0, 300), shared=False).items()
+    }
+    report = report_of(tmp_path, rows)
+    found = chart(report, "steps", "gantt-1")
+    assert found.caption == "Each on the clock of its host: the clocks were not compared."
+    assert {(mark[0], mark[2]) for mark in found.marks if mark[1] == 0} == {
+        (0, 0), (1, 1_000), (2, 302_000),
+    }  # fmt: skip
+
+
+def test_a_rank_that_shares_nothing_is_counted_as_not_compared(tmp_path):
+    apart = meeting((0, 0, 0), shared=False)[2]
+    rows = meeting((0, 5000, 0)) | {2: [*apart, *launched("gemm", 1, 2, 9, 1)]}
+    note = "All on one clock: clock of rank 1 moved by −5.00 ms. Not compared: the clocks of 1."
+    assert notes(tmp_path, rows) == note
+
+
+def test_one_process_needs_no_word_about_clocks(tmp_path):
+    found = chart(report_of(tmp_path, {0: two_ranks()[0]}), "steps", "gantt-1")
+    assert found.caption == ""
+
+
+def test_a_step_without_stages_has_no_picture(tmp_path):
+    """The slowest step has none; the median of the three has one."""
+    rows = [
+        step(1, 0, 100),
+        annotation("gen", 0, 50),
+        step(2, 100, 300),
+        step(3, 400, 110),
+        annotation("gen", 400, 9),
+    ]
+    report = report_of(tmp_path, {0: rows})
+    titles = [c.title for s in report.sections if s.id == "steps" for c in s.charts]
+    assert titles == ["Stages of step 3, the median step", "Wall of each step"]
 
 
 def test_without_an_epoch_every_process_begins_at_its_own_zero(tmp_path):

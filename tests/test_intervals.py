@@ -14,6 +14,7 @@ from tracekit.intervals import (
     union,
     union_all,
     union_totals,
+    window_at,
 )  # fmt: skip
 
 pairs = st.lists(st.tuples(st.integers(-20, 40), st.integers(0, 15)), max_size=12)
@@ -108,3 +109,13 @@ def test_groups_whose_times_are_too_far_apart_for_one_axis_stay_apart():
     start = np.array([0, 2**61, 5, 2**61 + 3], np.int64)
     group = np.array([0, 0, 9, 9], np.int64)
     assert union_totals(start, start + 10, group, 10).tolist() == [20, *[0] * 8, 20]
+
+
+@given(pairs, st.lists(st.integers(-25, 60), max_size=8))
+def test_a_point_is_in_the_window_that_began_last_if_that_still_lasts(spans, asked):
+    spans = sorted(spans)
+    found = window_at(*arrays(spans), np.array(asked, np.int64))
+    for point, at in zip(asked, found.tolist(), strict=True):
+        begun = [k for k, (start, _) in enumerate(spans) if start <= point]
+        lasts = bool(begun) and point < sum(spans[begun[-1]])
+        assert at == (begun[-1] if lasts else -1)

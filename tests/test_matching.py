@@ -252,7 +252,6 @@ def test_nothing_gives_nothing():
 
 
 STARTS = st.lists(st.tuples(*[st.integers(0, 90)] * 3), min_size=1, max_size=6)
-SIZES = st.sampled_from((None, 1, 2))
 
 
 def common_ends(starts, shift=(0, 0, 0), wobble=(0, 0, 0)):

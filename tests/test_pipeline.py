@@ -28,7 +28,7 @@ def rank_rows(rank, steps=(1, 2)):
     """Steps of 100 µs, each with `gen` and `update_actor` of 40 µs that launch one kernel."""
     rows = []
     for at, number in enumerate(steps):
-        zero, link = 100 * at, 10 * at
+        zero, link = 100 * at, 10 + 10 * at
         rows += [
             step(number, zero, 100), annotation("gen", zero + 5, 40), op("aten::mm", zero + 6, 10),
             *launched("gemm", zero + 8, zero + 20, 10 + rank, link + 1),
@@ -164,8 +164,8 @@ def test_steps_are_cut_out_of_a_longer_capture(profile):
     assert part["kernels"]["count"].sum() * 2 == whole["kernels"]["count"].sum()
 
 
-def test_unlinked_work_left_out_by_a_cut_is_said(profile):
-    rows = [*rank_rows(0), kernel("orphan", 190, 5)]
+def test_work_of_before_the_recording_left_out_by_a_cut_is_said(profile):
+    rows = [*rank_rows(0), kernel("orphan", 15, 5, 9)]  # the first recorded call has id 11
     write(profile / "rank0.json", rows, rank=0, world_size=2)
     result = analyze(profile, Options(steps="2"))
     assert "unlinked-left-out" in codes(result)

@@ -5,6 +5,8 @@ trace = tracekit.load("rank0.pt.trace.json.gz")
 trace["device_ops"]                              # a pandas frame
 report = tracekit.analyze("outputs/profile")     # a Report
 print(tracekit.render(report, "md"))
+found = tracekit.compare("base/", "opt/")        # a Comparison
+print(found.verdict, tracekit.render(found))
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from tracekit.errors import SchemaError, TraceFormatError, TracekitError
 from tracekit.version import VERSION
 
 if TYPE_CHECKING:
-    from tracekit.api import analyze, load
+    from tracekit.api import analyze, compare, load
+    from tracekit.compare.comparison import Comparison
     from tracekit.pipeline import Options
     from tracekit.render import render
     from tracekit.report import Report
@@ -26,8 +29,10 @@ __version__ = VERSION
 
 _LAZY = {
     "analyze": "tracekit.api",
+    "compare": "tracekit.compare",
     "load": "tracekit.api",
     "render": "tracekit.render",
+    "Comparison": "tracekit.compare.comparison",
     "Options": "tracekit.pipeline",
     "Report": "tracekit.report",
     "Trace": "tracekit.trace",
@@ -36,6 +41,7 @@ _LAZY = {
 """Public names by module: imported at first use, so that `tracekit --version` needs no pandas."""
 
 __all__ = [
+    "Comparison",
     "Measurements",
     "Options",
     "Report",
@@ -45,6 +51,7 @@ __all__ = [
     "TracekitError",
     "__version__",
     "analyze",
+    "compare",
     "load",
     "render",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.pooling import plain, stage_rows, units
+from tracekit.pooling import STAGE_OF, plain, stage_rows, units
 from tracekit.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
 from tracekit.trace import Measurements
 
@@ -142,8 +142,8 @@ def steps(measured: Measurements) -> pd.DataFrame:
 def stages(measured: Measurements) -> pd.DataFrame:
     """The rows of `memory_stages` with `canonical`, the stage under its one name, in order of time."""
     rows = units(measured["memory_stages"])
-    named = stage_rows(measured)[["source", "stage", "canonical"]].drop_duplicates()
-    return rows.merge(named, on=["source", "stage"]).sort_values("ts_ns", kind="stable")
+    named = stage_rows(measured)[[*STAGE_OF, "canonical"]].drop_duplicates()
+    return rows.merge(named, on=STAGE_OF).sort_values("ts_ns", kind="stable")
 
 
 def _phase_ends(measured: Measurements) -> Mapping[Allocator, pd.DataFrame]:

@@ -1,15 +1,18 @@
-"""The two functions of the Python interface that read: `load` a file, `analyze` a profile."""
+"""The functions of the Python interface that read: `load` a file, `analyze` a profile, `compare` two sides."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
-from tracekit import pipeline
+from tracekit import comparing, pipeline
+from tracekit.compare.changes import Choices
+from tracekit.compare.comparison import Comparison
 from tracekit.pipeline import load
 from tracekit.report import Report
 
-__all__ = ["analyze", "load"]
+__all__ = ["analyze", "compare", "load"]
 
 
 def analyze(
@@ -28,3 +31,38 @@ def analyze(
     """
     options = pipeline.Options(ranks, steps, tuple(stages), tuple(exclude), jobs)
     return pipeline.analyze(path, options).report
+
+
+def compare(
+    base: str | Path | Sequence[str | Path],
+    opt: str | Path | Sequence[str | Path],
+    *,
+    ranks: str | None = None,
+    steps: str | None = None,
+    stages: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    jobs: int | None = None,
+    drop_first: int | None = None,
+    min_effect: float = 0.03,
+    level: float = 0.95,
+    pair: Literal["step", "run"] | None = None,
+    assume_independent_steps: bool = False,
+    force: bool = False,
+) -> Comparison:
+    """What changed from `base` to `opt`, each one or several profiles, saved measurements or reports.
+
+    `min_effect` (the least share that matters) and `level` are fractions; the rest is as the options of
+    `tracekit compare`. `tracekit.render(comparison)` shows it. Raises `TracekitError` where a side cannot
+    be read or holds no step that counts.
+    """
+    sides = ([one] if isinstance(one, str | Path) else list(one) for one in (base, opt))
+    choices = Choices(
+        min_effect=min_effect,
+        level=level,
+        paired=pair,
+        assume_independent_steps=assume_independent_steps,
+        force=force,
+        drop_first=drop_first,
+    )
+    options = pipeline.Options(ranks, steps, tuple(stages), tuple(exclude), jobs)
+    return comparing.compare_paths(*sides, options, choices).comparison

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
+from tracekit.job_values import job_values
 from tracekit.pooling import plain
 from tracekit.report import Heading, Remark, Sheet
 from tracekit.sheets import sheet
@@ -17,12 +20,14 @@ def remarks(measured: Measurements) -> tuple[Remark, ...]:
 
 
 def values(measured: Measurements) -> Sheet | None:
-    """The metrics of every process, step and stage, for a later compare."""
+    """The metrics of the job and of every process, step and stage, for a later compare."""
     if not measured.has("metrics"):
         return None
     names = ("run", "role", "rank", "step", "part", "stage", "name", "value", "unit", "better")
     frame = measured["metrics"]
-    frame = plain(frame[[*names]]).sort_values(list(names[:7]), kind="stable", na_position="first")
+    whole = job_values(measured).reindex(columns=[*names])
+    frame = pd.concat([whole, plain(frame[[*names]]).astype(object)], ignore_index=True)
+    frame = frame.sort_values(list(names[:7]), kind="stable", na_position="first")
     return sheet(
         "values",
         "Values by process and step",

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracekit.intervals import covered, union
 from tracekit.logged import Logged, logs, same_steps
-from tracekit.pooling import UNIT, job, same_text, stage_rows, summed, units
+from tracekit.pooling import UNIT, job, processes, same_text, stage_rows, summed, units
 from tracekit.stages import RL_STAGES
 from tracekit.trace import Measurements
 
@@ -158,10 +158,12 @@ def residuals(measured: Measurements) -> pd.DataFrame:
     """
     steps = units(measured["steps"])
     steps = steps[(steps["origin"] != "stage").to_numpy()]
-    by_source = dict(list(stage_rows(measured).groupby("source", sort=False)))
+    known = stage_rows(measured)
+    number, number_of_stage = processes(steps, known)
+    by_process = dict(list(known.groupby(number_of_stage, sort=False)))
     found = []
-    for source, mine in steps.groupby("source", sort=False):
-        stages = by_source.get(source)
+    for process, mine in steps.groupby(number, sort=False):
+        stages = by_process.get(process)
         if stages is None:
             continue
         begin, start = stages["ts_ns"].to_numpy(np.int64), mine["ts_ns"].to_numpy(np.int64)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tracekit.alignment import Correction, corrections, owner
 from tracekit.derived.busy import PARTS
-from tracekit.pooling import UNIT, in_run, job, plain, same_text, stage_rows
+from tracekit.matching import CLOCK, same
+from tracekit.pooling import UNIT, from_epoch, in_run, job, plain, same_text, stage_rows
 from tracekit.report import Chart
 from tracekit.trace import Measurements
+from tracekit.units import show
 
 MAX_MARKS = 1_500
 """Most marks of one chart."""
@@ -21,6 +24,9 @@ MAX_ROWS = 64
 
 MAX_GANTTS = 4
 """Most steps that are drawn stage by stage."""
+
+MAX_NAMED = 2
+"""Most clocks that a note names one by one."""
 
 MAX_RUNS = 4
 """Most runs that get pictures of their own: each has its own times, and one axis would hide them."""
@@ -60,10 +66,7 @@ def _gantt(
     for key in UNIT:
         mine = mine[same_text(mine[key], unit[key])]
     mine = mine.assign(who=_processes(mine))
-    captures = plain(measured["captures"]).set_index("source")["absolute_time"]
-    one_clock = bool(captures.reindex(mine["source"]).all())
-    zero = mine["ts_ns"].min() if one_clock else mine.groupby("who")["ts_ns"].transform("min")
-    mine = mine.assign(begin=mine["ts_ns"] - zero)
+    mine, clocks = _on_one_clock(measured, mine)
     mine = mine.sort_values(["who", "begin", "canonical"], kind="stable")
     rows, left_out = _rows(mine["who"])
     mine = mine[mine["who"].isin(rows)]
@@ -86,11 +89,7 @@ def _gantt(
         tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in marks),
         tuple(series),
         tuple(rows),
-        caption=(
-            "All processes on the clocks of their hosts."
-            if one_clock
-            else "Clocks cannot be compared: every process begins at its own first stage."
-        ),
+        caption=clocks,
         omitted=left_out + cut,
     )
 
@@ -167,10 +166,7 @@ def utilisation(measured: Measurements) -> tuple[Chart, ...]:
 def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     """The GPUs of one run."""
     bins = bins.assign(who=_devices(bins))
-    captures = plain(measured["captures"]).set_index("source")["absolute_time"]
-    one_clock = bool(captures.reindex(bins["source"]).all())
-    zero = bins["ts_ns"].min() if one_clock else bins.groupby("who")["ts_ns"].transform("min")
-    bins = bins.assign(begin=bins["ts_ns"] - zero)
+    bins, clocks = _on_one_clock(measured, bins)
     names, left_out = _rows(bins["who"])
     run = bins["run"].iloc[0]
     bins = bins[bins["who"].isin(names)].sort_values(["who", "begin"], kind="stable")
@@ -188,9 +184,52 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     marks = tuple(zip(*columns, strict=True))
     return Chart(
         f"utilisation{suffix}", f"GPU busy over time{in_run(measured, run)}", "heatmap", marks, ("busy",), tuple(names), "ratio",
-        caption="" if one_clock else "Clocks cannot be compared: every GPU begins at its own zero.",
+        caption=clocks,
         omitted=left_out,
     )  # fmt: skip
+
+
+def _on_one_clock(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """(the rows with `begin`, ns from the first of them on the clock that all share; what was done to clocks).
+
+    `who` names the row that each is drawn in. The clocks of ranks that share collectives are corrected as in a merged timeline; those that count
+    from no epoch and were not compared begin with their own first row.
+    """
+    if not len(rows):
+        return rows.assign(begin=rows["ts_ns"]), ""
+    owners, known = rows.drop_duplicates(list(CLOCK)), corrections(measured)
+    found = [known.get(owner(row)) for row in owners.to_dict("records")]
+    moved_ns = np.array([one.offset_ns if one else 0 for one in found], np.int64)
+    # Owners are numbered in the order in which they come first.
+    at = rows["ts_ns"].to_numpy(np.int64) - moved_ns[same(rows, CLOCK)]
+    compared = len({one and one.set for one in found}) == 1 and found[0] is not None
+    if not compared and not from_epoch(measured, rows):
+        first = pd.Series(at).groupby(rows["who"].to_numpy()).transform("min").to_numpy()
+        note = "Clocks cannot be compared: every row begins at its own zero."
+    else:
+        first, note = at.min(), _clock_note(dict(zip(_processes(owners), found, strict=True)))
+        if not moved_ns.any() and from_epoch(measured, rows) and len(set(rows["host"])) == 1:
+            note = note if rows["host"].isna().any() else "All on the clock of their host."
+    return rows.assign(begin=at - first), note if len(set(rows["who"])) > 1 else ""
+
+
+def _clock_note(found: Mapping[str, Correction | None]) -> str:
+    """Whose clock was moved, and by how much; that clocks were not compared, where they were not."""
+    moved = {name: one.offset_ns for name, one in found.items() if one and one.offset_ns}
+    alone = sum(one is None for one in found.values())
+    if alone == len(found):
+        return "Each on the clock of its host: the clocks were not compared."
+    if not moved:
+        told = "All on one clock: none was found to be off."
+    elif len(moved) <= MAX_NAMED:
+        told = "; ".join(
+            f"clock of {name} moved by {show(-by, 'ns')}" for name, by in moved.items()
+        )
+        told = f"All on one clock: {told}."
+    else:
+        most = show(max(map(abs, moved.values())), "ns")
+        told = f"All on one clock: {len(moved)} of {len(found)} moved, by up to {most}."
+    return told + (f" Not compared: the clocks of {alone}." if alone else "")
 
 
 def _processes(rows: pd.DataFrame) -> list[str]:

@@ -6,7 +6,7 @@ the time blocked in collectives: collectives make the walls of all ranks equal, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,18 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.matching import codes
-from tracekit.pooling import UNIT, job, label_headings, same_text, stage_rows, summed, units
-from tracekit.report import Heading
+from tracekit.pooling import (
+    UNIT,
+    job,
+    label_headings,
+    run_heading,
+    same_text,
+    stage_rows,
+    summed,
+    text_or_none,
+    units,
+)
+from tracekit.report import Heading, Verdict
 from tracekit.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -58,6 +68,22 @@ class Crew:
 def crews(measured: Measurements) -> list[Crew]:
     """Every crew, in a fixed order."""
     return measured.derived(_crews)
+
+
+def abstained(
+    measured: Measurements, rule: str, min_ranks: float, lacking: Callable[[list[Crew]], str | None]
+) -> Iterator[Verdict]:
+    """Runs of which a rule that compares the ranks of a crew can say nothing: too few ranks, or what is `lacking`."""
+    for run in dict.fromkeys(crew.run for crew in crews(measured)):
+        mine = [crew for crew in crews(measured) if crew.run == run]
+        members = max(crew.members for crew in mine)
+        few = f"{members} of at least {min_ranks:g} ranks of one role"
+        reason = few if members < min_ranks else lacking(mine)
+        if reason is not None:
+            named = text_or_none(run) if run_heading(measured) else None
+            yield Verdict(rule, "insufficient data", reason, named)
+    if not crews(measured):
+        yield Verdict(rule, "insufficient data", "no step or stage of a known rank was recorded")
 
 
 def _crews(measured: Measurements) -> list[Crew]:

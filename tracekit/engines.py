@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.pooling import plain, units
+from tracekit.pooling import CAPTURE, from_epoch, units
 from tracekit.trace import Measurements
 
 TOKENS_DONE = 0.9
@@ -44,6 +44,7 @@ class Generation:
     unit: tuple[Any, ...]
     engine: str
     source: str
+    pid: int | None
     mates: int
     basis: str
     ts_ns: int
@@ -96,11 +97,11 @@ def _generations(measured: Measurements) -> list[Generation]:
     rows = units(measured["generations"])
     if not len(rows):
         return []
-    key, parts = ["source", "step", "occurrence"], measured.derived(_parts)
+    key, parts = [*CAPTURE, "step", "occurrence"], measured.derived(_parts)
     found: list[Generation] = []
     for _, mine in rows.groupby([*UNIT, "replica"], dropna=False, sort=False):
         by_work: dict[tuple[Any, ...], list[tuple[dict[str, Any], pd.DataFrame | None]]] = {}
-        for told in mine.sort_values(["rank", "source"], kind="stable").to_dict("records"):
+        for told in mine.sort_values(["rank", *CAPTURE], kind="stable").to_dict("records"):
             row = {str(name): value for name, value in told.items()}
             part = parts.get(_key([row[name] for name in key]))
             by_work.setdefault(_signature(row, part), []).append((row, part))
@@ -112,12 +113,12 @@ def _generations(measured: Measurements) -> list[Generation]:
 
 def iterations_of(measured: Measurements, one: Generation) -> pd.DataFrame:
     """The rows of `iterations` of one generation, in order of start."""
-    return measured.derived(_parts)[_key((one.source, one.unit[2], one.unit[4]))]
+    return measured.derived(_parts)[_key((one.source, one.pid, one.unit[2], one.unit[4]))]
 
 
 def _parts(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
     rows = units(measured["iterations"]).sort_values("ts_ns", kind="stable")
-    key = ["source", "step", "occurrence"]
+    key = [*CAPTURE, "step", "occurrence"]
     return {_key(k): mine for k, mine in rows.groupby(key, dropna=False, sort=False)}
 
 
@@ -133,7 +134,7 @@ def _order(one: Generation) -> tuple[Any, ...]:
 def _signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...]:
     """What mates have in common: the batches that they ran; their replica where these are unknown."""
     if part is None:
-        return () if not pd.isna(row["replica"]) else (row["source"],)
+        return () if not pd.isna(row["replica"]) else _key([row[name] for name in CAPTURE])
     sums = part[["count", "prefill_requests", "decode_requests"]].sum()
     return (*(int(value) for value in sums), int(part["decode_requests"].max()))
 
@@ -151,7 +152,7 @@ def _generation(
     if part is not None:
         start, end = int(row["ts_ns"]), int(row["ts_ns"]) + int(row["dur_ns"])
     return Generation(
-        unit, _name(row, several=several), str(row["source"]), len(mates), str(row["basis"]),
+        unit, _name(row, several=several), str(row["source"]), _key([row["pid"]])[0], len(mates), str(row["basis"]),
         start, end - start, rank, pause_ns=None if pd.isna(row["longest_pause_ns"]) else int(row["longest_pause_ns"]), **alone,
     )  # fmt: skip
 
@@ -266,8 +267,8 @@ def bubble(unit: Sequence[Generation], *, without_tails: bool = False) -> tuple[
 
 def one_clock(measured: Measurements, found: Sequence[Generation]) -> bool:
     """Whether all of them tell the time of the day."""
-    absolute = plain(measured["captures"]).groupby("source")["absolute_time"].all()
-    return all(bool(absolute.get(g.source, False)) for g in found)
+    pids = pd.array([g.pid for g in found], dtype="Int64")
+    return from_epoch(measured, pd.DataFrame({"source": [g.source for g in found], "pid": pids}))
 
 
 def unseen_replicas(found: Sequence[Generation]) -> str:

@@ -36,3 +36,7 @@ class TraceFormatError(TracekitError):
 
 class SchemaError(TracekitError):
     """A table that breaks its schema: always a fault of tracekit, never of the file."""
+
+
+class NothingComparableError(TracekitError):
+    """Two sides that could be read, of which one holds no step that counts."""

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tracekit.derived.busy import PARTS
 from tracekit.pooling import (
+    CAPTURE,
     devices_of,
     in_run,
     job,
@@ -47,12 +48,12 @@ def judged_windows(measured: Measurements) -> pd.DataFrame:
 
 def _judged_windows(measured: Measurements) -> pd.DataFrame:
     rows = whole_gpu_time(measured)
-    named = stage_rows(measured)[["source", "stage", "ts_ns", "canonical"]].drop_duplicates()
+    named = stage_rows(measured)[[*CAPTURE, "stage", "ts_ns", "canonical"]].drop_duplicates()
     stages = rows[rows["window"] == "stage"].merge(
-        named, on=["source", "stage", "ts_ns"], how="inner"
+        named, on=[*CAPTURE, "stage", "ts_ns"], how="inner"
     )
-    origins = plain(measured["steps"])[["source", "ts_ns", "origin"]].drop_duplicates()
-    steps = rows[rows["window"] == "step"].merge(origins, on=["source", "ts_ns"], how="inner")
+    origins = plain(measured["steps"])[[*CAPTURE, "ts_ns", "origin"]].drop_duplicates()
+    steps = rows[rows["window"] == "step"].merge(origins, on=[*CAPTURE, "ts_ns"], how="inner")
     known = {
         (run, text_or_none(role)) for run, role in zip(stages["run"], stages["role"], strict=True)
     }

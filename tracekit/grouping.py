@@ -1,6 +1,8 @@
-"""Numbers for groups of rows: fast where keys lie close together, as made-up keys do."""
+"""Groups of rows: numbers and sums for them, fast where keys lie close together, as made-up keys do."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,3 +48,19 @@ def by_group(group: Ints, start: Ints) -> Ints:
         return order[np.argsort(group[order], kind="stable")]
     # Sorting two-byte numbers takes a pass or two, whatever their order.
     return order[np.argsort(group[order].astype(np.uint16), kind="stable")]
+
+
+def summed(group: Ints, values: Ints, count: int) -> Ints:
+    """Exact integer sums by group; group -1 counts nowhere."""
+    out = np.zeros(count, np.int64)
+    known = group >= 0
+    np.add.at(out, group[known], values[known])
+    return out
+
+
+def place_of(
+    keys: npt.NDArray[Any], wanted: npt.NDArray[Any]
+) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """(for each wanted number its place in the ascending keys, whether it is there); any place where not."""
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return place, keys[place] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)

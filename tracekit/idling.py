@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from tracekit.derived.idle import IdleTime
-from tracekit.pooling import UNIT, in_run, job, plain, stage_rows, summed, text_or_none, units
+from tracekit.pooling import (
+    CAPTURE,
+    STAGE_OF,
+    UNIT,
+    in_run,
+    job,
+    plain,
+    stage_rows,
+    summed,
+    text_or_none,
+    units,
+)
 from tracekit.report import Place
 from tracekit.thresholds import defaults
 from tracekit.trace import Measurements
@@ -71,9 +83,9 @@ def whole(measured: Measurements, table: str) -> pd.DataFrame:
 
 
 def canonical_names(measured: Measurements) -> pd.DataFrame:
-    """The canonical stage of every outermost recorded one: columns source, stage, canonical."""
-    names = stage_rows(measured)[["source", "stage", "canonical"]]
-    return names.dropna(subset="stage").drop_duplicates(["source", "stage"])
+    """The canonical stage of every outermost recorded one: columns of `STAGE_OF`, canonical."""
+    names = stage_rows(measured)[[*STAGE_OF, "canonical"]]
+    return names.dropna(subset="stage").drop_duplicates(STAGE_OF)
 
 
 def placed(measured: Measurements, table: str) -> pd.DataFrame:
@@ -98,13 +110,13 @@ class _Placed:
 def _placed(measured: Measurements, table: str) -> pd.DataFrame:
     rows = whole(measured, table)
     stages = rows[rows["window"] == "stage"].merge(
-        canonical_names(measured), on=["source", "stage"], how="inner"
+        canonical_names(measured), on=STAGE_OF, how="inner"
     )
     known = set(_owners(whole(measured, "gpu_time").merge(
-        canonical_names(measured), on=["source", "stage"], how="inner"
+        canonical_names(measured), on=STAGE_OF, how="inner"
     )))  # fmt: skip
-    origins = plain(measured["steps"])[["source", "origin"]].drop_duplicates("source")
-    steps = rows[rows["window"] == "step"].merge(origins, on="source", how="inner")
+    origins = plain(measured["steps"])[[*CAPTURE, "origin"]].drop_duplicates(CAPTURE)
+    steps = rows[rows["window"] == "step"].merge(origins, on=CAPTURE, how="inner")
     alone = pd.Series([owner not in known for owner in _owners(steps)], dtype=bool)
     steps = steps[alone.to_numpy(bool) & (steps["origin"] != "stage").to_numpy(bool)]
     parts = [stages.assign(origin=None), steps.assign(canonical=None)]
@@ -121,6 +133,15 @@ def gpu_steps(measured: Measurements) -> dict[tuple[object, object], int]:
     rows = rows[rows["window"] == "step"]
     rows = rows[[*UNIT, "role", "rank", "host", "pid", "device"]].drop_duplicates()
     return dict(Counter(_owners(rows)))
+
+
+def each_gpu_step(
+    measured: Measurements, table: pd.DataFrame, names: Sequence[str]
+) -> pd.DataFrame:
+    """The table of sums by run and role with these columns divided by the steps of single GPUs there."""
+    counts = gpu_steps(measured)
+    steps = np.array([counts.get(owner, 1) for owner in _owners(table)], np.float64)
+    return table.assign(**{name: table[name] / steps for name in names})
 
 
 def scopes(measured: Measurements) -> list[Scope]:

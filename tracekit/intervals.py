@@ -98,6 +98,18 @@ def covered(a: Intervals, start: Ints, end: Ints) -> Ints:
     return np.maximum(inside, 0)
 
 
+def window_at(start: Ints, end: Ints, points: Ints) -> Ints:
+    """For each point, which window, of those in order of start, began last and holds it; -1 for none.
+
+    >>> window_at(np.array([0, 5]), np.array([3, 9]), np.array([2, 3, 8]))
+    array([ 0, -1,  1])
+    """
+    if not len(start):
+        return np.full(len(points), -1, np.int64)
+    at = np.searchsorted(start, points, side="right") - 1
+    return np.where((at >= 0) & (points < end[at]), at, -1)
+
+
 def _before(a: Intervals, points: Ints) -> Ints:
     """For each point, how much of `a` lies before it."""
     if len(a.start) == 0:

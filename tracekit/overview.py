@@ -13,6 +13,7 @@ from tracekit import gpu_shares
 from tracekit.crews import MEMBER, crews
 from tracekit.pooling import (
     ORIGIN_NOTES,
+    STEP_BOUNDS,
     devices_of,
     job,
     label_headings,
@@ -132,7 +133,7 @@ def headline(measured: Measurements) -> tuple[Metric, ...]:
     name = ORIGIN_NOTES[str(origins[0])] if len(origins) == 1 else "step"
     if runs > 1:
         name = f"{name}, mean of {runs} runs"
-    found = [Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name)]
+    found = [Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name, STEP_BOUNDS)]
     found += _gpu_shares(measured)
     attributed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
     if attributed["wall_ns"].sum() > 0 and not only_stages(measured):

@@ -26,6 +26,7 @@ from tracekit.engine import Advance, Outcome, local
 from tracekit.engine.progress import progress_line
 from tracekit.errors import TraceFormatError, TracekitError
 from tracekit.readers import READERS, Reader, head
+from tracekit.readers.no_profiles import no_profile
 from tracekit.report import Remark, Report, Section
 from tracekit.rules import checked
 from tracekit.schema import MEASURED, TABLES, concat
@@ -80,9 +81,10 @@ def load(
 ) -> Trace:
     """The Trace of one file: `load(path)["device_ops"]` is a pandas frame.
 
-    `python` and `stacks` add Python function rows and call stacks; `args` limits the recorded arguments
-    that are kept, `tables` the tables that are built. Raises `TraceFormatError` for a file that cannot
-    be read, `TracekitError` for a directory or for a file that holds several processes.
+    `python` adds all Python functions (calls of nn.Module are read in any case), `stacks` call stacks;
+    `args` limits the recorded arguments that are kept, `tables` the tables that are built. Raises
+    `TraceFormatError` for a file that cannot be read, `TracekitError` for a directory or for a file that
+    holds several processes.
     """
     path = Path(path)
     if path.is_dir():
@@ -159,8 +161,10 @@ def discover(paths: str | Path | Sequence[str | Path], options: Options = Option
 
 
 def sniff(path: Path) -> Sniffed:
-    """Which reader claims a file, by its content."""
+    """Which reader claims a file, by its content; for a file that is no profile, what it is."""
     start, problem = head(path)
+    if known := no_profile(start):
+        return Sniffed(None, "torch", known)
     for reader in READERS:
         if reader.sniff(start):
             return Sniffed(reader.name, reader.tool, "")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracekit.intervals import covered, union
@@ -20,6 +21,15 @@ from tracekit.trace import Measurements
 
 UNIT = ("run", "step", "part")
 
+PROCESS = ("run", "role", "rank", "host", "pid")
+"""One process, whichever files tell of it."""
+
+CAPTURE = ["source", "pid"]
+"""What tells apart the processes of one file, and the files of one process."""
+
+STAGE_OF = [*CAPTURE, "stage"]
+"""What a recorded stage has its one name by."""
+
 
 ORIGIN_NOTES = {
     "profiler": "step",
@@ -27,6 +37,10 @@ ORIGIN_NOTES = {
     "stage": "captured stages",
 }
 """What the wall of a unit is, by how it is known."""
+
+
+STEP_BOUNDS = "steps"
+"""What the bounds of the mean wall are of: the shortest step and the longest."""
 
 
 def plain(frame: pd.DataFrame) -> pd.DataFrame:
@@ -43,6 +57,21 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
 
 _PLAIN: dict[int, tuple[weakref.ref[pd.DataFrame], pd.DataFrame]] = {}
 """The plain form of frames that are still in use: a table is asked for by many questions."""
+
+
+def processes(*frames: pd.DataFrame) -> list[npt.NDArray[np.int64]]:
+    """The number of the process in its source (`CAPTURE`) for the rows of each frame, one numbering for all."""
+    keys = pd.concat([frame[CAPTURE] for frame in frames], ignore_index=True)
+    number = keys.groupby(CAPTURE, dropna=False, sort=False).ngroup().to_numpy(np.int64)
+    return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
+
+
+def from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
+    """Whether the clocks of all these rows count from the Unix epoch: their times can be compared."""
+    captures = plain(measured["captures"])
+    others = captures[~captures["absolute_time"].to_numpy(np.bool_)]
+    mine, relative = processes(rows, others)
+    return not bool(np.isin(mine, relative).any())
 
 
 def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
@@ -68,15 +97,15 @@ def step_walls(measured: Measurements) -> pd.DataFrame:
     attributed_ns: what stages of any process cover of it (NA without stages); see `stage_rows`.
     """
     steps = units(measured["steps"])
-    stages = stage_rows(measured)
-    absolute = plain(measured["captures"]).set_index("source")["absolute_time"]
+    stages = stage_rows(measured).copy(deep=False)
+    steps["process"], stages["process"] = processes(steps, stages)
     rows = []
     for key, mine in steps.groupby(list(UNIT), dropna=False, sort=False):
         unit = dict(zip(UNIT, key, strict=True))
         origin = next(o for o in ("profiler", "file", "stage") if (mine["origin"] == o).any())
         steps_of = mine[mine["origin"] == origin]
         covering = stages[_same(stages, unit)]
-        one_clock = bool(absolute.reindex(steps_of["source"]).all())
+        one_clock = from_epoch(measured, steps_of)
         rows.append(
             {
                 **unit,
@@ -105,7 +134,7 @@ def _wall(
     """The wall of one unit and what its stages cover of it, on the host with the longest wall."""
     best: dict[str, object] = {"ts_ns": 0, "wall_ns": -1, "attributed_ns": None}
     apart = origin == "profiler" or not one_clock
-    by = ["source", "occurrence"] if apart else ["host"]
+    by = ["process", "occurrence"] if apart else ["host"]
     for _, mine in steps.groupby(by, dropna=False, sort=False):
         start = mine["ts_ns"].to_numpy(np.int64)
         busy = union(start, start + mine["dur_ns"].to_numpy(np.int64))
@@ -113,7 +142,7 @@ def _wall(
         wall = busy.total if origin == "stage" else last - first
         if wall <= int(best["wall_ns"]):  # type: ignore[call-overload]
             continue
-        inside = stages[stages["source"].isin(mine["source"])]
+        inside = stages[stages["process"].isin(mine["process"])]
         begin = inside["ts_ns"].to_numpy(np.int64)
         cover = union(begin, begin + inside["dur_ns"].to_numpy(np.int64))
         attributed = covered(cover, np.array([first]), np.array([last]))[0] if len(inside) else None

@@ -12,20 +12,29 @@ SCHEMA = "tracekit.report/1"
 """Version of the JSON form: additions keep it, a change of meaning raises it."""
 
 Cell = int | float | str | bool | None
-Unit = Literal["", "ns", "bytes", "ratio", "count", "gb_per_s", "text", "id"]
-"""`ratio` is 0 to 1 and shown as per cent; `id` is a number that names something; `""` a bare number."""
+Unit = Literal["", "ns", "bytes", "ratio", "factor", "count", "gb_per_s", "text", "id"]
+"""`ratio` is 0 to 1 and shown as per cent, `factor` as 1.12×; `id` is a number that names something; `""` a bare number."""
 Better = Literal["lower", "higher", "neither"]
 Severity = Literal["high", "medium", "low", "info"]
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low", "info")
 Status = Literal["ok", "skipped", "failed"]
 Answer = Literal["fired", "clear", "not applicable", "insufficient data"]
 """What a rule says: a finding, none, or that it abstains and why."""
-ChartKind = Literal["gantt", "bars", "heatmap", "lines", "histogram"]
+Outcome = Literal[
+    "pass", "fail", "inconclusive", "not comparable", "not tested", "accepted", "expired",
+]  # fmt: skip
+"""What a rule of a gate says: `not tested` lacks the metric or a baseline, `expired` is an old exception."""
+ChartKind = Literal[
+    "gantt", "bars", "heatmap", "lines", "histogram", "intervals", "strips", "waterfall"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number with its unit and which way is better; `low`/`high` bound it where that is known."""
+    """One number with its unit and which way is better; `low`/`high` bound it where that is known.
+
+    `bounds` says what they are of: `steps`.
+    """
 
     name: str
     value: int | float | None
@@ -34,6 +43,7 @@ class Metric:
     low: int | float | None = None
     high: int | float | None = None
     label: str = ""
+    bounds: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,32 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """What one rule of a gate found of one metric.
+
+    `value` is what is held against `limit` (a change, of which `low` and `high` are the interval, or the
+    second side's number of a budget), both in `unit`; `base` and `opt` are in `metric_unit`. `point` says
+    that the estimate alone was held against it. Only rules of severity `error` decide.
+    """
+
+    rule: str
+    metric: str
+    outcome: Outcome
+    severity: Literal["error", "warn"]
+    claim: str
+    limit: float
+    unit: Unit
+    metric_unit: Unit
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    base: float | None = None
+    opt: float | None = None
+    point: bool = False
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Heading:
     """One column of a shown table: `name` is its id, `title` what a person reads."""
 
@@ -107,6 +143,12 @@ class Chart:
     bars (row, series, value): stacked bars, one a row;
     heatmap (row, start, end, value): coloured cells, values of `unit`, None where unknown;
     lines (series, x, y); histogram (series, low, high, value): stacked over [low, high).
+    intervals (row, series, low, mid, high): factors on one log axis with a line at 1 and the band of
+    those nearer to it than `within`, a share, shaded; low and high None where there is no interval;
+    strips (row, series, x, number, counted): a dot a value, hollow where `counted` is 0, beside the mean
+    of the row's others; `number` names the dot (its step);
+    waterfall (row, series, start, end): what leads from one amount to another, each bar from where the
+    last ended; one that starts at 0 is an amount, the others are changes.
     `unit` is that of values and y, `x_unit` that of x, start and end; times are ns from the chart's zero.
     """
 
@@ -121,6 +163,7 @@ class Chart:
     caption: str = ""
     omitted: int = 0
     """Marks left out, the smallest first, to bound the size."""
+    within: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +200,8 @@ class Report:
     `identity` are the facts of the first line (run, ranks, steps, hardware …) in order; `headline` the
     numbers of the second; `overview` names the sheet that is shown first. `unseen` lists what was not
     analysed and why. `values` are the metrics of every process and step, `fingerprint` what must agree
-    between two reports to compare them.
+    between two reports to compare them. `answer` is the first sentence where numbers alone are none,
+    `basis` what it rests on, and `cautions` what to keep in mind, the gravest first.
     """
 
     title: str
@@ -170,6 +214,9 @@ class Report:
     unseen: tuple[str, ...] = ()
     values: Sheet | None = None
     fingerprint: tuple[tuple[str, str], ...] = ()
+    answer: str = ""
+    basis: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
     schema: str = SCHEMA
 
     @property

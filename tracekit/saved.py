@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
@@ -49,14 +49,6 @@ _MADE = (1980, 1, 1, 0, 0, 0)
 _HINT = "save it again with --save, from the profiles"
 
 _VALUES = {"int32": "<i4", "int64": "<i8", "Int64": "<i8", "Float64": "<f8", "bool": "|u1"}
-_KINDS: Mapping[str, tuple[str, ...]] = {
-    "int32": ("data",),
-    "int64": ("data",),
-    "bool": ("data",),
-    "Int64": ("data", "mask"),
-    "Float64": ("data", "mask"),
-    "category": ("codes", "categories"),
-}
 _WIDTHS = {"int32": 4, "int64": 8, "Int64": 9, "Float64": 9, "bool": 1, "category": 4}
 _SOURCE_TEXTS = ("name", "reader", "tool", "run")
 _SOURCE_MAYBE_TEXTS = ("role", "scope", "topology", "part", "host")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.pooling import in_run, job, plain, same_text, stage_rows, text_or_none
+from tracekit.pooling import STAGE_OF, in_run, job, plain, same_text, stage_rows, text_or_none
 from tracekit.report import Place
 from tracekit.stages import scope_stage
 from tracekit.trace import Measurements
@@ -51,16 +51,12 @@ class StageWork:
 
 def with_canonical(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """Plain rows with a column `canonical`: the stage under its one name, None outside all stages."""
-    known = stage_rows(measured)[["source", "stage", "canonical"]].drop_duplicates()
-    of = {
-        (source, stage): canonical
-        for source, stage, canonical in known.itertuples(index=False, name=None)
-    }
+    known = stage_rows(measured)[[*STAGE_OF, "canonical"]].drop_duplicates()
+    of = {tuple(key): canonical for *key, canonical in known.itertuples(index=False, name=None)}
+    keys = rows[STAGE_OF].itertuples(index=False, name=None)
     canonical = [
-        of.get((source, stage)) or scope_stage(text_or_none(scope), text_or_none(role))
-        for source, stage, scope, role in zip(
-            rows["source"], rows["stage"], rows["scope"], rows["role"], strict=True
-        )
+        of.get(key) or scope_stage(text_or_none(scope), text_or_none(role))
+        for key, scope, role in zip(keys, rows["scope"], rows["role"], strict=True)
     ]
     return rows.assign(canonical=pd.array(canonical, dtype=object))
 

@@ -62,12 +62,16 @@ _PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})\Z")
 
 _COLLECTIVE = re.compile(r"(nccl|gloo|rccl|hccl|mpi|c10d|ucc|xccl):|record_param_comms")
 
+# What PyTorch's own parts and serving engines annotate: calls, modules, compilation, iterations.
 _NOT_A_STAGE = re.compile(
-    r"Optimizer\.|enumerate\(DataLoader\)|ProfilerStep|"
+    r"Optimizer\.|enumerate\(Data|ProfilerStep|<class |"
     r"DistributedDataParallel|FullyShardedDataParallel|FSDP|## |"
     r"Torch-Compiled|TorchDynamo|CompiledFunction|PyTorch Profiler|mini_batch|micro_batch|"
-    r"execute_(new_|context|\d)|hipGraph|cudaGraph|(?:[\w-]+/)?train_microbatch\Z",
+    r"execute_(new_|context|\d)|step\[[A-Za-z_]+[ \]]|hipGraph|cudaGraph|(?:[\w-]+/)?train_microbatch\Z",
 )
+
+_COMPILING = " (dynamo_timed)"
+"""How every range ends that PyTorch records of its compiler."""
 
 
 def profiler_step(name: str) -> int | None:
@@ -81,12 +85,13 @@ def profiler_step(name: str) -> int | None:
 
 
 def may_be_stage(name: str) -> bool:
-    """Whether a range of this name can be a stage: not a collective, an optimizer call, a micro-batch …
+    """Whether a range of this name can be a stage: not a collective, an optimizer call, an engine's iteration …
 
-    >>> may_be_stage("actor_update"), may_be_stage("nccl:all_reduce"), may_be_stage("mini_batch0")
+    >>> may_be_stage("actor_update"), may_be_stage("nccl:all_reduce"), may_be_stage("step[DECODE bs=8]")
     (True, False, False)
     """
-    return _NOT_A_STAGE.match(name) is None and not is_collective(name)
+    known = _NOT_A_STAGE.match(name) is not None or name.endswith(_COMPILING)
+    return not known and not is_collective(name)
 
 
 def is_collective(name: str) -> bool:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.errors import TracekitError
+from tracekit.grouping import place_of
 from tracekit.schema import KEYS, TABLES, Table
 
 T = TypeVar("T")
@@ -68,13 +69,15 @@ class Source:
 class Want:
     """What to read of a source: a light question reads little.
 
-    `tables` None means all that is cheap (everything but `flows`); `args` None means every key.
+    `tables` None means all that is cheap (everything but `flows`); `args` None means every key. `modules`
+    are those Python functions that are calls of a model's modules; `python` means all of them.
     """
 
     tables: frozenset[str] | None = None
     args: tuple[str, ...] | None = None
     python: bool = False
     stacks: bool = False
+    modules: bool = True
 
     def table(self, name: str) -> bool:
         """Whether `name` is wanted."""
@@ -143,10 +146,9 @@ class Trace:
             )
         column = self.sparse[key]
         ids = column.rows if table is None else self[table]["id"].to_numpy()
-        at = np.minimum(np.searchsorted(column.rows, ids), len(column.rows) - 1)
-        missing = column.rows[at] != ids
+        at, there = place_of(column.rows, ids)
         index = pd.Index(ids, name="id") if table is None else self[table].index
-        found = _nullable(column, at, missing)
+        found = _nullable(column, at, ~there)
         # Said outright for text, which pandas from 3.0 on would otherwise take for `str`.
         dtype = object if column.categories is not None else found.dtype
         return pd.Series(found, index=index, name=key, dtype=dtype)

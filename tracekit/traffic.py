@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.intervals import covered, union, union_totals
 from tracekit.matching import matched
-from tracekit.pooling import plain, stage_rows, summed, whole_gpu_time
+from tracekit.pooling import CAPTURE, STAGE_OF, plain, stage_rows, summed, whole_gpu_time
 from tracekit.trace import Measurements
-
-Ints = npt.NDArray[np.int64]
 
 WHO = ("run", "role", "rank", "host", "pid", "device")
 """What a number of one rank is of: a device of a process, the process itself on the host."""
@@ -57,15 +54,10 @@ def collectives(measured: Measurements) -> pd.DataFrame:
 
 def _collectives(measured: Measurements) -> pd.DataFrame:
     rows = plain(measured["collectives"])
-    names = stage_rows(measured)[["source", "stage", "canonical"]].drop_duplicates(
-        ["source", "stage"]
-    )
-    known = names.set_index(["source", "stage"])["canonical"]
-    at = pd.MultiIndex.from_frame(rows[["source", "stage"]])
+    names = stage_rows(measured)[[*STAGE_OF, "canonical"]].dropna(subset="stage")
+    names = names.drop_duplicates(STAGE_OF)
     canonical = (
-        known.reindex(at).to_numpy(object).copy()
-        if len(known)
-        else np.full(len(rows), None, object)
+        rows[STAGE_OF].merge(names, on=STAGE_OF, how="left")["canonical"].to_numpy(object).copy()
     )
     canonical[pd.isna(canonical)] = None
     rows["canonical"] = canonical
@@ -151,19 +143,17 @@ def _by_rank(measured: Measurements) -> pd.DataFrame:
     windows = windows[
         (windows["window"] == "capture") & windows["source"].isin(rows.loc[~on_host, "source"])
     ]
-    by = ("source", "device")
+    by = (*CAPTURE, "device")
     busy = united(rows[on_host], by).rename("comm_ns").reset_index()
     host = captures.rename(columns={"dur_ns": "window_ns"}).merge(
-        busy.drop(columns="device"), on="source"
+        busy.drop(columns="device"), on=CAPTURE
     )
     waits = waiting(rows[on_host])
-    host["wait_ns"] = within(
-        waits, host["source"], host["device"], host["ts_ns"], host["window_ns"]
-    )
+    host["wait_ns"] = within(waits, host)
     gpu = windows.rename(columns={"exposed_comm_ns": "exposed_ns"})
     gpu["wait_ns"] = exposed_within(waiting(rows), windows)
     wired = rows[rows["wire_bytes"].notna()]
-    wire_ns = united(wired, (*by, *WHO[:-1])).rename("wired_ns").reset_index()
+    wire_ns = united(wired, tuple(dict.fromkeys((*by, *WHO)))).rename("wired_ns").reset_index()
     counted = rows.assign(count=1)
     frames = [gpu, host, wire_ns, counted[[*WHO, "count", "size_bytes", "wire_bytes"]]]
     columns = (
@@ -215,34 +205,30 @@ def moving(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows without waiting for other ranks, as far as that can be told.
 
     A collective takes no longer than on the rank where it is shortest: what is longer is waiting. Where no
-    other rank shows it, it counts for no longer than the median of its kind (source, device, op, group).
+    other rank shows it, it counts for no longer than the median of its kind (process, device, op, group).
     """
     dur = rows["dur_ns"].astype("Int64")
-    kind = dur.groupby([rows[name] for name in ("source", "device", "op", "group")], dropna=False)
+    kind = dur.groupby([rows[name] for name in (*CAPTURE, "device", "op", "group")], dropna=False)
     usual = kind.transform("median").round().astype("Int64")
     bound = rows["transfer_ns"].where(rows["transfer_ns"].notna(), usual)
     own = bound.where(bound < dur, dur).to_numpy(np.int64)
     return rows.assign(ts_ns=rows["ts_ns"] + rows["dur_ns"] - own, dur_ns=own)
 
 
-def within(
-    intervals: pd.DataFrame,
-    source: pd.Series[Any],
-    device: pd.Series[Any],
-    ts_ns: pd.Series[Any],
-    dur_ns: pd.Series[Any],
-) -> Any:
-    """For each window of a source and device, how much of it the intervals there cover; NA without any."""
-    found = np.zeros(len(source), np.int64)
-    known = np.zeros(len(source), np.bool_)
-    by = ["source", "device"]
+def within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
+    """For each window (ts_ns, window_ns) of a process and device, how much of it the intervals there cover.
+
+    NA where there is none.
+    """
+    found = np.zeros(len(windows), np.int64)
+    known = np.zeros(len(windows), np.bool_)
+    by = [*CAPTURE, "device"]
     have = intervals.groupby(by, dropna=False, sort=False).indices
     start = intervals["ts_ns"].to_numpy(np.int64)
     end = start + intervals["dur_ns"].to_numpy(np.int64)
-    windows = pd.DataFrame({"source": source.array, "device": device.astype("Int64").array})
     keyed = {_key(key): rows for key, rows in have.items()}
-    begin = ts_ns.to_numpy(np.int64)
-    until = begin + dur_ns.to_numpy(np.int64)
+    begin = windows["ts_ns"].to_numpy(np.int64)
+    until = begin + windows["window_ns"].to_numpy(np.int64)
     for key, rows in windows.groupby(by, dropna=False, sort=False).indices.items():
         mine = keyed.get(_key(key))
         if mine is not None:
@@ -252,10 +238,11 @@ def within(
     return pd.arrays.IntegerArray(found, ~known)
 
 
-def _key(key: Any) -> tuple[str, int | None]:
-    """A source and a device as what equals itself, also where the device is not known."""
-    source, device = key
-    return str(source), None if pd.isna(device) else int(device)
+def _key(key: Any) -> tuple[str, int | None, int | None]:
+    """A source, pid and device as what equals itself, also where they are not known."""
+    source, *numbers = key
+    pid, device = (None if pd.isna(number) else int(number) for number in numbers)
+    return str(source), pid, device
 
 
 def exposed_within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
@@ -263,9 +250,7 @@ def exposed_within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
 
     NA where there is no interval of that device; never more than what is exposed.
     """
-    found = within(
-        intervals, windows["source"], windows["device"], windows["ts_ns"], windows["window_ns"]
-    )
+    found = within(intervals, windows)
     exposed = windows["exposed_comm_ns"].to_numpy(np.int64)
     mask = np.asarray(found.isna())
     return pd.arrays.IntegerArray(np.minimum(found.to_numpy(np.int64, na_value=0), exposed), mask)

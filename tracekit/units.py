@@ -1,7 +1,8 @@
 """Numbers to text and back: the only place that rounds, so that every output says the same.
 
 Times are shown in ns, µs, ms or s (s from 10 s on, so that a step of 1,842 ms keeps its digits), sizes
-in binary units (B, KiB … TiB, as allocators report them), ratios as per cent, rates in 1e9 bytes a second.
+in binary units (B, KiB … TiB, as allocators report them), ratios as per cent, factors as 1.12×, rates in 1e9
+bytes a second.
 """
 
 from __future__ import annotations
@@ -42,7 +43,15 @@ _LADDERS: dict[str, tuple[tuple[int, int, str], ...]] = {
         (0, 1, "B"),
     ),
 }
-_LABELS = {"ratio": "%", "gb_per_s": "GB/s", "count": "", "": "", "id": "", "text": ""}
+_LABELS = {
+    "ratio": "%",
+    "factor": "×",
+    "gb_per_s": "GB/s",
+    "count": "",
+    "": "",
+    "id": "",
+    "text": "",
+}
 
 _TIME_UNITS = {
     "ns": 1,
@@ -121,7 +130,7 @@ def cell(value: Value, scale: Scale) -> str:
     if scale.unit == "id":
         name = f"{Decimal(value):f}" if isinstance(value, int) else repr(value + 0.0)
         return name.replace("-", MINUS)
-    return _rounded(Decimal(value), scale) + (" %" if scale.label == "%" else "")
+    return _rounded(Decimal(value), scale) + {"%": " %", "×": "×"}.get(scale.label, "")
 
 
 def show(value: Value, unit: str, figures: int = 3) -> str:
@@ -142,7 +151,7 @@ def show(value: Value, unit: str, figures: int = 3) -> str:
 
 def with_label(text: str, scale: Scale) -> str:
     """The shown number followed by its label, where the cell does not carry it and it is known."""
-    if scale.label in ("", "%") or not any(character.isdigit() for character in text):
+    if scale.label in ("", "%", "×") or not any(character.isdigit() for character in text):
         return text
     return f"{text} {scale.label}"
 

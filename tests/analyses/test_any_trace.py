@@ -28,11 +28,18 @@ COPIES = st.sampled_from(
 RANGES = st.sampled_from(
     ("gen", "actor_update", "update_actor", "mini_batch0", "mine/own", "", "nccl:x")
 )
+ITERATIONS = st.sampled_from(
+    ("execute_context_1(512)_generation_63(63)", "execute_context_0(0)_generation_2(2)", "execute_new_1_cached_2",
+     "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)", "execute_new_x_cached_",
+     "step[DECODE bs=8]", "step[EXTEND bs=2 toks=1025]", "step[MIXED bs=3 g=1 c=2]", "step[IDLE]", "step[DRAFT bs=1]",
+     "step[DECODE bs=99999999999999999999]")
+)  # fmt: skip
 
 ROWS = st.lists(
     st.one_of(
         st.builds(step, st.integers(0, 2), TIMES, LENGTHS),
         st.builds(annotation, RANGES, TIMES, LENGTHS, st.sampled_from((MAIN, BACKWARD))),
+        st.builds(annotation, ITERATIONS, TIMES, LENGTHS, st.sampled_from((MAIN, BACKWARD))),
         st.builds(op, st.sampled_from(("a", "b")), TIMES, LENGTHS),
         st.builds(launch, TIMES, st.integers(1, 3), LENGTHS),
         st.builds(
@@ -46,7 +53,8 @@ ROWS = st.lists(
 )
 NAMES = st.sampled_from(
     ("rank{}.json", "trace{}.json", "actor_train_step1_rank{0}-of-2_pid{0}_20260101000000000.json",
-     "critic_critic-update_step1_rank{0}-of-2_pid{0}_20260101000000000.json")
+     "critic_critic-update_step1_rank{0}-of-2_pid{0}_20260101000000000.json",
+     "agent_loop_rollout_replica_{0}/async_llm_rank0.json")
 )  # fmt: skip
 FILES = st.lists(st.tuples(NAMES, ROWS, st.sampled_from((BASE_NS, None))), min_size=1, max_size=2)
 

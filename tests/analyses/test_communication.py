@@ -1,71 +1,27 @@
-"""Communication: rates and sizes (M12), ranks (M14), and what R05, R06 and R07 say of it."""
+"""Communication: rates and sizes (M12), ranks (M14), parts that add up, and real files."""
 
 import os
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from chrome_builder import BASE_NS, annotation, launched, op, step, write
+from analyses.communication_sections import QUESTION, late, measured, rows_of, rules, section
+from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.firing import write_sources
-from rules.traces import exposed_in_update
 from rules.traces_communication import (
-    FIRES,
     LARGE,
-    NEAR_MISSES,
-    hardly_overlapped,
     nccl,
     small_ones,
 )
 
-from tracekit import pipeline
-from tracekit.analyses import _analysis
-from tracekit.engine import Outcome
 from tracekit.gpu_shares import judged_windows
-from tracekit.pipeline import Options
 from tracekit.thresholds import defaults
 from tracekit.traffic import by_rank, collectives, exposed_within, rates, waiting, wire_factor
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
-
-QUESTION = _analysis("communication")
-
-
-@pytest.fixture(autouse=True)
-def asked(monkeypatch):
-    """The question is asked, whether or not it is registered."""
-    if all(analysis.id != QUESTION.id for analysis in pipeline.ANALYSES):
-        monkeypatch.setattr(pipeline, "ANALYSES", (*pipeline.ANALYSES, QUESTION))
-
-
-def measured(paths):
-    found = pipeline.discover(paths)
-    outcomes = [Outcome(s, pipeline.measure_source(s, lambda _: None)) for s in found.sources]
-    return pipeline.reduce(outcomes, found, Options())
-
-
-def section(tmp_path, sources):
-    return QUESTION.judge(measured(write_sources(tmp_path, sources)), defaults())
-
-
-def rows_of(section, name):
-    sheet = next(s for s in section.sheets if s.name == name)
-    columns = [heading.name for heading in sheet.headings]
-    return [dict(zip(columns, cells, strict=True)) for cells in sheet.rows]
-
-
-def evidence(finding):
-    return {metric.name: metric.value for metric in finding.evidence}
-
-
-def answers(section, rule):
-    return [(v.answer, v.reason) for v in section.verdicts if v.rule == rule]
-
-
-def rules(section):
-    return [finding.rule for finding in section.findings]
 
 
 # Rates and sizes (M12)
@@ -183,18 +139,6 @@ def test_a_rank_s_communication_is_a_union_and_so_is_the_time_of_its_bytes(tmp_p
     assert chart.marks == ((0, 0, 10_000), (0, 1, 20_000))
 
 
-def late(rank1_at=40, whole=1000):
-    """Two ranks, each one update of `whole`; two collectives end at 100 and 200: one of 60 (10) and one of 10."""
-    files = {}
-    for rank, first in ((0, 40), (1, rank1_at)):
-        files[rank] = [
-            step(1, 0, whole), annotation("actor_update", 0, whole), *launched("gemm", 0, 0, first, 1),
-            *nccl("allreduce", 1, first, 100 - first, 2, 2**20), *launched("gemm", 2, 100, 90, 3),
-            *nccl("allreduce", 3, 190, 10, 4, 2**20), *launched("gemm", 4, 200, whole - 200, 5),
-        ]  # fmt: skip
-    return files
-
-
 def test_what_waits_for_another_rank_is_told_apart(tmp_path):
     """Rank 0 comes at 40, rank 1 at 90, both leave at 100: rank 0 waits 50 of its 60."""
     found = section(tmp_path, late(rank1_at=90))
@@ -210,208 +154,6 @@ def test_what_waits_for_another_rank_is_told_apart(tmp_path):
     (chart,) = [c for c in found.charts if c.kind == "bars"]
     assert chart.series == ("hidden behind compute", "exposed", "waiting")
     assert chart.marks == ((0, 1, 20_000), (0, 2, 50_000), (1, 1, 20_000))
-
-
-# R05
-
-
-def test_waiting_for_a_slower_rank_is_not_exposed_communication(tmp_path):
-    """Exposed: 70 and 20 of 1000 each, 4.5 %; without the wait 20 and 20 of 400 each: 5 % of 800, not 11 %."""
-    assert rules(section(tmp_path / "a", late(rank1_at=90, whole=1000))) == []
-    (found,) = section(tmp_path / "b", late(rank1_at=90, whole=400)).findings
-    assert found.claim == "5.0 % of update_actor is communication that no compute hides"
-    assert found.recoverable_ns == 20_000
-    told = evidence(found)
-    assert (told["exposed_comm_ratio"], told["wait_ns"]) == (0.05, 25_000)
-    assert told["size_bytes"] == 2**21
-    assert found.caveats == ()
-
-
-def test_where_only_waiting_is_exposed_the_rule_says_so(tmp_path):
-    found = section(tmp_path, late(rank1_at=90, whole=800))
-    assert rules(found) == []
-    ((answer, reason),) = answers(found, "exposed-communication")
-    assert answer == "clear"
-    assert reason.startswith("5.6 % of update_actor is exposed, but it is waiting")
-
-
-def test_one_rank_alone_cannot_tell_waiting_apart(tmp_path):
-    (found,) = section(tmp_path, exposed_in_update(5)).findings
-    assert found.claim == "5.0 % of update_actor is communication that no compute hides"
-    assert found.caveats == ("includes waiting for slower ranks: not told apart here",)
-    assert evidence(found) == {"exposed_comm_ratio": 0.05, "overlap_ratio": 0.5}
-    assert rules(section(tmp_path / "near", exposed_in_update(4))) == []
-
-
-def test_ranks_that_were_not_recorded_may_be_waited_for(tmp_path):
-    files = late(rank1_at=90, whole=400)
-    for rank, rows in files.items():
-        write(tmp_path / f"rank{rank}.json", rows, rank=rank, world_size=8)
-    (found,) = QUESTION.judge(measured(tmp_path), defaults()).findings
-    assert found.caveats == (
-        "2 of 8 ranks were recorded: waiting for the others counts as communication",
-    )
-
-
-def test_the_finding_names_the_operation_and_where_it_is_longest(tmp_path):
-    rows = [
-        step(1, 0, 200), annotation("actor_update", 0, 200), *launched("gemm", 0, 0, 100, 1),
-        *nccl("_allgather_base", 1, 100, 10, 2, 2**20), *nccl("allreduce", 2, 110, 40, 3, 2**20),
-        *nccl("allreduce", 3, 150, 50, 4, 2**20),
-    ]  # fmt: skip
-    (found,) = section(tmp_path, rows).findings
-    assert found.places[0].stage == "update_actor"
-    assert [place.name for place in found.places] == ["all_reduce", "all_reduce"]
-    assert (found.places[1].start_ns, found.places[1].end_ns) == (
-        BASE_NS + 150_000,
-        BASE_NS + 200_000,
-    )
-    assert "no_sync" in found.advice
-    assert evidence(found)["busbw"] == pytest.approx(2**21 / 90_000)
-
-
-# R06
-
-
-def test_the_rules_fire_with_the_numbers_worked_out_by_hand(tmp_path):
-    for rule, expected in FIRES.items():
-        (found,) = section(tmp_path / rule, expected.rows).findings
-        assert (found.rule, found.claim, found.severity) == (
-            rule,
-            expected.claim,
-            expected.severity,
-        )
-        assert found.recoverable_ns == expected.recoverable_ns
-        assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
-        assert evidence(found) == pytest.approx(expected.evidence)
-
-
-@pytest.mark.parametrize("rule", NEAR_MISSES)
-def test_near_misses(tmp_path, rule):
-    assert section(tmp_path, NEAR_MISSES[rule]).findings == ()
-
-
-@pytest.mark.parametrize(
-    ("trace", "fires"),
-    [
-        (hardly_overlapped(compute=954), True),  # 14 of 50 hidden: 28 %
-        (hardly_overlapped(compute=940, each=24), False),  # 48 of 1000
-        (hardly_overlapped(each=50, count=1), False),  # one that stands alone
-    ],
-)
-def test_overlap_size_and_number_decide(tmp_path, trace, fires):
-    assert rules(section(tmp_path, trace)) == ["no-comm-overlap"] * fires
-
-
-@pytest.mark.parametrize(
-    ("whole", "severity"), [(1_333, "medium"), (1_334, "info"), (10_000, "info")]
-)
-def test_below_three_per_cent_of_the_step_it_is_information(tmp_path, whole, severity):
-    """40 exposed in an update of 1000 that is not all of the step."""
-    rows = [row for row in hardly_overlapped() if not row["name"].startswith("ProfilerStep")]
-    rows += [step(1, 0, whole)]
-    (found,) = section(tmp_path, rows).findings
-    assert (found.rule, found.severity, found.recoverable_ns) == (
-        "no-comm-overlap",
-        severity,
-        40_000,
-    )
-
-
-def test_a_stage_that_only_communicates_is_meant_to(tmp_path):
-    rows = hardly_overlapped()
-    for row in rows:
-        if row["name"] == "actor_update":
-            row["name"] = "update_weights"
-    assert rules(section(tmp_path, rows)) == []
-
-
-def test_one_mechanism_gives_one_finding(tmp_path):
-    """Nothing overlaps, and 10 % is exposed: R05 says it, R06 does not repeat it."""
-    found = section(tmp_path, hardly_overlapped(compute=900, each=50))
-    assert rules(found) == ["exposed-communication"]
-    assert [answer for answer, _ in answers(found, "no-comm-overlap")] == ["clear"]
-
-
-# R07
-
-
-@pytest.mark.parametrize(
-    ("trace", "fires"),
-    [
-        (small_ones(4), True),
-        (small_ones(4, large=9), False),  # 2 of 11
-        (small_ones(4, each=4), False),  # 8 of 1000
-        (small_ones(4, count=1, large=4, each=10), False),  # nothing to put it together with
-        (small_ones(0, name="barrier"), False),
-    ],
-)
-def test_number_time_and_company_decide(tmp_path, trace, fires):
-    assert rules(section(tmp_path, trace)) == ["small-collectives"] * fires
-
-
-def test_what_small_ones_expose_is_not_told_twice(tmp_path):
-    """Eighteen of 5 after compute: 9 % of the step is exposed, and small."""
-    rows = [step(1, 0, 1000), *launched("gemm", 0, 0, 910, 1)]
-    for number in range(18):
-        rows += nccl("allreduce", 1 + number, 910 + 5 * number, 5, 10 + number, 4)
-    found = section(tmp_path, rows)
-    (one,) = found.findings
-    assert (one.rule, one.recoverable_ns, one.severity) == ("small-collectives", 90_000, "medium")
-    assert answers(found, "exposed-communication")[0][0] == "clear"
-
-
-def test_unknown_sizes_that_could_decide_are_insufficient(tmp_path):
-    """Of ten, one is small and one has no known size."""
-    rows = small_ones(4, count=1, large=8)
-    rows += nccl("allreduce", 40, 995, 5, 200, 4, "Mine")
-    found = section(tmp_path, rows)
-    assert rules(found) == []
-    assert answers(found, "small-collectives") == [
-        ("insufficient data", "1 of 10 collectives have no recorded size")
-    ]
-    # With twenty large ones they could not be a fifth.
-    rows += [
-        row for n in range(12) for row in nccl("allreduce", 41, 10 + 60 * n, 50, 300 + n, LARGE)
-    ]
-    assert answers(section(tmp_path / "b", rows), "small-collectives") == []
-
-
-def on_host(rank, each=10, count=20):
-    """Twenty gloo collectives of four bytes in a step of 1000, rank 1 a little longer in each."""
-    rows = [step(1, 0, 1000), annotation("actor_update", 0, 1000), op("aten::mm", 0, 900)]
-    for number in range(count):
-        row = annotation("gloo:all_reduce", 20 + 40 * number, each + 5 * rank, tid=777)
-        rows += [row | {"args": {"Input Dims": [[1]], "Input type": ["float"]}}]
-    return rows
-
-
-def test_without_a_gpu_nothing_is_said_of_hiding(tmp_path):
-    """20 × 10 of 1000 where nobody waits."""
-    found = section(tmp_path, {0: on_host(0), 1: on_host(1)})
-    (one,) = found.findings
-    assert (one.rule, one.recoverable_ns, one.severity) == ("small-collectives", 200_000, "high")
-    assert one.places[0].stage == "update_actor"
-    for rule in ("exposed-communication", "no-comm-overlap"):
-        assert answers(found, rule) == [("not applicable", "no GPU activity was recorded")]
-    headings = {heading.name for sheet in found.sheets for heading in sheet.headings}
-    assert not headings & {"exposed_ns", "hidden_ratio", "exposed_ratio", "device"}
-    assert {metric.name for metric in found.metrics} == {"comm_ratio", "wait_ratio"}
-    (chart,) = [c for c in found.charts if c.kind == "bars"]
-    assert chart.series == ("running", "waiting")
-    assert any("no GPU activity was recorded" in caveat for caveat in found.caveats)
-
-
-def test_one_long_wait_of_a_rank_alone_is_not_its_small_collectives(tmp_path):
-    """Four of 2, 2, 2 and 200: 8 of 1000 if the long one is as the others, which is below 1 %; with 3 it is 12."""
-    for each, fires in ((2, False), (3, True)):
-        rows = [step(1, 0, 1000), *launched("gemm", 0, 0, 700, 1)]
-        for number, dur in enumerate((each, each, each, 200)):
-            rows += nccl("broadcast", 1 + number, 720 + 10 * number, dur, 10 + number, 4)
-        small = [
-            f for f in section(tmp_path / str(each), rows).findings if f.rule == "small-collectives"
-        ]
-        assert [f.recoverable_ns for f in small] == [4_000 * each] * fires
 
 
 # Whatever there is

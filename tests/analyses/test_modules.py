@@ -1,11 +1,13 @@
 """Time by module: rows of nn.Module, annotated wrappers, recorded hierarchies."""
 
+import gzip
+import json
 import os
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from analyses.in_depth import report_of, section
+from analyses.in_depth import report_of, rows_of, section
 from chrome_builder import annotation, launched, op, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def modules(trace, origin="python"):
 
 
 def load(tmp_path, rows, **want):
-    return tracekit.load(write(tmp_path / "rank0.json", rows), **{"python": True, **want})
+    return tracekit.load(write(tmp_path / "rank0.json", rows), **want)
 
 
 def block(**_):
@@ -67,7 +69,7 @@ def test_a_module_within_its_like_counts_once_in_the_total(tmp_path):
 
 
 def test_without_a_gpu_launched_work_is_unknown(tmp_path):
-    row = modules(load(tmp_path, [call("Linear_0", 0, 10)])).loc["Linear"]
+    row = modules(load(tmp_path, [op("mm", 0, 9), call("Linear_0", 0, 10)])).loc["Linear"]
     assert row[["device_ns", "device_total_ns", "launch_count"]].isna().all()
 
 
@@ -86,10 +88,57 @@ def test_a_recorded_hierarchy_gives_the_module_of_each_op(tmp_path):
     assert pd.isna(row["total_ns"])
 
 
+def test_all_python_functions_tell_the_same_of_modules(tmp_path):
+    rows = [call("Block_0", 0, 100), *block()[1:], op("train.py(3): loop", 0, 200) | {"cat": "python_function"}]  # fmt: skip
+    pd.testing.assert_frame_equal(modules(load(tmp_path, rows, python=True)), modules(load(tmp_path, rows)))  # fmt: skip
+
+
 def test_nothing_recorded_is_skipped_with_what_to_do(tmp_path):
-    found = section(report_of(tmp_path, block()), "modules")
-    assert (found.status, "python=True" in found.reason) == ("skipped", True)
-    assert measure(tracekit.load(write(tmp_path / "a.json", [op("mm", 0, 1)]))) == {}
+    loop = op("train.py(3): loop", 0, 200) | {"cat": "python_function"}
+    found = section(report_of(tmp_path, [op("mm", 0, 1), loop]), "modules")
+    assert found.status == "skipped"
+    assert "with_stack=True" in found.reason
+    assert measure(tracekit.load(tmp_path / "rank0.json")) == {}
+
+
+def test_the_share_is_of_all_gpu_time_of_the_sources_that_tell_of_modules(tmp_path):
+    """58 of the 100 that rank 0 ran were launched in modules; the 900 of rank 1, which tells of none, count nowhere."""
+    rows = [*block(), op("aten::mm", 300, 10), *launched("k", 301, 400, 42, 9)]
+    other = [op("aten::mm", 0, 10), *launched("k", 1, 20, 900, 1)]
+    found = section(report_of(tmp_path, {0: rows, 1: other}, ("modules", "attribution")), "modules")
+    (sheet,) = found.sheets
+    shares = {row["module"]: row["device_ratio"] for row in rows_of(found, "modules_python")}
+    assert shares == {"Block": 0.08, "Linear": 0.5}
+    assert sheet.caption.startswith("Over all processes and steps. 58 % of the GPU time")
+
+
+def test_without_a_gpu_no_share_is_shown(tmp_path):
+    found = section(report_of(tmp_path, [op("mm", 0, 9), call("Net_0", 0, 10)]), "modules")
+    (row,) = rows_of(found, "modules_python")
+    assert row.get("device_ratio") is None
+    assert "GPU" not in found.sheets[0].caption
+
+
+def test_calls_on_a_thread_of_their_own_do_not_claim_that_nothing_was_launched(tmp_path):
+    """Where a profiler puts the calls on thread 0, what they launched is unknown and no zero."""
+    rows = [row | {"tid": 0} if row["cat"] == "python_function" else row for row in block()]
+    found = modules(load(tmp_path, rows))
+    assert found["self_ns"].tolist() == [50_000, 50_000]
+    assert found[["device_ns", "device_total_ns", "launch_count"]].isna().all(axis=None)
+
+
+def test_ends_that_jitter_move_no_work_between_modules(tmp_path):
+    """Each Linear is recorded to end before the op within it does, and to begin after it.
+
+    What an op launches belongs to the module that runs when the launch begins.
+    """
+    rows = [
+        call("Block_0", 0, 100), call("Linear_0", 11, 28), op("aten::mm", 10, 30), *launched("k", 16, 200, 20, 1),
+        op("aten::add", 40, 10), *launched("k", 41, 270, 8, 3),
+    ]  # fmt: skip
+    found = modules(load(tmp_path, rows))
+    assert found["device_ns"].to_dict() == {"Block": 8_000, "Linear": 20_000}
+    assert found["self_ns"].to_dict() == {"Block": 72_000, "Linear": 28_000}
 
 
 calls = st.lists(
@@ -112,11 +161,43 @@ def test_own_parts_add_up_to_the_time_in_modules_wherever_zero_is(tmp_path_facto
     assert sum(found["modules"]["self_ns"]) == 1000 * len(inside)
 
 
+needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+H100 = "chrome/tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+B200 = "chrome/tracelens/b200/eager_trace.json.gz"
+
+
+@needs_data
 def test_modules_of_a_real_file_hold_all_that_was_launched_in_the_model():
     """168 Linear layers launch 336 kernels; the model holds the work of all its modules."""
-    if REAL is None:
-        pytest.skip("real profiles are not here")
-    path = Path(REAL) / "chrome/tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
-    found = modules(tracekit.load(path, python=True))
+    found = modules(tracekit.load(Path(REAL) / H100))
     assert found.loc["Linear", ["instance_count", "count", "launch_count"]].tolist() == [168, 168, 336]  # fmt: skip
     assert found.loc["Qwen2Model", "device_total_ns"] == found["device_ns"].sum()
+
+
+@needs_data
+@pytest.mark.parametrize("name", [H100, B200])
+def test_gpu_time_of_every_class_of_a_real_file_is_that_of_kernels_launched_in_its_calls(name):
+    """Counted here from the document itself: calls by name, launches by correlation, on one thread."""
+    document = json.loads(gzip.decompress((Path(REAL) / name).read_bytes()))
+    rows = [row for row in document["traceEvents"] if row.get("ph") == "X"]
+    spans = {}
+    for row in rows:
+        if row["name"].startswith("nn.Module: "):
+            kind = row["name"].removeprefix("nn.Module: ").rpartition("_")[0]
+            spans.setdefault(kind, []).append((row["ts"], row["ts"] + row["dur"], row["tid"]))
+    begins = {
+        row["args"]["correlation"]: (row["ts"], row["tid"])
+        for row in rows
+        if row.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in row["args"]
+    }
+    expected = dict.fromkeys(spans, 0)
+    for row in rows:
+        if row.get("cat") in DEVICE and row["args"]["correlation"] in begins:
+            at, thread = begins[row["args"]["correlation"]]
+            for kind, calls_of in spans.items():
+                if any(low <= at < high and thread == tid for low, high, tid in calls_of):
+                    expected[kind] += round(row["dur"] * 1000)
+    found = modules(tracekit.load(Path(REAL) / name))
+    assert found["device_total_ns"].to_dict() == expected
+    assert found["count"].to_dict() == {kind: len(some) for kind, some in spans.items()}

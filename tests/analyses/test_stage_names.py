@@ -41,6 +41,7 @@ NO_KNOWN_STAGE = (
     "wait_for_enough_samples", "env_interact_step", "rollout_corr", "prepare_actor_batch", "feed",
     "policy_and_reference_logprobs", "logprob_inference_prep", "training_prep", "data_processing",
     "megatron_policy_worker/offload_before_refit", "idle/refit_bubble", "my own stage",
+    "step[0]", "step", "dynamo_timed", "classify", "enumerate", "execute", "model_inference",
 )  # fmt: skip
 
 NO_STAGES = (
@@ -48,6 +49,9 @@ NO_STAGES = (
     "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "DistributedDataParallel.forward",
     "FullyShardedDataParallel._pre_forward", "nccl:all_reduce", "gloo:all_gather", "record_param_comms",
     "ProfilerStep#3", "Torch-Compiled Region: 0/0", "execute_context_1(64)_generation_3(3)",
+    "step[DECODE bs=32]", "step[EXTEND bs=2 toks=1025]", "step[DRAFT_EXTEND]", "step[IDLE]",
+    "entire_frame_compile (dynamo_timed)", "_recursive_post_grad_passes (dynamo_timed)",
+    "<class 'torch.nn.modules.linear.Linear'>", "enumerate(DataPipe)#ShufflerIterDataPipe",
 )  # fmt: skip
 
 

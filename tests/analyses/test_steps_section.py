@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from chrome_builder import annotation, kernel, launched, op, step, write
 
+from tracekit import render
 from tracekit.pipeline import Options, analyze
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -294,3 +295,53 @@ def test_a_real_continuous_capture_holds_its_steps():
         "gen", "old_log_prob", "ref", "update_actor",
     }  # fmt: skip
     assert {row["steps"] for row in sheet(report, "stages")} == {3}
+
+
+def test_the_answer_says_what_its_bounds_are_in_every_form(tmp_path):
+    """Two steps, of 100 and 140."""
+    report = report_on(tmp_path, {"rank0.json": ([step(1, 0, 100), step(2, 100, 140)], 0)})
+    assert "120 µs (steps 100–140)" in render(report, "text")
+    assert "120 µs (steps 100–140)" in render(report, "md")
+    assert "<small>steps 100–140</small>" in render(report, "html")
+
+
+def test_one_step_has_no_bounds(tmp_path):
+    report = report_on(tmp_path, {"rank0.json": ([step(1, 0, 100)], 0)})
+    assert "(steps" not in render(report, "md")
+
+
+@pytest.mark.parametrize("runs", [("a", "b"), ("a",)])
+def test_of_several_runs_each_verdict_and_finding_names_its_own_once(tmp_path, runs):
+    """In each run ten steps of 100, of which one takes 300; beside them one of a single step."""
+    for run in runs:
+        at, rows = 0, []
+        for number in range(10):
+            rows.append(step(number, at, 300 if number == 5 else 100))
+            at += 300 if number == 5 else 100
+        write(tmp_path / run / "rank0.json", rows, rank=0)
+    write(tmp_path / "short" / "rank0.json", [step(1, 0, 100)], rank=0)
+    given = [f"{run}={tmp_path / run}" for run in (*runs, "short")]
+    section = next(s for s in analyze(given, Options(jobs=1)).report.sections if s.id == "steps")
+    claims = [found.claim for found in section.findings if found.rule == "step-variance"]
+    assert [claim.count("(run ") for claim in claims] == [1] * len(runs)
+    assert {claim.split("(run ")[1] for claim in claims} == {f"{run})" for run in runs}
+    assert [(v.run, v.reason) for v in section.verdicts] == [("short", "1 of at least 4 steps")]
+
+
+def test_one_run_is_not_named(tmp_path):
+    report = report_on(tmp_path, {"rank0.json": ([step(1, 0, 100)], 0)})
+    section = next(s for s in report.sections if s.id == "steps")
+    assert [(v.run, v.reason) for v in section.verdicts] == [(None, "1 of at least 4 steps")]
+
+
+@pytest.mark.parametrize("names", [
+    ("execute_context_1(9)_generation_0(0)", "execute_context_0(0)_generation_1(1)"),
+    ("step[EXTEND bs=1 toks=9]", "step[DECODE bs=1]"),
+    ("entire_frame_compile (dynamo_timed)", "code_gen (dynamo_timed)"),
+])  # fmt: skip
+def test_iterations_and_compilation_are_no_stages(tmp_path, names):
+    """The stages of the file: none; of the ranges as recorded: all."""
+    rows = [annotation(name, 50 * at, 40) for at, name in enumerate(names)]
+    report = report_on(tmp_path, {"rank0.json": (rows, 0)})
+    assert report.overview is None
+    assert column(report, "stages", "canonical") == []

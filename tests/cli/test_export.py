@@ -1,6 +1,5 @@
-"""All ranks as one timeline: nothing lost, nothing mixed up, times exact, and the file whole or not there."""
+"""All ranks as one timeline: nothing lost, nothing mixed up, times exact."""
 
-import gzip
 import json
 import os
 from collections import Counter
@@ -11,14 +10,23 @@ import pytest
 from chrome_builder import (
     BASE_NS,
     HOST_PID,
-    annotation,
     kernel,
     launch,
-    launched,
     memory,
     op,
     step,
     write,
+)
+from cli.exports import (
+    LEAD_US,
+    STEP,
+    arrow,
+    exported,
+    named,
+    processes,
+    rows_of,
+    two_ranks,
+    with_collectives,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,61 +34,12 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit import pipeline
 from tracekit.derived.launches import launches
-from tracekit.errors import TracekitError
-from tracekit.merged import annotations, document, lanes
+from tracekit.merged import annotations, lanes
 from tracekit.report import Finding, Metric, Place, Report
 from tracekit.schema import TABLES
 from tracekit.trace import Measurements, Source
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
-LEAD_US = lanes.LEAD_NS // 1000
-
-STEP = [
-    step(3, 0, 100), annotation("update_actor", 10, 60), op("aten::mm", 20, 5),
-    *launched("gemm", 22, 30, 10.125, 7), *launched("gemm", 50, 55, 10, 8, stream=9),
-]  # fmt: skip
-
-
-def arrow(number, at, to, stream=7):
-    row = {"cat": "ac2g", "name": "ac2g", "id": number}
-    return [
-        row | {"ph": "s", "pid": HOST_PID, "tid": HOST_PID, "ts": at},
-        row | {"ph": "f", "pid": 0, "tid": stream, "ts": to, "bp": "e"},
-    ]
-
-
-def two_ranks(folder, rows=STEP, **meta):
-    """The same rows on two ranks; rank 1 begins half a µs later."""
-    write(folder / "rank0.json.gz", rows, rank=0, world_size=2, **meta)
-    write(folder / "rank1.json.gz", rows, rank=1, world_size=2, base_ns=BASE_NS + 500, **meta)
-    return folder
-
-
-def exported(folder, target, **options):
-    python = options.pop("python", False)
-    correct = options.pop("correct_clocks", True)
-    return document.export(folder, target, pipeline.Options(jobs=1, **options), python=python,
-                           correct_clocks=correct)  # fmt: skip
-
-
-def rows_of(target):
-    """(the document, its rows), numbers as written."""
-    data = target.read_bytes()
-    text = gzip.decompress(data) if target.suffix == ".gz" else data
-    found = json.loads(text, parse_float=Decimal, parse_constant=refuse)
-    return found, found["traceEvents"]
-
-
-def refuse(name):
-    raise AssertionError(name)
-
-
-def processes(rows):
-    return {row["pid"]: row["args"]["name"] for row in rows if row["name"] == "process_name"}
-
-
-def named(rows, name):
-    return [row for row in rows if row.get("name") == name]
 
 
 # Nothing lost, nothing mixed up
@@ -226,20 +185,6 @@ def test_only_the_steps_asked_for(tmp_path):
     assert len({row["id"] for row in rows if row["ph"] in "sf"}) == 1
 
 
-def with_collectives(folder, ahead_us, hosts=("one", "two")):
-    """Two ranks in three all-reduces that end together, the clock of rank 1 being ahead."""
-    for rank, host in enumerate(hosts):
-        rows = [step(1, 0 + ahead_us * rank, 1000)]
-        for k, end in enumerate((200, 500, 900)):
-            begin, call = end - 50 - 20 * rank, end - 100
-            rows += launched("ncclDevKernel_AllReduce", call + ahead_us * rank, begin + ahead_us * rank,
-                             end - begin, 10 + k, **{"Collective name": "allreduce", "In msg nelems": 4,
-                             "Out msg nelems": 4, "Group size": 2, "dtype": "Float",
-                             "Process Group Name": "0", "Process Group Ranks": "[0, 1]"})  # fmt: skip
-        write(folder / f"rank{rank}.json", rows, rank=rank, world_size=2, host_name=host)
-    return folder
-
-
 def ends_by_rank(target):
     _, rows = rows_of(target)
     names = processes(rows)
@@ -368,90 +313,6 @@ def test_no_two_processes_share_a_place_or_a_name(keys):
     assert len(places) == len(set(places))
     assert all(1 < place < 2**31 for place in places)
     assert len({lane.source_number for lane in where.lanes}) == len(sources)
-
-
-# The file: whole or not there
-
-
-def test_the_same_input_gives_the_same_bytes(tmp_path):
-    folder = two_ranks(tmp_path / "in")
-    for name in ("one.json.gz", "two.json.gz"):
-        exported(folder, tmp_path / name)
-    assert (tmp_path / "one.json.gz").read_bytes() == (tmp_path / "two.json.gz").read_bytes()
-
-
-@pytest.mark.parametrize("kind", ["itself", "link", "hard link"])
-def test_no_input_is_overwritten(tmp_path, kind):
-    folder = two_ranks(tmp_path / "in")
-    given, target = folder / "rank0.json.gz", tmp_path / "out.json.gz"
-    before = given.read_bytes()
-    if kind == "itself":
-        target = given
-    elif kind == "link":
-        target.symlink_to(given)
-    else:
-        target.hardlink_to(given)
-    with pytest.raises(TracekitError, match="one of the files to be read"):
-        exported(folder, target)
-    assert given.read_bytes() == before
-
-
-def test_a_cut_file_gives_every_whole_row(tmp_path):
-    rows = [row for k in range(200) for row in launched(f"k{k}", 10 * k, 10 * k + 5, 3, k + 1)]
-    whole = write(tmp_path / "rank0.json.gz", rows, rank=0, world_size=1).read_bytes()
-    folder = tmp_path / "in"
-    folder.mkdir()
-    (folder / "rank0.json.gz").write_bytes(whole[: len(whole) * 3 // 4])
-    done = exported(folder, tmp_path / "out.json.gz")
-    given = tracekit.load(folder / "rank0.json.gz")
-    assert 0 < len(given["device_ops"]) < 200
-    assert done.rows["device_ops"] == len(given["device_ops"])
-    merged = tracekit.load(tmp_path / "out.json.gz")
-    assert merged["device_ops"]["name"].tolist() == given["device_ops"]["name"].tolist()
-
-
-def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
-    folder = two_ranks(tmp_path / "in")
-    target = tmp_path / "out.json.gz"
-    target.write_bytes(b"before")
-    monkeypatch.setattr(document, "rows", lambda *_, **__: iter(["broken"]))
-    with pytest.raises(TracekitError, match="no trace could be written out"):
-        exported(folder, target)
-    assert target.read_bytes() == b"before"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.json.gz"]
-
-
-def test_the_command_says_what_it_wrote(call, tmp_path):
-    folder = two_ranks(tmp_path / "in")
-    result = call("export", folder, "--perfetto", tmp_path / "out.json.gz", "-j", "1")
-    assert result.exit_code == 0
-    assert "14 rows of 2 processes" in result.stderr
-    assert f"wrote {tmp_path / 'out.json.gz'}" in result.stderr
-    assert result.stdout == ""
-    again = call("export", folder, "--perfetto", folder / "out.json.gz", "-j", "1")
-    assert "it lies among the profiles" in again.stderr
-
-
-def test_standard_output_is_no_place_for_it(call, tmp_path):
-    result = call("export", tmp_path, "--perfetto", "-")
-    assert result.exit_code == 2
-    assert "goes to a file" in result.stderr
-
-
-def test_a_clock_that_was_corrected_is_told(call, tmp_path):
-    folder = with_collectives(tmp_path / "in", 5000)
-    result = call("export", folder, "--perfetto", tmp_path / "out.json", "-j", "1")
-    assert "clock of rank 1 corrected by −5.00 ms (± 0 ns)" in result.stderr
-
-
-def test_a_file_that_cannot_be_read_is_named_and_strict_says_so(call, tmp_path):
-    folder = two_ranks(tmp_path / "in")
-    (folder / "rank2.json").write_bytes(b'{"schemaVersion": 1, "traceEvents": [')
-    for more, status in ((), 0), (("--strict",), 2):
-        result = call("export", folder, "--perfetto", tmp_path / "out.json", "-j", "1", *more)
-        assert result.exit_code == status
-        assert "rank2.json" in result.stderr
-        assert len(named(rows_of(tmp_path / "out.json")[1], "gemm")) == 4
 
 
 # Real files

@@ -1,6 +1,4 @@
-"""Collectives one by one: what they are, how large, when issued, how exposed (M2, M5, M12)."""
-
-import json
+"""Collectives one by one: what they are, when issued, how exposed (M2, M5)."""
 
 import numpy as np
 import pandas as pd
@@ -17,6 +15,7 @@ from chrome_builder import (
     step,
     write,
 )
+from derived.collective_traces import COMMS, found, gloo, only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.traces_communication import nccl
@@ -24,147 +23,13 @@ from rules.traces_communication import nccl
 import tracekit
 from tracekit.analyses.gpu_time import breakdown
 from tracekit.derived import collectives as module
-from tracekit.derived.collective_names import ITEM_BYTES, dtype_of, group_key, message, op_of
+from tracekit.derived.collective_names import group_key
 from tracekit.derived.collectives import COLUMNS, collectives
 from tracekit.schema import KEYS, TABLES
-
-RUNLOOP = 777
-
-
-def found(tmp_path, rows, **meta):
-    return collectives(tracekit.load(write(tmp_path / "rank0.json", rows, **meta)))
-
-
-def only(tmp_path, rows, **meta):
-    (row,) = found(tmp_path, rows, **meta).frame.to_dict("records")
-    return row
-
-
-def gloo(name, ts, dur, dims="[[4]]", types='["float"]', tid=RUNLOOP):
-    """A collective that a thread of the host carries out."""
-    args = {"Input Dims": json.loads(dims), "Input type": json.loads(types)}
-    return {
-        "ph": "X", "cat": "user_annotation", "name": f"gloo:{name}", "pid": HOST_PID, "tid": tid,
-        "ts": ts, "dur": dur, "args": args,
-    }  # fmt: skip
 
 
 def test_it_has_the_columns_of_the_table():
     assert [*KEYS, *COLUMNS] == list(TABLES["collectives"].columns)
-
-
-# Sizes (M12)
-
-
-@pytest.mark.parametrize(
-    ("name", "in_", "out", "size"),
-    [
-        ("allreduce", 100, 100, 400),
-        ("_reduce_scatter_base", 100, 25, 400),
-        ("_allgather_base", 25, 100, 400),
-        ("broadcast", 100, 100, 400),
-        ("reduce", 100, 100, 400),
-        ("all_to_all", 100, 60, 400),
-        ("send", 100, 100, 400),
-        ("recv", 0, 100, 400),
-        ("gather", 25, 100, 400),
-        ("scatter", 100, 25, 400),
-        ("barrier", 0, 0, 0),
-    ],
-)
-def test_a_message_is_the_input_of_all_gather_the_output(tmp_path, name, in_, out, size):
-    args = {"In msg nelems": in_, "Out msg nelems": out}
-    row = only(tmp_path, nccl(name, 0, 20, 10, 1, 0, "Float", **args))
-    assert row["size_bytes"] == size
-
-
-@pytest.mark.parametrize(
-    ("dtype", "size"),
-    [
-        ("Double", 8), ("Float", 4), ("Half", 2), ("BFloat16", 2), ("Long", 8), ("Int", 4), ("Short", 2),
-        ("Char", 1), ("Byte", 1), ("Bool", 1), ("Float8_e4m3fn", 1), ("Float8_e5m2", 1),
-    ],
-)  # fmt: skip
-def test_every_type_that_is_sent_has_its_size(tmp_path, dtype, size):
-    row = only(tmp_path, nccl("allreduce", 0, 20, 10, 1, 3, dtype))
-    assert (row["size_bytes"], row["dtype"]) == (3 * size, dtype_of(dtype))
-    assert row["dtype"] in ITEM_BYTES
-
-
-def test_an_unknown_type_has_no_known_size(tmp_path):
-    row = only(tmp_path, nccl("allreduce", 0, 20, 10, 1, 3, "Mine"))
-    assert pd.isna(row["size_bytes"])
-    assert row["dtype"] == "Mine"
-
-
-@pytest.mark.parametrize(
-    ("nelems", "splits", "size"),
-    [
-        (100, "[]", 400),
-        (100, "[2, 3]", 400),  # rows of twenty elements
-        (5, "[2, 3]", 20),
-        (0, "[2, 3]", 20),
-        (None, "[2, 3]", 20),
-        (0, "[]", 0),
-    ],
-)
-def test_uneven_exchanges_count_split_sizes_where_elements_are_not_told(
-    tmp_path, nelems, splits, size
-):
-    args = {"In msg nelems": nelems, "In split size": splits}
-    assert (
-        only(tmp_path, nccl("all_to_allv", 0, 20, 10, 1, 0, "Float", **args))["size_bytes"] == size
-    )
-
-
-@pytest.mark.parametrize(
-    ("nelems", "size"), [("100", 400), (-1, None), ("many", None), (1.5, None), (2**62, None)]
-)
-def test_numbers_may_be_quoted_and_what_cannot_be_a_size_is_unknown(tmp_path, nelems, size):
-    rows = [
-        *nccl("allreduce", 0, 20, 10, 1, nelems, "Float"),
-        *nccl("allreduce", 1, 20, 10, 2, "x" if isinstance(nelems, str) else 7, "Float"),
-    ]
-    sizes = found(tmp_path, rows).frame["size_bytes"]
-    assert (None if sizes.isna()[0] else sizes[0]) == size
-
-
-@pytest.mark.parametrize(
-    ("dims", "types", "expected"),
-    [
-        ("[[3, 4]]", '["float"]', (48, "float32")),
-        ("[[3], [5]]", '["c10::BFloat16", "c10::BFloat16"]', (16, "bfloat16")),
-        ("[[]]", '["double"]', (8, "float64")),
-        ("[[3], []]", '["long int", "Scalar"]', (24, "int64")),
-        ("[[0]]", '["int"]', (0, "int32")),
-        ("[[]]", '["TensorList"]', None),
-        ("[[3]]", "[]", None),
-        ("[[-1]]", '["int"]', None),
-        ("[[true]]", '["int"]', None),
-        ('["x"]', '["int"]', None),
-        ("[[1152921504606846976, 2]]", '["int"]', None),
-        ("no", '["int"]', None),
-        ("[]", "[]", None),
-    ],
-)
-def test_bytes_of_recorded_shapes(dims, types, expected):
-    assert message(dims, types) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("allreduce", "all_reduce"), ("allreduce_coalesced", "all_reduce"), ("_allgather_base", "all_gather"),
-        ("reduce_scatter_tensor_coalesced", "reduce_scatter"), ("ALLGATHER_coalesced", "all_gather"),
-        ("c10d::alltoall_base_", "all_to_all"), ("_broadcast_oop", "broadcast"), ("c10d::recv_any_source_", "recv"),
-        ("hcom_allReduce_", "all_reduce"), ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce_scatter"),
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "other"), ("ncclDevKernel_Reduce_Sum_f32", "reduce"),
-        ("void vllm::cross_device_reduce_2stage<8>", "all_reduce"), ("deep_ep::intranode::dispatch", "other"),
-        ("(anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>", "all_reduce"), ("", "other"),
-    ],
-)  # fmt: skip
-def test_names_tell_the_operation(name, expected):
-    assert op_of(name) == expected
 
 
 # Groups
@@ -208,12 +73,6 @@ def test_without_any_metadata_the_name_of_the_kernel_is_all_there_is(tmp_path):
 
 
 # What encloses the launch
-
-
-COMMS = {
-    "Collective name": "_allgather_base", "In msg nelems": 5, "Out msg nelems": 10, "Group size": 2, "dtype": "Half",
-    "Process Group Name": "3", "Process Group Ranks": "[4, 5]", "Seq": 17,
-}  # fmt: skip
 
 
 def test_the_metadata_may_stand_at_the_call_instead_of_the_kernel(tmp_path):
@@ -296,16 +155,16 @@ def test_exposed_is_what_no_compute_of_the_same_device_runs_beside(tmp_path):
 
 
 def test_step_and_stage_are_those_of_the_issue_not_of_the_run(tmp_path):
-    """Issued in `gen` of step 1 on the backward thread, run in `update_actor` of step 2; the other unlinked."""
+    """Issued in `gen` of step 1 on the backward thread, run in `update_actor` of step 2; of the other the issue
+    is not recorded, so it belongs where it ran."""
     rows = [
         step(1, 0, 100), annotation("gen", 0, 90), step(2, 100, 100), annotation("update_actor", 100, 100),
         launch(50, 1, tid=BACKWARD), nccl("allreduce", 0, 150, 10, 1, 1)[1], nccl("allreduce", 0, 170, 5, 9, 1)[1],
     ]  # fmt: skip
     one, other = found(tmp_path, rows).frame.to_dict("records")
     assert (one["step"], one["stage"], one["issue_ns"]) == (1, "gen", BASE_NS + 50_000)
-    assert pd.isna(other["stage"])
-    frame = found(tmp_path, rows).frame
-    assert frame[["step", "issue_ns"]].iloc[1].isna().all()
+    assert (other["step"], other["stage"]) == (2, "update_actor")
+    assert pd.isna(other["issue_ns"])
 
 
 def test_ordinals_count_within_a_group_and_operation(tmp_path):
@@ -314,75 +173,6 @@ def test_ordinals_count_within_a_group_and_operation(tmp_path):
         *nccl("allreduce", 3, 40, 5, 4, 1, ranks=(0, 2)),
     ]  # fmt: skip
     assert found(tmp_path, rows).frame["ordinal"].tolist() == [0, 0, 1, 0]
-
-
-# On the host
-
-
-def test_without_a_device_ranges_of_the_host_are_the_collectives(tmp_path):
-    rows = [
-        step(1, 0, 100),
-        annotation("update_actor", 0, 40),
-        gloo("all_reduce", 50, 10, "[[100]]"),
-    ]
-    rows += [op("c10d::allreduce_", 30, 5)]
-    row = only(tmp_path, rows)
-    told = ("op", "size_bytes", "dur_ns", "issue_ns", "stage", "step", "synchronising")
-    assert [row[n] for n in told] == [
-        "all_reduce", 400, 10_000, BASE_NS + 30_000, "update_actor", 1, True,
-    ]  # fmt: skip
-    frame = found(tmp_path, rows).frame
-    assert frame[["device", "stream", "exposed_ns"]].isna().all(axis=None)
-
-
-def test_the_order_is_that_of_the_calls_not_of_the_threads_that_serve_them(tmp_path):
-    """The second call's range starts first on another thread; the k-th call is that of the k-th range."""
-    rows = [op("c10d::allreduce_", 0, 5), op("c10d::allreduce_", 10, 5)]
-    rows += [gloo("all_reduce", 21, 10, tid=1), gloo("all_reduce", 20, 30, tid=2)]
-    frame = found(tmp_path, rows).frame
-    assert frame["issue_ns"].tolist() == [BASE_NS, BASE_NS + 10_000]
-    assert frame["ordinal"].tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    "calls", [[op("c10d::allreduce_", 30, 5)], [op("c10d::broadcast_", 0, 5)], []]
-)
-def test_calls_that_do_not_fit_tell_no_issue(tmp_path, calls):
-    """A call after its range, a call of another kind, none: the range itself then tells step and stage."""
-    rows = [annotation("gen", 15, 50), gloo("all_reduce", 20, 10), *calls]
-    frame = found(tmp_path, rows).frame
-    assert frame["issue_ns"].isna().all()
-    assert frame["stage"].tolist() == ["gen"]
-
-
-def test_the_call_may_tell_what_the_range_does_not(tmp_path):
-    rows = [op("c10d::_allgather_base_", 0, 9), op("record_param_comms", 1, 5, **COMMS)]
-    rows += [gloo("all_gather", 20, 10, "[[5]]")]
-    row = only(tmp_path, rows)
-    assert (row["seq"], row["group_size"], row["size_bytes"], row["dtype"]) == (
-        17,
-        2,
-        20,
-        "float16",
-    )
-
-
-def test_a_range_within_one_is_part_of_it(tmp_path):
-    rows = [gloo("all_reduce", 0, 30), gloo("broadcast", 5, 10)]
-    assert only(tmp_path, rows)["op"] == "all_reduce"
-
-
-def test_ranges_of_device_libraries_only_last_as_long_as_the_launch(tmp_path):
-    """Without the device's own record nothing is known of the collective."""
-    rows = [annotation("nccl:all_reduce", 0, 30), op("aten::mm", 0, 50)]
-    assert len(found(tmp_path, rows).frame) == 0
-
-
-def test_with_collectives_on_the_device_the_host_s_are_left_out(tmp_path):
-    """Σ over both would count what a process does twice."""
-    kept = found(tmp_path, [*nccl("allreduce", 0, 10, 5, 1, 1), gloo("all_reduce", 20, 10)])
-    assert kept.on_device
-    assert kept.frame["device"].tolist() == [0]
 
 
 # Bounds

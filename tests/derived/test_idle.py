@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.derived.busy import by_window, running
-from tracekit.derived.idle import IdleTime, top_ranges
+from tracekit.derived.idle import IdleTime
 from tracekit.derived.idle_tables import histogram, idle_by_window, longest
 from tracekit.derived.queues import launch_delays, queues
 from tracekit.derived.soundness import sound_device_ops
+from tracekit.derived.stage_at import outermost_ranges
 from tracekit.derived.stalls import stage_edges, stalls
 from tracekit.derived.steps import windows
 from tracekit.schema.idle import CAUSES
@@ -278,7 +279,7 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
     limits = IdleTime(kernel_wait_ns=3_000, silence_ns=8_000)
     devices = trace.derived(limits)
     ops = sound_device_ops(trace)
-    framed = {"step": trace.derived(windows).steps, "stage": top_ranges(trace)}
+    framed = {"step": trace.derived(windows).steps, "stage": outermost_ranges(trace)}
     for idle in devices:
         assert sum(part.total for part in idle.causes.values()) == idle.gaps.total
         chosen = ops["device"].isna() if idle.device is None else ops["device"] == idle.device

@@ -6,7 +6,8 @@ import tracekit
 from tracekit.derived.cut import cut
 from tracekit.derived.launches import LINKS, launches
 from tracekit.derived.soundness import overlong, sound_device_ops
-from tracekit.derived.steps import windows, work_within
+from tracekit.derived.steps import windows
+from tracekit.derived.work import work_within
 
 
 def load(tmp_path, rows, **meta):
@@ -100,11 +101,12 @@ def test_two_gpus_are_never_merged_into_one_busy_time(tmp_path):
 def test_cutting_to_a_step_keeps_its_host_time_and_what_it_launched(tmp_path):
     rows = [
         step(1, 0, 100), step(2, 100, 100), op("a", 10, 5), op("b", 110, 5),
-        *launched("one", 20, 130, 5, 1), *launched("two", 120, 150, 5, 2), kernel("orphan", 160, 5),
+        *launched("one", 20, 130, 5, 11), *launched("two", 120, 150, 5, 12),
+        kernel("orphan", 160, 5), kernel("other step", 60, 5), kernel("earlier", 125, 5, 3),
     ]  # fmt: skip
     part = cut(load(tmp_path, rows), frozenset({2}), None)
     assert set(part["host_ops"]["name"]) == {"ProfilerStep#2", "b", "cudaLaunchKernel"}
-    assert part["device_ops"]["name"].tolist() == ["two"]
+    assert part["device_ops"]["name"].tolist() == ["two", "orphan"]
     assert [note.count for note in part.notes if note.code == "unlinked-left-out"] == [1]
 
 

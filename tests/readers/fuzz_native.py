@@ -27,6 +27,11 @@ KEEPS = [
     Keep(),
     Keep(),
     Keep(args=("External id", "stream"), skip_cats=("kernel", "python_function")),
+    Keep(
+        args=("External id",),
+        skip_cats=("cpu_op", "python_function"),
+        keep_names=("aten::", "\xe9"),
+    ),
 ]
 MAX_EVENT = 20_000
 

@@ -98,7 +98,7 @@ FIRES: dict[str, Firing] = {
     # 6 of 100 µs have no launch.
     "profiling-artefact": Firing(
         unlinked(6),
-        "1 of 1 sources have over 5.0 % of GPU time without its launch: it is missing from steps and stages by launch",
+        "1 of 1 sources have over 5.0 % of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran",
         "info", None, None, {"sources": 1},
     ),
 }  # fmt: skip

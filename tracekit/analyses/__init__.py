@@ -58,6 +58,7 @@ ANALYSES: tuple[Analysis, ...] = (
     _analysis("driver_log"),
     _analysis("stragglers"),
     _analysis("imbalance"),
+    _analysis("exclusive"),
     _analysis("gpu_time"),
     _analysis("idle"),
     _analysis("edges"),

@@ -10,29 +10,38 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.launches import LINKS, Launches, launches
+from tracekit.derived.placement import PLACED, Placement, placement
 from tracekit.derived.shapes import device_work
 from tracekit.derived.soundness import sound_dur_ns
 from tracekit.derived.stage_at import stage_at, stage_names
-from tracekit.derived.work_classes import launch_stages
+from tracekit.derived.work_classes import work_stages
 from tracekit.pooling import label_headings, plain, run_heading
-from tracekit.report import Heading, Metric, Section
+from tracekit.report import Heading, Metric, Section, Sheet
 from tracekit.sheets import sheet
 from tracekit.stage_work import with_canonical
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
+from tracekit.units import show
 
 ID, TITLE = "attribution", "Who launched the GPU's work?"
-NEEDS = ("device_ops", "host_ops")
+NEEDS = ("device_ops", "host_ops", "device_ranges")
 
 OUTSIDE = "(outside any stage)"
 
+SHARED = (
+    Heading("dur_ns", "GPU Σ", "ns", "Σ duration of device ops, over all processes and steps."),
+    Heading("share_ratio", "share", "ratio", "Of the Σ duration of all device ops."),
+    Heading("count", "device ops", "count"),
+)
+
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Device ops of this source by link, launching call and outermost stage at the launch."""
+    """Device ops of this source by link, launching call and the outermost stage that they belong to."""
     device = trace.get("device_ops")
     if not len(device):
         return {}
     links: Launches = trace.derived(launches)
+    place: Placement = trace.derived(placement)
     host = trace.get("host_ops")
     names = host["name"].cat.categories.to_numpy(object)
     call = np.where(links.call >= 0, links.call, links.op)
@@ -42,14 +51,14 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         {
             "link": np.array(LINKS, object)[links.link],
             "call": _named(names, codes, call),
-            "stage": stages[trace.derived(launch_stages)],
+            "placed": np.array(PLACED, object)[place.how],
+            "stage": stages[trace.derived(work_stages)],
             "count": 1,
             "dur_ns": trace.derived(sound_dur_ns),
         }
     )
-    grouped = frame.groupby(["link", "call", "stage"], dropna=False, sort=True)[
-        ["count", "dur_ns"]
-    ].sum()
+    by = ["link", "call", "placed", "stage"]
+    grouped = frame.groupby(by, dropna=False, sort=True)[["count", "dur_ns"]].sum()
     table = grouped.reset_index()
     return {
         "launches": {str(name): table[name].array for name in table},
@@ -122,33 +131,78 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
             "unlinked_ns", int(unlinked["dur_ns"].sum()), "ns", "lower", label="unlinked GPU time"
         ),
     )
-    shown = rows["canonical"].fillna(rows["stage"]).fillna(OUTSIDE)
-    rows["stage"] = shown.where(rows["link"] != "unlinked", "(unlinked)")
+    rows["belongs"] = rows["canonical"].fillna(rows["stage"]).fillna(OUTSIDE)
+    rows["belongs"] = rows["belongs"].where(rows["placed"] != "before", "(before the recording)")
+    rows["stage"] = rows["belongs"].where(rows["link"] != "unlinked", "(unlinked)")
     rows["call"] = rows["call"].where(rows["call"].notna(), "(unknown)")
     run = run_heading(measured)
-    shared = (
-        Heading("dur_ns", "GPU Σ", "ns", "Σ duration of device ops, over all processes and steps."),
-        Heading("share_ratio", "share", "ratio", "Of the Σ duration of all device ops."),
-        Heading("count", "device ops", "count"),
-    )
     by_stage = _pooled(rows, ["run", "role", "stage"], whole)
     by_call = _pooled(rows, ["run", "link", "call"], whole)
     sheets = (
         sheet(
             "launched_by_stage",
             "GPU work by the stage that launched it",
-            (*label_headings(measured), Heading("stage", "stage"), *shared),
+            (*label_headings(measured), Heading("stage", "stage"), *SHARED),
             by_stage,
         ),
         sheet(
             "launched_by_call",
             "GPU work by launching call",
-            (*run, Heading("call", "call"), Heading("link", "linked by"), *shared),
+            (*run, Heading("call", "call"), Heading("link", "linked by"), *SHARED),
             by_call,
         ),
+        _placed_sheet(measured, rows),
         _graph_sheet(measured),
     )
-    return Section(ID, TITLE, metrics=metrics, sheets=tuple(s for s in sheets if s.rows))
+    shown = tuple(s for s in sheets if s.rows)
+    return Section(ID, TITLE, metrics=metrics, sheets=shown, caveats=_told(rows))
+
+
+BY = {"annotation": "GPU annotation", "time": "time", "before": "launched earlier"}
+
+
+def _told(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Where the work without a recorded launch counts; nothing where all of it is linked."""
+    sums = rows[rows["link"] == "unlinked"].groupby("placed")[["count", "dur_ns"]].sum()
+    parts = {
+        str(how): f"{show(int(row['dur_ns']), 'ns')} ({_ops(int(row['count']))})"
+        for how, row in sums.iterrows()
+    }
+    placed = [f"by {BY[how]}: {parts[how]}" for how in ("annotation", "time") if how in parts]
+    told = []
+    if placed:
+        told.append(
+            f"GPU work without a recorded launch is placed in steps and stages {'; '.join(placed)}"
+        )
+    if "before" in parts:
+        told.append(
+            f"launched before the recording began, so in no step or stage: {parts['before']}"
+        )
+    return tuple(told)
+
+
+def _ops(count: int) -> str:
+    return f"{count:,} device op{'' if count == 1 else 's'}"
+
+
+def _placed_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+    """Work without a recorded launch by the stage that it counts in, and how that is known."""
+    unlinked = rows[rows["link"] == "unlinked"].copy()
+    unlinked["by"] = unlinked["placed"].map(BY)
+    unlinked["stage"] = unlinked["belongs"]
+    whole = int(rows["dur_ns"].sum())
+    headings = (
+        *label_headings(measured),
+        Heading("stage", "stage"),
+        Heading("by", "known by"),
+        *SHARED,
+    )
+    caption = (
+        "By GPU annotation: a range that the profiler drew on the op's stream. By time: the stage that the host "
+        "was in when the op began to run. Launched earlier: its id is below all of the recorded calls."
+    )
+    pooled = _pooled(unlinked, ["run", "role", "by", "stage"], whole)
+    return sheet("placed", "GPU work without a recorded launch", headings, pooled, caption=caption)
 
 
 def _graph_sheet(measured: Measurements) -> Any:

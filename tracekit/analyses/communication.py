@@ -13,7 +13,7 @@ from tracekit.derived.collective_facts import ARGS as COLLECTIVE_ARGS
 from tracekit.derived.collective_sums import per_step
 from tracekit.derived.collectives import Collectives, collectives
 from tracekit.gpu_shares import Judged, judged, judged_windows
-from tracekit.pooling import in_run, job, plain, same_text, text_or_none, whole_gpu_time
+from tracekit.pooling import CAPTURE, in_run, job, plain, same_text, text_or_none, whole_gpu_time
 from tracekit.report import Finding, Metric, Place, Section, Verdict
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -23,7 +23,7 @@ from tracekit.traffic_sheets import kind_sheet, rank_bars, rank_sheet, size_hist
 from tracekit.units import show
 
 ID, TITLE = "communication", "What is communicated, and does it wait?"
-NEEDS = ("device_ops", "host_ops")
+NEEDS = ("device_ops", "host_ops", "device_ranges")
 ARGS = COLLECTIVE_ARGS
 RULES = ("exposed-communication", "no-comm-overlap", "small-collectives")
 
@@ -46,7 +46,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     return tables
 
 
-TOGETHER = ["source", "device", "step", "canonical", "op", "group"]
+TOGETHER = [*CAPTURE, "device", "step", "canonical", "op", "group"]
 """What small collectives must share to be made one; one that stands alone is as it must be."""
 
 
@@ -334,7 +334,7 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
     bound = np.where(known, np.minimum(moved["dur_ns"], exposed), moved["dur_ns"])
     alone = moved.assign(dur_ns=bound)
     count = ranks * max(steps.count, 1)
-    spent, gain = (int(united(part, ("source", "device")).sum()) / count for part in (moved, alone))
+    spent, gain = (int(united(part, (*CAPTURE, "device")).sum()) / count for part in (moved, alone))
     if spent / steps.step_ns < limit["time_ratio"]:
         return nothing
     by = moved.groupby(["canonical", "op"], dropna=False, sort=False)["dur_ns"].sum()

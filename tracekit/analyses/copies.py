@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.derived.copy_names import way_of
 from tracekit.derived.soundness import sound_device_ops
 from tracekit.pooling import in_run, job, plain, run_heading, same_text
 from tracekit.report import Finding, Heading, Metric, Place, Section
@@ -25,8 +26,7 @@ SMALL_BYTES = 64_000
 
 SMALL = ("small_count", "small_ns", "small_bytes")
 
-_NAME = re.compile(r"(?:hip)?(Memcpy|Memset)\s*(\w+)?\s*(?:\((.*)\))?\Z", re.IGNORECASE)
-_DIRECTION = re.compile(r"(Host|Device|Peer|H|D|P)(?:To|2|to)(Host|Device|Peer|H|D|P)")
+_FILL = re.compile(r"(?:hip)?Memset\s*(\w+)?\s*(?:\((.*)\))?\Z", re.IGNORECASE)
 
 
 def direction(name: str) -> tuple[str, str]:
@@ -37,13 +37,11 @@ def direction(name: str) -> tuple[str, str]:
     >>> direction("CopyHostToDevice")
     ('HtoD', '')
     """
-    match = _NAME.match(name)
-    if match and match[1].lower() == "memset":
-        return "memset", match[3] or match[2] or ""
-    way = _DIRECTION.search(name)
-    if way:
-        return f"{way[1][0]}to{way[2][0]}", (match[3] or "") if match else ""
-    return name, ""
+    fill = _FILL.match(name)
+    if fill:
+        return "memset", fill[2] or fill[1] or ""
+    way, memory = way_of(name)
+    return (way, memory or "") if way else (name, "")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:

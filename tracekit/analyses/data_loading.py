@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.derived.host_side import device_busy, host_side, slots, step_thread, uncounted
 from tracekit.intervals import covered, intersect, union, union_all
-from tracekit.pooling import in_run, job, label_headings, same_text, text_or_none, units
+from tracekit.pooling import PROCESS, in_run, job, label_headings, same_text, text_or_none, units
 from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -21,7 +21,6 @@ ID, TITLE = "data-loading", "How long do steps wait for data?"
 NEEDS = ("host_ops",)
 RULES = ("data-loader-wait",)
 
-PROCESS = ["run", "role", "rank", "host", "pid"]
 
 NO_LOADER = "no wait for a torch DataLoader was recorded"
 

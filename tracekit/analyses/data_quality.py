@@ -12,7 +12,7 @@ from tracekit.derived.launches import Launches, launches
 from tracekit.derived.soundness import overlong, sound_dur_ns
 from tracekit.derived.steps import Windows, windows
 from tracekit.intervals import union
-from tracekit.pooling import label_headings, plain
+from tracekit.pooling import label_headings, plain, processes
 from tracekit.report import Finding, Heading, Metric, Place, Section
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -30,7 +30,7 @@ Check = tuple[int | None, int | None]
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """What was recorded, and one row a check."""
-    host, device = trace.get("host_ops"), trace.get("device_ops")
+    host, device = _host_ops(trace), trace.get("device_ops")
     start = np.concatenate((host["ts_ns"].to_numpy(), device["ts_ns"].to_numpy()))
     end = start + np.concatenate((host["dur_ns"].to_numpy(), trace.derived(sound_dur_ns)))
     first, last = (int(start.min()), int(end.max())) if len(start) else (0, 0)
@@ -55,6 +55,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     return {"captures": captures, "quality": quality}
 
 
+def _host_ops(trace: Trace) -> pd.DataFrame:
+    """The times of `host_ops` without Python functions, of which only some are read."""
+    host = trace.get("host_ops")
+    return host.loc[(host["kind"] != "python").to_numpy(), ["ts_ns", "dur_ns"]]
+
+
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
@@ -72,7 +78,7 @@ def _device_name(meta: Mapping[str, Any]) -> str | None:
 
 def _checks(trace: Trace) -> dict[str, Check]:
     """Every check by name; checks of what was not recorded are left out."""
-    host = trace.get("host_ops")
+    host = _host_ops(trace)
     checks: dict[str, Check] = {"host_zero_duration": (int((host["dur_ns"] == 0).sum()), None)}
     if trace.has("device_ops"):
         device = trace["device_ops"]
@@ -130,13 +136,14 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(captures):
         return Section(ID, TITLE, "skipped", "no source could be read")
     quality = plain(measured["quality"])
+    number, quality["process"] = processes(captures, quality)
     counts = quality.pivot_table(
-        index="source", columns="name", values="count", aggfunc="first", dropna=False
+        index="process", columns="name", values="count", aggfunc="first", dropna=False
     )
     times = quality.pivot_table(
-        index="source", columns="name", values="dur_ns", aggfunc="first", dropna=False
+        index="process", columns="name", values="dur_ns", aggfunc="first", dropna=False
     )
-    shown = captures.set_index("source", drop=False)
+    shown = captures.set_index(number)
     gpu_ns = _column(times, "device_ops", shown.index)
     shown["unlinked"] = _column(counts, "unlinked", shown.index)
     shown["unlinked_ratio"] = (
@@ -147,7 +154,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     ).astype("Float64")
     shown["overlong"] = _column(counts, "overlong", shown.index)
     notes = pd.Series([note.source for note in measured.notes], dtype=object).value_counts()
-    shown["notes"] = notes.reindex(shown.index).fillna(0).astype(int)
+    shown["notes"] = captures["source"].map(notes).fillna(0).astype(int).to_numpy()
     has_gpu = bool((captures["device_op_count"] > 0).any())
     headings = (
         *label_headings(measured),
@@ -197,7 +204,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _column(table: pd.DataFrame, name: str, index: Any) -> pd.Series[Any]:
-    """One check by source, NA where it was not made."""
+    """One check by process, NA where it was not made."""
     if name not in table:
         return pd.Series(pd.NA, index=index, dtype="Int64")
     return table[name].reindex(index).astype("Int64")
@@ -224,7 +231,7 @@ def _artefacts(
         (failed, "high", "could not be read", "copy the files again, or leave them out with --exclude"),
         (lossy, "high", "are damaged or cut off: what is missing counts as nothing", "check the copy and that the profiler was stopped before the job ended"),
         (wrong["source"].tolist(), "high", "hold device ops longer than the capture, left out of GPU time", "the profiler's clock is wrong there: use a newer driver or profiler"),
-        (unlinked["source"].tolist(), "info", f"have over {show(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: it is missing from steps and stages by launch", "warm the profiler up one step before recording (schedule warmup=1)"),
+        (unlinked["source"].tolist(), "info", f"have over {show(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran", "warm the profiler up one step before recording (schedule warmup=1)"),
         (doubled["source"].tolist(), "info", "have device ops of one stream that overlap: sums of durations overstate GPU time", "read busy times, which are unions, rather than sums"),
         (mixed["source"].tolist(), "info", "have no GPU activity while others do", "check that no other profiler was attached on those ranks"),
     )  # fmt: skip

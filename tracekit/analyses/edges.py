@@ -10,8 +10,26 @@ import pandas as pd
 
 from tracekit.derived.idle import DeviceIdle
 from tracekit.derived.stalls import stage_edges, stalls
-from tracekit.idling import DAMAGED, canonical_names, gpu_steps, idle_time, keyed, sync_bound, whole
-from tracekit.pooling import in_run, job, label_headings, same_text, summed, text_or_none
+from tracekit.idling import (
+    DAMAGED,
+    canonical_names,
+    each_gpu_step,
+    gpu_steps,
+    idle_time,
+    keyed,
+    sync_bound,
+    whole,
+)
+from tracekit.pooling import (
+    CAPTURE,
+    STAGE_OF,
+    in_run,
+    job,
+    label_headings,
+    same_text,
+    summed,
+    text_or_none,
+)
 from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -81,22 +99,14 @@ def _named(measured: Measurements) -> pd.DataFrame:
     names = canonical_names(measured)
     after = names.rename(columns={"stage": "next_stage", "canonical": "next_canonical"})
     rows = whole(measured, "stage_edges")
-    rows = rows.merge(names, on=["source", "stage"]).merge(after, on=["source", "next_stage"])
+    rows = rows.merge(names, on=STAGE_OF).merge(after, on=[*CAPTURE, "next_stage"])
     return rows.reset_index(drop=True)
 
 
 def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
     """One row a pair of stages, per step and GPU; the most idle time first."""
-    table = summed(
-        rows, PAIR, ["count", "edge_ns", "idle_ns", "explained_ns", "host_ns", "unseen_ns"]
-    )
-    counts = gpu_steps(measured)
-    per = np.array(
-        [counts.get((r["run"], text_or_none(r["role"])), 1) for r in table.to_dict("records")],
-        float,
-    )
-    for name in ("count", "edge_ns", "idle_ns", "explained_ns", "host_ns", "unseen_ns"):
-        table[name] = table[name] / per
+    names = ("count", "edge_ns", "idle_ns", "explained_ns", "host_ns", "unseen_ns")
+    table = each_gpu_step(measured, summed(rows, PAIR, names), names)
     headings = (
         *label_headings(measured),
         Heading("canonical", "after"),

@@ -10,11 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.by_name import is_named
 from tracekit.derived.nesting import nesting
+from tracekit.derived.segments import BACKWARD
 from tracekit.derived.shapes import DIMS, TYPES, Products, products
 from tracekit.derived.stage_at import stage_at, stage_names
 from tracekit.derived.steps import Windows, windows
-from tracekit.pooling import in_run, label_headings, plain, same_text, text_or_none
+from tracekit.intervals import window_at
+from tracekit.pooling import CAPTURE, in_run, label_headings, plain, same_text, text_or_none
 from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.sheets import sheet
 from tracekit.stage_work import with_canonical
@@ -35,19 +38,12 @@ TRAINING = ("update_actor", "update_critic")
 
 _MICRO = re.compile(r"micro[_-]?batch", re.IGNORECASE)
 
-_BACKWARD = "autograd::engine::evaluate_function"
-"""What encloses everything that the backward pass does, recomputation included."""
-
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The micro-batches of a source, with the rows that their forward products have."""
     found: Windows = trace.derived(windows)
     ranges = found.stages
-    chosen = np.array(
-        [*(_MICRO.match(str(name)) is not None for name in ranges["stage"].cat.categories), False],
-        np.bool_,
-    )[ranges["stage"].cat.codes.to_numpy()]
-    batches = ranges[chosen].sort_values("ts_ns", kind="stable")
+    batches = ranges[is_named(ranges["stage"], _MICRO.match)].sort_values("ts_ns", kind="stable")
     if not len(batches):
         return {}
     start = batches["ts_ns"].to_numpy()
@@ -78,14 +74,11 @@ def _rows(trace: Trace, start: Ints, end: Ints) -> Any:
     if not len(rows):
         return unknown
     host = trace["host_ops"]
-    names = host["name"].cat.categories
-    backward = np.array([*(str(name).startswith(_BACKWARD) for name in names), False], np.bool_)
-    mask = backward[host["name"].cat.codes.to_numpy()]
-    rows = rows[trace.derived(nesting).nearest(mask, rows) < 0]
+    backward = is_named(host["name"], lambda name: name.startswith(BACKWARD))
+    rows = rows[trace.derived(nesting).nearest(backward, rows) < 0]
     ts = host["ts_ns"].to_numpy()[rows]
-    at = np.searchsorted(start, ts, side="right") - 1
-    inside = (at >= 0) & (ts < end[at])
-    rows, at = rows[inside], at[inside]
+    at = window_at(start, end, ts)
+    rows, at = rows[at >= 0], at[at >= 0]
     if not len(rows):
         return unknown
     m = np.array([one.m for _, one in found.products], np.int64)[found.number[rows]]
@@ -133,7 +126,7 @@ def _pooled(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
              most=("row_count", "max"), mean_ns=("dur_ns", "mean"), total_ns=("dur_ns", "sum"))
         .reset_index()
     )  # fmt: skip
-    passes = rows[[*keys, "step", "part", "source"]].drop_duplicates()
+    passes = rows[[*keys, "step", "part", *CAPTURE]].drop_duplicates()
     each = passes.groupby(keys, dropna=False, sort=False).size().to_numpy()
     pooled["each"] = pooled["count"] / each
     for name in ("least", "most"):

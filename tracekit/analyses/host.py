@@ -21,7 +21,10 @@ from tracekit.derived.host_side import (
 )
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.soundness import sound_dur_ns
+from tracekit.grouping import summed
 from tracekit.pooling import (
+    PROCESS,
+    STAGE_OF,
     Job,
     in_run,
     job,
@@ -39,18 +42,15 @@ from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "host", "In how many pieces does the host do its work?"
-NEEDS = ("host_ops",)
+NEEDS = ("host_ops", "device_ranges")
 RULES = ("launch-bound",)
 
 Ints = npt.NDArray[np.int64]
 
-COUNTED = (
-    "wall_ns", "leaf_count", "leaf_ns", "call_count", "short_count", "short_ns",
-    "launch_count", "launch_ns",
-)  # fmt: skip
+COUNTED = ("wall_ns", "leaf_count", "leaf_ns", "call_count", "short_ns", "launch_count")
+TOLD = (*COUNTED, "call_p50_ns")
 ON_DEVICE = ("kernel_count", "kernel_ns", "graph_kernel_count", "launch_gap_ns")
 
-PROCESS = ("run", "role", "rank", "host", "pid")
 PROCESS_STEP = (*PROCESS, "step", "part", "occurrence")
 """One step of one process, whichever files tell of it."""
 
@@ -71,10 +71,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         ("leaf", side.leaf), ("call", side.call), ("short", short), ("launch", side.launch)
     ):  # fmt: skip
         count, total, median = _tally(where, start[mask], dur[mask])
-        table |= {f"{name}_count": count, f"{name}_ns": total}
-        if name == "call":
-            del table["call_ns"]
-            table["call_p50_ns"] = median
+        every = {f"{name}_count": count, f"{name}_ns": total, f"{name}_p50_ns": median}
+        table |= {column: values for column, values in every.items() if column in TOLD}
     table |= _on_device(trace, where)
     return {"host_counts": table, "metrics": _metrics(table)}
 
@@ -113,8 +111,7 @@ def _tally(where: Slots, ts_ns: Ints, dur_ns: Ints) -> tuple[Ints, Ints, Any]:
     positions, slot = where.both(ts_ns)
     size = len(where.frame)
     count = np.bincount(slot, minlength=size)
-    total = np.zeros(size, np.int64)
-    np.add.at(total, slot, dur_ns[positions])
+    total = summed(slot, dur_ns[positions], size)
     order = np.lexsort((dur_ns[positions], slot))
     values = dur_ns[positions][order].astype(np.float64)
     first = np.cumsum(count) - count
@@ -163,8 +160,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _by_stage(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """The stages under their canonical names, pooled."""
-    named = stage_rows(measured)[["source", "stage", "canonical"]].drop_duplicates()
-    stages = rows[rows["window"] == "stage"].merge(named, on=["source", "stage"], how="inner")
+    named = stage_rows(measured)[[*STAGE_OF, "canonical"]].drop_duplicates()
+    stages = rows[rows["window"] == "stage"].merge(named, on=STAGE_OF, how="inner")
     return _pool(stages, "canonical")
 
 

@@ -22,7 +22,16 @@ from tracekit.idling import (
     scopes,
     whole,
 )
-from tracekit.pooling import in_run, job, label_headings, plain, same_text, summed, text_or_none
+from tracekit.pooling import (
+    STAGE_OF,
+    in_run,
+    job,
+    label_headings,
+    plain,
+    same_text,
+    summed,
+    text_or_none,
+)
 from tracekit.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.schema.idle import CAUSES
 from tracekit.sheets import sheet
@@ -189,15 +198,12 @@ def _shares_of_capture(shares: pd.DataFrame) -> tuple[Metric, ...]:
 
 def _gap_sheet(measured: Measurements) -> Sheet:
     """The longest gaps of all sources."""
-    rows = whole(measured, "idle_gaps").merge(
-        canonical_names(measured), on=["source", "stage"], how="left"
-    )
+    rows = whole(measured, "idle_gaps").merge(canonical_names(measured), on=STAGE_OF, how="left")
     rows = rows.sort_values(
         ["dur_ns", "source", "ts_ns"], ascending=[False, True, True], kind="stable"
     )
-    origin = plain(measured["captures"]).set_index("source")["ts_ns"]
-    origin = origin[~origin.index.duplicated()]
-    rows["at_ns"] = rows["ts_ns"] - rows["source"].map(origin).fillna(0).astype("int64")
+    begin = plain(measured["captures"])[["source", "ts_ns"]].groupby("source")["ts_ns"].min()
+    rows["at_ns"] = rows["ts_ns"] - rows["source"].map(begin).fillna(0).astype("int64")
     rows["why"] = [CAUSE_TITLES[cause][0] for cause in rows["cause"]]
     headings = (
         *label_headings(measured),
@@ -332,9 +338,7 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
 
 def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) -> pd.DataFrame:
     """The longest gaps that are mostly such a pause, in the stages where it counts."""
-    rows = whole(measured, "idle_gaps").merge(
-        canonical_names(measured), on=["source", "stage"], how="left"
-    )
+    rows = whole(measured, "idle_gaps").merge(canonical_names(measured), on=STAGE_OF, how="left")
     rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
     stages = {scope.canonical for scope in lost.scopes}
     counted = np.array(

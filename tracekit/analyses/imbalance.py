@@ -13,6 +13,7 @@ from tracekit.crews import (
     CREW_STEP,
     MEMBER,
     Crew,
+    abstained,
     crew_headings,
     crews,
     in_crew,
@@ -20,7 +21,7 @@ from tracekit.crews import (
     member_headings,
 )
 from tracekit.matching import codes
-from tracekit.pooling import UNIT, in_run, job, run_heading, same_text, summed, text_or_none
+from tracekit.pooling import UNIT, in_run, job, same_text, summed, text_or_none
 from tracekit.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -170,21 +171,13 @@ def _what_if_sheet(measured: Measurements) -> Sheet:
 def _abstained(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdict]:
     """Runs of which R10 can say nothing, and why."""
     limit = thresholds.of("rank-imbalance")
-    for run in dict.fromkeys(crew.run for crew in crews(measured)):
-        mine = [crew for crew in crews(measured) if crew.run == run]
-        members = max(crew.members for crew in mine)
+
+    def lacking(mine: list[Crew]) -> str | None:
         steps = max(_judged(crew, limit)["step_count"] for crew in mine)
-        reason = None
-        if members < limit["min_ranks"]:
-            reason = f"{members} of at least {limit['min_ranks']:g} ranks of one role"
-        elif steps < limit["min_steps"]:
-            reason = f"{steps} of at least {limit['min_steps']:g} steps"
-        if reason is not None:
-            named = text_or_none(run) if run_heading(measured) else None
-            yield Verdict("rank-imbalance", "insufficient data", reason, named)
-    if not crews(measured):
-        reason = "no step or stage of a known rank was recorded"
-        yield Verdict("rank-imbalance", "insufficient data", reason)
+        few = f"{steps} of at least {limit['min_steps']:g} steps"
+        return few if steps < limit["min_steps"] else None
+
+    return abstained(measured, "rank-imbalance", limit["min_ranks"], lacking)
 
 
 def _judged(crew: Crew, limit: Mapping[str, float]) -> dict[str, Any]:

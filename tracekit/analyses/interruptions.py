@@ -11,6 +11,8 @@ import pandas as pd
 
 from tracekit.derived.host_side import HostSide, Slots, host_side, slots, uncounted
 from tracekit.pooling import (
+    PROCESS,
+    STAGE_OF,
     Job,
     in_run,
     job,
@@ -34,8 +36,6 @@ Ints = npt.NDArray[np.int64]
 
 MAX_NAMES = 50
 """Most names of a kind kept apart in one source, those with most time; the rest is `(others)`."""
-
-PROCESS = ("run", "role", "rank", "host", "pid")
 
 BY_DESIGN = ("gen", "update_weights")
 """Stages around which frameworks empty the allocator's cache on purpose."""
@@ -134,8 +134,8 @@ def _total(count: int) -> Metric:
 
 def _canonical(measured: Measurements, rows: pd.DataFrame) -> Any:
     """The canonical stage of every row, None where it is in no stage."""
-    named = stage_rows(measured)[["source", "stage", "canonical"]].drop_duplicates()
-    return rows.merge(named, on=["source", "stage"], how="left")["canonical"].to_numpy()
+    named = stage_rows(measured)[[*STAGE_OF, "canonical"]].drop_duplicates()
+    return rows.merge(named, on=STAGE_OF, how="left")["canonical"].to_numpy()
 
 
 def _is_late(rows: pd.DataFrame, first: int) -> pd.Series[Any]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracekit.derived.queues import launch_delays, queues
 from tracekit.idling import DAMAGED, WHERE, canonical_names, idle_time, whole
-from tracekit.pooling import label_headings
+from tracekit.pooling import STAGE_OF, label_headings
 from tracekit.report import Heading, Section, Sheet
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -53,7 +53,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: A
 def _delay_sheet(measured: Measurements) -> Sheet:
     """How long launched work waits before it begins, by stage of the launch."""
     rows = whole(measured, "launch_delays").merge(
-        canonical_names(measured), on=["source", "stage"], how="left"
+        canonical_names(measured), on=STAGE_OF, how="left"
     )
     rows = rows[rows["stage"].isna() | rows["canonical"].notna()]
     rows["canonical"] = rows["canonical"].where(rows["canonical"].notna(), "(all)").astype(object)

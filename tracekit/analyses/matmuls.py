@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.by_name import is_named
 from tracekit.derived.kernel_names import is_gemm, unit
 from tracekit.derived.shapes import (
     DIMS,
@@ -17,10 +18,10 @@ from tracekit.derived.shapes import (
     device_work,
     products,
     shapes,
-    summed,
 )
 from tracekit.derived.stage_at import stage_at, stage_names
 from tracekit.derived.work_classes import on_device
+from tracekit.grouping import summed
 from tracekit.pooling import in_run, plain, run_heading, same_text, text_or_none
 from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.sheets import sheet
@@ -30,7 +31,7 @@ from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "matmuls", "How fast are matrix products, and on which units?"
-NEEDS = ("host_ops", "device_ops")
+NEEDS = ("host_ops", "device_ops", "device_ranges")
 ARGS = (DIMS, TYPES)
 RULES = ("no-tensor-cores", "unaligned-gemm")
 
@@ -62,11 +63,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def _classes(trace: Trace, found: Products) -> dict[str, npt.NDArray[np.bool_]]:
     """Which device ops are of which class; gemm by the kernel's name or by the op that launched it."""
     device = trace["device_ops"]
-    names = [str(name) for name in device["name"].cat.categories]
-    codes = device["name"].cat.codes.to_numpy()
     is_kernel = (device["kind"] == "kernel").to_numpy()
-    by_name = np.array([*(is_gemm(name) for name in names), False], np.bool_)[codes]
-    plain_unit = np.array([*(unit(name) == "plain" for name in names), False], np.bool_)[codes]
+    by_name = is_named(device["name"], is_gemm)
+    plain_unit = is_named(device["name"], lambda name: unit(name) == "plain")
     number = (
         np.where(found.owner >= 0, found.number[found.owner], -1) if len(found.number) else None
     )

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.allocators import Allocator, by_allocator, stages, steps
-from tracekit.derived.memory import CPU, Levels, capacities, levels, outermost_stages, places
+from tracekit.derived.memory import CPU, Levels, capacities, levels, places
+from tracekit.derived.stage_at import outermost_ranges
 from tracekit.derived.steps import Windows, step_of, windows
-from tracekit.pooling import in_run, plain, run_heading, text_or_none
+from tracekit.pooling import from_epoch, in_run, plain, run_heading, text_or_none
 from tracekit.report import (
     Chart,
     Finding,
@@ -46,7 +47,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("memory_ops"):
         return {}
     found: Windows = trace.derived(windows)
-    outer = outermost_stages(trace)
+    outer = trace.derived(outermost_ranges)
     longest = np.argsort(-outer["dur_ns"].to_numpy(), kind="stable")[:MAX_STAGES]
     kept = outer.iloc[np.sort(longest)]
     tables: dict[str, list[pd.DataFrame]] = {n: [] for n in ("steps", "stages", "peaks", "curve")}
@@ -363,14 +364,13 @@ def _step_sheet(measured: Measurements) -> Sheet:
 def _charts(measured: Measurements) -> Iterator[Chart]:
     """Allocated memory over time, hosts and GPUs apart: a line for each of those with most."""
     rows = plain(measured["memory_curve"])
-    absolute = plain(measured["captures"]).set_index("source")["absolute_time"]
     every = by_allocator(rows)
     for kind in dict.fromkeys(of.kind for of in every):
         mine = {of: rows for of, rows in every.items() if of.kind == kind}
         high = sorted(mine, key=lambda of: -int(mine[of]["allocated_bytes"].max()))[:CHART_SERIES]
         chosen = [of for of in mine if of in high]
         together = pd.concat([mine[of] for of in chosen])
-        one_clock = bool(absolute.reindex(together["source"]).all())
+        one_clock = from_epoch(measured, together)
         together_zero = int(together["ts_ns"].min())
         points = max(CHART_MARKS // len(chosen), 1)
         marks: list[tuple[int, int, int]] = []

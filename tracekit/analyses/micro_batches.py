@@ -10,6 +10,7 @@ import pandas as pd
 from tracekit.cells import cells, timed_units
 from tracekit.derived.micro_batches import micro_batches
 from tracekit.pooling import (
+    CAPTURE,
     UNIT,
     in_run,
     job,
@@ -28,11 +29,11 @@ from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "micro-batches", "Are micro-batches alike, and is every pass needed?"
-NEEDS = ("host_ops", "device_ops")
+NEEDS = ("host_ops", "device_ops", "device_ranges")
 RULES = ("redundant-log-prob", "ragged-micro-batches")
 
 _KEYS = ["run", "role", "canonical", "kind"]
-_INSTANCE = ["source", "step", "canonical", "occurrence", "kind"]
+_INSTANCE = [*CAPTURE, "step", "canonical", "occurrence", "kind"]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -91,7 +92,7 @@ def _instances(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
     variation (sample standard deviation over mean, NA for one), small (batches of less than
     `empty_ratio` of the median), small_ns, on_device.
     """
-    by = ["run", "role", "rank", *[n for n in _INSTANCE if n != "source"], "source"]
+    by = ["run", "role", "rank", *[n for n in _INSTANCE if n not in CAPTURE], *CAPTURE]
     median = rows.groupby(by, dropna=False, sort=False)["length_ns"].transform("median")
     small = rows["length_ns"] < empty_ratio * median
     rows = rows.assign(small=small.astype(int), small_ns=rows["length_ns"].where(small, 0.0))
@@ -162,7 +163,7 @@ def _ragged(
             if variation < limit["variation"] and not small:
                 continue
             steps = job(measured).of(run)
-            ranks = len(mine[["rank", "source"]]["rank"].drop_duplicates())
+            ranks = len(mine["rank"].drop_duplicates())
             gain = float(mine["small_ns"].sum()) / max(steps.count, 1) / max(ranks, 1)
             ratio = gain / steps.step_ns if steps.step_ns else None
             where = text_or_none(stage) or "no stage"
@@ -244,4 +245,4 @@ def _updates(rows: pd.DataFrame) -> int | None:
     scheduled = rows["window"].dropna().astype(str).str.match(r"mb[0-9]")
     if not len(mine) or scheduled.any():
         return None
-    return int(mine.groupby(["source", *_INSTANCE[1:4]], dropna=False).size().max())
+    return int(mine.groupby(_INSTANCE[:-1], dropna=False).size().max())

@@ -6,25 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.modules import HIERARCHY, Modules, modules
-from tracekit.derived.nesting import nesting
-from tracekit.derived.shapes import calls, during, launch_threads, summed
+from tracekit.derived.shapes import calls, during, launch_threads
 from tracekit.derived.soundness import sound_dur_ns
+from tracekit.grouping import summed
 from tracekit.pooling import plain, run_heading
 from tracekit.report import Heading, Section
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
+from tracekit.units import show
 
 ID, TITLE = "modules", "Which modules of the model take the time?"
 NEEDS = ("host_ops", "device_ops")
 ARGS = (HIERARCHY,)
-
-Ints = npt.NDArray[np.int64]
 
 MAX_CLASSES = 2_000
 """Most classes of modules of one source: those with most time; the others are left out and counted."""
@@ -44,25 +42,24 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def _measured(trace: Trace, found: Modules) -> dict[str, Any]:
     """The columns of `modules` for one way of recording."""
     count = len(found.classes)
-    own = found.owner[found.calls]
-    pairs = np.unique(own * (int(found.instance.max()) + 1) + found.instance)
-    made = calls(trace, found.calls, own, count)
+    width = int(found.instance.max()) + 1
+    pairs = np.unique(found.owner * width + found.instance)
+    made = calls(trace, found.calls, found.owner, count)
     by_name = found.origin == "hierarchy"
     out: dict[str, Any] = {
         "origin": np.full(count, found.origin, object),
         "module": np.array(found.classes, object),
-        "instance_count": np.bincount(pairs // (int(found.instance.max()) + 1), minlength=count),
-        "count": np.bincount(own, minlength=count),
+        "instance_count": np.bincount(pairs // width, minlength=count),
+        "count": np.bincount(found.owner, minlength=count),
         # What a hierarchy names are ops: the time of a module's call is not recorded.
         "total_ns": pd.arrays.IntegerArray(made.total_ns, np.full(count, by_name)),
-        "self_ns": summed(found.owner, trace.derived(nesting).self_ns, count),
+        "self_ns": summed(found.owner, found.self_ns, count),
     }
-    unknown = pd.array([pd.NA] * count, dtype="Int64")
-    if not trace.has("device_ops"):
+    mine = found.launcher
+    if mine is None or not trace.has("device_ops"):
+        unknown = pd.array([pd.NA] * count, dtype="Int64")
         return {**out, "device_total_ns": unknown, "device_ns": unknown, "launch_count": unknown}
     links: Launches = trace.derived(launches)
-    at = np.where(links.op >= 0, links.op, links.call) if by_name else _call_or_op(links)
-    mine = np.where(at >= 0, found.owner[at], -1)
     dur = trace.derived(sound_dur_ns)
     total = during(made, launch_threads(trace), links.ts_ns, dur)[0]
     return {
@@ -73,17 +70,13 @@ def _measured(trace: Trace, found: Modules) -> dict[str, Any]:
     }
 
 
-def _call_or_op(links: Launches) -> Ints:
-    return np.where(links.call >= 0, links.call, links.op)
-
-
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Modules of all processes pooled by class."""
     rows = plain(measured["modules"])
     if not len(rows):
         reason = (
-            "no module is annotated; what with_stack and with_modules record of modules is read on"
-            " request only (python=True, stacks=True)"
+            "no module is recorded or annotated: profile with with_stack=True (verl: put stack among the"
+            " profiler's contents), which records every call of an nn.Module"
         )
         return Section(ID, TITLE, "skipped", reason)
     grouped = rows.groupby(["run", "origin", "module"], dropna=False, sort=False)
@@ -92,6 +85,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     for name in ("total_ns", "device_total_ns", "device_ns", "launch_count"):
         pooled[name] = grouped[name].sum(min_count=1)
     pooled = pooled.reset_index()
+    pooled = pooled.merge(_gpu_ns(measured, rows), "left", ["run", "origin"])
+    whole = pooled["gpu_ns"].where(pooled["gpu_ns"] > 0)
+    pooled["device_ratio"] = (pooled["device_ns"] / whole).astype("Float64")
     sheets = []
     for origin, mine in pooled.groupby("origin", sort=True):
         on_gpu = bool(mine["device_ns"].notna().any())
@@ -99,6 +95,15 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         shown = mine.sort_values([*by, "module"], ascending=[*[False] * len(by), True], kind="stable")  # fmt: skip
         sheets.append(_sheet(measured, str(origin), shown))
     return Section(ID, TITLE, sheets=tuple(sheets))
+
+
+def _gpu_ns(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    """By run and origin `gpu_ns`: all GPU time of the sources that tell of modules so; NA where it is not known."""
+    work = plain(measured["launches"]).groupby(["run", "source"], dropna=False)["dur_ns"].sum()
+    told = rows.loc[rows["device_ns"].notna(), ["run", "origin", "source"]].drop_duplicates()
+    told = told.merge(work.rename("gpu_ns").reset_index(), "left", ["run", "source"])
+    grouped = told.astype({"gpu_ns": "Int64"}).groupby(["run", "origin"], dropna=False)
+    return grouped["gpu_ns"].sum(min_count=1).reset_index()
 
 
 TITLES = {
@@ -111,18 +116,18 @@ TITLES = {
 def _sheet(measured: Measurements, origin: str, rows: pd.DataFrame) -> Any:
     headings = (
         *run_heading(measured), Heading("module", "module"),
-        Heading("instance_count", "modules", "count", "Distinct ones of the class in one source."),
+        Heading("instance_count", "instances", "count", "Distinct ones of the class in one source."),
         Heading("count", "ops" if origin == "hierarchy" else "calls", "count"),
         Heading("device_ns", "GPU self", "ns", "Σ duration of device ops launched in it, outside modules that it calls."),
+        Heading("device_ratio", "share", "ratio", "GPU self of all GPU time of the sources that record modules."),
         Heading("device_total_ns", "GPU total", "ns", "The same with all modules that it calls."),
         Heading("launch_count", "launches", "count", "Launched outside modules that it calls."),
         Heading("self_ns", "host self", "ns", "Host time outside modules that it calls."),
         Heading("total_ns", "host total", "ns", "Nested calls counted once."),
     )  # fmt: skip
-    return sheet(
-        f"modules_{origin}",
-        TITLES[origin],
-        headings,
-        rows,
-        caption="Over all processes and steps. A backward pass runs outside the calls of modules and is not in it.",
-    )
+    caption = "Over all processes and steps."
+    shares = rows.groupby("run", dropna=False)["device_ratio"].sum(min_count=1).dropna()
+    if len(shares) == 1:
+        caption += f" {show(float(shares.iloc[0]), 'ratio')} of the GPU time was launched in calls of modules."  # fmt: skip
+    caption += " A backward pass runs outside the calls of modules and is not in it."
+    return sheet(f"modules_{origin}", TITLES[origin], headings, rows, caption=caption)

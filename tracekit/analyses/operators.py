@@ -12,7 +12,7 @@ import pandas as pd
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import Nesting, innermost, nesting
 from tracekit.derived.soundness import sound_dur_ns
-from tracekit.grouping import numbered
+from tracekit.grouping import numbered, summed
 from tracekit.intervals import union_totals
 from tracekit.pooling import plain, run_heading
 from tracekit.report import Heading, Metric, Section
@@ -50,18 +50,11 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             "name": names,
             "count": np.bincount(group, minlength=count),
             "total_ns": _outermost(ops, chosen, group, count),
-            "self_ns": _sum(group, tree.self_ns[chosen], count),
+            "self_ns": summed(group, tree.self_ns[chosen], count),
             **_device_work(trace, slot, count),
             **_memory(trace, slot, count),
         }
     }
-
-
-def _sum(group: Ints, values: Ints, count: int) -> Ints:
-    """Exact integer sums by group."""
-    out = np.zeros(count, np.int64)
-    np.add.at(out, group, values)
-    return out
 
 
 def _outermost(ops: pd.DataFrame, rows: Ints, group: Ints, count: int) -> Ints:
@@ -70,7 +63,7 @@ def _outermost(ops: pd.DataFrame, rows: Ints, group: Ints, count: int) -> Ints:
     start = ops["ts_ns"].to_numpy()[rows]
     end = start + ops["dur_ns"].to_numpy()[rows]
     pairs, pair = numbered(thread * count + group)
-    return _sum(pairs % count, union_totals(start, end, pair, len(pairs)), count)
+    return summed(pairs % count, union_totals(start, end, pair, len(pairs)), count)
 
 
 def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
@@ -97,8 +90,8 @@ def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     busy = union_totals(start, start + dur, compact, len(pairs))
     return {
         "launch_count": np.bincount(group, minlength=count),
-        "device_ns": _sum(group, dur, count),
-        "device_busy_ns": _sum(pairs // max(len(keys), 1), busy, count),
+        "device_ns": summed(group, dur, count),
+        "device_busy_ns": summed(pairs // max(len(keys), 1), busy, count),
     }
 
 
@@ -118,8 +111,8 @@ def _memory(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     group = np.where(owner >= 0, slot[owner], -1)
     known = group >= 0
     return {
-        "allocated_bytes": _sum(group[known], np.maximum(size, 0)[known], count),
-        "freed_bytes": _sum(group[known], np.maximum(-size, 0)[known], count),
+        "allocated_bytes": summed(group[known], np.maximum(size, 0)[known], count),
+        "freed_bytes": summed(group[known], np.maximum(-size, 0)[known], count),
     }
 
 

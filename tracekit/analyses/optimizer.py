@@ -13,8 +13,10 @@ from tracekit.derived.host_side import SHORT_NS, HostSide, device_busy, host_sid
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import Nesting, nesting
 from tracekit.derived.soundness import sound_dur_ns
+from tracekit.grouping import summed
 from tracekit.intervals import covered
 from tracekit.pooling import (
+    PROCESS,
     Job,
     in_run,
     job,
@@ -38,7 +40,6 @@ Ints = npt.NDArray[np.int64]
 
 COUNTED = ("count", "dur_ns", "call_count", "leaf_count", "leaf_ns")
 ON_DEVICE = ("kernel_count", "short_kernel_count", "kernel_ns", "idle_ns")
-PROCESS = ["run", "role", "rank", "host", "pid"]
 
 MIN_TENSORS = 8
 """A count that fewer ops have tells of no loop over tensors."""
@@ -76,7 +77,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             "dur_ns": dur[rows],
             "call_count": _count(slot[side.within_optimizer[direct]], len(rows)),
             "leaf_count": _count(slot[side.within_optimizer[leaves]], len(rows)),
-            "leaf_ns": _sum(slot[side.within_optimizer[leaves]], dur[leaves], len(rows)),
+            "leaf_ns": summed(slot[side.within_optimizer[leaves]], dur[leaves], len(rows)),
             **_on_device(trace, slot, len(rows)),
         }
     )
@@ -93,12 +94,6 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def _count(group: Ints, size: int) -> Ints:
     return np.bincount(group, minlength=size)
-
-
-def _sum(group: Ints, values: Ints, size: int) -> Ints:
-    out = np.zeros(size, np.int64)
-    np.add.at(out, group, values)
-    return out
 
 
 def _tensors(names: Ints, calls: int) -> int | None:
@@ -144,7 +139,7 @@ def _on_device(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
     return {
         "kernel_count": pd.array(_count(owner, size), dtype="Int64"),
         "short_kernel_count": pd.array(_count(owner[dur < SHORT_NS], size), dtype="Int64"),
-        "kernel_ns": pd.array(_sum(owner, dur, size), dtype="Int64"),
+        "kernel_ns": pd.array(summed(owner, dur, size), dtype="Int64"),
         "idle_ns": pd.array(idle, dtype="Int64"),
     }
 
@@ -175,7 +170,7 @@ def _pool(rows: pd.DataFrame, jobs: Job) -> pd.DataFrame:
     found = []
     for key, mine in rows.groupby(by, dropna=False, sort=False):
         who = dict(zip(by, key, strict=True))
-        processes = len(mine[PROCESS].drop_duplicates())
+        processes = len(mine[list(PROCESS)].drop_duplicates())
         steps = jobs.of(who["run"])
         known = mine["kernel_count"].notna().all()
         tensors = mine["tensor_count"].dropna()

@@ -27,7 +27,7 @@ from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "rollout", "How does generation go?"
-NEEDS = ("host_ops", "device_ops")
+NEEDS = ("host_ops", "device_ops", "device_ranges")
 RULES = ("rollout-tail", "replica-imbalance", "slow-first-iterations")
 
 MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64

@@ -24,9 +24,9 @@ from tracekit.derived.shapes import (
     nearest_or_self,
     products,
     shapes,
-    summed,
 )
 from tracekit.derived.soundness import sound_dur_ns
+from tracekit.grouping import summed
 from tracekit.pooling import plain, run_heading
 from tracekit.report import Heading, Metric, Section
 from tracekit.schema import coded

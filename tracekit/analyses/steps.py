@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.charts import stage_gantts, step_strips
-from tracekit.derived.steps import Windows, windows, work_within
+from tracekit.derived.steps import Windows, windows
+from tracekit.derived.work import work_within
 from tracekit.pooling import (
+    STEP_BOUNDS,
     Job,
     in_run,
     job,
@@ -20,6 +22,7 @@ from tracekit.pooling import (
     run_heading,
     stage_rows,
     stage_walls,
+    text_or_none,
     whole_if_exact,
 )
 from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
@@ -29,7 +32,7 @@ from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "steps", "Where does the step go?"
-NEEDS = ("host_ops", "device_ops")
+NEEDS = ("host_ops", "device_ops", "device_ranges")
 RULES = ("step-variance",)
 
 
@@ -78,7 +81,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         sheets.append(_stage_sheet(measured, stages, steps))
         sheets.append(_range_sheet(measured))
     metrics = (
-        Metric("step_wall", steps.step_ns, "ns", "lower", *_spread(steps.walls), "step"),
+        Metric(
+            "step_wall", steps.step_ns, "ns", "lower", *_spread(steps.walls), "step", STEP_BOUNDS
+        ),
         Metric("steps", steps.count, "count"),
     )  # fmt: skip
     return Section(
@@ -190,10 +195,12 @@ def _too_few(
 ) -> Iterator[Verdict]:
     """Runs with fewer steps than R30 asks for."""
     need = int(thresholds.of("step-variance")["min_steps"])
+    several = bool(run_heading(measured))
     for run, mine in walls.groupby("run", dropna=False, sort=False):
         if len(mine) < need:
-            reason = f"{len(mine)} of at least {need} steps{in_run(measured, run)}"
-            yield Verdict("step-variance", "insufficient data", reason)
+            reason = f"{len(mine)} of at least {need} steps"
+            named = text_or_none(run) if several else None
+            yield Verdict("step-variance", "insufficient data", reason, named)
 
 
 def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:

@@ -12,6 +12,7 @@ from tracekit.crews import (
     CREW,
     MEMBER,
     Crew,
+    abstained,
     by_member,
     crew_headings,
     crews,
@@ -31,7 +32,7 @@ from tracekit.units import show
 from tracekit.waiting import Waits, saved_by_match, waits
 
 ID, TITLE = "stragglers", "Who waits for whom?"
-NEEDS = ("host_ops", "device_ops")
+NEEDS = ("host_ops", "device_ops", "device_ranges")
 RULES = ("straggler",)
 
 MAX_MARKS = 1_500
@@ -275,22 +276,13 @@ def _abstained(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdi
     """Runs of which R09 can say nothing, and why."""
     limit = thresholds.of("straggler")
     found = waits(measured).collectives
-    for run in dict.fromkeys(crew.run for crew in crews(measured)):
-        mine = [crew for crew in crews(measured) if crew.run == run]
-        members = max(crew.members for crew in mine)
+
+    def lacking(mine: list[Crew]) -> str | None:
         votes = max((_most_votes(crew.of(found)) for crew in mine), default=0)
-        reason = None
-        if members < limit["min_ranks"]:
-            reason = f"{members} of at least {limit['min_ranks']:g} ranks of one role"
-        elif votes < limit["min_collectives"]:
-            reason = f"{votes} of at least {limit['min_collectives']:g} collectives with a clear last rank"
-        if reason is not None:
-            named = text_or_none(run) if run_heading(measured) else None
-            yield Verdict("straggler", "insufficient data", reason, named)
-    if not crews(measured):
-        yield Verdict(
-            "straggler", "insufficient data", "no step or stage of a known rank was recorded"
-        )
+        few = f"{votes} of at least {limit['min_collectives']:g} collectives with a clear last rank"
+        return few if votes < limit["min_collectives"] else None
+
+    return abstained(measured, "straggler", limit["min_ranks"], lacking)
 
 
 def _most_votes(rows: pd.DataFrame) -> int:

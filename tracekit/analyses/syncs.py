@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.derived.host_activity import named
-from tracekit.derived.idle import DeviceIdle, top_ranges
-from tracekit.derived.queues import stage_at
+from tracekit.derived.by_name import named
+from tracekit.derived.idle import DeviceIdle
+from tracekit.derived.stage_at import range_at, row_at
 from tracekit.derived.stalls import stalls
 from tracekit.derived.steps import Windows, step_of, windows
 from tracekit.idling import (
     DAMAGED,
     WHERE,
     SyncBound,
-    gpu_steps,
+    each_gpu_step,
     idle_time,
     placed,
     sync_bound,
@@ -58,8 +58,8 @@ def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "step": step_of(within.steps, found.end_ns),
-            "in_step": stage_at(within.steps.assign(stage="step"), found.end_ns),
-            "stage": stage_at(top_ranges(trace), found.end_ns),
+            "in_step": row_at(within.steps, found.end_ns) >= 0,
+            "stage": range_at(trace, found.end_ns),
             "call": named(host["name"], found.row),
             "op": named(host["name"], found.op),
             "count": 1,
@@ -68,7 +68,7 @@ def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
             "idle_ns": found.idle_ns,
         }
     )
-    in_step = frame[frame["in_step"].notna()].assign(stage=None)
+    in_step = frame[frame["in_step"]].assign(stage=None)
     parts = {"step": in_step, "stage": frame[frame["stage"].notna()]}
     by = ["window", "step", "stage", "call", "op"]
     both = pd.concat([p.assign(window=w) for w, p in parts.items()], ignore_index=True)
@@ -122,14 +122,7 @@ def _without_host(measured: Measurements) -> list[Verdict]:
 
 def _calls(measured: Measurements, rows: pd.DataFrame) -> Any:
     """What synchronises, by stage, per step and GPU; the most idle time first."""
-    table = summed(rows, [*WHERE, "op", "call"], SUMMED)
-    counts = gpu_steps(measured)
-    per = np.array(
-        [counts.get((r["run"], text_or_none(r["role"])), 1) for r in table.to_dict("records")],
-        float,
-    )
-    for name in SUMMED:
-        table[name] = table[name] / per
+    table = each_gpu_step(measured, summed(rows, [*WHERE, "op", "call"], SUMMED), SUMMED)
     table = table.sort_values(
         ["idle_ns", "call_ns", "op", "call"], ascending=[False, False, True, True], kind="stable"
     )

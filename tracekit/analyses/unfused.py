@@ -13,6 +13,7 @@ from tracekit.derived.shapes import DIMS, TYPES, owners, shapes
 from tracekit.derived.stage_at import stage_at, stage_names
 from tracekit.derived.unfused import Unfused, attention_extra, unfused
 from tracekit.derived.work_classes import Spans, on_device, on_host
+from tracekit.grouping import summed
 from tracekit.pooling import label_headings, plain, same_text
 from tracekit.report import Finding, Heading, Metric, Section, Verdict
 from tracekit.sheets import sheet
@@ -22,7 +23,7 @@ from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "unfused", "Which attention and losses are made of single operators?"
-NEEDS = ("host_ops", "device_ops")
+NEEDS = ("host_ops", "device_ops", "device_ranges")
 ARGS = (DIMS, TYPES)
 RULES = ("unfused-operators",)
 
@@ -78,13 +79,11 @@ def _calls(trace: Trace, calls: Mapping[str, Ints], found: Unfused) -> dict[str,
     names = [*stage_names(trace), None]
     keys, group = np.unique(kind * len(names) + stage + 1, return_inverse=True)
     size = np.concatenate((np.zeros(len(rows) - len(found.copies), np.int64), found.copy_bytes))
-    sums = np.zeros(len(keys), np.int64)
-    np.add.at(sums, group, size)
     return {
         "stage": np.array(names, object)[keys % len(names) - 1],
         "class": [list(calls)[k] for k in (keys // len(names)).tolist()],
         "count": np.bincount(group, minlength=len(keys)),
-        "size_bytes": sums,
+        "size_bytes": summed(group, size, len(keys)),
     }
 
 

@@ -21,6 +21,7 @@ from tracekit.derived.collective_names import (
     recorded_groups,
     split_elements,
 )
+from tracekit.grouping import place_of
 from tracekit.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -116,10 +117,7 @@ def has(trace: Trace, key: str, ids: Ints) -> npt.NDArray[np.bool_]:
     """Whether each element (-1: none) has the argument."""
     if key not in trace.sparse:
         return np.zeros(len(ids), np.bool_)
-    rows = trace.sparse[key].rows
-    at = np.minimum(np.searchsorted(rows, ids), len(rows) - 1)
-    found: npt.NDArray[np.bool_] = rows[at] == ids if len(rows) else np.zeros(len(ids), np.bool_)
-    return found
+    return place_of(trace.sparse[key].rows, ids)[1]
 
 
 def text(trace: Trace, key: str, ids: Ints) -> Objects:

@@ -12,11 +12,6 @@ from hashlib import blake2s
 from math import prod
 from typing import Any
 
-OPS = (
-    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all",
-    "send", "recv", "barrier", "gather", "scatter", "other",
-)  # fmt: skip
-
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Ops that no rank can finish before all have begun."""
 

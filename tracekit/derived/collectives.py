@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.by_name import is_named
 from tracekit.derived.collective_facts import described, first_known, has
 from tracekit.derived.collective_names import SYNCHRONISING, op_of
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import nesting
+from tracekit.derived.placement import Placement, placement
 from tracekit.derived.soundness import overlong
 from tracekit.derived.stage_at import stage_at, stage_names
 from tracekit.derived.steps import Windows, step_of, windows
@@ -55,7 +56,7 @@ class Collectives:
 
 
 def collectives(trace: Trace) -> Collectives:
-    """The collectives of a trace; sizes after definition M12, steps and stages by when they were issued."""
+    """The collectives of a trace; sizes after definition M12, steps and stages as of all device work."""
     kind = trace.get("device_ops")["kind"]
     rows = np.flatnonzero((kind == "collective").to_numpy() & ~trace.derived(overlong))
     on_device = len(rows) > 0
@@ -87,6 +88,8 @@ def _from_device(trace: Trace, rows: Ints) -> pd.DataFrame:
     frame["device"], frame["stream"] = ops["device"].array, ops["stream"].array
     frame["exposed_ns"] = pd.array(_exposed(trace, ops), dtype="Int64")
     frame["issue_ns"] = pd.arrays.IntegerArray(known.ts_ns[rows].copy(), ~linked)
+    place: Placement = trace.derived(placement)
+    frame["place_ns"] = pd.arrays.IntegerArray(place.ts_ns[rows], ~place.known[rows])
     return _one_a_call(frame, ops, own)
 
 
@@ -157,6 +160,7 @@ def _from_host(trace: Trace, rows: Ints) -> pd.DataFrame:
         frame[name] = pd.array([pd.NA] * len(rows), dtype="Int64")
     at = host["ts_ns"].to_numpy()[call] if len(host) else start
     frame["issue_ns"] = pd.arrays.IntegerArray(at.copy(), call < 0)
+    frame["place_ns"] = pd.array(start, dtype="Int64")
     return frame
 
 
@@ -180,8 +184,9 @@ def _issuing_calls(trace: Trace, op: npt.NDArray[np.object_], start: Ints) -> In
 
 def _outermost_calls(trace: Trace) -> Bools:
     """Which rows of `host_ops` are a call of a collective that is not made within another."""
-    is_call = _named(trace, lambda name: _CALL.match(name) is not None and op_of(name) != "other")
-    is_call &= (trace.get("host_ops")["kind"] == "op").to_numpy()
+    host = trace.get("host_ops")
+    is_call = is_named(host["name"], lambda name: _CALL.match(name) and op_of(name) != "other")
+    is_call &= (host["kind"] == "op").to_numpy()
     rows = np.flatnonzero(is_call)
     is_call[rows[trace.derived(nesting).nearest(is_call, rows) >= 0]] = False
     return is_call
@@ -189,9 +194,10 @@ def _outermost_calls(trace: Trace) -> Bools:
 
 def _comms_rows(trace: Trace) -> Bools:
     """Which rows of `host_ops` are a `record_param_comms` that tells of a collective."""
-    chosen = _named(trace, lambda name: name == _COMMS)
+    host = trace.get("host_ops")
+    chosen = is_named(host["name"], lambda name: name == _COMMS)
     rows = np.flatnonzero(chosen)
-    chosen[rows] = has(trace, "Collective name", trace.get("host_ops")["id"].to_numpy()[rows])
+    chosen[rows] = has(trace, "Collective name", host["id"].to_numpy()[rows])
     return chosen
 
 
@@ -211,13 +217,8 @@ def _placed(trace: Trace, frame: pd.DataFrame, on_device: bool) -> pd.DataFrame:
     """The frame with step, stage, ordinal and synchronising, in the order of the table."""
     found: Windows = trace.derived(windows)
     issue = frame["issue_ns"]
-    at = issue.to_numpy(np.int64, na_value=0)
-    known = issue.notna().to_numpy()
-    if not on_device:
-        at, known = (
-            np.where(known, at, frame["ts_ns"].to_numpy(np.int64)),
-            np.ones(len(at), np.bool_),
-        )
+    place = issue.fillna(frame["place_ns"])
+    at, known = place.to_numpy(np.int64, na_value=0), place.notna().to_numpy()
     frame["step"] = pd.Series(step_of(found.steps, at)).where(pd.Series(known)).array
     code = np.where(known, stage_at(trace, at), -1)
     names = pd.Index(stage_names(trace), dtype="str")
@@ -262,16 +263,8 @@ def _op_of(name: str) -> str:
     return op_of(told[1] if told else name)
 
 
-def _named(trace: Trace, wanted: Callable[[str], bool]) -> Bools:
-    """Which rows of `host_ops` have a name that is wanted."""
-    name = trace.get("host_ops")["name"]
-    chosen = np.array([*(wanted(str(text)) for text in name.cat.categories), False], np.bool_)
-    found: Bools = chosen[name.cat.codes.to_numpy()]
-    return found
-
-
 def _is_range(trace: Trace, pattern: re.Pattern[str]) -> Bools:
     """Which rows of `host_ops` are a range whose name matches."""
-    is_range = (trace.get("host_ops")["kind"] == "range").to_numpy()
-    found: Bools = _named(trace, lambda name: pattern.match(name) is not None) & is_range
+    host = trace.get("host_ops")
+    found: Bools = is_named(host["name"], pattern.match) & (host["kind"] == "range").to_numpy()
     return found

@@ -9,22 +9,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.derived.launches import Launches, launches
+from tracekit.derived.by_name import is_named
+from tracekit.derived.placement import Placement, placement
 from tracekit.derived.steps import Windows, windows
 from tracekit.intervals import Intervals, covered, union
 from tracekit.stages import canonical, profiler_step
 from tracekit.trace import Note, Trace
 
-Ints = npt.NDArray[np.int64]
-
 
 def cut(
     trace: Trace, steps: frozenset[int] | None, stage: Callable[[str], bool] | None
 ) -> Trace | None:
-    """The host activity of the chosen steps and stages, and the device work launched in it.
+    """The host activity of the chosen steps and stages, and the device work that belongs to it.
 
     None when nothing of the trace is in them. A trace whose steps have no number is in every step;
-    device work whose launch is unknown is left out and noted.
+    device work that was launched before the recording began is left out and noted.
     """
     if trace.source.tool == "log":
         return _log(trace, steps)
@@ -35,23 +34,21 @@ def cut(
     if not len(chosen.start):
         return None
     host = trace.get("host_ops")
-    whole_step = np.array(
-        [*(profiler_step(str(n)) is not None for n in host["name"].cat.categories), False]
-    )
+    whole_step = is_named(host["name"], lambda name: profiler_step(name) is not None)
     start = host["ts_ns"].to_numpy()
     end = start + np.maximum(host["dur_ns"].to_numpy(), 1)
     inside = covered(chosen, start, start + 1) > 0
-    inside |= whole_step[host["name"].cat.codes.to_numpy()] & (covered(chosen, start, end) > 0)
+    inside |= whole_step & (covered(chosen, start, end) > 0)
     tables = dict(trace.tables)
     notes = trace.notes
     if trace.has("host_ops"):
         tables["host_ops"] = host[inside].reset_index(drop=True)
     if trace.has("device_ops"):
-        links: Launches = trace.derived(launches)
-        keep = links.linked & (covered(chosen, links.ts_ns, links.ts_ns + 1) > 0)
+        place: Placement = trace.derived(placement)
+        keep = place.known & (covered(chosen, place.ts_ns, place.ts_ns + 1) > 0)
         tables["device_ops"] = trace["device_ops"][keep].reset_index(drop=True)
-        if lost := int((~links.linked).sum()):
-            message = "device ops whose launch is not recorded belong to no step: left out"
+        if lost := int((~place.known).sum()):
+            message = "device ops launched before the recording began belong to no step: left out"
             notes = (*notes, Note("info", "unlinked-left-out", message, trace.source.name, lost))
     for name in ("memory_ops", "counters", "syncs", "device_ranges"):
         if trace.has(name):
@@ -59,6 +56,9 @@ def cut(
             tables[name] = trace[name][covered(chosen, ts, ts + 1) > 0].reset_index(drop=True)
     part = replace(trace, tables=tables, notes=notes)
     part.keep(windows, _windows_within(found, chosen, steps))
+    if trace.has("device_ops"):
+        # What is left may no longer tell where it belongs: annotations and earlier calls are cut away.
+        part.keep(placement, Placement(place.how[keep], place.ts_ns[keep]))
     return part
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.by_name import is_named
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import nesting
 from tracekit.intervals import Intervals, union
@@ -46,10 +45,10 @@ def host_activity(trace: Trace) -> HostActivity:
     """What all host threads together did, as unions."""
     host = trace.get("host_ops")
     kind = host["kind"].astype("str").to_numpy()
-    loader = _by_name(host, lambda name: _LOADER.match(name) is not None)
-    collection = _by_name(host, lambda name: _COLLECTION.search(name) is not None)
-    collection &= np.isin(kind, ("range", "op", "python", "other"))
-    collective = _by_name(host, is_collective) & (kind == "range")
+    loader = is_named(host["name"], lambda name: _LOADER.match(name) is not None)
+    collection = is_named(host["name"], lambda name: _COLLECTION.search(name) is not None)
+    collection &= np.isin(kind, ("range", "op", "other"))
+    collective = is_named(host["name"], is_collective) & (kind == "range")
     busy = np.isin(kind, ("op", "runtime")) | collective
     return HostActivity(
         _union(host, loader),
@@ -79,7 +78,7 @@ def sync_calls(trace: Trace) -> SyncCalls:
     """
     host = trace.get("host_ops")
     runtime = (host["kind"] == "runtime").to_numpy()
-    chosen = _by_name(host, _synchronises) & runtime
+    chosen = is_named(host["name"], _synchronises) & runtime
     chosen[_waited_copies(trace)] = True
     rows = np.flatnonzero(chosen)
     end = host["ts_ns"].to_numpy()[rows] + host["dur_ns"].to_numpy()[rows]
@@ -109,7 +108,7 @@ def _waited_copies(trace: Trace) -> Ints:
     if not len(device) or not len(host):
         return np.empty(0, np.int64)
     links: Launches = trace.derived(launches)
-    pageable = _by_name(device, lambda name: "pageable" in name.lower())
+    pageable = is_named(device["name"], lambda name: "pageable" in name.lower())
     rows = np.flatnonzero(pageable & (device["kind"] == "memcpy").to_numpy() & (links.call >= 0))
     call: Ints = links.call[rows]
     returned = host["ts_ns"].to_numpy()[call] + host["dur_ns"].to_numpy()[call]
@@ -128,20 +127,6 @@ def launching_threads(trace: Trace, rows: Ints) -> Mask:
     launched_by = np.where(links.call[rows] >= 0, links.call[rows], links.op[rows])
     thread = host["thread"].to_numpy()
     return np.isin(thread, np.unique(thread[launched_by[launched_by >= 0]]))
-
-
-def named(column: pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]:
-    """The recorded names at these positions of a name column; None for -1 and for rows without a name."""
-    names = np.array([*column.cat.categories, None], object)
-    found: npt.NDArray[np.object_] = names[np.append(column.cat.codes.to_numpy(), -1)[rows]]
-    return found
-
-
-def _by_name(frame: pd.DataFrame, wanted: Callable[[str], bool]) -> Mask:
-    """Whether the name of each row is wanted; False for a row without one."""
-    chosen = [*(wanted(str(name)) for name in frame["name"].cat.categories), False]
-    found: Mask = np.array(chosen, np.bool_)[frame["name"].cat.codes.to_numpy()]
-    return found
 
 
 def _union(host: pd.DataFrame, chosen: Mask) -> Intervals:

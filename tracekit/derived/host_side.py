@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.by_name import is_named
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import Nesting, nesting
 from tracekit.derived.soundness import sound_dur_ns
-from tracekit.derived.steps import Windows, windows
-from tracekit.grouping import numbered
+from tracekit.derived.stage_at import outermost_ranges
+from tracekit.derived.steps import step_at, windows
+from tracekit.grouping import numbered, summed
 from tracekit.intervals import EMPTY, Intervals, covered, union
 from tracekit.trace import Trace
 
@@ -41,6 +43,7 @@ _ALLOCATOR = re.compile(
 _COMPILING = re.compile(
     r".*(\(dynamo_timed\)|compile_fx|compile_inner|TorchInductor|async_compile|CachingAutotuner"
     r"|[Tt]riton\S{0,80}[ .:]+(compile|jit)|JITFunction|(nv|hip)rtc"
+    r"|(cuda|cu|hip)GraphInstantiate"
     r"|(cu|cuda|hip)(Module|Library)Load|cuLink(Create|Add|Complete)|Lazy Function Loading)",
     re.DOTALL,
 )
@@ -106,10 +109,7 @@ def host_side(trace: Trace) -> HostSide:
 
 def _named(host: pd.DataFrame, pattern: re.Pattern[str]) -> Mask:
     """Which rows have a name that the pattern matches from its start; never a row without a name."""
-    names = host["name"].cat.categories
-    by_name = [pattern.match(str(name)[:MAX_NAME]) is not None for name in names]
-    found: Mask = np.array([*by_name, False], np.bool_)[host["name"].cat.codes.to_numpy()]
-    return found
+    return is_named(host["name"], lambda name: pattern.match(name[:MAX_NAME]))
 
 
 def _outermost(tree: Nesting, mask: Mask) -> Mask:
@@ -145,11 +145,11 @@ class Slots:
 
     def step_at(self, ts_ns: Ints) -> Ints:
         """The row of the step that each instant lies in, -1 outside all."""
-        return _window_at(self.steps, ts_ns)
+        return step_at(self.steps, ts_ns)
 
     def stage_at(self, ts_ns: Ints) -> Ints:
         """The row of the stage of its step that each instant lies in, -1 outside all."""
-        at = _window_at(self.stages, ts_ns)
+        at = step_at(self.stages, ts_ns)
         return np.where(at >= 0, self.stage_slot[at], -1) if len(self.stage_slot) else at
 
     def both(self, ts_ns: Ints) -> tuple[Ints, Ints]:
@@ -172,17 +172,14 @@ class Slots:
 
 def slots(trace: Trace) -> Slots:
     """The steps and outermost stages of a trace as places to count in."""
-    found: Windows = trace.derived(windows)
-    steps = found.steps
-    stages = found.stages[found.stages["parent"].isna()].reset_index(drop=True)
-    at = _window_at(steps, stages["ts_ns"].to_numpy())
+    steps, stages = trace.derived(windows).steps, trace.derived(outermost_ranges)
+    at = step_at(steps, stages["ts_ns"].to_numpy())
     codes = stages["stage"].cat.codes.to_numpy().astype(np.int64)
     width = len(stages["stage"].cat.categories) + 1
     keys, group = numbered((at + 1) * width + codes + 1)
     step, name = keys // width - 1, keys % width - 1
     names = np.array([*stages["stage"].cat.categories, None], object)
-    wall = np.zeros(len(keys), np.int64)
-    np.add.at(wall, group, stages["dur_ns"].to_numpy())
+    wall = summed(group, stages["dur_ns"].to_numpy(), len(keys))
     number = pd.Series(steps["step"].array, dtype="Int64").reindex(step).array
     occurrence = np.array([*steps["occurrence"], 0], np.int32)[step]
     frame = pd.DataFrame(
@@ -195,17 +192,6 @@ def slots(trace: Trace) -> Slots:
         }
     )
     return Slots(frame, steps, stages, group.astype(np.int64) + len(steps))
-
-
-def _window_at(frame: pd.DataFrame, ts_ns: Ints) -> Ints:
-    """For each instant, the window that began last before it and still lasts; -1 where there is none."""
-    start = frame["ts_ns"].to_numpy()
-    if not len(start):
-        return np.full(len(ts_ns), -1, np.int64)
-    end = np.maximum(start + frame["dur_ns"].to_numpy(), start + 1)
-    at = np.searchsorted(start, ts_ns, side="right") - 1
-    inside: Ints = np.where((at >= 0) & (ts_ns < end[at]), at, -1).astype(np.int64)
-    return inside
 
 
 def uncounted(start: Ints, end: Ints) -> Ints:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.by_name import is_named
 from tracekit.derived.host_activity import (
     HostActivity,
     SyncCalls,
@@ -24,6 +25,7 @@ from tracekit.derived.host_activity import (
 )
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.soundness import overlong
+from tracekit.derived.stage_at import outermost_ranges
 from tracekit.derived.steps import Windows, windows
 from tracekit.intervals import (
     EMPTY,
@@ -142,18 +144,10 @@ class IdleTime:
         }
 
 
-def top_ranges(trace: Trace) -> pd.DataFrame:
-    """The outermost annotated ranges of the step thread, in order of start: what stages are measured by."""
-    stages = trace.derived(windows).stages
-    return stages[stages["parent"].isna()].reset_index(drop=True)
-
-
 def top_stages(trace: Trace) -> pd.DataFrame:
     """Those of the outermost ranges that can be stages: no data loading, optimizer call or mini-batch."""
-    ranges = top_ranges(trace)
-    names = ranges["stage"].astype(object)
-    fits = {name: isinstance(name, str) and may_be_stage(name) for name in names.unique()}
-    return ranges[names.map(fits).to_numpy(np.bool_)].reset_index(drop=True)
+    ranges = trace.derived(outermost_ranges)
+    return ranges[is_named(ranges["stage"], may_be_stage)].reset_index(drop=True)
 
 
 def stage_time(trace: Trace) -> Intervals:

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.derived.host_activity import named
-from tracekit.derived.idle import DeviceIdle, top_ranges
+from tracekit.derived.by_name import named
+from tracekit.derived.idle import DeviceIdle
 from tracekit.derived.launches import launches
 from tracekit.derived.nesting import innermost
-from tracekit.derived.queues import stage_at
+from tracekit.derived.stage_at import outermost_ranges, range_at
 from tracekit.derived.steps import Windows, step_of, windows
 from tracekit.intervals import covered
 from tracekit.schema.idle import CAUSES
@@ -34,7 +34,7 @@ def idle_by_window(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
     """
     found: Windows = trace.derived(windows)
     whole = pd.DataFrame({"ts_ns": [idle.first], "dur_ns": [idle.last - idle.first]})
-    parts = {"capture": whole, "step": found.steps, "stage": top_ranges(trace)}
+    parts = {"capture": whole, "step": found.steps, "stage": trace.derived(outermost_ranges)}
     having = {
         cause: covered(part, idle.gaps.start, idle.gaps.end) > 0
         for cause, part in idle.causes.items()
@@ -124,7 +124,7 @@ def longest(trace: Trace, devices: Sequence[DeviceIdle]) -> pd.DataFrame:
     host = _host(trace, after, start, start + every["dur_ns"].to_numpy(), waits)
     return every.assign(
         step=step_of(trace.derived(windows).steps, start),
-        stage=stage_at(top_ranges(trace), start),
+        stage=range_at(trace, start),
         before=named(ops["name"], before),
         after=named(ops["name"], after),
         host=host,

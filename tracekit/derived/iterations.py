@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import nesting
+from tracekit.derived.placement import Placement, placement
 from tracekit.derived.soundness import sound_device_ops, sound_dur_ns
-from tracekit.derived.steps import Windows, step_of, windows, work_within
+from tracekit.derived.steps import Windows, step_of, windows
+from tracekit.derived.work import work_within
+from tracekit.intervals import window_at
 from tracekit.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -153,13 +155,13 @@ def iterations(trace: Trace) -> Iterations | None:
 
 
 def _work_end(trace: Trace, start: Ints, end: Ints) -> Ints:
-    """When the last device op launched in each window ends; its own start where none was."""
+    """When the last device op that belongs to each window ends; its own start where none does."""
     device = trace.get("device_ops")
     last = start.copy()
     if len(device):
-        links: Launches = trace.derived(launches)
-        at = np.searchsorted(start, links.ts_ns, "right") - 1
-        inside = np.flatnonzero(links.linked & (at >= 0) & (links.ts_ns < end[at]))
+        place: Placement = trace.derived(placement)
+        at = window_at(start, end, place.ts_ns)
+        inside = np.flatnonzero(place.known & (at >= 0))
         ends = device["ts_ns"].to_numpy() + trace.derived(sound_dur_ns)
         np.maximum.at(last, at[inside], ends[inside])
     return last
@@ -218,7 +220,7 @@ def generation_spans(trace: Trace) -> pd.DataFrame | None:
     stop, pause = frame["ts_ns"] + frame["pace_ns"], (after - frame["end_ns"]).clip(lower=0)
     by = frame.assign(stop=stop, pause=pause).groupby(keys, dropna=False, sort=False)
     rows = by.agg(
-        ts_ns=("ts_ns", "min"), stop=("stop", "max"), iteration_count=("count", "sum"), longest_pause_ns=("pause", "max")
+        ts_ns=("ts_ns", "min"), stop=("stop", "max"), longest_pause_ns=("pause", "max")
     ).reset_index()  # fmt: skip
     rows["dur_ns"] = rows.pop("stop") - rows["ts_ns"]
     return rows.assign(basis="iterations", elsewhere_count=found.elsewhere)
@@ -231,7 +233,7 @@ def _ends_only(trace: Trace) -> pd.DataFrame | None:
     ops, basis = trace.derived(sound_device_ops), "device"
     if not len(ops):
         host = trace.get("host_ops")
-        ops, basis = host[~host["kind"].isin(("overhead", "other"))], "host"
+        ops, basis = host[~host["kind"].isin(("overhead", "other", "python"))], "host"
     if not len(ops):
         return None
     start, dur = ops["ts_ns"].to_numpy(), ops["dur_ns"].to_numpy()
@@ -242,7 +244,6 @@ def _ends_only(trace: Trace) -> pd.DataFrame | None:
             "ts_ns": [int(start.min())],
             "dur_ns": [int((start + dur).max() - start.min())],
             "basis": basis,
-            "iteration_count": 0,
             "longest_pause_ns": pd.array([pd.NA], dtype="Int64"),
             "elsewhere_count": 0,
         }

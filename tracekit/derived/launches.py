@@ -60,33 +60,41 @@ def launches(trace: Trace) -> Launches:
 
 
 def _last_before(device: pd.DataFrame, host: pd.DataFrame, rows: Ints, key: str) -> Ints:
-    """For each device op the row among `rows` with the same key that started last, not after it.
-
-    Where all of them start after it (clocks jitter), the first; -1 where the key is missing or unknown.
-    """
+    """For each device op the row among `rows` with the same key that `latest` finds; -1 without a key."""
     host_key = host[key].iloc[rows]
     rows = rows[host_key.notna().to_numpy()]
-    keys = host_key.dropna().to_numpy(np.int64)
-    found = np.full(len(device), -1, np.int64)
     wanted = device[key]
     asks = np.flatnonzero(wanted.notna().to_numpy())
-    if not len(rows) or not len(asks):
+    place = latest(
+        host_key.dropna().to_numpy(np.int64),
+        host["ts_ns"].to_numpy()[rows],
+        wanted.iloc[asks].to_numpy(np.int64),
+        device["ts_ns"].to_numpy()[asks],
+    )
+    found = np.full(len(device), -1, np.int64)
+    found[asks[place >= 0]] = rows[place[place >= 0]]
+    return found
+
+
+def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints) -> Ints:
+    """For each asked key, which of `keys` equals it and started last, not after the limit; -1 for none.
+
+    Where all of them start after it (clocks jitter), the first.
+    """
+    found = np.full(len(asked), -1, np.int64)
+    if not len(keys) or not len(asked):
         return found
-    starts = host["ts_ns"].to_numpy()[rows]
     order = np.lexsort((starts, keys))
-    keys, starts, rows = keys[order], starts[order], rows[order]
-    asked = wanted.iloc[asks].to_numpy(np.int64)
+    keys, starts = keys[order], starts[order]
     low = np.searchsorted(keys, asked, side="left")
     high = np.searchsorted(keys, asked, side="right")
-    known = high > low
-    asks, low, high = asks[known], low[known], high[known]
+    known = np.flatnonzero(high > low)
+    low, high = low[known], high[known]
     pick = low.copy()
     many = np.flatnonzero(high - low > 1)
     if len(many):
-        pick[many] = _latest_start(
-            starts, low[many], high[many], device["ts_ns"].to_numpy()[asks[many]]
-        )
-    found[asks] = rows[pick]
+        pick[many] = _latest_start(starts, low[many], high[many], limit[known[many]])
+    found[known] = order[pick]
     return found
 
 

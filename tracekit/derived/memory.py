@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.by_name import named
 from tracekit.derived.nesting import innermost, nesting
-from tracekit.derived.steps import Windows, windows
+from tracekit.derived.stage_at import range_at
 from tracekit.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -123,29 +124,12 @@ def places(trace: Trace, level: Levels, at: Ints) -> tuple[list[str | None], lis
     """(outermost stage, innermost op) around each of these samples, as recorded; None for neither."""
     rows = level.rows[at]
     memory, host = trace.get("memory_ops"), trace.get("host_ops")
-    names = host["name"].astype(object)
     thread = memory["thread"].to_numpy()[rows]
     inside = innermost(trace, thread, level.ts_ns[at])
     is_op = (host["kind"] == "op").to_numpy()
     above = np.flatnonzero((inside >= 0) & ~is_op[inside] if len(host) else inside >= 0)
     inside[above] = trace.derived(nesting).nearest(is_op, inside[above])
-    ops = [None if row < 0 else _text(names.iloc[row]) for row in inside.tolist()]
-    stages = outermost_stages(trace)
-    start = stages["ts_ns"].to_numpy()
-    index = np.searchsorted(start, level.ts_ns[at], "right") - 1
-    stage = [
-        None
-        if i < 0 or ts >= int(start[i]) + int(stages["dur_ns"].iloc[i])
-        else _text(stages["stage"].iloc[i])
-        for i, ts in zip(index.tolist(), level.ts_ns[at].tolist(), strict=True)
-    ]
-    return stage, ops
-
-
-def outermost_stages(trace: Trace) -> pd.DataFrame:
-    """The stages that lie in no other, in order of start."""
-    found: Windows = trace.derived(windows)
-    return found.stages[found.stages["parent"].isna()]
+    return range_at(trace, level.ts_ns[at]).tolist(), named(host["name"], inside).tolist()
 
 
 def capacities(trace: Trace) -> dict[int, int]:
@@ -189,7 +173,3 @@ def _nullable(values: Ints, known: npt.NDArray[np.bool_]) -> Any:
 
 def _or_none(value: Any) -> int | None:
     return None if pd.isna(value) else int(value)
-
-
-def _text(value: object) -> str | None:
-    return None if pd.isna(value) else str(value)  # type: ignore[call-overload]

@@ -8,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.derived.launches import Launches, launches
+from tracekit.derived.by_name import named
+from tracekit.derived.placement import Placement, placement
 from tracekit.derived.soundness import sound_dur_ns
+from tracekit.derived.stage_at import row_at
 from tracekit.derived.steps import Windows, windows
-from tracekit.intervals import union_totals
+from tracekit.intervals import union_totals, window_at
 from tracekit.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -45,18 +47,12 @@ def micro_batches(trace: Trace) -> pd.DataFrame:
     rows = ranges[kind.notna().to_numpy()]
     top = ranges[ranges["parent"].isna() & kind.isna()]
     start = rows["ts_ns"].to_numpy()
-    at = np.searchsorted(top["ts_ns"].to_numpy(), start, side="right") - 1
-    end = (top["ts_ns"] + top["dur_ns"]).to_numpy()
-    inside = at >= 0
-    inside[inside] = start[inside] < end[at[inside]]
-    stage = np.full(len(rows), None, object)
-    stage[inside] = top["stage"].astype(object).to_numpy()[at[inside]]
-    occurrence = np.zeros(len(rows), np.int32)
-    occurrence[inside] = top["occurrence"].to_numpy()[at[inside]]
+    at = row_at(top, start)
+    occurrence = np.append(top["occurrence"].to_numpy(np.int32), np.int32(0))[at]
     return pd.DataFrame(
         {
             "step": rows["step"].array,
-            "stage": stage,
+            "stage": named(top["stage"], at),
             "occurrence": occurrence,
             "kind": kind[rows.index].to_numpy(object),
             "ts_ns": start,
@@ -67,14 +63,14 @@ def micro_batches(trace: Trace) -> pd.DataFrame:
 
 
 def _own(trace: Trace, start: Ints, end: Ints, kind: pd.Series) -> pd.arrays.IntegerArray:
-    """For each batch the kernel time launched in it; batches of one kind follow one another."""
+    """For each batch the time of kernels that belong to it; batches of one kind follow one another."""
     own = np.zeros(len(start), np.int64)
     device = trace.get("device_ops")
     if not trace.has("device_ops") or not len(device):
         return pd.arrays.IntegerArray(own, np.ones(len(start), np.bool_))
-    links: Launches = trace.derived(launches)
-    work = np.flatnonzero(links.linked & (device["kind"] == "kernel").to_numpy())
-    launched, begin = links.ts_ns[work], device["ts_ns"].to_numpy()[work]
+    place: Placement = trace.derived(placement)
+    work = np.flatnonzero(place.known & (device["kind"] == "kernel").to_numpy())
+    launched, begin = place.ts_ns[work], device["ts_ns"].to_numpy()[work]
     finish = begin + trace.derived(sound_dur_ns)[work]
     number, keys = pd.factorize(device["device"].iloc[work], use_na_sentinel=False)
     width = max(len(keys), 1)
@@ -82,9 +78,8 @@ def _own(trace: Trace, start: Ints, end: Ints, kind: pd.Series) -> pd.arrays.Int
         mine = np.flatnonzero((kind == name).to_numpy())
         if not len(mine):
             continue
-        at = np.searchsorted(start[mine], launched, side="right") - 1
+        at = window_at(start[mine], end[mine], launched)
         held = at >= 0
-        held[held] = launched[held] < end[mine][at[held]]
         group = at[held] * width + number[held]
         totals = union_totals(begin[held], finish[held], group, len(mine) * width)
         own[mine] = totals.reshape(len(mine), width).sum(axis=1)

@@ -1,4 +1,4 @@
-"""The modules of a model as a trace tells of them, and which module each host op runs in."""
+"""The modules of a model as a trace tells of them, and which module launched each device op."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.derived.shapes import nearest_or_self
+from tracekit.derived.launches import Launches, launches
+from tracekit.derived.nesting import innermost_of, nesting, tree_of
+from tracekit.derived.shapes import launch_threads
+from tracekit.grouping import place_of
 from tracekit.trace import SparseColumn, Trace
 
 Ints = npt.NDArray[np.int64]
@@ -49,16 +52,20 @@ def innermost_class(hierarchy: str) -> str | None:
 class Modules:
     """One way in which modules are recorded.
 
-    `origin` is python (rows of nn.Module), range (annotations) or hierarchy (an argument of ops). `owner` is per
-    host row the class of the innermost module around it, an index of `classes`, -1 outside; `calls` the rows that
-    are calls of modules, `instance` the recorded name of each as a number.
+    `origin` is python (rows of nn.Module), range (annotations) or hierarchy (an argument of ops). `calls` are the
+    rows of `host_ops` that are calls of modules (or ops that name one), `owner` the class of each, an index of
+    `classes`, `instance` its recorded name as a number, `self_ns` its time outside calls of modules within it.
+    `launcher` is per row of `device_ops` the class of the innermost module that launched it, -1 outside;
+    None where no thread that called modules recorded anything else, so that what it launched is not known.
     """
 
     origin: str
     classes: list[str]
-    owner: Ints
     calls: Ints
+    owner: Ints
     instance: Ints
+    self_ns: Ints
+    launcher: Ints | None
 
 
 def modules(trace: Trace) -> tuple[Modules, ...]:
@@ -72,23 +79,43 @@ def modules(trace: Trace) -> tuple[Modules, ...]:
 
 
 def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
-    """Modules that are rows of a kind."""
+    """Modules that are rows of a kind, which are a tree of their own.
+
+    A call belongs to the module that runs when it begins: ends jitter against those of ops within.
+    """
     host = trace.get("host_ops")
     told = [module_class(str(name)) for name in host["name"].cat.categories]
     if not any(told):
         return None
     codes = host["name"].cat.codes.to_numpy().astype(np.int64)
-    known = np.array([*(name is not None for name in told), False], np.bool_)[codes]
-    chosen = known & (host["kind"] == kind).to_numpy()
-    rows = np.flatnonzero(chosen)
+    named = np.array([*(name is not None for name in told), False], np.bool_)[codes]
+    rows = np.flatnonzero(named & (host["kind"] == kind).to_numpy())
     if not len(rows):
         return None
-    classes = sorted({name for name in told if name is not None})
+    classes = sorted({str(told[code]) for code in np.unique(codes[rows]).tolist()})
     number = {name: at for at, name in enumerate(classes)}
-    of_code = np.array([*(-1 if name is None else number[name] for name in told), -1], np.int64)
-    inside = nearest_or_self(trace, chosen, np.arange(len(host)))
-    owner = np.where(inside >= 0, of_code[codes[inside]], -1)
-    return Modules(origin, classes, owner, rows, codes[rows])
+    of_code = np.array([*(number.get(str(name), -1) for name in told), -1], np.int64)
+    links: Launches = trace.derived(launches)
+    thread = launch_threads(trace)
+    known = np.flatnonzero(thread >= 0)
+    inside = np.full(len(thread), -1, np.int64)
+    inside[known] = innermost_of(trace, rows, thread[known].astype(np.int32), links.ts_ns[known])
+    return Modules(
+        origin,
+        classes,
+        rows,
+        of_code[codes[rows]],
+        codes[rows],
+        tree_of(trace, rows).self_ns[rows],
+        np.where(inside >= 0, of_code[codes[inside]], -1) if _may_launch(trace, rows) else None,
+    )
+
+
+def _may_launch(trace: Trace, rows: Ints) -> bool:
+    """Whether a thread of these rows recorded ops or calls at all; some profilers place them elsewhere."""
+    host = trace.get("host_ops")
+    thread = host["thread"].to_numpy()
+    return bool(np.isin(thread[rows], thread[host["kind"].isin(("op", "runtime"))]).any())
 
 
 def _by_hierarchy(trace: Trace) -> Modules | None:
@@ -104,9 +131,14 @@ def _by_hierarchy(trace: Trace) -> Modules | None:
     number = {name: at for at, name in enumerate(classes)}
     of_text = np.array([-1 if name is None else number[name] for name in told], np.int64)
     ids = host["id"].to_numpy()
-    at = np.minimum(np.searchsorted(column.rows, ids), len(column.rows) - 1)
+    at, hit = place_of(column.rows, ids)
     codes = column.values[at].astype(np.int64)
-    hit = (column.rows[at] == ids) & (host["kind"] == "op").to_numpy()
-    owner = np.where(hit, of_text[codes], -1)
+    owner = np.where(hit & (host["kind"] == "op").to_numpy(), of_text[codes], -1)
     rows = np.flatnonzero(owner >= 0)
-    return Modules("hierarchy", classes, owner, rows, codes[rows]) if len(rows) else None
+    if not len(rows):
+        return None
+    links: Launches = trace.derived(launches)
+    by = np.where(links.op >= 0, links.op, links.call)
+    launcher = np.where(by >= 0, owner[by], -1)
+    self_ns = trace.derived(nesting).self_ns[rows]
+    return Modules("hierarchy", classes, rows, owner[rows], codes[rows], self_ns, launcher)

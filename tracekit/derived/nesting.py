@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,11 @@ from tracekit.trace import Trace
 
 Ints = npt.NDArray[np.int64]
 
-NESTED_KINDS = ("op", "runtime", "range", "python")
-"""Kinds that form the call tree; overhead and unknown intervals lie beside it."""
+NESTED_KINDS = ("op", "runtime", "range")
+"""Kinds that form the call tree; overhead and unknown intervals lie beside it.
+
+So do Python functions: their clock reads up to a microsecond apart from that of the ops that they call.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,15 @@ class Nesting:
 
 def nesting(trace: Trace) -> Nesting:
     """The call tree of all host threads of a trace."""
+    return tree_of(trace, np.flatnonzero(trace.get("host_ops")["kind"].isin(NESTED_KINDS)))
+
+
+def tree_of(trace: Trace, rows: Ints) -> Nesting:
+    """The call tree of these rows of `host_ops` alone; all others lie beside it."""
     ops = trace.get("host_ops")
     start = ops["ts_ns"].to_numpy()
     parent = np.full(len(ops), -1, np.int64)
     self_ns = ops["dur_ns"].to_numpy().copy()
-    rows = np.flatnonzero(ops["kind"].isin(NESTED_KINDS).to_numpy())
     if len(rows):
         end = start[rows] + self_ns[rows]
         parent[rows], self_ns[rows] = _nest(rows, ops["thread"].to_numpy()[rows], start[rows], end)
@@ -54,8 +62,13 @@ def nesting(trace: Trace) -> Nesting:
 
 def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
     """For each instant on a thread, the row of `host_ops` that runs innermost then; -1 for none."""
+    rows = np.flatnonzero(trace.get("host_ops")["kind"].isin(NESTED_KINDS))
+    return innermost_of(trace, rows, thread, ts_ns)
+
+
+def innermost_of(trace: Trace, rows: Ints, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
+    """The same among these rows of `host_ops` alone."""
     ops = trace.get("host_ops")
-    rows = np.flatnonzero(ops["kind"].isin(NESTED_KINDS).to_numpy())
     found = np.full(len(ts_ns), -1, np.int64)
     if not len(rows) or not len(ts_ns):
         return found
@@ -69,6 +82,35 @@ def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
     points = np.flatnonzero(order >= len(rows))
     # An instant reaches nothing, so it is never a parent itself: what is found is an op.
     found[order[points] - len(rows)] = np.where(up[points] >= 0, every[order[up[points]]], -1)
+    return found
+
+
+def holding(
+    lane: npt.NDArray[Any],
+    start: Ints,
+    end: Ints,
+    at_lane: npt.NDArray[Any],
+    first: Ints,
+    last: Ints,
+) -> Ints:
+    """For each span [first, last) on a lane, which interval there holds it and began last; -1 for none.
+
+    Of intervals that begin together the shortest, of equal ones the last. A span is taken to last 1 ns at least.
+    """
+    count = len(start)
+    found = np.full(len(first), -1, np.int64)
+    if not count or not len(first):
+        return found
+    lanes = np.concatenate((lane, at_lane))
+    starts = np.concatenate((start, first))
+    ends = np.concatenate((end, np.maximum(last, first + 1)))
+    order = by_start(lanes, starts, ends)
+    begin, until = _lift(lanes[order], starts[order], ends[order])
+    is_span = order >= count
+    # A span asks for what reaches its last instant, and reaches nothing itself.
+    up = _last_reaching(np.where(is_span, until - 1, begin), np.where(is_span, begin, until))
+    spans = np.flatnonzero(is_span)
+    found[order[spans] - count] = np.where(up[spans] >= 0, order[up[spans]], -1)
     return found
 
 

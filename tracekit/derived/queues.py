@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.derived.idle import DeviceIdle, top_ranges
+from tracekit.derived.idle import DeviceIdle
 from tracekit.derived.launches import Launches, launches
+from tracekit.derived.stage_at import range_at
 from tracekit.grouping import numbered
 from tracekit.intervals import union
 from tracekit.trace import Trace
@@ -37,8 +38,7 @@ def launch_delays(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
     np.minimum.at(begins, number, ops["ts_ns"].to_numpy()[rows])
     called = host["ts_ns"].to_numpy()[calls]
     delay = begins - called - host["dur_ns"].to_numpy()[calls]
-    stages = top_ranges(trace)
-    of_call = pd.Series(stage_at(stages, called), dtype=object)
+    of_call = pd.Series(range_at(trace, called), dtype=object)
     known = of_call.notna().to_numpy()
     stage = np.concatenate((np.full(len(delay), None, object), of_call[known].to_numpy()))
     both = np.concatenate((delay, delay[known]))
@@ -52,17 +52,6 @@ def launch_delays(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
     found["p50_ns"] = grouped["delay"].quantile(0.5)
     found["p95_ns"] = grouped["delay"].quantile(0.95)
     return found.reset_index()
-
-
-def stage_at(stages: pd.DataFrame, ts_ns: Ints) -> npt.NDArray[np.object_]:
-    """The recorded name of the stage, of those in order of start, that each instant lies in; None outside."""
-    start = stages["ts_ns"].to_numpy()
-    end = np.append(start + stages["dur_ns"].to_numpy(), np.iinfo(np.int64).min)
-    at = np.searchsorted(start, ts_ns, side="right") - 1
-    inside = (at >= 0) & (ts_ns < end[at])
-    names = np.array([*stages["stage"].astype(object), None], object)
-    found: npt.NDArray[np.object_] = names[np.where(inside, at, -1)]
-    return found
 
 
 def queues(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:

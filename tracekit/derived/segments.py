@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.by_name import is_named
 from tracekit.derived.collectives import Collectives, collectives
 from tracekit.derived.soundness import sound_device_ops
-from tracekit.derived.steps import Windows, windows
-from tracekit.intervals import EMPTY, Intervals, covered, intersect, subtract, union
+from tracekit.derived.stage_at import outermost_ranges
+from tracekit.derived.steps import windows
+from tracekit.intervals import EMPTY, Intervals, covered, intersect, subtract, union, window_at
 from tracekit.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -28,7 +30,8 @@ MAX_ARRIVALS = 20_000
 _WAITS = re.compile(r"_?c10d(?:_functional)?::|record_param_comms|(?:nccl|gloo|mpi|ucc):")
 """Ops inside which a host waits for a collective, or queues one."""
 
-_BACKWARD = "autograd::engine::evaluate_function"
+BACKWARD = "autograd::engine::evaluate_function"
+"""How the names of the ops of the backward pass begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Segments:
 def segments(trace: Trace) -> Segments:
     """The segments of a trace, on each device that ran collectives; on the host where none did."""
     found: Collectives = trace.derived(collectives)
-    pieces = _pieces(trace.derived(windows))
+    pieces = _pieces(trace)
     codes, devices = pd.factorize(found.frame["device"], use_na_sentinel=False)
     if not len(devices):
         codes, devices = np.empty(0, np.int64), pd.Index(pd.array([pd.NA], dtype="Int64"))
@@ -93,10 +96,8 @@ def _working(trace: Trace) -> Intervals:
     """When the busiest thread, or one that runs the backward pass, is in an op that is no communication."""
     host = trace.get("host_ops")
     host = host[(host["kind"] == "op").to_numpy()]
-    names = [str(name) for name in host["name"].cat.categories]
-    codes = host["name"].cat.codes.to_numpy()
-    waits = np.array([*(_WAITS.match(name) is not None for name in names), False], np.bool_)[codes]
-    backward = np.array([*(name.startswith(_BACKWARD) for name in names), False], np.bool_)[codes]
+    waits = is_named(host["name"], _WAITS.match)
+    backward = is_named(host["name"], lambda name: name.startswith(BACKWARD))
     start = host["ts_ns"].to_numpy()
     end = start + host["dur_ns"].to_numpy()
     thread = host["thread"].to_numpy()
@@ -134,14 +135,13 @@ def _arrivals(frame: pd.DataFrame, start: Ints, end: Ints, blocked: Intervals) -
     return out[["segment", "group", "op", "ordinal", "ts_ns", "dur_ns", "blocked_ns"]]
 
 
-def _pieces(found: Windows) -> pd.DataFrame:
+def _pieces(trace: Trace) -> pd.DataFrame:
     """Steps and outermost stages as disjoint pieces in order: step, stage, start, end."""
-    steps = found.steps.sort_values("ts_ns", kind="stable")
-    stages = found.stages[found.stages["parent"].isna()].sort_values("ts_ns", kind="stable")
+    steps, stages = trace.derived(windows).steps, trace.derived(outermost_ranges)
     bounds = [_disjoint(frame) for frame in (steps, stages)]
     cuts = np.unique(np.concatenate([side for pair in bounds for side in pair]))
     start, end = cuts[:-1], cuts[1:]
-    step, stage = (_within(pair, start) for pair in bounds)
+    step, stage = (window_at(*pair, start) for pair in bounds)
     kept = (step >= 0) | (stage >= 0)
     number = pd.array([*steps["step"], pd.NA], dtype="Int64")
     name = np.array([*stages["stage"], None], object)
@@ -162,15 +162,6 @@ def _disjoint(frame: pd.DataFrame) -> tuple[Ints, Ints]:
     reach = np.maximum.accumulate(end)
     start = np.maximum(start, np.concatenate((start[:1], reach[:-1])))
     return start, np.maximum(start, end)
-
-
-def _within(bounds: tuple[Ints, Ints], at: Ints) -> Ints:
-    """Which of the disjoint windows each instant lies in, -1 for none."""
-    start, end = bounds
-    if not len(start):
-        return np.full(len(at), -1, np.int64)
-    place = np.searchsorted(start, at, side="right") - 1
-    return np.where((place >= 0) & (at < end[place]), place, -1)
 
 
 def _worked(pieces: pd.DataFrame, arrived: Ints, blocked: Intervals) -> pd.DataFrame:

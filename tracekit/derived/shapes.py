@@ -12,7 +12,7 @@ from tracekit.derived.flops import OPS, Product, product
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import nesting
 from tracekit.derived.soundness import sound_dur_ns
-from tracekit.grouping import numbered
+from tracekit.grouping import numbered, place_of, summed
 from tracekit.intervals import union, union_totals
 from tracekit.trace import SparseColumn, Trace
 
@@ -58,8 +58,7 @@ def _codes(trace: Trace, key: str, host: pd.DataFrame) -> tuple[Ints, list[str]]
     if column is None or column.categories is None or not len(column.rows):
         return out, []
     ids = host["id"].to_numpy()
-    at = np.minimum(np.searchsorted(column.rows, ids), len(column.rows) - 1)
-    hit = column.rows[at] == ids
+    at, hit = place_of(column.rows, ids)
     is_text = np.array([isinstance(text, str) for text in column.categories], np.bool_)
     codes = column.values[at].astype(np.int64)
     out[hit] = np.where(is_text[codes[hit]], codes[hit], -1)
@@ -119,14 +118,6 @@ def nearest_or_self(trace: Trace, chosen: npt.NDArray[np.bool_], rows: Ints) -> 
     above = np.flatnonzero(rows >= 0)
     above = above[~chosen[rows[above]]]
     out[above] = trace.derived(nesting).nearest(chosen, rows[above])
-    return out
-
-
-def summed(group: Ints, values: Ints, count: int) -> Ints:
-    """Exact integer sums by group; group -1 counts nowhere."""
-    out = np.zeros(count, np.int64)
-    known = group >= 0
-    np.add.at(out, group[known], values[known])
     return out
 
 

@@ -30,6 +30,7 @@ def overlong(trace: Trace) -> npt.NDArray[np.bool_]:
     ops = trace.get("device_ops")
     dur = ops["dur_ns"].to_numpy()
     host = trace.get("host_ops")
+    host = host.loc[(host["kind"] != "python").to_numpy(), ["ts_ns", "dur_ns"]]
     if not len(host) or not len(ops):
         return np.zeros(len(ops), np.bool_)
     starts = [host["ts_ns"].to_numpy(), ops["ts_ns"].to_numpy()]

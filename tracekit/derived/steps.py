@@ -1,8 +1,7 @@
-"""Steps and stages of one process: windows on the host, with the device work launched in them (M8)."""
+"""Steps and stages of one process: windows on the host (M8)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.derived.launches import Launches, launches
+from tracekit.derived.by_name import is_named
 from tracekit.derived.nesting import nesting
-from tracekit.derived.soundness import sound_dur_ns
-from tracekit.intervals import union, union_totals
+from tracekit.intervals import union, window_at
 from tracekit.stages import is_collective, may_be_stage, profiler_step, scope_stage
 from tracekit.trace import Trace
 
@@ -21,9 +19,6 @@ Ints = npt.NDArray[np.int64]
 
 MAX_STAGES = 20_000
 """Most ranges of one source kept one by one; beyond it the outermost first, then the longest."""
-
-MAX_WINDOW_ROWS = 50_000_000
-"""Most device ops united over all windows of a source: windows that all overlap would never end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +37,11 @@ class Windows:
 def windows(trace: Trace) -> Windows:
     """The steps and stages that annotations, or failing them the file itself, tell of."""
     host = trace.get("host_ops")
-    names = [str(name) for name in host["name"].cat.categories]
-    number = [profiler_step(name) for name in names]
-    codes = host["name"].cat.codes.to_numpy()
+    number = [profiler_step(str(name)) for name in host["name"].cat.categories]
     is_range = (host["kind"] == "range").to_numpy()
-    is_step = is_range & _lookup([n is not None for n in number], codes)
-    named = is_range & ~is_step & ~_lookup([is_collective(name) for name in names], codes)
-    plausible = named & _lookup([may_be_stage(name) for name in names], codes)
+    is_step = is_range & is_named(host["name"], lambda name: profiler_step(name) is not None)
+    named = is_range & ~is_step & ~is_named(host["name"], is_collective)
+    plausible = named & is_named(host["name"], may_be_stage)
     thread = _busiest_thread(host, next((m for m in (is_step, plausible, named) if m.any()), named))
     on_thread = (host["thread"] == thread).to_numpy() if thread is not None else is_range & False
     kept = named & on_thread
@@ -57,12 +50,6 @@ def windows(trace: Trace) -> Windows:
         steps = _file_steps(trace, host, np.flatnonzero(plausible & on_thread))
     stages, dropped = _stages(trace, host, kept, steps)
     return Windows(steps, stages, dropped)
-
-
-def _lookup(by_name: list[bool], codes: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """`by_name` of every row; False for a row without a name."""
-    found: npt.NDArray[np.bool_] = np.array([*by_name, False], np.bool_)[codes]
-    return found
 
 
 def _busiest_thread(host: pd.DataFrame, mask: npt.NDArray[np.bool_]) -> int | None:
@@ -97,10 +84,11 @@ def _profiler_steps(host: pd.DataFrame, rows: Ints, number: list[int | None]) ->
 def _file_steps(trace: Trace, host: pd.DataFrame, plausible: Ints) -> pd.DataFrame:
     """The source as one step, from the first to the last thing the host did (the device, without a host).
 
+    What is recorded of Python functions does not count: whether they are is a choice of the profiler.
     A capture of several steps in a row, named by the first, is told by stages that all come equally
     often: it is divided where the first stage begins anew.
     """
-    busy = host[~host["kind"].isin(("overhead",))]
+    busy = host[~host["kind"].isin(("overhead", "python"))]
     frame = busy if len(busy) else trace.get("device_ops")
     if not len(frame):
         bounds = np.empty(0, np.int64)
@@ -175,56 +163,18 @@ def _stages(
 
 def step_of(steps: pd.DataFrame, ts_ns: Ints) -> Any:
     """The number of the step that each instant lies in; NA outside all steps, and where it has no number."""
-    start = steps["ts_ns"].to_numpy()
-    if not len(start):
-        return pd.array([pd.NA] * len(ts_ns), dtype="Int64")
-    at = np.searchsorted(start, ts_ns, side="right") - 1
-    end = start + steps["dur_ns"].to_numpy()
-    inside = (at >= 0) & (ts_ns < np.maximum(end[at], start[at] + 1))
     number = steps["step"].array
-    missing = ~inside | np.asarray(number.isna())[at]
+    if not len(number):
+        return pd.array([pd.NA] * len(ts_ns), dtype="Int64")
+    at = step_at(steps, ts_ns)
+    missing = (at < 0) | np.asarray(number.isna())[at]
     return pd.arrays.IntegerArray(number.to_numpy(np.int64, na_value=0)[at], missing)
 
 
-def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
-    """Columns `launch_count`, `work_ns`, `work_busy_ns` for each window: device ops launched inside it.
+def step_at(steps: pd.DataFrame, ts_ns: Ints) -> Ints:
+    """The row of the step, or other window in order of start, that each instant lies in; -1 outside all.
 
-    A launch from any thread counts (backward runs on another one). NA where no device was recorded.
+    One without length holds the instant of its start.
     """
-    if not trace.has("device_ops"):
-        unknown = pd.array([pd.NA] * len(start), dtype="Int64")
-        return {"launch_count": unknown, "work_ns": unknown, "work_busy_ns": unknown}
-    device = trace["device_ops"]
-    links: Launches = trace.derived(launches)
-    rows = np.flatnonzero(links.linked)
-    rows = rows[np.argsort(links.ts_ns[rows], kind="stable")]
-    launched = links.ts_ns[rows]
-    low = np.searchsorted(launched, start, side="left")
-    high = np.maximum(np.searchsorted(launched, end, side="left"), low)
-    dur = trace.derived(sound_dur_ns)[rows]
-    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(dur)))
-    busy = _busy_by_window(device.iloc[rows], dur, low, high)
-    return {"launch_count": high - low, "work_ns": sums[high] - sums[low], "work_busy_ns": busy}
-
-
-def _busy_by_window(device: pd.DataFrame, dur: Ints, low: Ints, high: Ints) -> Any:
-    """For each window, the union per device of rows [low, high), summed over devices.
-
-    Windows may nest, so rows count once for each; windows beyond `MAX_WINDOW_ROWS` in all are NA.
-    """
-    start = device["ts_ns"].to_numpy()
-    end = start + dur
-    number, keys = pd.factorize(device["device"], use_na_sentinel=False)
-    width = max(len(keys), 1)
-    size = high - low
-    bound = np.cumsum(size)
-    totals = np.zeros(len(low), np.int64)
-    affordable = bound <= MAX_WINDOW_ROWS
-    for chosen in np.array_split(np.flatnonzero(affordable), 1 + int(bound[-1:].sum()) // 2**21):
-        window = np.repeat(np.arange(len(chosen)), size[chosen])
-        first = np.repeat(low[chosen] - np.cumsum(size[chosen]) + size[chosen], size[chosen])
-        rows = first + np.arange(len(first))
-        group = window * width + number[rows]
-        by_device = union_totals(start[rows], end[rows], group, len(chosen) * width)
-        totals[chosen] = by_device.reshape(len(chosen), width).sum(axis=1)
-    return pd.arrays.IntegerArray(totals, ~affordable)
+    start = steps["ts_ns"].to_numpy()
+    return window_at(start, start + np.maximum(steps["dur_ns"].to_numpy(), 1), ts_ns)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.copy_names import way_of
 from tracekit.derived.soundness import sound_device_ops
-from tracekit.derived.steps import Windows, step_of, windows
-from tracekit.intervals import Intervals, covered, subtract, union
+from tracekit.derived.stage_at import outermost_ranges
+from tracekit.derived.steps import step_of, windows
+from tracekit.grouping import summed
+from tracekit.intervals import Intervals, covered, subtract, union, window_at
 from tracekit.trace import Trace
-
-Ints = npt.NDArray[np.int64]
 
 SMALL_BYTES = 64_000
 """Copies of at most so many bytes carry arguments and scalars, no state: left out here."""
@@ -24,19 +23,7 @@ RATED_BYTES = 2**20
 
 HOST_WAYS = ("HtoD", "DtoH")
 
-_WAY = re.compile(r"(Host|Device|Peer|H|D|P)(?:To|2|to)(Host|Device|Peer|H|D|P)")
-_MEMORY = re.compile(r"\((.*)\)\s*\Z")
 _KEYS = ["device", "step", "stage", "direction", "memory"]
-
-
-def way_of(name: str) -> tuple[str | None, str | None]:
-    """(direction, memory) that the name of a copy tells of.
-
-    >>> way_of("Memcpy HtoD (Pinned -> Device)"), way_of("CopyDeviceToHost")
-    (('HtoD', 'Pinned -> Device'), ('DtoH', None))
-    """
-    way, memory = _WAY.search(name), _MEMORY.search(name)
-    return f"{way[1][0]}to{way[2][0]}" if way else None, memory[1] if memory else None
 
 
 def transfers(trace: Trace) -> pd.DataFrame:
@@ -47,7 +34,6 @@ def transfers(trace: Trace) -> pd.DataFrame:
     `any` holds both ways between host and device as one union, so that it may be less than their sum.
     """
     ops = trace.derived(sound_device_ops)
-    found: Windows = trace.derived(windows)
     copies = ops[(ops["kind"] == "memcpy") & (ops["size_bytes"] > SMALL_BYTES).fillna(value=False)]
     told = [way_of(str(name)) for name in copies["name"].cat.categories]
     codes = copies["name"].cat.codes.to_numpy()
@@ -55,7 +41,7 @@ def transfers(trace: Trace) -> pd.DataFrame:
         direction=np.array([*(way for way, _ in told), None], object)[codes],
         memory=np.array([*(memory for _, memory in told), None], object)[codes],
     )
-    places = _places(found)
+    places = _places(trace)
     frames = []
     work = ops[ops["kind"].isin(("kernel", "collective")).to_numpy()]
     for device in copies["device"].drop_duplicates().sort_values():
@@ -92,20 +78,20 @@ def _intervals(ops: pd.DataFrame) -> Intervals:
     return union(start, start + ops["dur_ns"].to_numpy())
 
 
-def _places(found: Windows) -> pd.DataFrame:
+def _places(trace: Trace) -> pd.DataFrame:
     """Windows that do not overlap, in order: outermost stages, and what they leave of each step."""
-    stages = found.stages[found.stages["parent"].isna()]
+    steps, stages = trace.derived(windows).steps, trace.derived(outermost_ranges)
     start = stages["ts_ns"].to_numpy()
     end = start + stages["dur_ns"].to_numpy()
     # Ends jitter by up to a microsecond: a stage begins where the one before it has ended.
     before = np.maximum.accumulate(np.concatenate((start[:1], end)))[:-1]
     start = np.minimum(np.maximum(start, before), end)
-    rest = subtract(_intervals(found.steps), union(start, end))
+    rest = subtract(_intervals(steps), union(start, end))
     inside = pd.DataFrame(
         {"step": stages["step"].array, "stage": stages["stage"].astype(object).to_numpy(), "start": start, "end": end}
     )  # fmt: skip
     outside = pd.DataFrame(
-        {"step": step_of(found.steps, rest.start), "stage": None, "start": rest.start, "end": rest.end}
+        {"step": step_of(steps, rest.start), "stage": None, "start": rest.start, "end": rest.end}
     )  # fmt: skip
     both = pd.concat([inside, outside.astype({"stage": object})], ignore_index=True)
     return both.sort_values("start", kind="stable", ignore_index=True)
@@ -120,17 +106,14 @@ def _by_place(rows: pd.DataFrame, busy: Intervals, places: pd.DataFrame) -> pd.D
     assert (bare <= length).all(), "what is exposed is a part of what runs"
     start = rows["ts_ns"].to_numpy()
     size = rows["size_bytes"].to_numpy(np.int64, na_value=0)
-    at = np.searchsorted(begin, start, side="right") - 1
-    held = at >= 0
-    held[held] = start[held] < end[at[held]]
-    count = np.bincount(at[held], minlength=len(places))
-    moved = np.zeros(len(places), np.int64)
-    np.add.at(moved, at[held], size[held])
+    at = window_at(begin, end, start)
+    count = np.bincount(at[at >= 0], minlength=len(places))
+    moved = summed(at, size, len(places))
     found = places[["step", "stage"]].assign(
         count=count, size_bytes=moved, busy_ns=length, exposed_ns=bare
     )
     found = found[(found["busy_ns"] > 0) | (found["count"] > 0)]
-    summed = found.groupby(["step", "stage"], dropna=False, sort=False).sum().reset_index()
+    sums = found.groupby(["step", "stage"], dropna=False, sort=False).sum().reset_index()
     large = (size >= RATED_BYTES) & (rows["dur_ns"].to_numpy() > 0)
     rate = size[large] / rows["dur_ns"].to_numpy()[large]
-    return summed.assign(max_gb_per_s=float(rate.max()) if len(rate) else None)
+    return sums.assign(max_gb_per_s=float(rate.max()) if len(rate) else None)

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.derived.launches import Launches, launches
+from tracekit.derived.placement import Placement, placement
 from tracekit.derived.soundness import sound_dur_ns
 from tracekit.derived.stage_at import outermost_stages, stage_at, stage_names
 from tracekit.derived.steps import Windows, windows
-from tracekit.grouping import numbered
+from tracekit.grouping import numbered, summed
 from tracekit.intervals import union_totals
 from tracekit.trace import Trace
 
@@ -24,16 +24,16 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-def launch_stages(trace: Trace) -> Ints:
-    """Per device op the code of the outermost stage at its launch, -1 outside and where unknown."""
-    links: Launches = trace.derived(launches)
-    return np.where(links.linked, stage_at(trace, links.ts_ns), -1)
+def work_stages(trace: Trace) -> Ints:
+    """Per device op the code of the outermost stage that it belongs to, by its launch if known; -1 outside."""
+    place: Placement = trace.derived(placement)
+    return np.where(place.known, stage_at(trace, place.ts_ns), -1)
 
 
 def on_device(trace: Trace, classes: Mapping[str, Bools]) -> dict[str, Any]:
     """Columns stage, class, device, count, busy_ns, top, capability; a device op may be of several classes."""
     device = trace["device_ops"]
-    stage = trace.derived(launch_stages)
+    stage = trace.derived(work_stages)
     number, keys = pd.factorize(device["device"], use_na_sentinel=False)
     rows = [np.flatnonzero(mask) for mask in classes.values()]
     every = np.concatenate(rows) if rows else np.empty(0, np.int64)
@@ -78,8 +78,7 @@ def on_host(trace: Trace, classes: Mapping[str, Spans]) -> dict[str, Any]:
     found, group = np.unique(kind * (len(stage_names(trace)) + 1) + stage + 1, return_inverse=True)
     width = int(thread.max(initial=0)) + 1
     pairs, pair = numbered(group * width + thread)
-    totals = np.zeros(len(found), np.int64)
-    np.add.at(totals, pairs // width, union_totals(start, end, pair, len(pairs)))
+    totals = summed(pairs // width, union_totals(start, end, pair, len(pairs)), len(found))
     names = trace.get("host_ops")["name"].cat.categories.to_numpy(object)
     unknown = pd.array([pd.NA] * len(found), dtype="Int64")
     return {
@@ -115,8 +114,7 @@ def _top(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names: Any
     """The name with most Σ duration in each group; the first of equals, None for an empty group."""
     width = len(names) + 1
     pairs, pair = numbered(group * width + codes + 1)
-    sums = np.zeros(len(pairs), np.int64)
-    np.add.at(sums, pair, dur)
+    sums = summed(pair, dur, len(pairs))
     order = np.lexsort((pairs, -sums, pairs // width))
     of = pairs[order] // width
     first = np.flatnonzero(np.concatenate((of[:1] == of[:1], of[1:] != of[:-1])))

@@ -132,7 +132,7 @@ def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
     stages: tuple[str, ...],
 ) -> dict[str, int]:
     """One source as a file in `folder` that stands on its own between others; its rows by table."""
-    want = Want(tables=_TABLES, python=python)
+    want = Want(tables=_TABLES, python=python, modules=python)
     mine = lanes[source.name]
     counts: Counter[str] = Counter()
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from tracekit.matching import CLOCK, clocks
+from tracekit.alignment import Owner, corrections
 from tracekit.pooling import plain
 from tracekit.trace import Measurements, Source
 
@@ -23,9 +23,6 @@ _ROOM = 65_536
 _LARGEST_PID = 2**31 - 1
 _EPOCH_NS = 10**17
 """Times beyond it count from the Unix epoch; an older one in such a trace is a fault of that row."""
-_LARGEST_SHIFT_NS = 2**61
-CERTAIN = 3
-"""A clock is corrected by more than so many times the uncertainty (two sigma, were the errors normal)."""
 LEAD_NS = 1_000 * 10**9
 """So long after the zero of the timeline the first ops begin: what was recorded before them, such as
 the span of the profiler itself, must not be before zero, where viewers drop it. They show no lead."""
@@ -151,42 +148,17 @@ def _whose(whose: str) -> str:
 
 
 def _corrected(measured: Measurements, lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """The lanes with what their clocks are off by, where that is certain.
-
-    Processes of one host share its clock: what they seem to be off by is when they left a collective.
-    """
-    known = _known_clocks(measured)
-    captures = plain(measured["captures"])
-    from_epoch = set(captures["source"][captures["absolute_time"]])
-    hosts: dict[int, set[str | None]] = {}
+    """The lanes with what their clocks are off by, where that is certain."""
+    known = corrections(measured)
     for lane in lanes:
-        if (row := known.get(_clock(lane.source))) is not None:
-            host = lane.source.host if lane.source.name in from_epoch else None
-            hosts.setdefault(row["set"], set()).add(host)
-    for lane in lanes:
-        row = known.get(_clock(lane.source))
-        if row is None:
+        found = known.get(_clock(lane.source))
+        if found is None:
             yield lane
-            continue
-        offset, spread = int(row["offset_ns"]), int(row["uncertainty_ns"])
-        together = hosts[row["set"]]
-        one_host = len(together) == 1 and None not in together
-        certain = CERTAIN * spread < abs(offset) < _LARGEST_SHIFT_NS
-        used = offset if certain and not one_host else 0
-        yield replace(lane, offset_ns=used, uncertainty_ns=spread)
+        else:
+            yield replace(lane, offset_ns=found.offset_ns, uncertainty_ns=found.uncertainty_ns)
 
 
-def _known_clocks(measured: Measurements) -> dict[tuple[Any, ...], dict[Hashable, Any]]:
-    """The row of `matching.clocks` of each process that has one."""
-    known = plain(clocks(measured)).astype(object)
-    return {
-        tuple(None if pd.isna(row[key]) else row[key] for key in CLOCK): row
-        for row in known.to_dict("records")
-        if not pd.isna(row["offset_ns"])
-    }
-
-
-def _clock(source: Source) -> tuple[Any, ...]:
+def _clock(source: Source) -> Owner:
     return source.run, source.role, source.replica, source.rank
 
 
@@ -195,14 +167,14 @@ def _placed(measured: Measurements, lanes: Sequence[Lane]) -> Plan:
     captures = plain(measured["captures"])
     absolute = dict(zip(captures["source"], captures["absolute_time"], strict=True))
     first = _first(measured, captures)
-    known = _known_clocks(measured)
+    known = corrections(measured)
     domains: list[tuple[object, ...]] = []
     for lane in lanes:
         source = lane.source
         if absolute.get(source.name, False):
             domains.append((source.run,))
         elif lane.offset_ns is not None:
-            domains.append((source.run, known[_clock(source)]["set"]))
+            domains.append((source.run, known[_clock(source)].set))
         else:
             domains.append((source.run, "alone", lane.number))
     zeros: dict[tuple[object, ...], int] = {}

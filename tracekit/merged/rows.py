@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.grouping import place_of
 from tracekit.merged.arguments import ID_ROOM, QUEUE, Arguments, quoted
 from tracekit.merged.lanes import FIRST_OTHER, HOST, NOTES, Lane
 from tracekit.trace import Trace
@@ -332,8 +333,8 @@ def _ends(flows: pd.DataFrame, trace: Trace, places: _Places) -> npt.NDArray[np.
     ops = ops.sort_values("correlation", kind="stable")
     wanted = flows["flow"].to_numpy(np.int64, na_value=0)
     linked = ops["correlation"].to_numpy(np.int64)
-    at = np.minimum(np.searchsorted(linked, wanted), len(linked) - 1)
-    hit = np.flatnonzero(away & (linked[at] == wanted))
+    at, there = place_of(linked, wanted)
+    hit = np.flatnonzero(away & there)
     found[hit] = np.array([*_on_queue(ops, places), ""], object)[at[hit]]
     return found
 

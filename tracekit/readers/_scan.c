@@ -1,7 +1,6 @@
 /* tracekit.readers._scan: the C scanner of Chrome traces, and two passes over columns, for Python.
- *
- * `_scan.pyi` describes what Python sees; the work is in _scan_core.c (the grammar), _scan_setup.c and _scan_passes.c. Column memory is handed over, never copied.
- */
+ * `_scan.pyi` describes what Python sees; the work is in _scan_core.c (the grammar), _scan_setup.c and
+ * _scan_passes.c. Column memory is handed over, never copied. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdlib.h>
@@ -52,10 +51,10 @@ static Py_hash_t process_seed(void)
 
 static int scanner_fill(Scanner *self, PyObject *args)
 {
-    PyObject *keep, *skip_args, *skip_cats;
+    PyObject *keep, *skip_args, *skip_cats, *keep_names = NULL;
     Py_ssize_t max_event_bytes;
-    if (!PyArg_ParseTuple(args, "OO!O!n:Scanner", &keep, &PyTuple_Type, &skip_args, &PyTuple_Type, &skip_cats,
-                          &max_event_bytes))
+    if (!PyArg_ParseTuple(args, "OO!O!n|O!:Scanner", &keep, &PyTuple_Type, &skip_args, &PyTuple_Type, &skip_cats,
+                          &max_event_bytes, &PyTuple_Type, &keep_names))
         return 0;
     if (keep != Py_None && !PyTuple_Check(keep)) {
         PyErr_SetString(PyExc_TypeError, "args must be None or a tuple of bytes");
@@ -72,7 +71,8 @@ static int scanner_fill(Scanner *self, PyObject *args)
         return 0;
     }
     if (keep != Py_None && !each_bytes(keep, &self->scan, keep_arg)) return 0;
-    return each_bytes(skip_args, &self->scan, skip_arg) && each_bytes(skip_cats, &self->scan, tk_skip_cat);
+    if (!each_bytes(skip_args, &self->scan, skip_arg) || !each_bytes(skip_cats, &self->scan, tk_skip_cat)) return 0;
+    return !keep_names || each_bytes(keep_names, &self->scan, tk_keep_name);
 }
 
 static PyObject *scanner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -251,7 +251,7 @@ static PyMethodDef scanner_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot scanner_slots[] = {
-    {Py_tp_doc, "Scanner(args, skip_args, skip_cats, max_event_bytes): the strict layer of RECOVERY.md."},
+    {Py_tp_doc, "Scanner(args, skip_args, skip_cats, max_event_bytes, keep_names=()): the strict layer of RECOVERY.md."},
     {Py_tp_new, scanner_new},
     {Py_tp_dealloc, scanner_dealloc},
     {Py_tp_methods, scanner_methods},

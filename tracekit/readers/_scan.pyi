@@ -35,7 +35,8 @@ class Taken(TypedDict):
     fields: list[Column]
     skipped: list[int]
 
-# The strict layer of `RECOVERY.md`; names are raw texts with their quotes.
+# The strict layer of `RECOVERY.md`; names are raw texts with their quotes, but for `keep_names`: they are
+# how the name of a row may begin that stays although its category is in `skip_cats`.
 class Scanner:
     def __new__(
         cls,
@@ -43,6 +44,7 @@ class Scanner:
         skip_args: tuple[bytes, ...],
         skip_cats: tuple[bytes, ...],
         max_event_bytes: int,
+        keep_names: tuple[bytes, ...] = (),
         /,
     ) -> Self: ...
     def feed(self, data: Buffer, /) -> tuple[int, int]: ...

@@ -182,13 +182,44 @@ static const unsigned char *pass_over_args(tk_scan *scan, const unsigned char *p
     return p ? p + 1 : NULL;
 }
 
+/* Whether the byte may stand for something else in a string: part of an escape, or of broken UTF-8. */
+static bool is_coded(unsigned char c) { return c == '\\' || c >= 0x80; }
+
+/* Whether a string, of which this is the inside, begins with the prefix, or may do so once it is decoded. */
+static bool may_begin_with(tk_span inside, tk_span prefix)
+{
+    for (size_t i = 0; i < prefix.size && !is_coded(prefix.text[i]); i++) {
+        if (i == inside.size) return false;
+        if (inside.text[i] != prefix.text[i]) return is_coded(inside.text[i]);
+    }
+    return true;
+}
+
+/* Whether the event has a name for which it stays although its category is unwanted. */
+static bool has_kept_name(const tk_scan *scan)
+{
+    const tk_entry *name = &scan->event.labels[TK_NAME];
+    if (!scan->keep_count || name->kind == TK_EMPTY) return false;
+    const tk_texts *texts = &scan->labels[TK_NAME];
+    tk_span text = {name->value.text, name->size};
+    if (!name->size) {
+        int32_t code = (int32_t)name->value.number;
+        text = (tk_span){texts->bytes + texts->offsets[code], tk_text_size(texts, code)};
+    }
+    if (*text.text != '"') return false;
+    tk_span inside = {text.text + 1, text.size - 2};
+    for (int32_t i = 0; i < scan->keep_count; i++)
+        if (may_begin_with(inside, scan->keep_names[i])) return true;
+    return false;
+}
+
 static const unsigned char *read_args_member(tk_scan *scan, const unsigned char *p, const unsigned char *e)
 {
     tk_event *event = &scan->event;
     event->args.count = 0;
     event->plain_args.kind = TK_EMPTY;
     if (tk_at(p, e) != '{') return read_value(scan, p, e, NULL, &event->plain_args);
-    if (event->skipped < 0) return read_args(scan, p + 1, e);
+    if (event->skipped < 0 || has_kept_name(scan)) return read_args(scan, p + 1, e);
     event->passed_over = true;
     return pass_over_args(scan, p + 1, e);
 }
@@ -310,12 +341,12 @@ static const unsigned char *read_event(tk_scan *scan, const unsigned char *p, co
     scan->event.passed_over = false;
     const unsigned char *end = read_members(scan, p + 1, e);
     if (!end) return NULL;
-    if (TK_UNLIKELY(scan->event.skipped >= 0)) {
+    if (TK_UNLIKELY(scan->event.skipped >= 0) && !has_kept_name(scan)) {
         scan->skipped[scan->event.skipped]++;
         return end;
     }
     if (TK_UNLIKELY(scan->event.passed_over)) {
-        /* A second category took back the first one, for which the args were passed over. */
+        /* A second category took back the first one, for which the args were passed over; or the name came late. */
         int32_t count = scan->skip_count;
         scan->skip_count = 0;
         end = read_members(scan, p + 1, e);

@@ -120,6 +120,8 @@ typedef struct {
     tk_span *skip_cats;
     int64_t *skipped; /* rows left out, for each of skip_cats */
     int32_t skip_count;
+    tk_span *keep_names;
+    int32_t keep_count;
     tk_event event;
 } tk_scan;
 
@@ -132,6 +134,9 @@ void tk_free_texts(tk_texts *texts);
 bool tk_declare(tk_scan *scan, const unsigned char *key, size_t size, bool stored);
 /* Leaves out rows of this category (raw text); the bytes are copied. */
 bool tk_skip_cat(tk_scan *scan, const unsigned char *cat, size_t size);
+/* But not those whose name is a string that begins like this (raw text without its quotes), or that may do so
+ * once it is decoded: Python leaves those out that do not. */
+bool tk_keep_name(tk_scan *scan, const unsigned char *prefix, size_t size);
 /* The number of the key, which is added if it is new; -1 without memory. */
 int32_t tk_find_key(tk_scan *scan, tk_space *space, const unsigned char *key, size_t size);
 /* Reads whole elements; `*consumed` is where it stopped. Reads no byte outside data[0 .. size). */

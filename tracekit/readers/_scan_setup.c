@@ -95,6 +95,8 @@ void tk_free(tk_scan *scan)
     for (int32_t i = 0; i < scan->skip_count; i++) free((void *)scan->skip_cats[i].text);
     free(scan->skip_cats);
     free(scan->skipped);
+    for (int32_t i = 0; i < scan->keep_count; i++) free((void *)scan->keep_names[i].text);
+    free(scan->keep_names);
     free(scan->event.fields.items);
     free(scan->event.args.items);
     *scan = (tk_scan){0};
@@ -108,18 +110,28 @@ bool tk_declare(tk_scan *scan, const unsigned char *key, size_t size, bool store
     return true;
 }
 
-bool tk_skip_cat(tk_scan *scan, const unsigned char *cat, size_t size)
+/* Adds a copy of the text to the list. */
+static bool add_span(tk_span **list, int32_t *count, const unsigned char *text, size_t size)
 {
-    size_t count = (size_t)scan->skip_count + 1;
-    unsigned char *text = tk_resized(NULL, size, 1);
-    if (!text) return false;
-    if (!tk_resize(&scan->skip_cats, count, sizeof *scan->skip_cats) || !tk_resize(&scan->skipped, count, sizeof *scan->skipped)) {
-        free(text);
+    unsigned char *copy = tk_resized(NULL, size, 1);
+    if (!copy) return false;
+    if (!tk_resize(list, (size_t)*count + 1, sizeof **list)) {
+        free(copy);
         return false;
     }
-    memcpy(text, cat, size);
-    scan->skip_cats[count - 1] = (tk_span){text, size};
-    scan->skipped[count - 1] = 0;
-    scan->skip_count++;
+    memcpy(copy, text, size);
+    (*list)[(*count)++] = (tk_span){copy, size};
     return true;
+}
+
+bool tk_skip_cat(tk_scan *scan, const unsigned char *cat, size_t size)
+{
+    if (!tk_resize(&scan->skipped, (size_t)scan->skip_count + 1, sizeof *scan->skipped)) return false;
+    scan->skipped[scan->skip_count] = 0;
+    return add_span(&scan->skip_cats, &scan->skip_count, cat, size);
+}
+
+bool tk_keep_name(tk_scan *scan, const unsigned char *prefix, size_t size)
+{
+    return add_span(&scan->keep_names, &scan->keep_count, prefix, size);
 }

@@ -17,9 +17,11 @@ import pandas as pd
 
 from tracekit.discover import complete
 from tracekit.readers import chrome_stream, chrome_tables
+from tracekit.readers.arena import Arena
 from tracekit.readers.chrome_classes import CLASS_CODE, classify
-from tracekit.readers.chrome_tables import Arena, Rows, Scratch
+from tracekit.readers.chrome_tables import Rows, Scratch
 from tracekit.readers.scan import Keep, Loss, Scan
+from tracekit.schema import HOST_OP_KINDS
 from tracekit.trace import Note, Source, Trace, Want
 
 ARGUMENTS = (
@@ -29,6 +31,11 @@ ARGUMENTS = (
 """Arguments that the tables are made of: read whatever `Want.args` says."""
 
 STACK_ARGUMENTS = ("Call stack", "Module Hierarchy")
+
+_BESIDES_PYTHON = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
+
+MODULE_CALLS = ("nn.Module: ",)
+"""How the Python functions are named that are calls of a model's modules: few, and read by default."""
 
 TABLE_BUILDERS: Mapping[str, Callable[[Rows], pd.DataFrame | None]] = {
     "host_ops": chrome_tables.host_ops,
@@ -70,10 +77,14 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         args=None if want.args is None else tuple(dict.fromkeys((*ARGUMENTS, *want.args))),
         skip_args=() if want.stacks else STACK_ARGUMENTS,
         skip_cats=() if want.python else ("python_function",),
+        keep_names=MODULE_CALLS if want.modules and want.table("host_ops") else (),
     )
     scan = chrome_stream.scan(Path(source.path), keep, on_bytes=on_bytes)
     base, base_is_odd = _base(scan.meta)
     rows, notes = _rows(scan, base, source)
+    if not want.python and not len(rows.of(*_BESIDES_PYTHON)):
+        # Calls of modules alone do not say that the host was recorded.
+        rows.classes[rows.classes == CLASS_CODE["python"]] = CLASS_CODE["ignored"]
     if base_is_odd:
         notes.append(
             Note(

@@ -19,6 +19,7 @@ class Rows:
         self.keep_args = None if keep.args is None else frozenset(keep.args)
         self.skip_args = frozenset(keep.skip_args)
         self.skip_cats = frozenset(keep.skip_cats)
+        self.keep_names = keep.keep_names
         self.labels = {n: LabelColumn(values.label, str) for n in ("ph", "cat", "name")}
         self.labels |= {n: LabelColumn(values.identity, int, str) for n in ("pid", "tid")}
         self.times = {name: TimeColumn() for name in ("ts", "dur")}
@@ -29,7 +30,9 @@ class Rows:
     def add_element(self, element: Element) -> None:
         """Append the event that the strict layer read."""
         raw = element.members
-        if self._skips(values.decode_label(raw.get(b"cat", b"null"))):
+        called = raw.get(b"name", b"null") if self.keep_names else b"null"
+        cat = values.decode_label(raw.get(b"cat", b"null"))
+        if self._skips(cat, values.decode(called) if called.startswith(b'"') else None):
             return
         for name, labels in self.labels.items():
             labels.add(values.decode(raw.pop(name.encode(), b"null")))
@@ -45,7 +48,8 @@ class Rows:
     def add_parsed(self, events: list[dict[str, Any]]) -> None:
         """Append events that the json module parsed: column by column, which is fastest."""
         if self.skip_cats:
-            events = [e for e in events if not self._skips(_parsed_label(e.get("cat")))]
+            skips = self._skips
+            events = [e for e in events if not skips(_parsed_label(e.get("cat")), e.get("name"))]
         for name, labels in self.labels.items():
             labels.extend([event.pop(name, None) for event in events])
         for name, times in self.times.items():
@@ -76,9 +80,11 @@ class Rows:
         columns["skipped"] = self.skipped
         return columns
 
-    def _skips(self, cat: str | None) -> bool:
-        """Whether a row of this category is left out; counts it if so."""
+    def _skips(self, cat: str | None, name: Any) -> bool:
+        """Whether a row of this category is left out, given its name; counts it if so."""
         if cat is None or cat not in self.skip_cats:
+            return False
+        if self.keep_names and type(name) is str and name.startswith(self.keep_names):
             return False
         self.skipped[cat] = self.skipped.get(cat, 0) + 1
         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ _VALUE_TYPES = {INT: np.int64, FLOAT: np.float64, TEXT: np.int32, MIXED: np.int6
 
 Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
+_Labels: TypeAlias = "tuple[_scan.Block, _scan.Texts | None]"
 
 
 class NativeScanner:
@@ -36,6 +37,7 @@ class NativeScanner:
             _raw_names(keep.skip_args),
             _raw_names(keep.skip_cats),
             max_event_bytes,
+            tuple(name[1:-1] for name in _raw_names(keep.keep_names)),
         )
 
     def feed(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
@@ -46,7 +48,7 @@ class NativeScanner:
         """The columns of `Scan` that come from the events; nothing can be fed afterwards."""
         taken = self._scanner.finish()
         skipped = _counts(self._keep.skip_cats, taken["skipped"])
-        kept = self._rows_kept(taken["cat"], skipped)
+        kept = self._rows_kept(taken["cat"], taken["name"], skipped)
         ts_ns, has_ts = _times(taken["ts"], kept)
         dur_ns, has_dur = _times(taken["dur"], kept)
         return {
@@ -64,23 +66,38 @@ class NativeScanner:
             "skipped": skipped,
         }
 
-    def _rows_kept(
-        self, cat: tuple[_scan.Block, _scan.Texts | None], skipped: dict[str, int]
-    ) -> Mask | None:
-        """The rows to keep (None: all), since categories may equal a skipped one only when decoded.
+    def _rows_kept(self, cat: _Labels, name: _Labels, skipped: dict[str, int]) -> Mask | None:
+        """The rows to keep (None: all), since only decoded texts tell what C was not sure of.
 
+        Those are categories that equal a skipped one, and names that may begin as they must to be kept.
         Counts the others in `skipped`.
         """
-        block, texts = cat
-        names = [decode_label(raw) for raw in _raw_texts(texts)] if self._keep.skip_cats else []
-        unwanted = {code: name for code, name in enumerate(names) if name in self._keep.skip_cats}
-        if not unwanted:
+        cats = [decode_label(raw) for raw in _raw_texts(cat[1])] if self._keep.skip_cats else []
+        unwanted = [text in self._keep.skip_cats for text in cats]
+        if not any(unwanted):
             return None
-        codes = _array(block, np.int32)
-        counts = np.bincount(codes + 1, minlength=len(names) + 1)[1:].tolist()
-        for code, name in unwanted.items():
-            skipped[str(name)] = skipped.get(str(name), 0) + counts[code]
-        return ~np.isin(codes, list(unwanted))
+        codes = _array(cat[0], np.int32)
+        rows = np.flatnonzero(np.array([*unwanted, False])[codes])
+        rows = rows[~self._has_kept_name(name, rows)]
+        if not len(rows):
+            return None
+        for text, count in zip(cats, np.bincount(codes[rows], minlength=len(cats)), strict=True):
+            if count:
+                skipped[str(text)] = skipped.get(str(text), 0) + int(count)
+        kept = np.ones(len(codes), np.bool_)
+        kept[rows] = False
+        return kept
+
+    def _has_kept_name(self, name: _Labels, rows: npt.NDArray[np.int64]) -> Mask:
+        """Whether each of these rows has a name that begins with one of `keep_names`."""
+        prefixes = self._keep.keep_names
+        codes = _array(name[0], np.int32)[rows]
+        begins = np.zeros(codes.max(initial=-1) + 2, np.bool_)  # the last place is for -1, no name
+        for code in np.unique(codes[codes >= 0]).tolist() if prefixes else ():
+            raw = _raw_text(name[1], code)
+            begins[code] = raw.startswith(b'"') and str(decode(raw)).startswith(prefixes)
+        has: Mask = begins[codes]
+        return has
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +134,14 @@ def _raw_texts(texts: _scan.Texts | None) -> Iterator[bytes]:
         yield bytes(content[start:end])
 
 
+def _raw_text(texts: _scan.Texts | None, code: int) -> bytes:
+    assert texts is not None
+    start, end = _array(texts[0], np.int64)[code : code + 2].tolist()
+    return bytes(memoryview(texts[1])[start:end])
+
+
 def _codes(
-    taken: tuple[_scan.Block, _scan.Texts | None],
+    taken: _Labels,
     value_of: Callable[[bytes], int | str | None],
     kept: Mask | None,
 ) -> Codes:

@@ -98,11 +98,16 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What a scan keeps: all args (`args=None`) or the named ones; `skip_cats` leaves out whole rows."""
+    """What a scan keeps: all args (`args=None`) or the named ones; `skip_cats` leaves out whole rows.
+
+    A row of `skip_cats` stays, and is not counted as skipped, if its name is a string that begins with one
+    of `keep_names`.
+    """
 
     args: tuple[str, ...] | None = None
     skip_args: tuple[str, ...] = ()
     skip_cats: tuple[str, ...] = ()
+    keep_names: tuple[str, ...] = ()
 
 
 class Scanner(Protocol):

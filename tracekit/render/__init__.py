@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePath
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from tracekit.errors import TracekitError
 from tracekit.render.json import from_json, to_json
@@ -20,6 +20,7 @@ __all__ = [
     "Options",
     "Output",
     "Renderer",
+    "Reported",
     "format_of",
     "from_json",
     "render",
@@ -56,8 +57,15 @@ RENDERERS: tuple[Renderer, ...] = (
 )
 
 
+class Reported(Protocol):
+    """What can be told as a report: a comparison."""
+
+    def report(self) -> Report:
+        """The report that tells it."""
+
+
 def render(
-    report: Report,
+    report: Report | Reported,
     format: str = "text",  # noqa: A002 - the word a caller expects
     *,
     top: int = 10,
@@ -65,9 +73,10 @@ def render(
     width: int | None = None,
     color: bool = False,
 ) -> Output:
-    """The report in the named format; csv and parquet give the bytes of each file by its name."""
+    """The report or comparison in the named format; csv and parquet give the bytes of each file by its name."""
     options = Options(top, verbose, width, color)
-    return renderer(format).render(report, options)
+    told = report if isinstance(report, Report) else report.report()
+    return renderer(format).render(told, options)
 
 
 def renderer(name: str) -> Renderer:
@@ -92,7 +101,7 @@ def format_of(path: PurePath | str) -> str:
 class _CallableModule(ModuleType):
     """This module, which can be called: `tracekit.render` is the package and the public function."""
 
-    def __call__(self, report: Report, format: str = "text", **options: Any) -> Output:  # noqa: A002
+    def __call__(self, report: Report | Reported, format: str = "text", **options: Any) -> Output:  # noqa: A002
         """As `render`: importing the package puts it where `tracekit.render(report)` looks."""
         return render(report, format, **options)
 

@@ -27,7 +27,7 @@ _LINE_START = re.compile(r"([#+\-=~>]|\d+(?=[.)]))")
 def render_markdown(report: Report, options: Options) -> str:
     """The report in at most 65,000 characters; what does not fit is named at the end."""
     blocks: list[tuple[str, list[str]]] = [("identity", [_line_start(_join_identity(report))])]
-    if report.headline:
+    if report.answer or report.headline:
         blocks.append(("headline", [_headline(report)]))
     if report.overview:
         shown = None if options.verbose else options.top
@@ -93,7 +93,9 @@ def _join_identity(report: Report) -> str:
 
 def _headline(report: Report) -> str:
     """The answer as a heading, the other numbers below it."""
-    first, *others = (sentence(phrases.metric_phrase(metric)) for metric in report.headline)
+    phrased = (sentence(phrases.metric_phrase(metric)) for metric in report.headline)
+    answer = [sentence(report.answer)] if report.answer else []
+    first, *others = [*answer, *phrased]
     return f"## {first}" + (f"\n\n{' · '.join(others)}" if others else "")
 
 

@@ -32,11 +32,15 @@ def metric_value(metric: Metric) -> str:
 
 
 def metric_range(metric: Metric) -> str:
-    """The bounds of the number in its unit as `1,795` dash `1,910`, `≥ 3` where one is known, or nothing."""
+    """The bounds of the number in its unit as `1,795` dash `1,910`, `≥ 3` where one is known, or nothing.
+
+    What they are comes first, where the metric says it: `steps 1,795` …
+    """
     scale = _metric_scale(metric)
     low, high = (cell(bound, scale).removesuffix(" %") for bound in (metric.low, metric.high))
     if metric.low is not None and metric.high is not None:
-        return f"{low}–{high}"
+        words = printable(metric.bounds, 40)
+        return f"{words} {low}–{high}" if words else f"{low}–{high}"
     if metric.low is not None:
         return f"≥ {low}"
     return f"≤ {high}" if metric.high is not None else ""

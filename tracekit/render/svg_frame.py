@@ -19,6 +19,9 @@ TONES = 8
 TOLD = 600
 """How many marks of a picture have a tooltip, the largest; of the others one shape is made."""
 
+SHAPES = ("o", "s", "D", "^")
+"""The points of series in turn, as matplotlib names them: circle, square, diamond, triangle."""
+
 _NOTHING = frozenset({"idle", "other", "unattributed", "unknown", "in no stage", "none"})
 _STRONG = frozenset({0, 1, 4, 6, 7})
 _LEGEND = 16
@@ -55,12 +58,13 @@ def legend(chart: Chart, of: Sequence[str]) -> tuple[list[str], float]:
         return [], 4.0
     parts, x, y = [], 0.0, 14.0
     shape = "line" if chart.kind == "lines" else "mark"
+    shape = "glyph" if chart.kind in ("intervals", "strips") else shape
     for at, name in enumerate(chart.series[:_LEGEND]):
         shown = fitted(name, 220)
         wide = 18 + breadth(shown) + 18
         if x and x + wide > WIDTH:
             x, y = 0.0, y + 20
-        parts.append(_swatch(shape, of[at], x, y))
+        parts.append(_swatch(shape, at, of[at], x, y))
         parts.append(f'<text x="{number(x + 18)}" y="{number(y)}">{text(shown)}</text>\n')
         x += wide
     if len(chart.series) > _LEGEND:
@@ -69,13 +73,34 @@ def legend(chart: Chart, of: Sequence[str]) -> tuple[list[str], float]:
     return parts, y + 16
 
 
-def _swatch(shape: str, tone: str, x: float, y: float) -> str:
+def _swatch(shape: str, series: int, tone: str, x: float, y: float) -> str:
     """A sample of the series' tone."""
+    if shape == "glyph":
+        return f'<path class="glyph {tone}" d="{glyph(series, x + 6, y - 4)}"/>'
     if shape == "line":
         return f'<path class="line {tone}" d="M{number(x)} {number(y - 4)}h13"/>'
     return (
         f'<rect class="{tone}" x="{number(x)}" y="{number(y - 10)}" width="12" height="12" rx="2"/>'
     )
+
+
+def glyph(series: int, x: float, y: float, size: float = 5) -> str:
+    """The point of a series as a path: circle, square, diamond or triangle, so that shape tells what tone does."""
+    n = number
+    at, half = series % len(SHAPES), size * 0.88
+    if at == 0:
+        return (
+            f"M{n(x - size)} {n(y)}a{n(size)} {n(size)} 0 1 0 {n(2 * size)} 0"
+            f"a{n(size)} {n(size)} 0 1 0 {n(-2 * size)} 0z"
+        )
+    if at == 1:
+        return f"M{n(x - half)} {n(y - half)}h{n(2 * half)}v{n(2 * half)}h{n(-2 * half)}z"
+    if at == 2:
+        size *= 1.2
+        return (
+            f"M{n(x)} {n(y - size)}l{n(size)} {n(size)}l{n(-size)} {n(size)}l{n(-size)} {n(-size)}z"
+        )
+    return f"M{n(x)} {n(y - size)}l{n(size)} {n(1.8 * size)}h{n(-2 * size)}z"
 
 
 def below(axis: Axis, left: float, width: float, top: float, bottom: float) -> list[str]:

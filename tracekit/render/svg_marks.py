@@ -16,6 +16,9 @@ FIELDS: dict[ChartKind, tuple[str, ...]] = {
     "heatmap": ("row", "start", "end", "value"),
     "lines": ("series", "start", "value"),
     "histogram": ("series", "start", "end", "value"),
+    "intervals": ("row", "series", "start", "value", "end"),
+    "strips": ("row", "series", "start", "label", "value"),
+    "waterfall": ("row", "series", "start", "end"),
 }
 """What the numbers of a mark are, in their order; `start` is also the x of a point."""
 
@@ -37,12 +40,13 @@ class Mark:
     start: Fraction | None
     end: Fraction | None
     value: Fraction | None
+    label: Fraction | None = None
 
     @property
     def size(self) -> Fraction:
         """What the mark weighs against others: its length, else its amount; unknown weighs nothing."""
         if self.start is not None and self.end is not None:
-            return self.end - self.start
+            return abs(self.end - self.start)
         return abs(self.value) if self.value is not None else Fraction(0)
 
 
@@ -113,16 +117,22 @@ def plain(value: Fraction) -> int | float:
 def _mark(raw: Sequence[Number], kind: ChartKind) -> Mark:
     """The numbers of one mark by name."""
     found = dict(zip(FIELDS[kind], raw, strict=True))
-    start, end, value = (exact(found.get(name)) for name in ("start", "end", "value"))
+    start, end, value, label = (
+        exact(found.get(name)) for name in ("start", "end", "value", "label")
+    )
     row, series = (int(found.get(name) or 0) for name in ("row", "series"))
-    return Mark(row, series, start, end, value)
+    return Mark(row, series, start, end, value, label)
 
 
 def _placed(mark: Mark, kind: ChartKind) -> bool:
     """Whether its place is known; an interval that ends before it starts has none."""
     names = FIELDS[kind]
+    if kind == "intervals":
+        return mark.value is not None and mark.value > 0
     if "start" in names and mark.start is None:
         return False
+    if kind == "waterfall":
+        return mark.end is not None
     if "end" in names:
         return mark.start is not None and mark.end is not None and mark.start <= mark.end
     return True

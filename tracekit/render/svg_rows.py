@@ -18,7 +18,7 @@ LEVELS = 9
 """How many tones a heatmap has: more could not be told apart."""
 
 _LANES = 4
-_AXIS = 28
+AXIS = 28
 _ROOMY = 16
 
 
@@ -49,9 +49,9 @@ def row_id(chart: Chart, row: int) -> str:
 
 def gantt(chart: Chart, found: Sequence[Mark], of: Sequence[str], top: float) -> Drawing:
     """Bars on one time axis, a row each; bars that overlap within a row lie in lanes below one another."""
-    lanes = _lanes(found)
+    lanes = lanes_of(found)
     most = max(lanes) + 1
-    rows = _rows(chart, top, 22 if most == 1 else 14 * most + 6)
+    rows = rows_of(chart, top, 22 if most == 1 else 14 * most + 6)
     places, _ = numbers(found)
     time = axis(places, chart.x_unit)
     height = (rows.pitch - (4 if rows.pitch > 10 else 1)) / most
@@ -65,15 +65,15 @@ def gantt(chart: Chart, found: Sequence[Mark], of: Sequence[str], top: float) ->
         boxes.append((mark, tone, box(x, y, end - x, height - 1), _when(chart, mark, name)))
         if height >= FONT + 1:
             words += _within(name, x, end - x, y + height / 2 + 3.5, on(tone))
-    parts = [*_row_names(chart, rows), *below(time, rows.left, rows.width, rows.top, rows.bottom)]
-    return Drawing((*parts, *shapes(boxes), *words), rows.bottom + _AXIS)
+    parts = [*row_names(chart, rows), *below(time, rows.left, rows.width, rows.top, rows.bottom)]
+    return Drawing((*parts, *shapes(boxes), *words), rows.bottom + AXIS)
 
 
 def bars(chart: Chart, found: Sequence[Mark], of: Sequence[str], top: float) -> Drawing:
     """Amounts as stacked bars, one a row; what is below zero is stacked to the left of it."""
     room = 84 if len(chart.series) == 1 else 12
-    rows = _rows(chart, top, 24, room)
-    ends = _stacked(found)
+    rows = rows_of(chart, top, 24, room)
+    ends = stacked(found)
     amounts = axis([end for pair in ends if pair for end in pair], chart.unit, zero=True)
     boxes, words = [], []
     for mark, pair in zip(found, ends, strict=True):
@@ -87,19 +87,19 @@ def bars(chart: Chart, found: Sequence[Mark], of: Sequence[str], top: float) -> 
         if rows.pitch < _ROOMY:
             continue
         if len(chart.series) == 1 or not pair:
-            words.append(_word(end + 6, middle + 4, "start", "value", value))
+            words.append(word(end + 6, middle + 4, "start", "value", value))
         elif pair:
             words += _within(value, x, end - x, middle + 4, on(of[mark.series]))
     parts = [
-        *_row_names(chart, rows),
+        *row_names(chart, rows),
         *below(amounts, rows.left, rows.width, rows.top, rows.bottom),
     ]
-    return Drawing((*parts, *shapes(boxes), *words), rows.bottom + _AXIS)
+    return Drawing((*parts, *shapes(boxes), *words), rows.bottom + AXIS)
 
 
 def heatmap(chart: Chart, found: Sequence[Mark], _of: Sequence[str], top: float) -> Drawing:
     """Cells by row and interval, the darker the larger; unknown ones are outlined."""
-    rows = _rows(chart, top + 24, 22)
+    rows = rows_of(chart, top + 24, 22)
     places, values = numbers(found)
     across = axis(places, chart.x_unit)
     low, high = min(values, default=Fraction(0)), max(values, default=Fraction(0))
@@ -121,13 +121,13 @@ def heatmap(chart: Chart, found: Sequence[Mark], _of: Sequence[str], top: float)
     unknown = len(values) < len(found)
     parts = [
         *_key(chart, low, high, top, unknown=unknown),
-        *_row_names(chart, rows),
+        *row_names(chart, rows),
         *below(across, rows.left, rows.width, rows.top, rows.bottom),
     ]
-    return Drawing((*parts, *shapes(boxes)), rows.bottom + _AXIS)
+    return Drawing((*parts, *shapes(boxes)), rows.bottom + AXIS)
 
 
-def _rows(chart: Chart, top: float, pitch: float, room: float = 12) -> Rows:
+def rows_of(chart: Chart, top: float, pitch: float, room: float = 12) -> Rows:
     """The rows at this pitch, or closer where they would fill more than a screen."""
     count = len(chart.rows)
     pitch = min(pitch, max(760 / count, 3))
@@ -136,7 +136,7 @@ def _rows(chart: Chart, top: float, pitch: float, room: float = 12) -> Rows:
     return Rows(left, WIDTH - left - room, top, pitch, chart.rows)
 
 
-def _row_names(chart: Chart, rows: Rows) -> list[str]:
+def row_names(chart: Chart, rows: Rows) -> list[str]:
     """The name before each row, or of every so many where they would overlap, and a place to link to."""
     every = max(1, -(-(FONT + 1) // int(max(rows.pitch, 1))))
     parts = []
@@ -157,7 +157,7 @@ def _row_names(chart: Chart, rows: Rows) -> list[str]:
     return parts
 
 
-def _lanes(found: Sequence[Mark]) -> list[int]:
+def lanes_of(found: Sequence[Mark]) -> list[int]:
     """The lane of each mark, the first of its row that is free when it starts; at most four."""
     lanes = [0] * len(found)
     free: dict[int, list[Fraction]] = {}
@@ -176,7 +176,7 @@ def _lanes(found: Sequence[Mark]) -> list[int]:
     return lanes
 
 
-def _stacked(found: Sequence[Mark]) -> list[tuple[Fraction, Fraction] | None]:
+def stacked(found: Sequence[Mark]) -> list[tuple[Fraction, Fraction] | None]:
     """From where to where each amount reaches; None where it is unknown."""
     reached: dict[tuple[int, bool], Fraction] = {}
     ends: list[tuple[Fraction, Fraction] | None] = []
@@ -222,10 +222,10 @@ def _within(name: str, x: float, width: float, y: float, tone: str) -> list[str]
     shown = printable(name, TITLE)
     if width < 18 or breadth(shown) + 8 > width:
         return []
-    return [_word(x + width / 2, y, "middle", tone, shown)]
+    return [word(x + width / 2, y, "middle", tone, shown)]
 
 
-def _word(x: float, y: float, anchor: str, tone: str, words: str) -> str:
+def word(x: float, y: float, anchor: str, tone: str, words: str) -> str:
     """Words beside or in a bar."""
     return f'<text class="{tone}" x="{number(x)}" y="{number(y)}" text-anchor="{anchor}">{text(words)}</text>\n'
 

@@ -29,7 +29,7 @@ def tables(report: Report) -> dict[str, Sheet]:
         ("", _remarks(report)),
     ]:
         name = sheet.name if not section or sheet.name == section else f"{section}.{sheet.name}"
-        found[_unique(_file_name(name), taken)] = sheet
+        found[unique_name(file_name(name), taken)] = sheet
     return found
 
 
@@ -40,17 +40,17 @@ def column_names(sheet: Sheet) -> list[str]:
     for heading in sheet.headings:
         suffix = _SUFFIXES.get(heading.unit, "")
         name = heading.name if heading.name.endswith(suffix) else heading.name + suffix
-        names.append(_unique(name, taken))
+        names.append(unique_name(name, taken))
     return names
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
     """The name in letters, digits, `_`, `-` and inner dots; never hidden, reserved or a path."""
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip(".-")[:80] or "sheet"
     return f"_{safe}" if safe.split(".")[0].lower() in _RESERVED else safe
 
 
-def _unique(name: str, taken: set[str]) -> str:
+def unique_name(name: str, taken: set[str]) -> str:
     """The name, numbered where it is taken; upper and lower case count as the same."""
     unique, number = name, 1
     while unique.lower() in taken:

@@ -39,7 +39,11 @@ def render_text(report: Report, options: Options) -> str:
     """The report as lines of text, each at most `width` cells wide."""
     width = max(options.width or DEFAULT_WIDTH, NARROWEST)
     lines: list[Line] = [*_pack(phrases.identity(report), " · ", width), []]
-    if report.headline:
+    if report.answer:
+        lines += [*_wrap(printable(report.answer, phrases.SENTENCE), width, style="bold")]
+        others = list(map(phrases.metric_phrase, report.headline))
+        lines += [*_pack(others, "  ", width), []]
+    elif report.headline:
         lines += [*_headline(report, width), []]
     if report.overview:
         shown = None if options.verbose else options.top

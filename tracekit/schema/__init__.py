@@ -14,6 +14,7 @@ from tracekit.schema import (
     raw,
     rl,
     rollout,
+    slots,
     timeline,
     waits,
 )
@@ -38,6 +39,7 @@ MEASURED: tuple[Table, ...] = (
     *operators.TABLES,
     *host.TABLES,
     *idle.TABLES,
+    *slots.TABLES,
 )
 
 TABLES: Mapping[str, Table] = {table.name: table for table in (*RAW, *MEASURED)}

@@ -47,9 +47,11 @@ OCCURRENCE = Column(
 )
 WORK = {
     "launch_count": Column(
-        "Int64", "Device ops launched inside it; <NA> where no device was recorded."
+        "Int64",
+        "Device ops launched inside it; without a recorded launch, annotated or begun inside it; "
+        "<NA> where no device was recorded.",
     ),
-    "work_ns": Column("Int64", "Σ duration of the device ops launched inside it; not a wall time."),
+    "work_ns": Column("Int64", "Σ duration of these device ops; not a wall time."),
     "work_busy_ns": Column(
         "Int64", "The same as a union per device, Σ over devices; may exceed the wall."
     ),

@@ -26,12 +26,11 @@ TABLES: tuple[Table, ...] = (
             "leaf_ns": Column("int64", "Σ their duration."),
             "call_count": Column("int64", "Ops that no op encloses: what the program called."),
             "call_p50_ns": Column("Float64", "Their median duration."),
-            "short_count": Column(
-                "int64", "Calls of less than 10 µs outside Optimizer.step, on the step thread."
+            "short_ns": Column(
+                "int64",
+                "Σ duration of calls of less than 10 µs outside Optimizer.step, on the step thread.",
             ),
-            "short_ns": Column("int64", "Σ their duration."),
             "launch_count": Column("int64", "Calls that launch device work; a graph is one."),
-            "launch_ns": Column("int64", "Σ their duration on the host."),
             "device_count": Column("Int64", "Devices of the source; <NA> where none was recorded."),
             "kernel_count": Column("Int64", "Compute kernels launched one by one (no graph)."),
             "kernel_ns": Column("Int64", "Σ their duration."),

@@ -27,7 +27,7 @@ TABLES: tuple[Table, ...] = (
             "dur_ns": Column("int64", "From the first start to the last end of anything, ns."),
             "absolute_time": Column("bool", "Whether ts_ns counts from the Unix epoch."),
             "row_count": Column("int64", "Elements read."),
-            "host_op_count": Column("int64", "Rows of host_ops."),
+            "host_op_count": Column("int64", "Rows of host_ops but Python functions."),
             "device_op_count": Column("int64", "Rows of device_ops."),
             "device_name": Column("category", "GPU model, where recorded."),
             "backend": Column("category", "Communication backend, where recorded."),
@@ -110,6 +110,12 @@ TABLES: tuple[Table, ...] = (
                 ("correlation", "external_id", "unlinked"),
             ),
             "call": Column("category", "Launching call."),
+            "placed": Column(
+                "category",
+                "How the stage is known: by launch | annotation (on the device) | time (when it ran) | "
+                "before (launched before the recording began: of no stage).",
+                ("launch", "annotation", "time", "before"),
+            ),
             "stage": STAGE,
             "count": Column("int64", "Device ops."),
             "dur_ns": Column("int64", "Σ duration, ns."),

@@ -72,6 +72,7 @@ TABLES: tuple[Table, ...] = (
             "name": NAME,
             "device": DEVICE,
             "stream": STREAM,
+            "external_id": EXTERNAL,
         },
     ),
     Table(

@@ -48,7 +48,6 @@ TABLES: tuple[Table, ...] = (
                 "What tells its end: iterations (annotations) | device (last GPU op) | host (last host op).",
                 ("iterations", "device", "host"),
             ),
-            "iteration_count": Column("int64", "Iterations; 0 without annotations."),
             "longest_pause_ns": Column("Int64", "Longest time between two iterations, ns."),
             "elsewhere_count": Column(
                 "int64", "Iterations on other threads of the process: not in the tables."

@@ -101,7 +101,7 @@ def verdict(
         return Verdict("inconclusive", "inconclusive", caps, float(np.expm1(delta)), worse, None)
     ends = sorted((-sign * log(found.low), -sign * log(found.high)))
     word = _word(ends[0], ends[1], delta)
-    caps = () if word == "inconclusive" else _caps(found, assume_independent_steps)
+    caps = () if word == "inconclusive" else why_capped(found, assume_independent_steps)
     return Verdict(
         word="inconclusive" if caps else word,
         uncapped=word,
@@ -228,7 +228,7 @@ def _word(low: float, high: float, delta: float) -> Word:
     return "no change" if -delta < low and high < delta else "inconclusive"
 
 
-def _caps(found: Speedup, assume_independent_steps: bool) -> tuple[Cap, ...]:
+def why_capped(found: Speedup, assume_independent_steps: bool) -> tuple[Cap, ...]:
     """Why the word of the interval may not be said."""
     caps: list[Cap] = []
     if "steps" in found.design and min(found.base.steps, found.opt.steps) < 3:

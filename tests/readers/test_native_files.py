@@ -1,0 +1,99 @@
+"""Every event and argument of real files, by the C scanner, is what json reads."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from readers.native_scans import values
+
+from tracekit.readers.native import NativeScanner
+from tracekit.readers.scan import END, Json, Keep
+from tracekit.readers.values import Number, compact
+
+REAL_DATA = os.environ.get("TRACEKIT_REAL_DATA")
+
+
+def expected_columns(events: list[dict]) -> list[dict]:
+    """The events as json read them, values as the columns give them."""
+    for event in events:
+        args = event.pop("args", {})
+        for key in event.keys() & {"ts", "dur"}:
+            event[key] = int((Decimal(str(event[key])) * 1000).to_integral_value())
+        for key in event.keys() - {"ts", "dur"}:
+            event[key] = column_value(event[key])
+        event["args"] = {key: column_value(args[key]) for key in args}
+    return events
+
+
+def column_value(parsed: object) -> object:
+    if isinstance(parsed, Number):
+        return float(parsed)
+    return Json(compact(parsed)) if isinstance(parsed, list | dict) else parsed
+
+
+def rebuilt(columns: dict) -> list[dict]:
+    """The events that the columns hold."""
+    events: list[dict] = [{"args": {}} for _ in columns["ts_ns"]]
+    for name in ("ph", "cat", "name", "pid", "tid"):
+        for event, value in zip(events, values(columns[name]), strict=True):
+            event.update({} if value is None else {name: value})
+    for name in ("ts", "dur"):
+        for row in np.flatnonzero(columns[f"has_{name}"]).tolist():
+            events[row][name] = int(columns[f"{name}_ns"][row])
+    for key, column in columns["fields"].items():
+        for row, value in zip(column.rows.tolist(), values(column), strict=True):
+            events[row][key] = value
+    for key, column in columns["args"].items():
+        for row, value in zip(column.rows.tolist(), values(column), strict=True):
+            events[row]["args"][key] = value
+    return events
+
+
+def exactly(events: list[dict]) -> list[str]:
+    """Texts that are equal only for equal values of equal types."""
+    return [
+        repr(
+            [
+                sorted(event["args"].items()),
+                sorted((key, event[key]) for key in event.keys() - {"args"}),
+            ]
+        )
+        for event in events
+    ]
+
+
+def assert_read_as_json_reads(path):
+    """How many events the file holds, all of which have the arguments that `json` finds."""
+    content = gzip.decompress(path.read_bytes())
+    events = json.JSONDecoder(parse_float=Number).decode(content.decode("utf-8"))["traceEvents"]
+    start = content.index(b"[", content.index(b'"traceEvents"')) + 1
+    scanner = NativeScanner(Keep())
+    assert scanner.feed(memoryview(content)[start:])[1] == END, path
+    assert exactly(rebuilt(scanner.finish())) == exactly(expected_columns(events)), path
+    return len(events)
+
+
+SMALL_BYTES = 300_000
+
+
+def real_files(*, small):
+    """The real traces up to `SMALL_BYTES` (packed), or the larger ones."""
+    every = sorted(Path(str(REAL_DATA)).glob("chrome/**/*.json.gz"))
+    return [path for path in every if (path.stat().st_size <= SMALL_BYTES) == small]
+
+
+@pytest.mark.skipif(not REAL_DATA, reason="TRACEKIT_REAL_DATA names no folder of real traces")
+def test_every_event_and_arg_of_small_real_files_is_what_json_reads():
+    assert sum(map(assert_read_as_json_reads, real_files(small=True))) > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL_DATA, reason="TRACEKIT_REAL_DATA names no folder of real traces")
+def test_every_event_and_arg_of_large_real_files_is_what_json_reads():
+    assert sum(map(assert_read_as_json_reads, real_files(small=False))) > 100_000

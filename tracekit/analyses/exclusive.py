@@ -1,0 +1,196 @@
+"""What took the wall time, op by op? Each nanosecond of a step once, for one op, wait or cause of idleness.
+
+Definition M4, with equal ones sharing; idle time by cause (M6), host time by the innermost op (M9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.derived.slots import exclusive_slots
+from tracekit.idling import idle_time, whole
+from tracekit.pooling import CAPTURE, UNIT, job, label_headings, plain, summed, text_or_none, units
+from tracekit.report import Heading, Section, Sheet
+from tracekit.schema.slots import CLASSES
+from tracekit.sheets import sheet
+from tracekit.stage_work import with_canonical
+from tracekit.thresholds import Thresholds
+from tracekit.trace import Measurements, Trace
+
+ID, TITLE = "exclusive", "What took the wall time, op by op?"
+NEEDS = ("host_ops", "device_ops", "syncs", "windows")
+
+SHOWN_ROWS = 60
+
+CLASS_TITLES: Mapping[str, tuple[str, str]] = {
+    "compute": ("compute", "Kernels; where several run at once they share the time."),
+    "collective": ("collectives", "Collectives while nothing computes, or that the host waits for."),
+    "memcpy": ("copies", "Copies while neither kernels nor collectives run."),
+    "memset": ("fills", "Fills while nothing else runs."),
+    "idle": ("idle", "Nothing ran."),
+    "host": ("host ops", "The innermost op of the step thread at each instant."),
+    "no_op": ("in no op", "The step thread was in no recorded op: Python, or a wait that is not recorded."),
+}  # fmt: skip
+"""What people read for each class, and what it means."""
+
+CAUSE_TITLES: Mapping[str, str] = {
+    "host_loader": "data loader",
+    "host_gc": "garbage collection",
+    "host_sync": "synchronising call",
+    "host_overhead": "profiler",
+    "host_op": "host op",
+    "host_none": "host, not recorded",
+    "host_silent": "host silent",
+    "sync": "stream wait",
+    "kernel_wait": "start-up",
+    "unknown": "launch unknown",
+    "after_last": "after the last op",
+}
+
+_LANE = ["role", "rank", "host", "pid", "device"]
+"""What is a series of steps of its own: a device of a process, a process where no device was recorded."""
+
+_BACKWARD = "autograd::engine::evaluate_function: "
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The slots of every step; nothing where no step or activity was recorded."""
+    devices = trace.derived(idle_time()) if trace.has("device_ops") else ()
+    found = exclusive_slots(trace, devices)
+    return {"slots": {str(name): found[name].array for name in found}} if len(found) else {}
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
+    """The mean step of every role: by stage and class, adding up to the wall, then its largest ops."""
+    if not len(measured["slots"]):
+        return Section(ID, TITLE, "skipped", "no step, stage or host activity was recorded")
+    rows = _per_step(measured)
+    if not len(rows):
+        reason = "every source is damaged: what is missing would look idle"
+        return Section(ID, TITLE, "skipped", reason)
+    sheets = (_stage_sheet(measured, rows), _op_sheet(measured, rows))
+    return Section(ID, TITLE, sheets=tuple(s for s in sheets if s.rows))
+
+
+def _per_step(measured: Measurements) -> pd.DataFrame:
+    """The rows of `slots` that make up the walls of units, with `canonical`, `each_ns` and `each_count`.
+
+    Those two are the part of a row in the mean over the units of its run and role and the lanes of each;
+    `wall_ns` is the mean wall of these units, `owner` a number for run and role, `stage` the stage as shown.
+    """
+    walls = job(measured).walls
+    rows = _with_origin(measured, units(with_canonical(measured, whole(measured, "slots"))))
+    known, rows["unit"] = _numbers([*UNIT, "origin"], walls, rows)
+    rows["wall_ns"] = rows["unit"].map(dict(zip(known, walls["wall_ns"], strict=True)))
+    rows = rows[rows["wall_ns"].notna()].copy()
+    # Steps that a profiler counts twice under one number are two; the files of a step belong together.
+    rows["again"] = rows["occurrence"].where(rows["origin"] == "profiler", 0)
+    (rows["lane"],) = _numbers([*_LANE, "again"], rows)
+    (rows["owner"],) = _numbers(["run", "role"], rows)
+    lanes = rows.groupby(["owner", "unit"])["lane"].transform("nunique")
+    share = 1 / (lanes * rows.groupby("owner")["unit"].transform("nunique"))
+    one = rows.drop_duplicates(["owner", "unit"]).groupby("owner")["wall_ns"].mean()
+    return rows.assign(
+        each_ns=rows["exclusive_ns"] * share,
+        each_count=rows["count"] * share,
+        wall_ns=rows["owner"].map(one).astype(float),
+        stage=rows["canonical"].where(rows["canonical"].notna(), _OUTSIDE),
+    )
+
+
+def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with `origin`: how their step is known."""
+    steps = plain(measured["steps"])
+    known, asked = _numbers([*CAPTURE, "step", "occurrence"], steps, rows)
+    origin = pd.Series(dict(zip(known, steps["origin"], strict=True)), dtype=object)
+    return rows.assign(origin=origin.reindex(asked).to_numpy(object))
+
+
+def _numbers(by: list[str], *frames: pd.DataFrame) -> list[npt.NDArray[np.int64]]:
+    """The number of the key of every row of each frame, one numbering for all; missing is a key like any other."""
+    keys = pd.concat([frame[by].astype(object) for frame in frames], ignore_index=True)
+    number = keys.groupby(by, dropna=False, sort=False).ngroup().to_numpy(np.int64)
+    return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
+
+
+def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+    """One row a stage with its classes, then what the step takes beyond, and the step."""
+    tables = []
+    for _, mine in rows.groupby("owner", sort=False):
+        wall = float(mine["wall_ns"].iloc[0])
+        sums = mine.groupby(["stage", "class"], sort=False)["each_ns"].sum().unstack(fill_value=0)  # noqa: PD010
+        sums["total_ns"] = sums.sum(axis=1)
+        sums = sums.sort_values("total_ns", ascending=False, kind="stable").reset_index()
+        rest = wall - float(sums["total_ns"].sum())
+        ends = pd.DataFrame({"stage": [_REST, _STEP], "total_ns": [rest, wall]})
+        frame = pd.concat([sums, ends], ignore_index=True)
+        for name in ("total_ns", *CLASSES):
+            share = frame[name] / wall if name in frame and wall else None
+            frame["share_ratio" if name == "total_ns" else name] = share
+        tables.append(frame.assign(run=mine["run"].iloc[0], role=mine["role"].iloc[0]))
+    table = pd.concat(tables, ignore_index=True)
+    headings = (
+        *label_headings(measured),
+        Heading("stage", "stage"),
+        Heading("total_ns", "per step", "ns", "Mean over steps and ranks."),
+        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
+        *(Heading(name, CLASS_TITLES[name][0], "ratio", CLASS_TITLES[name][1] + " Of the mean step wall.")
+          for name in CLASSES if table[name].fillna(0).any()),
+    )  # fmt: skip
+    return sheet(
+        "exclusive_stages", "Exclusive time by stage and class", headings, table,
+        caption="Every instant counts once, for what took it; stages add up to the step. Rest of the step: what the "
+        "longest rank takes beyond the mean one, time of other roles, and time that was not recorded.",
+    )  # fmt: skip
+
+
+_OUTSIDE, _REST, _STEP = "(no stage)", "(rest of the step)", "(the step)"
+
+
+def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+    """The ops, waits and causes with most time."""
+    rows = rows.assign(
+        what=[_what(*pair) for pair in zip(rows["class"], rows["cause"], strict=True)],
+        shown=rows["op"].map(_short, na_action="ignore"),
+    )
+    by = ["run", "role", "stage", "what", "shown", "wall_ns"]
+    table = summed(rows, by, ["each_ns", "each_count"])
+    table["share_ratio"] = table["each_ns"] / table["wall_ns"].where(table["wall_ns"] > 0)
+    table = table.sort_values(
+        ["each_ns", "stage", "what"], ascending=[False, True, True], kind="stable"
+    )
+    headings = (
+        *label_headings(measured),
+        Heading("stage", "stage"),
+        Heading("what", "class"),
+        Heading("shown", "op", doc="Outermost and innermost op on the host; of device work the ops that launched it."),
+        Heading("each_ns", "per step", "ns", "Exclusive time, mean over steps and ranks."),
+        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
+        Heading("each_count", "times", "", "Per step and rank: launches, calls, or idle parts; hidden ones too."),
+    )  # fmt: skip
+    return sheet(
+        "exclusive_ops", "Exclusive time by stage, class and op", headings, table, max_rows=SHOWN_ROWS,
+        caption="The largest first. Work that other work of a higher class hides takes no time here.",
+    )  # fmt: skip
+
+
+def _what(kind: str, cause: object) -> str:
+    """A class as people read it, idle time with its cause."""
+    known = text_or_none(cause)
+    title = CLASS_TITLES[kind][0]
+    return title if known is None else f"{title}: {CAUSE_TITLES.get(known, known)}"
+
+
+def _short(path: str) -> str:
+    """The outermost and the innermost op of a path.
+
+    >>> _short("a > b > c"), _short("autograd::engine::evaluate_function: MmBackward0 > MmBackward0 > aten::mm")
+    ('a > … > c', 'MmBackward0 > … > aten::mm')
+    """
+    names = path.removeprefix(_BACKWARD).split(" > ")
+    return path.removeprefix(_BACKWARD) if len(names) < 3 else f"{names[0]} > … > {names[-1]}"

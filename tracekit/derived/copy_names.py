@@ -1,0 +1,18 @@
+"""What the recorded name of a copy tells: which way it goes, from what memory to what."""
+
+from __future__ import annotations
+
+import re
+
+_WAY = re.compile(r"(Host|Device|Peer|H|D|P)(?:To|2|to)(Host|Device|Peer|H|D|P)")
+_MEMORY = re.compile(r"\((.*)\)\s*\Z")
+
+
+def way_of(name: str) -> tuple[str | None, str | None]:
+    """(direction, memory) that the name of a copy tells of.
+
+    >>> way_of("Memcpy HtoD (Pinned -> Device)"), way_of("CopyDeviceToHost")
+    (('HtoD', 'Pinned -> Device'), ('DtoH', None))
+    """
+    way, memory = _WAY.search(name), _MEMORY.search(name)
+    return f"{way[1][0]}to{way[2][0]}" if way else None, memory[1] if memory else None

@@ -1,0 +1,90 @@
+"""The times of the whole job, step by step: what a comparison rests on, whatever was measured where."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tracekit.logged import logs, same_steps
+from tracekit.pooling import UNIT, job, plain, same_text, stage_rows, units
+from tracekit.trace import Measurements
+
+
+def job_values(measured: Measurements) -> pd.DataFrame:
+    """One row a step, and one a step and stage: run, role, step, part, stage, name, value, unit, better.
+
+    `step_time` (ns) is the wall of the step over all ranks; `stage_time` (ns) that of the longest rank,
+    Σ over its occurrences. `first_of_window` marks the first step after a profiler began, where it saw
+    more than one; `compilations` counts what was compiled or loaded in a step. `tokens` are those that the
+    driver logged for a step of the traces (Q22). `part` names the capture of a step, where it is in one alone.
+    """
+    walls = job(measured).walls
+    steps = walls[[*UNIT]].assign(role=None, stage=None, name="step_time", value=walls["wall_ns"])
+    rows = stage_rows(measured)
+    process = ["role", "canonical", "rank", "host", "pid"]
+    per_rank = rows.groupby([*UNIT, *process], dropna=False, sort=False)["dur_ns"].sum()
+    longest = per_rank.groupby([*UNIT, "role", "canonical"], dropna=False, sort=False).max()
+    stages = longest.reset_index().rename(columns={"canonical": "stage", "dur_ns": "value"})
+    stages["name"] = "stage_time"
+    columns = [*UNIT, "role", "stage", "name", "value"]
+    parts = [steps, stages, _tokens(measured), _first_of_window(measured), _compiling(measured)]
+    parts = [part.reindex(columns=columns).astype(object) for part in parts]
+    out = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    out["part"] = pd.Series(_parts(measured, out), index=out.index, dtype=object)
+    timed = out["name"].isin(["step_time", "stage_time"])
+    out["unit"] = timed.map({True: "ns", False: "count"})
+    out["better"] = timed.map({True: "lower", False: "neither"})
+    return out
+
+
+def _parts(measured: Measurements, rows: pd.DataFrame) -> list[object]:
+    """The part of each row: its own, else the one part that all sources of its step share."""
+    steps = plain(measured["steps"])
+    known: dict[tuple[object, object], set[object]] = {}
+    for run, step, part in zip(steps["run"], steps["step"], steps["part"], strict=True):
+        known.setdefault((run, None if pd.isna(step) else int(step)), set()).add(
+            None if pd.isna(part) else part
+        )
+    found: list[object] = []
+    for run, step, part in zip(rows["run"], rows["step"], rows["part"], strict=True):
+        shared = known.get((run, None if pd.isna(step) else int(step)), set())
+        found.append(
+            part if not pd.isna(part) else next(iter(shared)) if len(shared) == 1 else None
+        )
+    return found
+
+
+def _tokens(measured: Measurements) -> pd.DataFrame:
+    """The tokens of the steps that log and traces share: run, step, part, name, value."""
+    walls = job(measured).walls
+    found = [pd.DataFrame(columns=[*UNIT, "name", "value"])]
+    for run, log in logs(measured).items() if measured.has("logged") else ():
+        mine = walls[same_text(walls["run"], run)]
+        known = sorted(set(same_steps(mine, log)) & set(log.tokens.index))
+        rows = mine[mine["step"].isin(known) & (mine["origin"] != "profiler")][[*UNIT]]
+        count = log.tokens.reindex(rows["step"].astype("int64")).to_numpy(float)
+        found.append(rows.assign(name="tokens", value=count)[count > 0])
+    return pd.concat([f.astype(object) for f in found if len(f)] or found, ignore_index=True)
+
+
+def _first_of_window(measured: Measurements) -> pd.DataFrame:
+    """The first of several profiler steps of each source: run, step, part, name, value 1."""
+    steps = units(measured["steps"])
+    steps = steps[steps["origin"] == "profiler"]
+    windows = steps.groupby(["source", "pid"], dropna=False, sort=False)
+    first = steps[
+        (windows["ts_ns"].rank(method="first") == 1) & (windows["ts_ns"].transform("size") > 1)
+    ]
+    rows = first[[*UNIT]].drop_duplicates()
+    return rows.assign(name="first_of_window", value=1)
+
+
+def _compiling(measured: Measurements) -> pd.DataFrame:
+    """How often code was compiled or loaded, in the steps in which it was: run, step, part, name, value."""
+    if not measured.has("interruptions"):
+        return pd.DataFrame(columns=[*UNIT, "name", "value"])
+    rows = units(measured["interruptions"])
+    rows = rows[(rows["kind"] == "compilation") & rows["step"].notna()]
+    counts = (
+        rows.groupby([*UNIT], dropna=False, sort=False)["count"].sum().reset_index(name="value")
+    )
+    return counts.assign(name="compilations")

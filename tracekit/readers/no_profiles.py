@@ -1,0 +1,33 @@
+"""Files in a format that is read which are no profiles of training: told by content, and left aside."""
+
+from __future__ import annotations
+
+import re
+
+from tracekit.readers.chrome_classes import CLASS_OF_CATEGORY
+from tracekit.readers.chrome_stream import BYTE_ORDER_MARK
+
+RAY_TASKS = "a timeline of Ray's tasks, no profile"
+
+_CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"\\]{0,200})"')
+
+
+def no_profile(head: bytes) -> str:
+    """What the text that begins so is, if it is no profile although a reader would take it; else empty.
+
+    `ray timeline` writes a bare list whose categories are `task:execute`, `task::<function>` …; a list
+    with any category of a profiler's own is a profile.
+
+    >>> no_profile(b'[{"cat": "task::Worker.step", "ph": "X"}]')
+    "a timeline of Ray's tasks, no profile"
+    >>> no_profile(b'[{"cat": "cpu_op", "ph": "X"}]')
+    ''
+    """
+    if not head.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"["):
+        return ""
+    categories = set(_CATEGORY.findall(head))
+    of_tasks = any(category.startswith(b"task:") for category in categories)
+    profiled = {category.decode("latin-1").lower() for category in categories} & set(
+        CLASS_OF_CATEGORY
+    )
+    return RAY_TASKS if of_tasks and not profiled else ""
