@@ -26,6 +26,11 @@ def rendered() -> dict[Path, bytes]:
             text = tracekit.render(report, suffix)
             assert isinstance(text, str)
             files[ROOT / "reports" / f"{sample}.{suffix}"] = text.encode()
+    compared = tracekit.compare("examples/compare_cpu/base", "examples/compare_cpu/opt")
+    for suffix in FORMATS:
+        text = tracekit.render(compared, suffix)
+        assert isinstance(text, str)
+        files[ROOT / "reports" / f"compare_cpu.{suffix}"] = text.encode()
     return files
 
 

@@ -33,7 +33,7 @@ def analyze(
     return pipeline.analyze(path, options).report
 
 
-def compare(
+def compare(  # noqa: PLR0913 - one per option
     base: str | Path | Sequence[str | Path],
     opt: str | Path | Sequence[str | Path],
     *,
@@ -55,7 +55,7 @@ def compare(
     `tracekit compare`. `tracekit.render(comparison)` shows it. Raises `TracekitError` where a side cannot
     be read or holds no step that counts.
     """
-    sides = ([one] if isinstance(one, str | Path) else list(one) for one in (base, opt))
+    before, after = ([one] if isinstance(one, str | Path) else list(one) for one in (base, opt))
     choices = Choices(
         min_effect=min_effect,
         level=level,
@@ -65,4 +65,4 @@ def compare(
         drop_first=drop_first,
     )
     options = pipeline.Options(ranks, steps, tuple(stages), tuple(exclude), jobs)
-    return comparing.compare_paths(*sides, options, choices).comparison
+    return comparing.compare_paths(before, after, options, choices).comparison

@@ -10,6 +10,10 @@ from tracekit.report import Heading, Remark, Sheet
 from tracekit.sheets import sheet
 from tracekit.trace import Measurements
 
+VALUES = ("run", "role", "rank", "step", "part", "stage", "name", "value", "unit", "better")
+MOST_VALUES = 100_000
+"""Columns of the values, and how many of them a report holds."""
+
 
 def remarks(measured: Measurements) -> tuple[Remark, ...]:
     """Notes as shown, the worst first, in a fixed order."""
@@ -20,18 +24,22 @@ def remarks(measured: Measurements) -> tuple[Remark, ...]:
 
 
 def values(measured: Measurements) -> Sheet | None:
-    """The metrics of the job and of every process, step and stage, for a later compare."""
+    """The metrics of the job and of every process, step and stage, for a later compare.
+
+    Where they are too many, those of the job stand first and none of them is lost.
+    """
     if not measured.has("metrics"):
         return None
-    names = ("run", "role", "rank", "step", "part", "stage", "name", "value", "unit", "better")
-    frame = measured["metrics"]
-    whole = job_values(measured).reindex(columns=[*names])
-    frame = pd.concat([whole, plain(frame[[*names]]).astype(object)], ignore_index=True)
-    frame = frame.sort_values(list(names[:7]), kind="stable", na_position="first")
-    return sheet(
-        "values",
-        "Values by process and step",
-        [Heading(n, n, "") for n in names],
-        frame,
-        max_rows=100_000,
-    )
+    frame = measured.derived(value_rows)
+    if len(frame) > MOST_VALUES:
+        frame = frame.sort_values("whole", ascending=False, kind="stable")
+    headings = [Heading(name, name, "") for name in VALUES]
+    return sheet("values", "Values by process and step", headings, frame, max_rows=MOST_VALUES)
+
+
+def value_rows(measured: Measurements) -> pd.DataFrame:
+    """All rows of `values`, and `whole`: whether a row is of the job; in order of `VALUES`."""
+    whole = measured.derived(job_values).reindex(columns=[*VALUES]).assign(whole=True)
+    rows = plain(measured["metrics"][[*VALUES]]).astype(object).assign(whole=False)
+    frame = pd.concat([whole, rows], ignore_index=True)
+    return frame.sort_values(list(VALUES[:7]), kind="stable", na_position="first")

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 
 from tracekit.logged import logs, same_steps
 from tracekit.pooling import UNIT, job, plain, same_text, stage_rows, units
 from tracekit.trace import Measurements
+
+NAMES = ("step_time", "stage_time", "tokens", "first_of_window", "compilations")
+"""What is told of the whole job, as against its processes."""
+
+CAPTURE = re.compile(r"capture\d+\Z")
+"""The part of a process that was captured several times."""
 
 
 def job_values(measured: Measurements) -> pd.DataFrame:
@@ -17,16 +25,24 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     more than one; `compilations` counts what was compiled or loaded in a step. `tokens` are those that the
     driver logged for a step of the traces (Q22). `part` names the capture of a step, where it is in one alone.
     """
-    walls = job(measured).walls
+    again = _again(measured)
+    walls = job(measured).walls[[*UNIT, "wall_ns"]]
+    walls = pd.concat([walls[~_among(walls, again)].astype(object), again], ignore_index=True)
     steps = walls[[*UNIT]].assign(role=None, stage=None, name="step_time", value=walls["wall_ns"])
-    rows = stage_rows(measured)
+    rows = _apart(stage_rows(measured), measured["stages"], again)
     process = ["role", "canonical", "rank", "host", "pid"]
     per_rank = rows.groupby([*UNIT, *process], dropna=False, sort=False)["dur_ns"].sum()
     longest = per_rank.groupby([*UNIT, "role", "canonical"], dropna=False, sort=False).max()
     stages = longest.reset_index().rename(columns={"canonical": "stage", "dur_ns": "value"})
     stages["name"] = "stage_time"
     columns = [*UNIT, "role", "stage", "name", "value"]
-    parts = [steps, stages, _tokens(measured), _first_of_window(measured), _compiling(measured)]
+    parts = [
+        steps,
+        stages,
+        _tokens(measured),
+        _first_of_window(measured, again),
+        _compiling(measured, again),
+    ]
     parts = [part.reindex(columns=columns).astype(object) for part in parts]
     out = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     out["part"] = pd.Series(_parts(measured, out), index=out.index, dtype=object)
@@ -34,6 +50,32 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     out["unit"] = timed.map({True: "ns", False: "count"})
     out["better"] = timed.map({True: "lower", False: "neither"})
     return out
+
+
+def _again(measured: Measurements) -> pd.DataFrame:
+    """Profiler steps whose number several captures of a run hold: run, step, part, wall_ns.
+
+    Every capture may count its steps anew: then equal numbers are other steps, not pieces of one.
+    """
+    steps = plain(measured["steps"])
+    captured = steps["part"].astype(object).map(lambda part: bool(CAPTURE.match(str(part))))
+    steps = steps[(steps["origin"] == "profiler") & steps["step"].notna() & captured.astype(bool)]
+    each = steps.groupby([*UNIT], sort=False)["dur_ns"].max().reset_index(name="wall_ns")
+    repeated = each.groupby(["run", "step"], sort=False)["part"].transform("size") > 1
+    return each[repeated].astype(object)
+
+
+def _among(rows: pd.DataFrame, again: pd.DataFrame) -> pd.Series:
+    """Which rows are of a step that several captures hold."""
+    known = set(zip(again["run"], again["step"], strict=True))
+    pairs = zip(rows["run"], rows["step"], strict=True)
+    return pd.Series([key in known for key in pairs], index=rows.index, dtype=bool)
+
+
+def _apart(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
+    """The rows (of `recorded`), those of a step that several captures hold with their part again."""
+    part = plain(recorded)["part"].reindex(rows.index)
+    return rows.assign(part=rows["part"].where(~_among(rows, again), part))
 
 
 def _parts(measured: Measurements, rows: pd.DataFrame) -> list[object]:
@@ -66,9 +108,9 @@ def _tokens(measured: Measurements) -> pd.DataFrame:
     return pd.concat([f.astype(object) for f in found if len(f)] or found, ignore_index=True)
 
 
-def _first_of_window(measured: Measurements) -> pd.DataFrame:
+def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
     """The first of several profiler steps of each source: run, step, part, name, value 1."""
-    steps = units(measured["steps"])
+    steps = _apart(units(measured["steps"]), measured["steps"], again)
     steps = steps[steps["origin"] == "profiler"]
     windows = steps.groupby(["source", "pid"], dropna=False, sort=False)
     first = steps[
@@ -78,11 +120,11 @@ def _first_of_window(measured: Measurements) -> pd.DataFrame:
     return rows.assign(name="first_of_window", value=1)
 
 
-def _compiling(measured: Measurements) -> pd.DataFrame:
+def _compiling(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
     """How often code was compiled or loaded, in the steps in which it was: run, step, part, name, value."""
     if not measured.has("interruptions"):
         return pd.DataFrame(columns=[*UNIT, "name", "value"])
-    rows = units(measured["interruptions"])
+    rows = _apart(units(measured["interruptions"]), measured["interruptions"], again)
     rows = rows[(rows["kind"] == "compilation") & rows["step"].notna()]
     counts = (
         rows.groupby([*UNIT], dropna=False, sort=False)["count"].sum().reset_index(name="value")

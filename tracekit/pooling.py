@@ -48,8 +48,12 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
     known = _PLAIN.get(id(frame))
     if known is not None and known[0]() is frame:
         return known[1].copy(deep=False)
-    categories = [n for n in frame.columns if isinstance(frame[n].dtype, pd.CategoricalDtype)]
-    made = frame.astype(dict.fromkeys(categories, object))
+    made = frame.copy(deep=False)
+    for at, dtype in enumerate(frame.dtypes):
+        if isinstance(dtype, pd.CategoricalDtype):  # three times as fast as `astype`
+            codes = frame.iloc[:, at].cat.codes.to_numpy()
+            values = np.array([*dtype.categories, np.nan], object)[codes]
+            made[frame.columns[at]] = pd.Series(values, index=frame.index, dtype=object)
     key = id(frame)
     _PLAIN[key] = (weakref.ref(frame, lambda _: _PLAIN.pop(key, None)), made)
     return made.copy(deep=False)
@@ -242,6 +246,10 @@ def of_step(stages: pd.DataFrame, steps: Job) -> pd.Series[Any]:
 
 def whole_gpu_time(measured: Measurements) -> pd.DataFrame:
     """The rows of `gpu_time`, plain, of sources that lost nothing: in a damaged one what is missing looks idle."""
+    return measured.derived(_whole_gpu_time).copy(deep=False)
+
+
+def _whole_gpu_time(measured: Measurements) -> pd.DataFrame:
     rows = plain(measured["gpu_time"])
     damaged = {note.source for note in measured.notes if note.severity == "data_loss"}
     return rows[~rows["source"].isin(damaged)]

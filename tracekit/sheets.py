@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tracekit.report import Cell, Heading, Sheet
@@ -35,5 +36,9 @@ def sheet(
 
 def _cells(column: pd.Series[Any]) -> list[Cell]:
     """The values of a column as Python scalars, missing ones as None."""
-    values = column.astype(object).where(column.notna(), None).tolist()
-    return [value.item() if hasattr(value, "item") else value for value in values]
+    values = np.asarray(column.array, object)
+    missing = pd.isna(values)
+    return [
+        None if gone else value.item() if hasattr(value, "item") else value
+        for value, gone in zip(values.tolist(), missing.tolist(), strict=True)
+    ]

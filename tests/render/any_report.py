@@ -122,6 +122,9 @@ def charts(draw, kinds=("gantt", "bars", "heatmap", "lines", "histogram")):
         "heatmap": (row, amount, amount, amount),
         "lines": (one, amount, amount),
         "histogram": (one, amount, amount, amount),
+        "intervals": (row, one, amount, amount, amount),
+        "strips": (row, one, amount, amount, amount),
+        "waterfall": (row, one, amount, amount),
     }[kind]
     return Chart(
         draw(texts),

@@ -22,6 +22,7 @@ from sample_report import (
 from tracekit.errors import TracekitError
 from tracekit.render import plots
 from tracekit.render.plots import COLORS, Line, picture
+from tracekit.render.plots_picture import UNKNOWN
 from tracekit.render.svg_frame import tones
 from tracekit.report import Chart, Report, Section
 
@@ -65,7 +66,7 @@ def test_a_share_is_as_dark_as_it_is_of_the_whole_and_unknown_is_white():
     marks = ((0, 0, 1, 0.0), (0, 1, 2, 0.5), (0, 2, 4, None))
     drawn = picture(Chart("h", "H", "heatmap", marks, rows=("x",), unit="ratio"))
     shades = plots._SHADES
-    assert [b.color for b in drawn.boxes] == [shades[0], shades[4], plots_picture.UNKNOWN]
+    assert [b.color for b in drawn.boxes] == [shades[0], shades[4], UNKNOWN]
     assert [(b.left, b.right) for b in drawn.boxes] == [(0, 0.25), (0.25, 0.5), (0.5, 1)]
     assert [words for words, _ in drawn.legend] == ["0 %", "100 %", "unknown"]
 
@@ -117,7 +118,7 @@ def test_any_chart_has_a_picture_within_its_frame(chart):
     for line in drawn.lines:
         assert len(line.x) == len(line.y) > 0
         assert all(0 <= at <= 1 for at in (*line.x, *line.y))
-    assert {box.color for box in drawn.boxes} <= {*COLORS.values(), *plots._SHADES, plots_picture.UNKNOWN}
+    assert {box.color for box in drawn.boxes} <= {*COLORS.values(), *plots._SHADES, UNKNOWN}
     assert drawn.height_in <= 24
     for words in (drawn.title, drawn.caption, *drawn.rows, *(w for w, _ in drawn.legend)):
         assert words.isprintable()

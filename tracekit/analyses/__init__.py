@@ -54,6 +54,7 @@ def _analysis(name: str) -> Analysis:
 
 ANALYSES: tuple[Analysis, ...] = (
     _analysis("steps"),
+    _analysis("repeats"),
     _analysis("rl_matrix"),
     _analysis("driver_log"),
     _analysis("stragglers"),

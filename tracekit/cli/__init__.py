@@ -17,7 +17,18 @@ import click
 from tracekit.cli import terminal
 from tracekit.version import VERSION
 
-COMMANDS = ("analyze", "inspect", "render", "export", "explain", "tables", "completion")
+COMMANDS = (
+    "analyze",
+    "compare",
+    "gate",
+    "noise",
+    "inspect",
+    "render",
+    "export",
+    "explain",
+    "tables",
+    "completion",
+)
 """Each is `command` in the module of its name."""
 
 PROGRAM = "tracekit"

@@ -83,8 +83,8 @@ def answer_columns(table: Grid) -> frozenset[int]:
 
 
 def _column(heading: Heading, scale: Scale) -> Column:
-    """The column of a heading: per cent stands in the cells, every other label in the title."""
+    """The column of a heading: per cent and × stand in the cells, every other label in the title."""
     title = printable(heading.title or heading.name, 60)
-    if scale.label not in ("", "%"):
+    if scale.label not in ("", "%", "×"):
         title = f"{title} {scale.label}"
     return Column(title, heading.unit, heading.unit != "text", printable(heading.doc, 500))

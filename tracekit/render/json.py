@@ -30,10 +30,15 @@ def render_json(report: Report, _options: Options) -> str:
 
 def to_json(report: Report) -> str:
     """The report as JSON text that any UTF-8 file can hold; numbers that are not finite become null."""
+    return plain_json(report, "report")
+
+
+def plain_json(value: object, name: str) -> str:
+    """Any such tree of dataclasses, tuples and scalars as JSON text; errors call it by `name`."""
     try:
-        text = json.dumps(_plain(report, "report"), ensure_ascii=False, allow_nan=False, indent=1)
+        text = json.dumps(_plain(value, name), ensure_ascii=False, allow_nan=False, indent=1)
     except ValueError as error:  # an integer of more digits than Python writes
-        raise TracekitError(f"the report cannot be written as JSON: {error}") from error
+        raise TracekitError(f"the {name} cannot be written as JSON: {error}") from error
     # A lone surrogate (a file name that is not UTF-8) has no UTF-8 form, but a JSON escape.
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
 

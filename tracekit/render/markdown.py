@@ -16,7 +16,7 @@ LIMIT = 65_000
 
 _ROWS_VERBOSE = 200
 _NAME = 120
-_PLAIN = re.compile(r"[\w .,;%()+/=·—–−≥≤…-]+|[<>]−?[\d.]+( %)?")
+_PLAIN = re.compile(r"[\w .,;%()+/=·—–−≥≤…×█▉▊▋▌▍▎▏▒-]+|[<>]−?[\d.]+( %)?")
 _SPECIAL = re.compile(r"[\\`*_\[\]~|$]")
 _LIVE = re.compile(
     r"@(?=\w)|#(?=\d)|:(?=//)|\bwww(?=\.)|(?<=\bGH)-(?=\d)|:(?=[\w+-]+:)", re.IGNORECASE
@@ -26,17 +26,18 @@ _LINE_START = re.compile(r"([#+\-=~>]|\d+(?=[.)]))")
 
 def render_markdown(report: Report, options: Options) -> str:
     """The report in at most 65,000 characters; what does not fit is named at the end."""
-    blocks: list[tuple[str, list[str]]] = [("identity", [_line_start(_join_identity(report))])]
+    blocks: list[tuple[str, list[str]]] = [("identity", [line_start(_join_identity(report))])]
     if report.answer or report.headline:
         blocks.append(("headline", [_headline(report)]))
     if report.overview:
         shown = None if options.verbose else options.top
-        blocks.append(("overview", [_sheet(report.overview, shown)]))
+        blocks.append(("overview", [sheet_block(report.overview, shown)]))
+    blocks.append(("careful", ["\n".join(f"- Careful: {sentence(c)}" for c in report.cautions)]))
     blocks += _findings(report, options)
     blocks.append(("not analysed", [_gaps(report)]))
-    blocks += [(section.title, _section_choices(section, options)) for section in report.sections]
+    blocks += [(section.title, section_choices(section, options)) for section in report.sections]
     blocks.append(("data quality", [_remarks(report)]))
-    return _within_limit(blocks)
+    return within_limit(blocks)
 
 
 def sentence(text: str) -> str:
@@ -96,10 +97,12 @@ def _headline(report: Report) -> str:
     phrased = (sentence(phrases.metric_phrase(metric)) for metric in report.headline)
     answer = [sentence(report.answer)] if report.answer else []
     first, *others = [*answer, *phrased]
-    return f"## {first}" + (f"\n\n{' · '.join(others)}" if others else "")
+    below = [sentence(line) for line in report.basis]
+    below += [" · ".join(others)] if others else []
+    return "\n\n".join([f"## {first}", *map(line_start, below)])
 
 
-def _sheet(sheet: Sheet, limit: int | None) -> str:
+def sheet_block(sheet: Sheet, limit: int | None) -> str:
     """A table under its title, with what is left out and its caption below."""
     table: Grid = grid(sheet, limit, _NAME)
     lines = [f"**{sentence(table.title)}**", ""]
@@ -119,7 +122,8 @@ def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
     """The ranked list, one block a finding, so that a cut takes the last ones first."""
     findings, left = phrases.first_findings(report, options.top)
     if not findings:
-        return [("findings", ["### No findings"])] if report.sections and not left else []
+        judged = report.sections and not left and not report.answer
+        return [("findings", ["### No findings"])] if judged else []
     blocks = [("findings", ["### Worth fixing first"])]
     for number, (f, amount) in enumerate(
         zip(findings, phrases.recoverable(findings), strict=True), 1
@@ -135,7 +139,7 @@ def _finding(f: Finding, number: int, amount: tuple[str, str]) -> str:
     """One finding as a list item: what it costs at most, the claim, what to try, evidence, places."""
     cost = "" if f.recoverable_ns is None else _cost(amount)
     lines = [f"{number}. **{code(f.rule, 60)}**{cost}<br>"]
-    lines.append(f"   {_line_start(sentence(phrases.claim(f)))}")
+    lines.append(f"   {line_start(sentence(phrases.claim(f)))}")
     if f.advice:
         lines.append(f"   <br>→ {sentence(f.advice)}")
     if f.evidence:
@@ -168,7 +172,7 @@ def _gaps(report: Report) -> str:
     return "\n\n".join(lines)
 
 
-def _section_choices(section: Section, options: Options) -> list[str]:
+def section_choices(section: Section, options: Options) -> list[str]:
     """The section in ever fewer rows, so that a long one is shortened before it is dropped."""
     most = _ROWS_VERBOSE if options.verbose else options.top
     limits = sorted({rows for rows in (most, 50, 10, 3) if rows <= most}, reverse=True)
@@ -184,8 +188,8 @@ def _section(section: Section, rows: int) -> str:
     parts = [f"<details><summary>{title}{status}</summary>"]
     if section.metrics:
         parts.append("; ".join(sentence(phrases.metric_phrase(m)) for m in section.metrics))
-        parts[-1] = _line_start(parts[-1])
-    parts += [_sheet(sheet, rows) for sheet in section.sheets]
+        parts[-1] = line_start(parts[-1])
+    parts += [sheet_block(sheet, rows) for sheet in section.sheets]
     parts += [f"Careful: {sentence(caveat)}" for caveat in section.caveats]
     return "\n\n".join([*parts, "</details>"])
 
@@ -205,7 +209,7 @@ def _remarks(report: Report) -> str:
     return f"<details><summary>Data quality</summary>\n\n{listed}\n\n</details>"
 
 
-def _line_start(text: str) -> str:
+def line_start(text: str) -> str:
     """The text, with a first character that would make a list, heading or quote of it escaped."""
     text = text.strip()
     match = _LINE_START.match(text)
@@ -215,7 +219,7 @@ def _line_start(text: str) -> str:
     return f"{text[:at]}\\{text[at:]}"
 
 
-def _within_limit(blocks: list[tuple[str, list[str]]]) -> str:
+def within_limit(blocks: list[tuple[str, list[str]]], limit: int = LIMIT) -> str:
     """All blocks that fit, each in its longest form that does, and a line on those that do not."""
     reserve = 1_200  # for the line that says what was cut
     text = ""
@@ -224,7 +228,7 @@ def _within_limit(blocks: list[tuple[str, list[str]]]) -> str:
     for name, choices in blocks:
         if not choices[0]:
             continue
-        room = LIMIT - reserve - len(text) - 2
+        room = limit - reserve - len(text) - 2
         chosen = next((choice for choice in choices if len(choice) <= room), None)
         if chosen is None:
             missing.append(name)
@@ -234,5 +238,5 @@ def _within_limit(blocks: list[tuple[str, list[str]]]) -> str:
     if missing or shortened:
         names = ", ".join(code(name, 24) for name in missing[:4]) or "rows of long tables"
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        text += f"\n\n*Cut at {show(LIMIT, 'count')} characters; left out: {names}{more}.*"
+        text += f"\n\n*Cut at {show(limit, 'count')} characters; left out: {names}{more}.*"
     return text + "\n"

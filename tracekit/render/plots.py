@@ -8,83 +8,41 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from importlib import import_module
 from io import BytesIO
 from typing import Any
 
 from tracekit.errors import TracekitError
+from tracekit.render.plots_changes import intervals, strips, waterfall
+from tracekit.render.plots_picture import (
+    COLORS,
+    GRID,
+    INK,
+    UNKNOWN,
+    Box,
+    Line,
+    Picture,
+    framed,
+    key,
+)
 from tracekit.render.svg import bounded, stage_tones
 from tracekit.render.svg_axis import Axis, axis
-from tracekit.render.svg_frame import tones
+from tracekit.render.svg_frame import SHAPES, tones
 from tracekit.render.svg_marks import Mark, marks, numbers, plain
-from tracekit.render.svg_rows import LEVELS, _lanes, _stacked
-from tracekit.render.svg_text import fitted
-from tracekit.render.tables import _file_name, _unique
+from tracekit.render.svg_rows import LEVELS, lanes_of, stacked
+from tracekit.render.tables import file_name, unique_name
 from tracekit.report import Chart, Report
 from tracekit.units import show
 
 FORMATS = ("png", "svg")
 
-COLORS = {
-    "s0": "#1d6a86", "s1": "#bd5216", "s2": "#9bd3e8", "s3": "#f3c19c", "s4": "#5f656b",
-    "s5": "#a2a5a7", "s6": "#0a2f42", "s7": "#6a2a05", "none": "#e6e6e1",
-}  # fmt: skip
-"""The tones of the page as it is printed."""
-
 _SHADES = ("#f1f4f5", "#d9e7ec", "#bcd8e2", "#9bc6d6", "#78b1c6", "#5599b2", "#37809c", "#1d6a86",
            "#0f4a60")  # fmt: skip
-_INK, _GRID, _UNKNOWN = "#1f2326", "#d5d7d4", "#ffffff"
-_WIDTH_IN, _ROW_IN, _KEY_IN, _PLOT_IN, _MOST_IN = 11.0, 0.3, 0.2, 3.0, 24.0
-_NAME, _LEGEND = 260, 12
+_WIDTH_IN = 11.0
 _DPI = 120
 _TAIL = 0.5
 """Smallest length of a box, in thousandths of the width: what is shorter would not be seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A filled rectangle; `left` and `right` from 0 to 1, `top` and `bottom` in the picture's own units."""
-
-    left: float
-    right: float
-    top: float
-    bottom: float
-    color: str
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line through points, from 0 to 1 both ways; where it is interrupted there are two."""
-
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    color: str
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One chart as it is drawn.
-
-    `rows` are the names down the side; without them the picture has a scale there (`y_ticks`), 0 below
-    and 1 above. `legend` are (words, colour).
-    """
-
-    title: str
-    caption: str
-    rows: tuple[str, ...]
-    boxes: tuple[Box, ...]
-    lines: tuple[Line, ...]
-    x_ticks: tuple[tuple[float, str], ...]
-    y_ticks: tuple[tuple[float, str], ...]
-    legend: tuple[tuple[str, str], ...]
-
-    @property
-    def height_in(self) -> float:
-        """How high the plot itself is, in inches."""
-        needed = _ROW_IN * len(self.rows) if self.rows else _PLOT_IN
-        return min(max(needed, _KEY_IN * len(self.legend), 0.9), _MOST_IN)
 
 
 def plots(report: Report) -> Iterator[tuple[str, bytes]]:
@@ -97,7 +55,7 @@ def plots(report: Report) -> Iterator[tuple[str, bytes]]:
     charts = [(s.id, chart) for s in report.sections for chart in s.charts]
     given = stage_tones(chart for _, chart in charts)
     for section, chart in charts:
-        name = _unique(_file_name(f"{section}-{chart.id}"), taken)
+        name = unique_name(file_name(f"{section}-{chart.id}"), taken)
         drawn = picture(chart, given if chart.kind == "gantt" else None)
         for suffix in FORMATS:
             yield f"{name}.{suffix}", _painted(drawn, suffix, matplotlib)
@@ -120,59 +78,30 @@ def picture(chart: Chart, given: Mapping[str, str] | None = None) -> Picture:
         "heatmap": _heatmap,
         "lines": _lines,
         "histogram": _histogram,
+        "intervals": intervals,
+        "strips": strips,
+        "waterfall": waterfall,
     }[chart.kind]
     if not found:
-        return _framed(chart, "nothing to draw", (), (), axis([], chart.x_unit))
+        return framed(chart, "nothing to draw", (), (), axis([], chart.x_unit))
     return draw(chart, found, colors)
-
-
-def _framed(
-    chart: Chart,
-    caption: str,
-    boxes: Sequence[Box],
-    lines: Sequence[Line],
-    across: Axis,
-    up: Axis | None = None,
-    legend: Sequence[tuple[str, str]] = (),
-) -> Picture:
-    """The picture with names, ticks and legend."""
-    left_out = f"{show(chart.omitted, 'count')} marks left out" if chart.omitted else ""
-    words = ". ".join(w.rstrip(".") for w in (caption, left_out) if w)
-    shown = list(legend[:_LEGEND])
-    if len(legend) > _LEGEND:
-        shown.append((f"and {len(legend) - _LEGEND} more", _UNKNOWN))
-    return Picture(
-        fitted(chart.title or chart.id, 900),
-        fitted(words, 900),
-        tuple(fitted(name, _NAME) for name in chart.rows) if up is None else (),
-        tuple(boxes),
-        tuple(lines),
-        across.ticks,
-        () if up is None else up.ticks,
-        tuple((fitted(name, 220), color) for name, color in shown),
-    )
-
-
-def _key(chart: Chart, colors: Sequence[str]) -> list[tuple[str, str]]:
-    """The series beside their colours, where there are several."""
-    return list(zip(chart.series, colors, strict=True)) if len(chart.series) > 1 else []
 
 
 def _gantt(chart: Chart, found: Sequence[Mark], colors: Sequence[str]) -> Picture:
     """Bars on one time axis, those that overlap in a row below one another."""
-    lanes = _lanes(found)
+    lanes = lanes_of(found)
     most = max(lanes) + 1
     across = axis(numbers(found)[0], chart.x_unit)
     boxes = [
         _box(across, mark, mark.row + 0.1 + 0.8 * lane / most, 0.8 / most, colors[mark.series])
         for mark, lane in zip(found, lanes, strict=True)
     ]
-    return _framed(chart, chart.caption, boxes, (), across, None, _key(chart, colors))
+    return framed(chart, chart.caption, boxes, (), across, None, key(chart, colors))
 
 
 def _bars(chart: Chart, found: Sequence[Mark], colors: Sequence[str]) -> Picture:
     """Stacked amounts."""
-    ends = _stacked(found)
+    ends = stacked(found)
     across = axis([end for pair in ends if pair for end in pair], chart.unit, zero=True)
     boxes = [
         Box(
@@ -185,7 +114,7 @@ def _bars(chart: Chart, found: Sequence[Mark], colors: Sequence[str]) -> Picture
         for mark, pair in zip(found, ends, strict=True)
         if pair and mark.value
     ]
-    return _framed(chart, chart.caption, boxes, (), across, None, _key(chart, colors))
+    return framed(chart, chart.caption, boxes, (), across, None, key(chart, colors))
 
 
 def _heatmap(chart: Chart, found: Sequence[Mark], _colors: Sequence[str]) -> Picture:
@@ -204,14 +133,14 @@ def _heatmap(chart: Chart, found: Sequence[Mark], _colors: Sequence[str]) -> Pic
         (show(plain(high), chart.unit), _SHADES[-1]),
     ]
     if len(values) < len(found):
-        legend.append(("unknown", _UNKNOWN))
-    return _framed(chart, chart.caption, boxes, (), across, None, legend)
+        legend.append(("unknown", UNKNOWN))
+    return framed(chart, chart.caption, boxes, (), across, None, legend)
 
 
 def _shade(value: Fraction | None, low: Fraction, high: Fraction) -> str:
     """The colour of a cell."""
     if value is None:
-        return _UNKNOWN
+        return UNKNOWN
     level = 0 if low == high else min(int((value - low) / (high - low) * LEVELS), LEVELS - 1)
     return _SHADES[level]
 
@@ -231,7 +160,7 @@ def _lines(chart: Chart, found: Sequence[Mark], colors: Sequence[str]) -> Pictur
             x = tuple(across.at(mark.start) for mark in piece if mark.start is not None)
             y = tuple(up.at(mark.value) for mark in piece if mark.value is not None)
             drawn.append(Line(x, y, color))
-    return _framed(chart, chart.caption, (), drawn, across, up, _key(chart, colors))
+    return framed(chart, chart.caption, (), drawn, across, up, key(chart, colors))
 
 
 def _pieces(points: Sequence[Mark]) -> Iterator[list[Mark]]:
@@ -264,7 +193,7 @@ def _histogram(chart: Chart, found: Sequence[Mark], colors: Sequence[str]) -> Pi
             low, high = sorted(map(up.at, span))
             left, right = across.at(mark.start), across.at(mark.end)
             boxes.append(Box(left, right, high, low, colors[mark.series]))
-    return _framed(chart, chart.caption, boxes, (), across, up, _key(chart, colors))
+    return framed(chart, chart.caption, boxes, (), across, up, key(chart, colors))
 
 
 def _box(across: Axis, mark: Mark, top: float, height: float, color: str) -> Box:
@@ -282,7 +211,7 @@ def matplotlib_or_refuse() -> Any:
     """The library, with all of it that is used here imported; TracekitError where it is missing."""
     try:
         found = import_module("matplotlib")
-        for name in ("collections", "figure", "patches", "style"):
+        for name in ("collections", "figure", "lines", "patches", "style"):
             import_module(f"matplotlib.{name}")
     except ImportError:
         problem = "image files need matplotlib"
@@ -295,10 +224,10 @@ _SETTINGS = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a `$` in the name of a kernel is a `$`
     "font.size": 9,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 
 
@@ -330,7 +259,7 @@ def _paint(axes: Any, drawn: Picture, matplotlib: Any) -> None:
     else:
         axes.set_ylim(0, 1)
         axes.set_yticks([at for at, _ in drawn.y_ticks], [label for _, label in drawn.y_ticks])
-    axes.grid(visible=True, axis="x" if drawn.rows else "both", color=_GRID, linewidth=0.6)
+    axes.grid(visible=True, axis="x" if drawn.rows else "both", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -340,18 +269,46 @@ def _paint(axes: Any, drawn: Picture, matplotlib: Any) -> None:
             for b in drawn.boxes
         ]
         colors = [box.color for box in drawn.boxes]
-        edges = [_GRID if color == _UNKNOWN else color for color in colors]
+        edges = [GRID if color == UNKNOWN else color for color in colors]
         filled = matplotlib.collections.PolyCollection(
             corners, facecolors=colors, edgecolors=edges, linewidths=0.3
         )
         axes.add_collection(filled, autolim=False)
     for line in drawn.lines:
-        axes.plot(line.x, line.y, color=line.color, linewidth=1.5, marker=".", markersize=4)
+        point = "." if line.dotted else ""
+        axes.plot(line.x, line.y, color=line.color, linewidth=1.5, marker=point, markersize=4)
+    for dot in drawn.dots:
+        fill = dot.color if dot.filled else UNKNOWN
+        axes.plot(
+            [dot.x], [dot.y], dot.shape, markersize=6, color=dot.color, markerfacecolor=fill,
+            clip_on=False,
+        )  # fmt: skip
+    for x, y, words in drawn.words:
+        axes.annotate(
+            words, (x, y), (6, 0), textcoords="offset points", va="center", annotation_clip=False
+        )
     if drawn.legend:
+        _key_beside(axes, drawn, matplotlib)
+
+
+def _key_beside(axes: Any, drawn: Picture, matplotlib: Any) -> None:
+    """Nothing; afterwards the colours are named, below the plot where words stand beside it."""
+    handles = [
+        matplotlib.patches.Patch(facecolor=color, edgecolor=GRID, label=words)
+        for words, color in drawn.legend
+    ]
+    if drawn.dots:
         handles = [
-            matplotlib.patches.Patch(facecolor=color, edgecolor=_GRID, label=words)
-            for words, color in drawn.legend
+            matplotlib.lines.Line2D(
+                [], [], color=color, label=words, linestyle="", marker=SHAPES[at % len(SHAPES)]
+            )
+            for at, (words, color) in enumerate(drawn.legend)
         ]
+    if drawn.words:
+        axes.figure.legend(
+            handles=handles, loc="outside lower left", frameon=False, ncols=len(handles)
+        )
+    else:
         axes.legend(
             handles=handles,
             loc="upper left",

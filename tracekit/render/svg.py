@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
+from tracekit.render.svg_changes import intervals, strips, waterfall
 from tracekit.render.svg_frame import WIDTH, Drawing, legend, tones
 from tracekit.render.svg_marks import Mark, bounded, marks, problem
 from tracekit.render.svg_rows import bars, gantt, heatmap, row_id
@@ -25,8 +26,11 @@ _KINDS: dict[ChartKind, Callable[[Chart, Sequence[Mark], Sequence[str], float], 
     "heatmap": heatmap,
     "lines": lines,
     "histogram": histogram,
+    "intervals": intervals,
+    "strips": strips,
+    "waterfall": waterfall,
 }
-_KEYED = ("gantt", "bars", "lines", "histogram")
+_KEYED = ("gantt", "bars", "lines", "histogram", "intervals", "strips", "waterfall")
 
 
 def draw(chart: Chart, given: Mapping[str, str] | None = None) -> str:
@@ -76,6 +80,9 @@ def _described(chart: Chart, found: Sequence[Mark]) -> str:
         "heatmap": "Coloured cells",
         "lines": "Lines",
         "histogram": "Bars of how often a value occurs",
+        "intervals": "Factors with their intervals, and a line at 1",
+        "strips": "Dots, one a value",
+        "waterfall": "Bars that lead from one amount to another",
     }[chart.kind]
     parts = [f"{what}: {show(len(found), 'count')} marks"]
     if chart.rows:

@@ -127,12 +127,12 @@ def heatmap(chart: Chart, found: Sequence[Mark], _of: Sequence[str], top: float)
     return Drawing((*parts, *shapes(boxes)), rows.bottom + AXIS)
 
 
-def rows_of(chart: Chart, top: float, pitch: float, room: float = 12) -> Rows:
-    """The rows at this pitch, or closer where they would fill more than a screen."""
+def rows_of(chart: Chart, top: float, pitch: float, room: float = 12, names: float = 210) -> Rows:
+    """The rows at this pitch, or closer where they would fill more than a screen; names have so much room."""
     count = len(chart.rows)
     pitch = min(pitch, max(760 / count, 3))
-    longest = max((breadth(fitted(name, 210)) for name in chart.rows), default=0)
-    left = min(max(longest, 24), 210) + 10
+    longest = max((breadth(fitted(name, names)) for name in chart.rows), default=0)
+    left = max(longest, 24) + 10
     return Rows(left, WIDTH - left - room, top, pitch, chart.rows)
 
 
@@ -142,7 +142,7 @@ def row_names(chart: Chart, rows: Rows) -> list[str]:
     parts = []
     for at, name in enumerate(rows.names):
         y = rows.top + at * rows.pitch
-        shown = fitted(name, 210)
+        shown = fitted(name, rows.left - 10)
         parts.append(
             f'<g class="row" id="{row_id(chart, at)}"><rect x="0" y="{number(y)}" '
             f'width="{WIDTH}" height="{number(rows.pitch)}"/>'

@@ -41,6 +41,8 @@ def render_text(report: Report, options: Options) -> str:
     lines: list[Line] = [*_pack(phrases.identity(report), " · ", width), []]
     if report.answer:
         lines += [*_wrap(printable(report.answer, phrases.SENTENCE), width, style="bold")]
+        for line in report.basis:
+            lines += _pack(printable(line, phrases.SENTENCE).split(" · "), " · ", width)
         others = list(map(phrases.metric_phrase, report.headline))
         lines += [*_pack(others, "  ", width), []]
     elif report.headline:
@@ -48,6 +50,7 @@ def render_text(report: Report, options: Options) -> str:
     if report.overview:
         shown = None if options.verbose else options.top
         lines += [*_sheet(grid(report.overview, shown), width, titled=False), []]
+    lines += _cautions(report, min(width, WIDEST))
     lines += _findings(report, options, min(width, WIDEST))
     lines += _gaps(report, options, width)
     if options.verbose:
@@ -149,12 +152,23 @@ def _total(widths: list[int]) -> int:
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
+def _cautions(report: Report, width: int) -> list[Line]:
+    """What to keep in mind, one below the other."""
+    lines: list[Line] = []
+    for caution in report.cautions:
+        first, *rest = _wrap(printable(caution, phrases.SENTENCE), width - 9) or [[]]
+        lines.append([("         " if lines else "Careful: ", "bold"), *first])
+        lines += [[("           ", ""), *line] for line in rest]
+    return [*lines, []] if lines else []
+
+
 def _findings(report: Report, options: Options, width: int) -> list[Line]:
     """The ranked list: what it costs at most, the claim, and what to try."""
     limit = options.top if options.verbose else min(options.top, FIRST_FINDINGS)
     findings, left = phrases.first_findings(report, limit)
     if not findings:
-        return [[("No findings.", "bold")], []] if report.sections and not left else []
+        judged = report.sections and not left and not report.answer
+        return [[("No findings.", "bold")], []] if judged else []
     amounts = phrases.recoverable(findings)
     times, shares = (max(_cells(amount[i]) for amount in amounts) for i in (0, 1))
     amount_width = min(times + _GAP + shares, width - 20)

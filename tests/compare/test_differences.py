@@ -1,0 +1,98 @@
+"""Are the sides comparable? What must be alike, and what merely has to be known."""
+
+import pytest
+from compare.made import report, step_rows
+
+from tracekit.compare.differences import FACTS, differences
+from tracekit.compare.sides import Input, side
+from tracekit.schema import TABLES
+from tracekit.trace import Measurements
+
+
+def made(kernels=None, ops=None, rows=(), **facts):
+    """A side with these facts, whose kernels and ops are {name: ns}."""
+    tables = {}
+    for name, found, column in (("kernels", kernels, "total_ns"), ("operators", ops, "self_ns")):
+        if found is not None:
+            table = TABLES[name]
+            columns = {
+                key: ["x" if of.dtype == "category" else 0] * len(found)
+                for key, of in table.columns.items()
+                if of.dtype not in ("Int64", "Float64") and not of.values
+            }
+            columns |= {
+                key: [of.values[0]] * len(found) for key, of in table.columns.items() if of.values
+            }
+            columns |= {"name": list(found), column: list(found.values())}
+            tables[name] = table.frame(columns, len(found))
+    measured = Measurements(tables, (), (), (), {}) if tables else None
+    return side("side", [Input("side", report([*step_rows([1, 1]), *rows], **facts), measured)], 0)
+
+
+def names(base, opt):
+    return [(one.name, one.blocking) for one in differences(base, opt)]
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_a_fact_that_differs_is_told_with_what_it_means(name):
+    (one,) = differences(made(**{name: "a"}), made(**{name: "b"}))
+    assert (one.name, one.base, one.opt) == (name, "a", "b")
+    assert (one.blocking, one.meaning) == (FACTS[name].blocking, FACTS[name].meaning)
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_what_is_alike_or_unknown_is_no_difference(name):
+    assert differences(made(**{name: "a"}), made(**{name: "a"})) == ()
+    assert differences(made(**{name: "a"}), made()) == ()
+    assert differences(made(**{name: "a"}), made(**{name: ""})) == ()
+
+
+def test_the_blocking_ones_stand_first():
+    base, opt = (made(backend=x, gpu=x, versions=x, world_size=x) for x in "ab")
+    assert names(base, opt) == [
+        ("gpu", True),
+        ("world_size", True),
+        ("backend", False),
+        ("versions", False),
+    ]
+
+
+def test_runs_of_one_side_on_two_gpus_are_not_those_of_one():
+    mixed = side(
+        "side", [Input(g, report(step_rows([1, 1]), gpu=g), None) for g in ("A100", "H100")], 0
+    )
+    assert names(mixed, made(gpu="H100")) == [("gpu", True)]
+    again = side(
+        "side", [Input(g, report(step_rows([1, 1]), gpu=g), None) for g in ("H100", "A100")], 0
+    )
+    assert names(mixed, again) == []
+
+
+def test_kernels_of_which_a_tenth_of_the_time_is_common_are_the_same_work():
+    """base: 90 a + 10 b; opt: 10 b + 90 c. The common part is min(0.1, 0.1) = a tenth of the time."""
+    base, opt = made(kernels={"a": 90, "b": 10}), made(kernels={"b": 10, "c": 90})
+    assert names(base, opt) == []
+    less = made(kernels={"b": 9, "c": 91})
+    assert names(base, less) == [("work", True)]
+    (one,) = differences(base, less)
+    assert (one.base, one.opt) == ("a", "c")
+    assert "9 % of the time" in one.meaning
+
+
+def test_without_kernels_the_ops_tell_what_was_done():
+    assert names(made(ops={"aten::mm": 5}), made(ops={"aten::conv2d": 5})) == [("work", True)]
+    assert names(made(ops={"aten::mm": 5}), made(ops={"aten::mm": 900})) == []
+
+
+def test_what_has_no_names_says_nothing_of_the_work():
+    assert names(made(ops={"aten::mm": 5}), made()) == []
+    assert names(made(kernels={"a": 0}), made(kernels={"b": 0})) == []
+
+
+def test_one_common_stage_is_enough():
+    def stages(*found):
+        return [r for s in found for r in step_rows([1, 1], name="stage_time", stage=s)]
+
+    assert names(made(rows=stages("gen", "ref")), made(rows=stages("gen", "adv"))) == []
+    assert names(made(rows=stages("gen")), made(rows=stages("adv"))) == [("work", True)]
+    assert names(made(rows=stages("gen")), made()) == []

@@ -1,0 +1,346 @@
+"""What each rule of a gate says, against intervals worked by hand.
+
+Of OPT_RUNS (mean 9.2 s in every run) to BASE_RUNS the step takes 11.6613 % longer, [9.5244 %, 13.8398 %].
+"""
+
+import os
+from datetime import date
+from pathlib import Path
+
+import pytest
+from compare.made import BASE_RUNS, OPT_RUNS, compared, made_side, row, step_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.compare.changes import Choices
+from tracekit.compare.gate_rules import Accept, Rules, rule, rule_of_text
+from tracekit.compare.gate_sheet import gate_word
+from tracekit.compare.gates import gates, overall
+from tracekit.compare.self_test import self_test
+from tracekit.comparing import read_side
+from tracekit.errors import TracekitError
+from tracekit.pipeline import Options
+
+SLOWER = step_rows(*OPT_RUNS), step_rows(*BASE_RUNS)
+FASTER = step_rows(*BASE_RUNS), step_rows(*OPT_RUNS)
+MIB = 1 << 20
+
+
+def held(sides, *texts, accepts=(), today=None, **choices):
+    """The gates of these rules on two lists of rows."""
+    rules = Rules(tuple(map(rule_of_text, texts)), accepts, today=today)
+    return compared(*sides, gate=rules, **choices).gates
+
+
+def outcome(sides, text, **choices):
+    (gate,) = held(sides, text, **choices)
+    return gate.outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("step_time>9%", "fail"),
+        ("step_time>9.53%", "inconclusive"),  # the interval begins at 9.5244 %
+        ("step_time>13.8%", "inconclusive"),  # and ends at 13.8398 %
+        ("step_time>13.9%", "pass"),
+        ("step_time>point:11.6%", "fail"),
+        ("step_time>point:11.7%", "pass"),
+        ("step_time>860ms", "fail"),  # 9.3 % of 9.2 s
+        ("step_time>900ms", "inconclusive"),  # 9.8 %
+        ("step_time>1.3 s", "pass"),  # 14.1 %
+        ("step_time>point:1060ms", "fail"),  # 0.116613 × 9.2 s = 1,072.8 ms
+        ("step_time>point:1080ms", "pass"),
+    ],
+)
+def test_a_rule_fails_only_where_the_whole_interval_or_the_point_is_beyond_it(text, expected):
+    assert outcome(SLOWER, text) == expected
+
+
+def test_the_numbers_of_a_gate_are_those_of_the_change():
+    (gate,) = held(SLOWER, "step_time>9%")
+    assert gate.value == pytest.approx(0.116613, abs=1e-6)
+    assert (gate.low, gate.high) == pytest.approx((0.095244, 0.138398), abs=1e-6)
+    assert gate.base == pytest.approx(9.2e9)
+    assert gate.rule == "step_time: at most +9 %"
+
+
+def test_what_became_faster_passes_every_rule_on_it():
+    assert outcome(FASTER, "step_time>0%") == "pass"
+
+
+def test_one_run_a_side_decides_nothing_unless_its_steps_stand_for_runs():
+    one = step_rows(OPT_RUNS[0]), step_rows(BASE_RUNS[0])
+    (gate,) = held(one, "step_time>3%")
+    assert gate.outcome == "inconclusive"
+    assert "one run a side" in gate.caveats[0]
+    assert outcome(one, "step_time>3%", assume_independent_steps=True) == "fail"
+    assert outcome(one, "step_time>50%") == "inconclusive"  # nor is it fine
+    assert outcome(one, "step_time>50%", assume_independent_steps=True) == "pass"
+    assert outcome(one, "step_time>point:3%") == "fail"
+
+
+def test_among_many_rules_what_may_be_chance_is_inconclusive():
+    # Alone p is 0.026 at 9 %: t = (ln 1.116613 − ln 1.09) / 0.00696 = 3.47 on 4 degrees; ten times that is no 5 %.
+    assert [gate.outcome for gate in held(SLOWER, "step_time>9%")] == ["fail"]
+    found = held(SLOWER, *["step_time>9%"] * 10)
+    assert {gate.outcome for gate in found} == {"inconclusive"}
+    assert all("chance" in gate.caveats[-1] for gate in found)
+    assert {gate.outcome for gate in held(SLOWER, *["step_time>2%"] * 10)} == {"fail"}
+
+
+def throughput(*runs):
+    return step_rows(*runs, name="throughput")
+
+
+def test_directions_come_from_the_registry():
+    high = [[100.0, 101, 99]] * 2, [[100.0, 100, 101]] * 2
+    low = [[80.0, 81, 80]] * 2, [[80.0, 79, 80]] * 2
+    falls = SLOWER[0] + throughput(*high[0]), SLOWER[1] + throughput(*low[0])
+    rises = SLOWER[0] + throughput(*low[0]), SLOWER[1] + throughput(*high[0])
+    assert outcome(falls, "throughput>point:5%") == "fail"
+    assert outcome(rises, "throughput>point:5%") == "pass"
+    with pytest.raises(TracekitError, match="for the better"):
+        rule("throughput", "5%", "change", rise=True)
+    with pytest.raises(TracekitError, match="for the better"):
+        rule("step_time", "5%", "change", rise=False)
+
+
+def peaks(*values, role=None, name="device_peak_allocated"):
+    return [
+        row(name, value, run=f"run{at}", step=1, rank=0, role=role)
+        for at, value in enumerate(values, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("grown", "text", "expected"),
+    [
+        (256 * MIB, "memory.peak_allocated>256MiB", "pass"),
+        (256 * MIB + 1, "memory.peak_allocated>256MiB", "fail"),
+        (-1, "memory.peak_allocated>0MiB", "pass"),
+        (100 * MIB, "memory.peak_allocated>10%", "pass"),  # of 1,000 MiB exactly
+        (101 * MIB, "device_peak_allocated>10%", "fail"),
+    ],
+)
+def test_exact_numbers_need_no_interval(grown, text, expected):
+    before, after = peaks(1000 * MIB), peaks(1000 * MIB + grown)
+    assert outcome((SLOWER[0] + before, SLOWER[1] + after), text) == expected
+
+
+def test_from_zero_every_share_is_exceeded_and_no_amount_is_invented():
+    sides = SLOWER[0] + peaks(0), SLOWER[1] + peaks(5)
+    (gate,) = held(sides, "memory.peak_allocated>500%")
+    assert (gate.outcome, gate.value) == ("fail", None)
+    assert "from zero" in gate.claim
+    assert outcome(sides, "memory.peak_allocated>5") == "pass"
+
+
+def test_every_role_is_tested_and_named():
+    before = peaks(10, role="actor") + peaks(10, role="critic")
+    after = peaks(10, role="actor") + peaks(30, role="critic")
+    found = held((SLOWER[0] + before, SLOWER[1] + after), "memory.peak_allocated>1")
+    assert [(gate.metric, gate.outcome) for gate in found] == [
+        ("memory.peak_allocated (actor)", "pass"),
+        ("memory.peak_allocated (critic)", "fail"),
+    ]
+
+
+def test_what_was_not_recorded_is_never_a_pass():
+    (gate,) = held(SLOWER, "memory.peak_allocated>1")
+    assert gate.outcome == "not tested"
+    assert overall([gate]) == "inconclusive"
+    one_side = SLOWER[0] + peaks(10), SLOWER[1]
+    assert outcome(one_side, "memory.peak_allocated>1") == "not tested"
+
+
+def test_a_stage_may_be_named_as_it_is_known():
+    def stage(name, value):
+        return [row("stage_time", value, run=f"run{at}", step=1, stage=name) for at in (1, 2)]
+
+    sides = SLOWER[0] + stage("update_actor", 10), SLOWER[1] + stage("update_actor", 20)
+    assert outcome(sides, "stage.update_actor.time>point:50%") == "fail"
+    assert outcome(sides, "stage.actor_update.time>point:50%") == "fail"
+    assert outcome(sides, "stage.update_critic.time>point:50%") == "not tested"
+
+
+def budget(side_rows, metric, limit, *, rise=True):
+    rules = Rules((rule(metric, limit, "budget", rise=rise),))
+    (gate,) = gates(rules, None, made_side("after", side_rows), Choices())
+    return gate.outcome
+
+
+def test_a_budget_needs_no_baseline():
+    # BASE_RUNS have means 10.32, 10.3667, 10.1333 s: 10.2733 s, sd 0.1235, ± 4.303 × 0.0713 = 0.307.
+    assert budget(SLOWER[1], "step_time", "9.9 s") == "fail"
+    assert budget(SLOWER[1], "step_time", "10 s") == "inconclusive"
+    assert budget(SLOWER[1], "step_time", "10.5 s") == "inconclusive"
+    assert budget(SLOWER[1], "step_time", "10.6 s") == "pass"
+    assert budget(SLOWER[1], "step_time", "point:10.27 s") == "fail"
+    assert budget(SLOWER[1], "memory.peak_allocated", 5) == "not tested"
+    assert (
+        budget(SLOWER[1] + peaks(3, 7), "memory.peak_allocated", 5) == "fail"
+    )  # the worst of them
+    assert budget(SLOWER[1] + peaks(3, 5), "memory.peak_allocated", 5) == "pass"
+    assert budget(throughput([90.0, 90]), "throughput", 95 * 10**9, rise=False) == "fail"
+    assert budget(throughput([90.0, 90]), "throughput", 85 * 10**9, rise=False) == "pass"
+
+
+def test_the_idle_share_is_of_busy_and_idle_in_each_step():
+    rows = [
+        row(name, value, step=at)
+        for at, (busy, idle) in enumerate([(80, 20), (70, 30)], 1)
+        for name, value in (("gpu_busy", busy), ("gpu_idle", idle))
+    ]
+    assert budget(rows, "gpu.idle_share", "point:24%") == "fail"  # 25 %
+    assert budget(rows, "gpu.idle_share", "point:25%") == "pass"
+
+
+def test_a_change_needs_a_baseline():
+    found = gates(
+        Rules((rule_of_text("step_time>3%"),)), None, made_side("a", SLOWER[0]), Choices()
+    )
+    assert [gate.outcome for gate in found] == ["not tested"]
+
+
+def test_sides_that_must_not_be_compared_break_budgets_alone():
+    rules = Rules(
+        (rule_of_text("step_time>3%"), rule("step_time", "9 s", "budget", rise=True)),
+    )
+    sides = made_side("a", SLOWER[0], world_size="8"), made_side("b", SLOWER[1], world_size="16")
+    found = compared(*sides, gate=rules)
+    assert [gate.outcome for gate in found.gates] == ["not comparable", "fail"]
+    forced = compared(*sides, gate=rules, force=True)
+    assert [gate.outcome for gate in forced.gates] == ["fail", "fail"]
+
+
+ACCEPT = Accept("step_time", date(2026, 12, 31), "larger vocabulary")
+
+
+def test_an_exception_holds_through_its_last_day():
+    (gate,) = held(SLOWER, "step_time>3%", accepts=(ACCEPT,), today=date(2026, 12, 31))
+    assert gate.outcome == "accepted"
+    assert "larger vocabulary" in gate.caveats[-1]
+    assert overall([gate]) == "pass"
+    assert gate_word([gate]) == "gate: pass (1 accepted)"
+
+
+def test_an_exception_that_ran_out_excuses_nothing_and_is_an_error_of_its_own():
+    over = {"accepts": (ACCEPT,), "today": date(2027, 1, 1)}
+    broken = held(SLOWER, "step_time>3%", **over)
+    assert [gate.outcome for gate in broken] == ["fail", "expired"]
+    assert overall(broken) == "fail"
+    fine = held(FASTER, "step_time>3%", **over)
+    assert [gate.outcome for gate in fine] == ["pass", "expired"]
+    assert overall(fine) == "expired"
+    assert "2026-12-31" in fine[-1].claim
+
+
+def test_a_rule_that_only_warns_decides_nothing():
+    rules = Rules((rule("step_time", "3%", "change", rise=True, severity="warn"),))
+    found = compared(*SLOWER, gate=rules).gates
+    assert [gate.outcome for gate in found] == ["fail"]
+    assert overall(found) == "pass"
+    assert gate_word(found) == "gate: pass (1 beyond a limit that only warns)"
+
+
+def test_without_rules_there_is_no_word():
+    found = compared(*SLOWER)
+    assert found.gates == ()
+    assert "gate" not in found.report().answer
+    assert (
+        compared(*SLOWER, gate=Rules((rule_of_text("step_time>3%"),)))
+        .report()
+        .answer.endswith("gate: fail")
+    )
+
+
+def tried(rows, *texts, rules=None, **choices):
+    rules = rules or Rules(tuple(map(rule_of_text, texts)))
+    return self_test(rules, made_side("base", rows), Choices(**choices))
+
+
+def test_a_gate_is_shown_to_fail_on_steps_20_percent_longer():
+    found = tried(SLOWER[1], "step_time>3%")
+    assert found.fails
+    assert [one.can_fail for one in found.rules] == [True]
+
+
+def test_a_gate_that_would_not_notice_is_told():
+    assert not tried(SLOWER[1], "step_time>25%").fails
+    assert tried(SLOWER[1], "step_time>25%").rules[0].can_fail  # but a thousand times longer
+    alone = tried(step_rows(BASE_RUNS[0]), "step_time>3%")
+    assert not alone.fails
+    assert "one run a side" in alone.rules[0].reason
+    assert tried(step_rows(BASE_RUNS[0]), "step_time>3%", assume_independent_steps=True).fails
+
+
+def test_rules_that_can_never_fail_are_named():
+    found = tried(SLOWER[1] + peaks(0), "step_time>3%", "host.ops>5%", "memory.peak_allocated>1MiB")
+    assert found.fails
+    assert [one.can_fail for one in found.rules] == [True, False, True]
+    assert "not recorded" in found.rules[1].reason
+    warns = Rules((rule("step_time", "3%", "change", rise=True, severity="warn"),))
+    only_warns = tried(SLOWER[1], rules=warns)
+    assert not only_warns.fails
+    assert only_warns.rules[0].reason == "it only warns"
+
+
+def test_a_budget_that_is_broken_already_shows_nothing():
+    rules = Rules((rule("step_time", "9 s", "budget", rise=True),))
+    found = tried(SLOWER[1], rules=rules)
+    assert not found.fails
+    assert found.rules[0].already
+    both = Rules((*rules.rules, rule_of_text("step_time>3%")))
+    assert tried(SLOWER[1], rules=both).fails
+
+
+def test_an_exception_does_not_hide_from_the_test_of_the_gate():
+    rules = Rules((rule_of_text("step_time>3%"),), (ACCEPT,), today=date(2026, 1, 1))
+    assert tried(SLOWER[1], rules=rules).fails
+
+
+RUNS = st.lists(st.lists(st.floats(1, 100), min_size=1, max_size=5), min_size=1, max_size=4)
+LIMITS = st.sampled_from(["0%", "3%", "point:0%", "50%", "5 s"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(RUNS, LIMITS, st.booleans())
+def test_what_did_not_change_breaks_no_rule(runs, limit, independent):
+    rows = step_rows(*runs)
+    text = f"step_time>{limit}"
+    assert outcome((rows, rows), text, assume_independent_steps=independent) != "fail"
+
+
+@settings(max_examples=40, deadline=None)
+@given(RUNS, RUNS, st.sampled_from(["0%", "3%", "50%", "point:10%"]), st.randoms())
+def test_neither_the_clock_rate_nor_the_order_of_rows_changes_an_outcome(base, opt, limit, random):
+    text = f"step_time>{limit}"
+    sides = step_rows(*base), step_rows(*opt)
+    said = outcome(sides, text)
+    twice = [step_rows(*[[2 * value for value in run] for run in runs]) for runs in (base, opt)]
+    assert outcome(twice, text) == said
+    mixed = [random.sample(rows, len(rows)) for rows in sides]
+    assert outcome(mixed, text) == said
+
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+def test_runs_on_four_processes_that_were_made_slower_break_a_gate_and_equal_ones_do_not():
+    folder = Path(REAL or "") / "chrome" / "gloo_cpu"
+    sides = {
+        name: read_side(name, [folder / f"{name}_run{n}" for n in (1, 2, 3)], Options(jobs=1))
+        for name in ("base", "opt")
+    }
+    rules = Rules((rule_of_text("step_time>3%"),))
+    said = {
+        (one, two): overall(gates(rules, sides[one], sides[two], Choices()))
+        for one in sides
+        for two in sides
+    }
+    assert said[("opt", "base")] == "fail"  # 1.615 times as long by the clock
+    assert said[("base", "opt")] == "pass"
+    assert "fail" not in (said[("base", "base")], said[("opt", "opt")])

@@ -1,0 +1,231 @@
+"""The A/A calibration: made of runs, kept in a file that nobody need trust, used by metric."""
+
+import json
+import math
+
+import pytest
+from compare.made import (
+    BASE_RUNS,
+    OPT_RUNS,
+    change_of,
+    compared,
+    made_side,
+    row,
+    step_rows,
+    write_run,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit.cli import main
+from tracekit.compare.noise_file import NoiseFile, calibrated, read, to_json, usable
+from tracekit.compare.noise_report import as_report, noise_notes, resolves
+from tracekit.comparing import read_side
+from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.pipeline import Options
+from tracekit.stats.noise import Noise
+
+STEP, GEN = ("step_time", None, None), ("stage_time", None, "gen")
+EIGHT = Noise(sd=0.01, df=7.0, runs=8, steps=5, rho=None)
+
+
+def four_runs(**facts):
+    """Runs of two steps, means 100, 110, 100, 110 s, and a stage of half of it."""
+    runs = [[90.0, 110.0], [110.0, 110.0], [100.0, 100.0], [100.0, 120.0]]
+    half = [[value / 2 for value in run] for run in runs]
+    rows = [*step_rows(*runs), *step_rows(*half, name="stage_time", stage="gen")]
+    return made_side("noise", rows, **facts)
+
+
+def test_noise_is_the_spread_of_the_logarithms_of_run_means_by_metric():
+    found = calibrated(four_runs(gpu="H100", world_size="8"))
+    # ±ln(1.1)/2 around the mean: √(4 (ln 1.1 / 2)² / 3) = ln 1.1 / √3 = 0.0550274
+    assert found.of(STEP).sd == pytest.approx(math.log(1.1) / math.sqrt(3), rel=1e-12)
+    assert found.of(STEP).sd == pytest.approx(0.0550274, abs=1e-7)
+    assert found.of(GEN).sd == pytest.approx(found.of(STEP).sd), "half of every value spreads alike"
+    assert (found.of(STEP).runs, found.of(STEP).df, found.of(STEP).steps) == (4, 3.0, 2)
+    assert found.runs == ("run1", "run2", "run3", "run4")
+    assert found.fingerprint == {"gpu": "H100", "world_size": "8"}
+    assert found.of(("stage_time", None, "ref")) is None
+
+
+def test_a_metric_that_one_run_lacks_or_that_is_zero_has_no_noise():
+    rows = step_rows([1.0, 1.0], [1.1, 1.1])
+    rows += [row("stage_time", 5e8, run="run1", step=1, stage="adv")]
+    rows += [row("stage_time", v, run=r, step=1, stage="ref") for r, v in (("run1", 0), ("run2", 1e8))]  # fmt: skip
+    assert set(calibrated(made_side("noise", rows)).metrics) == {STEP}
+
+
+def test_one_run_tells_nothing():
+    with pytest.raises(TracekitError, match=r"two runs of the same thing at least.*1 run"):
+        calibrated(made_side("noise", step_rows([1.0, 1.1])))
+    with pytest.raises(TracekitError, match="0 runs"):
+        calibrated(made_side("noise", [row("comm_count", 3, run="a", step=1)]))
+
+
+def test_a_file_holds_what_was_written_byte_for_byte(tmp_path):
+    found = calibrated(four_runs(gpu="H100"), ("the runs span 3 s",))
+    path = tmp_path / "noise.json"
+    path.write_text(to_json(found), encoding="utf-8")
+    assert read(path) == found
+    turned = NoiseFile(dict(reversed(found.metrics.items())), found.fingerprint, found.runs, found.notes, found.tool_version)  # fmt: skip
+    assert to_json(turned) == to_json(found)
+
+
+def good(**changed):
+    document = json.loads(to_json(NoiseFile({STEP: EIGHT}, {"gpu": "H100"}, ("a", "b"))))
+    return document | changed
+
+
+def metric(**changed):
+    return [good()["metrics"][0] | changed]
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ([], "holds no object"),
+        ({}, "its schema is None"),
+        (good(schema="tracekit.noise/2"), "not tracekit.noise/1"),
+        (good(metrics=[]), "no list of metrics"),
+        (good(metrics={"name": "step_time"}), "no list of metrics"),
+        (good(metrics=["step_time"]), "unknown metric"),
+        (good(metrics=metric(name="nothing")), "unknown metric"),
+        (good(metrics=metric(name=["step_time"])), "unknown metric"),
+        (good(metrics=metric() * 2), "twice"),
+        (good(metrics=metric(sd=-1.0)), "below zero"),
+        (good(metrics=metric(sd="0.1")), "not a number"),
+        (good(metrics=metric(sd=True)), "not a number"),
+        (good(metrics=metric(runs=2.5)), "not a whole number"),
+        (good(metrics=metric(df=3)), "not one less than 8 runs"),
+        (good(metrics=metric(stage=3)), "no text"),
+        (good(metrics=metric(sd=float("nan"))), "not a number"),
+        (good(fingerprint={"gpu": 3}), "fingerprint"),
+        (good(fingerprint=[]), "fingerprint"),
+        (good(runs="ab"), "runs are no list"),
+        (good(notes=[1]), "notes are no list"),
+    ],
+)
+def test_what_is_no_calibration_is_refused_with_a_hint(tmp_path, document, said):
+    path = tmp_path / "noise.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(TraceFormatError, match=said) as refused:
+        read(path)
+    assert "tracekit noise" in refused.value.hint
+
+
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=60).map(str.encode)))
+def test_any_bytes_are_refused_and_nothing_else_is_raised(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("noise") / "noise.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceFormatError):
+        read(path)
+
+
+def test_deep_nesting_large_files_and_missing_ones_are_refused(tmp_path):
+    path = tmp_path / "noise.json"
+    with pytest.raises(TraceFormatError, match="cannot be read"):
+        read(path)
+    with pytest.raises(TraceFormatError, match="cannot be read"):
+        read(tmp_path)
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(TraceFormatError):
+        read(path)
+    path.write_bytes(b" " * (4 * 2**20 + 1))
+    with pytest.raises(TraceFormatError, match="too large"):
+        read(path)
+
+
+def one_run_each(noise, base=None, opt=None):
+    """One run a side of the worked example, with a stage of the same times."""
+    sides = [
+        made_side(name, [*step_rows(run), *step_rows(run, name="stage_time", stage="gen")], **facts)
+        for name, run, facts in (("base", BASE_RUNS[0], base or {}), ("opt", OPT_RUNS[0], opt or {}))
+    ]  # fmt: skip
+    return compared(*sides, noise=noise)
+
+
+def test_each_metric_is_widened_by_its_own_noise():
+    found = one_run_each(NoiseFile({STEP: EIGHT}, {}, ()))
+    # The golden value of one run each with sd 0.01 of 8 runs: half-width t(7) · √2 · 0.01.
+    assert found.headline.label == "run-to-run (A/A noise)"
+    assert (found.headline.low, found.headline.high) == pytest.approx(
+        (1.084848, 1.159885), abs=1e-6
+    )
+    gen = change_of(found, "stage_time", "gen")
+    assert gen.label == "within-run"
+    assert (gen.low, gen.high) == pytest.approx((1.092758, 1.151489), abs=1e-6)
+    assert found.verdict == "improvement"
+    assert gen.word == "inconclusive"
+
+
+def test_noise_is_the_floor_of_what_matters():
+    loud = NoiseFile({STEP: Noise(0.2, 7.0, 8, 5, None)}, {}, ())
+    found = compared(step_rows(*BASE_RUNS), step_rows(*OPT_RUNS), noise=loud)
+    assert found.verdict == "no change", "1.117 [1.095, 1.138] lies within ±e^0.2"
+    assert compared(step_rows(*BASE_RUNS), step_rows(*OPT_RUNS)).verdict == "improvement"
+
+
+def test_noise_of_fewer_than_four_runs_is_not_used_and_that_is_said():
+    found = one_run_each(NoiseFile({STEP: Noise(0.01, 2.0, 3, 5, None)}, {}, ()))
+    assert found.headline.label == "within-run"
+    assert any("fewer than 4 runs" in line for line in found.warnings)
+
+
+@pytest.mark.parametrize("name", ["gpu", "world_size"])
+def test_noise_of_other_hardware_is_not_used_and_that_is_said(name):
+    noise = NoiseFile({STEP: EIGHT}, {name: "one"}, ())
+    same, other = {name: "one"}, {name: "two"}
+    assert one_run_each(noise, same, same).headline.label == "run-to-run (A/A noise)"
+    assert one_run_each(noise).headline.label == "run-to-run (A/A noise)", "unknown is not other"
+    found = one_run_each(noise, other, other)
+    assert found.headline.label == "within-run"
+    assert any(line.startswith("the A/A noise was not used: it is of") and "two" in line for line in found.warnings)  # fmt: skip
+    assert usable(None, made_side("base", step_rows([1.0])), None) == (None, "")
+
+
+def test_a_small_table_says_what_can_be_seen():
+    side = four_runs(gpu="H100", world_size="8")
+    found = calibrated(side)
+    report = as_report(found, side)
+    assert report.identity == ("4 runs of one setting", "H100", "world size 8")
+    # (t(3, .975) + t(3, .8)) · √2 · 0.0550274 = (3.182446 + 0.978472) · 0.0778205 = 0.323805
+    assert resolves(found.of(STEP)) == pytest.approx(math.expm1(0.323805), abs=1e-5)
+    assert report.answer.startswith("runs differ by 5.5 % in the step")
+    assert report.answer.endswith("one run a side shows changes from 38 % on")
+    titles = [heading.name for heading in report.overview.headings]
+    assert [line[titles.index("title")] for line in report.overview.rows] == ["step", "gen"]
+    few = as_report(calibrated(made_side("n", step_rows([1.0], [1.1]))), made_side("n", step_rows([1.0], [1.1])))  # fmt: skip
+    assert "from 4 runs on" in few.answer
+    assert resolves(Noise(0.0, 3.0, 4, 2, None)) is None
+
+
+def write_runs(folder, gap_us, lasting=(1000, 1100, 1050, 1150)):
+    """Runs of four steps, that many µs apart from start to start."""
+    for number, dur in enumerate(lasting):
+        write_run(folder / f"run{number}", [dur] * 4, origin_us=number * gap_us)
+    return [folder / f"run{number}" for number in range(len(lasting))]
+
+
+def test_the_times_of_the_runs_tell_how_they_were_made(tmp_path):
+    apart = read_side("n", write_runs(tmp_path / "a", 1_000_000), Options(jobs=1))
+    assert [line.split(":")[0] for line in noise_notes(apart)] == ["the runs span 3,005 ms"]
+    together = read_side("n", write_runs(tmp_path / "b", 1_000), Options(jobs=1))
+    assert "overlap" in next(noise_notes(together))
+
+
+def test_the_command_writes_what_compare_uses(tmp_path, capsys):
+    runs = [str(run) for run in write_runs(tmp_path, 1_000_000)]
+    path = tmp_path / "noise.json"
+    assert main.status(["noise", *runs, "-o", str(path), "-j", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "runs differ by 6.0 %" in shown.out
+    assert f"wrote {path}" in shown.err
+    # Means 1000, 1100, 1050, 1150 µs: the standard deviation of their logarithms is 0.0601.
+    assert read(path).of(STEP).sd == pytest.approx(0.060149, abs=1e-5)
+    assert main.status(["compare", runs[0], runs[1], "--noise", str(path), "-j", "1", "-q"]) == 0
+    assert main.status(["noise", *runs, "-o", "-", "-j", "1", "-q"]) == 0
+    assert capsys.readouterr().out == path.read_text()
+    assert main.status(["compare", runs[0], runs[1], "--noise", runs[0], "-q"]) == 2
+    assert main.status(["noise", runs[0], "-q", "-j", "1"]) == 2
+    assert main.status(["noise"]) == 2

@@ -1,0 +1,24 @@
+"""Rows of an attribution: all of the change, or none is told; the rest as one row."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tracekit.compare.attribution import attributed
+from tracekit.compare.origins import Row, shortened
+from tracekit.compare.slots_of import KEYS, Half, SlotTable
+
+
+def test_rows_that_do_not_add_up_are_no_attribution():
+    keys = pd.DataFrame([["", "compute", "", "a", ""]], columns=KEYS)
+    half = Half(np.array([[5e6]]), np.ones((1, 1)), np.array([0]), np.array([6e6]))
+    with pytest.raises(AssertionError, match="is attributed"):
+        attributed(SlotTable(keys, half, half), 0.95)
+
+
+def test_the_rest_of_many_rows_is_one_row():
+    rows = [Row("", str(n), 1.0, 3.0, 2.0) for n in range(10)]
+    found = shortened(rows, 8)
+    assert len(found) == 9
+    assert (found[-1].what, found[-1].difference, found[-1].rows) == ("other (2 rows)", 4.0, 2)
+    assert shortened(rows[:9], 8) == rows[:9]

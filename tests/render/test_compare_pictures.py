@@ -1,0 +1,354 @@
+"""The pictures of a comparison: what they show where, by both renderers, whatever names and numbers hold."""
+
+import re
+import xml.etree.ElementTree as ET
+from fractions import Fraction
+from math import fsum, log
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+from any_report import charts
+from compared import MS, STEP, change, comparison
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_report import HOSTILE
+
+import tracekit.render
+from tracekit.compare.assemble import as_report
+from tracekit.compare.comparison import StepValue
+from tracekit.compare.first_screen import barred, basis
+from tracekit.compare.origins import Attribution, Row
+from tracekit.compare.pictures import forest, pictures, steps, waterfall
+from tracekit.render import from_json, render, to_json
+from tracekit.render.plots import _paint, picture
+from tracekit.render.svg import bounded, draw
+from tracekit.render.svg_log import log_axis
+from tracekit.render.svg_marks import MOST_MARKS, Mark, marks
+from tracekit.report import Chart, Heading, Report, Section, Sheet
+
+NS = "{http://www.w3.org/2000/svg}"
+CSS = (Path(tracekit.render.__file__).parent / "templates" / "report.css").read_text()
+GEN, ACTOR = change("gen", 60, 30, "improvement", low=1.8, high=2.2), change("actor", 30, 40)
+FOUND = comparison(GEN, ACTOR)
+KINDS = ("intervals", "strips", "waterfall")
+
+
+def drawn(chart):
+    return ET.fromstring(draw(chart))
+
+
+def words(root):
+    return [text.text for text in root.iter(f"{NS}text")]
+
+
+def tips(root):
+    return [title.text for title in root.iter(f"{NS}title")][1:]
+
+
+# From a comparison to charts
+
+
+def test_the_waterfall_leads_from_one_step_to_the_other():
+    # -30 ms of gen, +10 of actor and nothing of the rest is -20: 100 to 80 ms, the largest first.
+    chart = waterfall(FOUND)
+    assert chart.rows == ("step, before", "gen", "actor", "rest of the step", "step, after")
+    assert [(m[2] / MS, m[3] / MS) for m in chart.marks] == [
+        (0, 100), (100, 70), (70, 80), (80, 80), (0, 80),
+    ]  # fmt: skip
+    assert [chart.series[m[1]] for m in chart.marks][:3] == [
+        "whole step", "takes less", "takes more",
+    ]  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1, max_size=40))
+def test_the_parts_of_the_waterfall_add_up_to_the_change(times):
+    chart = waterfall(
+        comparison(*(change(f"s{at}", *pair) for at, pair in enumerate(times) if all(pair)))
+    )
+    if chart is None:
+        assert all(before == after for before, after in times if before and after)
+        return
+    parts = chart.marks[1:-1]
+    assert fsum(m[3] - m[2] for m in parts) == pytest.approx(-20 * MS, abs=1)
+    assert [m[2] for m in parts[1:]] == [m[3] for m in parts[:-1]]
+    assert (parts[0][2], parts[-1][3]) == (100 * MS, 80 * MS)
+    assert len(chart.rows) == len(chart.marks) <= 16
+
+
+def test_the_waterfall_takes_its_parts_from_the_attribution_where_there_is_one():
+    # 15 parts of -1 ms: twelve by name, and one bar for the last three.
+    ops = tuple(Row("gen", f"op {at}", 2 * MS, 1 * MS, -1 * MS) for at in range(15))
+    chart = waterfall(comparison(GEN, origin=Attribution(100 * MS, 85 * MS, ops=ops)))
+    assert chart.rows[:2] == ("step, before", "gen · op 0")
+    assert len(chart.rows) == 1 + 12 + 1 + 1
+    assert chart.marks[-2][2:] == (88 * MS, 85 * MS)
+    assert chart.marks[-1][2:] == (0, 85 * MS)
+
+
+def test_an_attribution_that_says_nothing_gives_way_to_the_stages():
+    assert waterfall(comparison(GEN, origin=Attribution(missing="no slots"))).rows[1] == "gen"
+
+
+def test_a_stage_of_one_side_is_a_part_of_its_own_size():
+    rows = dict(
+        zip((c := waterfall(comparison(change("new", None, 7)))).rows, c.marks, strict=True)
+    )
+    assert rows["new"][3] - rows["new"][2] == 7 * MS
+
+
+def test_without_stages_there_is_no_waterfall():
+    assert waterfall(comparison()) is None
+    assert [chart.id for chart in pictures(comparison())] == ["ratios", "steps"]
+
+
+def test_ratios_stand_with_their_intervals_and_verdicts():
+    chart = forest(FOUND)
+    assert chart.rows == ("step", "gen", "actor")
+    assert chart.marks == ((0, 0, 1.2, 1.25, 1.3), (1, 0, 1.8, 2.0, 2.2), (2, 2, None, 0.75, None))
+    assert chart.series == ("faster", "slower", "inconclusive", "no change")
+    assert chart.within == 0.03
+
+
+def test_a_role_is_named_beside_its_stage():
+    assert forest(comparison(change("log_prob", 2, 1, role="ref"))).rows[1] == "ref log_prob"
+
+
+def test_every_step_is_a_dot_in_the_row_of_its_run_and_a_dropped_one_is_hollow():
+    chart = steps(FOUND)
+    assert chart.rows == ("before_run1", "before_run2", "after_run1", "after_run2")
+    # before_run1: 97 + 1 + number ms, and its first step does not count.
+    assert chart.marks[:3] == (
+        (0, 0, 99 * MS, 1, 0), (0, 0, 100 * MS, 2, 1), (0, 0, 101 * MS, 3, 1),
+    )  # fmt: skip
+    assert {m[1] for m in chart.marks[6:]} == {1}
+    assert "Hollow" in chart.caption
+
+
+def test_of_sides_that_are_not_comparable_only_the_steps_are_drawn():
+    assert [c.id for c in pictures(comparison(GEN, verdict="not comparable"))] == ["steps"]
+
+
+def test_more_steps_than_can_be_seen_are_counted():
+    many = tuple(StepValue("before", "r", at, float(at + 1), True) for at in range(2_500))
+    chart = steps(comparison(steps=many))
+    assert (len(chart.marks), chart.omitted) == (2_000, 500)
+
+
+# From charts to pictures
+
+
+def test_twice_as_much_and_half_as_much_are_equally_far_from_one():
+    across = log_axis([Mark(0, 0, None, None, Fraction(v)) for v in (Fraction(1, 2), Fraction(2))])
+    half, one, two = (across.at(Fraction(v)) for v in (Fraction(1, 2), 1, 2))
+    assert one == pytest.approx(0.5)
+    assert two - one == pytest.approx(one - half)
+    assert [text for _, text in across.ticks] == ["0.5×", "1×", "2×"]
+
+
+def test_one_wide_interval_does_not_hide_the_others():
+    # Factors up to 2: the axis ends at 4, though an interval reaches 1,000.
+    found = [Mark(0, 0, Fraction(1, 1000), Fraction(1000), Fraction(2))]
+    across = log_axis(found)
+    assert across.at(Fraction(4)) < 1 < across.at(Fraction(5))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 2**4000), st.integers(1, 2**4000))
+def test_any_factors_have_an_axis_with_few_ticks(above, below):
+    values = [Fraction(above), Fraction(1, below)]
+    across = log_axis([Mark(0, 0, None, None, value) for value in values])
+    assert 1 <= len(across.ticks) <= 27
+    assert all(0 <= at <= 1 for at, _ in across.ticks)
+    assert all(0 < across.at(value) < 1 for value in (*values, Fraction(1)))
+
+
+def test_a_factor_is_drawn_at_its_place_with_its_words():
+    root = drawn(forest(FOUND))
+    assert "1.25× [1.20, 1.30]" in words(root)
+    assert "0.75×, no interval" in words(root)
+    assert "gen: 2.00× [1.80, 2.20], faster" in tips(root)
+    assert len([p for p in root.iter(f"{NS}path") if "whisker" in p.get("class", "")]) == 2
+    assert any(p.get("class") == "within" for p in root.iter(f"{NS}path"))
+    glyphs = [p.get("d") for p in root.iter(f"{NS}path") if "glyph" in p.get("class", "")][-3:]
+    x = [float(re.match(r"M([\d.]+)", d)[1]) for d in glyphs]
+    # The two circles begin 5 left of their middle, the diamond at its middle; even steps of the logarithm.
+    step, gen, actor = x[0] + 5, x[1] + 5, x[2]
+    assert (gen - step) / (step - actor) == pytest.approx(
+        log(2 / 1.25) / log(1.25 / 0.75), rel=0.01
+    )
+
+
+def test_verdicts_differ_in_shape_as_in_colour():
+    root = drawn(forest(FOUND))
+    keys = [p for p in root.iter(f"{NS}path") if "glyph" in p.get("class", "")][:4]
+    shapes = {re.sub(r"[\d.]+", "", p.get("d")) for p in keys}
+    assert len(shapes) == 4
+
+
+def test_dots_tell_run_step_and_time_and_hollow_ones_that_they_do_not_count():
+    root = drawn(steps(FOUND))
+    told = tips(root)
+    assert "before_run1 · 1: 99.00 ms, does not count" in told
+    assert "before_run1 · 2: 100.0 ms" in told
+    assert "before_run1: mean 100.5 ms" in told  # 100 and 101: the first does not count
+    hollow = [p for p in root.iter(f"{NS}path") if "hollow" in (p.get("class") or "").split()]
+    assert len(hollow) == 4
+
+
+def test_the_bars_of_the_waterfall_join_and_say_their_change():
+    chart = waterfall(comparison(change("gen", 90, 20), change("actor", 30, 40)))
+    root = drawn(chart)
+    assert "begin at 0" not in chart.caption
+    assert {"100 ms", "−70.0 ms", "+10.0 ms", "+40.0 ms", "80.0 ms"} <= set(words(root))
+    spans = {}
+    for path in root.iter(f"{NS}path"):
+        tip = path.find(f"{NS}title")
+        if tip is not None:
+            x, wide = map(float, re.match(r"M([\d.]+) [\d.]+h([\d.]+)", path.get("d")).groups())
+            spans[tip.text.split(":")[0]] = (x, x + wide)
+    left, full = spans["step, before"]
+    assert spans["gen"][1] == pytest.approx(full, abs=0.3)
+    assert spans["gen"][0] == pytest.approx(left + (full - left) * 0.3, abs=0.3)
+    assert spans["actor"][0] == pytest.approx(spans["gen"][0], abs=0.3)
+
+
+def test_an_axis_that_shows_small_changes_says_that_it_does_not_begin_at_0():
+    # 100 to 70 and back to 80: nothing below two thirds of the largest.
+    chart = waterfall(FOUND)
+    assert "The axis does not begin at 0." in chart.caption
+    assert picture(chart).x_ticks[0] == (0.0, "70 ms")
+
+
+def test_image_files_show_the_same():
+    ratios = picture(forest(FOUND))
+    one = ratios.lines[0].x[0]
+    assert (
+        ratios.boxes[0].left < one < ratios.boxes[0].right
+    )  # the band that is too small to matter
+    assert {dot.shape for dot in ratios.dots} == {"o", "D", "|"}
+    assert ratios.words[0][2] == "1.25× [1.20, 1.30]"
+    strip = picture(steps(FOUND))
+    assert [dot.filled for dot in strip.dots[:3]] == [False, True, True]
+    fall = picture(waterfall(FOUND))
+    assert [words for *_, words in fall.words] == [
+        "100 ms", "−30.0 ms", "+10.0 ms", "0 ns", "80.0 ms",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("chart", pictures(FOUND), ids=lambda chart: chart.id)
+def test_all_of_a_picture_is_handed_to_matplotlib(chart):
+    matplotlib, axes = MagicMock(), MagicMock()
+    shown = picture(chart)
+    _paint(axes, shown, matplotlib)
+    assert axes.plot.call_count == len(shown.lines) + len(shown.dots)
+    assert axes.annotate.call_count == len(shown.words)
+    beside, below = axes.legend.call_count, axes.figure.legend.call_count
+    assert (beside, below) == ((0, 1) if shown.words else (1, 0))
+
+
+@settings(deadline=None)
+@given(charts(kinds=KINDS))
+def test_any_such_chart_has_both_pictures(chart):
+    ET.fromstring(draw(chart))
+    shown = picture(chart)
+    rows = len(shown.rows) or 1
+    for box in shown.boxes:
+        assert 0 <= box.left <= box.right <= 1.001
+        assert 0 <= box.top <= box.bottom <= rows
+    for x, y in [(dot.x, dot.y) for dot in shown.dots] + [word[:2] for word in shown.words]:
+        assert 0 <= x <= 1.001
+        assert 0 <= y <= rows
+    for line in shown.lines:
+        assert all(0 <= at <= 1 for at in line.x)
+    text = to_json(Report("t", "0", sections=(Section("s", "S", charts=(chart,)),)))
+    assert to_json(from_json(text)) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pictures_are_bounded(kind):
+    mark = {"intervals": (0, 0, 1, 2, 3), "strips": (0, 0, 5, 1, 1), "waterfall": (0, 0, 5, 3)}[
+        kind
+    ]
+    chart = bounded(Chart("c", "C", kind, (mark,) * 3_000, ("a",), ("r",)))
+    assert (len(marks(chart)), chart.omitted) == (MOST_MARKS, 1_000)
+
+
+def test_names_cannot_leave_their_place():
+    found = comparison(*(change(name, 5, 4 - at % 3) for at, name in enumerate(HOSTILE)))
+    for chart in pictures(found):
+        root = drawn(chart)
+        assert {element.tag.removeprefix(NS) for element in root.iter()} <= {
+            "svg", "title", "desc", "path", "rect", "g", "text",
+        }  # fmt: skip
+        for element in root.iter():
+            assert not [name for name in element.attrib if name.startswith("on")]
+
+
+def test_every_class_of_these_pictures_has_a_style():
+    used = {
+        name
+        for chart in pictures(FOUND)
+        for element in drawn(chart).iter()
+        for name in (element.get("class") or "").split()
+    }
+    assert {"glyph", "hollow", "within", "whisker"} <= used
+    assert {n for n in used if not re.search(rf"\.{n}\b", CSS)} <= {*KINDS, "value"}
+
+
+# The first screen
+
+
+def test_the_answer_says_what_it_rests_on():
+    assert basis(FOUND) == (
+        "run-to-run, 2 v 2 runs × 2 steps · could have detected a change of ≥ 3.1 %",
+    )
+    plan = comparison(needed="record 9 runs per side to resolve 3 %")
+    assert basis(plan)[1] == "Record 9 runs per side to resolve 3 %"
+
+
+def test_of_sides_that_are_not_comparable_no_effect_and_no_ratio_is_told():
+    page = render(as_report(comparison(GEN, verdict="not comparable")), "text")
+    assert "not comparable" in page
+    assert "could have detected" not in page
+    assert "ratio of means" not in page
+
+
+def test_runs_of_different_lengths_are_told_by_their_steps():
+    from dataclasses import replace
+
+    uneven = replace(STEP, base_steps=5)
+    assert "2 v 2 runs, 5 v 4 steps" in basis(comparison(step=uneven))[0]
+
+
+def test_a_bar_is_as_long_as_the_change_beside_the_largest():
+    # -40 is full, 8; -20 is half of it; +10 a quarter, hatched; 0 and an unknown one have none.
+    sheet = Sheet(
+        "s", "S", (Heading("difference", "change", "ns"),), ((-40,), (-20,), (10,), (0,), (None,))
+    )
+    assert [row[-1] for row in barred(sheet).rows] == ["█" * 8, "█" * 4, "▒" * 2, "", ""]
+
+
+@pytest.mark.parametrize("form", ["text", "md", "html"])
+def test_the_first_screen_says_what_to_be_careful_of(form):
+    warnings = tuple(f"warning {at}" for at in range(8))
+    page = render(as_report(comparison(GEN, ACTOR, warnings=warnings)), form)
+    assert "No findings" not in page
+    assert "No rule found" not in page
+    first = page.split("<details")[0] if form == "md" else page.split('id="overview"')[0]
+    assert [f"warning {at}" in first for at in range(8)] == [True] * 6 + [False] * 2
+    assert "could have detected a change of ≥ 3.1 %" in first
+    assert "…" not in first.split("Careful")[0].split("<body>")[-1]
+
+
+def test_further_warnings_are_in_the_details():
+    warnings = tuple(f"warning {at}" for at in range(8))
+    page = render(as_report(comparison(GEN, warnings=warnings)), "md")
+    assert "warning 7" in page.split("<details", 1)[1]
+
+
+def test_the_sign_of_a_factor_stands_once():
+    page = render(as_report(FOUND), "text")
+    assert "ratio ×" not in page
+    assert "1.250×" in page

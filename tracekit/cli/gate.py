@@ -1,0 +1,189 @@
+"""`tracekit gate`: budgets of one profile without a baseline, and whether a gate can fail at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tracekit.cli import ci, gating, terminal
+from tracekit.errors import TracekitError
+
+if TYPE_CHECKING:
+    from tracekit.compare.self_test import SelfTest
+    from tracekit.compare.sides import Side
+    from tracekit.report import Gate, Report
+
+
+@click.command(name="gate", short_help="Hold a profile to its budgets, or test the gate itself.")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(), metavar="PATH...")
+@click.option(
+    "--self-test",
+    "self_test",
+    is_flag=True,
+    help="Make the steps of PATH 20 % longer in memory, and fail unless the gate does.",
+)
+@gating.options
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="Also write the outcome here; the suffix is the format (.html .md .json .txt .xml). Repeatable.",
+)
+@click.option(
+    "--export",
+    "exports",
+    multiple=True,
+    metavar="KIND=PATH",
+    help="Also write the outcome as KIND: junit=FILE, github=- (annotations). Repeatable.",
+)
+@click.option(
+    "--drop-first",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Leave out the first N steps of every run [default: those known to be warm-up].",
+)
+@click.option(
+    "--assume-independent-steps",
+    is_flag=True,
+    help="With --self-test: let one run decide, as if its steps were runs.",
+)
+@click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Files read at once.")
+@click.option("--strict", is_flag=True, help="Exit with 2 if any file could not be read.")
+@terminal.quiet_option
+@terminal.verbose_option
+def command(  # noqa: PLR0913 - one per option
+    *,
+    paths: tuple[str, ...],
+    self_test: bool,
+    fail_on: tuple[str, ...],
+    config: str | None,
+    isolated: bool,
+    on_inconclusive: str | None,
+    outputs: tuple[str, ...],
+    exports: tuple[str, ...],
+    drop_first: int | None,
+    assume_independent_steps: bool,
+    jobs: int | None,
+    strict: bool,
+    quiet: bool,
+    verbose: bool,  # noqa: ARG001 - the stack of an error
+) -> int:
+    """Hold one profile to its budgets (`max` and `min` in the gate's file), without a baseline.
+
+    PATH is what `tracekit compare` takes for a side. With --self-test it is a baseline, and the exit status
+    is 0 where the gate notices that its steps became 20 % longer, and 2 where it does not.
+    """
+    from tracekit import comparing, pipeline
+    from tracekit.compare.changes import Choices
+    from tracekit.compare.gates import gates, overall
+    from tracekit.compare.self_test import self_test as held_against_itself
+
+    gate = gating.gate_file(fail_on, config, on_inconclusive, isolated=isolated)
+    if not gate.rules:
+        raise TracekitError("no rule is set", "--fail-on 'step_time>3%', or a tracekit.toml")
+    if not (self_test or any(rule.test == "budget" for rule in gate.rules.rules)):
+        raise TracekitError(
+            "every rule is about a change, which needs a baseline",
+            "tracekit compare BASE OPT, or rules with max = or min =",
+        )
+    targets = ci.targets(outputs, exports, quiet=quiet)
+    options = pipeline.Options(jobs=jobs, strict=strict, progress=not quiet)
+    choices = Choices(
+        level=0.95 if gate.level is None else gate.level,
+        drop_first=drop_first,
+        assume_independent_steps=assume_independent_steps,
+    )
+    side = comparing.read_side(_name(paths), paths, options, choices)
+    if self_test:
+        tested = held_against_itself(gate.rules, side, choices)
+        ci.write(_tested(side, tested), tested.gates, targets, verbose=True, quiet=quiet)
+        if not tested.fails:
+            terminal.tell_problem(
+                "the gate does not fail where every step takes 20 % longer: it guards nothing",
+                _try(tested),
+            )
+        return gating.PASSED if tested.fails else gating.FAILED
+    found = gates(gate.rules, None, side, choices)
+    report = _held(side, found)
+    fails = gate.rules.inconclusive_fails
+    ci.write(report, found, targets, verbose=True, quiet=quiet, inconclusive_fails=fails)
+    ci.tell_github({"gate": overall(found)}, targets)
+    if not any(target.printed and target.format == "text" for target in targets):
+        gating.tell(found)
+    if strict and any(part.failures for part in side.measured):
+        return gating.FAILED
+    return gating.status(gate.rules, found)
+
+
+def _name(paths: tuple[str, ...]) -> str:
+    """What the side is called."""
+    from tracekit.comparing import unlabelled
+
+    label, path = unlabelled(paths[0])
+    return (label or path.name or str(path)) if len(paths) == 1 else "runs"
+
+
+def _held(side: Side, found: tuple[Gate, ...]) -> Report:
+    """The outcome of budgets as a report."""
+    from tracekit.compare.gate_sheet import gate_section, gate_word
+    from tracekit.report import Report
+    from tracekit.version import VERSION
+
+    simulated = ["SIMULATED DATA"] if side.simulated else []
+    return Report(
+        title=side.name,
+        tool_version=VERSION,
+        identity=(side.name, *simulated),
+        answer=gate_word(found),
+        sections=(gate_section(found),),
+    )
+
+
+def _tested(side: Side, tested: SelfTest) -> Report:
+    """What the test of the gate itself showed, as a report."""
+    from tracekit.compare.gate_sheet import outcome_text
+    from tracekit.report import Heading, Report, Section, Sheet
+    from tracekit.version import VERSION
+
+    headings = (
+        Heading("rule", "rule"), Heading("outcome", "of steps 20 % longer"), Heading("can", "can fail"),
+    )  # fmt: skip
+    rows = tuple(
+        (gate.rule, outcome_text(gate), one.can_fail) for one in tested.rules for gate in one.slowed
+    )
+    answer = "the gate can fail" if tested.fails else "the gate cannot fail as it should"
+    never = sum(not one.can_fail for one in tested.rules)
+    detail = f"; {never} of {len(tested.rules)} rules can never fail" if never else ""
+    table = Sheet("self-test", "Rules", headings, rows)
+    reasons = tuple(
+        f"can never fail: {one.slowed[0].rule}: {one.reason}"
+        for one in tested.rules
+        if one.slowed and not one.can_fail
+    )
+    reasons += tuple(
+        f"already fails without being slowed: {one.slowed[0].rule}"
+        for one in tested.rules
+        if one.already
+    )
+    section = Section("self-test", "The gate held against itself", sheets=(table,), caveats=reasons)
+    return Report(
+        title=side.name,
+        tool_version=VERSION,
+        identity=(side.name, "every step made 20 % longer in memory"),
+        answer=answer + detail,
+        sections=(section,),
+    )
+
+
+def _try(tested: SelfTest) -> str:
+    """What would make the gate notice."""
+    from tracekit.stats.verdict import CAPS
+
+    said = {caveat for gate in tested.gates for caveat in gate.caveats}
+    if CAPS["one run each"] in said:
+        return "give several runs of it, or test the estimate alone: 'step_time>point:3%'"
+    return "add a rule on step_time below 20 %, of severity error"

@@ -1,0 +1,123 @@
+"""What gates the command line: where the rules come from, and which exit status their outcome is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from glob import has_magic, iglob
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracekit.cli import terminal
+
+if TYPE_CHECKING:
+    from tracekit.compare.gate_file import GateFile
+    from tracekit.compare.gate_rules import Rules
+    from tracekit.report import Gate
+
+PASSED, BREACHED, FAILED, UNDECIDED = 0, 1, 2, 3
+
+_MOST_LINES = 20
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the options that say what its gate is."""
+    for option in reversed(
+        (
+            click.option(
+                "--fail-on",
+                multiple=True,
+                metavar="RULE",
+                help="Exit with 1 where this is exceeded: 'step_time>3%', 'memory.peak_allocated>256MiB', "
+                "'step_time>point:5%'. Repeatable.",
+            ),
+            click.option(
+                "--config",
+                type=click.Path(),
+                metavar="FILE",
+                help="The gate's rules [default: the nearest tracekit.toml, or [tool.tracekit.gate]].",
+            ),
+            click.option("--isolated", is_flag=True, help="Look for no file with rules."),
+            click.option(
+                "--on-inconclusive",
+                type=click.Choice(["warn", "fail"]),
+                help="What an inconclusive gate is: a warning, or exit status 3 [default: warn].",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def gate_file(
+    fail_on: Sequence[str], config: str | None, on_inconclusive: str | None, *, isolated: bool
+) -> GateFile:
+    """The gate of the command line and of a file; raises for whatever either does not mean."""
+    from tracekit.compare import gate_file as files
+
+    path = Path(config) if config else None if isolated else files.find(Path.cwd())
+    found = files.read(path) if path else files.GateFile()
+    rules = files.together(found, fail_on)
+    if on_inconclusive is not None:
+        rules = replace(rules, inconclusive_fails=on_inconclusive == "fail")
+    if rules.accepts:
+        rules = replace(rules, today=today())
+    return replace(found, rules=rules)
+
+
+def today() -> date:
+    """The day by which exceptions are judged; only asked for where there are any."""
+    return datetime.now(UTC).date()
+
+
+def is_default(name: str) -> bool:
+    """Whether an option of the running command was not given, so that a file may say it."""
+    from click.core import ParameterSource
+
+    source = click.get_current_context().get_parameter_source(name)
+    return source in (None, ParameterSource.DEFAULT)
+
+
+def status(rules: Rules, gates: Sequence[Gate]) -> int:
+    """The exit status of a gate: 1 for a breach and nothing else."""
+    from tracekit.compare.gates import overall
+
+    word = overall(gates)
+    if word == "fail":
+        return BREACHED
+    if word == "expired":
+        return FAILED
+    if word == "not comparable" or (word == "inconclusive" and rules.inconclusive_fails):
+        return UNDECIDED
+    return PASSED
+
+
+def tell(gates: Sequence[Gate]) -> None:
+    """Nothing; writes every rule that did not pass to standard error, also with --quiet."""
+    from tracekit.render.escape import printable
+
+    found = [gate for gate in gates if gate.outcome != "pass"]
+    for gate in found[:_MOST_LINES]:
+        why = "".join(f" ({caveat})" for caveat in gate.caveats)
+        word = gate.outcome if gate.severity == "error" else f"{gate.outcome}, only warns"
+        terminal.tell(f"tracekit: gate: {word}: {printable(gate.claim + why)}")
+    if len(found) > _MOST_LINES:
+        terminal.tell(f"tracekit: gate: {len(found) - _MOST_LINES} more")
+
+
+def missing(paths: Sequence[str | Path]) -> str | None:
+    """The first path of a baseline where nothing is; None where there is something at each."""
+    from tracekit.comparing import unlabelled
+
+    for given in paths:
+        _, path = unlabelled(given)
+        text = str(path)
+        there = path.exists() or (
+            has_magic(text) and any(True for _ in iglob(text, recursive=True))  # noqa: PTH207 - may be absolute
+        )
+        if not there or (path.is_dir() and not any(path.iterdir())):
+            return text
+    return None

@@ -1,0 +1,187 @@
+"""A comparison as a report, so that every output shows it: the answer, the changes, and what to be careful about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tracekit.compare import attribution_sheets
+from tracekit.compare.comparison import Change, Comparison
+from tracekit.compare.first_screen import FIRST_CAUTIONS, barred, basis, cautions
+from tracekit.compare.gate_sheet import gate_section, gate_word
+from tracekit.compare.pictures import pictures
+from tracekit.metric_kinds import METRICS, STEP_AND_STAGES
+from tracekit.report import Cell, Heading, Metric, Report, Section, Sheet
+from tracekit.units import MINUS, show
+
+WORDS = {
+    "improvement": "faster",
+    "regression": "slower",
+    "no change": "no change",
+    "inconclusive": "inconclusive",
+    "not comparable": "not comparable",
+}
+
+
+def as_report(found: Comparison) -> Report:
+    """The comparison in the form that renderers take."""
+    step = found.headline
+    return Report(
+        title=f"{found.base} · {found.opt}",
+        tool_version=found.tool_version,
+        identity=(
+            f"{found.base} → {found.opt}",
+            *(["SIMULATED DATA"] if found.simulated else []),
+            *found.reading,
+        ),
+        answer=" · ".join(filter(None, (answer(found), gate_word(found.gates)))),
+        headline=() if found.verdict == "not comparable" else tuple(_figures(step)),
+        overview=barred(attribution_sheets.overview(found.origin) or _stages("overview", found)),
+        sections=tuple(
+            section
+            for section in (gate_section(found.gates), *_sections(found))
+            if section.sheets or section.caveats or section.charts
+        ),
+        basis=basis(found),
+        cautions=cautions(found),
+    )
+
+
+def answer(found: Comparison) -> str:
+    """The first sentence: the word, the ratio with its interval, and both steps.
+
+    A ratio below 1 is told the other way round: 1.10× slower, never 0.91× faster.
+    """
+    step = found.headline
+    times = f"{step.title} {show(step.base, 'ns')} → {show(step.opt, 'ns')}"
+    delta = "" if step.difference is None else f" ({signed(step.difference)})"
+    if found.verdict == "not comparable" or step.ratio is None:
+        return f"{WORDS.get(found.verdict, found.verdict)} · {times}{delta}"
+    slower = step.ratio < 1
+    ratio = 1 / step.ratio if slower else step.ratio
+    bounds = [bound for bound in (step.low, step.high) if bound is not None]
+    shown = sorted(1 / bound if slower else bound for bound in bounds)
+    interval = (
+        f" [{show(shown[0], 'factor')}, {show(shown[1], 'factor')}]" if len(shown) == 2 else ""
+    )
+    factor = f"{show(ratio, 'factor')} {'slower' if slower else 'faster'}{interval}"
+    if found.verdict in ("improvement", "regression"):
+        return f"{factor} · {times}{delta}"
+    return f"{WORDS[found.verdict]}: {factor} · {times}{delta}"
+
+
+def signed(ns: float) -> str:
+    """A difference of times with its sign: + is slower."""
+    text = show(abs(ns), "ns")
+    return f"{MINUS}{text}" if ns < 0 else f"+{text}" if ns > 0 else text
+
+
+def _stages(name: str, found: Comparison) -> Sheet:
+    """The step and its stages."""
+    return _changes(name, "Step and stages", _of(found.changes, *STEP_AND_STAGES))
+
+
+def _figures(step: Change) -> Iterable[Metric]:
+    """The numbers beside the answer."""
+    yield Metric("grand_ratio", step.grand_ratio, "factor", "higher", label="ratio of means")
+    yield Metric("median_ratio", step.median_ratio, "factor", "higher", label="ratio of medians")
+
+
+def _of(changes: Iterable[Change], *names: str) -> list[Change]:
+    return [change for change in changes if change.name in names]
+
+
+def _sections(found: Comparison) -> Iterable[Section]:
+    """What stands below the first screen."""
+    rest = [c for c in found.changes if c.name not in STEP_AND_STAGES]
+    whole = [c for c in rest if c.stage is None]
+    parts = [c for c in rest if c.stage is not None]
+    yield Section(
+        "comparison",
+        "What changed, and how surely",
+        sheets=tuple(
+            s for s in (_differences(found), _overhead(found), _dropped(found)) if s is not None
+        ),
+        caveats=found.warnings[FIRST_CAUTIONS:],
+        charts=pictures(found),
+    )
+    yield from attribution_sheets.sections(found.origin, _stages("stages", found))
+    yield Section("metrics", "Other metrics of a step", sheets=tuple(_by_kind("metrics", whole)))
+    yield Section(
+        "stage-metrics", "The same by stage", sheets=tuple(_by_kind("stage-metrics", parts))
+    )
+
+
+def _by_kind(name: str, changes: list[Change]) -> Iterable[Sheet]:
+    """One sheet for times, and one for every unit of exact numbers."""
+    groups = (
+        ("times", "Times", [c for c in changes if not METRICS[c.name].exact and c.unit == "ns"]),
+        ("rates", "Rates", [c for c in changes if not METRICS[c.name].exact and c.unit != "ns"]),
+        ("counts", "Counts", [c for c in changes if METRICS[c.name].exact and c.unit == "count"]),
+        ("bytes", "Bytes", [c for c in changes if METRICS[c.name].exact and c.unit == "bytes"]),
+    )
+    for suffix, title, rows in groups:
+        if rows:
+            yield _changes(f"{name}-{suffix}", title, rows)
+
+
+def _changes(name: str, title: str, changes: list[Change]) -> Sheet:
+    """Changes as a table: both means, the difference, the ratio with its interval, the word."""
+    unit = changes[0].unit if changes else "ns"
+    staged = any(c.stage is not None and c.name not in STEP_AND_STAGES for c in changes)
+    roles = any(c.role for c in changes)
+    headings = [
+        *([Heading("role", "role")] if roles else []),
+        *([Heading("stage", "stage")] if staged else []),
+        Heading("title", "metric" if name not in ("overview", "stages") else "stage"),
+        Heading("base", "before", unit, "Mean over runs."),
+        Heading("opt", "after", unit, "Mean over runs."),
+        Heading("difference", "change", unit, "After less before."),
+        Heading("ratio", "ratio", "factor", "Before over after: above 1 takes less."),
+        Heading("low", "from", "factor", "Lower end of the interval."),
+        Heading("high", "to", "factor", "Upper end of the interval."),
+        Heading("word", "verdict"),
+    ]
+    rows = [tuple(_cell(change, heading.name) for heading in headings) for change in changes]
+    return Sheet(name, title, tuple(headings), tuple(rows))
+
+
+def _cell(change: Change, name: str) -> Cell:
+    value: Cell = getattr(change, name)
+    return value
+
+
+def _differences(found: Comparison) -> Sheet | None:
+    if not found.differences:
+        return None
+    headings = (
+        Heading("name", "differs"), Heading("base", "before"), Heading("opt", "after"),
+        Heading("blocking", "blocks"), Heading("meaning", "meaning"),
+    )  # fmt: skip
+    rows = tuple((d.name, d.base, d.opt, d.blocking, d.meaning) for d in found.differences)
+    return Sheet("differences", "What else differs", headings, rows)
+
+
+def _overhead(found: Comparison) -> Sheet | None:
+    if not found.overhead:
+        return None
+    headings = (
+        Heading("side", "side"),
+        Heading("profiled", "profiled step", "ns"),
+        Heading("unprofiled", "un-profiled step", "ns"),
+        Heading("ratio", "profiled / un-profiled", "factor", "What the profiler adds to a step."),
+    )
+    rows = tuple((o.side, o.profiled, o.unprofiled, o.ratio) for o in found.overhead)
+    return Sheet("overhead", "What the profiler adds", headings, rows)
+
+
+def _dropped(found: Comparison) -> Sheet | None:
+    if not found.dropped:
+        return None
+    headings = (
+        Heading("side", "side"),
+        Heading("run", "run"),
+        Heading("step", "step", "id"),
+        Heading("reason", "left out because it is"),
+    )
+    rows = tuple((d.side, d.run, d.step, d.reason) for d in found.dropped)
+    return Sheet("left-out", "Steps that do not count", headings, rows)

@@ -1,0 +1,127 @@
+"""What a comparison concludes: plain, immutable, JSON-able. Nothing here knows how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tracekit.compare.origins import Attribution
+from tracekit.report import Better, Gate, Report, Unit
+
+SCHEMA = "tracekit.compare/1"
+"""Version of the JSON form: additions keep it, a change of meaning raises it."""
+
+Word = Literal[
+    "improvement", "regression", "no change", "inconclusive", "not comparable", "only before", "only after",
+    "same", "changed",
+]  # fmt: skip
+"""`same` and `changed` are of exact numbers, `only …` of what one side alone holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One metric on both sides: means over runs, and how many times less the second takes.
+
+    `ratio` is first over second with `low` and `high`, all None where there is none; `difference` second less
+    first. `label` says what the interval covers, `detectable` the least change that would have been found.
+    """
+
+    name: str
+    title: str
+    role: str | None
+    stage: str | None
+    unit: Unit
+    better: Better
+    word: Word
+    base: float | None
+    opt: float | None
+    difference: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    grand_ratio: float | None = None
+    median_ratio: float | None = None
+    label: str = ""
+    detectable: float | None = None
+    base_runs: int = 0
+    base_steps: int = 0
+    opt_runs: int = 0
+    opt_steps: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that should be alike on both sides and is not; a blocking one forbids a verdict."""
+
+    name: str
+    base: str
+    opt: str
+    blocking: bool
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftStep:
+    """A step that does not count, and why."""
+
+    side: str
+    run: str
+    step: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What the profiler made of the steps of a side: mean step with it and without, ns, and their ratio."""
+
+    side: str
+    profiled: float
+    unprofiled: float
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepValue:
+    """How long one step took, and whether it counts."""
+
+    side: str
+    run: str
+    step: int | None
+    value: float
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two sides compared; `verdict` is that of `headline`, the step, or "not comparable".
+
+    `changes` hold every metric, the step first. `reading` says how the inputs were understood, `warnings` what
+    to keep in mind, `needed` what it would take to say more.
+    """
+
+    tool_version: str
+    base: str
+    opt: str
+    verdict: Word
+    headline: Change
+    changes: tuple[Change, ...] = ()
+    needed: str = ""
+    differences: tuple[Difference, ...] = ()
+    dropped: tuple[LeftStep, ...] = ()
+    reading: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    simulated: bool = False
+    min_effect: float = 0.0
+    level: float = 0.95
+    overhead: tuple[Overhead, ...] = ()
+    steps: tuple[StepValue, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    origin: Attribution | None = None
+    schema: str = SCHEMA
+
+    def report(self) -> Report:
+        """The comparison as a report, which every renderer takes."""
+        from tracekit.compare.assemble import as_report
+
+        return as_report(self)

@@ -1,0 +1,71 @@
+"""What stands beside the answer: what it rests on, what to keep in mind, and a bar for every change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tracekit.compare.comparison import Change, Comparison
+from tracekit.report import Cell, Heading, Sheet
+from tracekit.units import show
+
+FIRST_CAUTIONS = 6
+"""So many stand on the first screen; the others come with the details."""
+
+_BAR = 8
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def basis(found: Comparison) -> tuple[str, ...]:
+    """What the answer rests on: how many runs and steps, what it would have seen, and what would see more."""
+    step = found.headline
+    first = [", ".join(word for word in (step.label, _counted(step)) if word)]
+    if step.detectable is not None and found.verdict != "not comparable":
+        first.append(f"could have detected a change of ≥ {show(step.detectable, 'ratio')}")
+    plan = found.needed[:1].upper() + found.needed[1:]
+    return (" · ".join(first), *([plan] if plan else []))
+
+
+def _counted(step: Change) -> str:
+    """`3 v 3 runs × 5 steps`, or the steps of each side where runs hold different numbers."""
+    sides = ((step.base_runs, step.base_steps), (step.opt_runs, step.opt_steps))
+    if not all(runs and steps for runs, steps in sides):
+        return ""
+    runs = f"{step.base_runs} v {step.opt_runs} runs"
+    each = {(steps // runs, steps % runs) for runs, steps in sides}
+    if len(each) == 1 and all(rest == 0 for _, rest in each):
+        number = next(iter(each))[0]
+        return f"{runs} × {number:,} {'step' if number == 1 else 'steps'}"
+    return f"{runs}, {step.base_steps:,} v {step.opt_steps:,} steps"
+
+
+def cautions(found: Comparison) -> tuple[str, ...]:
+    """What to keep in mind first: the gravest, what blocks a verdict before all."""
+    return found.warnings[:FIRST_CAUTIONS]
+
+
+def barred(sheet: Sheet) -> Sheet:
+    """The changes with a bar for each, as long as its size beside the largest: full takes less, hatched more."""
+    names = [heading.name for heading in sheet.headings]
+    if "difference" not in names or not sheet.rows:
+        return sheet
+    changes = [_number(row[names.index("difference")]) for row in sheet.rows]
+    most = max(map(abs, changes))
+    heading = Heading("bar", "size", doc="The change beside the largest: █ takes less, ▒ more.")
+    rows = tuple(
+        (*row, _bar(change, most)) for row, change in zip(sheet.rows, changes, strict=True)
+    )
+    return replace(sheet, headings=(*sheet.headings, heading), rows=rows)
+
+
+def _number(value: Cell) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _bar(change: float, most: float) -> str:
+    """The bar to an eighth of a character; of a change for the worse to a whole one."""
+    if not change or not most:
+        return ""
+    eighths = max(round(abs(change) / most * _BAR * 8), 1)
+    if change > 0:
+        return "▒" * max(round(eighths / 8), 1)
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).strip()

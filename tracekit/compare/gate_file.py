@@ -1,0 +1,257 @@
+"""The rules of a gate from TOML: `tracekit.toml`, or `[tool.tracekit.gate]` of pyproject.toml.
+
+Whatever is not understood is refused: a gate that silently ignores a line would pass for a wrong reason.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from difflib import get_close_matches
+from pathlib import Path
+
+from tracekit.compare.gate_rules import (
+    KINDS,
+    MOST_RULES,
+    NO_RULES,
+    SCOPES,
+    Accept,
+    GateSeverity,
+    Rule,
+    Rules,
+    recorded,
+    rule,
+    rule_of_text,
+)
+from tracekit.errors import TracekitError
+from tracekit.metric_kinds import STEP_TIME
+from tracekit.stats.verdict import LEAST_EFFECT
+
+OWN_FILE, PROJECT_FILE = "tracekit.toml", "pyproject.toml"
+
+_GATE_KEYS = ("fail-on", "on-inconclusive", "level", "min-effect", "rule", "accept")
+_RULE_KEYS = (
+    "metric", "max-increase", "max-decrease", "max", "min", "severity", "scope", "role",
+)  # fmt: skip
+_ACCEPT_KEYS = ("metric", "until", "reason")
+_WORDS = ("regression", "inconclusive", "not-comparable", "missing-baseline")
+_TESTS = {
+    "max-increase": ("change", True),
+    "max-decrease": ("change", False),
+    "max": ("budget", True),
+    "min": ("budget", False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GateFile:
+    """What one file says of a gate; `level` and `min_effect` are shares, None where it says nothing."""
+
+    rules: Rules = NO_RULES
+    level: float | None = None
+    min_effect: float | None = None
+
+
+def find(start: Path) -> Path | None:
+    """The nearest file upwards from `start` that says something of a gate; None where there is none."""
+    for folder in (start, *start.parents):
+        own, project = folder / OWN_FILE, folder / PROJECT_FILE
+        if own.is_file():
+            return own
+        if project.is_file() and _table(project, _toml(project)) is not None:
+            return project
+    return None
+
+
+def read(path: Path) -> GateFile:
+    """The gate that a file describes; raises `TracekitError` for whatever it does not understand."""
+    content = _toml(path)
+    try:
+        return _gate(_table(path, content), path.name)
+    except TracekitError as error:
+        raise TracekitError(f"{path}: {error.problem}", error.hint) from None
+
+
+def together(file: GateFile, texts: Iterable[str]) -> Rules:
+    """The rules of a file and those of the command line; raises where they are too many to mean anything."""
+    every = (*file.rules.rules, *map(rule_of_text, texts))
+    _check_number(every)
+    sources = (
+        *file.rules.sources,
+        *(["the command line"] if len(every) > len(file.rules.rules) else []),
+    )
+    return replace(file.rules, rules=every, sources=sources)
+
+
+def _toml(path: Path) -> Mapping[str, object]:
+    """The file as TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TracekitError(
+            f"{path}: cannot be read: {error.strerror or error}", "check the path"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise TracekitError(f"{path}: not TOML: {error}", "mend it, or use --isolated") from error
+
+
+def _table(path: Path, content: Mapping[str, object]) -> Mapping[str, object] | None:
+    """The table of the gate: `[tool.tracekit.gate]`, and in a file of our own `[gate]` as well."""
+    tool = content.get("tool")
+    mine = tool.get("tracekit") if isinstance(tool, Mapping) else None
+    found = mine.get("gate") if isinstance(mine, Mapping) else None
+    if path.name != PROJECT_FILE:
+        _refuse_unknown(content, ("gate", "tool"), "the file")
+        found = content.get("gate", found)
+    if found is not None and not isinstance(found, Mapping):
+        raise TracekitError("gate is not a table", "write [tool.tracekit.gate]")
+    return found
+
+
+def _gate(table: Mapping[str, object] | None, source: str) -> GateFile:
+    """The gate of its table, which has to be there."""
+    if table is None:
+        hint = f"write [gate] in {OWN_FILE}, or [tool.tracekit.gate] in {PROJECT_FILE}"
+        raise TracekitError("says nothing of a gate", hint)
+    _refuse_unknown(table, _GATE_KEYS, "the gate")
+    rules = [one for entry in _tables(table, "rule") for one in _rules(entry)]
+    level, least = _share(table, "level"), _share(table, "min-effect")
+    if level is not None and not 0.5 <= level < 1:
+        raise TracekitError(f"level is {level}", "a share from 0.5 to below 1, as 0.95")
+    fails = _one_of(table, "on-inconclusive", ("warn", "fail"), "warn") == "fail"
+    for word in _texts(table, "fail-on"):
+        if ">" in word:
+            rules.append(rule_of_text(word))
+        elif word == "regression":
+            limit = f"{100 * (LEAST_EFFECT if least is None else least):g}%"
+            rules.append(rule(STEP_TIME, limit, "change", rise=True))
+        elif word == "inconclusive":
+            fails = True
+        elif word not in _WORDS:
+            raise TracekitError(f"fail-on: {word!r} is unknown", _nearest(word, _WORDS))
+    _check_number(rules)
+    accepts = tuple(_accept(entry) for entry in _tables(table, "accept"))
+    return GateFile(Rules(tuple(rules), accepts, fails, None, (source,)), level, least)
+
+
+def _rules(entry: Mapping[str, object]) -> list[Rule]:
+    """The rules of one entry: one for each limit that it sets, none where it is off."""
+    _refuse_unknown(entry, _RULE_KEYS, "a rule")
+    metric = _text(entry, "metric")
+    name, _ = recorded(metric)
+    scope = _one_of(entry, "scope", tuple(SCOPES), "")
+    if scope and KINDS[name].ranks != SCOPES[scope]:
+        ranks = KINDS[name].ranks
+        right = next((word for word, how in SCOPES.items() if how == ranks), "")
+        hint = f"say {right}, or nothing" if right else "leave out the scope"
+        raise TracekitError(f"{metric}: ranks are reduced to their {ranks}, not {scope}", hint)
+    set_limits = [key for key in _TESTS if key in entry]
+    if not set_limits:
+        raise TracekitError(f"{metric}: a rule without a limit", f"set {', '.join(_TESTS)}")
+    said = _one_of(entry, "severity", ("error", "warn", "off"), "error")
+    severity: GateSeverity = "warn" if said == "warn" else "error"
+    role = _text(entry, "role") if "role" in entry else None
+    found = []
+    for key in set_limits:
+        test, rise = _TESTS[key]
+        found.append(
+            rule(
+                metric,
+                entry[key],
+                "change" if test == "change" else "budget",
+                rise=rise,
+                severity=severity,
+                role=role,
+            )
+        )
+    return [] if said == "off" else found
+
+
+def _accept(entry: Mapping[str, object]) -> Accept:
+    """An exception, which has a last day and a reason."""
+    _refuse_unknown(entry, _ACCEPT_KEYS, "an exception")
+    metric = _text(entry, "metric")
+    recorded(metric)
+    until = entry.get("until")
+    if isinstance(until, str):
+        try:
+            until = date.fromisoformat(until)
+        except ValueError:
+            until = None
+    if isinstance(until, datetime):
+        until = until.date()
+    if not isinstance(until, date):
+        raise TracekitError(
+            f"accept {metric}: no last day", 'an exception needs one: until = "2026-12-31"'
+        )
+    return Accept(metric, until, _text(entry, "reason"))
+
+
+def _check_number(rules: Iterable[Rule]) -> None:
+    """Raises where there are more rules than a gate can hold at once."""
+    number = len(tuple(rules))
+    if number > MOST_RULES:
+        raise TracekitError(
+            f"{number} rules are too many for one gate",
+            f"name the {MOST_RULES} numbers that matter: the more there are, the less each can show",
+        )
+
+
+def _tables(table: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
+    found = table.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise TracekitError(f"{key} is not a list of tables", f"write [[tool.tracekit.gate.{key}]]")
+    return found
+
+
+def _texts(table: Mapping[str, object], key: str) -> list[str]:
+    found = table.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise TracekitError(f"{key} is not a list of texts", f'write {key} = ["regression"]')
+    return found
+
+
+def _text(table: Mapping[str, object], key: str) -> str:
+    """A text that has to be there."""
+    found = table.get(key)
+    if not isinstance(found, str) or not found.strip():
+        name = table.get("metric")
+        about = f"{name}: " if isinstance(name, str) and key != "metric" else ""
+        raise TracekitError(f"{about}{key} is missing or no text", f'write {key} = "…"')
+    return found
+
+
+def _share(table: Mapping[str, object], key: str) -> float | None:
+    """A share such as 0.95 or "3%"; None where it is not set."""
+    found = table.get(key)
+    if found is None:
+        return None
+    if isinstance(found, str) and found.endswith("%"):
+        try:
+            found = float(found[:-1]) / 100
+        except ValueError:
+            found = None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= 10:
+        raise TracekitError(f"{key} is no share", f'write {key} = 0.03 or "3%"')
+    return float(found)
+
+
+def _one_of(table: Mapping[str, object], key: str, choices: tuple[str, ...], default: str) -> str:
+    found = table.get(key, default)
+    if not isinstance(found, str) or (found not in choices and found != default):
+        raise TracekitError(f"{key} cannot be {found!r}", _nearest(str(found), choices))
+    return found
+
+
+def _refuse_unknown(table: Mapping[str, object], known: tuple[str, ...], what: str) -> None:
+    """Raises for the first key that means nothing."""
+    for key in table:
+        if key not in known:
+            raise TracekitError(f"{what} has an unknown key {key!r}", _nearest(key, known))
+
+
+def _nearest(word: str, known: tuple[str, ...]) -> str:
+    near = get_close_matches(word, known, 1, 0.5)
+    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"

@@ -1,0 +1,222 @@
+"""What a gate is told to hold: its rules, and the exceptions that somebody granted until a day."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from difflib import get_close_matches
+from typing import Literal
+
+from tracekit.errors import TracekitError
+from tracekit.metric_kinds import METRICS, STAGE_TIME, Kind
+from tracekit.report import Unit
+from tracekit.units import MINUS, parse_size, parse_time, show
+
+GateSeverity = Literal["error", "warn"]
+Test = Literal["change", "budget"]
+
+IDLE_SHARE = "gpu_idle_share"
+"""GPU idle over busy and idle: made from two recorded metrics, and known to gates alone."""
+
+KINDS = {**METRICS, IDLE_SHARE: Kind("GPU idle share", "ratio", "lower", "mean")}
+"""What a rule can be about, by recorded name."""
+
+NAMES = {
+    "gpu.busy": "gpu_busy",
+    "gpu.idle": "gpu_idle",
+    "gpu.idle_share": IDLE_SHARE,
+    "gpu.host_wait": "host_wait",
+    "communication.time": "comm",
+    "communication.exposed": "exposed_comm",
+    "communication.count": "comm_count",
+    "communication.bytes": "comm_bytes",
+    "copies.exposed": "exposed_copies",
+    "host.ops": "host_ops",
+    "host.launches": "host_launches",
+    "memory.peak_allocated": "device_peak_allocated",
+    "memory.peak_reserved": "device_peak_reserved",
+    "memory.host_peak_allocated": "host_peak_allocated",
+    "memory.host_peak_reserved": "host_peak_reserved",
+    "time": STAGE_TIME,
+}
+"""Other names that a rule may use; `time` only after a stage: `stage.rollout.time`."""
+
+SCOPES = {"worst-rank": "max", "mean": "mean"}
+"""How ranks become one value, as a rule may say it: it has to be what the registry does."""
+
+MOST_RULES = 20
+"""A gate is a few numbers that matter: Holm's correction over more of them would find nothing."""
+
+_TEXT = re.compile(r"\s*(?P<metric>[^<>=]+?)\s*>\s*(?P<limit>[^<>=]+?)\s*\Z")
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One number and how far it may go.
+
+    `name` and `stage` are those of recorded metrics, `role` None means every role. A `change` is that of
+    the second side to the first, with `unit` "ratio" relative to it; a `budget` is of the second side
+    alone. `rise` says that more is worse. `point` holds the estimate against the limit, else the interval.
+    """
+
+    metric: str
+    name: str
+    stage: str | None
+    test: Test
+    rise: bool
+    limit: float
+    unit: Unit
+    point: bool = False
+    severity: GateSeverity = "error"
+    role: str | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """The metric in the registry."""
+        return KINDS[self.name]
+
+    def __str__(self) -> str:
+        """The rule as a person reads it: `step_time: at most +3 %`."""
+        bound = amount(self.limit, self.unit)
+        how = " (estimate)" if self.point else ""
+        if self.test == "change":
+            return f"{self.metric}: at most {'+' if self.rise else MINUS}{bound}{how}"
+        return f"{self.metric}: at {'most' if self.rise else 'least'} {bound}{how}"
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """A breach that somebody lets pass, until a day (which still counts), for a reason."""
+
+    metric: str
+    until: date
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A whole gate; `today` is only known where there are exceptions, `sources` say where it stands."""
+
+    rules: tuple[Rule, ...] = ()
+    accepts: tuple[Accept, ...] = ()
+    inconclusive_fails: bool = False
+    today: date | None = None
+    sources: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is held."""
+        return bool(self.rules)
+
+
+NO_RULES = Rules()
+"""A gate that holds nothing."""
+
+
+def rule_of_text(text: str) -> Rule:
+    """The rule that `step_time>3%` means: no worse by more than that, whichever way worse is.
+
+    >>> str(rule_of_text("step_time>3%")), str(rule_of_text("throughput>point:5%"))
+    ('step_time: at most +3 %', 'throughput: at most −5 % (estimate)')
+    """
+    match = _TEXT.match(text)
+    if match is None:
+        raise TracekitError(
+            f"not a rule: {text!r}", "write it like 'step_time>3%' or 'step_time>50ms'"
+        )
+    metric = match["metric"]
+    rise = KINDS[recorded(metric)[0]].better != "higher"
+    return rule(metric, match["limit"], "change", rise=rise)
+
+
+def rule(
+    metric: str,
+    limit: object,
+    test: Test,
+    *,
+    rise: bool,
+    severity: GateSeverity = "error",
+    role: str | None = None,
+) -> Rule:
+    """The rule of these words; raises `TracekitError` for a metric or a limit that makes none."""
+    name, stage = recorded(metric)
+    kind = KINDS[name]
+    if kind.better == ("lower" if not rise else "higher"):
+        way = "rise" if rise else "fall"
+        right = "max-decrease or min" if rise else "max-increase or max"
+        raise TracekitError(f"{metric}: a {way} of it is for the better", f"say {right}")
+    value, unit, point = _limit(metric, kind, limit, test)
+    if test == "change" and not rise and unit == "ratio" and value >= 1:
+        raise TracekitError(
+            f"{metric}: nothing falls by more than 100 %", "such a rule cannot fail"
+        )
+    return Rule(metric, name, stage, test, rise, value, unit, point, severity, role)
+
+
+def amount(value: float | None, unit: Unit) -> str:
+    """A number as a person would write it: without zeros that say nothing.
+
+    >>> amount(10_000_000.0, "ns"), amount(0.03, "ratio"), amount(152.0, "count")
+    ('10 ms', '3 %', '152')
+    """
+    if value is not None and unit in ("ns", "bytes", "count", "") and float(value).is_integer():
+        value = int(value)
+    shown = show(value, unit, 4)
+    return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1].rstrip("."), shown)
+
+
+def recorded(metric: str) -> tuple[str, str | None]:
+    """The recorded name and the stage that a rule's metric means; raises with the nearest name.
+
+    >>> recorded("memory.peak_allocated"), recorded("stage.update_actor.time")
+    (('device_peak_allocated', None), ('stage_time', 'update_actor'))
+    """
+    stage: str | None = None
+    name = metric
+    if metric.startswith("stage."):
+        stage, _, name = metric.removeprefix("stage.").rpartition(".")
+        if name not in KINDS and name not in NAMES and "." in stage:
+            above, _, last = stage.rpartition(".")
+            stage, name = above, f"{last}.{name}"
+    found = NAMES.get(name, name)
+    whole = found in KINDS and (found != STAGE_TIME or bool(stage)) and stage != ""
+    if whole and not (stage and found in ("step_time", "unprofiled_step_time")):
+        return found, stage
+    known = [*KINDS, *NAMES, "stage.rollout.time"]
+    near = get_close_matches(name if stage else metric, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(KINDS))}"
+    if metric == STAGE_TIME or name == "time":
+        hint = "name the stage: stage.rollout.time"
+    raise TracekitError(f"no metric is called {metric!r}", hint)
+
+
+def _limit(metric: str, kind: Kind, limit: object, test: Test) -> tuple[float, Unit, bool]:
+    """(value, unit, whether of the point) of a limit; relative ones are shares."""
+    point = isinstance(limit, str) and limit.startswith("point:")
+    text = limit.removeprefix("point:").strip() if isinstance(limit, str) else limit
+    try:
+        value, unit = _quantity(text, kind.unit)
+    except TracekitError as error:
+        raise TracekitError(f"{metric}: {error.problem}", error.hint) from None
+    if unit == "ratio" and kind.unit != "ratio" and test == "budget":
+        raise TracekitError(f"{metric}: a budget of {text} of what?", "name an amount: 50ms, 40GiB")
+    return value, unit, point
+
+
+def _quantity(text: object, unit: Unit) -> tuple[float, Unit]:
+    """A share (`3%`), or an amount in the metric's own unit."""
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        text = f"{text:.12f}".rstrip("0").rstrip(".") if isinstance(text, float) else str(text)
+    if isinstance(text, str):
+        number = text.removesuffix("%").strip()
+        if text.endswith("%") and _NUMBER.match(number):
+            return float(number) / 100, "ratio"
+        if unit == "ns" and not _NUMBER.match(text) and not text.startswith(("-", "−")):
+            return float(parse_time(text)), unit
+        if unit == "bytes" and not text.startswith(("-", "−")):
+            return float(parse_size(text)), unit
+        if unit not in ("ns", "bytes", "ratio") and _NUMBER.match(text):
+            return float(text), unit
+    wanted = {"ns": "3% or 50ms", "bytes": "3% or 256MiB", "ratio": "15%"}.get(unit, "3% or 100")
+    raise TracekitError(f"not a limit: {text!r}", f"write it like {wanted}")

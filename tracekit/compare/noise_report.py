@@ -1,0 +1,99 @@
+"""A calibration as a report: how much equal runs differ, and the least change that can then be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+
+from tracekit.compare.design import run_spans
+from tracekit.compare.noise_file import NoiseFile
+from tracekit.compare.sides import Side
+from tracekit.metric_kinds import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE, titled
+from tracekit.report import Heading, Report
+from tracekit.sheets import sheet
+from tracekit.stats.designs import detectable
+from tracekit.stats.noise import LEAST_RUNS, Noise
+from tracekit.units import show
+
+LEVEL = 0.95
+
+
+def noise_notes(side: Side) -> Iterator[str]:
+    """What the recorded times say of how the runs were made: together, or spread over time."""
+    found = sorted(run_spans(side))
+    if len(found) < 2:
+        return
+    overlap = any(later < end for (_, end), (later, _) in pairwise(found))
+    if overlap:
+        yield "runs overlap in time: they may have slowed one another"
+    length = show(found[-1][1] - found[0][0], "ns")
+    yield f"the runs span {length}: drift over longer times, and other nodes, are not in this noise"
+
+
+def resolves(noise: Noise, level: float = LEVEL) -> float | None:
+    """The least change that one run a side shows in 80 % of cases with this noise; None where it was not seen."""
+    if not noise.usable:
+        return None
+    return float(detectable(2**0.5 * noise.sd, noise.df, level))
+
+
+def as_report(found: NoiseFile, side: Side) -> Report:
+    """The calibration in the form that renderers take."""
+    order = {UNPROFILED: 0, STEP_TIME: 1, STAGE_TIME: 2, UNPROFILED_STAGE: 3}
+    rows = [
+        {
+            "title": titled(name, stage),
+            "role": role,
+            "order": order[name],
+            "size": -sum(map(sum, side.samples[(name, role, stage)].values)),
+            "runs": noise.runs,
+            "steps": noise.steps,
+            "sd": noise.sd,
+            "resolves": resolves(noise),
+        }
+        for (name, role, stage), noise in found.metrics.items()
+    ]
+    frame = pd.DataFrame(rows).sort_values(["order", "size"], kind="stable")
+    headings = (
+        Heading("title", "metric"),
+        Heading("role", "role"),
+        Heading("runs", "runs", "count"),
+        Heading("steps", "fewest steps", "count", "Of one run."),
+        Heading("sd", "spread", "ratio", "Standard deviation of the means of runs."),
+        Heading(
+            "resolves",
+            "smallest change",
+            "ratio",
+            "What one run a side can then show, in 80 % of cases.",
+        ),
+    )
+    few = len(found.runs) < LEAST_RUNS
+    caption = " · ".join(found.notes)
+    return Report(
+        title="noise",
+        tool_version=found.tool_version,
+        identity=(f"{len(found.runs)} runs of one setting", *_hardware(found)),
+        answer=_answer(frame.iloc[0], few=few),
+        overview=sheet("overview", "How much equal runs differ", headings, frame, caption=caption),
+    )
+
+
+def _hardware(found: NoiseFile) -> Iterator[str]:
+    """What the calibration is of."""
+    if found.fingerprint.get("gpu"):
+        yield found.fingerprint["gpu"]
+    if found.fingerprint.get("world_size"):
+        yield f"world size {found.fingerprint['world_size']}"
+
+
+def _answer(first: pd.Series[Any], *, few: bool) -> str:
+    """The first sentence: the spread of the step, and what it lets one see."""
+    text = f"runs differ by {show(first['sd'], 'ratio')} in the {first['title']} (one standard deviation)"
+    if few:
+        return f"{text}; intervals are widened by it from {LEAST_RUNS} runs on"
+    if pd.isna(first["resolves"]):
+        return text
+    return f"{text}: one run a side shows changes from {show(first['resolves'], 'ratio')} on"

@@ -1,0 +1,118 @@
+"""What is told of where a change came from: plain, immutable, JSON-able; times in ns of the mean step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Presence = Literal["both", "new", "gone", "replaced"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What something takes of the mean step on both sides; `difference` is after less before.
+
+    `low` and `high` bound the difference, None where nothing can. `difference` is `by_count` (more or fewer
+    times) and `by_duration` (longer or shorter each); of `waiting`, which is not called, all is duration. Both and
+    the counts, which leaves alone have, are per step. `rows` counts what is put together.
+    """
+
+    stage: str
+    what: str
+    base: float
+    opt: float
+    difference: float
+    low: float | None = None
+    high: float | None = None
+    base_count: float | None = None
+    opt_count: float | None = None
+    by_count: float = 0.0
+    by_duration: float = 0.0
+    presence: Presence = "both"
+    waiting: bool = False
+    rows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Collectives of one stage and kind on both sides: (transfer, wait, not split) per step and rank.
+
+    These are whole durations, those that other work hides included.
+    """
+
+    stage: str
+    op: str
+    base: tuple[float, float, float]
+    opt: tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChange:
+    """One kernel that changed, its time on both sides; ratios are after over before.
+
+    `corrected` is the ratio without the shift of its class, `q` the share of false ones up to it.
+    """
+
+    name: str
+    kind: str
+    base: float
+    opt: float
+    difference: float
+    ratio: float | None = None
+    corrected: float | None = None
+    q: float | None = None
+    presence: Presence = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChanges:
+    """What changed, the largest difference first; `tested` of `seen` could be tested, on `unit`s (run | step).
+
+    `warnings` tell of shifts that all kernels of a class have in common. `on_host`: ops instead of kernels.
+    """
+
+    changed: tuple[KernelChange, ...] = ()
+    tested: int = 0
+    seen: int = 0
+    unit: str = "step"
+    on_host: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The change of the step by class, by op and by op path and kernel; each level adds up to all of it.
+
+    The largest change first, then one row for those that are left out. `stages` are the stages with their
+    classes, `ops` what the first screen is made of, `leaves` the finest. `replaced` names what stands for what:
+    rows that the levels hold already. `missing` says why there is no attribution.
+    """
+
+    base: float = 0.0
+    opt: float = 0.0
+    stages: tuple[Row, ...] = ()
+    ops: tuple[Row, ...] = ()
+    leaves: tuple[Row, ...] = ()
+    replaced: tuple[Row, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    kernels: KernelChanges = KernelChanges()
+    notes: tuple[str, ...] = ()
+    missing: str = ""
+
+
+def together(rows: tuple[Row, ...] | list[Row]) -> Row:
+    """The sum of rows, without an interval."""
+    total = {
+        name: sum(getattr(row, name) for row in rows)
+        for name in ("base", "opt", "difference", "by_count", "by_duration")
+    }
+    number = sum(row.rows for row in rows)
+    return Row("", f"other ({number:,} rows)", **total, rows=number)
+
+
+def shortened(rows: tuple[Row, ...] | list[Row], most: int) -> list[Row]:
+    """The first rows, then one that stands for all others; a single other one stands for itself."""
+    whole = list(rows)
+    if len(whole) <= most + 1:
+        return whole
+    return [*whole[:most], together(whole[most:])]

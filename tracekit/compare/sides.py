@@ -1,0 +1,152 @@
+"""One side of a comparison: what was recorded of its runs, from measurements or from a saved report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import pandas as pd
+
+from tracekit.errors import TracekitError
+from tracekit.job_values import NAMES
+from tracekit.metric_kinds import STEP_TIME
+from tracekit.report import Report
+from tracekit.samples import COLUMNS, Key, Samples, samples
+from tracekit.stats.estimate import RANGE
+from tracekit.trace import Measurements
+from tracekit.warm_up import Dropped, dropped
+from tracekit.work_rates import work_rates
+
+_HINT = "write it again: tracekit analyze … -o report.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The samples of every metric (without the steps that were dropped), and what must agree with the other side.
+
+    `measured` lacks saved reports: what it says of steps can be compared, but not what made them.
+    `every_step` holds the step times with those that were dropped.
+    """
+
+    name: str
+    samples: Mapping[Key, Samples]
+    dropped: tuple[Dropped, ...]
+    fingerprint: Mapping[str, str]
+    measured: tuple[Measurements, ...]
+    simulated: bool
+    left_out_of_logs: tuple[Dropped, ...] = ()
+    every_step: Samples | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One thing a side was given: a report, what it was judged from where that is known, and its label.
+
+    `values` are all that was recorded, of which a report holds a limited number.
+    """
+
+    label: str
+    report: Report
+    measured: Measurements | None
+    values: pd.DataFrame | None = None
+
+
+def side(name: str, inputs: Sequence[Input], drop_first: int | None = None) -> Side:
+    """The side that these inputs make together; raises `TracekitError` where one holds no values.
+
+    Runs of different inputs are different runs, called by their label where they share a name.
+    `drop_first` steps of every run are left out, or with None those that are known to be warm-up.
+    """
+    marks = _apart([one.label for one in inputs], [_values(one) for one in inputs])
+    found = samples(marks)
+    left_out = dropped(found, marks, drop_first)
+    kept = {key: rest for key, every in found.items() if (rest := left_out.kept(every)).runs}
+    fingerprint = _agreed([dict(one.report.fingerprint) for one in inputs])
+    return Side(
+        name,
+        {**kept, **work_rates(kept, world_size(fingerprint))},
+        left_out.steps,
+        fingerprint,
+        tuple(one.measured for one in inputs if one.measured is not None),
+        any("SIMULATED DATA" in one.report.identity for one in inputs),
+        every_step=found.get((STEP_TIME, None, None)),
+        notes=tuple(one for part in inputs for one in _cut(name, part)),
+    )
+
+
+def _cut(name: str, one: Input) -> Iterator[str]:
+    """What is missing of a report that was too large to hold all values."""
+    if one.values is None and one.report.values is not None and one.report.values.omitted:
+        yield f"{name}: a saved report of so many ranks holds values of the whole job only, not of single ranks"
+
+
+def world_size(fingerprint: Mapping[str, str]) -> int | None:
+    """The number of ranks that all processes of a side tell, None where they differ or do not."""
+    text = fingerprint.get("world_size", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _values(one: Input) -> pd.DataFrame:
+    """The values of one input as a frame with the columns `COLUMNS`."""
+    if one.values is not None:
+        return _checked(one.label, one.values.astype(object).reindex(columns=[*COLUMNS]))
+    sheet = one.report.values
+    if sheet is None or not {"run", "name", "value"} <= {
+        heading.name for heading in sheet.headings
+    }:
+        raise TracekitError(f"{one.label}: holds no values by step", _HINT)
+    frame = pd.DataFrame(list(sheet.rows), columns=[h.name for h in sheet.headings], dtype=object)
+    frame = frame.loc[:, ~frame.columns.duplicated()].reindex(columns=[*COLUMNS])
+    if sheet.omitted:
+        frame = frame[frame["name"].isin(NAMES)].reset_index(drop=True)
+    return _checked(one.label, frame)
+
+
+def _checked(label: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with texts as texts and numbers as numbers, whatever a saved report holds there."""
+    for name in ("run", "role", "part", "stage", "name"):
+        column = [None if pd.isna(cell) else str(cell) for cell in frame[name]]
+        frame[name] = pd.Series(column, index=frame.index, dtype=object)
+    steps, values = (frame[name][frame[name].notna()] for name in ("step", "value"))
+    if not all(isinstance(cell, int | np.integer) and abs(int(cell)) < 2**63 for cell in steps):
+        raise TracekitError(f"{label}: holds a step that is no whole number", _HINT)
+    if not all(isinstance(cell, int | float | np.number) for cell in values):
+        raise TracekitError(f"{label}: holds a value that is no number", _HINT)
+    # What no clock could have measured is not known.
+    measured = [cell if cell == 0 or RANGE[0] < abs(cell) < RANGE[1] else None for cell in values]
+    frame["value"] = pd.Series(measured, index=values.index, dtype="Float64").reindex(frame.index)
+    return frame.astype({"step": "Int64"})
+
+
+def _apart(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """All rows, every run of every input having a name of its own, in whichever order they were given."""
+    counts = Counter(str(run) for frame in frames for run in frame["run"].unique())
+    same = len(set(labels)) < len(labels)
+    content = [str(frame.to_numpy(object).tolist()) if same else "" for frame in frames]
+    order = sorted(range(len(frames)), key=lambda at: (labels[at], content[at]))
+    taken = {run for run, count in counts.items() if count == 1}
+    for at in order:
+        runs = [str(run) for run in frames[at]["run"].unique()]
+        names = {run: run for run in runs if counts[run] == 1}
+        for run in sorted(set(runs) - names.keys()):
+            names[run] = _free(labels[at] if len(runs) == 1 else f"{labels[at]}/{run}", taken)
+            taken.add(names[run])
+        frames[at]["run"] = frames[at]["run"].astype(str).map(names)
+    return pd.concat([frames[at] for at in order], ignore_index=True)
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    """The name, with a number where another run has it."""
+    numbered = (f"{wanted}#{number}" for number in count(2))
+    return wanted if wanted not in taken else next(n for n in numbered if n not in taken)
+
+
+def _agreed(fingerprints: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Each fact as all inputs tell it; where they disagree, all that was said."""
+    names = dict.fromkeys(name for one in fingerprints for name in one)
+    told = {name: dict.fromkeys(one[name] for one in fingerprints if name in one) for name in names}
+    return {name: " / ".join(sorted(values)) for name, values in told.items()}

@@ -1,0 +1,244 @@
+"""Step times without a profiler: what a log says of the same setting, and what the profiler added to its steps.
+
+A log is one run. It is a driver's log, as `tracekit.logged` reads it, or a table with columns `step` and
+`seconds` (CSV or JSON lines).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tracekit.compare.comparison import Overhead
+from tracekit.compare.sides import Side, world_size
+from tracekit.errors import TracekitError
+from tracekit.logged import Logged, logs
+from tracekit.metric_kinds import STAGE_TIME, STEP_TIME, TOKENS, UNPROFILED, UNPROFILED_STAGE
+from tracekit.pooling import plain
+from tracekit.samples import COLUMNS, Key, Samples, samples
+from tracekit.trace import Measurements
+from tracekit.warm_up import Dropped, LeftOut
+from tracekit.work_rates import work_rates
+
+KEY: Key = (UNPROFILED, None, None)
+STEP: Key = (STEP_TIME, None, None)
+
+STARTS_NS = 1_000_000
+"""A driver calls the start and stop of its profiler in every step; only where it does something does it take this."""
+
+MAX_BYTES = 64 * 2**20
+MAX_STEPS = 1_000_000
+MAX_SECONDS = 1e7
+"""Bounds of a table of step times."""
+
+_START, _STOP = "timing_s/start_profile", "timing_s/stop_profile"
+_HINT = "a driver's log, or a table with the columns step and seconds (CSV or JSON lines)"
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """One run as logged: `values` are recorded values by step (`samples.COLUMNS`), `profiled` steps with a profiler."""
+
+    values: pd.DataFrame
+    profiled: frozenset[int] = frozenset()
+
+
+def driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
+    """The logs among what was measured, one a run; raises `TracekitError` where none times a step."""
+    known = logs(measured) if measured.has("logged") else {}
+    found = []
+    for run, log in known.items():
+        if not len(log.steps):
+            continue
+        name = label if len(known) == 1 or run is None else f"{label}/{run}"
+        rows = plain(measured["logged"])
+        rows = rows[rows["source"] == log.source]
+        found.append(StepLog(_values(name, log), _profiled(rows)))
+    if not found:
+        raise TracekitError(f"{label}: no step is timed in it", _HINT)
+    return tuple(found)
+
+
+def _values(run: str, log: Logged) -> pd.DataFrame:
+    """What a driver logged, as recorded values."""
+    parts = [
+        pd.DataFrame({"step": log.steps.index, "name": UNPROFILED, "value": log.steps.to_numpy()}),
+        pd.DataFrame(
+            {
+                "step": log.stages["step"],
+                "name": UNPROFILED_STAGE,
+                "stage": log.stages["canonical"],
+                "value": log.stages["dur_ns"],
+            }
+        ),
+        pd.DataFrame({"step": log.tokens.index, "name": TOKENS, "value": log.tokens.to_numpy()}),
+    ]
+    rows = [part.reindex(columns=[*COLUMNS]).astype(object) for part in parts if len(part)]
+    return pd.concat(rows, ignore_index=True).assign(run=run)
+
+
+def _profiled(rows: pd.DataFrame) -> frozenset[int]:
+    """Steps in which a profiler began or ended, and those between a logged start and the next stop."""
+    took = {
+        name: set(rows[(rows["name"] == name) & (rows["dur_ns"] >= STARTS_NS).fillna(value=False)]["step"])
+        for name in (_START, _STOP)
+    }  # fmt: skip
+    found: set[int] = set()
+    pending: list[int] | None = None
+    for step in sorted({int(step) for step in rows["step"].dropna()}):
+        if step in took[_START]:
+            pending = []
+        if pending is not None:
+            pending.append(step)
+        if step in took[_STOP]:
+            found |= {step, *(pending or ())}
+            pending = None
+    return frozenset(found | {int(step) for step in took[_START]})
+
+
+def table_log(path: Path, label: str) -> StepLog:
+    """The step times of a table; raises `TracekitError` for what is none."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise TracekitError(f"{label}: larger than any list of step times", _HINT)
+        text = raw.decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise TracekitError(f"{label}: cannot be read: {error}", _HINT) from error
+    try:
+        rows = list(_json_rows(text) if text.lstrip().startswith("{") else _csv_rows(text))
+    except (ValueError, csv.Error, RecursionError) as error:
+        raise TracekitError(f"{label}: {error}", _HINT) from error
+    if not rows:
+        raise TracekitError(f"{label}: no step is timed in it", _HINT)
+    if len(rows) > MAX_STEPS:
+        raise TracekitError(f"{label}: over {MAX_STEPS:,} steps", _HINT)
+    by_step = dict(rows)
+    frame = pd.DataFrame({"step": list(by_step), "value": [s * 1e9 for s in by_step.values()]})
+    frame = frame.assign(run=label, name=UNPROFILED).reindex(columns=[*COLUMNS])
+    return StepLog(frame.astype(object))
+
+
+def _json_rows(text: str) -> Iterator[tuple[int, float]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            found = json.loads(line)
+            yield _row(found if isinstance(found, dict) else {}, number)
+
+
+def _csv_rows(text: str) -> Iterator[tuple[int, float]]:
+    table = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    names = [(name or "").strip() for name in table.fieldnames or ()]
+    if not {"step", "seconds"} <= set(names):
+        raise ValueError("has no columns step and seconds")
+    table.fieldnames = names
+    for row in table:
+        yield _row(row, table.line_num)
+
+
+def _row(row: Mapping[str, Any], line: int) -> tuple[int, float]:
+    """(step, seconds) of one line; a ValueError says which line is none."""
+    try:
+        number, time = int(row["step"]), float(row["seconds"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"line {line} has no step and seconds") from error
+    if not (isfinite(time) and 0 < time <= MAX_SECONDS and 0 <= number < 2**62):
+        raise ValueError(f"line {line}: {time} seconds of step {number} is no time of a step")
+    return number, time
+
+
+def with_logs(
+    base: Side,
+    opt: Side,
+    base_logs: Sequence[StepLog],
+    opt_logs: Sequence[StepLog],
+    drop_first: int | None = None,
+) -> tuple[Side, Side]:
+    """Both sides with what was logged of them: un-profiled steps, tokens, and stages that no profile has.
+
+    Raises `TracekitError` where nothing is left of a side's logs. Of a log the first step, which pays for
+    start-up, and steps with a profiler are left out; with `drop_first` that many instead of one.
+    """
+    found = [_kept(logged, drop_first) for logged in (base_logs, opt_logs)]
+    profiled = {key[2] for side in (base, opt) for key in side.samples if key[0] == STAGE_TIME}
+    stages = [{key for key in kept if key[0] == UNPROFILED_STAGE} for kept, _ in found]
+    wanted = {key for key in stages[0] | stages[1] if key[2] not in profiled}
+    rates = [work_rates(kept, world_size(side.fingerprint), UNPROFILED) for side, (kept, _) in zip((base, opt), found, strict=True)]  # fmt: skip
+    both = rates[0].keys() & rates[1].keys()
+    sides = []
+    for side, (kept, dropped), rate in zip((base, opt), found, rates, strict=True):
+        if KEY not in kept:
+            raise TracekitError(
+                f"{side.name}: no logged step is left: all are the first of a log, or profiled",
+                "keep the first steps with --drop-first 0, or log steps without the profiler",
+            )
+        new = {key: kept[key] for key in kept if key in wanted or key == KEY}
+        new |= {key: rate[key] for key in both}
+        sides.append(replace(side, samples={**side.samples, **new}, left_out_of_logs=dropped.steps))
+    return sides[0], sides[1]
+
+
+def with_log(side: Side, logged: Sequence[StepLog], drop_first: int | None = None) -> Side:
+    """One side alone with the un-profiled steps of its logs; raises `TracekitError` where none is left."""
+    return with_logs(side, side, logged, logged, drop_first)[0]
+
+
+def _kept(logged: Sequence[StepLog], first: int | None) -> tuple[dict[Key, Samples], LeftOut]:
+    """The samples of all logs of one side without the steps that do not count."""
+    frames = []
+    out: list[Dropped] = []
+    names = [str(log.values["run"].iloc[0]) for log in logged]
+    for number, (log, name) in enumerate(zip(logged, names, strict=True), 1):
+        run = name if names.count(name) == 1 else f"{name} ({number})"
+        frames.append(log.values.assign(run=run))
+        timed = log.values[log.values["name"] == UNPROFILED]["step"]
+        steps = sorted({int(step) for step in timed})
+        count = min(1, len(steps) - 1) if first is None else first
+        reason = "the first of its log" if first is None else f"one of the first {first}"
+        out += [Dropped(run, step, None, reason) for step in steps[:count]]
+        out += [
+            Dropped(run, step, None, "logged while a profiler ran")
+            for step in steps[count:]
+            if step in log.profiled
+        ]
+    left_out = LeftOut(tuple(out))
+    every = samples(pd.concat(frames, ignore_index=True))
+    return {key: kept for key, one in every.items() if (kept := left_out.kept(one)).runs}, left_out
+
+
+def overheads(base: Side, opt: Side) -> tuple[Overhead, ...]:
+    """What the profiler made of the steps of each side; nothing of a side without both times."""
+    found = []
+    for side in (base, opt):
+        with_it, without = side.samples.get(STEP), side.samples.get(KEY)
+        if with_it and without:
+            profiled, plain_ns = _mean(with_it), _mean(without)
+            ratio = profiled / plain_ns if plain_ns else None
+            found.append(Overhead(side.name, profiled, plain_ns, ratio))
+    return tuple(found)
+
+
+def _mean(found: Samples) -> float:
+    """The mean over runs of their means."""
+    return sum(sum(run) / len(run) for run in found.values) / len(found.values)
+
+
+def logged_reading(side: Side) -> Iterator[str]:
+    """How the logs of a side were understood: runs, steps that count."""
+    steps = side.samples.get(KEY)
+    if steps is None:
+        return
+    counts = sorted({len(run) for run in steps.values})
+    of = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
+    runs, gone = len(steps.runs), len(side.left_out_of_logs)
+    text = f"{side.name}, un-profiled: {runs} {'log' if runs == 1 else 'logs'} × {of} {'step' if counts == [1] else 'steps'}"
+    yield text + (f", {gone} left out" if gone else "")

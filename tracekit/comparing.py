@@ -1,0 +1,185 @@
+"""Paths to a comparison: each side read as any profile is, or taken from what was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from tracekit import pipeline, saved
+from tracekit.appendix import value_rows
+from tracekit.compare.changes import Choices
+from tracekit.compare.comparison import Comparison
+from tracekit.compare.judge import compare
+from tracekit.compare.noise_file import NoiseFile, calibrated
+from tracekit.compare.noise_report import noise_notes
+from tracekit.compare.sides import Input, Side, side
+from tracekit.compare.step_log import StepLog, driver_logs, table_log, with_log, with_logs
+from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.render.json import from_json
+from tracekit.report import Report
+
+_HEAD = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A comparison, and what could not be read for it."""
+
+    comparison: Comparison
+    failures: int
+
+
+def compare_paths(
+    base: Sequence[str | Path],
+    opt: Sequence[str | Path],
+    options: pipeline.Options = pipeline.Options(),
+    choices: Choices = Choices(),
+    base_steps: Sequence[str | Path] = (),
+    opt_steps: Sequence[str | Path] = (),
+) -> Compared:
+    """The comparison of two sides, each given as profiles, saved measurements or saved reports.
+
+    `base_steps` and `opt_steps` are logs of runs without a profiler: then the answer is of their steps.
+    Raises `TracekitError` where a side cannot be read or holds no step that counts.
+    """
+    names = _names(base, opt)
+    logs = tuple(read_logs(paths, options) for paths in (base_steps, opt_steps))
+    if bool(logs[0]) != bool(logs[1]):
+        missing = names[1] if logs[0] else names[0]
+        raise TracekitError(
+            f"{missing}: no un-profiled steps, and the other side has some",
+            "give logs of both sides: --base-steps FILE --opt-steps FILE",
+        )
+    before = read_side(names[0], base, options, choices)
+    after = read_side(names[1], opt, options, choices)
+    if logs[0]:
+        before, after = with_logs(before, after, logs[0], logs[1], choices.drop_first)
+    failures = sum(len(part.failures) for part in (*before.measured, *after.measured))
+    return Compared(compare(before, after, choices), failures)
+
+
+def read_side(
+    name: str,
+    paths: Sequence[str | Path],
+    options: pipeline.Options = pipeline.Options(),
+    choices: Choices = Choices(),
+) -> Side:
+    """One side: reports as they were saved, everything else read and judged now; their order does not matter."""
+    paths = sorted(paths, key=str)
+    _check_whole(paths, options)
+    reports = [path for path in paths if is_report(unlabelled(path)[1])]
+    others = [path for path in paths if path not in reports]
+    inputs = []
+    if others:
+        result = pipeline.analyze(others, options)
+        inputs.append(Input(name, result.report, result.measurements, _all_values(result)))
+    for given in reports:
+        label, path = unlabelled(given)
+        inputs.append(Input(label or path.stem, _report(path), None))
+    return side(name, inputs, choices.drop_first)
+
+
+def noise_of(
+    paths: Sequence[str | Path],
+    options: pipeline.Options = pipeline.Options(),
+    *,
+    drop_first: int | None = None,
+    logs: Sequence[str | Path] = (),
+) -> tuple[Side, NoiseFile]:
+    """(the runs that all these paths and logs are, how much they differ).
+
+    Raises `TracekitError` where they are fewer than two.
+    """
+    if not paths and not logs:
+        raise TracekitError("no run is named", "tracekit noise RUN RUN RUN RUN -o noise.json")
+    empty = Side("noise", {}, (), {}, (), simulated=False)
+    found = read_side("noise", paths, options, Choices(drop_first=drop_first)) if paths else empty
+    if logs:
+        found = with_log(found, read_logs(logs, options), drop_first)
+    return found, calibrated(found, tuple(noise_notes(found)))
+
+
+def read_logs(
+    paths: Sequence[str | Path], options: pipeline.Options = pipeline.Options()
+) -> tuple[StepLog, ...]:
+    """Logs of step times, each file (or directory of one) a run: of a driver, or tables of step and seconds."""
+    found: list[StepLog] = []
+    for given in paths:
+        label, path = unlabelled(given)
+        name = label or path.stem or str(path)
+        if path.is_dir() or pipeline.sniff(path).reader is not None:
+            measured = pipeline.measure(
+                pipeline.discover([path]), pipeline.Options(jobs=options.jobs)
+            )
+            found += driver_logs(measured, name)
+        else:
+            found.append(table_log(path, name))
+    return tuple(found)
+
+
+def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None:
+    """Raises `TracekitError` where a part is asked for of what was saved as a whole."""
+    if options.ranks is None and options.steps is None and not options.stages:
+        return
+    for given in paths:
+        path = unlabelled(given)[1]
+        if is_report(path) or _is_measurements(path):
+            raise TracekitError(
+                f"{path}: what was saved cannot be cut to ranks, steps or stages",
+                "give the profile itself, or choose them when it is saved",
+            )
+
+
+def _is_measurements(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return saved.is_saved(file.read(saved.HEAD_BYTES))
+    except (OSError, ValueError):
+        return False
+
+
+def _all_values(result: pipeline.Result) -> pd.DataFrame | None:
+    """Every value there is: a report holds a limited number of them."""
+    sheet = result.report.values
+    return result.measurements.derived(value_rows) if sheet and sheet.omitted else None
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a report that `tracekit analyze -o x.json` wrote, by its first lines."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(_HEAD)
+    except (OSError, ValueError):
+        return False
+    return start.lstrip()[:1] == b"{" and b'"title"' in start[:200] and b'"tool_version"' in start
+
+
+def _report(path: Path) -> Report:
+    try:
+        return from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceFormatError(path, f"cannot be read: {error}", "write it again") from error
+    except TracekitError as error:
+        raise TraceFormatError(path, error.problem, error.hint) from error
+
+
+def unlabelled(given: str | Path) -> tuple[str | None, Path]:
+    """(label, path) of an argument, of which `label=` is optional."""
+    label, equals, path = given.partition("=") if isinstance(given, str) else ("", "", "")
+    named = bool(label and equals and path) and not Path(given).exists()
+    return (label, Path(path)) if named else (None, Path(given))
+
+
+def _names(base: Sequence[str | Path], opt: Sequence[str | Path]) -> tuple[str, str]:
+    """What the sides are called: their own name where each is one path and the names differ."""
+    if len(base) == len(opt) == 1:
+        names = [
+            label or path.name or str(path)
+            for label, path in (unlabelled(base[0]), unlabelled(opt[0]))
+        ]
+        if names[0] != names[1]:
+            return names[0], names[1]
+    return "base", "opt"

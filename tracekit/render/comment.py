@@ -1,0 +1,60 @@
+"""A comparison as a comment on a pull request: the answer, what to be careful about, the gate, and the rest folded."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from tracekit.render import phrases
+from tracekit.render.markdown import (
+    line_start,
+    section_choices,
+    sentence,
+    sheet_block,
+    within_limit,
+)
+from tracekit.render.options import Options
+from tracekit.report import Report
+
+COMMENT = 60_000
+"""Characters of a comment: GitHub refuses more than 65,536, and a bot may add its own."""
+
+GATE = "gate"
+"""The section that stands unfolded."""
+
+
+def pull_request_comment(
+    report: Report, sides: tuple[str, str], options: Options, limit: int = COMMENT
+) -> str:
+    """The report of a comparison in at most `limit` characters, after a hidden marker of its sides.
+
+    The marker is the same whenever the sides are called the same: a bot finds its comment by it.
+    """
+    shown = None if options.verbose else options.top
+    others = " · ".join(map(sentence, phrases.identity(report)))
+    below = [line_start(sentence(line)) for line in report.basis]
+    head = [marker(*sides), f"**tracekit: {sentence(report.answer).strip()}**", *below]
+    blocks = [("answer", ["\n\n".join([*head, line_start(others)])])]
+    blocks.append(("careful", ["\n".join(f"- Careful: {sentence(c)}" for c in report.cautions)]))
+    for section in report.sections:
+        if section.id == GATE:
+            lines = [sheet_block(sheet, None) for sheet in section.sheets]
+            lines += ["\n".join(f"- {sentence(caveat)}" for caveat in section.caveats)]
+            blocks.append(("gate", ["\n\n".join(line for line in lines if line)]))
+    if report.overview:
+        blocks.append(("overview", [sheet_block(report.overview, shown)]))
+    blocks += [
+        (section.title, section_choices(section, options))
+        for section in report.sections
+        if section.id != GATE
+    ]
+    return within_limit(blocks, limit)
+
+
+def marker(base: str, opt: str) -> str:
+    """The hidden first line; of names it holds a digest alone, which no name can break out of.
+
+    >>> marker("main", "pr")
+    '<!-- tracekit:compare:ff9ec133d011 -->'
+    """
+    digest = sha256(f"{base}\0{opt}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"<!-- tracekit:compare:{digest} -->"

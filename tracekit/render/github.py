@@ -1,0 +1,59 @@
+"""A gate in the words of GitHub Actions: annotations, and the outputs of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tracekit.render.escape import printable
+from tracekit.report import Gate
+
+MOST = 10
+"""GitHub shows so many annotations of a kind."""
+
+_LONGEST = 4_000
+
+
+def gate_annotations(gates: Sequence[Gate]) -> tuple[str, ...]:
+    """One workflow command for each rule that did not pass: breaches are errors, doubts are warnings.
+
+    Of a kind there are at most ten, of which the last tells how many are left out.
+    """
+    kinds: dict[str, list[tuple[str, str]]] = {"error": [], "warning": []}
+    for gate in gates:
+        if gate.outcome == "pass":
+            continue
+        decides = gate.severity == "error" and gate.outcome in ("fail", "expired", "not comparable")
+        caveats = "".join(f" ({caveat})" for caveat in gate.caveats)
+        title = f"tracekit gate: {gate.metric} {gate.outcome}"
+        kinds["error" if decides else "warning"].append((title, gate.claim + caveats))
+    lines = []
+    for kind, found in kinds.items():
+        left = len(found) - MOST
+        if left > 0:
+            found[MOST - 1 :] = [("tracekit gate", f"{left + 1} more rules did not pass")]
+        lines += [annotation(kind, title, text) for title, text in found]
+    return tuple(lines)
+
+
+def annotation(kind: str, title: str, text: str) -> str:
+    """One workflow command, in which no text can end the line or begin another command.
+
+    >>> annotation("error", "a: b, c", "50 %")
+    '::error title=a%3A b%2C c::50 %25'
+    """
+    head = _escaped(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{kind} title={head}::{_escaped(text)}"
+
+
+def step_outputs(values: Mapping[str, str | float | None]) -> str:
+    """Lines of `$GITHUB_OUTPUT`: `key=value`, numbers in six figures, nothing for what is unknown."""
+    lines = []
+    for key, value in values.items():
+        shown = "" if value is None else value if isinstance(value, str) else f"{value:.6g}"
+        lines.append(f"{key}={printable(shown, _LONGEST)}\n")
+    return "".join(lines)
+
+
+def _escaped(text: str) -> str:
+    """Text within a workflow command; line ends are visible escapes already."""
+    return printable(text, _LONGEST).replace("%", "%25")

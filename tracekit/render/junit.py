@@ -1,0 +1,91 @@
+"""A gate as JUnit XML, which every CI system reads: one test case a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+from tracekit.render.escape import printable
+from tracekit.report import Gate
+
+_LONGEST = 2_000
+
+
+def gate_junit(title: str, gates: Sequence[Gate], *, inconclusive_fails: bool = False) -> str:
+    """The gate as JUnit XML.
+
+    Only a breach is a failure of type `regression`. What could not be judged is skipped, or with
+    `inconclusive_fails` a failure of type `inconclusive`; what has to be mended first is an error.
+    """
+    suite = ET.Element("testsuite", name=f"tracekit: {_text(title)}")
+    counts = {"tests": len(gates), "failures": 0, "errors": 0, "skipped": 0}
+    for gate in gates:
+        case = ET.SubElement(suite, "testcase", classname="tracekit.gate", name=_name(gate))
+        _properties(case, gate)
+        kind, tag = _result(gate, inconclusive_fails=inconclusive_fails)
+        said = _text(_sentence(gate))
+        if tag:
+            counts[{"failure": "failures", "error": "errors"}.get(tag, tag)] += 1
+            attributes = {"message": said} if tag == "skipped" else {"message": said, "type": kind}
+            ET.SubElement(case, tag, attributes)
+        else:
+            ET.SubElement(case, "system-out").text = said
+    for name, count in counts.items():
+        suite.set(name, str(count))
+    root = ET.Element("testsuites")
+    root.append(suite)
+    ET.indent(root)
+    body = ET.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
+
+
+def _result(gate: Gate, *, inconclusive_fails: bool) -> tuple[str, str]:
+    """(type, tag) of what stands in a test case; without a tag it passed."""
+    unsure = gate.outcome in ("inconclusive", "not tested")
+    if gate.outcome in ("pass", "accepted"):
+        return "", ""
+    if gate.severity == "warn":
+        return "", "skipped" if unsure or gate.outcome == "not comparable" else ""
+    if gate.outcome == "fail":
+        return "regression", "failure"
+    if unsure:
+        return "inconclusive", "failure" if inconclusive_fails else "skipped"
+    return gate.outcome, "error"
+
+
+def _name(gate: Gate) -> str:
+    """The rule, with the role where a rule is tested for several."""
+    metric = gate.metric if gate.metric not in gate.rule else ""
+    return _text(f"{gate.rule} [{metric}]" if metric else gate.rule)
+
+
+def _sentence(gate: Gate) -> str:
+    """What was found, and why it is no more than that."""
+    word = f"{gate.outcome}: " if gate.outcome != "pass" else ""
+    return word + gate.claim + "".join(f" ({caveat})" for caveat in gate.caveats)
+
+
+def _properties(case: ET.Element, gate: Gate) -> None:
+    """The numbers of a gate, as they are; unknown ones are left out."""
+    numbers = {
+        "unit": gate.unit,
+        "limit": gate.limit,
+        "value": gate.value,
+        "low": gate.low,
+        "high": gate.high,
+        "metric_unit": gate.metric_unit,
+        "base": gate.base,
+        "opt": gate.opt,
+        "severity": gate.severity,
+        "test": "point" if gate.point else "interval",
+    }
+    listed = ET.SubElement(case, "properties")
+    for name, value in numbers.items():
+        if value not in (None, ""):
+            shown = repr(value) if isinstance(value, float) else str(value)
+            ET.SubElement(listed, "property", name=name, value=shown)
+
+
+def _text(text: str) -> str:
+    """Text that XML 1.0 can hold: what it forbids is invisible, and shown as its escape."""
+    return printable(text, _LONGEST)
