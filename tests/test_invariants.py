@@ -94,8 +94,7 @@ def timeless(result):
 
 NOT_ASKED = {
     "driver-log", "syncs", "fleets", "forward-batches", "rollout", "data-loading", "optimizer", "matmuls",
-    "unfused", "modules",
-}  # fmt: skip
+    "unfused", "modules", "repeats"}  # fmt: skip
 """Questions about what the usual run does not do or record."""
 
 
@@ -202,7 +201,7 @@ def test_two_gpus_of_a_file_are_each_what_they_would_be_alone(tmp_path_factory, 
 UNSCALED = {"ts_ns", "issue_ns", "peak_ts_ns"}
 """Instants: these do not grow with durations."""
 
-ABSOLUTE = {"idle", "idle_gaps", "idle_histogram", "host_counts", "stage_edges"}
+ABSOLUTE = {"idle", "idle_gaps", "idle_histogram", "host_counts", "slots", "stage_edges"}
 """Tables whose causes are told apart by fixed lengths (30 µs, 1 ms, 20 ms) or by size."""
 
 
