@@ -220,6 +220,7 @@ def test_without_a_gpu_there_is_no_picture_of_one(tmp_path):
     assert not [c for s in report.sections if s.id == "gpu-time" for c in s.charts]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 400)), min_size=1, max_size=12))
 def test_the_pieces_add_up_to_the_busy_time(tmp_path_factory, spans):

@@ -298,6 +298,7 @@ def test_steps_on_a_gpu_have_the_same_walls(tmp_path):
 # Real runs
 
 
+@pytest.mark.slow
 @needs_data
 def test_real_verl_runs_hold_the_roles_stages_ranks_steps_and_instances_of_their_manifest():
     root = Path(REAL) / "chrome/verl_cpu"

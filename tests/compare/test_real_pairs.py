@@ -68,6 +68,7 @@ def runs(side, *numbers):
     return tuple(f"gloo_cpu/{side}_run{number}" for number in numbers)
 
 
+@pytest.mark.slow
 def test_a_change_of_known_size_lies_in_the_interval():
     found = pair(runs("base", 1, 2, 3), runs("opt", 1, 2, 3))
     assert found.headline.low < 1.615 < found.headline.high
@@ -80,6 +81,7 @@ SPLITS = [((a,), (b,)) for a, b in itertools.combinations((1, 2, 3), 2)] + [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["base", "opt"])
 def test_runs_of_one_setting_are_never_a_change(side):
     for before, after in SPLITS:
