@@ -4,6 +4,25 @@ import os
 
 import pytest
 
+from tracekit import pipeline
+from tracekit.report import Section
+
+
+@pytest.fixture(autouse=True)
+def only_asked(request, monkeypatch):
+    """Where a module names the questions that its tests are about (`ASKED`), no others are judged: most of the time."""
+    asked = getattr(getattr(request, "module", None), "ASKED", None)
+    if asked is None:
+        return
+    judge = pipeline._section
+
+    def section(analysis, *rest):
+        if analysis.id in asked:
+            return judge(analysis, *rest)
+        return Section(analysis.id, analysis.title, "skipped", "no test of this module asks it")
+
+    monkeypatch.setattr(pipeline, "_section", section)
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):

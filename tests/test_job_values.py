@@ -8,6 +8,8 @@ from tracekit import appendix, pipeline
 from tracekit.job_values import NAMES, job_values
 from tracekit.trace import Measurements
 
+ASKED = set()
+
 
 def values_of(path):
     measured = pipeline.analyze(path, pipeline.Options(jobs=1)).measurements

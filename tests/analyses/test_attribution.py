@@ -14,6 +14,8 @@ from tracekit.analyses.gpu_time import breakdown
 from tracekit.derived.launches import launches as launches_of
 from tracekit.pipeline import Options, analyze
 
+ASKED = {"attribution"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 

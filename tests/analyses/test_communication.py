@@ -20,6 +20,8 @@ from tracekit.gpu_shares import judged_windows
 from tracekit.thresholds import defaults
 from tracekit.traffic import by_rank, collectives, exposed_within, rates, waiting, wire_factor
 
+ASKED = {"communication"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 

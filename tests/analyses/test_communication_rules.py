@@ -23,6 +23,8 @@ from rules.traces_communication import (
 
 from tracekit.thresholds import defaults
 
+ASKED = {"communication"}
+
 # R05
 
 

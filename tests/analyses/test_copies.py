@@ -14,6 +14,8 @@ import tracekit
 from tracekit.analyses.copies import direction, measure
 from tracekit.pipeline import Options, analyze
 
+ASKED = {"copies"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 HTOD = "Memcpy HtoD (Pinned -> Device)"
 

@@ -21,6 +21,8 @@ import tracekit
 from tracekit.analyses.data_quality import measure
 from tracekit.pipeline import Options, analyze
 
+ASKED = {"data-quality", "gpu-time"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 

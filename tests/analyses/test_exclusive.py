@@ -11,6 +11,8 @@ from tracekit.schema import TABLES, concat
 from tracekit.thresholds import defaults
 from tracekit.trace import Measurements, labelled
 
+ASKED = {"exclusive"}
+
 
 def measured(folder):
     """What this question and that about steps measure of a folder's files, nothing else."""

@@ -11,6 +11,8 @@ import tracekit
 from tracekit.analyses import fleets
 from tracekit.intervals import union
 
+ASKED = {"fleets", "rollout"}
+
 
 @pytest.fixture(autouse=True)
 def _ours(monkeypatch):

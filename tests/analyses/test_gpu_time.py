@@ -16,6 +16,8 @@ from tracekit.derived.busy import PARTS, by_window, running
 from tracekit.pipeline import analyze
 from tracekit.schema import TABLES
 
+ASKED = {"gpu-time"}
+
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_gpu_breakdown.json").read_text())
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

@@ -22,6 +22,8 @@ from tracekit.intervals import union
 from tracekit.rules import rule
 from tracekit.thresholds import defaults
 
+ASKED = {"host", "optimizer", "interruptions", "data-loading"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 

@@ -10,6 +10,8 @@ from rules.traces_host import ADAM, LOADER, asking, updating, waiting
 
 from tracekit.analyses import data_loading, host, interruptions, optimizer
 
+ASKED = {"data-loading", "interruptions", "optimizer", "host"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 

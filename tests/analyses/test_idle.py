@@ -18,6 +18,8 @@ from tracekit.pipeline import Options, analyze
 from tracekit.schema.idle import CAUSES
 from tracekit.thresholds import defaults
 
+ASKED = {"idle", "syncs", "stage-edges", "launch-queues"}
+
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_gpu_breakdown.json").read_text())
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

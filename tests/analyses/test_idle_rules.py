@@ -11,6 +11,8 @@ from tracekit import pipeline
 from tracekit.analyses import ANALYSES
 from tracekit.rules import rule
 
+ASKED = {"idle", "syncs", "stage-edges", "launch-queues"}
+
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch):

@@ -4,6 +4,8 @@ import pytest
 from analyses.in_depth import report_of
 from rules.traces_matmuls import FIRES, NEAR_MISSES
 
+ASKED = {"matmuls", "unfused", "forward-batches", "shapes"}
+
 IDS = sorted(FIRES)
 
 

@@ -19,6 +19,8 @@ from rules.traces_matmuls import (
     update,
 )
 
+ASKED = {"matmuls", "unfused", "forward-batches", "shapes", "modules", "operators"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 

@@ -14,6 +14,8 @@ import tracekit
 from tracekit import pipeline
 from tracekit.derived.memory import MAX_BYTES, capacities, levels
 
+ASKED = {"memory", "memory-growth"}
+
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):

@@ -10,6 +10,8 @@ from tracekit import pipeline
 from tracekit.allocators import series
 from tracekit.stats.trend import Limits
 
+ASKED = {"memory", "memory-growth"}
+
 LIMITS = Limits(6, 262_144, 1e-5, MIB, 0.05, 0.01, 0.5)
 
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.analyses.modules import measure
 
+ASKED = {"modules"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 

@@ -24,6 +24,8 @@ import tracekit
 from tracekit.analyses.operators import measure
 from tracekit.pipeline import Options, analyze
 
+ASKED = {"operators"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -12,6 +12,8 @@ from tracekit.overview import MAX_UNSEEN, numbers
 from tracekit.pipeline import Options, analyze
 from tracekit.render import render
 
+ASKED = {"gpu-time", "idle", "stage-edges", "syncs", "kernels", "copies", "attribution"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

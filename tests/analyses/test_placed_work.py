@@ -14,6 +14,8 @@ from tracekit.derived.placement import PLACED, placement
 from tracekit.derived.work_classes import work_stages
 from tracekit.pipeline import Options, analyze
 
+ASKED = {"attribution", "data-quality"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 

@@ -18,6 +18,8 @@ from tracekit.samples import Samples
 from tracekit.thresholds import defaults
 from tracekit.work_rates import work_rates
 
+ASKED = {"repeats"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 ONE = pipeline.Options(jobs=1)
 STEP, TOKENS = ("step_time", None, None), ("tokens", None, None)

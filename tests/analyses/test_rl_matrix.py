@@ -19,6 +19,8 @@ from tracekit.pooling import stage_rows
 from tracekit.report import Chart
 from tracekit.stages import canonical
 
+ASKED = {"rl-matrix", "driver-log"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 

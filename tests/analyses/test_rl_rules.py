@@ -20,6 +20,8 @@ from tracekit.derived.transfers import transfers
 from tracekit.intervals import union, union_all
 from tracekit.thresholds import defaults
 
+ASKED = {"transfers", "micro-batches", "rl-matrix"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 RULES = sorted(traces_rl.FIRES)

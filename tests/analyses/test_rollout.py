@@ -17,6 +17,8 @@ from tracekit.analyses import ANALYSES, Analysis, rollout
 from tracekit.derived import iterations as derived
 from tracekit.engines import generations
 
+ASKED = {"rollout"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 

@@ -16,6 +16,8 @@ from tracekit.analyses import operators as by_name
 from tracekit.analyses import shapes as module
 from tracekit.analyses.shapes import measure
 
+ASKED = {"matmuls", "unfused", "forward-batches", "shapes", "modules", "operators"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 

@@ -10,6 +10,8 @@ from chrome_builder import annotation, kernel, launched, op, step, write
 from tracekit import render
 from tracekit.pipeline import Options, analyze
 
+ASKED = {"steps"}
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 

@@ -19,6 +19,8 @@ from tracekit.pooling import job
 from tracekit.thresholds import defaults
 from tracekit.waiting import savings, waits
 
+ASKED = {"stragglers", "imbalance"}
+
 OWNER = {"straggler": "stragglers", "rank-imbalance": "imbalance"}
 
 

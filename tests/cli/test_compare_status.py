@@ -16,6 +16,8 @@ import tracekit
 from tracekit.cli import gating
 from tracekit.render import to_json
 
+ASKED = set()
+
 RULE = ("--fail-on", "step_time>3%")
 
 

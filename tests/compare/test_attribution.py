@@ -22,6 +22,8 @@ from tracekit.comparing import compare_paths, read_side
 from tracekit.pipeline import Options
 from tracekit.report import Report
 
+ASKED = set()
+
 ALONE = Options(jobs=1)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")

@@ -10,6 +10,8 @@ from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows
 from tracekit.cli import main
 from tracekit.render import to_json
 
+ASKED = set()
+
 HOSTILE = "</script><img src=x onerror=alert(1)>|`\x1b[31m\u202e=cmd()\r\n"
 
 

@@ -14,6 +14,8 @@ from tracekit.compare.comparison import Comparison
 from tracekit.errors import TracekitError
 from tracekit.render import to_json
 
+ASKED = set()
+
 BASE = ([3000, 1020, 1040, 1010, 1060, 1030], [2500, 1050, 1020, 1040], [2000, 1010, 1000, 1030])
 OPT = ([3000, 910, 930, 900, 920, 940], [2000, 930, 910], [1500, 900, 940, 920])
 """The worked example in microseconds, each run after a first step of warm-up."""

@@ -21,6 +21,8 @@ from tracekit.comparing import read_side
 from tracekit.errors import TracekitError
 from tracekit.pipeline import Options
 
+ASKED = set()
+
 SLOWER = step_rows(*OPT_RUNS), step_rows(*BASE_RUNS)
 FASTER = step_rows(*BASE_RUNS), step_rows(*OPT_RUNS)
 MIB = 1 << 20

@@ -25,6 +25,8 @@ from tracekit.errors import TraceFormatError, TracekitError
 from tracekit.pipeline import Options
 from tracekit.stats.noise import Noise
 
+ASKED = set()
+
 STEP, GEN = ("step_time", None, None), ("stage_time", None, "gen")
 EIGHT = Noise(sd=0.01, df=7.0, runs=8, steps=5, rho=None)
 

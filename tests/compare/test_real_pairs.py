@@ -13,6 +13,8 @@ from tracekit.compare.judge import compare
 from tracekit.comparing import read_side
 from tracekit.pipeline import Options
 
+ASKED = set()
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 

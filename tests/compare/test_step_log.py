@@ -18,6 +18,8 @@ from tracekit.comparing import compare_paths, read_logs
 from tracekit.errors import TracekitError
 from tracekit.pipeline import Options
 
+ASKED = set()
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 ONE = Options(jobs=1)
 
