@@ -264,6 +264,7 @@ def test_parts_and_idle_are_the_window_in_every_row_of_every_real_file():
     assert rows > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["hta/nccl_parser_config/nccl_data.json.gz", "tracelens/b200/eager_trace.json.gz"]
 )

@@ -9,6 +9,8 @@ from tracekit import saved
 from tracekit.merging import merge
 from tracekit.pipeline import Options, analyze, judge
 
+ASKED = {"steps", "gpu-time", "communication", "stragglers", "operators", "data-quality"}
+
 ROOT = Path(__file__).parents[1]
 PROFILES = [
     ROOT / "examples" / name / "outputs" / "profile" for name in ("verl_cpu", "simulated_gpu")

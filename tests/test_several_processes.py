@@ -39,7 +39,8 @@ OF_RANKS = [firing for firing in FIRES.values() if not isinstance(firing.rows, l
 
 
 @pytest.mark.parametrize(
-    "firings", [ALONE[::9], ALONE[4::9], *([firing] for firing in OF_RANKS)], ids=range(2 + len(OF_RANKS))
+    "firings",
+    [ALONE[::9], *(pytest.param(f, marks=pytest.mark.slow) for f in (ALONE[4::9], *([f] for f in OF_RANKS)))],
 )  # fmt: skip
 def test_processes_in_one_file_are_told_apart(tmp_path, monkeypatch, firings):
     (tmp_path / "spare").mkdir()

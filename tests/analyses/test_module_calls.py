@@ -68,6 +68,7 @@ def assert_only_modules_differ(first, second):
     assert [name for name, part in one.items() if part["status"] == "failed"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     ["launch-bound", "host-sync-stalls", "unfused-optimizer", "unfused-operators", "straggler", "memory-growth"],

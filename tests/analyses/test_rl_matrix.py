@@ -268,6 +268,7 @@ def test_a_run_without_a_gpu_reads_as_one(tmp_path):
     assert "GPU" not in mine
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(FILES)
 def test_any_trace_with_any_log_has_an_answer(tmp_path_factory, files):
@@ -333,7 +334,13 @@ GLOO = ("base_run1", "base_run2", "base_run3", "opt_run1", "opt_run2", "opt_run3
 
 
 @needs_data
-@pytest.mark.parametrize("run", GLOO)
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(n, marks=() if n in ("opt_run1", "straggler") else pytest.mark.slow)
+        for n in GLOO
+    ],
+)
 def test_real_gloo_runs_have_the_walls_that_were_timed_without_the_profiler(run):
     """Within 1 % or 1 ms, the median over all ranks and steps."""
     folder = Path(REAL) / "chrome/gloo_cpu" / run

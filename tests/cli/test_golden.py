@@ -60,6 +60,7 @@ def test_two_examples_at_once_are_two_runs(tracekit):
     check("both_text.txt", tracekit("analyze", *paths).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_a_saved_run_prints_the_same_as_the_profile(tracekit, example, tmp_path):
     kept, suffixes = tmp_path / "run.tkm", ("html", "json", "md")

@@ -359,7 +359,11 @@ def real_comparison(name):
 
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n == "gloo" else ()) for n in real_pairs()]
+    "name",
+    [
+        pytest.param(n, marks=() if n in ("files", "workers") else pytest.mark.slow)
+        for n in real_pairs()
+    ],
 )
 def test_real_pairs_add_up_within_a_microsecond(name):
     found = real_comparison(name)

@@ -22,9 +22,12 @@ from rules.traces import (
 
 import tracekit
 from tracekit import rules
+from tracekit.analyses import ANALYSES
 from tracekit.pipeline import Options, analyze
 from tracekit.report import SEVERITIES
 from tracekit.thresholds import Thresholds, defaults
+
+ASKED = {analysis.id for analysis in ANALYSES if analysis.rules}
 
 ROOT = Path(__file__).parents[2]
 IDS = [rule.id for rule in rules.RULES]
