@@ -16,7 +16,7 @@ from tracekit.compare.changes import Choices
 from tracekit.compare.gate_rules import Accept, Rules, rule, rule_of_text
 from tracekit.compare.gate_sheet import gate_word
 from tracekit.compare.gates import gates, overall
-from tracekit.compare.self_test import self_test
+from tracekit.compare.slowed import self_test
 from tracekit.comparing import read_side
 from tracekit.errors import TracekitError
 from tracekit.pipeline import Options

@@ -10,8 +10,8 @@ from tracekit.cli import ci, gating, terminal
 from tracekit.errors import TracekitError
 
 if TYPE_CHECKING:
-    from tracekit.compare.self_test import SelfTest
     from tracekit.compare.sides import Side
+    from tracekit.compare.slowed import SelfTest
     from tracekit.report import Gate, Report
 
 
@@ -80,7 +80,7 @@ def command(  # noqa: PLR0913 - one per option
     from tracekit import comparing, pipeline
     from tracekit.compare.changes import Choices
     from tracekit.compare.gates import gates, overall
-    from tracekit.compare.self_test import self_test as held_against_itself
+    from tracekit.compare.slowed import self_test as held_against_itself
 
     gate = gating.gate_file(fail_on, config, on_inconclusive, isolated=isolated)
     if not gate.rules:
