@@ -62,7 +62,7 @@ READABLE = {
     "chrome/kineto_tb_plugin": 4,
     "chrome/rl_insight": 6,
     "chrome/tracelens": 9,
-    "chrome/verl_cpu": 67,
+    "chrome/verl_cpu": 66,
     "memory/CPU_torch2.13": 1,
     "nsys/nvtx_tap_verl_cpu": 1,
 }
