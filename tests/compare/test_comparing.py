@@ -221,6 +221,17 @@ def test_a_profile_without_a_single_step_is_an_error(tmp_path, kept):
         compare(tmp_path / "empty", kept["report", "opt"])
 
 
+def test_damaged_and_unreadable_sources_of_a_side_are_said(tmp_path):
+    whole, cut = (write_run(tmp_path / name, [100] * 4, ranks=2) for name in ("whole", "cut"))
+    part = cut / "rank0.json"
+    part.write_bytes(part.read_bytes().removesuffix(b"]}"))
+    (cut / "rank1.json").write_bytes(b'{"schemaVersion": 1, "traceEvents": [')
+    warnings = " ".join(compare(whole, cut).warnings)
+    assert "cut: 1 source is damaged" in warnings
+    assert "cut: 1 source could not be read" in warnings
+    assert "whole: " not in warnings
+
+
 def test_a_missing_baseline_is_an_error(tmp_path, kept):
     with pytest.raises(TracekitError, match="missing"):
         compare(tmp_path / "missing.json", kept["report", "opt"])

@@ -74,8 +74,18 @@ def side(name: str, inputs: Sequence[Input], drop_first: int | None = None) -> S
         tuple(one.measured for one in inputs if one.measured is not None),
         any("SIMULATED DATA" in one.report.identity for one in inputs),
         every_step=found.get((STEP_TIME, None, None)),
-        notes=tuple(one for part in inputs for one in _cut(name, part)),
+        notes=tuple(one for part in inputs for one in (*_lost(name, part), *_cut(name, part))),
     )
+
+
+def _lost(name: str, one: Input) -> Iterator[str]:
+    """What is to be said of sources that could not be read, or not whole."""
+    unread = sum(remark.code == "unreadable" for remark in one.report.remarks)
+    damaged = {r.source for r in one.report.remarks if r.severity == "data_loss"}
+    if unread:
+        yield f"{name}: {unread:,} {'source' if unread == 1 else 'sources'} could not be read and are not in these numbers"
+    if damaged:
+        yield f"{name}: {len(damaged):,} {'source is' if len(damaged) == 1 else 'sources are'} damaged: steps may be missing, and what they hold too short"
 
 
 def _cut(name: str, one: Input) -> Iterator[str]:
