@@ -104,6 +104,16 @@ def test_any_report_gives_a_well_formed_page_that_loads_nothing(report):
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "a" * 59 + "-" + "b" * 9, "a" * 58 + "-2", "", "-"])
+def test_charts_of_one_name_have_an_id_each_however_long_it_is(name):
+    charts = tuple(replace(gantt(), id=name) for _ in range(12))
+    section = replace(charted_report().sections[0], id=name, charts=charts)
+    page = Page(render(replace(charted_report(), sections=(section, section)), "html"))
+    ids = [value for _, key, value in page.attributes if key == "id"]
+    assert len(ids) == len(set(ids)) > 24 * 3
+    assert all(re.fullmatch(r"[a-z0-9-]+", value) for value in ids)
+
+
 def test_every_link_on_the_page_leads_somewhere():
     page = Page(render(charted_report(), "html"))
     ids = {value for _, name, value in page.attributes if name == "id"}

@@ -23,7 +23,7 @@ from tracekit.render.escape import printable
 from tracekit.render.grid import NAME_LIMIT, Column, Grid, grid
 from tracekit.render.options import Options
 from tracekit.render.svg import bounded, draw, row_id, stage_tones
-from tracekit.render.svg_text import slug
+from tracekit.render.svg_text import LONGEST_ID, slug
 from tracekit.report import Cell, Chart, Finding, Metric, Place, Report, Section, Sheet
 from tracekit.units import UNKNOWN, show
 
@@ -292,11 +292,12 @@ def _unique_ids() -> Callable[[str], str]:
     taken: set[str] = set()
 
     def unique(name: str) -> str:
-        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
-        found, number = slug, 1
+        found, number = slug(name), 1
         while found in taken:
             number += 1
-            found = f"{slug}-{number}"
+            # The number is kept and the name is cut: what cuts it again leaves it as it is.
+            end = f"-{number}"
+            found = slug(slug(name)[: LONGEST_ID - len(end)] + end)
         taken.add(found)
         return found
 

@@ -14,6 +14,9 @@ FONT = 12
 TITLE = 200
 """Characters of a name that a tooltip shows."""
 
+LONGEST_ID = 60
+"""Characters of an id."""
+
 _BROAD = frozenset("mwMW@%&")
 _NARROW = frozenset("ijl.,:;'|!()[]ftr I1")
 
@@ -51,5 +54,5 @@ def number(value: float) -> str:
 
 
 def slug(name: str) -> str:
-    """The name as an id that markup and addresses take."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "x"
+    """The name as an id that markup and addresses take; an id is its own slug."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST_ID].strip("-") or "x"
