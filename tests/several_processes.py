@@ -18,7 +18,7 @@ def alone_and_together(monkeypatch, folder: Path, spare: Path) -> tuple[Result, 
 
     Every process has its own pid in both, 1000, 1001 …
     """
-    known = pipeline._reader
+    known = pipeline.reader_named
     traces: list[Trace] = []
 
     def reader(name):
@@ -36,7 +36,7 @@ def alone_and_together(monkeypatch, folder: Path, spare: Path) -> tuple[Result, 
 
         return replace(chrome, read=read)
 
-    monkeypatch.setattr(pipeline, "_reader", reader)
+    monkeypatch.setattr(pipeline, "reader_named", reader)
     apart = analyze(f"run={folder}", Options(jobs=1))
     shutil.copy(next(p for p in folder.rglob("*") if p.is_file()), spare / TOGETHER)
     return apart, analyze(f"run={spare / TOGETHER}", Options(jobs=1))

@@ -154,8 +154,8 @@ def test_a_new_question_is_one_file_and_one_line(house):
     registry = house / "tracekit/analyses/__init__.py"
     edit(
         registry,
-        '    _analysis("copies"),\n',
-        '    _analysis("copies"),\n    _analysis("host_op_count"),\n',
+        '    "copies",\n',
+        '    "copies",\n    "host_op_count",\n',
     )
     code = (
         "import sys, tracekit; report = tracekit.analyze(sys.argv[1]);"

@@ -12,7 +12,7 @@ import pytest
 from chrome_builder import annotation, kernel, launched, op, step, write
 
 import tracekit
-from tracekit import pipeline
+from tracekit import loading, pipeline
 from tracekit.engine import local
 from tracekit.errors import TracekitError
 from tracekit.pipeline import Options, analyze, judge
@@ -99,9 +99,9 @@ def test_load_limits_tables_and_arguments(profile):
 
 
 def test_a_file_of_several_processes_is_for_analyze(profile, monkeypatch):
-    reader = pipeline.READERS[0]
+    reader = loading.READERS[0]
     twice = replace(reader, read=lambda s, w, b: reader.read(s, w, b) * 2)
-    monkeypatch.setattr(pipeline, "READERS", (twice,))
+    monkeypatch.setattr(loading, "READERS", (twice,))
     with pytest.raises(TracekitError, match="holds 2 processes: 100, 100"):
         tracekit.load(profile / "rank0.json")
     assert len(analyze(profile / "rank0.json").measurements.sources) == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tracekit.analyses.gpu_time import breakdown
-from tracekit.api import load
+from tracekit.loading import load
 from tracekit.pipeline import analyze
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "simulated_gpu"

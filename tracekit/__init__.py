@@ -18,8 +18,9 @@ from tracekit.errors import SchemaError, TraceFormatError, TracekitError
 from tracekit.version import VERSION
 
 if TYPE_CHECKING:
-    from tracekit.api import analyze, compare, load
+    from tracekit.api import analyze, compare
     from tracekit.compare.comparison import Comparison
+    from tracekit.loading import load
     from tracekit.pipeline import Options
     from tracekit.render import render
     from tracekit.report import Report
@@ -30,7 +31,7 @@ __version__ = VERSION
 _LAZY = {
     "analyze": "tracekit.api",
     "compare": "tracekit.compare",
-    "load": "tracekit.api",
+    "load": "tracekit.loading",
     "render": "tracekit.render",
     "Comparison": "tracekit.compare.comparison",
     "Options": "tracekit.pipeline",

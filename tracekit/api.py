@@ -1,18 +1,18 @@
-"""The functions of the Python interface that read: `load` a file, `analyze` a profile, `compare` two sides."""
+"""The functions of the Python interface that judge: `analyze` a profile, `compare` two sides."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from tracekit import comparing, pipeline
-from tracekit.compare.changes import Choices
-from tracekit.compare.comparison import Comparison
-from tracekit.pipeline import load
+from tracekit import pipeline
 from tracekit.report import Report
 
-__all__ = ["analyze", "compare", "load"]
+if TYPE_CHECKING:
+    from tracekit.compare.comparison import Comparison
+
+__all__ = ["analyze", "compare"]
 
 
 def analyze(
@@ -55,6 +55,9 @@ def compare(  # noqa: PLR0913 - one per option
     `tracekit compare`. `tracekit.render(comparison)` shows it. Raises `TracekitError` where a side cannot
     be read or holds no step that counts.
     """
+    from tracekit import comparing
+    from tracekit.compare.changes import Choices
+
     before, after = ([one] if isinstance(one, str | Path) else list(one) for one in (base, opt))
     choices = Choices(
         min_effect=min_effect,

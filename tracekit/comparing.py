@@ -18,6 +18,7 @@ from tracekit.compare.noise_report import noise_notes
 from tracekit.compare.sides import Input, Side, side
 from tracekit.compare.step_log import StepLog, driver_logs, table_log, with_log, with_logs
 from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.loading import sniff
 from tracekit.render.json import from_json
 from tracekit.report import Report
 
@@ -110,7 +111,7 @@ def read_logs(
     for given in paths:
         label, path = unlabelled(given)
         name = label or path.stem or str(path)
-        if path.is_dir() or pipeline.sniff(path).reader is not None:
+        if path.is_dir() or sniff(path).reader is not None:
             measured = pipeline.measure(
                 pipeline.discover([path]), pipeline.Options(jobs=options.jobs)
             )

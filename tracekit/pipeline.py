@@ -20,13 +20,12 @@ import pandas as pd
 from tracekit import appendix, merging, overview, saved
 from tracekit.analyses import ANALYSES, Analysis, Frames
 from tracekit.derived.cut import cut
-from tracekit.discover import Discovery, Sniffed, parse_numbers
+from tracekit.discover import Discovery, parse_numbers
 from tracekit.discover import discover as find
 from tracekit.engine import Advance, Outcome, local
 from tracekit.engine.progress import progress_line
-from tracekit.errors import TraceFormatError, TracekitError
-from tracekit.readers import READERS, Reader, head
-from tracekit.readers.no_profiles import no_profile
+from tracekit.errors import TracekitError
+from tracekit.loading import reader_named, sniff
 from tracekit.report import Remark, Report, Section
 from tracekit.rules import checked
 from tracekit.schema import MEASURED, TABLES, concat
@@ -69,43 +68,6 @@ class MeasuredSource:
     notes: tuple[Note, ...]
     versions: Mapping[str, str]
     simulated: bool
-
-
-def load(
-    path: str | Path,
-    *,
-    python: bool = False,
-    stacks: bool = False,
-    args: Sequence[str] | None = None,
-    tables: Sequence[str] | None = None,
-) -> Trace:
-    """The Trace of one file: `load(path)["device_ops"]` is a pandas frame.
-
-    `python` adds all Python functions (calls of nn.Module are read in any case), `stacks` call stacks;
-    `args` limits the recorded arguments that are kept, `tables` the tables that are built. Raises
-    `TraceFormatError` for a file that cannot be read, `TracekitError` for a directory or for a file that
-    holds several processes.
-    """
-    path = Path(path)
-    if path.is_dir():
-        raise TracekitError(
-            f"{path} is a directory", "load one file of it, or use tracekit.analyze"
-        )
-    told = sniff(path)
-    if told.reader is None:
-        raise TraceFormatError(path, told.reason, "see what can be read: tracekit inspect")
-    want = Want(
-        None if tables is None else frozenset(tables),
-        None if args is None else tuple(args),
-        python,
-        stacks,
-    )
-    source = find([path], sniff=lambda _: told).sources[0]
-    traces = _reader(told.reader).read(source, want, None)
-    if len(traces) != 1:
-        pids = ", ".join(str(trace.source.pid) for trace in traces)
-        raise TracekitError(f"{path} holds {len(traces)} processes: {pids}", "use tracekit.analyze")
-    return traces[0]
 
 
 def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> Result:
@@ -160,17 +122,6 @@ def discover(paths: str | Path | Sequence[str | Path], options: Options = Option
     )
 
 
-def sniff(path: Path) -> Sniffed:
-    """Which reader claims a file, by its content; for a file that is no profile, what it is."""
-    start, problem = head(path)
-    if known := no_profile(start):
-        return Sniffed(None, "torch", known)
-    for reader in READERS:
-        if reader.sniff(start):
-            return Sniffed(reader.name, reader.tool, "")
-    return Sniffed(None, "torch", problem or "no format that tracekit reads")
-
-
 def measure(found: Discovery, options: Options = Options()) -> Measurements:
     """Every source read and measured in parallel, then folded and concatenated in a fixed order."""
     work = partial(
@@ -213,7 +164,7 @@ def read_source(
     stages: tuple[str, ...] = (),
 ) -> Iterator[Trace]:
     """The traces of one source, cut to what was asked for; none where it holds nothing of that."""
-    for trace in _reader(source.reader).read(source, want, _increments(advance)):
+    for trace in reader_named(source.reader).read(source, want, _increments(advance)):
         rank = trace.source.rank
         if ranks is None or rank is None or rank in ranks:
             part = cut(trace, steps, _stage_filter(stages))
@@ -402,8 +353,3 @@ def _section(analysis: Analysis, measured: Measurements, thresholds: Thresholds)
 
 def _numbers(spec: str | None) -> frozenset[int] | None:
     return None if spec is None else parse_numbers(spec)
-
-
-def _reader(name: str) -> Reader:
-    """The reader of that name."""
-    return next(reader for reader in READERS if reader.name == name)

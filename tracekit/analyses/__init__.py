@@ -1,4 +1,4 @@
-"""Questions asked of traces. A new one is a file with `measure` and `judge`, and one line in `ANALYSES`.
+"""Questions asked of traces. A new one is a file with `measure` and `judge`, and one line in `_FILES`.
 
 `measure` turns one Trace into columns of measured tables (keys are added for it), `fold` may merge the
 measured frames of one process in time order, `judge` sees only the concatenated `Measurements`.
@@ -52,38 +52,50 @@ def _analysis(name: str) -> Analysis:
     )
 
 
-ANALYSES: tuple[Analysis, ...] = (
-    _analysis("steps"),
-    _analysis("repeats"),
-    _analysis("rl_matrix"),
-    _analysis("driver_log"),
-    _analysis("stragglers"),
-    _analysis("imbalance"),
-    _analysis("exclusive"),
-    _analysis("gpu_time"),
-    _analysis("idle"),
-    _analysis("edges"),
-    _analysis("syncs"),
-    _analysis("launch_queues"),
-    _analysis("communication"),
-    _analysis("transfers"),
-    _analysis("fleets"),
-    _analysis("micro_batches"),
-    _analysis("forward_batches"),
-    _analysis("rollout"),
-    _analysis("host"),
-    _analysis("data_loading"),
-    _analysis("optimizer"),
-    _analysis("interruptions"),
-    _analysis("kernels"),
-    _analysis("matmuls"),
-    _analysis("unfused"),
-    _analysis("operators"),
-    _analysis("shapes"),
-    _analysis("modules"),
-    _analysis("copies"),
-    _analysis("attribution"),
-    _analysis("memory"),
-    _analysis("memory_growth"),
-    _analysis("data_quality"),
+_FILES = (
+    "steps",
+    "repeats",
+    "rl_matrix",
+    "driver_log",
+    "stragglers",
+    "imbalance",
+    "exclusive",
+    "gpu_time",
+    "idle",
+    "edges",
+    "syncs",
+    "launch_queues",
+    "communication",
+    "transfers",
+    "fleets",
+    "micro_batches",
+    "forward_batches",
+    "rollout",
+    "host",
+    "data_loading",
+    "optimizer",
+    "interruptions",
+    "kernels",
+    "matmuls",
+    "unfused",
+    "operators",
+    "shapes",
+    "modules",
+    "copies",
+    "attribution",
+    "memory",
+    "memory_growth",
+    "data_quality",
 )
+"""The files of this directory that answer a question, in the order of a report."""
+
+ANALYSES: tuple[Analysis, ...]
+"""All questions. Imported when first asked for: a notebook that needs one does not wait for the others."""
+
+
+def __getattr__(name: str) -> Any:
+    """`ANALYSES`, made now."""
+    if name != "ANALYSES":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = tuple(map(_analysis, _FILES))
+    return found

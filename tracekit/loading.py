@@ -1,0 +1,66 @@
+"""From one file to its Trace: which reader claims it, and what that reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracekit.discover import Sniffed
+from tracekit.discover import discover as find
+from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.readers import READERS, Reader, head
+from tracekit.readers.no_profiles import no_profile
+from tracekit.trace import Trace, Want
+
+
+def load(
+    path: str | Path,
+    *,
+    python: bool = False,
+    stacks: bool = False,
+    args: Sequence[str] | None = None,
+    tables: Sequence[str] | None = None,
+) -> Trace:
+    """The Trace of one file: `load(path)["device_ops"]` is a pandas frame.
+
+    `python` adds all Python functions (calls of nn.Module are read in any case), `stacks` call stacks;
+    `args` limits the recorded arguments that are kept, `tables` the tables that are built. Raises
+    `TraceFormatError` for a file that cannot be read, `TracekitError` for a directory or for a file that
+    holds several processes.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise TracekitError(
+            f"{path} is a directory", "load one file of it, or use tracekit.analyze"
+        )
+    told = sniff(path)
+    if told.reader is None:
+        raise TraceFormatError(path, told.reason, "see what can be read: tracekit inspect")
+    want = Want(
+        None if tables is None else frozenset(tables),
+        None if args is None else tuple(args),
+        python,
+        stacks,
+    )
+    source = find([path], sniff=lambda _: told).sources[0]
+    traces = reader_named(told.reader).read(source, want, None)
+    if len(traces) != 1:
+        pids = ", ".join(str(trace.source.pid) for trace in traces)
+        raise TracekitError(f"{path} holds {len(traces)} processes: {pids}", "use tracekit.analyze")
+    return traces[0]
+
+
+def sniff(path: Path) -> Sniffed:
+    """Which reader claims a file, by its content; for a file that is no profile, what it is."""
+    start, problem = head(path)
+    if known := no_profile(start):
+        return Sniffed(None, "torch", known)
+    for reader in READERS:
+        if reader.sniff(start):
+            return Sniffed(reader.name, reader.tool, "")
+    return Sniffed(None, "torch", problem or "no format that tracekit reads")
+
+
+def reader_named(name: str) -> Reader:
+    """The reader of that name."""
+    return next(reader for reader in READERS if reader.name == name)
