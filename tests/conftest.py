@@ -1,11 +1,16 @@
 """With real profiles at hand (TRACEKIT_REAL_DATA), a skipped test is a failure: nothing may pass by not running."""
 
 import os
+import signal
 
 import pytest
 
 from tracekit import pipeline
 from tracekit.report import Section
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So a shell starts what runs in the background; the programs that tests start and interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -71,6 +71,7 @@ def meeting(ahead, lengths=(40, 55, 30), shared=True):
     return rows  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     st.lists(st.integers(0, 60), min_size=3, max_size=3), st.integers(0, 2), st.booleans(),

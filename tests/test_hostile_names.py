@@ -32,6 +32,19 @@ NAMES = {
     "combining": "e" + "\u0301" * 200,
 }
 
+AT_ONCE = (
+    "long",
+    "surrogate",
+    "control",
+    "invisible",
+    "empty",
+    "markup",
+    "table",
+    "formula",
+    "step",
+)
+"""The others are slow tests: one more report each."""
+
 
 def rows(name):
     return [
@@ -45,7 +58,10 @@ def rows(name):
     ]  # fmt: skip
 
 
-@pytest.fixture(params=NAMES, scope="module")
+@pytest.fixture(
+    params=[n if n in AT_ONCE else pytest.param(n, marks=pytest.mark.slow) for n in NAMES],
+    scope="module",
+)
 def profile(request, tmp_path_factory):
     name = NAMES[request.param]
     document = {

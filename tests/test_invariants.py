@@ -137,7 +137,9 @@ def test_a_run_at_another_time_or_with_one_clock_astray_gives_the_same_report(
     assert timeless(moved) == timeless(usual)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
+)
 def test_the_order_of_events_in_a_file_does_not_matter(tmp_path, usual, seed):
     ranks = {0: rank_rows(), 1: rank_rows(late=25)}
     for rows in ranks.values():
@@ -155,7 +157,9 @@ def rows_without_source(result):
     return tables
 
 
-@pytest.mark.parametrize("prefixes", ["acb", "bca", "cba"])
+@pytest.mark.parametrize(
+    "prefixes", ["cba", *(pytest.param(p, marks=pytest.mark.slow) for p in ("acb", "bca"))]
+)
 def test_the_order_of_files_does_not_matter(tmp_path, prefixes):
     ranks = {rank: rank_rows(late=10 * rank) for rank in range(3)}
     expected = written(tmp_path / "sorted", ranks, prefixes="abc")
@@ -205,7 +209,7 @@ ABSOLUTE = {"idle", "idle_gaps", "idle_histogram", "host_counts", "slots", "stag
 """Tables whose causes are told apart by fixed lengths (30 µs, 1 ms, 20 ms) or by size."""
 
 
-@pytest.mark.parametrize("k", [2, 7, 1000])
+@pytest.mark.parametrize("k", [2, *(pytest.param(k, marks=pytest.mark.slow) for k in (7, 1000))])
 def test_a_run_k_times_as_long_gives_times_k_times_as_long(tmp_path, usual, k):
     rows = {0: rank_rows(), 1: rank_rows(late=25)}
     slow = {

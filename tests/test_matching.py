@@ -308,6 +308,7 @@ def test_a_median_in_whole_numbers_is_rounded_down(pairs):
     assert found.tolist() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 def test_the_clocks_of_processes_on_one_host_agree_within_their_uncertainty_or_a_millisecond():
     from analyses.waiting_traces import measure_folder

@@ -30,7 +30,11 @@ def names(result):
     return [source.name for source in result.measurements.sources]
 
 
-@pytest.mark.parametrize("path", PROFILES, ids=lambda p: p.parts[-3])
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(PROFILES[0], marks=pytest.mark.slow), PROFILES[1]],
+    ids=lambda p: p.parts[-3],
+)
 def test_saved_measurements_give_the_report_they_were_saved_with(path, tmp_path):
     result = analyze(path)
     saved.save(result.measurements, tmp_path / "run.tkm")

@@ -302,13 +302,18 @@ def test_measured_columns_that_break_the_schema_lose_only_their_question(profile
     assert section(result.report, "steps").status == "ok"
 
 
-def test_the_same_profile_gives_the_same_report_whatever_the_workers(monkeypatch):
+@pytest.fixture(params=["small", pytest.param("example", marks=pytest.mark.slow)])
+def some_profile(request, profile):
+    return profile if request.param == "small" else PROFILES[1]
+
+
+def test_the_same_profile_gives_the_same_report_whatever_the_workers(monkeypatch, some_profile):
     monkeypatch.setattr(local, "SMALL_BYTES", 0)  # or so little would be read without any workers
-    one, two = (analyze(PROFILES[1], Options(jobs=jobs)).report for jobs in (1, 2))
+    one, two = (analyze(some_profile, Options(jobs=jobs)).report for jobs in (1, 2))
     assert to_json(one) == to_json(two)
 
 
-def test_the_order_in_which_files_were_made_does_not_matter(tmp_path):
+def test_the_order_in_which_files_were_made_does_not_matter(tmp_path, some_profile):
     def copied(order):
         folder = tmp_path / "run" / "profile"
         shutil.rmtree(folder, ignore_errors=True)
@@ -317,7 +322,7 @@ def test_the_order_in_which_files_were_made_does_not_matter(tmp_path):
             shutil.copy(path, folder)
         return analyze(folder).report
 
-    files = sorted(PROFILES[1].iterdir())
+    files = sorted(some_profile.iterdir())
     assert copied(files) == copied(files[::-1])
 
 
@@ -365,11 +370,13 @@ print([name for name in sys.modules if name.startswith("tracekit.readers._scan")
 """
 
 
-def test_without_the_extension_the_report_is_the_same_and_the_extension_is_not_even_looked_at():
+def test_without_the_extension_the_report_is_the_same_and_the_extension_is_not_even_looked_at(
+    some_profile,
+):
     found = []
     for pure in ("0", "1"):
         run = subprocess.run(
-            [sys.executable, "-c", PURE, str(PROFILES[1])],
+            [sys.executable, "-c", PURE, str(some_profile)],
             env={**os.environ, "TRACEKIT_PURE": pure, "PYTHONPATH": str(ROOT)},
             capture_output=True, text=True, check=True,
         )  # fmt: skip

@@ -244,7 +244,10 @@ def gloo(name):
 
 
 @needs_data
-@pytest.mark.parametrize("name", ["base_run1", "base_run2", "base_run3", "fault_leak", "fault_tiny_ops"])  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "base_run1",
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("base_run2", "base_run3", "fault_leak", "fault_tiny_ops")),
+])  # fmt: skip
 def test_adam_without_foreach_is_found_and_its_tensors_counted(name):
     (found,) = of(gloo(name), "unfused-optimizer")
     assert found.claim == "AdamW.step takes 290 ops for 29 tensors"
@@ -252,7 +255,9 @@ def test_adam_without_foreach_is_found_and_its_tensors_counted(name):
 
 
 @needs_data
-@pytest.mark.parametrize("name", ["opt_run1", "opt_run2", "opt_run3"])
+@pytest.mark.parametrize("name", [
+    "opt_run1", *(pytest.param(n, marks=pytest.mark.slow) for n in ("opt_run2", "opt_run3")),
+])  # fmt: skip
 def test_with_fused_adam_nothing_is_found(name):
     assert of(gloo(name)) == []
 

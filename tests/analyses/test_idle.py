@@ -135,6 +135,7 @@ def test_every_page_names_its_thresholds(name):
 # Real files
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 @pytest.mark.parametrize("name", sorted(GOLDEN))
 def test_the_causes_add_up_to_an_independent_brute_force_on_real_files(name):

@@ -286,6 +286,7 @@ def test_kernels_count_where_they_were_launched_and_collectives_do_not(tmp_path)
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize("run", ["base_run1", "opt_run1", "straggler", "fault_leak"])
 def test_real_runs_with_two_mini_batches_need_their_log_prob_pass(run):

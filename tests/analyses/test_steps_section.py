@@ -273,6 +273,7 @@ def test_metrics_for_a_later_compare_hold_every_step_and_stage(tmp_path):
 SCENARIOS = ("v080_discrete", "v090_discrete", "v091_discrete", "v091_schedule_discrete")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_real_single_stage_files_add_up_to_their_known_spans(scenario):
     """The manifest gives each file's span in tenths of a millisecond, worked out when it was written."""

@@ -318,6 +318,7 @@ def test_no_two_processes_share_a_place_or_a_name(keys):
 # Real files
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 @pytest.mark.parametrize("folder", ["gloo_cpu/base_mem", "hta/critical_path", "rl_insight"])
 def test_of_real_files_every_row_comes_back(tmp_path, folder):

@@ -79,7 +79,7 @@ def assert_read_as_json_reads(path):
     return len(events)
 
 
-SMALL_BYTES = 300_000
+SMALL_BYTES = 100_000
 
 
 def real_files(*, small):
