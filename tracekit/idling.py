@@ -18,6 +18,7 @@ from tracekit.pooling import (
     in_run,
     job,
     plain,
+    same_text,
     stage_rows,
     summed,
     text_or_none,
@@ -201,4 +202,95 @@ def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncB
         often = one.stall_count / scope.gpu_steps >= limit["syncs_per_step"]
         if often and one.idle_ns / scope.window_ns >= limit["stage_ratio"]:
             found.append(one)
+    return found
+
+
+class Pauses(NamedTuple):
+    """What a (run, role) loses to silence and to garbage collection: sums over the steps of its GPUs."""
+
+    silent_ns: int
+    collection_ns: int
+    scopes: list[Scope]
+
+
+def by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
+    """Idle time by run, role, stage and cause."""
+    if not len(rows):
+        return {}
+    sums = summed(rows, [*WHERE, "cause"], ["idle_ns"])
+    return {(*keyed(r), r["cause"]): int(r["idle_ns"]) for r in sums.to_dict("records")}
+
+
+def is_silence(scope: Scope) -> bool:
+    """Whether a silent host counts there: in stages that feed a GPU, and steps that a profiler counted."""
+    return scope.works and scope.origin != "file"
+
+
+def pauses(
+    measured: Measurements, limit: Mapping[str, float]
+) -> dict[tuple[object, object], Pauses]:
+    """The (run, role) of which rule R29 says that pauses of the host cost GPU time, and what they lose.
+
+    Silence where `is_silence`, recorded collection anywhere in a step.
+    """
+    found: dict[tuple[object, object], Pauses] = {}
+    caused = by_cause(placed(measured, "idle"))
+    for scope in scopes(measured):
+        owner: tuple[object, object] = (scope.run, text_or_none(scope.role))
+        before = found.get(owner, Pauses(0, 0, []))
+        silent = caused.get((*scope.key, "host_silent"), 0)
+        if silent and is_silence(scope):
+            before = Pauses(before.silent_ns + silent, 0, [*before.scopes, scope])
+        found[owner] = before
+    steps = whole(measured, "idle")
+    steps = steps[(steps["window"] == "step") & (steps["cause"] == "host_gc")]
+    collected = summed(steps, ["run", "role"], ["idle_ns"])
+    for owner, idle_ns in zip(_owners(collected), collected["idle_ns"], strict=True):
+        before = found.get(owner, Pauses(0, 0, []))
+        found[owner] = before._replace(collection_ns=int(idle_ns))
+    kept, counts, steps_of = {}, gpu_steps(measured), job(measured)
+    for owner, lost in found.items():
+        step_ns = steps_of.of(owner[0]).step_ns
+        total = (lost.silent_ns + lost.collection_ns) / max(counts.get(owner, 0), 1)
+        if total and step_ns and total / step_ns >= limit["step_ratio"]:
+            kept[owner] = lost
+    return kept
+
+
+def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.DataFrame:
+    """The edges between stages, with what of them is idle for no reason that another rule names.
+
+    Columns added to those of `stage_edges`: canonical and next_canonical, claimed_ns, and its parts host_ns
+    and unseen_ns; of it inside_ns lies in the next stage.
+    """
+    names = canonical_names(measured)
+    after = names.rename(columns={"stage": "next_stage", "canonical": "next_canonical"})
+    rows = whole(measured, "stage_edges")
+    rows = rows.merge(names, on=STAGE_OF).merge(after, on=[*CAPTURE, "next_stage"])
+    rows = rows.reset_index(drop=True)
+    bound = {one.scope.key for one in sync_bound(measured, sync_limit)}
+    synced = np.array(
+        [keyed({**r, "canonical": r["next_canonical"]}) in bound for r in rows.to_dict("records")], bool
+    )  # fmt: skip
+    rows["after_sync_ns"] = rows["after_sync_ns"].where(synced, 0)
+    rows["inside_ns"] = rows["inside_ns"].fillna(rows["after_sync_ns"]) - rows["after_sync_ns"]
+    rows["claimed_ns"] = rows["idle_ns"] - rows["explained_ns"] - rows["after_sync_ns"]
+    assert (rows["claimed_ns"] >= 0).all(), "what is explained must be idle"
+    rows["host_ns"] = np.minimum(rows["host_ns"], rows["claimed_ns"])
+    rows["unseen_ns"] = rows["claimed_ns"] - rows["host_ns"]
+    return rows
+
+
+def idle_at_edges(
+    measured: Measurements, rows: pd.DataFrame, limit: Mapping[str, float]
+) -> dict[tuple[object, object], tuple[float, float]]:
+    """The (run, role) of which rule R15 says that GPUs wait at edges: (ns per step and GPU, share of the step)."""
+    counts, steps = gpu_steps(measured), job(measured)
+    found = {}
+    for owner in dict.fromkeys(_owners(rows)):
+        mine = rows[same_text(rows["run"], owner[0]) & same_text(rows["role"], owner[1])]
+        step_ns = steps.of(owner[0]).step_ns
+        idle = int(mine["claimed_ns"].sum()) / max(counts.get(owner, 0), 1)
+        if step_ns and idle / step_ns >= limit["step_ratio"]:
+            found[owner] = (idle, idle / step_ns)
     return found

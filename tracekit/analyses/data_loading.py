@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.derived.host_side import device_busy, host_side, slots, step_thread, uncounted
+from tracekit.derived.host_side import device_busy, host_side, host_windows, step_thread, uncounted
 from tracekit.intervals import covered, intersect, union, union_all
-from tracekit.pooling import PROCESS, in_run, job, label_headings, same_text, text_or_none, units
+from tracekit.loader_waits import by_rank, long_waits
+from tracekit.pooling import in_run, label_headings, same_text, text_or_none, units
 from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -29,7 +30,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The waits on the step's thread by step and loader; what its GPUs idle meanwhile."""
     if not trace.has("host_ops"):
         return {}
-    host, where = trace["host_ops"], trace.derived(slots)
+    host, where = trace["host_ops"], trace.derived(host_windows)
     mask = trace.derived(host_side).loader
     if (thread := step_thread(trace)) is not None:
         mask = mask & (host["thread"] == thread).to_numpy()
@@ -68,7 +69,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = units(measured["loader_waits"])
     if not len(rows):
         return Section(ID, TITLE, "skipped", NO_LOADER)
-    waits = _by_rank(measured, rows)
+    waits = by_rank(measured)
     return Section(
         ID,
         TITLE,
@@ -76,41 +77,6 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         findings=tuple(_waits(measured, waits, thresholds)),
         verdicts=tuple(_without(measured, rows)),
     )
-
-
-def _by_rank(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a (process, loader): Σ over its steps but the first, which starts workers and fills queues.
-
-    A process of which one step is known keeps that one. Columns: count, wait_ns, max_ns, idle_ns, steps,
-    step_ns (mean step of the run) and share_ratio (of it).
-    """
-    steps = units(measured["steps"])
-    jobs = job(measured)
-    found = []
-    for key, mine in rows.groupby([*PROCESS, "name"], dropna=False, sort=False):
-        who = dict(zip([*PROCESS, "name"], key, strict=True))
-        same = np.logical_and.reduce([same_text(steps[n], who[n]) for n in PROCESS])
-        all_steps = steps[same].sort_values("ts_ns", kind="stable")
-        marks = all_steps[["step", "part", "occurrence"]].drop_duplicates()
-        kept = marks.iloc[1:] if len(marks) > 1 else marks
-        later = mine.merge(kept, on=["step", "part", "occurrence"], how="inner")
-        step_ns = jobs.of(who["run"]).step_ns
-        count = max(len(kept), 1)
-        wait = int(later["wait_ns"].sum()) / count
-        known = len(later) and later["idle_ns"].notna().all()
-        found.append(
-            {
-                **who,
-                "count": int(later["count"].sum()) / count,
-                "wait_ns": wait,
-                "idle_ns": int(later["idle_ns"].sum()) / count if known else None,
-                "max_ns": int(mine["max_ns"].max()),
-                "steps": len(kept),
-                "share_ratio": wait / step_ns if step_ns else None,
-            }
-        )
-    out = pd.DataFrame(found).astype({"idle_ns": "Float64", "share_ratio": "Float64"})
-    return out.sort_values(["wait_ns", "name"], ascending=[False, True], kind="stable")
 
 
 def _sheet(measured: Measurements, waits: pd.DataFrame) -> Any:
@@ -142,9 +108,8 @@ def _waits(
 ) -> Iterator[Finding]:
     """R04: the loader that the longest rank waits for, of every run; the other ranks wait for that one."""
     limit = thresholds.of("data-loader-wait")
-    for run, mine in waits.groupby("run", dropna=False, sort=False):
-        chosen = mine[(mine["share_ratio"] >= limit["wait_ratio"]).fillna(value=False)]
-        for _, same in chosen.groupby("name", dropna=False, sort=False):
+    for run, mine in long_waits(waits, limit).groupby("run", dropna=False, sort=False):
+        for _, same in mine.groupby("name", dropna=False, sort=False):
             row = same.iloc[0]
             wait, idle = float(row["wait_ns"]), row["idle_ns"]
             step_ns = wait / float(row["share_ratio"])

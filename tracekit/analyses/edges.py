@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tracekit.derived.idle import DeviceIdle
 from tracekit.derived.stalls import stage_edges, stalls
 from tracekit.idling import (
     DAMAGED,
-    canonical_names,
     each_gpu_step,
+    edge_rows,
     gpu_steps,
+    idle_at_edges,
     idle_time,
-    keyed,
-    sync_bound,
     whole,
 )
 from tracekit.pooling import (
-    CAPTURE,
-    STAGE_OF,
     in_run,
-    job,
     label_headings,
     same_text,
     summed,
@@ -40,7 +35,7 @@ ID, TITLE = "stage-edges", "Are GPUs idle between one stage and the next?"
 NEEDS = ("host_ops", "device_ops", "syncs")
 RULES = ("stage-edge-idle",)
 
-TIMES = ("edge_ns", "idle_ns", "explained_ns", "after_sync_ns", "host_ns")
+TIMES = ("edge_ns", "idle_ns", "explained_ns", "inside_ns", "after_sync_ns", "host_ns")
 PAIR = ("run", "role", "canonical", "next_canonical")
 
 
@@ -69,18 +64,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
         return Section(ID, TITLE, "skipped", DAMAGED)
-    rows = _named(measured)
+    rows = edge_rows(measured, thresholds.of("host-sync-stalls"))
     if not len(rows):
         reason = "no step of one process holds two stages"
         return Section(ID, TITLE, "skipped", reason)
-    bound = {one.scope.key for one in sync_bound(measured, thresholds.of("host-sync-stalls"))}
-    rows["after_sync_ns"] = rows["after_sync_ns"].where(
-        np.array([keyed({**r, "canonical": r["next_canonical"]}) in bound for r in rows.to_dict("records")], bool), 0
-    )  # fmt: skip
-    rows["claimed_ns"] = rows["idle_ns"] - rows["explained_ns"] - rows["after_sync_ns"]
-    assert (rows["claimed_ns"] >= 0).all(), "what is explained must be idle"
-    rows["host_ns"] = np.minimum(rows["host_ns"], rows["claimed_ns"])
-    rows["unseen_ns"] = rows["claimed_ns"] - rows["host_ns"]
     without = [
         Verdict(RULES[0], "not applicable", "no step of one process holds two stages", str(run))
         for run in sorted(set(whole(measured, "gpu_time")["run"]) - set(rows["run"]))
@@ -92,15 +79,6 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         findings=tuple(_findings(measured, rows, thresholds)),
         verdicts=tuple(without),
     )
-
-
-def _named(measured: Measurements) -> pd.DataFrame:
-    """The edges with the canonical names of both stages."""
-    names = canonical_names(measured)
-    after = names.rename(columns={"stage": "next_stage", "canonical": "next_canonical"})
-    rows = whole(measured, "stage_edges")
-    rows = rows.merge(names, on=STAGE_OF).merge(after, on=[*CAPTURE, "next_stage"])
-    return rows.reset_index(drop=True)
 
 
 def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
@@ -130,28 +108,22 @@ def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
 def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
     """R15: GPUs that wait from the end of stages to the first work of the next ones."""
     limit = thresholds.of("stage-edge-idle")
-    counts, steps = gpu_steps(measured), job(measured)
+    counts = gpu_steps(measured)
     found = []
-    owners = rows[["run", "role"]].drop_duplicates().to_dict("records")
-    for owner in owners:
-        step_ns = steps.of(owner["run"]).step_ns
-        per = max(counts.get((owner["run"], text_or_none(owner["role"])), 0), 1)
-        mine = rows[same_text(rows["run"], owner["run"]) & same_text(rows["role"], owner["role"])]
-        idle = int(mine["claimed_ns"].sum()) / per
-        ratio = idle / step_ns if step_ns else None
-        if (ratio or 0.0) < limit["step_ratio"]:
-            continue
+    for (run, role), (idle, ratio) in idle_at_edges(measured, rows, limit).items():
+        per = max(counts.get((run, role), 0), 1)
+        mine = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
         by_edge = summed(mine, PAIR, ["claimed_ns"])
         by_edge = by_edge.sort_values("claimed_ns", ascending=False, kind="stable").head(3)
         tops = by_edge.to_dict("records")
-        first, role = tops[0], text_or_none(owner["role"])
+        first = tops[0]
         unseen = int(mine["unseen_ns"].sum()) / per
         found.append(
             Finding(
                 "stage-edge-idle",
                 thresholds.severity(ratio),
                 f"GPUs are idle {show(idle, 'ns')} per step between stages, most of it from {first['canonical']}"
-                f" to {first['next_canonical']}{in_run(measured, owner['run'])}",
+                f" to {first['next_canonical']}{in_run(measured, run)}",
                 "prepare and dispatch the next stage's inputs while the GPU still works on this one",
                 (
                     Metric("edge_idle_ns", round(idle), "ns", "lower", label="idle at edges per step"),
@@ -160,16 +132,13 @@ def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
                     Metric("unseen_ns", round(unseen), "ns", "lower", label="no host activity recorded"),
                 ),
                 tuple(
-                    Place(role=role, stage=r["next_canonical"], name=f"{r['canonical']} to {r['next_canonical']}")
+                    Place(role=text_or_none(role), stage=r["next_canonical"], name=f"{r['canonical']} to {r['next_canonical']}")
                     for r in tops
                 ),
                 round(idle),
                 ratio,
-                (
-                    "what lies inside a stage is part of the idle time that low-gpu-utilization counts: do not add the two",
-                    *(("most of it is unknown host time: work of another process (dispatch, reward) is not in this trace",)
-                      if 2 * unseen > idle else ()),
-                ),
+                ("most of it is unknown host time: work of another process (dispatch, reward) is not in this trace",)
+                if 2 * unseen > idle else (),
             )
         )  # fmt: skip
     return found

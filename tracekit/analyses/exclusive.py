@@ -16,7 +16,7 @@ from tracekit.derived.slots import exclusive_slots
 from tracekit.idling import idle_time, whole
 from tracekit.pooling import CAPTURE, UNIT, job, label_headings, plain, summed, text_or_none, units
 from tracekit.report import Heading, Section, Sheet
-from tracekit.schema.slots import CLASSES
+from tracekit.schema.slots import CLASS_TITLES, CLASSES, class_title
 from tracekit.sheets import sheet
 from tracekit.stage_work import with_canonical
 from tracekit.thresholds import Thresholds
@@ -26,31 +26,6 @@ ID, TITLE = "exclusive", "What took the wall time, op by op?"
 NEEDS = ("host_ops", "device_ops", "syncs", "windows")
 
 SHOWN_ROWS = 60
-
-CLASS_TITLES: Mapping[str, tuple[str, str]] = {
-    "compute": ("compute", "Kernels; where several run at once they share the time."),
-    "collective": ("collectives", "Collectives while nothing computes, or that the host waits for."),
-    "memcpy": ("copies", "Copies while neither kernels nor collectives run."),
-    "memset": ("fills", "Fills while nothing else runs."),
-    "idle": ("idle", "Nothing ran."),
-    "host": ("host ops", "The innermost op of the step thread at each instant."),
-    "no_op": ("in no op", "The step thread was in no recorded op: Python, or a wait that is not recorded."),
-}  # fmt: skip
-"""What people read for each class, and what it means."""
-
-CAUSE_TITLES: Mapping[str, str] = {
-    "host_loader": "data loader",
-    "host_gc": "garbage collection",
-    "host_sync": "synchronising call",
-    "host_overhead": "profiler",
-    "host_op": "host op",
-    "host_none": "host, not recorded",
-    "host_silent": "host silent",
-    "sync": "stream wait",
-    "kernel_wait": "start-up",
-    "unknown": "launch unknown",
-    "after_last": "after the last op",
-}
 
 _LANE = ["role", "rank", "host", "pid", "device"]
 """What is a series of steps of its own: a device of a process, a process where no device was recorded."""
@@ -155,7 +130,10 @@ _OUTSIDE, _REST, _STEP = "(no stage)", "(rest of the step)", "(the step)"
 def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     """The ops, waits and causes with most time."""
     rows = rows.assign(
-        what=[_what(*pair) for pair in zip(rows["class"], rows["cause"], strict=True)],
+        what=[
+            class_title(kind, text_or_none(cause) or "")
+            for kind, cause in zip(rows["class"], rows["cause"], strict=True)
+        ],
         shown=rows["op"].map(_short, na_action="ignore"),
     )
     by = ["run", "role", "stage", "what", "shown", "wall_ns"]
@@ -177,13 +155,6 @@ def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
         "exclusive_ops", "Exclusive time by stage, class and op", headings, table, max_rows=SHOWN_ROWS,
         caption="The largest first. Work that other work of a higher class hides takes no time here.",
     )  # fmt: skip
-
-
-def _what(kind: str, cause: object) -> str:
-    """A class as people read it, idle time with its cause."""
-    known = text_or_none(cause)
-    title = CLASS_TITLES[kind][0]
-    return title if known is None else f"{title}: {CAUSE_TITLES.get(known, known)}"
 
 
 def _short(path: str) -> str:

@@ -7,7 +7,7 @@ higher class runs (compute, then communication, then copies, then fills). All in
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,12 +17,16 @@ from tracekit.derived.busy import by_bin, by_window, running
 from tracekit.derived.soundness import sound_device_ops
 from tracekit.derived.steps import Windows, windows
 from tracekit.gpu_shares import SUMMED, Judged, by_stage, judged, shares
+from tracekit.idle_claims import claims
+from tracekit.idling import keyed
 from tracekit.pooling import (
     label_headings,
+    run_heading,
     summed,
+    text_or_none,
     whole_gpu_time,
 )
-from tracekit.report import Finding, Heading, Metric, Section
+from tracekit.report import Finding, Heading, Metric, Section, Verdict
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -189,13 +193,19 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
                "lower" if heading.name in _LOWER else "higher", label=heading.title)
         for heading in SHARES
     )  # fmt: skip
-    found = tuple(_low_utilisation(judged(measured), thresholds))
+    idling = _idling(measured, thresholds)
+    busy_ratio = thresholds.of("low-gpu-utilization")["busy_ratio"]
     return Section(
         ID,
         TITLE,
         metrics=metrics,
         sheets=tuple(s for s in sheets if s.rows),
-        findings=found,
+        findings=tuple(
+            _low_utilisation(one, thresholds) for one in idling if one.accounted < busy_ratio
+        ),
+        verdicts=tuple(
+            _explained(measured, [one for one in idling if one.accounted >= busy_ratio])
+        ),
         charts=(*device_bars(measured, rows), *utilisation(measured)),
     )
 
@@ -203,14 +213,33 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 _LOWER = ("exposed_comm_ratio", "exposed_memcpy_ratio", "exposed_memset_ratio", "idle_ratio")
 
 
-def _low_utilisation(stages: list[Judged], thresholds: Thresholds) -> list[Finding]:
-    """R01: stages whose GPUs mostly wait; without stages, steps that a profiler counted.
+class Idling(NamedTuple):
+    """A stage whose GPUs mostly wait, and what of its idle time other findings count: Σ over GPUs and steps."""
+
+    judged: Judged
+    told: Mapping[str, int]
+
+    @property
+    def left_ns(self) -> int:
+        """The idle time that no other finding counts."""
+        return max(int(self.judged.row["idle_ns"]) - sum(self.told.values()), 0)
+
+    @property
+    def accounted(self) -> float:
+        """The share of the stage that is busy or told: R01's trigger holds for the rest alone."""
+        window = int(self.judged.row["window_ns"])
+        return (window - self.left_ns) / window
+
+
+def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
+    """Stages whose GPUs mostly wait; without stages, steps that a profiler counted.
 
     A whole capture is not judged: a role may be idle in it because another one has the GPU.
     """
     limit = thresholds.of("low-gpu-utilization")
+    told = claims(measured, thresholds)
     found = []
-    for one in stages:
+    for one in judged(measured):
         row = one.row
         share = one.per_step("window_ns")[1]
         if (
@@ -221,24 +250,52 @@ def _low_utilisation(stages: list[Judged], thresholds: Thresholds) -> list[Findi
             or row.get("origin") == "file"
         ):
             continue
-        idle, ratio = one.per_step("idle_ns")
-        found.append(
-            Finding(
-                "low-gpu-utilization",
-                thresholds.severity(ratio),
-                f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.name}",
-                "look at what the host does meanwhile: synchronising calls, data loading, many short kernels",
-                (
-                    Metric("busy_ratio", float(row["busy_ratio"]), "ratio", "higher", label="busy"),
-                    Metric("idle_ns", round(idle), "ns", "lower", label="idle per step"),
-                ),
-                (one.place,),
-                round(idle),
-                ratio,
-                ("upper bound: not all idle time can be filled",),
-            )
-        )
+        found.append(Idling(one, told.get(keyed(row), {})))
     return found
+
+
+def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
+    """R01: the idle time of a stage that no rule with a cause of its own tells."""
+    row, per = one.judged.row, one.judged.steps_and_gpus
+    idle, _ = one.judged.per_step("idle_ns")
+    left = one.left_ns / per
+    ratio = left / one.judged.step_ns if one.judged.step_ns else None
+    others = ", ".join(f"{rule} ({show(ns / per, 'ns')})" for rule, ns in one.told.items())
+    return Finding(
+        "low-gpu-utilization",
+        thresholds.severity(ratio),
+        f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.judged.name}"
+        + (f", and idle {show(1 - one.accounted, 'ratio')} of it for reasons that no other finding names" if others else ""),
+        "look at what the host does meanwhile: synchronising calls, data loading, many short kernels",
+        (
+            Metric("busy_ratio", float(row["busy_ratio"]), "ratio", "higher", label="busy"),
+            Metric("idle_ns", round(idle), "ns", "lower", label="idle per step"),
+            *((Metric("unexplained_ns", round(left), "ns", "lower", label="of it in no other finding"),) if others else ()),
+        ),
+        (one.judged.place,),
+        round(left),
+        ratio,
+        (
+            "upper bound: not all idle time can be filled",
+            *((f"without the idle time per step that other findings count: {others}",) if others else ()),
+        ),
+    )  # fmt: skip
+
+
+def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
+    """Of every run, the stages whose idle time other findings tell."""
+    reasons: dict[str | None, list[str]] = {}
+    for one in idling:
+        row, window = one.judged.row, int(one.judged.row["window_ns"])
+        others = ", ".join(
+            f"{rule} ({show(ns / window, 'ratio')})" for rule, ns in one.told.items()
+        )
+        run = text_or_none(row["run"]) if run_heading(measured) else None
+        reasons.setdefault(run, []).append(
+            f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.judged.name}: explained by {others};"
+            f" {show(1 - one.accounted, 'ratio')} are left"
+        )
+    return [Verdict(RULES[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()]
 
 
 def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:

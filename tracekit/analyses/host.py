@@ -12,26 +12,24 @@ import pandas as pd
 from tracekit.derived.host_side import (
     SHORT_NS,
     HostSide,
-    Slots,
+    HostWindows,
     host_side,
+    host_windows,
     launch_gaps,
     ordinary,
-    slots,
     step_thread,
 )
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.soundness import sound_dur_ns
 from tracekit.grouping import summed
+from tracekit.launching import COUNTED, of_many_kernels, pooled, waiting_for_launches
 from tracekit.pooling import (
-    PROCESS,
-    STAGE_OF,
     Job,
     in_run,
     job,
     label_headings,
     plain,
     same_text,
-    stage_rows,
     text_or_none,
     units,
 )
@@ -47,19 +45,14 @@ RULES = ("launch-bound",)
 
 Ints = npt.NDArray[np.int64]
 
-COUNTED = ("wall_ns", "leaf_count", "leaf_ns", "call_count", "short_ns", "launch_count")
 TOLD = (*COUNTED, "call_p50_ns")
-ON_DEVICE = ("kernel_count", "kernel_ns", "graph_kernel_count", "launch_gap_ns")
-
-PROCESS_STEP = (*PROCESS, "step", "part", "occurrence")
-"""One step of one process, whichever files tell of it."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Ops, launches and kernels of every step and outermost stage; counts of ops and launches as metrics."""
     if not trace.has("host_ops"):
         return {}
-    host, side, where = trace["host_ops"], trace.derived(host_side), trace.derived(slots)
+    host, side, where = trace["host_ops"], trace.derived(host_side), trace.derived(host_windows)
     if not len(where.frame):
         return {}
     start, dur = host["ts_ns"].to_numpy(), host["dur_ns"].to_numpy()
@@ -77,7 +70,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     return {"host_counts": table, "metrics": _metrics(table)}
 
 
-def _on_device(trace: Trace, where: Slots) -> dict[str, Any]:
+def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
     """The columns about kernels; nothing where no device was recorded."""
     if not trace.has("device_ops"):
         return {}
@@ -106,7 +99,7 @@ def _on_device(trace: Trace, where: Slots) -> dict[str, Any]:
     }
 
 
-def _tally(where: Slots, ts_ns: Ints, dur_ns: Ints) -> tuple[Ints, Ints, Any]:
+def _tally(where: HostWindows, ts_ns: Ints, dur_ns: Ints) -> tuple[Ints, Ints, Any]:
     """(count, Σ duration, median duration) in every slot, of what begins in it."""
     positions, slot = where.both(ts_ns)
     size = len(where.frame)
@@ -143,63 +136,23 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = units(measured["host_counts"])
     if not len(rows) or not rows["leaf_count"].sum() + rows["launch_count"].sum():
         return Section(ID, TITLE, "skipped", "no host op and no launch was recorded")
-    pooled = pd.concat([_pool(rows[rows["window"] == "step"], None), _by_stage(measured, rows)])
-    pooled = pooled.reset_index(drop=True)
-    found = tuple(_launch_bound(measured, pooled, thresholds))
-    steps = pooled[pooled["canonical"].isna()]
+    table = pooled(measured)
+    found = tuple(_launch_bound(measured, table, thresholds))
+    steps = table[table["canonical"].isna()]
     whole = float(steps["leaf_count"].sum() / max(steps["process_steps"].sum(), 1))
     return Section(
         ID,
         TITLE,
         metrics=(Metric("host_ops", round(whole), "count", "lower", label="host ops per step"),),
-        sheets=tuple(s for s in (_sheet(measured, pooled),) if s.rows),
+        sheets=tuple(s for s in (_sheet(measured, table),) if s.rows),
         findings=found,
-        verdicts=tuple(_abstains(measured, pooled)),
+        verdicts=tuple(_abstains(measured, table)),
     )
 
 
-def _by_stage(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """The stages under their canonical names, pooled."""
-    named = stage_rows(measured)[[*STAGE_OF, "canonical"]].drop_duplicates()
-    stages = rows[rows["window"] == "stage"].merge(named, on=STAGE_OF, how="inner")
-    return _pool(stages, "canonical")
-
-
-def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
-    """One row a (run, role, canonical stage): Σ over ranks and steps, medians of their medians."""
-    by = ["run", "role", *([stage] if stage else [])]
-    found = []
-    for key, mine in rows.groupby(by, dropna=False, sort=False):
-        sums = {name: int(mine[name].sum()) for name in COUNTED}
-        known = mine[mine["device_count"].notna()]
-        on_device = {n: int(known[n].sum()) if len(known) else pd.NA for n in ON_DEVICE}
-        wall = (known["wall_ns"] * known["device_count"]).sum()
-        found.append(
-            {
-                "canonical": None,
-                **dict(zip(by, key, strict=True)),
-                **sums,
-                **on_device,
-                "device_wall_ns": int(wall) if len(known) else pd.NA,
-                "process_steps": len(mine[list(PROCESS_STEP)].drop_duplicates()),
-                "processes": len(mine[list(PROCESS)].drop_duplicates()),
-                "devices": int(
-                    known.groupby(list(PROCESS), dropna=False)["device_count"].max().sum()
-                ),
-                "call_p50_ns": mine["call_p50_ns"].median(),
-                "kernel_p50_ns": mine["kernel_p50_ns"].median(),
-            }
-        )
-    columns = (
-        "run", "role", "canonical", *COUNTED, *ON_DEVICE, "device_wall_ns", "process_steps", "processes", "devices",
-        "call_p50_ns", "kernel_p50_ns",
-    )  # fmt: skip
-    return pd.DataFrame(found, columns=list(columns), dtype=object)
-
-
-def _sheet(measured: Measurements, pooled: pd.DataFrame) -> Any:
+def _sheet(measured: Measurements, table: pd.DataFrame) -> Any:
     """Stages by ops, after the whole step; counts per step and process."""
-    shown = pooled.copy()
+    shown = table.copy()
     per = shown["process_steps"].astype("Float64")
     for name in ("leaf_count", "call_count", "short_ns", "launch_count", "kernel_count", "graph_kernel_count"):  # fmt: skip
         shown[f"{name}_each"] = (_number(shown[name]) / per).round(1)
@@ -240,61 +193,33 @@ def _number(column: pd.Series) -> pd.Series[Any]:
     return column.astype("Float64")
 
 
-def _abstains(measured: Measurements, pooled: pd.DataFrame) -> Iterator[Verdict]:
+def _abstains(measured: Measurements, table: pd.DataFrame) -> Iterator[Verdict]:
     """Runs in which nothing that R03 counts was recorded."""
-    for run, mine in pooled.groupby("run", dropna=False, sort=False):
+    for run, mine in table.groupby("run", dropna=False, sort=False):
         if not mine["leaf_count"].sum() and not mine["kernel_count"].fillna(0).sum():
             reason = "neither host ops nor kernels launched one by one were recorded"
             yield Verdict("launch-bound", "not applicable", reason + in_run(measured, run))
 
 
 def _launch_bound(
-    measured: Measurements, pooled: pd.DataFrame, thresholds: Thresholds
+    measured: Measurements, table: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """R03: stages whose GPUs wait for launches of short kernels; else steps of very many short ones."""
     limit = thresholds.of("launch-bound")
     jobs = job(measured)
     told = plain(measured["host_counts"])
-    for run, mine in pooled.groupby("run", dropna=False, sort=False):
-        steps = jobs.of(run)
-        staged = mine[mine["canonical"].notna()]
-        whole = mine[mine["canonical"].isna()]
-        # Where stages are known, the step is the sum of what they show.
-        judged = staged if len(staged) else whole
-        found = [
-            _gap_finding(row, thresholds, steps, in_run(measured, run))
-            for row in judged.to_dict("records")
-            if _is_launch_bound(row, limit)
-        ]
-        yield from found
+    for run, mine in table.groupby("run", dropna=False, sort=False):
+        steps, name = jobs.of(run), in_run(measured, run)
+        found = waiting_for_launches(mine, limit)
+        for row in found or of_many_kernels(mine, limit):
+            yield _gap_finding(row, thresholds, steps, name)
         if found:
             continue
-        for row in whole.to_dict("records"):
-            on_device = told[same_text(told["run"], run) & same_text(told["role"], row["role"])]
-            if on_device["device_count"].notna().any():
-                if _many_kernels(row, limit):
-                    yield _gap_finding(row, thresholds, steps, in_run(measured, run))
-            elif _many_ops(row, limit):
-                yield _ops_finding(row, staged, thresholds, steps, in_run(measured, run))
-
-
-def _is_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
-    """Whether the typical kernel is short and waiting for launches takes its share of the stage."""
-    if pd.isna(row["kernel_p50_ns"]) or pd.isna(row["launch_gap_ns"]) or not row["device_wall_ns"]:
-        return False
-    return bool(
-        row["kernel_p50_ns"] < limit["median_kernel_ns"]
-        and row["launch_gap_ns"] / row["device_wall_ns"] >= limit["gap_ratio"]
-    )
-
-
-def _many_kernels(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
-    """Whether a step has very many kernels that are short on average."""
-    count = row["kernel_count"]
-    if pd.isna(count) or not count:
-        return False
-    each = count / row["process_steps"]
-    return bool(each > limit["ops_per_step"] and row["kernel_ns"] / count < limit["mean_kernel_ns"])
+        staged = mine[mine["canonical"].notna()]
+        for row in mine[mine["canonical"].isna()].to_dict("records"):
+            same = told[same_text(told["run"], run) & same_text(told["role"], row["role"])]
+            if not same["device_count"].notna().any() and _many_ops(row, limit):
+                yield _ops_finding(row, staged, thresholds, steps, name)
 
 
 def _many_ops(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:

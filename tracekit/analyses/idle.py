@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,11 +13,13 @@ from tracekit.derived.idle_tables import histogram, idle_by_window, longest
 from tracekit.idling import (
     DAMAGED,
     WHERE,
-    Scope,
+    Pauses,
+    by_cause,
     canonical_names,
     gpu_steps,
     idle_time,
     keyed,
+    pauses,
     placed,
     scopes,
     whole,
@@ -33,7 +35,7 @@ from tracekit.pooling import (
     text_or_none,
 )
 from tracekit.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
-from tracekit.schema.idle import CAUSES
+from tracekit.schema.idle import CAUSE_TITLES, CAUSES
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -45,22 +47,6 @@ RULES = ("host-silence",)
 
 SHOWN_GAPS = 30
 MAX_CHART_ROWS = 60
-
-CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
-    "host_loader": ("data loader", "The host was in the data loader; the next op was not launched yet."),
-    "host_gc": ("garbage collection", "The host collected garbage; the next op was not launched yet."),
-    "host_sync": ("synchronising call", "The host was in a call that waits for the device, or in a blocking copy."),
-    "host_overhead": ("profiler", "The profiler or the driver's module loading held the host up."),
-    "host_op": ("host op", "The host ran an op or a runtime call; the next op was not launched yet."),
-    "host_none": ("host, not recorded", "Nothing of the host was recorded, but not for long: Python between ops."),
-    "host_silent": ("host silent", "Nothing at all was recorded on any host thread for long: see rule host-silence."),
-    "sync": ("stream wait", "The next op was launched; its stream had been told to wait for another."),
-    "kernel_wait": ("start-up", "The next op was launched and began soon: see the threshold idle-causes."),
-    "other": ("other", "The next op was launched, but began late for a reason that is not recorded."),
-    "unknown": ("launch unknown", "Where the next op was launched is not recorded."),
-    "after_last": ("after the last op", "No device op followed any more in this recording."),
-}  # fmt: skip
-"""What people read for each cause, and what it means."""
 
 HOST_WAIT = tuple(cause for cause in CAUSES if cause.startswith("host_"))
 
@@ -142,7 +128,7 @@ def _by_place(measured: Measurements) -> pd.DataFrame:
     frames = []
     for window, (rows, table) in (("judged", judged), ("capture", captures)):
         sums = summed(rows, WHERE, ["window_ns", "idle_ns"]).assign(window=window)
-        found = _by_cause(table)
+        found = by_cause(table)
         for cause in CAUSES:
             sums[cause] = [found.get((*keyed(r), cause), 0) for r in sums.to_dict("records")]
         assert (sums[[*CAUSES]].sum(axis=1) == sums["idle_ns"]).all(), (
@@ -150,14 +136,6 @@ def _by_place(measured: Measurements) -> pd.DataFrame:
         )
         frames.append(sums.sort_values("window_ns", ascending=False, kind="stable"))
     return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
-
-
-def _by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
-    """Idle time by run, role, stage and cause."""
-    if not len(rows):
-        return {}
-    sums = summed(rows, [*WHERE, "cause"], ["idle_ns"])
-    return {(*keyed(r), r["cause"]): int(r["idle_ns"]) for r in sums.to_dict("records")}
 
 
 def _cause_sheet(measured: Measurements, shares: pd.DataFrame) -> Sheet:
@@ -226,7 +204,7 @@ def _gap_sheet(measured: Measurements) -> Sheet:
 
 def _stage_chart(measured: Measurements) -> Chart:
     """Idle time of every scope by cause, per step and GPU."""
-    found = _by_cause(placed(measured, "idle"))
+    found = by_cause(placed(measured, "idle"))
     every = scopes(measured)
     shown = every[:MAX_CHART_ROWS]
     series = [cause for cause in CAUSES if any((*s.key, cause) in found for s in shown)]
@@ -263,50 +241,14 @@ def _gap_chart(measured: Measurements) -> Chart:
     )  # fmt: skip
 
 
-class Pauses(NamedTuple):
-    """What a (run, role) loses to silence and to garbage collection: sums over the steps of its GPUs."""
-
-    silent_ns: int
-    collection_ns: int
-    scopes: list[Scope]
-
-
-def _pauses(measured: Measurements) -> dict[tuple[object, object], Pauses]:
-    """Silence inside stages that feed a GPU (steps that a profiler counted), recorded collection anywhere."""
-    found: dict[tuple[object, object], Pauses] = {}
-    by_cause = _by_cause(placed(measured, "idle"))
-    for scope in scopes(measured):
-        owner = (scope.run, text_or_none(scope.role))
-        before = found.get(owner, Pauses(0, 0, []))
-        silent = by_cause.get((*scope.key, "host_silent"), 0)
-        if silent and scope.works and scope.origin != "file":
-            before = Pauses(before.silent_ns + silent, 0, [*before.scopes, scope])
-        found[owner] = before
-    steps = whole(measured, "idle")
-    steps = steps[(steps["window"] == "step") & (steps["cause"] == "host_gc")]
-    for row in (
-        steps.groupby(["run", "role"], dropna=False, sort=False)["idle_ns"]
-        .sum()
-        .reset_index()
-        .to_dict("records")
-    ):
-        owner = (row["run"], text_or_none(row["role"]))
-        before = found.get(owner, Pauses(0, 0, []))
-        found[owner] = before._replace(collection_ns=int(row["idle_ns"]))
-    return found
-
-
 def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
     """R29: GPUs that wait while nothing at all is recorded of the host, or while it collects garbage."""
-    limit = thresholds.of("host-silence")
     steps, counts = job(measured), gpu_steps(measured)
     found = []
-    for (run, role), lost in _pauses(measured).items():
+    for (run, role), lost in pauses(measured, thresholds.of("host-silence")).items():
         per, step_ns = max(counts.get((run, role), 0), 1), steps.of(run).step_ns
         total = (lost.silent_ns + lost.collection_ns) / per
         ratio = total / step_ns if step_ns else None
-        if not total or (ratio or 0.0) < limit["step_ratio"]:
-            continue
         gaps = _gaps_of(measured, run, role, lost)
         collected = lost.collection_ns >= lost.silent_ns
         what = "the host collects garbage" if collected else "nothing is recorded of the host"
@@ -327,10 +269,7 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                 or tuple(scope.place for scope in lost.scopes[:3]),
                 round(total),
                 ratio,
-                (
-                    "part of the idle time that low-gpu-utilization counts: do not add the two",
-                    *(() if collected else ("no trace row says what the host did: it may have waited for another process or a file",)),
-                ),
+                () if collected else ("no trace row says what the host did: it may have waited for another process or a file",),
             )
         )  # fmt: skip
     return found

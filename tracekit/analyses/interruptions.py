@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.derived.host_side import HostSide, Slots, host_side, slots, uncounted
+from tracekit.derived.host_side import HostSide, HostWindows, host_side, host_windows, uncounted
 from tracekit.pooling import (
     PROCESS,
     STAGE_OF,
@@ -58,7 +58,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def _counted(trace: Trace, kind: str, rows: Ints) -> pd.DataFrame:
     """Calls of one kind, counted by the step and the stage they begin in, and by name."""
-    host, where = trace["host_ops"], trace.derived(slots)
+    host, where = trace["host_ops"], trace.derived(host_windows)
     start, dur = host["ts_ns"].to_numpy()[rows], host["dur_ns"].to_numpy()[rows]
     name = host["name"].cat.codes.to_numpy().astype(np.int64)[rows]
     step, occurrence, stage = _place(where, start)
@@ -77,7 +77,7 @@ def _counted(trace: Trace, kind: str, rows: Ints) -> pd.DataFrame:
     return frame.groupby(by, dropna=False, sort=False)[["count", "dur_ns"]].sum().reset_index()
 
 
-def _place(where: Slots, ts_ns: Ints) -> tuple[Any, Any, Any]:
+def _place(where: HostWindows, ts_ns: Ints) -> tuple[Any, Any, Any]:
     """(step, occurrence of the step, stage) of each instant."""
     at, stage_at = where.step_at(ts_ns), where.stage_at(ts_ns)
     step = pd.Series(where.frame["step"].array, dtype="Int64").reindex(at).array

@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.derived.host_side import SHORT_NS, HostSide, device_busy, host_side, ordinary, slots
+from tracekit.derived.host_side import (
+    SHORT_NS,
+    HostSide,
+    device_busy,
+    host_side,
+    host_windows,
+    ordinary,
+)
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import Nesting, nesting
 from tracekit.derived.soundness import sound_dur_ns
@@ -54,7 +61,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The Optimizer.step calls by step and optimizer, with what runs inside them."""
     if not trace.has("host_ops"):
         return {}
-    host, side, where = trace["host_ops"], trace.derived(host_side), trace.derived(slots)
+    host, side, where = trace["host_ops"], trace.derived(host_side), trace.derived(host_windows)
     rows = np.flatnonzero(side.optimizer)
     if not len(rows):
         return {"optimizer_steps": {}}

@@ -174,7 +174,6 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
         round(idle),
         ratio,
         (
-            "part of the idle time that low-gpu-utilization counts: do not add the two",
             "upper bound: the host's work before the next launch may take its time anyway",
         ),
     )  # fmt: skip

@@ -359,7 +359,9 @@ def _offload(
                 "nearly all of it goes one way: it may be input rather than offloaded state"
             )
         if pageable.any():
-            caveats.append("pageable copies are part of it: see pageable-copies")
+            caveats.append(
+                "pageable copies are part of it: where pageable-copies is reported too, do not add the two"
+            )
         yield Finding(
             "offload",
             thresholds.severity(ratio),

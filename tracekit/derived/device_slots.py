@@ -11,11 +11,10 @@ from tracekit.derived.idle import DeviceIdle
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.op_paths import op_paths
 from tracekit.derived.parts import NO_OP, NONE, UNLINKED, Parts, keyed, together
-from tracekit.derived.sharing import affordable, beginning, shared
 from tracekit.derived.stage_at import outermost_stages, stage_at
 from tracekit.derived.work_classes import work_stages
 from tracekit.grouping import numbered
-from tracekit.intervals import covered
+from tracekit.intervals import affordable, beginning, covered, shared
 from tracekit.schema import DEVICE_OP_KINDS
 from tracekit.schema.idle import CAUSES
 from tracekit.schema.slots import CLASSES

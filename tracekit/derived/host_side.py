@@ -10,13 +10,21 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.derived.by_name import is_named
+from tracekit.derived.host_activity import (
+    HostActivity,
+    SyncCalls,
+    host_activity,
+    launching_threads,
+    sync_calls,
+)
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.nesting import Nesting, nesting
 from tracekit.derived.soundness import sound_dur_ns
 from tracekit.derived.stage_at import outermost_ranges
+from tracekit.derived.stalls import opening_ns
 from tracekit.derived.steps import step_at, windows
 from tracekit.grouping import numbered, summed
-from tracekit.intervals import EMPTY, Intervals, covered, union
+from tracekit.intervals import Intervals, covered, union, union_all
 from tracekit.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -131,7 +139,7 @@ def step_thread(trace: Trace) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class HostWindows:
     """The steps, then their outermost stages by name: where host work is counted.
 
     `frame` has window, step, occurrence, stage, wall_ns (Σ of equal stages); `steps` and `stages` are windows
@@ -170,7 +178,7 @@ class Slots:
         return out
 
 
-def slots(trace: Trace) -> Slots:
+def host_windows(trace: Trace) -> HostWindows:
     """The steps and outermost stages of a trace as places to count in."""
     steps, stages = trace.derived(windows).steps, trace.derived(outermost_ranges)
     at = step_at(steps, stages["ts_ns"].to_numpy())
@@ -191,7 +199,7 @@ def slots(trace: Trace) -> Slots:
             "wall_ns": np.concatenate((steps["dur_ns"].to_numpy(), wall)),
         }
     )
-    return Slots(frame, steps, stages, group.astype(np.int64) + len(steps))
+    return HostWindows(frame, steps, stages, group.astype(np.int64) + len(steps))
 
 
 def uncounted(start: Ints, end: Ints) -> Ints:
@@ -217,18 +225,19 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
     """Per device, the gaps in which it waits for the launch of a single kernel (the launch-bound idle of Q6).
 
     A gap before a kernel whose launch began after the device ran dry. Not counted: gaps longer than
-    `PAUSE_NS`, before a graph, within Optimizer.step, or with a synchronising, loading, compiling or
-    allocating call in them: those have causes, and rules, of their own.
+    `PAUSE_NS`, before a graph, within Optimizer.step, before the first op of a stage that follows another
+    one, or with a synchronising, loading, collecting, compiling or allocating call in them or returning
+    as they begin: those have causes, and rules, of their own.
     """
     if not trace.has("device_ops", "host_ops"):
         return []
-    ops, host = trace["device_ops"], trace["host_ops"]
+    ops = trace["device_ops"]
     side, links = trace.derived(host_side), trace.derived(launches)
     start = ops["ts_ns"].to_numpy()
     end = start + trace.derived(sound_dur_ns)
     single = ordinary(trace) & (links.call >= 0)
     single[single] = side.within_optimizer[links.call[single]] < 0
-    causes = _elsewhere(host, side, links)
+    causes = _elsewhere(trace, side)
     number, _ = pd.factorize(ops["device"], use_na_sentinel=False)
     found = []
     for device in np.unique(number):
@@ -237,6 +246,7 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
         before = np.concatenate((start[rows[:1]], np.maximum.accumulate(end[rows])[:-1]))
         length = start[rows] - before
         bound = (length > 0) & (length <= PAUSE_NS) & single[rows] & (links.ts_ns[rows] >= before)
+        bound &= ~np.isin(start[rows], opening_ns(trace, rows))
         begin, stop = before[bound], start[rows][bound]
         free = covered(causes, begin, stop) == 0
         found.append(union(begin[free], stop[free]))
@@ -254,12 +264,17 @@ def ordinary(trace: Trace) -> Mask:
     return kernel & links.linked & ~by_graph
 
 
-def _elsewhere(host: pd.DataFrame, side: HostSide, links: Launches) -> Intervals:
-    """When a launching thread is in a call that explains a gap by itself."""
-    threads = np.unique(host["thread"].to_numpy()[links.call[links.call >= 0]])
-    mask = side.sync | side.allocator | side.compiling | side.loader
-    rows = np.flatnonzero(mask & host["thread"].isin(threads).to_numpy())
-    if not len(rows):
-        return EMPTY
+def _elsewhere(trace: Trace, side: HostSide) -> Intervals:
+    """When a launching thread is in a call that explains a gap by itself, or returns from one that waits."""
+    host = trace["host_ops"]
+    feeding = launching_threads(trace, np.arange(len(trace["device_ops"])))
+    syncs: SyncCalls = trace.derived(sync_calls)
+    waits = side.sync.copy()
+    waits[syncs.row] = True
+    rows = np.flatnonzero((waits | side.allocator | side.compiling | side.loader) & feeding)
     start = host["ts_ns"].to_numpy()[rows]
-    return union(start, start + np.maximum(host["dur_ns"].to_numpy()[rows], 1))
+    length = np.maximum(host["dur_ns"].to_numpy()[rows], 1)
+    # A gap that begins just as such a call returns follows it.
+    length = np.where(waits[rows], host["dur_ns"].to_numpy()[rows] + 1, length)
+    did: HostActivity = trace.derived(host_activity)
+    return union_all([union(start, start + length), did.loader, did.collection])

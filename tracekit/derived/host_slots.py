@@ -13,10 +13,9 @@ from tracekit.derived.nesting import innermost_of
 from tracekit.derived.op_paths import op_paths
 from tracekit.derived.parts import NO_OP, NONE, Parts, keyed, merged
 from tracekit.derived.segments import BACKWARD
-from tracekit.derived.sharing import affordable, beginning
 from tracekit.derived.stage_at import outermost_stages, stage_at
 from tracekit.grouping import numbered
-from tracekit.intervals import union
+from tracekit.intervals import affordable, beginning, union
 from tracekit.schema.slots import CLASSES
 from tracekit.stages import is_collective
 from tracekit.trace import Trace

@@ -97,12 +97,10 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> pd.Dat
     stage that launches nothing here ends the edge where it begins, as it leaves the device alone by
     design. Columns: step, stage, next_stage, and the times of the measured table `stage_edges`.
     """
-    stages = top_stages(trace)
+    stages = trace.derived(top_stages)
     start = stages["ts_ns"].to_numpy()
     end = start + stages["dur_ns"].to_numpy()
-    steps = trace.derived(windows).steps["ts_ns"].to_numpy()
-    step = np.searchsorted(steps, start, side="right")
-    pairs = np.flatnonzero((step[1:] == step[:-1]) & (step[1:] > 0))
+    pairs = _followed(trace, start)
     first_op = _first_op(trace, idle.rows, start[pairs + 1], end[pairs + 1])
     low = np.maximum.accumulate(end)[pairs] if len(end) else end
     high = np.maximum(np.minimum(first_op, end[pairs + 1]), low)
@@ -114,6 +112,9 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> pd.Dat
     busy_host = intersect(rest, union_all([did.op, own["host_sync"], own["host_overhead"]]))
     synced = intersect(rest, after_sync)
     within = np.maximum(low, start[pairs + 1])
+    inside = covered(rest, within, np.maximum(high, within))
+    stalled = covered(synced, within, np.maximum(high, within))
+    assert (stalled <= inside).all(), "what follows a call inside a stage is inside it"
     names = stages["stage"].astype(object).to_numpy()
     return pd.DataFrame(
         {
@@ -123,10 +124,27 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> pd.Dat
             "edge_ns": high - low,
             "idle_ns": covered(idle.gaps, low, high),
             "explained_ns": covered(explained, low, high),
-            "after_sync_ns": covered(synced, within, np.maximum(high, within)),
+            "inside_ns": inside,
+            "after_sync_ns": stalled,
             "host_ns": covered(busy_host, low, high),
         }
     )
+
+
+def _followed(trace: Trace, start: Ints) -> Ints:
+    """Of stages that begin at these times, in order, those that another one of the same step follows."""
+    steps = trace.derived(windows).steps["ts_ns"].to_numpy()
+    step = np.searchsorted(steps, start, side="right")
+    return np.flatnonzero((step[1:] == step[:-1]) & (step[1:] > 0))
+
+
+def opening_ns(trace: Trace, rows: Ints) -> Ints:
+    """When the edges between stages end on the device of these ops: the starts of the first ops of stages."""
+    stages = trace.derived(top_stages)
+    start = stages["ts_ns"].to_numpy()
+    end = start + stages["dur_ns"].to_numpy()
+    following = _followed(trace, start) + 1
+    return _first_op(trace, rows, start[following], end[following])
 
 
 def _first_op(trace: Trace, rows: Ints, start: Ints, end: Ints) -> Ints:

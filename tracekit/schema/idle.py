@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tracekit.schema.columns import DEVICE, KEYS, STAGE, STEP, STREAM
 from tracekit.schema.table import Column, Table
 
@@ -20,6 +22,22 @@ CAUSES = (
     "after_last",
 )
 """Why nothing ran. `host_*`: the next op was not launched yet, by what the host did meanwhile."""
+
+CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
+    "host_loader": ("data loader", "The host was in the data loader; the next op was not launched yet."),
+    "host_gc": ("garbage collection", "The host collected garbage; the next op was not launched yet."),
+    "host_sync": ("synchronising call", "The host was in a call that waits for the device, or in a blocking copy."),
+    "host_overhead": ("profiler", "The profiler or the driver's module loading held the host up."),
+    "host_op": ("host op", "The host ran an op or a runtime call; the next op was not launched yet."),
+    "host_none": ("host, not recorded", "Nothing of the host was recorded, but not for long: Python between ops."),
+    "host_silent": ("host silent", "Nothing at all was recorded on any host thread for long: see rule host-silence."),
+    "sync": ("stream wait", "The next op was launched; its stream had been told to wait for another."),
+    "kernel_wait": ("start-up", "The next op was launched and began soon: see the threshold idle-causes."),
+    "other": ("other", "The next op was launched, but began late for a reason that is not recorded."),
+    "unknown": ("launch unknown", "Where the next op was launched is not recorded."),
+    "after_last": ("after the last op", "No device op followed any more in this recording."),
+}  # fmt: skip
+"""What people read for each cause, and what it means."""
 
 _CAUSE = Column("category", "Why nothing ran; see the rule pages.", CAUSES)
 _WINDOW = Column("category", "capture | step | stage.", ("capture", "step", "stage"))
@@ -86,9 +104,8 @@ TABLES: tuple[Table, ...] = (
                 "Of the idle time: data loading, garbage collection, or a silent host "
                 "inside the next stage.",
             ),
-            "after_sync_ns": Column(
-                "int64", "Of the rest: inside the next stage after a synchronising call returned."
-            ),
+            "inside_ns": Column("Int64", "Of the rest: inside the next stage."),
+            "after_sync_ns": Column("int64", "Of that: after a synchronising call returned."),
             "host_ns": Column("int64", "Of idle less explained: host calls or ops were recorded."),
         },
     ),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tracekit.schema.columns import DEVICE, KEYS, STEP
+from tracekit.schema.idle import CAUSE_TITLES
 from tracekit.schema.table import Column, Table
 
 CLASSES = ("compute", "collective", "memcpy", "memset", "idle", "host", "no_op")
@@ -11,8 +14,32 @@ CLASSES = ("compute", "collective", "memcpy", "memset", "idle", "host", "no_op")
 Of a source without a device: `host` (in an op of the step thread), `collective`, `no_op` (in neither).
 """
 
+CLASS_TITLES: Mapping[str, tuple[str, str]] = {
+    "compute": ("compute", "Kernels; where several run at once they share the time."),
+    "collective": ("communication", "Collectives while nothing computes, or that the host waits for."),
+    "memcpy": ("copies", "Copies while neither kernels nor collectives run."),
+    "memset": ("fills", "Fills while nothing else runs."),
+    "idle": ("idle", "Nothing ran."),
+    "host": ("host ops", "The innermost op of the step thread at each instant."),
+    "no_op": ("no op (Python)", "The step thread was in no recorded op: Python, or a wait that is not recorded."),
+}  # fmt: skip
+"""What people read for each class, and what it means."""
+
 NO_OP, UNLINKED, OTHER = "(no op)", "(unlinked)", "(other)"
 """Where there is no op path: in no op, launch not recorded, the many small rows of a source together."""
+
+
+def class_title(kind: str, cause: str = "") -> str:
+    """A class as people read it, idle time with its cause.
+
+    >>> class_title("idle", "sync"), class_title("host")
+    ('idle: stream wait', 'host ops')
+    """
+    title = CLASS_TITLES[kind][0] if kind in CLASS_TITLES else kind
+    return (
+        f"{title}: {CAUSE_TITLES[cause][0] if cause in CAUSE_TITLES else cause}" if cause else title
+    )
+
 
 TABLES: tuple[Table, ...] = (
     Table(

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.derived import sharing
-from tracekit.derived.sharing import affordable, shared
+from tracekit import intervals
+from tracekit.intervals import affordable, shared
 
 
 def ints(*values):
@@ -113,7 +113,7 @@ def test_any_ops_are_shared_as_an_instant_by_instant_count_does(ops, edges):
 
 def test_windows_beyond_what_can_be_afforded_are_left_out(monkeypatch):
     """Two ops of 4 pairs free each: two windows of 4 ops' worth, the third is beyond it."""
-    monkeypatch.setattr(sharing, "FREE_PAIRS", 0)
+    monkeypatch.setattr(intervals, "FREE_PAIRS", 0)
     start, end = ints(0, 1), ints(5, 5)
     many = np.zeros(6, np.int64)
     assert affordable(start, end, many[:4], many[:4] + 9).tolist() == [True] * 4
