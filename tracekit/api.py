@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,13 +23,17 @@ def analyze(
     stages: Sequence[str] = (),
     exclude: Sequence[str] = (),
     jobs: int | None = None,
+    work: Mapping[str, float] | None = None,
 ) -> Report:
     """The report on a profile directory, a file, a glob, or several of them.
 
-    `ranks` and `steps` are like "0-3,7", `stages` and `exclude` patterns. Raises `TracekitError` when
-    nothing was found or could be read.
+    `ranks` and `steps` are like "0-3,7", `stages` and `exclude` patterns; `work` tells what every step
+    holds: {"tokens": 4096}, or samples or images. Raises `TracekitError` when nothing was found or could
+    be read.
     """
-    options = pipeline.Options(ranks, steps, tuple(stages), tuple(exclude), jobs)
+    options = pipeline.Options(
+        ranks, steps, tuple(stages), tuple(exclude), jobs, work=dict(work or {})
+    )
     return pipeline.analyze(path, options).report
 
 
@@ -48,11 +52,12 @@ def compare(  # noqa: PLR0913 - one per option
     pair: Literal["step", "run"] | None = None,
     assume_independent_steps: bool = False,
     force: bool = False,
+    work: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {}),
 ) -> Comparison:
     """What changed from `base` to `opt`, each one or several profiles, saved measurements or reports.
 
-    `min_effect` (the least share that matters) and `level` are fractions; the rest is as the options of
-    `tracekit compare`. `tracekit.render(comparison)` shows it. Raises `TracekitError` where a side cannot
+    `min_effect` (the least share that matters) and `level` are fractions; `work` tells what a step holds
+    before and after: ({"tokens": 4096}, {"tokens": 8192}). The rest is as the options of `tracekit compare`. `tracekit.render(comparison)` shows it. Raises `TracekitError` where a side cannot
     be read or holds no step that counts.
     """
     from tracekit import comparing
@@ -68,4 +73,4 @@ def compare(  # noqa: PLR0913 - one per option
         drop_first=drop_first,
     )
     options = pipeline.Options(ranks, steps, tuple(stages), tuple(exclude), jobs)
-    return comparing.compare_paths(before, after, options, choices).comparison
+    return comparing.compare_paths(before, after, options, choices, work=work).comparison

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -40,22 +40,29 @@ def compare_paths(
     choices: Choices = Choices(),
     base_steps: Sequence[str | Path] = (),
     opt_steps: Sequence[str | Path] = (),
+    work: Sequence[Mapping[str, float]] = ({}, {}),
 ) -> Compared:
     """The comparison of two sides, each given as profiles, saved measurements or saved reports.
 
-    `base_steps` and `opt_steps` are logs of runs without a profiler: then the answer is of their steps.
+    `base_steps` and `opt_steps` are logs of runs without a profiler: then the answer is of their steps. A side
+    of such logs alone needs no profile.
+    `work` is how many tokens, samples or images a step holds, before and after.
     Raises `TracekitError` where a side cannot be read or holds no step that counts.
     """
     names = _names(base, opt)
+    if all(map(is_step_log, base)):
+        base, base_steps = (), (*base, *base_steps)
+    if all(map(is_step_log, opt)):
+        opt, opt_steps = (), (*opt, *opt_steps)
     logs = tuple(read_logs(paths, options) for paths in (base_steps, opt_steps))
     if bool(logs[0]) != bool(logs[1]):
         missing = names[1] if logs[0] else names[0]
         raise TracekitError(
             f"{missing}: no un-profiled steps, and the other side has some",
-            "give logs of both sides: --base-steps FILE --opt-steps FILE",
+            "give logs of both sides: --steps-from base=FILE --steps-from opt=FILE",
         )
-    before = read_side(names[0], base, options, choices)
-    after = read_side(names[1], opt, options, choices)
+    before = read_side(names[0], base, replace(options, work=work[0]), choices)
+    after = read_side(names[1], opt, replace(options, work=work[1]), choices)
     if logs[0]:
         before, after = with_logs(before, after, logs[0], logs[1], choices.drop_first)
     failures = sum(len(part.failures) for part in (*before.measured, *after.measured))
@@ -68,7 +75,12 @@ def read_side(
     options: pipeline.Options = pipeline.Options(),
     choices: Choices = Choices(),
 ) -> Side:
-    """One side: reports as they were saved, everything else read and judged now; their order does not matter."""
+    """One side: reports as they were saved, everything else read and judged now; their order does not matter.
+
+    Without a path it holds nothing yet: its steps may be of logs alone.
+    """
+    if not paths:
+        return Side(name, {}, (), {}, (), simulated=False)
     paths = sorted(paths, key=str)
     _check_whole(paths, options)
     reports = [path for path in paths if is_report(unlabelled(path)[1])]
@@ -96,8 +108,9 @@ def noise_of(
     """
     if not paths and not logs:
         raise TracekitError("no run is named", "tracekit noise RUN RUN RUN RUN -o noise.json")
-    empty = Side("noise", {}, (), {}, (), simulated=False)
-    found = read_side("noise", paths, options, Choices(drop_first=drop_first)) if paths else empty
+    if all(map(is_step_log, paths)):
+        paths, logs = (), (*paths, *logs)
+    found = read_side("noise", paths, options, Choices(drop_first=drop_first))
     if logs:
         found = with_log(found, read_logs(logs, options), drop_first)
     return found, calibrated(found, tuple(noise_notes(found)))
@@ -121,8 +134,24 @@ def read_logs(
     return tuple(found)
 
 
+def is_step_log(given: str | Path) -> bool:
+    """Whether a path is a list of step times and no profile: a driver's log, or a table called so."""
+    path = unlabelled(given)[1]
+    if not path.is_file():
+        return False
+    found = sniff(path)
+    table = found.reader is None and path.suffix.lower() in (".csv", ".jsonl")
+    return found.tool == "log" or table
+
+
 def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None:
-    """Raises `TracekitError` where a part is asked for of what was saved as a whole."""
+    """Raises `TracekitError` where a part is asked for of what was saved as a whole, or work is told of it."""
+    for path in (unlabelled(given)[1] for given in paths if options.work):
+        if is_report(path):
+            raise TracekitError(
+                f"{path}: a saved report holds the work of its steps or does not know it",
+                "tell --tokens, --samples or --images where it is made: tracekit analyze",
+            )
     if options.ranks is None and options.steps is None and not options.stages:
         return
     for given in paths:

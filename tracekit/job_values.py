@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pandas as pd
 
 from tracekit.logged import logs, same_steps
+from tracekit.metric_kinds import PER_WORK
 from tracekit.pooling import UNIT, job, plain, same_text, stage_rows, units
 from tracekit.trace import Measurements
 
-NAMES = ("step_time", "stage_time", "tokens", "first_of_window", "compilations")
+NAMES = ("step_time", "stage_time", *PER_WORK, "first_of_window", "compilations")
 """What is told of the whole job, as against its processes."""
+
+WORK = "work"
+"""The fact of measurements that tells how much work every step holds, by name: given by a person."""
 
 CAPTURE = re.compile(r"capture\d+\Z")
 """The part of a process that was captured several times."""
@@ -22,8 +27,9 @@ def job_values(measured: Measurements) -> pd.DataFrame:
 
     `step_time` (ns) is the wall of the step over all ranks; `stage_time` (ns) that of the longest rank,
     Σ over its occurrences. `first_of_window` marks the first step after a profiler began, where it saw
-    more than one; `compilations` counts what was compiled or loaded in a step. `tokens` are those that the
-    driver logged for a step of the traces (Q22). `part` names the capture of a step, where it is in one alone.
+    more than one; `compilations` counts what was compiled or loaded in a step. `tokens`, `samples` and
+    `images` are those that a person gave of every step, else those that the driver logged for a step of the
+    traces (Q22). `part` names the capture of a step, where it is in one alone.
     """
     again = _again(measured)
     walls = job(measured).walls[[*UNIT, "wall_ns"]]
@@ -39,7 +45,7 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     parts = [
         steps,
         stages,
-        _tokens(measured),
+        _work(measured, walls),
         _first_of_window(measured, again),
         _compiling(measured, again),
     ]
@@ -95,17 +101,30 @@ def _parts(measured: Measurements, rows: pd.DataFrame) -> list[object]:
     return found
 
 
-def _tokens(measured: Measurements) -> pd.DataFrame:
-    """The tokens of the steps that log and traces share: run, step, part, name, value."""
-    walls = job(measured).walls
+def _work(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
+    """How much work each step holds: as given, else as logged: run, step, part, name, value."""
     found = [pd.DataFrame(columns=[*UNIT, "name", "value"])]
-    for run, log in logs(measured).items() if measured.has("logged") else ():
-        mine = walls[same_text(walls["run"], run)]
-        known = sorted(set(same_steps(mine, log)) & set(log.tokens.index))
-        rows = mine[mine["step"].isin(known) & (mine["origin"] != "profiler")][[*UNIT]]
-        count = log.tokens.reindex(rows["step"].astype("int64")).to_numpy(float)
-        found.append(rows.assign(name="tokens", value=count)[count > 0])
+    given = measured.facts.get(WORK)
+    given = given if isinstance(given, dict) else {}
+    for name in PER_WORK:
+        count = given.get(name)
+        if isinstance(count, int | float) and count > 0:
+            found.append(walls[[*UNIT]].assign(name=name, value=float(count)))
+        elif measured.has("logged"):
+            found += _logged(measured, name)
     return pd.concat([f.astype(object) for f in found if len(f)] or found, ignore_index=True)
+
+
+def _logged(measured: Measurements, name: str) -> Iterator[pd.DataFrame]:
+    """One count of the steps that log and traces share, run by run: run, step, part, name, value."""
+    walls = job(measured).walls
+    for run, log in logs(measured).items():
+        mine = walls[same_text(walls["run"], run)]
+        counts = log.counts[name]
+        known = sorted(set(same_steps(mine, log)) & set(counts.index))
+        rows = mine[mine["step"].isin(known) & (mine["origin"] != "profiler")][[*UNIT]]
+        count = counts.reindex(rows["step"].astype("int64")).to_numpy(float)
+        yield rows.assign(name=name, value=count)[count > 0]
 
 
 def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:

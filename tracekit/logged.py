@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,12 @@ TIMER = re.compile(r"timing_s/|timing/(?:train|validation)/")
 """Names under which drivers log seconds."""
 
 _STEP_TIMERS = ("timing_s/step", "timing/train/total_step_time", "perf/time_per_step")
-_TOKENS = ("perf/total_num_tokens", "train/global_valid_toks", "global_valid_toks")
+_COUNTS = {
+    "tokens": ("perf/total_num_tokens", "train/global_valid_toks", "global_valid_toks"),
+    "samples": ("train/global_valid_seqs", "global_valid_seqs"),
+    "images": ("perf/total_num_images",),
+}
+"""Under which names drivers log the work of a step; one that they only tell the rate of is not guessed."""
 _NO_STAGE = frozenset({"step", "total_step_time", "start_profile", "stop_profile"})
 _NO_TIMERS = frozenset({"agent_loop", "idle", "wasted"})
 """First parts of names that tell of single requests or of classes of time, not of stages."""
@@ -43,15 +49,15 @@ def timed_stage(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """The log of one run: `stages` has step, canonical, dur_ns; `steps` and `tokens` are by step number.
+    """The log of one run: `stages` has step, canonical, dur_ns; `steps` is by step number.
 
-    Of several timers of one stage in one step the longest counts: they may lie within one another.
+    `counts` are by step number too, for each of tokens, samples and images (empty where not logged). Of several timers of one stage in one step the longest counts: they may lie within one another.
     """
 
     source: str
     stages: pd.DataFrame
     steps: pd.Series[Any]
-    tokens: pd.Series[Any]
+    counts: Mapping[str, pd.Series[Any]]
 
     def of(self, stage: str) -> pd.Series[Any]:
         """The logged time of one stage by step number, ns."""
@@ -83,9 +89,8 @@ def _log(source: str, rows: pd.DataFrame) -> Logged:
     timers = rows[rows["dur_ns"].notna()].assign(canonical=rows["name"].map(stage))
     timers = timers[timers["canonical"].notna()]
     stages = timers.groupby(["step", "canonical"], sort=True)["dur_ns"].max().reset_index()
-    return Logged(
-        source, stages, _first(rows, _STEP_TIMERS, "dur_ns"), _first(rows, _TOKENS, "value")
-    )
+    counts = {name: _first(rows, names, "value") for name, names in _COUNTS.items()}
+    return Logged(source, stages, _first(rows, _STEP_TIMERS, "dur_ns"), counts)
 
 
 def _first(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.Series[Any]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from tracekit.job_values import WORK
 from tracekit.runs import numbered
 from tracekit.schema import MEASURED, concat
 from tracekit.trace import Measurements, Note
@@ -28,7 +29,9 @@ def merge(parts: Sequence[Measurements], labels: Sequence[str | None] = ()) -> M
         if frames:
             tables[table.name] = concat(table, frames)
     versions = [_mapping(part.facts.get("versions")) for part in parts]
+    options = [_mapping(part.facts.get("options")) for part in parts]
     ignored = [line for part in parts for line in _lines(part.facts.get("ignored"))]
+    work = [part.facts.get(WORK) for part in parts]
     limits = [_lines(part.facts.get("stages")) for part in parts]
     stages = list(dict.fromkeys(pattern for limit in limits for pattern in limit))
     notes = [note for part in parts for note in part.notes]
@@ -43,9 +46,11 @@ def merge(parts: Sequence[Measurements], labels: Sequence[str | None] = ()) -> M
         {
             "title": ", ".join(str(part.facts.get("title", "")) for part in parts),
             "versions": agreed(versions),
+            "options": agreed(options),
             "ignored": ignored,
             "stages": stages,
             "simulated": any(bool(part.facts.get("simulated")) for part in parts),
+            **({WORK: work[0]} if work[0] and all(one == work[0] for one in work) else {}),
         },
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,9 +40,15 @@ METRICS: Mapping[str, Kind] = {
     "comm": Kind("communication", "ns", "lower", "mean"),
     "generation_wall": Kind("generation", "ns", "lower", "max"),
     "decode_pace": Kind("decode iteration", "ns", "lower", "mean", pieces="mean"),
-    "time_per_token": Kind("step per token", "ns", "lower", "max"),
+    "time_per_token": Kind("time per token", "ns", "lower", "max"),
+    "time_per_sample": Kind("time per sample", "ns", "lower", "max"),
+    "time_per_image": Kind("time per image", "ns", "lower", "max"),
     "throughput": Kind("tokens per second and rank", "", "higher", "max"),
+    "samples_per_second": Kind("samples per second and rank", "", "higher", "max"),
+    "images_per_second": Kind("images per second and rank", "", "higher", "max"),
     "tokens": Kind("tokens", "count", "neither", "max", exact=True),
+    "samples": Kind("samples", "count", "neither", "max", exact=True),
+    "images": Kind("images", "count", "neither", "max", exact=True),
     "comm_count": Kind("collectives", "count", "lower", "sum", exact=True),
     "comm_bytes": Kind("collective bytes", "bytes", "lower", "sum", exact=True),
     "host_ops": Kind("host ops", "count", "lower", "sum", exact=True),
@@ -62,13 +68,49 @@ METRICS: Mapping[str, Kind] = {
 }
 """By name; what is recorded under another name is not compared."""
 
+OVER_DEVICES = frozenset(
+    ("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies", "host_wait", "comm")
+)
+"""Times of a rank that are sums over its devices: they may exceed the step."""
+
 STEP_TIME, STAGE_TIME = "step_time", "stage_time"
-TOKENS, TIME_PER_TOKEN, THROUGHPUT = "tokens", "time_per_token", "throughput"
 UNPROFILED, UNPROFILED_STAGE = "unprofiled_step_time", "unprofiled_stage_time"
 """Of logs of runs without a profiler; stages are those that no profile has."""
 
 STEP_AND_STAGES = (UNPROFILED, STEP_TIME, STAGE_TIME, UNPROFILED_STAGE)
 """What a first screen shows."""
+
+PER_WORK: Mapping[str, tuple[str, str]] = {
+    "tokens": ("time_per_token", "throughput"),
+    "samples": ("time_per_sample", "samples_per_second"),
+    "images": ("time_per_image", "images_per_second"),
+}
+"""Counts of the work of a step, and what is made of each: the time for one, and how many a second and rank."""
+
+BY_WORK = frozenset(name for made in PER_WORK.values() for name in made)
+"""What is told for one token, sample or image, or of how many a second."""
+
+
+def grows_with_work(name: str) -> bool:
+    """Whether more tokens, samples or images a step make it longer: a time that is neither for one of them nor a pace.
+
+    >>> [grows_with_work(name) for name in ("step_time", "gpu_busy", "time_per_token", "decode_pace")]
+    [True, True, False, False]
+    """
+    kind = METRICS.get(name)
+    return kind is not None and kind.unit == "ns" and kind.pieces == "sum" and name not in BY_WORK
+
+
+def devices_caption(names: Iterable[str]) -> str:
+    """What to say under a table of metrics that holds sums over devices; nothing where no device was recorded.
+
+    >>> devices_caption(["comm", "gpu_busy", "host_ops"]), devices_caption(["comm"])
+    ('communication, GPU busy: mean over ranks, summed over the devices of a rank.', '')
+    """
+    known = dict.fromkeys(names)
+    told = [METRICS[name].title for name in known if name in OVER_DEVICES]
+    said = f"{', '.join(told)}: mean over ranks, summed over the devices of a rank."
+    return said if "gpu_busy" in known else ""
 
 
 def titled(name: str, stage: str | None) -> str:

@@ -259,8 +259,29 @@ MAX_UNSEEN = 8
 """Most sources named one by one on the first screen; all of them are among the remarks."""
 
 
+def _options(measured: Measurements) -> str:
+    """What the profilers recorded besides, as far as the traces say."""
+    options = measured.facts.get("options")
+    pairs = sorted(options.items()) if isinstance(options, dict) else []
+    return ", ".join(f"{name} {value}" for name, value in pairs)
+
+
+_TYPE_SHARE = 0.05
+"""A type with a smaller share of the FLOPs of matrix products says little of a run."""
+
+
+def _number_types(measured: Measurements) -> str:
+    """The number types of its matrix products, where the operands of ops were recorded."""
+    rows = plain(measured["matrix_products"])
+    if not len(rows):
+        return ""
+    rows = rows[rows["type"].notna() & (rows["flop_count"] > 0).fillna(value=False)]
+    flops = rows["flop_count"].astype("float64").groupby(rows["type"].astype(str)).sum()
+    return ", ".join(sorted(flops.index[flops >= _TYPE_SHARE * flops.sum()]))
+
+
 def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:
-    """What two reports must agree on to be compared: hardware, world size, roles, stages, versions."""
+    """What two reports must agree on to be compared: hardware, world size, roles, stages, versions, profiler options."""
     captures = plain(measured["captures"])
     stages = stage_walls(measured)
 
@@ -275,5 +296,7 @@ def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:
         "backend": listed(captures["backend"].dropna()),
         "stages": listed(stages["canonical"]) if len(stages) else "",
         "versions": _versions(measured),
+        "profiler options": _options(measured),
+        "number types": _number_types(measured),
     }
     return tuple((name, value) for name, value in pairs.items() if value)

@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from tracekit.discover import discover as find
 from tracekit.engine import Advance, Outcome, local
 from tracekit.engine.progress import progress_line
 from tracekit.errors import TracekitError
+from tracekit.job_values import WORK
 from tracekit.loading import reader_named, sniff
 from tracekit.report import Remark, Report, Section
 from tracekit.rules import checked
@@ -35,12 +36,18 @@ from tracekit.version import VERSION
 
 T = TypeVar("T")
 
+RECORDING = ("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory")
+"""Options of a profiler that a trace names."""
+
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to leave out and how to run; the defaults read everything on all cores."""
+    """What to leave out and how to run; the defaults read everything on all cores.
+
+    `work` is how many tokens, samples or images every step holds, where a person tells.
+    """
 
     ranks: str | None = None
     steps: str | None = None
@@ -49,6 +56,7 @@ class Options:
     jobs: int | None = None
     strict: bool = False
     progress: bool = False
+    work: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,7 @@ class MeasuredSource:
     notes: tuple[Note, ...]
     versions: Mapping[str, str]
     simulated: bool
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> Result:
@@ -90,6 +99,8 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
     if profiles or not parts:
         parts.append(measure(discover(profiles, options), options))
     measured = merging.merge(parts, labels)
+    if options.work:
+        measured = replace(measured, facts={**measured.facts, WORK: dict(options.work)})
     return Result(judge(measured), measured)
 
 
@@ -207,7 +218,14 @@ def _measure(trace: Trace) -> MeasuredSource:
             text = f"{analysis.id} could not be measured: {type(error).__name__}: {error}"
             notes.append(Note("error", f"failed:{analysis.id}", text, trace.source.name))
     simulated = bool(trace.meta.get("simulated"))
-    return MeasuredSource(trace.source, frames, tuple(notes), _versions(trace.meta), simulated)
+    return MeasuredSource(
+        trace.source, frames, tuple(notes), _versions(trace.meta), simulated, _recording(trace.meta)
+    )
+
+
+def _recording(meta: Mapping[str, Any]) -> dict[str, str]:
+    """What the profiler was told to record besides, `on` or `off`, as far as the trace says: it slows a run."""
+    return {name: "on" if meta[name] else "off" for name in RECORDING if meta.get(name) in (0, 1)}
 
 
 def _versions(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -258,6 +276,7 @@ def reduce(
         {
             "title": found.title,
             "versions": merging.agreed([part.versions for part in measured]),
+            "options": merging.agreed([part.options for part in measured]),
             "ignored": list(_ignored(found)),
             "simulated": any(part.simulated for part in measured),
             "stages": list(options.stages),

@@ -140,8 +140,10 @@ def test_tokens_of_the_drivers_log_give_a_step_per_token(tmp_path):
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     section = judged(tmp_path)
-    (per,) = [row for row in rows_of(section, "repeats-times") if row["title"] == "step per token"]
-    assert (per["mean"], per["steps"]) == (pytest.approx(500.0), 2)
+    per = [row for row in rows_of(section, "repeats-times") if row["title"] == "time per token"]
+    # The one stage is as long as the step.
+    assert [row["stage"] for row in per] == [None, "rollout"]
+    assert [(row["mean"], row["steps"]) for row in per] == [(pytest.approx(500.0), 2)] * 2
     (rate,) = rows_of(section, "repeats-rates")
     assert rate["mean"] == pytest.approx(2e6), "8,000 tokens in 4 ms on one rank"
     tokens = [row for row in rows_of(section, "repeats-counts") if row["title"] == "tokens"]

@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,6 +36,7 @@ class Options:
     jobs: int | None = None
     strict: bool = False
     progress: bool = False
+    work: dict = field(default_factory=dict)
 
 
 def measurements(read=2, failed=0):

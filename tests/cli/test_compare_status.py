@@ -253,6 +253,25 @@ def test_a_gate_without_anything_to_hold_is_2(call, slow):
     assert "needs a baseline" in done.stderr
 
 
+def test_a_budget_is_held_without_the_rules_on_changes_which_are_told_of(call, slow):
+    rules = '[gate]\nfail-on = ["regression", "new-oom"]\n[[gate.rule]]\nmetric = "step_time"\nmax = "11 s"\n'
+    Path("tracekit.toml").write_text(rules)
+    done = call("gate", slow, "--on-inconclusive", "fail")
+    assert done.exit_code == 0
+    assert "gate: pass" in done.stdout
+    assert "2 rules are about changes and not held here" in done.stdout
+    assert call("compare", slow, slow, "--on-inconclusive", "fail").exit_code == 3, (
+        "new-oom is not recorded"
+    )
+
+
+def test_the_test_of_a_gate_says_when_runs_differ_too_much_for_it(call):
+    wild = save("wild.json", step_rows([10.0, 10.1], [14.0, 14.1], [7.0, 7.1]))
+    done = call("gate", "--self-test", wild, *RULE)
+    assert done.exit_code == 2
+    assert "its runs differ too much to show 20 %" in done.stderr
+
+
 def test_130_when_interrupted(tmp_path):
     save("base.json", step_rows(*BASE_RUNS))
     save("opt.json", step_rows(*OPT_RUNS))

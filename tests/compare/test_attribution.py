@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tracekit.compare import attribution_sheets
 from tracekit.compare.attribution import attribute, attributed
 from tracekit.compare.changes import STEP, Choices
-from tracekit.compare.origins import Transfer
+from tracekit.compare.judge import compare
 from tracekit.compare.slots_of import KEYS, Half, SlotTable
 from tracekit.comparing import compare_paths, read_side
 from tracekit.pipeline import Options
@@ -67,8 +67,8 @@ def test_rows_are_means_over_ranks_and_close_on_the_longest_rank(tmp_path):
     assert (found.base, found.opt) == (120_000, 90_000)
     assert by_what(found.ops) == {
         ("gen", "aten::mm"): (50_000, 20_000, -30_000),
-        ("gen", "in no recorded op (Python)"): (20_000, 20_000, 0),
-        ("(no stage)", "in no recorded op (Python)"): (40_000, 40_000, 0),
+        ("gen", "no op (Python)"): (20_000, 20_000, 0),
+        ("(no stage)", "no op (Python)"): (40_000, 40_000, 0),
         ("", "wait at step end"): (10_000, 10_000, 0),
     }
     assert found.ops[0].by_duration == -30_000
@@ -197,10 +197,10 @@ def test_roles_that_would_fit_but_overlap_are_not_added(tmp_path):
 def test_a_saved_report_has_no_attribution_and_that_is_said(tmp_path):
     base = folder(tmp_path / "a", gen_step(1, 0, 100, 60, ("aten::mm", 40)))
     other = made_side("saved", step_rows([1.0, 1.1]))
-    found = attribute(read_side("a", [base], ALONE, Choices(drop_first=0)), other, 0.95)
-    assert found.missing.startswith("saved: saved reports do not hold where time went")
-    assert found.ops == ()
-    assert attribution_sheets.overview(found) is None
+    found = compare(read_side("a", [base], ALONE, Choices(drop_first=0)), other, Choices())
+    assert found.origin.missing.startswith("saved: saved reports do not hold where time went")
+    assert found.origin.ops == ()
+    assert attribution_sheets.overview(found.origin, found.headline) is None
 
 
 def test_the_first_screen_adds_up_and_stages_go_below(tmp_path):
@@ -300,31 +300,6 @@ def test_swapping_the_sides_turns_every_difference_round(table):
     assert sorted(round(r.difference) for r in there.leaves) == sorted(
         round(-r.difference) for r in back.leaves
     )
-
-
-# Communication
-
-
-def reduces(length):
-    """A step with one collective of the host's of this length that ends with it."""
-    said = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float", "Process Group Name": "0",
-            "Group size": 2, "Seq": 1}  # fmt: skip
-    rows = [step(1, 0, 100), op("aten::mm", 1, 9)]
-    return [*rows, annotation("gloo:all_reduce", 100 - length, length) | {"args": said}]
-
-
-def test_communication_is_split_into_transfer_and_wait(tmp_path):
-    """Before: 20 and 60, so 20 of transfer and a mean wait of 20; after: 20 and 30, so 20 and 5."""
-    base = folder(tmp_path / "a", reduces(20), reduces(60))
-    opt = folder(tmp_path / "b", reduces(20), reduces(30))
-    assert attribution(base, opt).transfers == (
-        Transfer("", "all_reduce", (20_000, 20_000, 0), (20_000, 5_000, 0)),
-    )
-
-
-def test_one_rank_cannot_tell_transfer_from_wait(tmp_path):
-    base = folder(tmp_path / "a", reduces(20))
-    assert attribution(base, base).transfers == ()
 
 
 # Real profiles

@@ -206,6 +206,18 @@ def test_steps_are_paired_only_where_both_sides_hold_the_same_ones():
     assert "steps could not be paired: the sides hold different ones" in apart.notes
 
 
+def test_steps_of_other_work_are_no_pairs():
+    """Both sides tell the tokens of step 2, 100 and 120; where one side does not tell, nothing speaks against pairs."""
+    base, same = step_rows([1.0, 1.1, 1.2]), step_rows([0.9, 1.0, 1.05])
+    tokens = [[row("tokens", n, run="run1", step=2)] for n in (100, 120)]
+    apart = compared(base + tokens[0], same + tokens[1], paired="step")
+    assert "paired" not in apart.headline.label
+    assert "steps could not be paired: they hold different numbers of tokens" in apart.warnings
+    for more in ([], tokens[0]):
+        alike = compared(base + tokens[0], same + more, paired="step")
+        assert alike.headline.label == "within-run, paired"
+
+
 def test_runs_are_paired_only_where_both_sides_hold_as_many():
     assert (
         compared(step_rows(*BASE_RUNS), step_rows(*OPT_RUNS), paired="run").headline.label

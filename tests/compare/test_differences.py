@@ -1,10 +1,13 @@
 """Are the sides comparable? What must be alike, and what merely has to be known."""
 
 import pytest
-from compare.made import report, step_rows
+from chrome_builder import op, step, write
+from compare.made import report, step_rows, write_run
 
 from tracekit.compare.differences import FACTS, differences
 from tracekit.compare.sides import Input, side
+from tracekit.comparing import read_side
+from tracekit.pipeline import Options
 from tracekit.schema import TABLES
 from tracekit.trace import Measurements
 
@@ -75,7 +78,7 @@ def test_kernels_of_which_a_tenth_of_the_time_is_common_are_the_same_work():
     less = made(kernels={"b": 9, "c": 91})
     assert names(base, less) == [("work", True)]
     (one,) = differences(base, less)
-    assert (one.base, one.opt) == ("a", "c")
+    assert (one.base, one.opt) == ("mostly a", "mostly c")
     assert "9 % of the time" in one.meaning
 
 
@@ -96,3 +99,37 @@ def test_one_common_stage_is_enough():
     assert names(made(rows=stages("gen", "ref")), made(rows=stages("gen", "adv"))) == []
     assert names(made(rows=stages("gen")), made(rows=stages("adv"))) == [("work", True)]
     assert names(made(rows=stages("gen")), made()) == []
+
+
+def test_what_a_profiler_records_besides_is_told_where_it_differs(tmp_path):
+    sides = [
+        read_side(
+            name,
+            [write_run(tmp_path / name, [1000, 1100], with_stack=on, record_shapes=1)],
+            Options(jobs=1),
+        )
+        for name, on in (("a", 0), ("b", 1))
+    ]
+    (one,) = differences(*sides)
+    assert (one.name, one.blocking) == ("profiler options", False)
+    assert one.base == "record_shapes on, with_stack off"
+    assert one.opt == "record_shapes on, with_stack on"
+
+
+def test_the_types_of_matrix_products_are_told_where_they_differ(tmp_path):
+    """2·8·16·32 FLOPs each; the third type has 2·8·1·1 = 16, less than 5 %, and is not told."""
+
+    def profile(name, *products):
+        rows = [step(1, 0, 1000)]
+        for at, (m, n, k, kind) in enumerate(products, 1):
+            shapes = {"Input Dims": [[m, k], [k, n]], "Input type": [kind, kind]}
+            rows.append(op("aten::mm", 10 * at, 5, **shapes))
+        write(tmp_path / name / "rank0.json", rows, rank=0, world_size=1)
+        return read_side(name, [tmp_path / name], Options(jobs=1))
+
+    before = profile("a", (8, 16, 32, "float"), (8, 1, 1, "double"))
+    after = profile("b", (8, 16, 32, "c10::BFloat16"), (8, 16, 32, "float"))
+    (one,) = differences(before, after)
+    assert (one.name, one.blocking) == ("number types", False)
+    assert (one.base, one.opt) == ("float", "BFloat16, float")
+    assert differences(before, before) == ()

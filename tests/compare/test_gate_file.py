@@ -61,6 +61,24 @@ def test_every_form_of_a_rule(tmp_path):
     assert found.rules.today is None
 
 
+def test_a_word_that_says_what_a_rule_says_adds_no_second_rule(tmp_path):
+    """Twice the same would count twice among the rules that Holm's correction is for."""
+    text = '[gate]\nfail-on = ["regression", "step_time>3%", "step_time>5%"]\n'
+    found = gate_of(
+        tmp_path, text + entry('metric = "step_time"\nmax-increase = "3%"'), "tracekit.toml"
+    )
+    assert [str(one) for one in found.rules.rules] == [
+        "step_time: at most +3 %",
+        "step_time: at most +5 %",
+    ]
+
+
+def test_new_oom_is_a_rule(tmp_path):
+    found = gate_of(tmp_path, '[gate]\nfail-on = ["new-oom"]\n', "tracekit.toml")
+    (one,) = found.rules.rules
+    assert (one.metric, one.test, one.severity) == ("new-oom", "change", "error")
+
+
 def entry(text):
     return f"[[gate.rule]]\n{text}\n"
 
@@ -87,6 +105,8 @@ def entry(text):
         (entry('metric = "gpu.busy"\nmax = "1 s"\nscope = "worst-rank"'), "mean", "say mean"),
         ('[gate]\nfail-on = ["regresion"]', "'regresion'", "regression"),
         ('[gate]\nfail-on = "regression"', "not a list", "["),
+        ('[gate]\nfail-on = ["inconclusive"]', "only inconclusive: nothing is held", "regression"),
+        ('[gate]\nfail-on = ["not-comparable", "missing-baseline"]', "nothing is held", "a rule"),
         ("[gate]\nlevel = 95", "level", "0.03"),
         ("[gate]\nlevel = 0.2", "level", "0.95"),
         ("gate = 3", "not a table", ""),

@@ -346,3 +346,33 @@ def test_runs_on_four_processes_that_were_made_slower_break_a_gate_and_equal_one
     assert said[("opt", "base")] == "fail"  # 1.615 times as long by the clock
     assert said[("base", "opt")] == "pass"
     assert "fail" not in (said[("base", "base")], said[("opt", "opt")])
+
+
+def test_that_memory_ran_out_is_not_recorded_and_never_passes():
+    """No reader tells it yet, so that the rule cannot say that all is well."""
+    rules = Rules((rule("new-oom", "0", "change", rise=True),), inconclusive_fails=True)
+    found = compared(*FASTER, gate=rules).gates
+    (gate,) = found
+    assert gate.outcome == "not tested"
+    assert gate.claim == (
+        "new-oom was not tested: no profile that was given records whether memory ran out"
+    )
+    assert overall(found) == "inconclusive"
+    tested = self_test(rules, made_side("base", SLOWER[0]), Choices())
+    assert not tested.rules[0].can_fail
+
+
+def test_rollout_means_generation_where_no_stage_is_called_so():
+    def stages(name, *seconds):
+        return [
+            row("stage_time", s * 1e9, run=f"run{n}", step=1, stage=name)
+            for n, s in enumerate(seconds, 1)
+        ]
+
+    base, opt = (
+        step_rows([1.0], [1.0]) + stages("gen", *pair) for pair in ((1.0, 1.1), (2.0, 2.1))
+    )
+    assert outcome((base, opt), "stage.rollout.time>50%") == "fail"
+    own = (base + stages("rollout", 1.0, 1.1), opt + stages("rollout", 1.0, 1.1))
+    assert outcome(own, "stage.rollout.time>50%") == "pass", "its own name goes first"
+    assert outcome((base, opt), "stage.reward.time>50%") == "not tested"

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from tracekit.compare.attribution_sheets import sections
+from tracekit.compare.comparison import Change
 from tracekit.compare.kernels import kernel_changes
 from tracekit.compare.origins import Attribution
 from tracekit.compare.slots_of import KEYS, Half, SlotTable
@@ -91,7 +92,8 @@ def test_without_a_device_ops_are_compared_and_that_is_said():
     (warning,) = found.warnings
     assert warning.startswith("host ops uniformly take 3.0 % more time")
     assert "load of the machine" in warning
-    shown = list(sections(Attribution(kernels=found), Sheet("s", "S", (), ())))[-1]
+    step = Change("step_time", "step", None, None, "ns", "lower", "improvement", 1.0, 1.0)
+    shown = list(sections(Attribution(kernels=found), Sheet("s", "S", (), ()), step))[-1]
     assert shown.title == "Which host ops changed?"
     assert shown.caveats[0].startswith("no device was recorded")
 

@@ -6,9 +6,13 @@ MS = 1_000_000
 
 
 def change(title, base, opt, word="inconclusive", *, low=None, high=None, **other):
-    """A stage's change; times in ms, None where a side has none of it."""
+    """A stage's change; times in ms, None where a side has none of it, else in all four of its steps."""
     times = [None if t is None else t * MS for t in (base, opt)]
     both = base is not None and opt is not None
+    steps = {
+        f"{side}_steps": other.pop(f"{side}_steps", 0 if t is None else 4)
+        for side, t in zip(("base", "opt"), times, strict=True)
+    }
     return Change(
         other.pop("name", "stage_time"),
         title,
@@ -22,6 +26,7 @@ def change(title, base, opt, word="inconclusive", *, low=None, high=None, **othe
         ratio=base / opt if both else None,
         low=low,
         high=high,
+        **steps,
         **other,
     )
 

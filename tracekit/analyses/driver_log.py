@@ -22,7 +22,9 @@ NEEDS = ("log_values",)
 MAX_LOGGED = 500_000
 """Most numbers kept of one log: timers first, then the latest."""
 
-_KEPT = r"timing_s/|timing/|perf/|(?:train/)?global_valid_toks|global_seqlen/mean|train/.*tok"
+_KEPT = (
+    r"timing_s/|timing/|perf/|(?:train/)?global_valid_(?:toks|seqs)|global_seqlen/mean|train/.*tok"
+)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -128,8 +130,9 @@ def _tokens(measured: Measurements, walls: pd.DataFrame) -> list[Metric]:
     tokens = seconds = 0.0
     for run, log in logs(measured).items():
         mine = walls[same_text(walls["run"], run) & (walls["origin"] == "file")]
-        both = mine[mine["step"].isin(set(same_steps(mine, log)) & set(log.tokens.index))]
-        tokens += float(log.tokens.reindex(both["step"].astype(int)).sum())
+        counts = log.counts["tokens"]
+        both = mine[mine["step"].isin(set(same_steps(mine, log)) & set(counts.index))]
+        tokens += float(counts.reindex(both["step"].astype(int)).sum())
         seconds += float(both["wall_ns"].sum()) / 1e9
     if not tokens or not seconds:
         return []

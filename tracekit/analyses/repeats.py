@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from tracekit.job_values import job_values
-from tracekit.metric_kinds import METRICS, STAGE_TIME, STEP_TIME
+from tracekit.metric_kinds import METRICS, STAGE_TIME, STEP_TIME, devices_caption
 from tracekit.pooling import plain
 from tracekit.report import Heading, Metric, Section, Sheet, Unit
 from tracekit.samples import COLUMNS, Key, Samples, samples
@@ -166,7 +167,8 @@ def _group(rows: pd.DataFrame, name: str, title: str, unit: Unit) -> Sheet:
     """All other metrics of one unit, those of whole steps first."""
     mine = rows[~rows["name"].isin([STEP_TIME, STAGE_TIME]) & (rows["unit"] == unit)]
     mine = mine.sort_values("stage", key=lambda stages: stages.notna(), kind="stable")
-    return _sheet(f"repeats-{name}", title, mine, unit, first="metric")
+    found = _sheet(f"repeats-{name}", title, mine, unit, first="metric")
+    return replace(found, caption=devices_caption(mine["name"]))
 
 
 def _sheet(name: str, title: str, rows: pd.DataFrame, unit: Unit, *, first: str) -> Sheet:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracekit.cli import terminal
+from tracekit.cli import terminal, work
 
 if TYPE_CHECKING:
     from tracekit.cli.outputs import Target
@@ -38,7 +38,7 @@ _SHOWN_FAILURES = 10
     "exports",
     multiple=True,
     metavar="KIND=PATH",
-    help="Also write the report as KIND: csv=DIR, parquet=DIR, json=- (standard output). Repeatable.",
+    help="Also write the report as KIND: csv=DIR, parquet=DIR, openmetrics=FILE, json=- (standard output). Repeatable.",
 )
 @click.option(
     "--plots",
@@ -60,6 +60,7 @@ _SHOWN_FAILURES = 10
     metavar="N",
     help="Files read at once [default: the cores, as far as memory allows].",
 )
+@work.options
 @click.option("--strict", is_flag=True, help="Exit with 2 if any file could not be read.")
 @terminal.quiet_option
 @terminal.verbose_option
@@ -74,6 +75,9 @@ def command(  # noqa: PLR0913 - one per option
     steps: str | None,
     stages: tuple[str, ...],
     exclude: tuple[str, ...],
+    tokens: float | None,
+    samples: float | None,
+    images: float | None,
     top: int,
     jobs: int | None,
     strict: bool,
@@ -105,6 +109,7 @@ def command(  # noqa: PLR0913 - one per option
         jobs=jobs,
         strict=strict,
         progress=not quiet,
+        work=work.told(tokens, samples, images),
     )
     started = time.monotonic()
     result = pipeline.analyze(paths, options=options)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from tracekit.cli import ci, gating, terminal
+from tracekit.cli import ci, gating, terminal, work
 from tracekit.errors import NothingComparableError, TracekitError
 
 
@@ -38,14 +38,26 @@ from tracekit.errors import NothingComparableError, TracekitError
     "--exclude", multiple=True, metavar="GLOB", help="Leave out files of this name. Repeatable."
 )
 @click.option(
+    "--steps-from",
+    "logs",
+    multiple=True,
+    metavar="[SIDE=]FILE",
+    help="Step times without a profiler, which are then the answer: base=FILE and opt=FILE, or two FILEs, that of "
+    "base first. A driver's log, or CSV of step,seconds. Repeatable, one a run.",
+)
+@click.option(
     "--base-steps",
     multiple=True,
     type=click.Path(),
     metavar="FILE",
-    help="Step times before, without a profiler: a driver's log, or CSV of step,seconds. Repeatable, one a run.",
+    help="The same as --steps-from base=FILE.",
 )
 @click.option(
-    "--opt-steps", multiple=True, type=click.Path(), metavar="FILE", help="The same after."
+    "--opt-steps",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="The same as --steps-from opt=FILE.",
 )
 @click.option(
     "--noise",
@@ -85,6 +97,7 @@ from tracekit.errors import NothingComparableError, TracekitError
     is_flag=True,
     help="Let one run a side reach a verdict: as if its steps were runs.",
 )
+@work.options_of_two
 @click.option("--force", is_flag=True, help="Compare what is not comparable.")
 @gating.options
 @terminal.top_option
@@ -103,6 +116,7 @@ def command(  # noqa: PLR0913 - one per option
     steps: str | None,
     stages: tuple[str, ...],
     exclude: tuple[str, ...],
+    logs: tuple[str, ...],
     base_steps: tuple[str, ...],
     opt_steps: tuple[str, ...],
     noise: str | None,
@@ -111,6 +125,9 @@ def command(  # noqa: PLR0913 - one per option
     level: float,
     pair: Literal["step", "run"] | None,
     assume_independent_steps: bool,
+    tokens: str | None,
+    samples: str | None,
+    images: str | None,
     force: bool,
     fail_on: tuple[str, ...],
     config: str | None,
@@ -125,14 +142,19 @@ def command(  # noqa: PLR0913 - one per option
     """Say whether a change really helped.
 
     BASE and OPT are each a directory of profiles, a file, a pattern, measurements saved with --save, or a
-    report saved with -o x.json. Several runs a side: a directory of runs, or --base and --opt repeated.
+    report saved with -o x.json; or logs of step times alone. Several runs a side: a directory of runs, or
+    --base and --opt repeated.
     """
     from tracekit import comparing, pipeline
     from tracekit.compare import noise_file
     from tracekit.compare.assemble import as_report
     from tracekit.compare.changes import Choices
+    from tracekit.compare.differences import forbids
+    from tracekit.work_rates import work_of_texts
 
+    counts = work_of_texts({"tokens": tokens, "samples": samples, "images": images})
     before, after = _sides(paths, bases, opts)
+    steps_before, steps_after = _step_logs(logs)
     gate = gating.gate_file(fail_on, config, on_inconclusive, isolated=isolated)
     targets = ci.targets(outputs, exports, quiet=quiet)
     if gate.rules and (lost := gating.missing(before)) is not None:
@@ -161,7 +183,15 @@ def command(  # noqa: PLR0913 - one per option
         gate=gate.rules,
     )
     try:
-        found = comparing.compare_paths(before, after, options, choices, base_steps, opt_steps)
+        found = comparing.compare_paths(
+            before,
+            after,
+            options,
+            choices,
+            (*base_steps, *steps_before),
+            (*opt_steps, *steps_after),
+            counts,
+        )
     except NothingComparableError as error:
         if not gate.rules:
             raise
@@ -188,6 +218,7 @@ def command(  # noqa: PLR0913 - one per option
     if not gate.rules:
         return gating.FAILED if barred else gating.PASSED
     found_status = gating.status(gate.rules, comparison.gates)
+    barred = barred and forbids(comparison.differences)
     return gating.UNDECIDED if barred and found_status == gating.PASSED else found_status
 
 
@@ -201,5 +232,25 @@ def _sides(
         return bases, opts
     raise TracekitError(
         "two sides are needed: what was before, and what is after",
-        "tracekit compare base/ opt/, or --base PATH --opt PATH, each as often as there are runs",
+        "tracekit compare base/ opt/, or --base PATH --opt PATH, each as often as there are runs"
+        + ("; of several variants compare each with the base" if len(paths) > 2 else ""),
     )
+
+
+def _step_logs(given: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """(logs of base, logs of opt): by the side that each names, or two that name none."""
+    from tracekit.comparing import unlabelled
+
+    named: dict[str | None, list[str]] = {"base": [], "opt": []}
+    for text in given:
+        side, _ = unlabelled(text)
+        named.setdefault(side, []).append(text if side is None else text.removeprefix(f"{side}="))
+    bare = named.pop(None, [])
+    if len(bare) == len(given) == 2:
+        return bare[:1], bare[1:]
+    hint = "--steps-from base=FILE --steps-from opt=FILE, or two FILEs, that of base first"
+    if bare:
+        raise TracekitError(f"--steps-from {bare[0]}: it is not said of which side", hint)
+    if unknown := [side for side in named if side not in ("base", "opt")]:
+        raise TracekitError(f"--steps-from {unknown[0]}=…: no side is called so", hint)
+    return named["base"], named["opt"]

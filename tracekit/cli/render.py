@@ -1,7 +1,8 @@
-"""`tracekit render`: a saved report or saved measurements in another form."""
+"""`tracekit render`: a saved report, comparison or measurements in another form."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,57 +12,97 @@ from tracekit.cli import terminal
 from tracekit.errors import TraceFormatError, TracekitError
 
 if TYPE_CHECKING:
+    from tracekit.cli.outputs import Target
+    from tracekit.compare.comparison import Comparison
     from tracekit.report import Report
 
 
-@click.command(name="render", short_help="Show a saved report in another format.")
+@click.command(name="render", short_help="Show a saved report or comparison in another format.")
 @click.argument("path", type=click.Path(), metavar="FILE")
 @click.option(
-    "-f", "--format", "wanted", metavar="FORMAT", help="text, html, md, json, csv or parquet."
+    "-f",
+    "--format",
+    "wanted",
+    metavar="FORMAT",
+    help="text, html, md, json, csv or parquet; of a comparison also junit or github.",
 )
 @click.option("-o", "--output", type=click.Path(), metavar="FILE", help="Write it here.")
 @terminal.top_option
 @terminal.verbose_option
 def command(*, path: str, wanted: str | None, output: str | None, top: int, verbose: bool) -> int:
-    """Show a report saved with -o x.json, or measurements saved with --save x.tkm, in another format.
+    """Show what was saved in another format: a report or a comparison (-o x.json), or measurements (--save x.tkm).
 
     The format is that of -f, else the one -o ends in, else text.
     """
-    from tracekit.cli import outputs as out
+    from tracekit.cli import ci
 
-    where = output or out.STANDARD_OUTPUT
-    if wanted:
-        target = out.export_target(f"{wanted}={where}")
-    else:
-        target = (
-            out.Target("text", where) if where == out.STANDARD_OUTPUT else out.file_target(where)
-        )
-    out.write(_report(Path(path)), target, top=top, verbose=verbose)
-    if not target.printed:
-        terminal.tell(f"wrote {target.path}")
+    report, found = _read(Path(path))
+    ci.write(
+        report,
+        found.gates if found else (),
+        [_target(wanted, output, compared=found is not None)],
+        comparison=found,
+        top=top,
+        verbose=verbose,
+        inconclusive_fails=found is not None and found.inconclusive_fails,
+    )
     return 0
 
 
-def _report(path: Path) -> Report:
-    """The report in a file of either saved form."""
-    from tracekit.render import from_json
+def _target(wanted: str | None, output: str | None, *, compared: bool) -> Target:
+    """Where it goes and in which format, of which a comparison has some more."""
+    from tracekit.cli import ci
+    from tracekit.cli import outputs as out
 
+    where = output or out.STANDARD_OUTPUT
+    if wanted is None and where == out.STANDARD_OUTPUT:
+        wanted = "text"
+    if wanted:
+        export = f"{wanted}={where}"
+        return ci.export_target(export) if compared else out.export_target(export)
+    return ci.file_target(where) if compared else out.file_target(where)
+
+
+def _read(path: Path) -> tuple[Report, Comparison | None]:
+    """The report that a file of any saved form tells, and the comparison if it holds one."""
     try:
         with path.open("rb") as file:
             if file.read(2) == b"PK":
-                return _judged(path)
+                return _judged(path), None
             file.seek(0)
-            return from_json(file.read().decode("utf-8"))
+            return _from_json(file.read().decode("utf-8"))
     except OSError as error:
         hint = "check that it exists and that you may read it"
         raise TraceFormatError(path, f"cannot be read: {error.strerror}", hint) from error
     except UnicodeDecodeError as error:
-        hint = "give a report (-o x.json) or measurements (--save x.tkm) that tracekit wrote"
+        hint = "give what tracekit wrote: -o x.json, or measurements (--save x.tkm)"
         raise TraceFormatError(path, "neither a report nor measurements", hint) from error
     except TraceFormatError:
         raise
     except TracekitError as error:
         raise TraceFormatError(path, error.problem, error.hint) from error
+
+
+def _from_json(text: str) -> tuple[Report, Comparison | None]:
+    """The same of a JSON text; raises `TracekitError` for a comparison that nothing can be told of."""
+    from tracekit.compare import comparison
+    from tracekit.render.json import read_json
+    from tracekit.report import SCHEMA, Report
+
+    found = read_json(text, {SCHEMA: Report, comparison.SCHEMA: comparison.Comparison})
+    if isinstance(found, Report):
+        return found, None
+    step = found.headline
+    report = None
+    if all(factor is None or factor > 0 for factor in (step.ratio, step.low, step.high)):
+        with contextlib.suppress(ArithmeticError):
+            report = found.report()
+    if report is None:
+        raise TracekitError(
+            "not a comparison: its numbers are none that one has",
+            "write it again: tracekit compare … -o comparison.json",
+        )
+    return report, found
 
 
 def _judged(path: Path) -> Report:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tracekit.compare import attribution_sheets
+from tracekit.compare.amdahl import factor
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.first_screen import FIRST_CAUTIONS, barred, basis, cautions
 from tracekit.compare.gate_sheet import gate_section, gate_word
 from tracekit.compare.pictures import pictures
-from tracekit.metric_kinds import METRICS, STEP_AND_STAGES
+from tracekit.compare.stage_columns import with_stage_columns
+from tracekit.metric_kinds import STEP_AND_STAGES, devices_caption
 from tracekit.report import Cell, Heading, Metric, Report, Section, Sheet
 from tracekit.units import MINUS, show
 
@@ -35,7 +38,9 @@ def as_report(found: Comparison) -> Report:
         ),
         answer=" · ".join(filter(None, (answer(found), gate_word(found.gates)))),
         headline=() if found.verdict == "not comparable" else tuple(_figures(step)),
-        overview=barred(attribution_sheets.overview(found.origin) or _stages("overview", found)),
+        overview=barred(
+            attribution_sheets.overview(found.origin, step) or _stages("overview", found)
+        ),
         sections=tuple(
             section
             for section in (gate_section(found.gates), *_sections(found))
@@ -56,17 +61,10 @@ def answer(found: Comparison) -> str:
     delta = "" if step.difference is None else f" ({signed(step.difference)})"
     if found.verdict == "not comparable" or step.ratio is None:
         return f"{WORDS.get(found.verdict, found.verdict)} · {times}{delta}"
-    slower = step.ratio < 1
-    ratio = 1 / step.ratio if slower else step.ratio
-    bounds = [bound for bound in (step.low, step.high) if bound is not None]
-    shown = sorted(1 / bound if slower else bound for bound in bounds)
-    interval = (
-        f" [{show(shown[0], 'factor')}, {show(shown[1], 'factor')}]" if len(shown) == 2 else ""
-    )
-    factor = f"{show(ratio, 'factor')} {'slower' if slower else 'faster'}{interval}"
+    much = factor(step.ratio, step.low, step.high)
     if found.verdict in ("improvement", "regression"):
-        return f"{factor} · {times}{delta}"
-    return f"{WORDS[found.verdict]}: {factor} · {times}{delta}"
+        return f"{much} · {times}{delta}"
+    return f"{WORDS.get(found.verdict, found.verdict)}: {much} · {times}{delta}"
 
 
 def signed(ns: float) -> str:
@@ -76,8 +74,9 @@ def signed(ns: float) -> str:
 
 
 def _stages(name: str, found: Comparison) -> Sheet:
-    """The step and its stages."""
-    return _changes(name, "Step and stages", _of(found.changes, *STEP_AND_STAGES))
+    """The step and its stages, in how many steps each is, and what each alone makes of the step."""
+    rows = _of(found.changes, *STEP_AND_STAGES)
+    return with_stage_columns(_changes(name, "Step and stages", rows), rows)
 
 
 def _figures(step: Change) -> Iterable[Metric]:
@@ -104,7 +103,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
         caveats=found.warnings[FIRST_CAUTIONS:],
         charts=pictures(found),
     )
-    yield from attribution_sheets.sections(found.origin, _stages("stages", found))
+    yield from attribution_sheets.sections(found.origin, _stages("stages", found), found.headline)
     yield Section("metrics", "Other metrics of a step", sheets=tuple(_by_kind("metrics", whole)))
     yield Section(
         "stage-metrics", "The same by stage", sheets=tuple(_by_kind("stage-metrics", parts))
@@ -112,16 +111,19 @@ def _sections(found: Comparison) -> Iterable[Section]:
 
 
 def _by_kind(name: str, changes: list[Change]) -> Iterable[Sheet]:
-    """One sheet for times, and one for every unit of exact numbers."""
+    """One sheet for times, and one for every other unit."""
+    units = ("ns", "count", "bytes")
     groups = (
-        ("times", "Times", [c for c in changes if not METRICS[c.name].exact and c.unit == "ns"]),
-        ("rates", "Rates", [c for c in changes if not METRICS[c.name].exact and c.unit != "ns"]),
-        ("counts", "Counts", [c for c in changes if METRICS[c.name].exact and c.unit == "count"]),
-        ("bytes", "Bytes", [c for c in changes if METRICS[c.name].exact and c.unit == "bytes"]),
+        ("times", "Times", [c for c in changes if c.unit == "ns"]),
+        ("rates", "Rates", [c for c in changes if c.unit not in units]),
+        ("counts", "Counts", [c for c in changes if c.unit == "count"]),
+        ("bytes", "Bytes", [c for c in changes if c.unit == "bytes"]),
     )
     for suffix, title, rows in groups:
         if rows:
-            yield _changes(f"{name}-{suffix}", title, rows)
+            sheet = _changes(f"{name}-{suffix}", title, rows)
+            devices = devices_caption(change.name for change in rows)
+            yield replace(sheet, caption=" ".join(filter(None, (sheet.caption, devices))))
 
 
 def _changes(name: str, title: str, changes: list[Change]) -> Sheet:
@@ -136,13 +138,23 @@ def _changes(name: str, title: str, changes: list[Change]) -> Sheet:
         Heading("base", "before", unit, "Mean over runs."),
         Heading("opt", "after", unit, "Mean over runs."),
         Heading("difference", "change", unit, "After less before."),
-        Heading("ratio", "ratio", "factor", "Before over after: above 1 takes less."),
+        Heading("ratio", "ratio", "factor", _ratio_doc(changes).capitalize()),
         Heading("low", "from", "factor", "Lower end of the interval."),
         Heading("high", "to", "factor", "Upper end of the interval."),
         Heading("word", "verdict"),
     ]
     rows = [tuple(_cell(change, heading.name) for heading in headings) for change in changes]
-    return Sheet(name, title, tuple(headings), tuple(rows))
+    return Sheet(name, title, tuple(headings), tuple(rows), caption=f"Ratio: {_ratio_doc(changes)}")
+
+
+def _ratio_doc(changes: Iterable[Change]) -> str:
+    """What the ratio is, and which side of 1 is better where all rows agree on that."""
+    better = {change.better for change in changes}
+    if better == {"lower"}:
+        return "before over after; above 1 there is less after, which is better."
+    if better == {"higher"}:
+        return "before over after; below 1 there is more after, which is better."
+    return "before over after."
 
 
 def _cell(change: Change, name: str) -> Cell:

@@ -5,7 +5,7 @@ Where the wall time went, not why: making work shorter that other work hides gai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ import pandas as pd
 
 from tracekit.compare import renames
 from tracekit.compare.kernels import kernel_changes
-from tracekit.compare.origins import Attribution, Presence, Row, shortened
+from tracekit.compare.origins import Attribution, Presence, Row, Within, shortened
 from tracekit.compare.sides import Side
 from tracekit.compare.slots_of import (
     KEYS,
@@ -28,8 +28,9 @@ from tracekit.compare.slots_of import (
 )
 from tracekit.compare.spreads import intervals
 from tracekit.compare.transfers import transfers
-from tracekit.schema.slots import NO_OP, OTHER, UNLINKED
+from tracekit.schema.slots import NO_OP, OTHER, UNLINKED, class_title
 from tracekit.stats.estimate import Floats
+from tracekit.stats.speedup import Pairing
 
 Ints = npt.NDArray[np.int64]
 
@@ -39,21 +40,16 @@ MAX_ROWS = 300
 TOLERANCE_NS, TOLERANCE = 1e3, 1e-9
 """Rows add up to the step within a microsecond, or rounding where steps last for weeks."""
 
-WHAT = {
-    "compute": "", "host": "", "collective": "communication", "memcpy": "copies", "memset": "fills",
-    "idle": "idle", "no_op": "in no recorded op (Python)",
+MAX_STAGES, MAX_WITHIN, LEAST_STAGE = 3, 8, 0.05
+"""Most stages that are told op by op, and rows of each; the least part of all changes that makes it worth it."""
+
+RESIDUAL_TITLES = {
     STEP_END: "wait at step end",
     REST: "rest of the step (not recorded)",
-    UNRECORDED: "steps of which nothing was recorded", TWICE: "recorded twice (taken off)",
-}  # fmt: skip
-"""What people read for each class; compute and host ops are called by the op alone."""
-
-CAUSES = {
-    "host_loader": "data loader", "host_gc": "garbage collection", "host_sync": "synchronising call",
-    "host_overhead": "profiler", "host_op": "host op", "host_none": "host, not recorded",
-    "host_silent": "host silent", "sync": "stream wait", "kernel_wait": "start-up",
-    "unknown": "launch unknown", "after_last": "after the last op",
-}  # fmt: skip
+    UNRECORDED: "steps of which nothing was recorded",
+    TWICE: "recorded twice (taken off)",
+}
+"""What people read for what lanes do not account for."""
 
 CALLED = ("compute", "collective", "memcpy", "memset", "host")
 """Classes of what is called a number of times."""
@@ -63,17 +59,19 @@ OUTSIDE = "(no stage)"
 _BACKWARD = "autograd::engine::evaluate_function: "
 
 
-def attribute(base: Side, opt: Side, level: float) -> Attribution:
-    """Where the change of the step came from, or why that cannot be said."""
+def attribute(base: Side, opt: Side, level: float, paired: Pairing | None = None) -> Attribution:
+    """Where the change of the step came from, or why that cannot be said; `paired` as `changes.pairing` found it."""
     table = slot_table(base, opt)
     if isinstance(table, str):
         return Attribution(missing=table)
     return replace(
-        attributed(table, level), transfers=transfers(base, opt), kernels=kernel_changes(table)
+        attributed(table, level, paired),
+        transfers=transfers(base, opt),
+        kernels=kernel_changes(table),
     )
 
 
-def attributed(table: SlotTable, level: float) -> Attribution:
+def attributed(table: SlotTable, level: float, paired: Pairing | None = None) -> Attribution:
     """The attribution of slots; an AssertionError where a level does not add up to the change of the step."""
     walls = [float(half.wall @ half.weights) for half in (table.base, table.opt)]
     keys = _with_outside(table.keys)
@@ -85,21 +83,45 @@ def attributed(table: SlotTable, level: float) -> Attribution:
     for row, place in whole_ops.items():
         by_op.loc[row, "what"] = names[place]
     by_leaf = keys[["stage"]].assign(what=[_leaf(*key) for key in _plain(keys, *KEYS[1:])])
-    levels = [_level(table, level, rows) for rows in (by_class, by_op, by_leaf)]
-    levels[:2] = [
-        [replace(r, base_count=None, opt_count=None) for r in rows] for rows in levels[:2]
-    ]
-    ops = _marked(levels[1], {names[place] for place in whole_ops.values()})
-    for rows in (levels[0], ops, levels[2]):
+    by_stage = keys[["stage"]].assign(what="")
+    stages, classes, every_op, every_leaf = (
+        _level(table, level, rows, paired) for rows in (by_stage, by_class, by_op, by_leaf)
+    )
+    every_op = _marked(every_op, {names[place] for place in whole_ops.values()})
+    ops = [_uncounted(row) for row in every_op]
+    levels = [shortened(rows, MAX_ROWS) for rows in (map(_uncounted, classes), ops, every_leaf)]
+    for rows in levels:
         _checked(rows, walls[0], walls[1])
     return Attribution(
-        walls[0], walls[1], tuple(levels[0]), tuple(ops), tuple(levels[2]),
-        tuple(_replaced(table, level, swaps, names)), notes=table.notes,
+        walls[0], walls[1], tuple(levels[0]), tuple(levels[1]), tuple(levels[2]),
+        tuple(_replaced(table, level, swaps, names, paired)), notes=table.notes,
+        within=tuple(_within(stages, ops)), stage_times=table.stages, paired=paired,
     )  # fmt: skip
 
 
+def _uncounted(row: Row) -> Row:
+    return replace(row, base_count=None, opt_count=None)
+
+
+def _within(stages: Sequence[Row], ops: Sequence[Row]) -> Iterator[Within]:
+    """The stages that changed most, by op; nothing where the step has no stages."""
+    named = [row for row in stages if row.stage]
+    least = LEAST_STAGE * sum(abs(row.difference) for row in named)
+    for stage in named[:MAX_STAGES] if len(named) > 1 else ():
+        own = [row for row in ops if row.stage == stage.stage]
+        if stage.difference == 0 or abs(stage.difference) < least or len(own) < 2:
+            continue
+        rows = shortened(own, MAX_WITHIN)
+        _checked(rows, stage.base, stage.opt)
+        yield Within(stage.stage, stage.base, stage.opt, stage.low, stage.high, tuple(rows))
+
+
 def _replaced(
-    table: SlotTable, level: float, swaps: dict[int, renames.Place], names: dict[renames.Place, str]
+    table: SlotTable,
+    level: float,
+    swaps: dict[int, renames.Place],
+    names: dict[renames.Place, str],
+    paired: Pairing | None,
 ) -> list[Row]:
     """One row a place at which some names stand for others, the largest net change first."""
     rows = np.array(sorted(swaps), np.int64)
@@ -108,8 +130,8 @@ def _replaced(
     keys = table.keys.iloc[rows].reset_index(drop=True)
     halves = [replace(h, ns=h.ns[rows], count=h.count[rows]) for h in (table.base, table.opt)]
     labels = keys[["stage"]].assign(what=[names[swaps[int(row)]] for row in rows])
-    found = _level(replace(table, keys=keys, base=halves[0], opt=halves[1]), level, labels)
-    return _marked(found, set(names.values()))
+    found = _level(replace(table, keys=keys, base=halves[0], opt=halves[1]), level, labels, paired)
+    return _marked(shortened(found, MAX_ROWS), set(names.values()))
 
 
 def _marked(rows: Sequence[Row], titles: set[str]) -> list[Row]:
@@ -130,13 +152,12 @@ def _plain(keys: pd.DataFrame, *names: str) -> list[tuple[str, ...]]:
 
 def _class(kind: str, cause: str) -> str:
     """A class as people read it, idle time with its cause."""
-    title = {"compute": "compute", "host": "host ops"}.get(kind) or WHAT.get(kind, kind)
-    return f"{title}: {CAUSES.get(cause, cause)}" if cause else title
+    return RESIDUAL_TITLES.get(kind) or class_title(kind, cause)
 
 
 def _op(kind: str, cause: str, path: str, kernel: str) -> str:
     """The op at the top of a path, of communication the one at its end; where there is none, the class."""
-    title = WHAT.get(kind, kind)
+    title = "" if kind in ("compute", "host") else _class(kind, "")
     names = [] if path in ("", NO_OP) else path.removeprefix(_BACKWARD).split(renames.SEPARATOR)
     if kind == "idle" or (kind == "no_op" and not names) or (not names and not kernel):
         return _class(kind, cause)
@@ -155,14 +176,16 @@ def _leaf(kind: str, cause: str, path: str, kernel: str) -> str:
     return f"{text} · {kernel}" if kernel else text
 
 
-def _level(table: SlotTable, level: float, labels: pd.DataFrame) -> list[Row]:
-    """One row a distinct label, the largest change first; what is left out is one row at the end."""
+def _level(
+    table: SlotTable, level: float, labels: pd.DataFrame, paired: Pairing | None
+) -> list[Row]:
+    """One row a distinct label, the largest change first."""
     group = np.asarray(labels.groupby(["stage", "what"], sort=True).ngroup(), np.int64)
     told = labels.drop_duplicates().sort_values(["stage", "what"], kind="stable")
     size = len(told)
     sums = [_summed(half.ns, group, size) for half in (table.base, table.opt)]
     halves = (table.base, table.opt)
-    low, high = intervals((sums[0], halves[0].run), (sums[1], halves[1].run), level)
+    low, high = intervals((sums[0], halves[0].run), (sums[1], halves[1].run), level, paired)
     mean = [own @ half.weights for own, half in zip(sums, halves, strict=True)]
     leaf = [half.ns @ half.weights for half in halves]
     count = [half.count @ half.weights for half in halves]
@@ -180,8 +203,7 @@ def _level(table: SlotTable, level: float, labels: pd.DataFrame) -> list[Row]:
                 after - before - float(effect[at]), _presence(before, after), bool(waiting[at]),
             )
         )  # fmt: skip
-    rows.sort(key=lambda row: (-abs(row.difference), row.stage, row.what))
-    return shortened(rows, MAX_ROWS)
+    return sorted(rows, key=lambda row: (-abs(row.difference), row.stage, row.what))
 
 
 def _known(value: float) -> float | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tracekit.compare.comparison import Change
 from tracekit.compare.kernels import CLASSES
 from tracekit.compare.origins import Attribution, Row, Transfer, shortened
+from tracekit.metric_kinds import UNPROFILED
 from tracekit.report import Cell, Heading, Section, Sheet
 from tracekit.units import MINUS, show
 
@@ -19,7 +21,7 @@ _MAINLY = 0.8
 _TIMES = (
     Heading("base", "before", "ns", "Time of its own in the mean step: mean over steps, runs and ranks."),
     Heading("opt", "after", "ns", "The same after."),
-    Heading("difference", "change", "ns", "After less before; over all rows it is the change of the step."),
+    Heading("difference", "change", "ns", "After less before; over all rows of a level it is the change of the step."),
     Heading("low", "from", "ns", "Lower end of the change's interval."),
     Heading("high", "to", "ns", "Upper end of the change's interval."),
 )  # fmt: skip
@@ -30,59 +32,111 @@ _HOW = Heading(
 )  # fmt: skip
 
 
-def overview(found: Attribution | None) -> Sheet | None:
-    """The parts of the change that stand on the first screen; None where nothing was attributed."""
+def overview(found: Attribution | None, step: Change) -> Sheet | None:
+    """The parts of the change that stand on the first screen; None where nothing was attributed.
+
+    `step` is what the answer is of: of un-profiled steps it is told that the parts are not of them.
+    """
     if found is None or found.missing or not found.ops:
         return None
-    title = f"Where the change came from (adds up to {_signed(found.opt - found.base)})"
+    title = f"{heading(step)} (adds up to {_signed(found.opt - found.base)})"
+    caption = " ".join(
+        filter(None, (profiled_only(found, step), _CAPTION, _PAIRS.get(found.paired or "")))
+    )
     return replace(
-        _sheet("overview", title, shortened(found.ops, FIRST), found.transfers), caption=_CAPTION
+        _sheet("overview", title, shortened(found.ops, FIRST), _moved(found)), caption=caption
     )
 
 
-def sections(found: Attribution | None, stages: Sheet) -> Iterable[Section]:
+def heading(step: Change) -> str:
+    """What the attribution is of, beside an answer about `step`."""
+    of = " of profiled steps" if step.name == UNPROFILED else ""
+    return f"Where the change{of} came from"
+
+
+def profiled_only(found: Attribution, step: Change) -> str:
+    """Which step the parts add up to where the answer is of another; nothing where it is of that one."""
+    if step.name != UNPROFILED:
+        return ""
+    profiled = (
+        f"{show(found.base, 'ns')} → {show(found.opt, 'ns')} ({_signed(found.opt - found.base)})"
+    )
+    answer = f"{show(step.base, 'ns')} → {show(step.opt, 'ns')} ({_signed(step.difference or 0.0)})"
+    return (
+        f"These are parts of the profiled step, {profiled}; the answer is of the un-profiled step, {answer}, "
+        "whose parts nothing recorded."
+    )
+
+
+def sections(found: Attribution | None, stages: Sheet, step: Change) -> Iterable[Section]:
     """The attribution in detail, and `stages`, the table of stages that it takes the place of."""
     if found is None:
         return
     if found.missing:
         yield Section(
-            "attribution", "Where the change came from", "skipped", found.missing,
+            "attribution", heading(step), "skipped", found.missing,
             caveats=(f"where the change came from is not told: {found.missing}",),
         )  # fmt: skip
         return
     yield Section("stages", "Step and stages", sheets=(stages,))
     tables = (
         _sheet("by-class", "By stage and class", found.stages),
-        _sheet("by-op", "By op", found.ops, found.transfers),
+        *_within(found),
+        _sheet("by-op", "By op", found.ops, _moved(found)),
         _leaves(found.leaves),
         _replaced(found.replaced),
         _transfers(found.transfers),
     )
     yield Section(
         "attribution",
-        "Where the change came from, in detail",
+        f"{heading(step)}, in detail",
         sheets=tuple(sheet for sheet in tables if sheet.rows),
-        caveats=found.notes,
+        caveats=(*filter(None, [profiled_only(found, step)]), *found.notes),
     )
     kernels = _kernels(found)
     if kernels is not None:
         yield kernels
 
 
-def _sheet(name: str, title: str, rows: Sequence[Row], moved: Sequence[Transfer] = ()) -> Sheet:
-    """Rows by stage and what, with how each changed."""
+def _sheet(
+    name: str, title: str, rows: Sequence[Row], moved: Mapping[tuple[str, str], str] | None = None
+) -> Sheet:
+    """Rows by stage and what, with how each changed; `moved` says it of communication."""
+    told = moved or {}
     staged = any(row.stage for row in rows)
     headings = (
         *([Heading("stage", "stage")] if staged else []),
         Heading("what", "what", doc="Ops by the outermost one, communication by the innermost; idle time by its cause."), *_TIMES, _HOW,
     )  # fmt: skip
-    told = _moved(rows, moved)
     cells = [
-        (*([row.stage] if staged else []), row.what, *_times(row), told.get(at, _how(row)))
-        for at, row in enumerate(rows)
+        (
+            *([row.stage] if staged else []),
+            row.what,
+            *_times(row),
+            told.get((row.stage, row.what), _how(row)),
+        )
+        for row in rows
     ]
     return Sheet(name, title, headings, tuple(cells))
 
+
+def _within(found: Attribution) -> Iterator[Sheet]:
+    """The stages that changed most, one table each: the stage, then its ops, which add up to it."""
+    moved = _moved(found)
+    for number, one in enumerate(found.within, 1):
+        mine = {("", what): text for (stage, what), text in moved.items() if stage == one.stage}
+        change = one.opt - one.base
+        whole = Row("", "all of it", one.base, one.opt, change, one.low, one.high, waiting=True)
+        rows = [whole, *(replace(row, stage="") for row in one.rows)]
+        title = f"Within {one.stage} (adds up to {_signed(change)})"
+        caption = "The rows below the first add up to it. Mean over ranks; the table of stages tells of the longest one."
+        yield replace(_sheet(f"within-{number}", title, rows, mine), caption=caption)
+
+
+_PAIRS = {
+    "step": "Intervals are of pairs of steps.",
+    "run": "Intervals are of pairs of runs.",
+}
 
 _CAPTION = (
     "Each instant of a step counts once, for what took it; rows add up, their intervals do not. This is where the "
@@ -111,18 +165,21 @@ def _how(row: Row) -> str:
     return each if effects[1] >= _MAINLY * sum(effects) else f"{times}, {each}"
 
 
-def _moved(rows: Sequence[Row], moved: Sequence[Transfer]) -> dict[int, str]:
-    """For the largest row of each kind of collective what its transfer and its waits changed by."""
-    told: dict[int, str] = {}
-    for one in moved:
+def _moved(found: Attribution) -> dict[tuple[str, str], str]:
+    """For the row of each kind of collective that takes most time, what its transfer and its waits changed by."""
+    told: dict[tuple[str, str], str] = {}
+    for one in found.transfers:
         if not (one.base[0] or one.opt[0]):
             continue
         kind = one.op.replace("_", "")
-        for at, row in enumerate(rows):
-            if row.stage == one.stage and "communication" in row.what and kind in _plain(row.what):
-                parts = [_signed(one.opt[n] - one.base[n]) for n in (0, 1)]
-                told.setdefault(at, f"transfer {parts[0]}, wait {parts[1]}")
-                break
+        same = [
+            (max(row.base, row.opt), row.stage, row.what)
+            for row in found.ops
+            if row.stage == one.stage and "communication" in row.what and kind in _plain(row.what)
+        ]
+        if same:
+            parts = [_signed(one.opt[n] - one.base[n]) for n in (0, 1)]
+            told.setdefault(max(same)[1:], f"transfer {parts[0]}, wait {parts[1]}")
     return told
 
 

@@ -11,6 +11,7 @@ from tracekit.compare.noise_file import NoiseFile
 from tracekit.compare.sides import Side
 from tracekit.metric_kinds import (
     METRICS,
+    PER_WORK,
     STAGE_TIME,
     STEP_TIME,
     UNPROFILED,
@@ -154,15 +155,37 @@ def headline(base: Side, opt: Side, choices: Choices) -> tuple[Speedup, Verdict]
 
 def compared(base: Samples, opt: Samples, choices: Choices) -> tuple[Speedup, tuple[str, ...]]:
     """The speedup by the design that was declared, as far as this metric's samples fit it."""
-    paired: Pairing | None = choices.paired
-    notes: tuple[str, ...] = ()
-    if paired == "step" and not _same_steps(base, opt):
-        paired, notes = None, ("steps could not be paired: the sides hold different ones",)
-    if paired == "run" and len(base.runs) != len(opt.runs):
-        paired, notes = None, ("runs could not be paired: the sides hold different numbers",)
+    paired, notes = pairing(base, opt, choices.paired)
     noise = choices.noise.of(base.key) if choices.noise else None
     found = speedup(base.values, opt.values, level=choices.level, noise=noise, paired=paired)
     return found, notes
+
+
+def pairing(
+    base: Samples, opt: Samples, declared: Pairing | None
+) -> tuple[Pairing | None, tuple[str, ...]]:
+    """(what was declared to be pairs, or None where samples do not fit it, what to say of that)."""
+    if declared == "step" and not _same_steps(base, opt):
+        return None, ("steps could not be paired: the sides hold different ones",)
+    if declared == "run" and len(base.runs) != len(opt.runs):
+        return None, ("runs could not be paired: the sides hold different numbers",)
+    return declared, ()
+
+
+def other_counts(base: Side, opt: Side) -> Iterator[str]:
+    """What steps of one number hold different numbers of, as far as both sides tell: those are no pairs."""
+    for name in PER_WORK:
+        before, after = (_by_step(side.samples.get((name, None, None))) for side in (base, opt))
+        if any(before[step] != after[step] for step in before.keys() & after.keys()):
+            yield name
+
+
+def _by_step(found: Samples | None) -> dict[int | None, float]:
+    """The value of every step of a side, by its number."""
+    if found is None:
+        return {}
+    pairs = zip(found.steps, found.values, strict=True)
+    return {step[1]: value for run in pairs for step, value in zip(*run, strict=True)}
 
 
 def _same_steps(base: Samples, opt: Samples) -> bool:

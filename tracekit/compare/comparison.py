@@ -24,6 +24,7 @@ class Change:
 
     `ratio` is first over second with `low` and `high`, all None where there is none; `difference` second less
     first. `label` says what the interval covers, `detectable` the least change that would have been found.
+    `step_ratio` with `step_low` and `step_high` is what a stage alone makes of the step (`compare.amdahl`).
     """
 
     name: str
@@ -48,6 +49,9 @@ class Change:
     opt_runs: int = 0
     opt_steps: int = 0
     notes: tuple[str, ...] = ()
+    step_ratio: float | None = None
+    step_low: float | None = None
+    step_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ class Comparison:
     overhead: tuple[Overhead, ...] = ()
     steps: tuple[StepValue, ...] = ()
     gates: tuple[Gate, ...] = ()
+    inconclusive_fails: bool = False
     origin: Attribution | None = None
     schema: str = SCHEMA
 

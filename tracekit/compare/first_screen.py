@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tracekit.compare.amdahl import largest
 from tracekit.compare.comparison import Change, Comparison
+from tracekit.metric_kinds import UNPROFILED
 from tracekit.report import Cell, Heading, Sheet
 from tracekit.units import show
 
@@ -16,13 +18,18 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def basis(found: Comparison) -> tuple[str, ...]:
-    """What the answer rests on: how many runs and steps, what it would have seen, and what would see more."""
+    """What the answer rests on: how many runs and steps, what it would have seen, and what would see more.
+
+    Between them the stage that alone changes the step most.
+    """
     step = found.headline
     first = [", ".join(word for word in (step.label, _counted(step)) if word)]
     if step.detectable is not None and found.verdict != "not comparable":
         first.append(f"could have detected a change of ≥ {show(step.detectable, 'ratio')}")
     plan = found.needed[:1].upper() + found.needed[1:]
-    return (" · ".join(first), *([plan] if plan else []))
+    of = "profiled step" if step.name == UNPROFILED else "step"
+    alone = () if found.verdict == "not comparable" else largest(found.changes, of)
+    return (" · ".join(first), *alone, *([plan] if plan else []))
 
 
 def _counted(step: Change) -> str:

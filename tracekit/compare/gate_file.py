@@ -15,6 +15,7 @@ from pathlib import Path
 from tracekit.compare.gate_rules import (
     KINDS,
     MOST_RULES,
+    NEW_OOM,
     NO_RULES,
     SCOPES,
     Accept,
@@ -36,7 +37,8 @@ _RULE_KEYS = (
     "metric", "max-increase", "max-decrease", "max", "min", "severity", "scope", "role",
 )  # fmt: skip
 _ACCEPT_KEYS = ("metric", "until", "reason")
-_WORDS = ("regression", "inconclusive", "not-comparable", "missing-baseline")
+_WORDS = ("regression", "inconclusive", "not-comparable", NEW_OOM, "missing-baseline")
+"""Words of `fail-on`; what is not comparable or has no baseline never passes a gate, said or not."""
 _TESTS = {
     "max-increase": ("change", True),
     "max-decrease": ("change", False),
@@ -121,19 +123,29 @@ def _gate(table: Mapping[str, object] | None, source: str) -> GateFile:
     if level is not None and not 0.5 <= level < 1:
         raise TracekitError(f"level is {level}", "a share from 0.5 to below 1, as 0.95")
     fails = _one_of(table, "on-inconclusive", ("warn", "fail"), "warn") == "fail"
-    for word in _texts(table, "fail-on"):
-        if ">" in word:
-            rules.append(rule_of_text(word))
-        elif word == "regression":
-            limit = f"{100 * (LEAST_EFFECT if least is None else least):g}%"
-            rules.append(rule(STEP_TIME, limit, "change", rise=True))
-        elif word == "inconclusive":
-            fails = True
-        elif word not in _WORDS:
+    words = _texts(table, "fail-on")
+    for word in words:
+        if ">" not in word and word not in _WORDS:
             raise TracekitError(f"fail-on: {word!r} is unknown", _nearest(word, _WORDS))
+        rules += [one for one in _of_word(word, least) if one not in rules]
+    fails = fails or "inconclusive" in words
+    if words and not rules and not table.get("rule"):
+        raise TracekitError(
+            f"fail-on names only {', '.join(words)}: nothing is held", 'add "regression", or a rule'
+        )
     _check_number(rules)
     accepts = tuple(_accept(entry) for entry in _tables(table, "accept"))
     return GateFile(Rules(tuple(rules), accepts, fails, None, (source,)), level, least)
+
+
+def _of_word(word: str, least: float | None) -> list[Rule]:
+    """The rules that a word of `fail-on` stands for: one, or none."""
+    if ">" in word:
+        return [rule_of_text(word)]
+    if word == "regression":
+        limit = f"{100 * (LEAST_EFFECT if least is None else least):g}%"
+        return [rule(STEP_TIME, limit, "change", rise=True)]
+    return [rule(NEW_OOM, "0", "change", rise=True)] if word == NEW_OOM else []
 
 
 def _rules(entry: Mapping[str, object]) -> list[Rule]:

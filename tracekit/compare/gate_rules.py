@@ -19,7 +19,14 @@ Test = Literal["change", "budget"]
 IDLE_SHARE = "gpu_idle_share"
 """GPU idle over busy and idle: made from two recorded metrics, and known to gates alone."""
 
-KINDS = {**METRICS, IDLE_SHARE: Kind("GPU idle share", "ratio", "lower", "mean")}
+NEW_OOM = "new-oom"
+"""Times that memory ran out on the second side and not on the first: asked for by this name, recorded by no reader yet."""
+
+KINDS = {
+    **METRICS,
+    IDLE_SHARE: Kind("GPU idle share", "ratio", "lower", "mean"),
+    NEW_OOM: Kind("out of memory", "count", "lower", "sum", exact=True),
+}
 """What a rule can be about, by recorded name."""
 
 NAMES = {
@@ -41,6 +48,9 @@ NAMES = {
     "time": STAGE_TIME,
 }
 """Other names that a rule may use; `time` only after a stage: `stage.rollout.time`."""
+
+STAGES = {"rollout": "gen"}
+"""What people call a stage that no profile names so: meant where no stage of that name was recorded."""
 
 SCOPES = {"worst-rank": "max", "mean": "mean"}
 """How ranks become one value, as a rule may say it: it has to be what the registry does."""
@@ -82,7 +92,7 @@ class Rule:
         bound = amount(self.limit, self.unit)
         how = " (estimate)" if self.point else ""
         if self.test == "change":
-            return f"{self.metric}: at most {'+' if self.rise else MINUS}{bound}{how}"
+            bound = f"{'+' if self.rise else MINUS}{bound}"
         return f"{self.metric}: at {'most' if self.rise else 'least'} {bound}{how}"
 
 
@@ -118,7 +128,7 @@ def rule_of_text(text: str) -> Rule:
     """The rule that `step_time>3%` means: no worse by more than that, whichever way worse is.
 
     >>> str(rule_of_text("step_time>3%")), str(rule_of_text("throughput>point:5%"))
-    ('step_time: at most +3 %', 'throughput: at most −5 % (estimate)')
+    ('step_time: at most +3 %', 'throughput: at least −5 % (estimate)')
     """
     match = _TEXT.match(text)
     if match is None:

@@ -11,12 +11,12 @@ from math import inf, log1p
 from typing import Literal
 
 from tracekit.compare.changes import Choices, compared, step_key
-from tracekit.compare.gate_rules import IDLE_SHARE, Accept, Rule, Rules, amount
+from tracekit.compare.gate_rules import NEW_OOM, Accept, Rule, Rules, amount
+from tracekit.compare.gate_samples import rule_samples
 from tracekit.compare.sides import Side
-from tracekit.metric_kinds import STEP_TIME
+from tracekit.metric_kinds import STEP_TIME, grows_with_work
 from tracekit.report import Gate, Outcome, Unit
-from tracekit.samples import Key, Samples
-from tracekit.stages import canonical
+from tracekit.samples import Samples
 from tracekit.stats.estimate import Estimate, estimate, t_tail
 from tracekit.stats.speedup import Speedup, exact
 from tracekit.stats.verdict import CAPS, Verdict, together, verdict, why_capped
@@ -36,13 +36,26 @@ class _Judged:
 
 
 def gates(
-    rules: Rules, base: Side | None, opt: Side, choices: Choices, *, blocked: bool = False
+    rules: Rules,
+    base: Side | None,
+    opt: Side,
+    choices: Choices,
+    *,
+    blocked: bool = False,
+    uneven: bool = False,
 ) -> tuple[Gate, ...]:
     """Every rule's outcome, in the order of the rules, one for each role; then exceptions that ran out.
 
-    Without a `base` only budgets are tested; where the sides must not be compared (`blocked`) as well.
+    Without a `base` only budgets are tested; where the sides must not be compared (`blocked`) as well, and
+    where they did other work (`uneven`) of the times that grow with it.
     """
-    judged = [one for rule in rules.rules for one in _rule(rule, base, opt, choices, blocked)]
+    judged = [
+        one
+        for rule in rules.rules
+        for one in _rule(
+            rule, base, opt, choices, blocked or (uneven and grows_with_work(rule.name))
+        )
+    ]
     tested = [one for one in judged if one.verdict is not None]
     corrected = dict(
         zip(
@@ -88,15 +101,20 @@ def _rule(
     """One rule on each role that either side holds it for."""
     if base is not None and rule.name == STEP_TIME and not rule.stage:
         rule = replace(rule, name=step_key(base, opt)[0])  # what the answer is of
-    before = {} if base is None else _samples(rule, base)
-    after = _samples(rule, opt)
+    before = {} if base is None else rule_samples(rule, base)
+    after = rule_samples(rule, opt)
     if rule.test == "change" and base is None:
         yield _Judged(_untested(rule, rule.metric, "a change needs a baseline"))
         return
     keys = sorted({*before, *after} if rule.test == "change" else after, key=str)
     if not keys:
         where = opt.name if rule.test == "budget" or base is None else "either side"
-        yield _Judged(_untested(rule, rule.metric, f"it was not recorded in {where}"))
+        reason = (
+            "no profile that was given records whether memory ran out"
+            if rule.name == NEW_OOM
+            else f"it was not recorded in {where}"
+        )
+        yield _Judged(_untested(rule, rule.metric, reason))
     roles = {key[1] for key in keys}
     for key in keys:
         metric = f"{rule.metric} ({key[1]})" if len(roles) > 1 and key[1] else rule.metric
@@ -111,49 +129,6 @@ def _rule(
             yield _Judged(_untested(rule, metric, f"it was not recorded in {side}"))
         else:
             yield _change(rule, metric, first, mine, choices)
-
-
-def _samples(rule: Rule, side: Side) -> dict[Key, Samples]:
-    """What a side holds of a rule's metric, by role; a stage may be named as recorded or as known."""
-    found = _idle_shares(side) if rule.name == IDLE_SHARE else side.samples
-    return {
-        key: one
-        for key, one in found.items()
-        if key[0] == rule.name
-        and (rule.role is None or key[1] == rule.role)
-        and (
-            key[2] == rule.stage
-            or (rule.stage is not None and key[2] == canonical(rule.stage, key[1]))
-        )
-    }
-
-
-def _idle_shares(side: Side) -> dict[Key, Samples]:
-    """Idle over busy and idle in every step that both are known of."""
-    found: dict[Key, Samples] = {}
-    for key, idle in side.samples.items():
-        busy = side.samples.get(("gpu_busy", key[1], key[2]))
-        if key[0] != "gpu_idle" or busy is None:
-            continue
-        known = {
-            step: value
-            for steps, values in zip(busy.steps, busy.values, strict=True)
-            for step, value in zip(steps, values, strict=True)
-        }
-        runs = []
-        for name, steps, values in zip(idle.runs, idle.steps, idle.values, strict=True):
-            shares = [
-                (step, value / (value + known[step]))
-                for step, value in zip(steps, values, strict=True)
-                if step in known and value + known[step] > 0
-            ]
-            if shares:
-                runs.append((name, *zip(*shares, strict=True)))
-        if runs:
-            names, steps, values = zip(*runs, strict=True)
-            mine = (IDLE_SHARE, key[1], key[2])
-            found[mine] = Samples(mine, names, steps, values)
-    return found
 
 
 def _change(rule: Rule, metric: str, base: Samples, opt: Samples, choices: Choices) -> _Judged:

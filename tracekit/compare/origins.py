@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from tracekit.stats.speedup import Pairing
 
 Presence = Literal["both", "new", "gone", "replaced"]
 
@@ -80,12 +83,35 @@ class KernelChanges:
 
 
 @dataclass(frozen=True, slots=True)
+class Within:
+    """One stage of the mean step on both sides, and the rows by op that it is the sum of; `low`, `high` as in `Row`."""
+
+    stage: str
+    base: float
+    opt: float
+    low: float | None
+    high: float | None
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """The exclusive time of a role's stage on its longest rank, in the mean step of both sides; 0 in steps without it."""
+
+    role: str | None
+    stage: str
+    base: float
+    opt: float
+
+
+@dataclass(frozen=True, slots=True)
 class Attribution:
     """The change of the step by class, by op and by op path and kernel; each level adds up to all of it.
 
     The largest change first, then one row for those that are left out. `stages` are the stages with their
     classes, `ops` what the first screen is made of, `leaves` the finest. `replaced` names what stands for what:
-    rows that the levels hold already. `missing` says why there is no attribution.
+    rows that the levels hold already. `within` tells the stages that changed most by op, `stage_times` all stages.
+    `paired`: intervals are of pairs (step | run). `missing` says why there is no attribution.
     """
 
     base: float = 0.0
@@ -98,9 +124,12 @@ class Attribution:
     kernels: KernelChanges = KernelChanges()
     notes: tuple[str, ...] = ()
     missing: str = ""
+    within: tuple[Within, ...] = ()
+    stage_times: tuple[StageTime, ...] = ()
+    paired: Pairing | None = None
 
 
-def together(rows: tuple[Row, ...] | list[Row]) -> Row:
+def together(rows: Sequence[Row]) -> Row:
     """The sum of rows, without an interval."""
     total = {
         name: sum(getattr(row, name) for row in rows)
@@ -110,7 +139,7 @@ def together(rows: tuple[Row, ...] | list[Row]) -> Row:
     return Row("", f"other ({number:,} rows)", **total, rows=number)
 
 
-def shortened(rows: tuple[Row, ...] | list[Row], most: int) -> list[Row]:
+def shortened(rows: Iterable[Row], most: int) -> list[Row]:
     """The first rows, then one that stands for all others; a single other one stands for itself."""
     whole = list(rows)
     if len(whole) <= most + 1:

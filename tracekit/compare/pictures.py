@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import fsum
 
+from tracekit.compare.attribution_sheets import heading, profiled_only
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.origins import shortened
-from tracekit.metric_kinds import STAGE_TIME, STEP_TIME
+from tracekit.metric_kinds import STAGE_TIME, STEP_AND_STAGES, STEP_TIME
 from tracekit.report import Chart
 
 SHOWN = {
@@ -28,13 +30,13 @@ def pictures(found: Comparison) -> tuple[Chart, ...]:
     """The charts that there is something to draw for; of sides that are not comparable only their steps."""
     charts = [steps(found)]
     if found.verdict != "not comparable":
-        charts = [waterfall(found), forest(found), *charts]
+        charts = [waterfall(found), *within(found), forest(found), *charts]
     return tuple(chart for chart in charts if chart is not None)
 
 
 def forest(found: Comparison) -> Chart | None:
     """The ratio of the step and of every stage with its interval; None where there is none."""
-    times = [c for c in found.changes if c.name in (STEP_TIME, STAGE_TIME) and c.ratio is not None]
+    times = [c for c in found.changes if c.name in STEP_AND_STAGES and c.ratio is not None]
     times = [c for c in times if c.word in SHOWN]
     shown = times[:_MOST_ROWS]
     if not shown:
@@ -93,54 +95,87 @@ def waterfall(found: Comparison) -> Chart | None:
     The parts are those of the attribution, which add up, or else the stages and what they leave.
     """
     origin = found.origin
+    title = heading(found.headline)
     if origin is not None and not origin.missing and origin.ops:
         ends = (origin.base, origin.opt)
         parts = [
             (" · ".join(filter(None, (row.stage, row.what))), row.difference)
             for row in shortened(origin.ops, _MOST_PARTS)
         ]
-        return _fall(found, ends, parts)
+        chart = _fall(("waterfall", title, "step"), _sides(found), ends, parts)
+        about = profiled_only(origin, found.headline)
+        return replace(chart, caption=" ".join(filter(None, (about, chart.caption))))
     step = next((c for c in found.changes if (c.name, c.role, c.stage) == _STEP), None)
     if step is None or step.base is None or step.opt is None:
         return None
-    parts = list(_stages(found, step.opt - step.base))
-    return _fall(found, (step.base, step.opt), parts) if parts else None
+    parts = list(_stages(found, step))
+    ends = (step.base, step.opt)
+    return _fall(("waterfall", title, "step"), _sides(found), ends, parts) if parts else None
+
+
+def within(found: Comparison) -> Iterator[Chart]:
+    """From each of the stages that changed most before to the same after, op by op."""
+    for number, one in enumerate(found.origin.within if found.origin else (), 1):
+        parts = [(row.what, row.difference) for row in one.rows if row.difference]
+        title = f"{heading(found.headline)}: {one.stage}"
+        name = (f"waterfall-{number}", title, one.stage)
+        chart = _fall(name, _sides(found), (one.base, one.opt), parts)
+        yield replace(chart, caption=f"Mean over ranks. {chart.caption}")
+
+
+def _sides(found: Comparison) -> tuple[str, str]:
+    return found.base, found.opt
 
 
 def _fall(
-    found: Comparison, ends: tuple[float, float], parts: Sequence[tuple[str, float]]
+    name: tuple[str, str, str],
+    sides: tuple[str, str],
+    ends: tuple[float, float],
+    parts: Sequence[tuple[str, float]],
 ) -> Chart:
-    """The chart of (title, change) parts that lead from the first end to the second."""
-    rows, at = [f"step, {found.base}"], ends[0]
+    """The chart of (title, change) parts that lead from the first end to the second.
+
+    `name` is what the chart is called by, its title, and what changed.
+    """
+    chart, title, what = name
+    rows, at = [f"{what}, {sides[0]}"], ends[0]
     marks: list[tuple[int | float, ...]] = [(0, 2, 0, at)]
-    for row, (title, change) in enumerate(parts, 1):
+    for row, (part, change) in enumerate(parts, 1):
         # The last one ends where the step does, whatever adding floats made of it.
         end = ends[1] if row == len(parts) else at + change
         marks.append((row, 0 if change < 0 else 1, at, end))
-        rows.append(title)
+        rows.append(part)
         at = end
     marks.append((len(rows), 2, 0, ends[1]))
-    rows.append(f"step, {found.opt}")
+    rows.append(f"{what}, {sides[1]}")
     reached = [mark[3] for mark in marks]
     cut = " The axis does not begin at 0." if min(reached) * 3 > max(reached) * 2 else ""
     return Chart(
-        "waterfall",
-        "Where the change came from",
+        chart,
+        title,
         "waterfall",
         tuple(marks),
-        ("takes less", "takes more", "whole step"),
+        ("takes less", "takes more", f"whole {what}"),
         tuple(rows),
         "ns",
         "ns",
-        f"The parts add up to the change of the step.{cut} They are means: how sure each is, the table tells.",
+        f"The parts add up to the change of {'the step' if what == 'step' else what}.{cut} They are means: how sure each is, the table tells.",
     )
 
 
-def _stages(found: Comparison, total: float) -> Iterator[tuple[str, float]]:
-    """(title, change in ns), the largest first; the last is what no stage accounts for."""
+def _stages(found: Comparison, step: Change) -> Iterator[tuple[str, float]]:
+    """(title, change in ns), the largest first; the last is what no stage accounts for.
+
+    A stage that is in some steps only takes its part of the mean step.
+    """
+    total = (step.opt or 0.0) - (step.base or 0.0)
     stages = [c for c in found.changes if c.name == STAGE_TIME]
     named = [
-        (name, (change.opt or 0.0) - (change.base or 0.0))
+        (
+            name,
+            (change.opt or 0.0) * change.opt_steps / max(step.opt_steps, 1)
+            - (change.base or 0.0) * change.base_steps / max(step.base_steps, 1),
+        )
         for name, change in zip(names(stages), stages, strict=True)
     ]
     named = sorted((one for one in named if one[1]), key=lambda one: (-abs(one[1]), one[0]))

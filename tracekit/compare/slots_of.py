@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.compare.origins import StageTime
 from tracekit.compare.sides import Side
 from tracekit.idling import whole
 from tracekit.intervals import Intervals, intersect, union
@@ -55,12 +56,16 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class SlotTable:
-    """The keys of both sides in order (columns `KEYS`), both halves, and what to say of how they were made."""
+    """The keys of both sides in order (columns `KEYS`), both halves, and what to say of how they were made.
+
+    `stages` are the stages of each role that makes up the step.
+    """
 
     keys: pd.DataFrame
     base: Half
     opt: Half
     notes: tuple[str, ...] = ()
+    stages: tuple[StageTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +113,27 @@ def slot_table(base: Side, opt: Side) -> SlotTable | str:
             for name in ("ns", "count")
         ]
         halves.append(Half(sums[0], sums[1], steps.run, steps.wall))
-    return SlotTable(keys, halves[0], halves[1], tuple(notes))
+    return SlotTable(keys, halves[0], halves[1], tuple(notes), _stage_times(both, halves))
+
+
+def _stage_times(rows: pd.DataFrame, halves: Sequence[Half]) -> tuple[StageTime, ...]:
+    """The exclusive time of every role and stage on its longest lane, in the mean step of both sides."""
+    named = rows[rows["stage"].notna()].astype({"role_text": str, "stage": str})
+    by = ["half", "unit", "role_text", "stage"]
+    lanes = named.groupby([*by, "lane"])["exclusive_ns"].sum().groupby(by).max().reset_index()
+    sums: dict[tuple[str, str], list[float]] = {}
+    for which, half in enumerate(halves):
+        mine = lanes[lanes["half"] == which]
+        own = mine["exclusive_ns"] * half.weights[mine["unit"].to_numpy(np.int64)]
+        for role, stage, ns in zip(mine["role_text"], mine["stage"], own, strict=True):
+            sums.setdefault((role, stage), [0.0, 0.0])[which] += float(ns)
+    return tuple(StageTime(role or None, stage, *sums[role, stage]) for role, stage in sorted(sums))
 
 
 def counted_steps(side: Side) -> Steps | str:
     """The steps of a side that count, all of them measured; else why that is not so."""
+    if (STEP_TIME, None, None) not in side.samples:
+        return "a log tells no more than how long steps and stages last: give profiles as well"
     if not side.measured:
         return "saved reports do not hold where time went: give the profiles, or what --save wrote"
     known: dict[tuple[object, object, object], set[float]] = {}
@@ -120,7 +141,9 @@ def counted_steps(side: Side) -> Steps | str:
         walls = job(measured).walls
         for run, step, part, wall in zip(*(walls[n] for n in (*UNIT, "wall_ns")), strict=True):
             known.setdefault(step_id(run, step, part), set()).add(float(wall))
-    samples = side.samples[STEP_TIME, None, None]
+    samples = side.samples.get((STEP_TIME, None, None))
+    if samples is None:
+        return "no step was profiled: logs do not hold where time went"
     ids, runs, wall = [], [], []
     for number, (steps, values) in enumerate(zip(samples.steps, samples.values, strict=True)):
         for (run, step, part), value in zip(steps, values, strict=True):

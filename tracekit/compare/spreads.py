@@ -1,4 +1,4 @@
-"""How sure is the difference of two means, key by key? Welch's t on runs, or on steps of one run a side."""
+"""How sure is the difference of two means, key by key? Welch's t on runs, or on steps of one run a side; t on pairs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from tracekit.stats.designs import WELCH_FROM, welch
 from tracekit.stats.estimate import ROUNDING, Floats, shared_rho, t_quantile, variance_of_mean
+from tracekit.stats.speedup import Pairing
 
 Ints = npt.NDArray[np.int64]
 
@@ -20,18 +21,29 @@ def run_means(values: Floats, run: Ints) -> Floats:
 
 
 def intervals(
-    base: tuple[Floats, Ints], opt: tuple[Floats, Ints], level: float
+    base: tuple[Floats, Ints],
+    opt: tuple[Floats, Ints],
+    level: float,
+    paired: Pairing | None = None,
 ) -> tuple[Floats, Floats]:
     """Lower and upper ends of second less first for each key; NaN where nothing varied or one step is alone.
 
     `base` and `opt` are values (keys × steps) and the run of each step. With several runs on a side these are
     the sample, with one spread for both sides below four; else the steps, fewer by their lag-1 correlation.
+    Of `paired` steps or runs, which stand in the same order on both sides, it is t on the differences of pairs.
     """
     first, second = (run_means(*side) for side in (base, opt))
     apart = second.mean(axis=1) - first.mean(axis=1)
     k, m = first.shape[1], second.shape[1]
     one, two = first, second
-    if k == m == 1:
+    if paired is not None:
+        one, two = (base[0], opt[0]) if paired == "step" else (first, second)
+        pairs = one.shape[1]
+        if pairs < 2:
+            return np.full(len(apart), np.nan), np.full(len(apart), np.nan)
+        variance = (two - one).var(axis=1, ddof=1) / pairs
+        df = np.full(len(apart), pairs - 1.0)
+    elif k == m == 1:
         one, two = base[0], opt[0]
         k, m = one.shape[1], two.shape[1]
         if min(k, m) < 2:

@@ -1,7 +1,7 @@
 """Step times without a profiler: what a log says of the same setting, and what the profiler added to its steps.
 
 A log is one run. It is a driver's log, as `tracekit.logged` reads it, or a table with columns `step` and
-`seconds` (CSV or JSON lines).
+`seconds` (CSV or JSON lines), and where they are known `tokens`, `samples` and `images` of the step.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -21,12 +21,12 @@ from tracekit.compare.comparison import Overhead
 from tracekit.compare.sides import Side, world_size
 from tracekit.errors import TracekitError
 from tracekit.logged import Logged, logs
-from tracekit.metric_kinds import STAGE_TIME, STEP_TIME, TOKENS, UNPROFILED, UNPROFILED_STAGE
+from tracekit.metric_kinds import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.pooling import plain
 from tracekit.samples import COLUMNS, Key, Samples, samples
 from tracekit.trace import Measurements
 from tracekit.warm_up import Dropped, LeftOut
-from tracekit.work_rates import work_rates
+from tracekit.work_rates import MOST_WORK, work_rates
 
 KEY: Key = (UNPROFILED, None, None)
 STEP: Key = (STEP_TIME, None, None)
@@ -79,7 +79,10 @@ def _values(run: str, log: Logged) -> pd.DataFrame:
                 "value": log.stages["dur_ns"],
             }
         ),
-        pd.DataFrame({"step": log.tokens.index, "name": TOKENS, "value": log.tokens.to_numpy()}),
+        *(
+            pd.DataFrame({"step": counts.index, "name": name, "value": counts.to_numpy()})
+            for name, counts in log.counts.items()
+        ),
     ]
     rows = [part.reindex(columns=[*COLUMNS]).astype(object) for part in parts if len(part)]
     return pd.concat(rows, ignore_index=True).assign(run=run)
@@ -122,20 +125,23 @@ def table_log(path: Path, label: str) -> StepLog:
         raise TracekitError(f"{label}: no step is timed in it", _HINT)
     if len(rows) > MAX_STEPS:
         raise TracekitError(f"{label}: over {MAX_STEPS:,} steps", _HINT)
-    by_step = dict(rows)
-    frame = pd.DataFrame({"step": list(by_step), "value": [s * 1e9 for s in by_step.values()]})
-    frame = frame.assign(run=label, name=UNPROFILED).reindex(columns=[*COLUMNS])
-    return StepLog(frame.astype(object))
+    told = [(step, name, value) for step, row in dict(rows).items() for name, value in row.items()]
+    frame = pd.DataFrame(told, columns=["step", "name", "value"])
+    return StepLog(frame.assign(run=label).reindex(columns=[*COLUMNS]).astype(object))
 
 
-def _json_rows(text: str) -> Iterator[tuple[int, float]]:
+_Row = tuple[int, dict[str, float]]
+"""A step, and its values by the name of their metric."""
+
+
+def _json_rows(text: str) -> Iterator[_Row]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             found = json.loads(line)
             yield _row(found if isinstance(found, dict) else {}, number)
 
 
-def _csv_rows(text: str) -> Iterator[tuple[int, float]]:
+def _csv_rows(text: str) -> Iterator[_Row]:
     table = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     names = [(name or "").strip() for name in table.fieldnames or ()]
     if not {"step", "seconds"} <= set(names):
@@ -145,15 +151,27 @@ def _csv_rows(text: str) -> Iterator[tuple[int, float]]:
         yield _row(row, table.line_num)
 
 
-def _row(row: Mapping[str, Any], line: int) -> tuple[int, float]:
-    """(step, seconds) of one line; a ValueError says which line is none."""
+def _row(row: Mapping[str, Any], line: int) -> _Row:
+    """What one line tells of its step; a ValueError says which line tells no time of one."""
     try:
         number, time = int(row["step"]), float(row["seconds"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"line {line} has no step and seconds") from error
     if not (isfinite(time) and 0 < time <= MAX_SECONDS and 0 <= number < 2**62):
         raise ValueError(f"line {line}: {time} seconds of step {number} is no time of a step")
-    return number, time
+    return number, {UNPROFILED: time * 1e9, **_work(row, line)}
+
+
+def _work(row: Mapping[str, Any], line: int) -> dict[str, float]:
+    """How much work the step of one line holds; nothing where a cell is empty."""
+    found = {name: row[name] for name in PER_WORK if row.get(name) not in (None, "")}
+    try:
+        counts = {name: float(cell) for name, cell in found.items()}
+    except (TypeError, ValueError, OverflowError):
+        counts = dict.fromkeys(found, -1.0)
+    if not all(0 < count <= MOST_WORK for count in counts.values()):
+        raise ValueError(f"line {line}: {', '.join(counts)} of a step are no numbers above 0")
+    return counts
 
 
 def with_logs(
@@ -163,7 +181,7 @@ def with_logs(
     opt_logs: Sequence[StepLog],
     drop_first: int | None = None,
 ) -> tuple[Side, Side]:
-    """Both sides with what was logged of them: un-profiled steps, tokens, and stages that no profile has.
+    """Both sides with what was logged of them: un-profiled steps, their work, and stages that no profile has.
 
     Raises `TracekitError` where nothing is left of a side's logs. Of a log the first step, which pays for
     start-up, and steps with a profiler are left out; with `drop_first` that many instead of one.
@@ -172,7 +190,9 @@ def with_logs(
     profiled = {key[2] for side in (base, opt) for key in side.samples if key[0] == STAGE_TIME}
     stages = [{key for key in kept if key[0] == UNPROFILED_STAGE} for kept, _ in found]
     wanted = {key for key in stages[0] | stages[1] if key[2] not in profiled}
-    rates = [work_rates(kept, world_size(side.fingerprint), UNPROFILED) for side, (kept, _) in zip((base, opt), found, strict=True)]  # fmt: skip
+    rates = [
+        _work_of(side, kept, wanted) for side, (kept, _) in zip((base, opt), found, strict=True)
+    ]
     both = rates[0].keys() & rates[1].keys()
     sides = []
     for side, (kept, dropped), rate in zip((base, opt), found, rates, strict=True):
@@ -185,6 +205,16 @@ def with_logs(
         new |= {key: rate[key] for key in both}
         sides.append(replace(side, samples={**side.samples, **new}, left_out_of_logs=dropped.steps))
     return sides[0], sides[1]
+
+
+def _work_of(
+    side: Side, kept: Mapping[Key, Samples], stages: Collection[Key]
+) -> dict[Key, Samples]:
+    """The work of logged steps, and the time for it of the step and of these stages."""
+    counts = {key: one for key, one in kept.items() if key[0] in PER_WORK}
+    times = {key: one for key, one in kept.items() if key in stages or key == KEY}
+    ranks = world_size(side.fingerprint)
+    return {**counts, **work_rates({**counts, **times}, ranks, UNPROFILED, UNPROFILED_STAGE)}
 
 
 def with_log(side: Side, logged: Sequence[StepLog], drop_first: int | None = None) -> Side:

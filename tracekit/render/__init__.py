@@ -54,6 +54,7 @@ RENDERERS: tuple[Renderer, ...] = (
     _renderer("json", "json", ".json"),
     _renderer("csv", "csv", ".csv", files=True),
     _renderer("parquet", "parquet", ".parquet", files=True),
+    _renderer("openmetrics", "openmetrics", ".prom"),
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from math import isfinite
@@ -20,7 +21,10 @@ from tracekit.render.svg_marks import problem
 from tracekit.report import SCHEMA, Chart, Report, Sheet
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_HINT = "write it again with this version of tracekit: tracekit analyze … -o report.json"
+_HINTS = {
+    "report": "write it again with this version of tracekit: tracekit analyze … -o report.json",
+    "comparison": "write it again with this version of tracekit: tracekit compare … -o comparison.json",
+}
 
 
 def render_json(report: Report, _options: Options) -> str:
@@ -48,21 +52,42 @@ def from_json(text: str) -> Report:
 
     Fields with a default may be missing and unknown ones are passed over: additions keep the schema.
     """
+    report: Report = read_json(text, {SCHEMA: Report})
+    return report
+
+
+def read_json(text: str, kinds: Mapping[str, type]) -> Any:
+    """What a JSON text holds, as the dataclass of the schema it names; as strict as `from_json`."""
+    names = [_name(kind) for kind in kinds.values()]
+    wanted, hint = " or ".join(names), _HINTS[names[0]]
     try:
         raw = json.loads(
             text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_once
         )
     except RecursionError:
-        raise TracekitError("not a report: nested too deeply", _HINT) from None
+        raise TracekitError(f"not a {wanted}: nested too deeply", hint) from None
     except ValueError as error:
-        raise TracekitError(f"not a report: {printable(str(error), 200)}", _HINT) from None
+        raise TracekitError(f"not a {wanted}: {printable(str(error), 200)}", hint) from None
     if not isinstance(raw, dict) or "schema" not in raw:
-        raise TracekitError("not a report: no schema is named", _HINT)
-    if raw["schema"] != SCHEMA:
-        found = printable(str(raw["schema"]), 60)
-        raise TracekitError(f"a report of schema {found}; this version reads {SCHEMA}", _HINT)
-    report: Report = _typed(raw, Report, "report")
-    return report
+        raise TracekitError(f"not a {wanted}: no schema is named", hint)
+    schema = raw["schema"]
+    kind = kinds.get(schema) if isinstance(schema, str) else None
+    if kind is None:
+        known = " and ".join(kinds)
+        found = printable(str(schema), 60)
+        raise TracekitError(f"a {wanted} of schema {found}; this version reads {known}", hint)
+    return _typed(raw, kind, _name(kind))
+
+
+def _wrong(where: str, what: str) -> TracekitError:
+    """The error of what is wrong at a place of a saved report or comparison, such as `report.title`."""
+    root = re.split(r"[.\[]", where, maxsplit=1)[0]
+    return TracekitError(f"not a {root}: {where} {what}", _HINTS[root])
+
+
+def _name(kind: type) -> str:
+    """How a saved dataclass is called in errors, and where it begins."""
+    return kind.__name__.lower()
 
 
 def _plain(value: object, where: str) -> object:
@@ -92,6 +117,8 @@ def _typed(value: object, kind: Any, where: str) -> Any:
         return _items(value, get_args(kind), where)
     if is_dataclass(kind):
         return _record(value, kind, where)
+    if kind is float and _is_a(value, int):
+        return _whole_as_float(value, where)
     if not _is_a(value, kind):
         _fail(where, kind.__name__, value)
     return value
@@ -134,14 +161,15 @@ def _record(value: object, kind: Any, where: str) -> Any:
         if name in value:
             found[name] = _typed(value[name], hint, f"{where}.{name}")
         elif required:
-            raise TracekitError(f"not a report: {where}.{name} is missing", _HINT)
+            raise _wrong(f"{where}.{name}", "is missing")
     record = kind(**found)
     if isinstance(record, Sheet):
         for at, row in enumerate(record.rows):
             if len(row) != len(record.headings):
                 _fail(f"{where}.rows[{at}]", f"{len(record.headings)} cells", value["rows"][at])
-    if isinstance(record, Chart) and (wrong := problem(record)):
-        raise TracekitError(f"not a report: {where}.{wrong}", _HINT)
+    if isinstance(record, Chart) and (what := problem(record)):
+        place, _, what = what.partition(" ")
+        raise _wrong(f"{where}.{place}", what)
     return record
 
 
@@ -177,7 +205,7 @@ def _fail(where: str, wanted: str, value: object) -> NoReturn:
     shown = f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
     if isinstance(value, str):
         shown = repr(printable(value, 40))
-    raise TracekitError(f"not a report: {where} is {shown}, not {wanted}", _HINT)
+    raise _wrong(where, f"is {shown}, not {wanted}")
 
 
 def _no_constant(name: str) -> NoReturn:

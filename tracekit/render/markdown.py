@@ -16,7 +16,7 @@ LIMIT = 65_000
 
 _ROWS_VERBOSE = 200
 _NAME = 120
-_PLAIN = re.compile(r"[\w .,;%()+/=·—–−≥≤…×█▉▊▋▌▍▎▏▒-]+|[<>]−?[\d.]+( %)?")
+_PLAIN = re.compile(r"([\w .,;%()+/=·—–−≥≤…×█▉▊▋▌▍▎▏▒-]|:(?= ))+|[<>]−?[\d.]+( %)?")
 _SPECIAL = re.compile(r"[\\`*_\[\]~|$]")
 _LIVE = re.compile(
     r"@(?=\w)|#(?=\d)|:(?=//)|\bwww(?=\.)|(?<=\bGH)-(?=\d)|:(?=[\w+-]+:)", re.IGNORECASE
@@ -49,9 +49,7 @@ def sentence(text: str) -> str:
     out = _entities(printable(text, phrases.SENTENCE))
     # Within a word an underscore means nothing, and escaped it is hard to read in the raw text.
     out = re.sub(r"(?<=[^\W_])_(?=[^\W_])", "\0", out)
-    out = _SPECIAL.sub(
-        lambda match: f"&#{ord(match[0])};" if match[0] == "|" else f"\\{match[0]}", out
-    )
+    out = _SPECIAL.sub(lambda match: "&vert;" if match[0] == "|" else f"\\{match[0]}", out)
     return _LIVE.sub(lambda match: f"{match[0]}&#8203;", out).replace("\0", "_")
 
 
@@ -62,11 +60,11 @@ def code(text: str, limit: int = _NAME) -> str:
     ('`at::native::add`', 'update_actor', '<code>a&#124;b</code>')
     """
     out = printable(text, limit)
+    if not out.strip():
+        return UNKNOWN
     plain = _entities(out)
     if _PLAIN.fullmatch(out) and sentence(out) == plain:
         return plain
-    if not out.strip():
-        return UNKNOWN
     if re.search(r"[|`\\]", out):
         # Tables split at pipes and read backslashes even within code spans: entities are not read.
         safe = re.sub(r"[^\w ]|_", lambda match: f"&#{ord(match[0])};", out)
@@ -82,14 +80,19 @@ def _entities(text: str) -> str:
 def _summary(text: str) -> str:
     """Text within an HTML tag, where backslashes do not escape but entities are not read."""
     out = _LIVE.sub("\\g<0>\0", printable(text, 120))
-    out = re.sub(r"[^\w \0]|_", lambda match: f"&#{ord(match[0])};", out)
+    out = re.sub(r"[^\w \0,?()]|_", lambda match: f"&#{ord(match[0])};", out)
     return out.replace("\0", "&#8203;")
 
 
 def _join_identity(report: Report) -> str:
     """The facts of the run in one line, the first (what was read) in bold."""
-    first, *others = (sentence(fact) for fact in phrases.identity(report))
-    return " · ".join([f"**{first.strip()}**", *others])
+    first, *others = phrases.identity(report)
+    return " · ".join([_bold(first), *map(sentence, others)])
+
+
+def _bold(text: str) -> str:
+    """Text in bold; stars around nothing would be a rule across the page."""
+    return f"**{sentence(text).strip() or UNKNOWN}**"
 
 
 def _headline(report: Report) -> str:
@@ -105,7 +108,7 @@ def _headline(report: Report) -> str:
 def sheet_block(sheet: Sheet, limit: int | None) -> str:
     """A table under its title, with what is left out and its caption below."""
     table: Grid = grid(sheet, limit, _NAME)
-    lines = [f"**{sentence(table.title)}**", ""]
+    lines = [_bold(table.title), ""]
     lines.append("| " + " | ".join(sentence(column.title) for column in table.columns) + " |")
     lines.append("|" + "|".join("---:" if c.numeric else ":---" for c in table.columns) + "|")
     lines += ["| " + " | ".join(code(text) for text in row) + " |" for row in table.rows]

@@ -1,0 +1,198 @@
+"""What `compare` may be given: logs of step times beside profiles or alone, and the commands of the CI example."""
+
+import json
+import os
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows, write_run
+
+from tracekit.render import to_json
+
+ASKED = set()
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ci"
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """A directory without rules above it, and no job of GitHub's."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GITHUB_ACTIONS", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def log(name, seconds):
+    lines = [f"{at},{value}" for at, value in enumerate(seconds, 1)]
+    Path(name).write_text("\n".join(["step,seconds", *lines]))
+    return name
+
+
+@pytest.fixture
+def sides():
+    """Profiles whose steps last the same."""
+    return [write_run(Path(name), [1000, 1000, 1000]) for name in ("before", "after")]
+
+
+@pytest.fixture
+def logs():
+    """One log a run of the worked example."""
+    return [
+        [log(f"{side}{number}.csv", run) for number, run in enumerate(runs)]
+        for side, runs in (("b", BASE_RUNS), ("o", OPT_RUNS))
+    ]
+
+
+EXPECTED = (1.116613, 1.095244, 1.138398)
+"""The worked example of three runs a side."""
+
+
+def found(call, *args):
+    done = call("compare", *args, "--drop-first", "0", "-q", "--export", "json=-", "-j", "1")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def interval(compared):
+    step = compared["headline"]
+    return pytest.approx((step["ratio"], step["low"], step["high"]), abs=1e-6)
+
+
+def test_logs_are_of_the_side_that_each_names(call, sides, logs):
+    named = [f"--steps-from={side}={name}" for side, names in zip(("base", "opt"), logs, strict=True) for name in names]  # fmt: skip
+    compared = found(call, *sides, *named[::-1])
+    assert interval(compared) == EXPECTED
+    assert compared["headline"]["name"] == "unprofiled_step_time"
+    old = [part for name in logs[0] for part in ("--base-steps", name)]
+    old += [part for name in logs[1] for part in ("--opt-steps", name)]
+    assert found(call, *sides, *old) == compared
+
+
+def test_of_two_logs_without_a_side_the_first_is_of_base(call, sides):
+    slow, fast = log("slow.csv", [4.0] * 6), log("fast.csv", [2.0] * 6)
+    compared = found(call, *sides, "--steps-from", slow, "--steps-from", fast)
+    assert (compared["headline"]["base"], compared["headline"]["opt"]) == (4e9, 2e9)
+    Path("base=x.csv").write_text(Path(slow).read_text())
+    bare = found(call, *sides, "--steps-from", "base=x.csv", "--steps-from", fast)
+    assert bare["headline"]["base"] == 4e9, "a file may be called so"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("a.csv",),
+        ("a.csv", "base=a.csv"),
+        ("a.csv", "a.csv", "a.csv"),
+        ("before=a.csv", "opt=a.csv"),
+        ("base=a.csv",),
+    ],
+)
+def test_a_log_of_no_known_side_is_refused_with_what_to_type(call, sides, given):
+    log("a.csv", [1.0, 1.0])
+    done = call("compare", *sides, *(part for one in given for part in ("--steps-from", one)))
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert "--steps-from base=FILE --steps-from opt=FILE" in done.stderr
+
+
+def test_logs_alone_are_compared_and_what_they_cannot_tell_is_said(call, logs):
+    given = [part for side, names in zip(("--base", "--opt"), logs, strict=True) for name in names for part in (side, name)]  # fmt: skip
+    compared = found(call, *given)
+    assert interval(compared) == EXPECTED
+    assert compared["verdict"] == "improvement"
+    assert compared["reading"] == [
+        "base, un-profiled: 3 logs × 3–5 steps",
+        "opt, un-profiled: 3 logs × 2–5 steps",
+    ]
+    assert any("logs alone" in line for line in compared["warnings"])
+    assert "a log tells no more" in compared["origin"]["missing"]
+    text = call("compare", *given, "--drop-first", "0").stdout
+    assert "1.12× faster [1.10×, 1.14×] · step, un-profiled 10.3 s → 9,200 ms" in text
+
+
+def test_the_same_log_twice_is_told(call):
+    one = log("one.csv", [1.0, 1.1, 1.2])
+    warnings = found(call, f"a={one}", f"b={one}")["warnings"]
+    assert "both sides hold the same values: the same log was given twice" in warnings
+
+
+def test_a_gate_holds_logs_alone(call, logs):
+    args = [part for side, names in zip(("--base", "--opt"), logs[::-1], strict=True) for name in names for part in (side, name)]  # fmt: skip
+    done = call("compare", *args, "--drop-first", "0", "-q", "--fail-on", "step_time>3%")
+    assert done.exit_code == 1
+    assert "step_time +11.7 % [+9.52 %, +13.8 %]" in done.stderr
+
+
+def test_a_log_on_one_side_alone_is_refused(call, sides):
+    done = call("compare", log("a.csv", [1.0, 1.0]), sides[1])
+    assert done.exit_code == 2
+    assert "after: no un-profiled steps" in done.stderr
+
+
+def test_a_table_that_tells_no_steps_is_refused(call):
+    for name in ("a.csv", "b.csv"):
+        Path(name).write_text("loss,epoch\n1,2\n")
+    done = call("compare", "a.csv", "b.csv")
+    assert done.exit_code == 2
+    assert "has no columns step and seconds" in done.stderr
+
+
+@pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+def test_logs_of_real_drivers_alone(call):
+    folder = Path(REAL) / "chrome" / "verl_cpu"
+    names = [folder / name / "metrics.jsonl" for name in ("v091_disabled", "v091_straggler")]
+    done = call("compare", f"plain={names[0]}", f"again={names[0]}", "-j", "1")
+    assert done.exit_code == 0
+    assert "plain, un-profiled: 1 log × 3 steps, 1 left out" in " ".join(done.stdout.split())
+
+
+def commands():
+    """The commands of the example that call tracekit, as the shell reads them."""
+    text = (EXAMPLE / "performance.yml").read_text(encoding="utf-8")
+    folded = re.sub(r"\n +(?=--)", " ", text)
+    return [shlex.split(line.strip()) for line in folded.splitlines() if line.strip().startswith("tracekit ")]  # fmt: skip
+
+
+def test_the_commands_of_the_workflow_work_with_its_rules(call):
+    analyze, compare, gate = (words[1:] for words in commands())
+    assert (analyze[0], compare[0], gate[0]) == ("analyze", "compare", "gate")
+    Path("tracekit.toml").write_text((EXAMPLE / "tracekit.toml").read_text(encoding="utf-8"))
+    assert call(*compare).exit_code == 3, "there is no baseline yet"
+    for folder, runs in (("before", OPT_RUNS), ("after", BASE_RUNS)):
+        Path(folder).mkdir()
+        for number, run in enumerate(runs, 1):
+            rows = step_rows(run, label=f"run{number}-")
+            Path(folder, f"run{number}.json").write_text(to_json(report(rows)), encoding="utf-8")
+    assert call(*gate).exit_code == 0, "the gate can fail"
+    done = call(*compare, "--drop-first", "0")
+    assert done.exit_code == 1
+    written = [words for flag, words in pairwise(compare) if flag in ("--output", "--export")]  # fmt: skip
+    assert written == ["comment.md", "report.html", "junit=junit.xml"]
+    assert all(Path(name.rpartition("=")[2]).stat().st_size for name in written)
+    marker = Path("comment.md").read_text(encoding="utf-8").splitlines()[0]
+    assert re.fullmatch(r"<!-- tracekit:compare:[0-9a-f]{12} -->", marker)
+
+
+def test_logs_alone_are_drawn_with_their_intervals(call, logs):
+    given = [part for side, names in zip(("--base", "--opt"), logs, strict=True) for name in names for part in (side, name)]  # fmt: skip
+    call("compare", *given, "--drop-first", "0", "-q", "-o", "page.html")
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "1.12× [1.10, 1.14]" in page
+    assert "How many times less opt takes than base" in page
+
+
+def test_noise_is_of_logs_alone_as_well(call, logs):
+    asked = ("--drop-first", "0", "-o", "-")
+    plain, named = (call("noise", *given, *asked) for given in (logs[0], [f"--steps-from={name}" for name in logs[0]]))  # fmt: skip
+    assert plain.exit_code == 0
+    assert plain.stdout == named.stdout
+    assert "unprofiled_step_time" in plain.stdout
+
+
+def test_a_third_variant_is_told_how_to_be_compared(call):
+    assert "compare each with the base" in call("compare", "a", "b", "c").stderr
+    assert "variants" not in call("compare", "a").stderr

@@ -1,0 +1,45 @@
+"""Communication of both sides: moving data told from waiting for other ranks."""
+
+from chrome_builder import annotation, op, step
+from compare.test_attribution import attribution, folder
+
+from tracekit.compare.attribution_sheets import overview
+from tracekit.compare.comparison import Change
+from tracekit.compare.origins import Attribution, Row, Transfer
+
+
+def reduces(length):
+    """A step with one collective of the host's of this length that ends with it."""
+    said = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float", "Process Group Name": "0",
+            "Group size": 2, "Seq": 1}  # fmt: skip
+    rows = [step(1, 0, 100), op("aten::mm", 1, 9)]
+    return [*rows, annotation("gloo:all_reduce", 100 - length, length) | {"args": said}]
+
+
+def test_communication_is_split_into_transfer_and_wait(tmp_path):
+    """Before: 20 and 60, so 20 of transfer and a mean wait of 20; after: 20 and 30, so 20 and 5."""
+    base = folder(tmp_path / "a", reduces(20), reduces(60))
+    opt = folder(tmp_path / "b", reduces(20), reduces(30))
+    assert attribution(base, opt).transfers == (
+        Transfer("", "all_reduce", (20_000, 20_000, 0), (20_000, 5_000, 0)),
+    )
+
+
+def test_one_rank_cannot_tell_transfer_from_wait(tmp_path):
+    base = folder(tmp_path / "a", reduces(20))
+    assert attribution(base, base).transfers == ()
+
+
+def test_what_moved_is_told_of_the_row_that_holds_the_time():
+    """The call on the host changed more, the collective itself takes the time."""
+    rows = (
+        Row("gen", "communication: c10d::allreduce_", 6.0, 1.0, -5.0),
+        Row("gen", "communication: gloo:all_reduce", 50.0, 54.0, 4.0),
+        Row("adv", "communication: gloo:all_reduce", 90.0, 93.0, 3.0),
+    )
+    moved = (Transfer("gen", "all_reduce", (20.0, 30.0, 0.0), (21.0, 33.0, 0.0)),)
+    found = Attribution(146.0, 148.0, ops=rows, transfers=moved)
+    step = Change("step_time", "step", None, None, "ns", "lower", "inconclusive", 146.0, 148.0)
+    sheet = overview(found, step)
+    how = [heading.name for heading in sheet.headings].index("how")
+    assert [row[how] for row in sheet.rows] == ["", "transfer +1.00 ns, wait +3.00 ns", ""]
