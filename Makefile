@@ -9,6 +9,9 @@ ifneq ($(wildcard ../shared/data/README.md),)
 export TRACEKIT_REAL_DATA ?= $(abspath ../shared/data)
 endif
 
+# Tests start Python many times: let it keep what it compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo check check-all lint types contracts test test-slow format sanitize fuzz bench reports clean
 
 demo: $(VENV)/.demo

@@ -14,19 +14,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(autouse=True)
-def only_asked(request, monkeypatch):
+def only_asked(request, judged_only):
     """Where a module names the questions that its tests are about (`ASKED`), no others are judged: most of the time."""
     asked = getattr(getattr(request, "module", None), "ASKED", None)
-    if asked is None:
-        return
+    if asked is not None:
+        judged_only(asked)
+
+
+@pytest.fixture
+def judged_only(monkeypatch):
+    """A function that makes only the questions of these ids be judged."""
     judge = pipeline._section
 
-    def section(analysis, *rest):
-        if analysis.id in asked:
-            return judge(analysis, *rest)
-        return Section(analysis.id, analysis.title, "skipped", "no test of this module asks it")
+    def only(asked):
+        def section(analysis, *rest):
+            if analysis.id in asked:
+                return judge(analysis, *rest)
+            return Section(analysis.id, analysis.title, "skipped", "no test of this module asks it")
 
-    monkeypatch.setattr(pipeline, "_section", section)
+        monkeypatch.setattr(pipeline, "_section", section)
+
+    return only
 
 
 @pytest.hookimpl(wrapper=True)

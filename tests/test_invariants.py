@@ -250,6 +250,7 @@ def real_files():
     return sorted((Path(REAL) / "chrome").rglob("*.json.gz"))
 
 
+@pytest.mark.slow
 def test_parts_and_idle_are_the_window_in_every_row_of_every_real_file():
     rows = files = 0
     for path in real_files():

@@ -187,6 +187,7 @@ def render_shout(report: Report, options: Options) -> str:
 '''
 
 
+@pytest.mark.slow
 def test_a_new_output_is_one_file_and_one_line(house):
     (house / "tracekit/render/shout.py").write_text(RENDERER)
     registry = house / "tracekit/render/__init__.py"

@@ -101,6 +101,7 @@ def test_one_file_of_measurements_twice_is_two_runs(two_runs):
     assert "failed" not in {section.status for section in result.report.sections}
 
 
+@pytest.mark.slow
 def test_failures_and_notes_of_merged_parts_name_their_own_sources(tmp_path):
     two_runs = make_runs(tmp_path)
     for run in ("base", "new"):
@@ -115,6 +116,7 @@ def test_failures_and_notes_of_merged_parts_name_their_own_sources(tmp_path):
     assert cut == ["base/rank0.json", "new/rank0.json"]
 
 
+@pytest.mark.slow
 def test_a_part_limited_to_some_stages_is_still_known_as_such(two_runs):
     folders = [two_runs / run / "profile" for run in ("base", "new")]
     whole = analyze(folders[0]).measurements

@@ -337,7 +337,11 @@ def test_files_named_one_by_one_are_read_in_any_order(profile):
 
 
 @pytest.mark.parametrize("renderer", RENDERERS, ids=lambda r: r.name)
-@pytest.mark.parametrize("path", PROFILES, ids=lambda p: p.parts[-3])
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(PROFILES[0], marks=pytest.mark.slow), PROFILES[1]],
+    ids=lambda p: p.parts[-3],
+)
 def test_every_output_of_an_example_is_the_same_after_its_json_form(path, renderer, reports):
     report, again = reports(path)
     assert again == report

@@ -171,6 +171,7 @@ def test_a_file_cut_anywhere_keeps_every_event_before_the_cut(era, form, reader,
     cut_at_places(era, form, 50, 10 + quarter, tmp_path, pure=reader == "pure")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reader", "count"), [("native", 6), ("pure", 3)])
 @pytest.mark.parametrize("era", CUT)
 def test_a_file_cut_at_a_few_places_keeps_every_event_before_the_cut(era, reader, count, tmp_path):

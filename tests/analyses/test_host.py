@@ -288,6 +288,7 @@ def gloo(name):
     return Path(REAL) / "chrome" / "gloo_cpu" / name
 
 
+@pytest.mark.slow
 @needs_data
 def test_eight_hundred_scalar_adds_are_found_and_clean_runs_are_not():
     (found,) = of(gloo("fault_tiny_ops"), "launch-bound")

@@ -204,7 +204,9 @@ def test_a_clock_that_is_ahead_is_put_back_and_that_is_written_down(tmp_path):
     assert [one["clock_offset_ns"] for one in found["tracekit"]["sources"]] == [0, 5_000_000]
 
 
-@pytest.mark.parametrize("change", ["as recorded", "one host"])
+@pytest.mark.parametrize(
+    "change", [pytest.param("as recorded", marks=pytest.mark.slow), "one host"]
+)
 def test_clocks_are_left_alone_when_told_to_and_on_one_host(tmp_path, change):
     hosts = ("one", "one") if change == "one host" else ("one", "two")
     folder = with_collectives(tmp_path / "in", 5000, hosts)

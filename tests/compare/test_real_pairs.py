@@ -93,6 +93,7 @@ def test_runs_of_one_setting_are_never_a_change(side):
             assert found.headline.low < 1 < found.headline.high
 
 
+@pytest.mark.slow
 def test_ranks_that_say_the_same_twice_are_no_more_runs():
     found = pair(runs("base", 1), runs("opt", 1))
     assert found.headline.label == "within-run"

@@ -322,6 +322,7 @@ def made(ops, ranges, shift=0):
     return [row | {"ts": row["ts"] + shift} for row in rows]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(drawn, drawn_ranges, st.integers(-(10**6), 10**6), st.randoms(use_true_random=False))
 def test_neither_clock_nor_order_matter_and_nothing_is_lost(

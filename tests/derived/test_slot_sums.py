@@ -131,6 +131,7 @@ def check_files(files):
     return read
 
 
+@pytest.mark.slow
 @needs_data
 def test_steps_of_small_real_files_add_up():
     assert check_files(real_files(small=True)) > 50

@@ -166,9 +166,10 @@ def test_the_traces_beside_the_tests_are_read_alike():
         assert pure.losses == ()
 
 
+@pytest.mark.slow
 @needs_native
 @needs_real_data
-@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("small", [True, False])
 def test_all_real_traces_are_read_alike_and_without_loss(small):
     for path in traces(Path(REAL_DATA) / "chrome"):
         if (path.stat().st_size <= 300_000) == small:
