@@ -237,7 +237,6 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
     A whole capture is not judged: a role may be idle in it because another one has the GPU.
     """
     limit = thresholds.of("low-gpu-utilization")
-    told = claims(measured, thresholds)
     found = []
     for one in judged(measured):
         row = one.row
@@ -250,8 +249,9 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
             or row.get("origin") == "file"
         ):
             continue
-        found.append(Idling(one, told.get(keyed(row), {})))
-    return found
+        found.append(one)
+    told = claims(measured, thresholds) if found else {}
+    return [Idling(one, told.get(keyed(one.row), {})) for one in found]
 
 
 def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:

@@ -141,9 +141,10 @@ def concat(table: Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
         return frames[0]
     columns: dict[str, Any] = {}
     for name, column in table.columns.items():
-        parts = [frame[name] for frame in frames]
+        parts = [frame[name].array for frame in frames]
         if column.dtype == "category" and not column.values:
-            columns[name] = pd.api.types.union_categoricals(_alike([part.array for part in parts]))
+            columns[name] = pd.api.types.union_categoricals(_alike(parts))
         else:
-            columns[name] = pd.concat(parts, ignore_index=True).array
+            # What `pd.concat` comes to for columns of one type, in a tenth of its time.
+            columns[name] = type(parts[0])._concat_same_type(parts)
     return table.frame(columns)
