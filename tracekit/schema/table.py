@@ -142,8 +142,10 @@ def concat(table: Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
     columns: dict[str, Any] = {}
     for name, column in table.columns.items():
         parts = [frame[name].array for frame in frames]
+        if column.dtype == "category":
+            parts = _alike(parts)
         if column.dtype == "category" and not column.values:
-            columns[name] = pd.api.types.union_categoricals(_alike(parts))
+            columns[name] = pd.api.types.union_categoricals(parts)
         else:
             # What `pd.concat` comes to for columns of one type, in a tenth of its time.
             columns[name] = type(parts[0])._concat_same_type(parts)
