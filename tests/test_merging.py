@@ -6,6 +6,7 @@ import pytest
 from chrome_builder import annotation, launched, step, write
 
 from tracekit import saved
+from tracekit.errors import TracekitError
 from tracekit.merging import merge
 from tracekit.pipeline import Options, analyze, judge
 
@@ -135,3 +136,10 @@ def test_merging_changes_none_of_its_parts(two_runs):
     merge(parts, ["x", "y"])
     assert [comparable(part, "steps", ()) for part in parts] == before
     assert merge(parts[:1]) is parts[0]
+
+
+@pytest.mark.parametrize("options", [{"ranks": "0"}, {"steps": "1"}, {"stages": ("gen",)}])
+def test_what_was_saved_is_not_cut_and_that_is_said(two_runs, options):
+    with pytest.raises(TracekitError, match="what was saved cannot be cut"):
+        analyze(two_runs / "base.tkm", Options(**options))
+    assert analyze(two_runs / "base.tkm", Options(exclude=("*.bak",))).report

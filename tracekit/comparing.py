@@ -152,7 +152,7 @@ def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None
                 f"{path}: a saved report holds the work of its steps or does not know it",
                 "tell --tokens, --samples or --images where it is made: tracekit analyze",
             )
-    if options.ranks is None and options.steps is None and not options.stages:
+    if not options.cuts:
         return
     for given in paths:
         path = unlabelled(given)[1]

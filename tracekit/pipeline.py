@@ -54,9 +54,13 @@ class Options:
     stages: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     jobs: int | None = None
-    strict: bool = False
     progress: bool = False
     work: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def cuts(self) -> bool:
+        """Whether less is asked for than the profile holds."""
+        return bool(self.ranks or self.steps or self.stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,11 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
         if path is None:
             profiles.append(given)
             continue
+        if options.cuts:
+            raise TracekitError(
+                f"{path}: what was saved cannot be cut to ranks, steps or stages",
+                "give the profile itself, or choose them when it is saved",
+            )
         part = saved.load(path)
         parts.append(part if label is None else merging.labelled(part, label))
         labels.append(label or path.stem)

@@ -34,7 +34,6 @@ class Options:
     stages: tuple = ()
     exclude: tuple = ()
     jobs: int | None = None
-    strict: bool = False
     progress: bool = False
     work: dict = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ def test_every_option_reaches_the_pipeline(call, pipeline):
     assert result.exit_code == 0
     ((paths, given),) = pipeline.calls
     assert paths == ["a", "b=c"]
-    assert given == pipeline.Options("0-3", "2", ("actor*", "ref"), ("*.bak",), 3, True, True)
+    assert given == pipeline.Options("0-3", "2", ("actor*", "ref"), ("*.bak",), 3, True)
 
 
 def test_quiet_prints_nothing_and_asks_for_no_progress(call, pipeline):

@@ -107,7 +107,6 @@ def command(  # noqa: PLR0913 - one per option
         stages=stages,
         exclude=exclude,
         jobs=jobs,
-        strict=strict,
         progress=not quiet,
         work=work.told(tokens, samples, images),
     )

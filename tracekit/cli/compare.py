@@ -167,7 +167,6 @@ def command(  # noqa: PLR0913 - one per option
         stages=stages,
         exclude=exclude,
         jobs=jobs,
-        strict=strict,
         progress=not quiet,
     )
     choices = Choices(

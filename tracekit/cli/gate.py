@@ -97,7 +97,7 @@ def command(  # noqa: PLR0913 - one per option
         )
     targets = ci.targets(outputs, exports, quiet=quiet)
     counts = work.told(tokens, samples, images)
-    options = pipeline.Options(jobs=jobs, strict=strict, progress=not quiet, work=counts)
+    options = pipeline.Options(jobs=jobs, progress=not quiet, work=counts)
     choices = Choices(
         level=0.95 if gate.level is None else gate.level,
         drop_first=drop_first,
