@@ -4,8 +4,10 @@ import os
 import signal
 
 import pytest
+from click.testing import CliRunner
 
 from tracekit import pipeline
+from tracekit.cli import main
 from tracekit.report import Section
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -35,6 +37,18 @@ def judged_only(monkeypatch):
         monkeypatch.setattr(pipeline, "_section", section)
 
     return only
+
+
+@pytest.fixture
+def call():
+    """A function that runs the command line with these arguments, in this process."""
+
+    def run(*args):
+        result = CliRunner().invoke(main, [str(arg) for arg in args])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result
+
+    return run
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,10 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 
 import tracekit
-from tracekit.cli import main
 from tracekit.report import Heading, Metric, Report, Section, Sheet
 from tracekit.schema import TABLES
 from tracekit.trace import Failure, Measurements, Source
@@ -85,16 +83,6 @@ def quiet_log():
     before = log.level
     yield
     log.setLevel(before)
-
-
-@pytest.fixture
-def call():
-    def run(*args):
-        result = CliRunner().invoke(main, [str(arg) for arg in args])
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        return result
-
-    return run
 
 
 @pytest.fixture

@@ -4,25 +4,13 @@ import json
 import re
 
 import pytest
-from click.testing import CliRunner
 from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows
 
-from tracekit.cli import main
 from tracekit.render import to_json
 
 ASKED = set()
 
 HOSTILE = "</script><img src=x onerror=alert(1)>|`\x1b[31m\u202e=cmd()\r\n"
-
-
-@pytest.fixture
-def call():
-    def run(*args):
-        result = CliRunner().invoke(main, [str(arg) for arg in args])
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        return result
-
-    return run
 
 
 def kept(folder, name, rows, **facts):

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 from compare.made import (
     BASE_RUNS,
     OPT_RUNS,
@@ -17,7 +16,6 @@ from compare.made import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.cli import main
 from tracekit.compare.changes import Choices
 from tracekit.compare.gate_rules import Rules, rule_of_text
 from tracekit.compare.gates import overall
@@ -31,16 +29,6 @@ from tracekit.work_rates import work_of_texts
 ASKED = {"repeats"}
 
 ONE = Options(jobs=1)
-
-
-@pytest.fixture
-def call():
-    def run(*args):
-        result = CliRunner().invoke(main, [str(arg) for arg in args])
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        return result
-
-    return run
 
 
 def counted(runs, *counts, name="tokens"):
