@@ -36,7 +36,6 @@ def test_what_no_reader_takes_is_ignored_with_a_plain_reason(tmp_path):
         tmp_path,
         "metrics.jsonl",
         "c.yaml",
-        "worker_process_7.nsys-rep",
         "step1/m.pickle",
         data=b"x",
     )
@@ -44,7 +43,6 @@ def test_what_no_reader_takes_is_ignored_with_a_plain_reason(tmp_path):
     assert reasons(got) == {
         "metrics.jsonl": "not a trace",
         "c.yaml": "not a trace",
-        "worker_process_7.nsys-rep": "Nsight Systems report: not read yet",
         "m.pickle": "pickle (memory snapshot?): not read yet",
     }
     assert got.ignored_counts()["not a trace"] == 2

@@ -13,6 +13,7 @@ from discovered import (
     sniff,
 )
 
+from tracekit import loading, nsys_pairs
 from tracekit.discover import (
     discover,
 )
@@ -108,10 +109,25 @@ def test_real_tensorboard_directories_are_two_runs_of_two_captures():
 
 
 @real
-def test_real_reports_and_snapshots_are_ignored_by_name_and_pointers_by_content():
-    nsys = discover(
-        [Path(REAL or "") / "nsys", Path(REAL or "") / "chrome" / "rl_insight"], sniff=sniff
-    )
-    assert nsys.ignored_counts()["Nsight Systems report: not read yet"] > 20
+def test_real_nsys_reports_are_read_from_the_exports_beside_them():
+    got = discover([Path(REAL or "") / "nsys"], sniff=loading.sniff)
+    counts = got.ignored_counts()
+    assert counts[nsys_pairs.EXPORT_IS_READ] == 29
+    assert counts["Git LFS pointer: the file itself was not downloaded"] == 1
+    by_reader = [s.path.suffix for s in got.sources if s.tool == "nsys"]
+    assert (by_reader.count(".sqlite"), by_reader.count(".qdrep")) == (36, 1)
+
+
+@real
+def test_real_ray_workers_are_told_by_pid_and_capture_range():
+    got = discover([Path(REAL or "") / "nsys" / "real_cpu" / "ray_steps"], sniff=loading.sniff)
+    assert [(s.pid, s.part, s.step) for s in got.sources] == [
+        (pid, f"range{n}", None) for pid in (24151, 24231) for n in (1, 2, 3)
+    ]
+    assert len({s.run for s in got.sources}) == 1
+
+
+@real
+def test_real_snapshots_are_ignored_by_name_and_pointers_by_content():
     memory = discover([Path(REAL or "") / "memory"], sniff=sniff)
     assert "Git LFS pointer: the file itself was not downloaded" in memory.ignored_counts()

@@ -37,7 +37,9 @@ def files_of(folder):
     root = Path(REAL) / folder
     if folder == ".":
         return [p for p in sorted(root.iterdir()) if p.is_file()]
-    return [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+    # Reports of nsys take an nsys to be read: see test_nsys_rep.py.
+    found = (p for p in root.rglob("*") if p.is_file() and p.suffix not in (".nsys-rep", ".qdrep"))
+    return [root] if root.is_file() else sorted(found)
 
 
 def refusal(function, path):
@@ -64,12 +66,19 @@ READABLE = {
     "chrome/tracelens": 9,
     "chrome/verl_cpu": 66,
     "memory/CPU_torch2.13": 1,
+    "nsys/GindaChen_nsys-ai": 5,
+    "nsys/amir-ghz_DynamicViT": 2,
+    "nsys/frasertajima_WeatherBench2": 1,
     "nsys/nvtx_tap_verl_cpu": 1,
+    "nsys/real_cpu": 28,
 }
 """How many files of each folder are traces; the others must be refused."""
 
 
-MANY = {"chrome/gloo_cpu", "chrome/hta", "chrome/tracelens", "chrome/verl_cpu"}
+MANY = {
+    *("chrome/gloo_cpu", "chrome/hta", "chrome/tracelens", "chrome/verl_cpu"),
+    *("nsys/GindaChen_nsys-ai", "nsys/real_cpu"),
+}
 """Folders of so many or so large files that all questions about each of them take minutes."""
 
 AT_ONCE_OR_SLOW = [

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.memory import DRIVER
 from tracekit.pooling import STAGE_OF, plain, stage_rows, units
 from tracekit.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
 from tracekit.trace import Measurements
 
-KINDS = {0: "CPU", 1: "GPU", 6: "GPU", 12: "GPU"}
+KINDS = {0: "CPU", 1: "GPU", 6: "GPU", 12: "GPU", DRIVER: "cudaMalloc"}
 """Whose memory a `device_type` is; any other is some device's."""
 
 PHASES = ("update_actor", "update_critic")
@@ -35,15 +36,16 @@ class Allocator(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """`CPU`, `GPU`, or `device` for memory of another or an unknown type."""
+        """`CPU`, `GPU`, `cudaMalloc` (got from the driver), or `device` for memory of another or an unknown type."""
         return "device" if self.device_type is None else KINDS.get(self.device_type, "device")
 
     @property
     def memory(self) -> str:
-        """`CPU`, `GPU 0`."""
-        return (
-            self.kind if self.kind == "CPU" or self.device is None else f"{self.kind} {self.device}"
-        )
+        """`CPU`, `GPU 0`, `cudaMalloc on GPU 0`."""
+        if self.kind == "CPU" or self.device is None:
+            return self.kind
+        on = " on GPU" if self.device_type == DRIVER else ""
+        return f"{self.kind}{on} {self.device}"
 
     @property
     def process(self) -> str:

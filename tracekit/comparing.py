@@ -21,6 +21,8 @@ from tracekit.errors import TraceFormatError, TracekitError
 from tracekit.loading import sniff
 from tracekit.render.json import from_json
 from tracekit.report import Report
+from tracekit.tool_choice import one_tool
+from tracekit.trace import Measurements
 
 _HEAD = 4096
 
@@ -88,7 +90,8 @@ def read_side(
     inputs = []
     if others:
         result = pipeline.analyze(others, options)
-        inputs.append(Input(name, result.report, result.measurements, _all_values(result)))
+        used = one_tool(result.measurements)
+        inputs.append(Input(name, result.report, used, _all_values(result.report, used)))
     for given in reports:
         label, path = unlabelled(given)
         inputs.append(Input(label or path.stem, _report(path), None))
@@ -171,10 +174,9 @@ def _is_measurements(path: Path) -> bool:
         return False
 
 
-def _all_values(result: pipeline.Result) -> pd.DataFrame | None:
+def _all_values(report: Report, measured: Measurements) -> pd.DataFrame | None:
     """Every value there is: a report holds a limited number of them."""
-    sheet = result.report.values
-    return result.measurements.derived(value_rows) if sheet and sheet.omitted else None
+    return measured.derived(value_rows) if report.values and report.values.omitted else None
 
 
 def is_report(path: Path) -> bool:

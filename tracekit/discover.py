@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tracekit import nsys_pairs
 from tracekit.errors import TracekitError
 from tracekit.labels import shown
 from tracekit.listing import Argument, Found, Ignored, list_files, read_arguments
@@ -43,15 +44,7 @@ __all__ = [
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_LIMIT_BYTES = 1024
-_LATER = {
-    ".nsys-rep": "Nsight Systems report: not read yet",
-    ".qdrep": "Nsight Systems report: not read yet",
-    ".qdstrm": "Nsight Systems stream: not read yet",
-    ".sqlite": "SQLite database: not read yet",
-    ".pickle": "pickle (memory snapshot?): not read yet",
-    ".pkl": "pickle (memory snapshot?): not read yet",
-    ".snap": "pickle (memory snapshot?): not read yet",
-}
+_PICKLES = dict.fromkeys((".pickle", ".pkl", ".snap"), "pickle (memory snapshot?): not read yet")
 _ROW = (
     *("reader", "run", "role", "scope", "step", "rank", "world_size", "replica", "topology"),
     *("part", "host", "pid", "size_bytes"),
@@ -62,7 +55,7 @@ _FOLDERS_ABOVE = 6
 
 @dataclass(frozen=True, slots=True)
 class Sniffed:
-    """What a look at the first bytes of a file told: the reader that takes it, or why none does."""
+    """What a look at a file told: the reader that takes it and what is wrong with it, or why none takes it."""
 
     reader: str | None
     tool: Tool = "torch"
@@ -102,12 +95,13 @@ def discover(
     steps: Collection[int] | None = None,
     stages: Collection[str] | None = None,
     sniff: Callable[[Path], Sniffed],
+    may_be_empty: bool = False,
 ) -> Discovery:
     """The sources under `paths`: files, directories, glob patterns, `label=path`.
 
     `exclude` are globs on names and on paths relative to an argument. `ranks`, `steps` and `stages`
     leave out what is known to be something else; see `wanted`. Raises `TracekitError` where a path
-    does not exist and where nothing at all is found.
+    does not exist and, unless it `may_be_empty`, where nothing at all is found.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
@@ -131,6 +125,8 @@ def discover(
         every.manifests += here.manifests
         every.ignored += here.ignored
         every.notes += here.notes
+    if not sources and may_be_empty:
+        return Discovery((), tuple(every.ignored), tuple(every.notes), _title(arguments))
     if not sources:
         raise _nothing(arguments, every)
     names = _run_names(arguments, runs)
@@ -190,16 +186,21 @@ def _look(
     labels = [shown("/".join((prefix, *f.parts) if prefix else f.parts)) for f in listing.files]
     labels = numbered(labels, range(len(labels)), range(len(labels)))
     above = tuple(map(shown, argument.base.parts[-_FOLDERS_ABOVE:]))
-    for found, name in zip(listing.files, labels, strict=True):
-        verdict = _read_head(found, name, sniff)
-        if isinstance(verdict, Manifest):
+    verdicts = [_read_head(f, n, sniff) for f, n in zip(listing.files, labels, strict=True)]
+    claims = [(v.reader, v.reason) if isinstance(v, Sniffed) else (None, str(v)) for v in verdicts]
+    passed_over = nsys_pairs.passed_over(listing.files, claims)
+    for place, (found, name) in enumerate(zip(listing.files, labels, strict=True)):
+        verdict = verdicts[place]
+        if place in passed_over:
+            here.ignored.append(Ignored(found.path, passed_over[place]))
+        elif isinstance(verdict, Manifest):
             here.manifests.append(verdict)
         elif isinstance(verdict, Note):
             here.notes.append(verdict)
             here.ignored.append(Ignored(found.path, verdict.message))
         elif isinstance(verdict, str):
             here.ignored.append(Ignored(found.path, verdict))
-            if _looks_like_profile(found.path.name):
+            if _looks_like_profile(found.path.name, verdict):
                 here.notes.append(Note("data_loss", "not-read", verdict, name))
         else:
             here.placed.append(_place(found, name, above, verdict))
@@ -237,8 +238,11 @@ def _read_head(
     found: Found, name: str, sniff: Callable[[Path], Sniffed]
 ) -> Sniffed | Manifest | Note | str:
     """What one file is: something a reader takes, a manifest, an unusable one, or why it is neither."""
+    suffix = found.path.suffix.lower()
+    if nsys_pairs.is_ray_check(found.path.name):
+        return nsys_pairs.RAY_CHECK
     if not found.size_bytes:
-        return "empty file (0 bytes)"
+        return ": ".join(filter(None, ("empty file (0 bytes)", nsys_pairs.why_empty(suffix))))
     try:
         if _is_lfs_pointer(found):
             return "Git LFS pointer: the file itself was not downloaded"
@@ -249,9 +253,9 @@ def _read_head(
         return f"cannot be read: {error.strerror or type(error).__name__}"
     except TracekitError as error:
         sniffed = Sniffed(None, reason=error.problem)
-    suffix = found.path.suffix.lower()
     reason = sniffed.reason or f"no reader takes {shown(suffix) or 'files without a suffix'}"
-    return sniffed if sniffed.reader is not None else _LATER.get(suffix, reason)
+    known = nsys_pairs.unread(suffix) or _PICKLES.get(suffix, reason)
+    return sniffed if sniffed.reader is not None else known
 
 
 def _is_lfs_pointer(found: Found) -> bool:
@@ -262,8 +266,10 @@ def _is_lfs_pointer(found: Found) -> bool:
         return stream.read(len(_LFS)) == _LFS
 
 
-def _looks_like_profile(name: str) -> bool:
-    """Whether a file that no reader takes is missed: by its name it holds a trace."""
+def _looks_like_profile(name: str, reason: str) -> bool:
+    """Whether a file that no reader takes for this reason is missed: by its name it holds a trace."""
+    if nsys_pairs.is_missed(name, reason):
+        return True
     facts = read_name((name,))
     trace = name.endswith((".json", ".json.gz")) and (facts.rank, facts.pid) != (None, None)
     return trace or ".trace.json" in name

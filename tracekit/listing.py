@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import glob
 import os
@@ -196,7 +197,9 @@ def _take_folder(
         entries = sorted(scan, key=lambda e: natural(e.name), reverse=True)
     for entry in entries:
         path = Path(entry.path)
-        reason = _pass_over(path, base, exclude, folder=entry.is_dir())
+        # Asking an entry whether it is a directory raises where links form a circle.
+        is_folder = os.path.isdir(path) if entry.is_symlink() else entry.is_dir()  # noqa: PTH112
+        reason = _pass_over(path, base, exclude, folder=is_folder)
         if reason:
             listing.ignored.append(Ignored(path, reason))
         elif entry.is_symlink():
@@ -242,8 +245,10 @@ def _take_file(path: Path, base: Path, seen: set[tuple[int, int]], listing: List
 
 def _refuse(path: Path, error: OSError, listing: Listing) -> None:
     """Name what the system does not let us read."""
-    if isinstance(error, FileNotFoundError) and path.is_symlink():
-        listing.ignored.append(Ignored(path, "a link to nothing"))
+    if path.is_symlink() and (error.errno == errno.ELOOP or isinstance(error, FileNotFoundError)):
+        circle = error.errno == errno.ELOOP
+        reason = "a link in a circle of links" if circle else "a link to nothing"
+        listing.ignored.append(Ignored(path, reason))
         return
     reason = f"cannot be read: {error.strerror or type(error).__name__}"
     listing.ignored.append(Ignored(path, reason))

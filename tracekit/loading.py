@@ -8,7 +8,7 @@ from pathlib import Path
 from tracekit.discover import Sniffed
 from tracekit.discover import discover as find
 from tracekit.errors import TraceFormatError, TracekitError
-from tracekit.readers import READERS, Reader, head
+from tracekit.readers import READERS, Reader, head, nsys_files
 from tracekit.readers.no_profiles import no_profile
 from tracekit.trace import Trace, Want
 
@@ -20,11 +20,13 @@ def load(
     stacks: bool = False,
     args: Sequence[str] | None = None,
     tables: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Trace:
     """The Trace of one file: `load(path)["device_ops"]` is a pandas frame.
 
     `python` adds all Python functions (calls of nn.Module are read in any case), `stacks` call stacks;
-    `args` limits the recorded arguments that are kept, `tables` the tables that are built. Raises
+    `args` limits the recorded arguments that are kept, `tables` the tables that are built, `columns` the
+    nullable columns that must be filled (others may be <NA>, which reads large exports sooner). Raises
     `TraceFormatError` for a file that cannot be read, `TracekitError` for a directory or for a file that
     holds several processes.
     """
@@ -39,6 +41,7 @@ def load(
     want = Want(
         None if tables is None else frozenset(tables),
         None if args is None else tuple(args),
+        None if columns is None else frozenset(columns),
         python,
         stacks,
     )
@@ -51,13 +54,17 @@ def load(
 
 
 def sniff(path: Path) -> Sniffed:
-    """Which reader claims a file, by its content; for a file that is no profile, what it is."""
+    """Which reader claims a file, by its content, and what is wrong with it; for no profile, what it is."""
     start, problem = head(path)
     if known := no_profile(start):
         return Sniffed(None, "torch", known)
     for reader in READERS:
-        if reader.sniff(start):
-            return Sniffed(reader.name, reader.tool, "")
+        if not reader.sniff(start):
+            continue
+        reason = nsys_files.export_problem(path) if reader.name == "nsys" else ""
+        if reader.name == "nsys" and not nsys_files.is_claimed(path, reason):
+            return Sniffed(None, "torch", reason)
+        return Sniffed(reader.name, reader.tool, reason)
     return Sniffed(None, "torch", problem or "no format that tracekit reads")
 
 

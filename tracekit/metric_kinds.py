@@ -51,6 +51,8 @@ METRICS: Mapping[str, Kind] = {
     "images": Kind("images", "count", "neither", "max", exact=True),
     "comm_count": Kind("collectives", "count", "lower", "sum", exact=True),
     "comm_bytes": Kind("collective bytes", "bytes", "lower", "sum", exact=True),
+    "sm_active": Kind("SMs active", "ratio", "higher", "mean", pieces="mean"),
+    "tensor_active": Kind("tensor cores active", "ratio", "higher", "mean", pieces="mean"),
     "host_ops": Kind("host ops", "count", "lower", "sum", exact=True),
     "host_launches": Kind("launches", "count", "lower", "sum", exact=True),
     "device_peak_allocated": Kind(
@@ -58,6 +60,9 @@ METRICS: Mapping[str, Kind] = {
     ),
     "device_peak_reserved": Kind(
         "peak reserved", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "driver_peak_allocated": Kind(
+        "peak got from the driver", "bytes", "lower", "max", exact=True, pieces="max"
     ),
     "host_peak_allocated": Kind(
         "host peak allocated", "bytes", "lower", "max", exact=True, pieces="max"

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 from tracekit.labels import words
 
+HOST_FOLDER, HOST_NAME = "host=", r"[0-9A-Za-z][0-9A-Za-z.-]{0,252}"
+"""`host=<name>/` holds what one host wrote, of a run of several hosts."""
 WHOLE_STEP = frozenset({"e2e", "train", "train_overall", "step"})
 """Scopes of captures that hold every stage of a step."""
 
@@ -153,6 +155,7 @@ _STEP_FOLDER = re.compile(
 )
 _STEPS_FOLDER = re.compile(r"steps([0-9]{1,9})-([0-9]{1,9})")
 _REPLICA_FOLDER = re.compile(r"agent_loop_rollout_replica_([0-9]{1,6})")
+_HOST_FOLDER = re.compile(rf"{HOST_FOLDER}({HOST_NAME})")
 _RANK_FOLDER = re.compile(r"rank[-_]?([0-9]{1,6})", re.IGNORECASE)
 _ROLL_FOLDER = re.compile(
     r"([A-Za-z][0-9A-Za-z_]*(?:-[A-Za-z][0-9A-Za-z_]*)?)-([0-9]{1,6})-G[0-9]+"
@@ -375,6 +378,8 @@ def _read_folder(folder: str, above: str, stem: str) -> NameFacts | None:
         facts = NameFacts(step=int(m[1]))
     elif m := _STEPS_FOLDER.fullmatch(folder):
         facts = NameFacts(step=int(m[1]), part=f"steps{int(m[1])}-{int(m[2])}")
+    elif m := _HOST_FOLDER.fullmatch(folder):
+        facts = NameFacts(host=m[1])
     elif m := _RANK_FOLDER.fullmatch(folder):
         facts = NameFacts(rank=int(m[1]))
     elif re.fullmatch(r"[0-9]{1,6}", folder) and words(above).endswith("_worker"):

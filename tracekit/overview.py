@@ -44,6 +44,7 @@ def identity(measured: Measurements) -> tuple[str, ...]:
         f"only {only_stages(measured)}" if only_stages(measured) else "",
         _hardware(measured, captures),
         _files(measured),
+        _checked(measured),
     ]
     return tuple(fact for fact in facts if fact)
 
@@ -105,6 +106,14 @@ def _files(measured: Measurements) -> str:
     files = {source.name: source.size_bytes for source in measured.sources}
     count = len(files)
     return f"{count:,} {'file' if count == 1 else 'files'}, {show(sum(files.values()), 'bytes')}"
+
+
+def _checked(measured: Measurements) -> str:
+    """`checked by 8 files of nsys`: what a second tool recorded of the same steps."""
+    if measured.check is None:
+        return ""
+    tools = ", ".join(sorted({source.tool for source in measured.check.sources}))
+    return f"checked by {tools}: {_files(measured.check)}"
 
 
 def numbers(values: Sequence[int]) -> str:

@@ -31,6 +31,7 @@ from tracekit.report import Remark, Report, Section
 from tracekit.rules import checked
 from tracekit.schema import MEASURED, TABLES, concat
 from tracekit.thresholds import Thresholds, defaults
+from tracekit.tool_choice import one_tool
 from tracekit.trace import Measurements, Note, Source, Trace, Want, labelled
 from tracekit.version import VERSION
 
@@ -331,11 +332,12 @@ def _ignored(found: Discovery) -> list[str]:
 def judge(measured: Measurements, thresholds: Thresholds | None = None) -> Report:
     """The report on measurements, freshly read or loaded again; the same measurements give the same report."""
     with _light_text():
-        return _judge(measured, thresholds or defaults())
+        return _judge(one_tool(measured), thresholds or defaults())
 
 
 def _judge(measured: Measurements, limits: Thresholds) -> Report:
-    sections = tuple(_section(analysis, measured, limits) for analysis in ANALYSES)
+    answers = (_section(analysis, measured, limits) for analysis in ANALYSES)
+    sections = tuple(answer for answer in answers if answer is not None)
     owned = {analysis.id: analysis.rules for analysis in ANALYSES}
     faults: list[Remark] = []
 
@@ -365,15 +367,15 @@ def _judge(measured: Measurements, limits: Thresholds) -> Report:
     )
 
 
-def _section(analysis: Analysis, measured: Measurements, thresholds: Thresholds) -> Section:
-    """One question judged; one that breaks is a failed section and hides nothing else."""
+def _section(analysis: Analysis, measured: Measurements, thresholds: Thresholds) -> Section | None:
+    """One question judged, None where it does not arise; one that breaks is a failed section and hides nothing else."""
     failed = sum(note.count for note in measured.notes if note.code == f"failed:{analysis.id}")
     try:
         section = analysis.judge(measured, thresholds)
     except Exception as error:
         log.exception("judging %s failed", analysis.id)
         return Section(analysis.id, analysis.title, "failed", f"{type(error).__name__}: {error}")
-    if failed:
+    if failed and section is not None:
         caveat = f"{failed} sources could not be measured for this: see the notes"
         return replace(section, caveats=(*section.caveats, caveat))
     return section

@@ -31,8 +31,12 @@ STAGE_OF = [*CAPTURE, "stage"]
 """What a recorded stage has its one name by."""
 
 
+STEP_ORIGINS = ("profiler", "range", "file", "stage")
+"""How steps are known, the surest first."""
+
 ORIGIN_NOTES = {
     "profiler": "step",
+    "range": "step",
     "file": "step (as recorded)",
     "stage": "captured stages",
 }
@@ -96,7 +100,7 @@ def units(frame: pd.DataFrame) -> pd.DataFrame:
 def step_walls(measured: Measurements) -> pd.DataFrame:
     """One row a unit, in order: run, step, part, ts_ns, wall_ns, origin, ranks, and attributed_ns.
 
-    Wall: the longest `ProfilerStep` over ranks; else from the first to the last activity over all
+    Wall: the longest `ProfilerStep` (or range `step n`) over ranks; else from the first to the last activity over all
     processes of one host; for sources that are single stages, the time that any of them covers.
     attributed_ns: what stages of any process cover of it (NA without stages); see `stage_rows`.
     """
@@ -106,7 +110,7 @@ def step_walls(measured: Measurements) -> pd.DataFrame:
     rows = []
     for key, mine in steps.groupby(list(UNIT), dropna=False, sort=False):
         unit = dict(zip(UNIT, key, strict=True))
-        origin = next(o for o in ("profiler", "file", "stage") if (mine["origin"] == o).any())
+        origin = next(o for o in STEP_ORIGINS if (mine["origin"] == o).any())
         steps_of = mine[mine["origin"] == origin]
         covering = stages[_same(stages, unit)]
         one_clock = from_epoch(measured, steps_of)
@@ -137,7 +141,7 @@ def _wall(
 ) -> dict[str, object]:
     """The wall of one unit and what its stages cover of it, on the host with the longest wall."""
     best: dict[str, object] = {"ts_ns": 0, "wall_ns": -1, "attributed_ns": None}
-    apart = origin == "profiler" or not one_clock
+    apart = origin in ("profiler", "range") or not one_clock
     by = ["process", "occurrence"] if apart else ["host"]
     for _, mine in steps.groupby(by, dropna=False, sort=False):
         start = mine["ts_ns"].to_numpy(np.int64)

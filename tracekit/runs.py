@@ -1,7 +1,7 @@
 """Which sources belong to one run, what the runs are called, and what files of a run repeat each other.
 
-A sub-directory is a run of its own only if a sibling holds the same (role, scope, step, rank, replica,
-part); otherwise it is a role or stage folder. Where siblings are runs, so is every directory among
+A sub-directory is a run of its own only if a sibling holds the same (tool, role, scope, step, rank,
+replica, part); otherwise it is a role or stage folder. Where siblings are runs, so is every directory among
 them whose name states no role, stage, step, rank or replica.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tracekit.labels import natural, words
-from tracekit.names import NameFacts, says_something
+from tracekit.names import HOST_FOLDER, NameFacts, says_something
 from tracekit.trace import NoteSeverity, Source
 
 T = TypeVar("T")
@@ -132,10 +132,12 @@ def _own_runs(
     children: dict[str, list[int]], members: Sequence[Placed], *, loose: bool
 ) -> set[str]:
     """Which of the sub-directories `children` are runs; the key "" stands for files beside them."""
-    holders: dict[Key, dict[str, set[str | None]]] = defaultdict(dict)
+    holders: dict[tuple[Key, str | None], dict[str, set[str | None]]] = defaultdict(dict)
     for name, child in children.items():
         for i in child:
-            holders[_key(members[i])].setdefault(name, set()).add(members[i].run_id)
+            # Where a rank is unknown, another host makes it another process of the same run.
+            host = name if name.startswith(HOST_FOLDER) else None
+            holders[_key(members[i]), host].setdefault(name, set()).add(members[i].run_id)
     own: set[str] = set()
     for by_name in holders.values():
         ids = set().union(*by_name.values())
@@ -196,7 +198,7 @@ def _key(member: Placed) -> Key:
     """What tells the sources of one run apart; labels in one spelling, the part last."""
     s = member.source
     role, scope = (None if label is None else words(label) for label in (s.role, s.scope))
-    return (role, scope, s.step, s.rank, s.replica, s.topology, s.part)
+    return (s.tool, role, scope, s.step, s.rank, s.replica, s.topology, s.part)
 
 
 def _process(member: Placed) -> Key:

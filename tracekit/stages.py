@@ -60,7 +60,17 @@ WHOLE_STEP_SCOPES = ("train", "e2e", "step")
 
 _PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})\Z")
 
-_COLLECTIVE = re.compile(r"(nccl|gloo|rccl|hccl|mpi|c10d|ucc|xccl):|record_param_comms")
+_NUMBERED_STEP = re.compile(
+    r"(?:(?:global|train|training|rl|ppo|grpo|dpo|sft)[ _.-]?)?(?:step|iteration|iter)"
+    r"[ _:#=.-]{0,3}(\d{1,18})\Z",
+    re.IGNORECASE,
+)
+
+_WHOLE_STEP = re.compile(
+    r"(?:(?:global|train|training|rl|ppo|grpo)[ _.-]?)?(?:step|iteration|iter)\Z", re.IGNORECASE
+)
+
+_COLLECTIVE = re.compile(r"(nccl|gloo|rccl|hccl|mpi|c10d|ucc|xccl):|record_param_comms|p?nccl[A-Z]")
 
 # What PyTorch's own parts and serving engines annotate: calls, modules, compilation, iterations.
 _NOT_A_STAGE = re.compile(
@@ -82,6 +92,34 @@ def profiler_step(name: str) -> int | None:
     """
     match = _PROFILER_STEP.match(name)
     return int(match.group(1)) if match else None
+
+
+def numbered_step(name: str) -> int | None:
+    """The n of a range that a program calls its step n, None for any other name.
+
+    >>> [numbered_step(name) for name in ("step 12", "train_step_3", "step:0", "denoise_step_3", "steps")]
+    [12, 3, 0, None, None]
+    """
+    match = _NUMBERED_STEP.match(name)
+    return int(match.group(1)) if match else None
+
+
+def is_whole_step(name: str) -> bool:
+    """Whether a range of this name, with stages in it, is a step without a number.
+
+    >>> [is_whole_step(name) for name in ("step", "training_step", "optimizer_step", "actor_update")]
+    [True, True, False, False]
+    """
+    return _WHOLE_STEP.match(name) is not None
+
+
+def is_known_stage(name: str) -> bool:
+    """Whether a recorded name is one of the stages that are known.
+
+    >>> is_known_stage("generate_sequences"), is_known_stage("epoch 1")
+    (True, False)
+    """
+    return canonical(name) in STAGES
 
 
 def may_be_stage(name: str) -> bool:

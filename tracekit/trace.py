@@ -69,12 +69,14 @@ class Source:
 class Want:
     """What to read of a source: a light question reads little.
 
-    `tables` None means all that is cheap (everything but `flows`); `args` None means every key. `modules`
+    `tables` None means all that is cheap (everything but `flows`); `args` None means every key. `columns`
+    are the nullable columns that are needed: a reader may leave the others <NA> (None: all). `modules`
     are those Python functions that are calls of a model's modules; `python` means all of them.
     """
 
     tables: frozenset[str] | None = None
     args: tuple[str, ...] | None = None
+    columns: frozenset[str] | None = None
     python: bool = False
     stacks: bool = False
     modules: bool = True
@@ -82,6 +84,10 @@ class Want:
     def table(self, name: str) -> bool:
         """Whether `name` is wanted."""
         return name != "flows" if self.tables is None else name in self.tables
+
+    def column(self, name: str) -> bool:
+        """Whether a nullable column is needed."""
+        return self.columns is None or name in self.columns
 
 
 class SparseColumn(Protocol):
@@ -208,7 +214,8 @@ class Measurements:
     """The measured tables of all sources, concatenated: all that judging sees.
 
     `sources` are as their readers completed them, in a fixed order; `failures` those that could not be
-    read. A table that no source could fill is absent.
+    read. A table that no source could fill is absent. `check` is what a second tool recorded of the same
+    steps, to be compared and never added.
     """
 
     tables: Mapping[str, pd.DataFrame]
@@ -216,6 +223,7 @@ class Measurements:
     failures: tuple[Failure, ...] = ()
     notes: tuple[Note, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    check: Measurements | None = None
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

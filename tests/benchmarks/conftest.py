@@ -7,4 +7,6 @@ collect_ignore_glob = [
     "ratio_table.py",
     "measurement.py",
     "two_questions.py",
+    "nsys_run.py",
+    "nsys_questions.py",
 ]

@@ -6,6 +6,7 @@ from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
+import nsys_builder as nsys
 import pytest
 from chrome_builder import (
     BASE_NS,
@@ -337,3 +338,27 @@ def test_of_real_files_every_row_comes_back(tmp_path, folder):
         if "dur_ns" in frame:
             length = sum(int(trace.get(table)["dur_ns"].sum()) for trace in given)
             assert int(frame["dur_ns"].sum()) == length
+
+
+def test_two_processes_of_one_report_keep_their_launches_apart(tmp_path, call):
+    """Correlation ids are told per process: both launch their kernel under number 1."""
+    rows = [
+        row
+        for pid, device in ((100, 0), (200, 1))
+        for row in (
+            nsys.nvtx("gen", 0, 50_000, pid=pid, tid=pid),
+            *nsys.launched(f"kernel of {pid}", 1000, 5000 + pid, 40_000, 1, pid=pid, tid=pid, device=device),
+        )
+    ]  # fmt: skip
+    report = nsys.write(tmp_path / "both.sqlite", rows, duration_ns=100_000)
+    target = tmp_path / "merged.json"
+    assert call("export", report, "--perfetto", target).exit_code == 0
+    merged = tracekit.load(target)
+    calls = merged["host_ops"].dropna(subset="correlation")
+    pairs = calls.merge(merged["device_ops"].dropna(subset="correlation"), on="correlation")
+    assert sorted(zip(pairs["name_x"], pairs["name_y"], strict=True)) == [
+        ("cudaLaunchKernel", "kernel of 100"),
+        ("cudaLaunchKernel", "kernel of 200"),
+    ]
+    ranges = merged["host_ops"][merged["host_ops"]["kind"] == "range"]
+    assert ranges["name"].tolist().count("gen") == 2

@@ -30,6 +30,46 @@ def test_without_profiler_steps_the_file_is_the_step_its_name_says(tmp_path):
     assert found["origin"].tolist() == ["file"]
 
 
+def test_ranges_that_a_program_numbers_as_its_steps_are_the_steps(tmp_path):
+    rows = [
+        annotation("step 3", 0, 50), annotation("gen", 0, 20), annotation("update_actor", 20, 25),
+        annotation("step 4", 50, 40), annotation("gen", 50, 30), op("between", 95, 3), annotation("step 5", 100, 10),
+    ]  # fmt: skip
+    found = windows(load(tmp_path, rows))
+    assert found.steps["step"].tolist() == [3, 4, 5]
+    assert found.steps["dur_ns"].tolist() == [50_000, 40_000, 10_000]
+    assert set(found.steps["origin"]) == {"range"}
+    assert found.stages["stage"].tolist() == ["gen", "update_actor", "gen"]
+    assert found.stages["parent"].isna().all()
+    assert found.stages["step"].tolist() == [3, 3, 4]
+
+
+def test_numbered_ranges_within_a_stage_or_one_another_are_no_steps(tmp_path):
+    denoising = [annotation(f"step {n}", 10 * n, 10) for n in range(4)]
+    found = windows(load(tmp_path, [annotation("generate_sequences", 0, 40), *denoising]))
+    assert found.steps["origin"].tolist() == ["file"]
+    nested = [annotation("train_step_1", 0, 40), *denoising, annotation("train_step_2", 40, 20)]
+    assert windows(load(tmp_path, nested)).steps["step"].tolist() == [1, 2]
+
+
+def test_the_profilers_steps_and_the_files_own_come_before_numbered_ranges(tmp_path):
+    rows = [step(7, 0, 30), annotation("step 1", 0, 30)]
+    assert windows(load(tmp_path, rows)).steps["origin"].tolist() == ["profiler"]
+    name = "actor-rollout-ref_train_step7_rank1-of-2_pid9_20260101000000000.json"
+    found = windows(load(tmp_path, rows[1:], name)).steps
+    assert (found["step"].tolist(), found["origin"].tolist()) == ([7], ["file"])
+
+
+def test_a_step_without_a_number_does_not_hide_its_stages(tmp_path):
+    rows = [annotation("step", 0, 50), annotation("gen", 0, 20), annotation("update_actor", 20, 25)]
+    found = windows(load(tmp_path, rows))
+    assert found.stages["stage"].tolist() == ["gen", "update_actor"]
+    assert found.stages["parent"].isna().all()
+    assert (found.steps["origin"].tolist(), found.steps["dur_ns"].tolist()) == (["file"], [50_000])
+    alone = windows(load(tmp_path, [annotation("step", 0, 50), annotation("my_part", 0, 20)]))
+    assert alone.stages["stage"].tolist() == ["step", "my_part"]
+
+
 def test_a_file_of_one_stage_says_that_it_is_not_the_whole_step(tmp_path):
     name = "actor-rollout-ref_actor-update_step3_rank0-of-2_pid9_20260101000000000.json"
     found = windows(load(tmp_path, [annotation("actor_update", 0, 50)], name)).steps

@@ -1,7 +1,8 @@
 """Questions asked of traces. A new one is a file with `measure` and `judge`, and one line in `_FILES`.
 
 `measure` turns one Trace into columns of measured tables (keys are added for it), `fold` may merge the
-measured frames of one process in time order, `judge` sees only the concatenated `Measurements`.
+measured frames of one process in time order, `judge` sees only the concatenated `Measurements`; it gives
+None where the question does not arise at all, which is not worth a line.
 Analyses do not import one another: what they share is in `derived`, `pooling` and `sheets`.
 """
 
@@ -31,7 +32,7 @@ class Analysis:
     needs: tuple[str, ...]
     args: tuple[str, ...]
     measure: Callable[[Trace], Measured]
-    judge: Callable[[Measurements, Thresholds], Section]
+    judge: Callable[[Measurements, Thresholds], Section | None]
     fold: Callable[[Frames], Frames] | None = None
     rules: tuple[str, ...] = ()
     """The rules that it judges; see `report.Verdict` for those that abstain."""
@@ -85,6 +86,8 @@ _FILES = (
     "attribution",
     "memory",
     "memory_growth",
+    "counters",
+    "cross_check",
     "data_quality",
 )
 """The files of this directory that answer a question, in the order of a report."""

@@ -11,18 +11,32 @@ import pandas as pd
 from tracekit.derived.launches import Launches, launches
 from tracekit.derived.soundness import overlong, sound_dur_ns
 from tracekit.derived.steps import Windows, windows
+from tracekit.diagnoses import Capture, diagnose
 from tracekit.intervals import union
-from tracekit.pooling import label_headings, plain, processes
-from tracekit.report import Finding, Heading, Metric, Place, Section
+from tracekit.pooling import CAPTURE, label_headings, plain, processes
+from tracekit.report import Finding, Heading, Metric, Place, Section, Sheet
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
-from tracekit.trace import Measurements, Trace
+from tracekit.trace import Measurements, Source, Trace
 from tracekit.units import show
 
 ID, TITLE = "data-quality", "Can the numbers be trusted?"
-NEEDS = ("host_ops", "device_ops", "device_ranges", "memory_ops", "windows")
+NEEDS = (
+    "host_ops",
+    "device_ops",
+    "device_ranges",
+    "memory_ops",
+    "open_ranges",
+    "counters",
+    "windows",
+)
 RULES = ("profiling-artefact",)
 ARGS = ("In msg nelems",)
+
+_OF_PROGRAM = ("op", "range", "runtime")
+_OF_NSYS = ("recorded", "cuda_calls", "kernels")
+_RECORDED = ("device_ops", "open_ranges", "memory_ops", "counters")
+_SHOWN_PLACES = 5
 
 Check = tuple[int | None, int | None]
 """(count, nanoseconds); None where the check has no such number or cannot be made."""
@@ -96,7 +110,23 @@ def _checks(trace: Trace) -> dict[str, Check]:
             "collectives_without_metadata": _bare_collectives(trace, device),
         }
     checks["ranges_beyond_cap"] = (_dropped(trace), None)
-    return checks
+    return checks | {name: (count, None) for name, count in recorded_counts(trace).items()}
+
+
+def recorded_counts(trace: Trace) -> dict[str, int]:
+    """Of what one profiles with nsys for: `recorded`, of it `cuda_calls` and `kernels`; empty for other tools.
+
+    Ranges, ops, calls, GPU work, memory and metrics count; what the system did does not.
+    """
+    if trace.source.tool != "nsys":
+        return {}
+    kinds, of_gpu = trace.get("host_ops")["kind"], trace.get("device_ops")["kind"]
+    others = sum(len(trace.get(name)) for name in _RECORDED)
+    return {
+        "recorded": int(kinds.isin(_OF_PROGRAM).sum()) + others,
+        "cuda_calls": int((kinds == "runtime").sum()),
+        "kernels": int(of_gpu.isin(("kernel", "collective")).sum()),
+    }
 
 
 def _dropped(trace: Trace) -> int:
@@ -194,11 +224,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         Metric("elements", int(captures["row_count"].sum()), "count", label="elements read"),
     )
     table = sheet("sources", "Sources", headings, shown.reset_index(drop=True))
+    of_nsys = {name: _column(counts, name, shown.index).to_numpy() for name in _OF_NSYS}
+    wrong = _went_wrong(measured, captures.assign(**of_nsys))
     return Section(
         ID,
         TITLE,
         metrics=metrics,
-        sheets=(table,),
+        sheets=(table, wrong) if wrong.rows else (table,),
         findings=tuple(_artefacts(measured, shown, thresholds)),
     )
 
@@ -208,6 +240,73 @@ def _column(table: pd.DataFrame, name: str, index: Any) -> pd.Series[Any]:
     if name not in table:
         return pd.Series(pd.NA, index=index, dtype="Int64")
     return table[name].reindex(index).astype("Int64")
+
+
+def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
+    """What went wrong in the capture, with cause and remedy, the gravest first; no row where nothing did."""
+    known = (_capture(source, row) for source, row in _placed(measured, captures))
+    ignored = measured.facts.get("ignored")
+    chosen = any(note.code == "left-out" for note in measured.notes) or any(
+        ": excluded by " in str(line) for line in (ignored if isinstance(ignored, list) else ())
+    )
+    found = [
+        {
+            "what": d.what,
+            "places": ", ".join(d.places[:_SHOWN_PLACES])
+            + (" …" if len(d.places) > _SHOWN_PLACES else ""),
+            "cause": d.cause,
+            "remedy": d.remedy,
+        }
+        for d in diagnose(tuple(known), measured.notes, measured.failures, whole=not chosen)
+        if d.severity != "info"
+    ]
+    headings = (
+        Heading("what", "what"),
+        Heading("places", "files"),
+        Heading("cause", "cause"),
+        Heading("remedy", "to do"),
+    )
+    frame = pd.DataFrame(found, columns=[heading.name for heading in headings])
+    return sheet("diagnoses", "What went wrong in the capture", headings, frame)
+
+
+def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source, dict[str, Any]]]:
+    """Every source with its row of the captures, and the numbers of its steps as `steps`."""
+    steps = plain(measured["steps"])
+    numbered = steps[steps["step"].notna()].groupby(CAPTURE, dropna=False, sort=False)["step"]
+    of = {_process(str(s), pid): frozenset(map(int, mine)) for (s, pid), mine in numbered}
+    rows = {_process(row["source"], row["pid"]): row for row in captures.to_dict("records")}
+    keys = [(source, _process(source.name, source.pid)) for source in measured.sources]
+    return [
+        (source, {str(k): v for k, v in rows[key].items()} | {"steps": of.get(key, frozenset())})
+        for source, key in keys
+        if key in rows
+    ]
+
+
+def _process(source: str, pid: Any) -> tuple[str, int | None]:
+    """What tells apart the processes of all files."""
+    return source, _count(pid)
+
+
+def _count(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)
+
+
+def _capture(source: Source, row: Mapping[str, Any]) -> Capture:
+    """One process in one source as it is diagnosed."""
+    return Capture(
+        source=source,
+        first_ns=int(row["ts_ns"]),
+        last_ns=int(row["ts_ns"]) + int(row["dur_ns"]),
+        absolute_time=bool(row["absolute_time"]),
+        host_op_count=int(row["host_op_count"]),
+        device_op_count=int(row["device_op_count"]),
+        recorded=_count(row["recorded"]),
+        call_count=_count(row["cuda_calls"]),
+        kernel_count=_count(row["kernels"]),
+        steps=row["steps"],
+    )
 
 
 def _artefacts(

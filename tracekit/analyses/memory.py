@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.allocators import Allocator, by_allocator, stages, steps
-from tracekit.derived.memory import CPU, Levels, capacities, levels, places
+from tracekit.derived.memory import CPU, DRIVER, Levels, capacities, levels, places
 from tracekit.derived.stage_at import outermost_ranges
 from tracekit.derived.steps import Windows, step_of, windows
 from tracekit.pooling import from_epoch, in_run, plain, run_heading, text_or_none
@@ -40,6 +40,9 @@ MAX_STAGES = 2_000
 """Most stages of one source that are followed one by one: the longest."""
 
 MAX_PLACES = 8
+
+_WHOSE = {CPU: "host", DRIVER: "driver"}
+"""How metrics call the memory of a `device_type`; any other is a device's."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -108,7 +111,7 @@ def _metrics(parts: Sequence[pd.DataFrame]) -> Mapping[str, Mapping[str, Any]]:
     """What compare and gates see of each step: the highest level of any GPU, and that of the host."""
     found: list[tuple[Any, str, int]] = []
     for part in parts:
-        kind = "host" if part["device_type"].eq(CPU).any() else "device"
+        kind = _WHOSE.get(part["device_type"].max(), "device")
         for column, what in (("peak_bytes", "allocated"), ("reserved_bytes", "reserved")):
             highest = part.groupby("step", dropna=False)[column].max().dropna()
             found += [(s, f"{kind}_peak_{what}", int(v)) for s, v in highest.items()]
@@ -190,13 +193,21 @@ def _caveats(peaks: pd.DataFrame) -> Iterator[str]:
 
 def _headline(peaks: pd.DataFrame) -> Iterator[Metric]:
     """The highest peaks of any GPU."""
-    on_card = peaks[[of.kind != "CPU" for of in peaks["of"]]]
+    on_card = _on_card(peaks)
+    driver = np.array([of.device_type == DRIVER for of in on_card["of"]], np.bool_)
+    # What an allocator tells of its own memory says more than what the driver gave it.
+    on_card = on_card if driver.all() else on_card[~driver]
     for name, column, text in (
         ("peak_allocated", "peak_bytes", "most allocated on one GPU"),
         ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
     ):
         if on_card[column].notna().any():
             yield Metric(name, int(on_card[column].max()), "bytes", "lower", label=text)
+
+
+def _on_card(peaks: pd.DataFrame) -> pd.DataFrame:
+    """The peaks of all memory but that of hosts."""
+    return peaks[[of.kind != "CPU" for of in peaks["of"]]]
 
 
 def _place(of: Allocator, **more: Any) -> Place:
@@ -252,10 +263,10 @@ def _imbalance(
 ) -> Iterator[Finding | Verdict]:
     """R23: one rank needs so much more memory than the others that it alone decides what fits."""
     limit = thresholds.of("memory-imbalance")
-    on_card = peaks[[of.kind != "CPU" for of in peaks["of"]]]
+    on_card = _on_card(peaks).assign(kind=lambda frame: [of.kind for of in frame["of"]])
     if not len(on_card):
         yield Verdict("memory-imbalance", "not applicable", "no GPU memory was recorded")
-    for (run, role), mine in on_card.groupby(["run", "role"], dropna=False, sort=False):
+    for (run, role, _), mine in on_card.groupby(["run", "role", "kind"], dropna=False, sort=False):
         where = ("" if text_or_none(role) is None else f" of {role}") + in_run(measured, run)
         if len(mine) < 2:
             reason = f"GPU memory of one device only{where}"

@@ -92,9 +92,26 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         metrics=metrics,
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(_variance(measured, steps.walls, thresholds)),
+        caveats=tuple(_numbering(measured)),
         verdicts=tuple(_too_few(measured, steps.walls, thresholds)),
         charts=(*stage_gantts(measured), *step_strips(measured)),
     )
+
+
+def _numbering(measured: Measurements) -> Iterator[str]:
+    """How the captures of nsys were matched to steps: their own numbers count captures, not training steps."""
+    rows = plain(measured["steps"])
+    ranges = rows[(rows["tool"] == "nsys") & rows["part"].notna()]
+    if ranges["step"].isna().any():
+        yield (
+            "the number in the name of a report counts the captures of its process: the n-th of every rank "
+            "are taken for one step, and which training step that was is not recorded"
+        )
+    if ranges["step"].notna().any():
+        yield (
+            "the number in the name of a report counts the captures of its process: its training steps are "
+            "told by the ranges `step n` in it"
+        )
 
 
 def _spread(walls: pd.DataFrame) -> tuple[float | None, float | None]:
@@ -128,6 +145,7 @@ def _step_sheet(measured: Measurements, walls: pd.DataFrame) -> Any:
 
 ORIGINS = {
     "profiler": "ProfilerStep annotations",
+    "range": "the program's own ranges, named `step n`",
     "file": "first to last activity recorded",
     "stage": "stages captured one by one: the time between them was not recorded",
 }

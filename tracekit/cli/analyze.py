@@ -148,8 +148,8 @@ def _tell_work(measurements: Measurements, elapsed_s: float, targets: list[Targe
     """Nothing; says what was read, and where it was written to."""
     from tracekit.units import show
 
-    count = len(measurements.sources)
-    size = show(sum(source.size_bytes for source in measurements.sources), "bytes")
+    sizes = {source.name: source.size_bytes for source in measurements.sources}
+    count, size = len(sizes), show(sum(sizes.values()), "bytes")
     took = show(round(elapsed_s * 1e9), "ns")
     terminal.tell(f"read {count:,} {'file' if count == 1 else 'files'}, {size} in {took}")
     for target in targets:

@@ -40,7 +40,8 @@ _ANY_RANGE = re.compile(r"(?:gloo|mpi|ucc|nccl|rccl|hccl|xccl):(.+)")
 
 _CALL = re.compile(r"c10d::")
 
-_COMMS = "record_param_comms"
+_COMMS = re.compile(r"record_param_comms\Z|p?nccl[A-Z]")
+"""What tells of a collective beside its kernel: torch's record of it, or the call of NCCL itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +194,9 @@ def _outermost_calls(trace: Trace) -> Bools:
 
 
 def _comms_rows(trace: Trace) -> Bools:
-    """Which rows of `host_ops` are a `record_param_comms` that tells of a collective."""
+    """Which rows of `host_ops` are a record or a call that tells of a collective."""
     host = trace.get("host_ops")
-    chosen = is_named(host["name"], lambda name: name == _COMMS)
+    chosen = is_named(host["name"], _COMMS.match)
     rows = np.flatnonzero(chosen)
     chosen[rows] = has(trace, "Collective name", host["id"].to_numpy()[rows])
     return chosen

@@ -13,7 +13,7 @@ from tracekit.derived.by_name import is_named
 from tracekit.derived.placement import Placement, placement
 from tracekit.derived.steps import Windows, windows
 from tracekit.intervals import Intervals, covered, union
-from tracekit.stages import canonical, profiler_step
+from tracekit.stages import canonical, numbered_step, profiler_step
 from tracekit.trace import Note, Trace
 
 
@@ -34,7 +34,7 @@ def cut(
     if not len(chosen.start):
         return None
     host = trace.get("host_ops")
-    whole_step = is_named(host["name"], lambda name: profiler_step(name) is not None)
+    whole_step = is_named(host["name"], _names_step)
     start = host["ts_ns"].to_numpy()
     end = start + np.maximum(host["dur_ns"].to_numpy(), 1)
     inside = covered(chosen, start, start + 1) > 0
@@ -60,6 +60,11 @@ def cut(
         # What is left may no longer tell where it belongs: annotations and earlier calls are cut away.
         part.keep(placement, Placement(place.how[keep], place.ts_ns[keep]))
     return part
+
+
+def _names_step(name: str) -> bool:
+    """Whether a range of this name may be a whole step."""
+    return profiler_step(name) is not None or numbered_step(name) is not None
 
 
 def _log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:

@@ -131,7 +131,7 @@ def _outermost(tree: Nesting, mask: Mask) -> Mask:
 def step_thread(trace: Trace) -> int | None:
     """The thread on which steps and stages are annotated; None where none is."""
     host, found = trace.get("host_ops"), trace.derived(windows)
-    profiled = found.steps[found.steps["origin"] == "profiler"]
+    profiled = found.steps[found.steps["origin"].isin(("profiler", "range"))]
     starts = np.concatenate((profiled["ts_ns"].to_numpy(), found.stages["ts_ns"].to_numpy()))
     mask = (host["kind"] == "range").to_numpy() & host["ts_ns"].isin(starts).to_numpy()
     threads, counts = np.unique(host["thread"].to_numpy()[mask], return_counts=True)

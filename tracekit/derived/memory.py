@@ -19,6 +19,9 @@ Ints = npt.NDArray[np.int64]
 CPU = 0
 """The `device_type` of host memory."""
 
+DRIVER = 101
+"""The `device_type` of memory as the CUDA driver gave it, segments of PyTorch's allocator among it."""
+
 MAX_BYTES = 2**50
 """No allocator holds a pebibyte: numbers beyond it are damage and are left out."""
 

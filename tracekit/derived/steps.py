@@ -12,7 +12,15 @@ import pandas as pd
 from tracekit.derived.by_name import is_named
 from tracekit.derived.nesting import nesting
 from tracekit.intervals import union, window_at
-from tracekit.stages import is_collective, may_be_stage, profiler_step, scope_stage
+from tracekit.stages import (
+    is_collective,
+    is_known_stage,
+    is_whole_step,
+    may_be_stage,
+    numbered_step,
+    profiler_step,
+    scope_stage,
+)
 from tracekit.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -40,12 +48,16 @@ def windows(trace: Trace) -> Windows:
     number = [profiler_step(str(name)) for name in host["name"].cat.categories]
     is_range = (host["kind"] == "range").to_numpy()
     is_step = is_range & is_named(host["name"], lambda name: profiler_step(name) is not None)
+    origin = "profiler"
+    if not is_step.any():
+        is_step, number, origin = _numbered_ranges(trace, host, is_range), _numbers(host), "range"
     named = is_range & ~is_step & ~is_named(host["name"], is_collective)
+    named &= ~_unnumbered_steps(trace, host, is_range)
     plausible = named & is_named(host["name"], may_be_stage)
     thread = _busiest_thread(host, next((m for m in (is_step, plausible, named) if m.any()), named))
     on_thread = (host["thread"] == thread).to_numpy() if thread is not None else is_range & False
     kept = named & on_thread
-    steps = _profiler_steps(host, np.flatnonzero(is_step & on_thread), number)
+    steps = _annotated_steps(host, np.flatnonzero(is_step & on_thread), number, origin)
     if not len(steps):
         steps = _file_steps(trace, host, np.flatnonzero(plausible & on_thread))
     stages, dropped = _stages(trace, host, kept, steps)
@@ -64,8 +76,46 @@ def _busiest_thread(host: pd.DataFrame, mask: npt.NDArray[np.bool_]) -> int | No
     return min(totals, key=lambda t: (-totals[t], t))
 
 
-def _profiler_steps(host: pd.DataFrame, rows: Ints, number: list[int | None]) -> pd.DataFrame:
-    """One row a `ProfilerStep#n`."""
+def _numbers(host: pd.DataFrame) -> list[int | None]:
+    """The number of each name that a program gives to a step of its own."""
+    return [numbered_step(str(name)) for name in host["name"].cat.categories]
+
+
+def _numbered_ranges(
+    trace: Trace, host: pd.DataFrame, is_range: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Which rows are ranges `step n` that divide the recording: not those within a stage, or within their like.
+
+    Where the file itself is a step or a stage, such ranges are pieces of it.
+    """
+    found = is_range & is_named(host["name"], lambda name: numbered_step(name) is not None)
+    source = trace.source
+    if source.step is not None or scope_stage(source.scope, source.role) is not None:
+        found[:] = False
+    if rows := np.flatnonzero(found).tolist():
+        above = found | (is_range & is_named(host["name"], is_known_stage))
+        nested = trace.derived(nesting).nearest(above, np.array(rows)) >= 0
+        found[np.array(rows)[nested]] = False
+    return found
+
+
+def _unnumbered_steps(
+    trace: Trace, host: pd.DataFrame, is_range: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Which rows are ranges `step` or the like around known stages: they would hide what they hold."""
+    around = is_range & is_named(host["name"], is_whole_step)
+    found = np.zeros(len(host), np.bool_)
+    if around.any():
+        stages = np.flatnonzero(is_range & is_named(host["name"], is_known_stage))
+        outer = trace.derived(nesting).nearest(around, stages)
+        found[outer[outer >= 0]] = True
+    return found
+
+
+def _annotated_steps(
+    host: pd.DataFrame, rows: Ints, number: list[int | None], origin: str
+) -> pd.DataFrame:
+    """One row a `ProfilerStep#n` (or a range `step n`)."""
     # Of steps with one start the longest comes last, whatever their order: `step_of` takes the last.
     found = host.iloc[rows].sort_values(["ts_ns", "dur_ns", "id"], kind="stable")
     step = pd.array([number[code] for code in found["name"].cat.codes], dtype="Int64")
@@ -74,7 +124,7 @@ def _profiler_steps(host: pd.DataFrame, rows: Ints, number: list[int | None]) ->
         {
             "step": step,
             "occurrence": by_step.cumcount().to_numpy(np.int32),
-            "origin": np.full(len(found), "profiler", object),
+            "origin": np.full(len(found), origin, object),
             "ts_ns": found["ts_ns"].to_numpy(),
             "dur_ns": found["dur_ns"].to_numpy(),
         }
@@ -88,7 +138,7 @@ def _file_steps(trace: Trace, host: pd.DataFrame, plausible: Ints) -> pd.DataFra
     A capture of several steps in a row, named by the first, is told by stages that all come equally
     often: it is divided where the first stage begins anew.
     """
-    busy = host[~host["kind"].isin(("overhead", "python"))]
+    busy = host[~host["kind"].isin(("overhead", "python", "other"))]
     frame = busy if len(busy) else trace.get("device_ops")
     if not len(frame):
         bounds = np.empty(0, np.int64)

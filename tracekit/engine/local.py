@@ -24,6 +24,10 @@ _BASE_BYTES = 200_000_000
 _GROWTH, _GROWTH_COMPRESSED = 2, 25
 """Memory by size of the file: about 1 and 13 were measured for Chrome traces of up to 1 GB."""
 
+_EXPORTED_FIRST = "nsys_rep"
+_GROWTH_OF = {_EXPORTED_FIRST: 6}
+"""Another program exports these reports, to some four times their size."""
+
 _log = logging.getLogger("tracekit.engine")
 logging.getLogger("tracekit").addHandler(logging.NullHandler())  # silent unless somebody listens
 
@@ -31,7 +35,7 @@ logging.getLogger("tracekit").addHandler(logging.NullHandler())  # silent unless
 def estimate_bytes(source: Source) -> int:
     """A cautious guess of the memory that reading and measuring `source` takes, from its size and suffix."""
     compressed = source.name.lower().endswith((".gz", ".zst", ".xz", ".zip"))
-    growth = _GROWTH_COMPRESSED if compressed else _GROWTH
+    growth = _GROWTH_COMPRESSED if compressed else _GROWTH_OF.get(source.reader, _GROWTH)
     return _BASE_BYTES + growth * source.size_bytes
 
 
@@ -56,7 +60,8 @@ def run(
     if where is None:
         total = sum(source.size_bytes for source in sources)
         small = total < (SMALL_FILE_BYTES if len(sources) == 1 else SMALL_BYTES)
-        where = "here" if small else "processes"
+        exports = sum(source.reader == _EXPORTED_FIRST for source in sources)
+        where = "here" if small and exports < 2 else "processes"
     if where == "here":
         return _run_here(function, sources, tally)
     available = available_memory_bytes()

@@ -195,13 +195,14 @@ def _facts(where: Plan, told: Annotations, title: str) -> dict[str, Any]:
         "version": VERSION,
         "title": title,
         "times": "drawn = recorded − shift_ns; shift_ns holds clock_offset_ns",
-        "ids": "correlation ids, external ids and arrows are increased by source × 2^32",
+        "ids": "correlation ids, external ids and arrows are increased by trace × 2^32",
         "apart": list(where.apart),
         "annotations_left_out": told.omitted,
         "sources": [
             {
                 "file": lane.source.name,
                 "source": lane.source_number,
+                "trace": lane.trace_number,
                 "process": lane.name,
                 "pid": lane.pid(0),
                 "run": lane.source.run,

@@ -34,7 +34,8 @@ class Lane:
 
     A time t of the source is drawn at t − shift_ns. `offset_ns` is the part of it that corrects the
     clock of the rank against that of the first one (None: not corrected), known to ± `uncertainty_ns`.
-    `source_number` makes the ids of this source differ from those of all others.
+    `trace_number` makes the ids of this process in this source differ from all others: two processes
+    in one report of nsys have the same ones.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Lane:
     room: int
     source: Source
     source_number: int
+    trace_number: int
     shift_ns: int
     offset_ns: int | None = None
     uncertainty_ns: int | None = None
@@ -94,8 +96,8 @@ def plan(measured: Measurements, *, correct_clocks: bool = True) -> Plan:
     files = {name: at for at, name in enumerate(dict.fromkeys(source.name for source in sources))}
     room = min(_ROOM, _LARGEST_PID // (len(order) + 2))
     lanes = [
-        Lane(number[key], names[key], room, source, files[source.name], 0)
-        for source, key in zip(sources, keys, strict=True)
+        Lane(number[key], names[key], room, source, files[source.name], at, 0)
+        for at, (source, key) in enumerate(zip(sources, keys, strict=True))
     ]
     if correct_clocks:
         lanes = list(_corrected(measured, lanes))

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.memory import DRIVER
 from tracekit.grouping import place_of
 from tracekit.merged.arguments import ID_ROOM, QUEUE, Arguments, quoted
 from tracekit.merged.lanes import FIRST_OTHER, HOST, NOTES, Lane
-from tracekit.trace import Trace
+from tracekit.trace import SparseColumn, Trace
 
 Ints = npt.NDArray[np.int64]
 
@@ -61,7 +62,7 @@ def rows(trace: Trace, lane: Lane, *, is_part: bool) -> Iterator[tuple[str, int,
     `is_part` says that the trace was cut, so that arrows to what is gone have to go as well.
     """
     places = _Places.of(trace, lane)
-    numbers = Arguments(trace.sparse, lane.source_number * ID_ROOM)
+    numbers = Arguments({**_told_by_tables(trace), **trace.sparse}, lane.trace_number * ID_ROOM)
     for name in ("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"):
         if trace.has(name):
             yield from _table(name, trace[name], places, numbers)
@@ -76,6 +77,37 @@ def rows(trace: Trace, lane: Lane, *, is_part: bool) -> Iterator[tuple[str, int,
         flows = _whole(flows, trace) if is_part else flows
         yield from _flows(flows, _ends(flows, trace, places), lane)
     yield "names", 0, places.names(trace.get("threads"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Numbers of some rows, as recorded arguments are kept."""
+
+    rows: npt.NDArray[np.int32]
+    values: npt.NDArray[Any]
+    categories: list[Any] | None = None
+
+
+def _told_by_tables(trace: Trace) -> Mapping[str, SparseColumn]:
+    """What tables know and not every format records as an argument: the ids that join rows, and sizes."""
+    found: dict[str, SparseColumn] = {}
+    for key, column in (
+        ("correlation", "correlation"),
+        ("External id", "external_id"),
+        ("bytes", "size_bytes"),
+    ):
+        parts = []
+        for name in ("host_ops", "device_ops", "syncs"):
+            frame = trace.get(name)
+            if column in frame and len(frame):
+                known = frame[frame[column].notna().to_numpy()]
+                parts.append((known["id"].to_numpy(), known[column].to_numpy(np.int64)))
+        if not any(len(ids) for ids, _ in parts):
+            continue
+        ids, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        order = np.argsort(ids, kind="stable")
+        found[key] = _Column(ids[order], values[order])
+    return found
 
 
 # Where a row is drawn
@@ -240,6 +272,7 @@ def _allocated(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int,
     for key, mine in known.groupby(["device_type", "device"], dropna=False, sort=True):
         kind, device = (_whole_number(value) for value in key)
         where = "CPU" if kind == 0 else f"device {'?' if device is None else device}"
+        where += " (from the driver)" if kind == DRIVER else ""
         head = f',\n{{"ph":"C","name":{quoted(f"allocated memory, {where}")},'
         head += f'"pid":{places.lane.pid(HOST)},"tid":0,"ts":'
         for low in range(0, len(mine), CHUNK):
@@ -299,7 +332,7 @@ def _flows(
     number = np.asarray(
         known.groupby(["cat", "flow"], observed=True, dropna=False, sort=False).ngroup(), np.int64
     )
-    ids = number + 1 + lane.source_number * ID_ROOM
+    ids = number + 1 + lane.trace_number * ID_ROOM
     phases = {"start": '"s"', "step": '"t","bp":"e"', "end": '"f","bp":"e"'}
     phase_texts = np.array([phases[name] for name in known["phase"].cat.categories], object)
     for low in range(0, len(known), CHUNK):

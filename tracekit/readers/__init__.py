@@ -30,7 +30,12 @@ def _reader(name: str, tool: Tool) -> Reader:
     return Reader(name, tool, module.sniff, module.read)
 
 
-READERS: tuple[Reader, ...] = (_reader("chrome", "torch"), _reader("driver_log", "log"))
+READERS: tuple[Reader, ...] = (
+    _reader("chrome", "torch"),
+    _reader("driver_log", "log"),
+    _reader("nsys", "nsys"),
+    _reader("nsys_rep", "nsys"),
+)
 
 
 def head(path: Path) -> tuple[bytes, str]:

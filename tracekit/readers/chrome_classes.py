@@ -38,6 +38,7 @@ CLASS_OF_CATEGORY: Mapping[str, str] = {
     "operator": "op",
     "hpu_op": "op",
     "user_annotation": "range",
+    "nvtx": "range",
     "python_function": "python",
     "overhead": "overhead",
     "cuda_runtime": "runtime",

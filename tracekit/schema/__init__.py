@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tracekit.schema import (
     communication,
+    counters,
     host,
     idle,
     measured,
@@ -35,6 +36,7 @@ MEASURED: tuple[Table, ...] = (
     *timeline.TABLES,
     *waits.TABLES,
     *memory.TABLES,
+    *counters.TABLES,
     *rollout.TABLES,
     *operators.TABLES,
     *host.TABLES,

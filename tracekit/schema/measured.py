@@ -77,8 +77,9 @@ TABLES: tuple[Table, ...] = (
             "occurrence": OCCURRENCE,
             "origin": Column(
                 "category",
-                "profiler (ProfilerStep) | file (the source is the step) | stage (it is one stage of it).",
-                ("profiler", "file", "stage"),
+                "profiler (ProfilerStep) | range (the program's own `step n`) | file (the source is the step) "
+                "| stage (it is one stage of it).",
+                ("profiler", "range", "file", "stage"),
             ),
             "ts_ns": TS,
             "dur_ns": Column("int64", "Wall time on the host, ns."),

@@ -6,7 +6,9 @@ from tracekit.schema.columns import DEVICE, KEYS, OCCURRENCE, STAGE, STEP, TS
 from tracekit.schema.table import Column, Table
 
 _DEVICE_TYPE = Column(
-    "Int64", "Whose memory: 0 host (CPU), 1 CUDA, 6 HIP, 12 XPU, 20 private; never added together."
+    "Int64",
+    "Whose memory: 0 host (CPU), 1 CUDA, 6 HIP, 12 XPU, 20 private, 101 what was got from the CUDA driver "
+    "(segments of an allocator among it); never added together.",
 )
 _LEVELS = {
     "floor_bytes": Column("Int64", "Least allocated at any time of it."),

@@ -43,6 +43,22 @@ TABLES: tuple[Table, ...] = (
         },
     ),
     Table(
+        "open_ranges",
+        "a range that was still open when the recording ended (no statistic counts it)",
+        {
+            "id": ID,
+            "ts_ns": TS,
+            "dur_ns": Column(
+                "int64", "From its start to the end of the recording, ns: a lower bound."
+            ),
+            "name": NAME,
+            "cat": CAT,
+            "pid": PID,
+            "tid": TID,
+            "thread": THREAD,
+        },
+    ),
+    Table(
         "device_ops",
         "a kernel, copy, fill or collective on a device",
         {
@@ -97,7 +113,10 @@ TABLES: tuple[Table, ...] = (
             "pid": PID,
             "tid": TID,
             "thread": THREAD,
-            "device_type": Column("Int64", "0 CPU, 1 CUDA, 6 HIP, 12 XPU, 20 private."),
+            "device_type": Column(
+                "Int64",
+                "0 CPU, 1 CUDA, 6 HIP, 12 XPU, 20 private; 101 what was got from the CUDA driver.",
+            ),
             "device": DEVICE,
             "size_bytes": Column("Int64", "Bytes allocated, negative when freed."),
             "allocated_bytes": Column("Int64", "Allocated in all after it."),

@@ -1,0 +1,452 @@
+"""NVTX ranges: names, domains, kinds, what was still open, and what is torch's own."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nsys_builder import (
+    BASE_NS,
+    PID,
+    TID,
+    Text,
+    category,
+    domain,
+    execute,
+    global_tid,
+    mark,
+    nvtx,
+    system,
+    write,
+)
+
+from tracekit.derived.nesting import nesting
+from tracekit.derived.stage_at import outermost_stages
+from tracekit.readers import nsys, nsys_content, nsys_nvtx
+from tracekit.readers.nsys_database import opened
+from tracekit.schema import HOST_OP_KINDS
+from tracekit.stages import is_collective
+from tracekit.trace import Source, Want
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+
+
+@pytest.fixture
+def path(tmp_path):
+    numbers = iter(range(10_000))
+    return lambda: tmp_path / f"{next(numbers)}.sqlite"
+
+
+@pytest.fixture
+def read(path):
+    """A function: the ranges of an export of these rows."""
+
+    def load(rows, schema="3.11", args=None, **more):
+        return of_file(write(path(), rows, schema=schema, **more), args)
+
+    return load
+
+
+def of_file(file, args=None):
+    with opened(file) as db:
+        clock, _ = nsys_content.clock(db)
+        return nsys_nvtx.ranges(db, clock, args)
+
+
+def listed(rows):
+    """(start from the capture's own, duration, name, category, kind, tid) of every row."""
+    kinds = [HOST_OP_KINDS[code] for code in rows.kind.tolist()]
+    return list(
+        zip(
+            (rows.ts_ns - BASE_NS).tolist(),
+            rows.dur_ns.tolist(),
+            rows.name.tolist(),
+            rows.cat.tolist(),
+            kinds,
+            rows.tid.tolist(),
+            strict=True,
+        )
+    )
+
+
+def argument(rows, key):
+    """{name of the range: value} of an argument."""
+    column = rows.args[key]
+    values = column.values.tolist()
+    if column.categories is not None:
+        values = [column.categories[code] for code in values]
+    return dict(zip(rows.name[column.rows].tolist(), values, strict=True))
+
+
+@pytest.mark.parametrize("schema", ["2021", "2.9", "3.0", "3.7", "3.11", "3.25"])
+def test_ranges_of_every_version_have_time_name_and_thread(read, schema):
+    rows = [nvtx("inner", 20, 30), nvtx("outer", 10, 90, registered=True), mark("a mark", 15)]
+    found = read(rows, schema)
+    assert listed(nsys_nvtx.of_process(found, PID)) == [
+        (10, 80, "outer", "nvtx", "range", TID),
+        (20, 10, "inner", "nvtx", "range", TID),
+    ]
+    assert nsys_nvtx.counted(found, "marks", PID) == 1
+    assert nsys_nvtx.processes(found) == {PID: 2}
+    assert nsys_nvtx.notes(found, PID) == []
+
+
+def test_a_file_without_nvtx_recorded_none(read):
+    assert read([system("CpuCores", "2")]) is None
+    empty = read([], tables=["NVTX_EVENTS"])
+    assert listed(nsys_nvtx.of_process(empty, None)) == []
+
+
+def test_the_order_does_not_depend_on_that_of_the_rows(read):
+    rows = [nvtx("b", 10, 30), nvtx("a", 10, 30), nvtx("long", 10, 40), nvtx("b", 5, 6, kind=60),
+            nvtx("a", 10, 30, tid=7), nvtx("a", 10, 30, domain=2)]  # fmt: skip
+    told = listed(nsys_nvtx.of_process(read(rows), PID))
+    assert told == listed(nsys_nvtx.of_process(read(rows[::-1]), PID))
+    assert [row[2] for row in told[:2]] == ["b", "long"]
+
+
+def test_every_way_of_naming_is_read(read):
+    odd = [
+        "",
+        "x" * 5000,
+        "é中文 \U0001f642",
+        "a\x1fb",
+        "tab\tnew\nline",
+        "'; DROP TABLE x; --",
+        "0",
+        "1seq",
+    ]
+    inline = [nvtx(name, 10 * i, 10 * i + 5) for i, name in enumerate(odd)]
+    kept = [nvtx(name, 10 * i, 10 * i + 5, registered=True) for i, name in enumerate(odd[2:])]
+    nameless = (
+        "NVTX_EVENTS",
+        {"start": 1000, "end": 1001, "eventType": 59, "globalTid": global_tid()},
+    )
+    assert nsys_nvtx.of_process(read([*inline, nameless]), PID).name.tolist() == [*odd, ""]
+    assert nsys_nvtx.of_process(read(kept), PID).name.tolist() == odd[2:]
+    assert nsys_nvtx.of_process(read([*inline, *kept]), PID).name.value_counts().max() == 2
+
+
+def test_a_registered_name_counts_before_an_inline_one_and_a_lost_one_is_unknown(read, path):
+    both = nvtx("inline", 1, 2, textId=Text("registered"))
+    assert nsys_nvtx.of_process(read([both]), PID).name.tolist() == ["registered"]
+    file = write(path(), [nvtx("gone", 1, 2, registered=True), nvtx("here", 3, 4, registered=True)])
+    execute(file, "DELETE FROM StringIds WHERE value = 'gone'")
+    found = of_file(file)
+    assert nsys_nvtx.of_process(found, PID).name.isna().tolist() == [True, False]
+    assert nsys_nvtx.counted(found, "no-name", PID) == 1
+
+
+def test_text_that_is_no_utf8_is_replaced(read, path):
+    file = write(path(), [nvtx("x", 1, 2)])
+    execute(file, "UPDATE NVTX_EVENTS SET text = CAST(x'61ff1f62' AS TEXT)")
+    assert nsys_nvtx.of_process(of_file(file), PID).name.tolist() == ["a\ufffd\x1fb"]
+
+
+def test_a_domain_is_that_of_the_same_process(read):
+    rows = [domain("trainer", 1), domain("rollout", 1, pid=7), nvtx("a", 1, 2, domain=1),
+            nvtx("a", 1, 2, domain=1, pid=7), nvtx("b", 3, 4), nvtx("c", 5, 6, domain=9),
+            nvtx("a", 1, 2, domain=1, pid=8)]  # fmt: skip
+    found = read(rows)
+    assert [row[2:4] for row in listed(nsys_nvtx.of_process(found, PID))] == [
+        ("a", "trainer"),
+        ("b", "nvtx"),
+        ("c", "nvtx"),
+    ]
+    assert nsys_nvtx.of_process(found, 7).cat.tolist() == ["rollout"]
+    assert nsys_nvtx.of_process(found, 8).cat.tolist() == ["nvtx"]
+    assert nsys_nvtx.processes(found) == {PID: 3, 7: 1, 8: 1}
+    assert len(nsys_nvtx.of_process(found, None).ts_ns) == 5
+
+
+def test_torchs_operators_lose_their_numbers_and_keep_them_as_arguments(read):
+    rows = [
+        nvtx("aten::mm, seq = 7, op_id = 41, sizes = [[2, 3], [3, 4], []]", 10, 20),
+        nvtx("aten::empty, op_id = 42", 30, 40),
+        nvtx("AddmmBackward0, seq = 7, op_id = 43, sizes = [[2, 3]], input_op_ids = [(41,0)]", 50, 60),
+        nvtx("my_op, op_id = 44, seq = 8, sizes = [[4]]", 70, 80),
+        nvtx("my scope, op_id = 45", 90, 95),
+        nvtx("nccl:all_to_all, op_id = 46", 100, 110),
+        nvtx("record_param_comms, op_id = 47", 120, 130),
+        nvtx("aten::relu", 140, 150),
+        nvtx("loss, seq = high", 160, 170),
+    ]  # fmt: skip
+    mine = nsys_nvtx.of_process(read(rows), PID)
+    assert [row[2:5] for row in listed(mine)] == [
+        ("aten::mm", "cpu_op", "op"),
+        ("aten::empty", "cpu_op", "op"),
+        ("AddmmBackward0", "cpu_op", "op"),
+        ("my_op", "cpu_op", "op"),
+        ("my scope", "nvtx", "range"),
+        ("nccl:all_to_all", "nvtx", "range"),
+        ("record_param_comms", "cpu_op", "op"),
+        ("aten::relu", "cpu_op", "op"),
+        ("loss, seq = high", "nvtx", "range"),
+    ]
+    assert argument(mine, "Sequence number") == {"aten::mm": 7, "AddmmBackward0": 7, "my_op": 8}
+    assert argument(mine, "op_id")["nccl:all_to_all"] == 46
+    assert argument(mine, "Input Dims") == {
+        "aten::mm": "[[2,3],[3,4],[]]", "AddmmBackward0": "[[2,3]]", "my_op": "[[4]]",
+    }  # fmt: skip
+
+
+def test_many_numbered_names_are_few_names(read):
+    rows = [nvtx(f"aten::add, seq = {i}, op_id = {2 * i}", 10 * i, 10 * i + 5) for i in range(500)]
+    found = read(rows)
+    assert found.names == ["aten::add"]
+    assert nsys_nvtx.of_process(found, PID).args["op_id"].values.tolist() == list(range(0, 1000, 2))
+
+
+def test_a_name_with_a_tail_in_a_domain_is_no_operator(read):
+    rows = [domain("mine", 3), nvtx("aten::mm, seq = 7", 1, 2, domain=3)]
+    assert listed(nsys_nvtx.of_process(read(rows), PID))[0][2:5] == ("aten::mm", "mine", "range")
+
+
+def test_payloads_of_every_kind_and_categories_are_arguments(read):
+    kinds = {"uint64Value": 2**40, "int64Value": -2, "uint32Value": 4, "int32Value": -5, "doubleValue": 1.5,
+             "floatValue": 0.25}  # fmt: skip
+    rows = [
+        nvtx(name, 10 * i, 10 * i + 5, **{name: v}) for i, (name, v) in enumerate(kinds.items())
+    ]
+    rows += [nvtx("none", 500, 510), category("rollout", 3, domain=2),
+             nvtx("in category", 600, 610, category=3, domain=2), nvtx("other", 620, 630, category=3)]  # fmt: skip
+    mine = nsys_nvtx.of_process(read(rows), PID)
+    assert argument(mine, "payload") == kinds
+    assert argument(mine, "category") == {"in category": "rollout"}
+    whole = nsys_nvtx.of_process(read([nvtx("a", 1, 2, int64Value=3)]), PID)
+    assert whole.args["payload"].values.dtype == np.int64
+
+
+def test_only_wanted_arguments_are_read(read):
+    rows = [nvtx("aten::mm, seq = 7, op_id = 41", 10, 20, int64Value=1)]
+    assert dict(nsys_nvtx.of_process(read(rows, args=()), PID).args) == {}
+    assert [*nsys_nvtx.of_process(read(rows, args=("op_id", "Seq")), PID).args] == ["op_id"]
+
+
+def test_a_range_that_ends_on_another_thread_is_one_of_the_thread_that_began_it(read):
+    rows = [nvtx("moved", 1, 9, kind=60, tid=5, endGlobalTid=global_tid(tid=6)),
+            nvtx("stayed", 2, 3, kind=60, tid=5, endGlobalTid=global_tid(tid=5))]  # fmt: skip
+    mine = nsys_nvtx.of_process(read(rows), PID)
+    assert mine.tid.tolist() == [5, 5]
+    assert argument(mine, "end tid") == {"moved": 6}
+
+
+def test_ranges_that_were_open_at_the_end_are_kept_apart(read):
+    rows = [nvtx("done", 10, 99), nvtx("open", 20, 5000), nvtx("nearly", 30, 4000), nvtx("null", 40, None),
+            nvtx("almost", 50, 3999)]  # fmt: skip
+    found = read(rows, duration_ns=5000)
+    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["done", "almost"]
+    assert listed(nsys_nvtx.open_of_process(found, PID)) == [
+        (20, 4980, "open", "nvtx", "range", TID),
+        (30, 4970, "nearly", "nvtx", "range", TID),
+        (40, 4960, "null", "nvtx", "range", TID),
+    ]
+    (note,) = nsys_nvtx.notes(found, PID)
+    assert (note.severity, note.code, note.count) == ("info", "open-ranges", 3)
+
+
+def test_without_a_recorded_end_only_a_range_without_one_is_open(read):
+    found = read([nvtx("done", 10, 5000), nvtx("null", 40, None)])
+    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["done"]
+    assert listed(nsys_nvtx.open_of_process(found, PID))[0][:2] == (40, 4960)
+
+
+LATE, END = 56_000_000, 60_000_000
+"""A program takes so long to its first range; a capture that a range sets off begins with it."""
+
+
+def test_a_captured_range_needs_no_earlier_rows_if_it_began_with_the_recording(read):
+    found = read([nvtx("training_step", 900_000, END), nvtx("fwd", 1_000_000, 2_000_000)], "3.0", duration_ns=END)  # fmt: skip
+    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["training_step", "fwd"]
+    assert not len(nsys_nvtx.open_of_process(found, PID).name)
+
+
+def test_the_captured_range_of_an_old_nsys_ends_with_the_recording_and_is_complete(read):
+    rows = [domain("trainer", 1, at=-900), nvtx("update_actor", 10, 5000), nvtx("fwd", 20, 30),
+            nvtx("loader", 40, 5000, tid=8)]  # fmt: skip
+    found = read(rows, "3.0", duration_ns=5000)
+    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["update_actor", "fwd"]
+    assert nsys_nvtx.open_of_process(found, PID).name.tolist() == ["loader"]
+    assert [n.code for n in nsys_nvtx.notes(found, PID)] == ["open-ranges", "capture-range"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "schema", "installed"),
+    [
+        ([nvtx("a", LATE, END), nvtx("b", LATE + 20, LATE + 30)], "3.0", ""),
+        ([domain("d", 1, at=-9), nvtx("b", 5, 7), nvtx("a", 10, END)], "3.0", ""),
+        ([domain("d", 1, at=-9), nvtx("a", 10, END - 1)], "3.0", ""),
+        ([domain("d", 1, at=-9), nvtx("a", 10, END), nvtx("b", 10, END, tid=8)], "3.0", ""),
+        ([domain("d", 1, at=-9), nvtx("a", 10, END)], "3.11", "/opt/nsight-systems/2024.2.3/"),
+        ([domain("d", 1, at=-9, pid=7), nvtx("a", LATE, END)], "3.0", ""),
+    ],
+    ids=["began with the program", "not first", "not at the end", "not alone", "new nsys", "other process"],
+)  # fmt: skip
+def test_any_other_range_that_ends_with_the_recording_is_open(read, rows, schema, installed):
+    found = read([*rows, system("TargetInstallDir", installed)], schema, duration_ns=END)
+    assert "a" in nsys_nvtx.open_of_process(found, PID).name.tolist()
+
+
+def test_times_that_cannot_be_are_counted(read):
+    rows = [nvtx("backwards", 50, 40), nvtx("far", 2**62, 2**62 + 5), nvtx("endless", 60, 2**62),
+            nvtx("early", -70, -60), nvtx("good", 80, 90)]  # fmt: skip
+    found = read(rows, duration_ns=5000)
+    assert [(row[0], row[1], row[2]) for row in listed(nsys_nvtx.of_process(found, PID))] == [
+        (-70, 10, "early"),
+        (50, 0, "backwards"),
+        (60, 0, "endless"),
+        (80, 10, "good"),
+    ]
+    assert [(n.code, n.count) for n in nsys_nvtx.notes(found, PID)] == [
+        ("no-time", 1),
+        ("bad-duration", 2),
+        ("negative-time", 1),
+    ]
+    assert nsys_nvtx.notes(found, 7) == []
+
+
+def test_the_exporters_shift_is_undone(read):
+    shifted = {"EXPORT_CONFIG_TIME_SHIFT": "1000"}
+    rows = [nvtx("a", 1010, 1020), nvtx("open", 1030, 6000)]
+    found = read(rows, duration_ns=5000, exported=shifted.items())
+    assert listed(nsys_nvtx.of_process(found, PID))[0][:2] == (10, 10)
+    assert listed(nsys_nvtx.open_of_process(found, PID))[0][:2] == (30, 4970)
+
+
+def test_names_that_threads_were_given_are_found(read):
+    rows = [
+        nvtx("old", 1, None, kind=39, tid=5),
+        nvtx("loader", 9, None, kind=39, tid=5),
+        nvtx("a", 1, 2),
+    ]
+    assert read(rows).thread_names == {global_tid(tid=5): "loader"}
+
+
+def test_rows_without_a_thread_belong_to_no_process(read):
+    found = read([nvtx("a", 1, 2, globalTid=None), nvtx("b", 3, 4, globalTid=-5)])
+    assert nsys_nvtx.processes(found) == {-1: 2}
+    assert nsys_nvtx.of_process(found, None).tid.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "start",
+        "end",
+        "eventType",
+        "text",
+        "textId",
+        "globalTid",
+        "domainId",
+        "category",
+        "int64Value",
+    ],
+)
+@pytest.mark.parametrize(
+    "value", ["'text'", "x'00ff'", "1e300", "NULL", "9223372036854775807", "-9223372036854775808"]
+)
+def test_a_value_of_any_type_anywhere_is_read_or_left_out(path, column, value):
+    file = write(path(), [nvtx("aten::mm, seq = 1, sizes = [[1]]", 1, 2, category=1), nvtx("b", 3, 4), domain("d", 1),
+                          category("c", 1)])  # fmt: skip
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE TABLE other AS SELECT * FROM NVTX_EVENTS")
+    connection.execute(f'UPDATE other SET "{column}" = {value} WHERE rowid = 1')
+    connection.execute("DROP TABLE NVTX_EVENTS")
+    connection.execute("ALTER TABLE other RENAME TO NVTX_EVENTS")
+    connection.commit()
+    connection.close()
+    found = of_file(file)
+    assert "b" in nsys_nvtx.of_process(found, None).name.tolist()
+    assert nsys_nvtx.notes(found, None) is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["[[1, 2", "[" * 5000, "[[1]] tail", "[" + "[1]," * 9000 + "[1]]", "[]"]
+)
+def test_shapes_that_are_no_list_are_left_out(read, text):
+    mine = nsys_nvtx.of_process(read([nvtx(f"aten::mm, seq = 1, sizes = {text}", 1, 2)]), PID)
+    assert mine.name.tolist() == ["aten::mm"]
+    found = argument(mine, "Input Dims") if "Input Dims" in mine.args else {}
+    assert found == {"[[1]] tail": {"aten::mm": "[[1]]"}, "[]": {"aten::mm": "[]"}}.get(text, {})
+
+
+def test_ranges_that_overlap_without_nesting_stay_as_recorded_and_share_the_time_once(path):
+    file = write(path(), [nvtx("first", 0, 10, kind=60), nvtx("second", 5, 15, kind=60)])
+    (trace,) = nsys.read(Source(file, file.name, "nsys", "nsys"), Want())
+    assert trace["host_ops"]["dur_ns"].tolist() == [10, 10]
+    tree = nesting(trace)
+    # The thread is in what began last: in the first for 5 ns, in the second for 10, which makes the 15 of both.
+    assert (tree.parent.tolist(), tree.self_ns.tolist()) == ([-1, 0], [5, 10])
+
+
+def test_calls_of_nccl_are_no_stages_and_ranges_around_them_are(path):
+    rows = [nvtx("update_actor", 0, 900, registered=True), nvtx("ncclGroupStart", 10, 20), nvtx("pncclAllReduce", 30, 40),
+            nvtx("ncclGroupEnd", 50, 60)]  # fmt: skip
+    (trace,) = nsys.read(Source(write(path(), rows), "x", "nsys", "nsys"), Want())
+    names = trace["host_ops"]["name"].tolist()
+    assert [is_collective(name) for name in names] == [False, True, True, True]
+    assert set(outermost_stages(trace)["stage"]) == {"update_actor"}
+
+
+NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(rows=st.lists(st.tuples(NAMES, st.integers(-50, 50), st.integers(0, 90), st.booleans(),
+                               st.sampled_from([PID, 7]), st.sampled_from([59, 60, 70, 71, 34])), max_size=12))  # fmt: skip
+def test_every_range_comes_back_once_as_it_was_recorded(path, rows):
+    made = [nvtx(name, start, None if kind == 34 else start + dur, kind=kind, pid=pid, registered=registered)
+            for name, start, dur, registered, pid, kind in rows]  # fmt: skip
+    found = of_file(write(path(), made, tables=["NVTX_EVENTS"]), args=())
+    for pid in (PID, 7):
+        told = sorted(row[:3] for row in listed(nsys_nvtx.of_process(found, pid)))
+        assert told == sorted((s, d, n) for n, s, d, _, p, kind in rows if p == pid and kind != 34)
+
+
+@pytest.mark.skipif(REAL is None, reason="no real data")
+@pytest.mark.parametrize("part", [1, 2, 3])
+@pytest.mark.parametrize("year", ["22", "23", "24"])
+def test_the_captured_range_of_real_repeated_captures_is_complete(year, part):
+    found = of_file(Path(REAL) / f"nsys/real_cpu/rep_nsys{year}.{part}.sqlite")
+    (pid,) = nsys_nvtx.processes(found)
+    assert nsys_nvtx.of_process(found, pid).name.tolist().count("update_actor") == 1
+    assert nsys_nvtx.open_of_process(found, pid).name.tolist() == ["dataloader"] * (part == 1)
+
+
+@pytest.mark.skipif(REAL is None, reason="no real data")
+@pytest.mark.parametrize("year", ["22", "23", "24"])
+def test_ranges_of_real_captures_are_named_and_kept_apart(year):
+    steps = of_file(Path(REAL) / f"nsys/real_cpu/steps_nsys{year}.sqlite")
+    (pid,) = nsys_nvtx.processes(steps)
+    mine = nsys_nvtx.of_process(steps, pid)
+    assert len(mine.ts_ns) == 41
+    assert [name for name in mine.name if name.startswith("step")] == ["step 0", "step 1", "step 2"]
+    assert set(mine.cat) == {"nvtx", "data", "trainer"}
+    assert nsys_nvtx.open_of_process(steps, pid).name.tolist() == ["left_open"]
+    spawn = of_file(Path(REAL) / f"nsys/real_cpu/spawn_nsys{year}.sqlite")
+    assert sorted(nsys_nvtx.processes(spawn).values()) == [24, 24, 29]
+    torchlike = of_file(Path(REAL) / f"nsys/real_cpu/torchlike_nsys{year}.sqlite")
+    (pid,) = nsys_nvtx.processes(torchlike)
+    mine = nsys_nvtx.of_process(torchlike, pid)
+    assert argument(mine, "payload") | {"mb3": 3.75} == argument(mine, "payload")
+    assert argument(mine, "Input Dims").keys() == {"compute_log_prob"}
+    assert max(map(len, mine.name)) == 5000
+    assert [*torchlike.thread_names.values()] == ["main trainer thread"]
+
+
+@pytest.mark.skipif(REAL is None, reason="no real data")
+def test_real_operators_of_two_processes_are_counted_as_recorded():
+    found = of_file(Path(REAL) / "nsys/GindaChen_nsys-ai/mfu_2gpu_before.sqlite")
+    assert nsys_nvtx.processes(found) == {144: 9443, 145: 9675}
+    assert len(found.names) < 100
+    mine = [nsys_nvtx.of_process(found, pid) for pid in (144, 145)]
+    ops = HOST_OP_KINDS.index("op")
+    # 462 calls of NCCL, 66 ranges `nccl:all_to_all` and 68 of FSDP are no operators, though most have a tail.
+    assert sum(int((rows.kind != ops).sum()) for rows in mine) == 462 + 66 + 68
+    assert sum(rows.name.tolist().count("aten::copy_") for rows in mine) == 2840
+    assert sum(len(rows.args["op_id"].rows) for rows in mine) == 19118 - 462

@@ -1,0 +1,190 @@
+"""What NCCL's calls carry: message sizes, communicators, ranks, from binary payloads laid out by hand."""
+
+import struct
+
+import pytest
+from nsys_builder import PID, execute, launched, nvtx, write
+
+from tracekit.derived.collectives import collectives
+from tracekit.readers import nsys, nsys_content, nsys_nvtx, nsys_payloads
+from tracekit.readers.nsys_database import opened
+from tracekit.trace import Source, Trace, Want
+
+COMMUNICATOR, WORLD = 0xFEDC_BA98_7654_3210, 4
+SIZED, INIT, PEER = 0x1000004, 0x1000002, 0x100000A
+U64, INT, SIZE = 18, 5, 22
+ENTRIES = {
+    SIZED: [("NCCL communicator ID", U64, None), ("Message size [bytes]", SIZE, 8)],
+    PEER: [("NCCL communicator ID", U64, None), ("Message size [bytes]", SIZE, 8), ("Peer rank", INT, 16)],
+    INIT: [("NCCL communicator ID", U64, None), ("No. of ranks", INT, 8), ("Rank", INT, 12), ("CUDA device", INT, 16)],
+}  # fmt: skip
+
+
+def layout(times=1):
+    return [
+        ("NVTX_PAYLOAD_SCHEMA_ENTRIES",
+         {"domainId": 1, "schemaId": schema, "idx": i, "type": type_, "name": name, "offset": offset})
+        for _ in range(times)
+        for schema, fields in ENTRIES.items()
+        for i, (name, type_, offset) in enumerate(fields)
+    ]  # fmt: skip
+
+
+def blob(schema, payload, size=None):
+    size = len(payload) if size is None else size
+    return struct.pack("<IIIIQQ", 1, 0, schema, 0, size, size + 32) + payload
+
+
+def sized(size, communicator=COMMUNICATOR):
+    return blob(SIZED, struct.pack("<QQ", communicator, size))
+
+
+def peer(size, rank, communicator=COMMUNICATOR):
+    return blob(PEER, struct.pack("<QQii", communicator, size, rank, 0))
+
+
+def init(rank, world=WORLD, communicator=COMMUNICATOR):
+    return blob(INIT, struct.pack("<Qiiii", communicator, world, rank, 0, 0))
+
+
+def call(name, start, data=None, **more):
+    return nvtx(name, start, start + 10, domain=1, registered=True, binaryData=data, **more)
+
+
+@pytest.fixture
+def export(tmp_path):
+    """A function: the path of an export of these rows, a new one every time."""
+    numbers = iter(range(1000))
+    return lambda rows: write(
+        tmp_path / f"{next(numbers)}.sqlite", [*rows, *layout(2)], schema="3.25"
+    )
+
+
+def told(path, pid=PID, args=None):
+    """{(name, start): {argument: value}} of the ranges of a process."""
+    with opened(path) as db:
+        clock, _ = nsys_content.clock(db)
+        rows = nsys_nvtx.of_process(nsys_nvtx.ranges(db, clock, args), pid)
+    found = {}
+    for key, column in rows.args.items():
+        values = column.values.tolist()
+        if column.categories is not None:
+            values = [column.categories[code] for code in values]
+        for row, value in zip(column.rows.tolist(), values, strict=True):
+            place = (rows.name[row], int(rows.ts_ns[row] - clock.base_ns))
+            found.setdefault(place, {})[key] = value
+    return found
+
+
+def test_the_size_of_a_message_is_told_in_bytes(export):
+    found = told(export([call("ncclAllReduce", 10, sized(4096)), call("ncclAllReduce", 30)]))
+    assert found == {
+        ("ncclAllReduce", 10): {
+            "Collective name": "allreduce", "In msg nelems": 4096, "Out msg nelems": 4096, "dtype": "Byte",
+            "Process Group Name": "0xfedcba9876543210",
+        }
+    }  # fmt: skip
+
+
+def test_the_other_side_of_a_gather_and_a_scatter_needs_the_number_of_ranks(export):
+    calls = [call("ncclAllGather", 30, sized(100)), call("ncclReduceScatter", 50, sized(100))]
+    unknown = told(export(calls))
+    assert unknown["ncclAllGather", 30]["In msg nelems"] == 100
+    assert "Out msg nelems" not in unknown["ncclAllGather", 30]
+    assert "In msg nelems" not in unknown["ncclReduceScatter", 50]
+    known = told(export([call("ncclCommInitRank", 10, init(2)), *calls]))
+    assert known["ncclAllGather", 30]["Out msg nelems"] == 400
+    assert (
+        known["ncclReduceScatter", 50] | {"In msg nelems": 400, "Out msg nelems": 100}
+        == known["ncclReduceScatter", 50]
+    )
+    assert known["ncclAllGather", 30]["Group size"] == WORLD
+    assert ("ncclCommInitRank", 10) not in known
+
+
+def test_the_end_of_a_group_carries_its_only_call(export):
+    rows = [call("ncclGroupStart", 10), call("ncclAllReduce", 30, sized(64)), call("ncclGroupEnd", 50),
+            call("ncclGroupStart", 70), call("ncclAllReduce", 90, sized(1)), call("ncclAllReduce", 110, sized(2)),
+            call("ncclGroupEnd", 130)]  # fmt: skip
+    found = told(export(rows))
+    assert found["ncclGroupEnd", 50] == found["ncclAllReduce", 30]
+    assert ("ncclGroupEnd", 130) not in found
+
+
+def test_a_group_that_sends_to_all_and_receives_from_all_is_an_all_to_all(export):
+    exchange = [
+        call(name, 100 + 40 * i + shift, peer(10 + i, i))
+        for i in range(WORLD)
+        for shift, name in ((0, "ncclSend"), (20, "ncclRecv"))
+    ]
+    rows = [call("ncclCommInitRank", 10, init(0)), call("ncclGroupStart", 80), call("ncclGroupStart", 90), *exchange,
+            call("ncclGroupEnd", 400), call("ncclGroupEnd", 420)]  # fmt: skip
+    found = told(export(rows))
+    assert found["ncclGroupEnd", 420] | {
+        "Collective name": "alltoall", "In msg nelems": 10 + 11 + 12 + 13, "Out msg nelems": 46,
+    } == found["ncclGroupEnd", 420]  # fmt: skip
+    assert ("ncclGroupEnd", 400) not in found
+    some = told(export([*rows[:4], *rows[6:]]))
+    assert ("ncclGroupEnd", 420) not in some
+
+
+def test_groups_of_threads_and_processes_are_kept_apart(export):
+    rows = [call("ncclGroupEnd", 5), call("ncclGroupStart", 10, tid=1), call("ncclGroupStart", 12, tid=2),
+            call("ncclAllReduce", 30, sized(1), tid=1), call("ncclAllReduce", 32, sized(2), tid=2),
+            call("ncclGroupEnd", 52, tid=2), call("ncclGroupEnd", 50, tid=1), call("ncclGroupStart", 70, tid=2)]  # fmt: skip
+    found = told(export(rows))
+    assert found["ncclGroupEnd", 50]["In msg nelems"] == 1
+    assert found["ncclGroupEnd", 52]["In msg nelems"] == 2
+    assert ("ncclGroupEnd", 5) not in found
+
+
+def test_ranks_are_those_of_the_largest_communicator(export):
+    rows = [call("ncclCommInitRank", 10, init(1, 2, 5)), call("ncclCommInitRank", 30, init(3)),
+            call("ncclCommInitRank", 30, init(0), pid=7), call("ncclCommInitRank", 50, init(1, 4, 9), pid=8),
+            call("ncclCommInitRank", 70, init(2, 4, 10), pid=8), call("ncclCommInitRank", 70, init(4, 4), pid=9)]  # fmt: skip
+    with opened(export(rows)) as db:
+        assert nsys_payloads.ranks(db) == {PID: (3, 4), 7: (0, 4)}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\0" * 32, blob(SIZED, b""), blob(SIZED, b"\0" * 8), blob(SIZED, b"\xff" * 16), blob(99, b"\0" * 16),
+     blob(SIZED, b"\0" * 16, size=8), blob(SIZED, b"\1" * 16, size=2**63), b"\xff" * 4000, b"\0" * 70_000, "text", 5],
+)  # fmt: skip
+def test_a_payload_that_is_none_tells_nothing(export, data):
+    assert told(export([call("ncclAllReduce", 10, data)])) == {}
+
+
+@pytest.mark.parametrize("statement", [
+    "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = -1", "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = 1 << 62",
+    "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = 'x'", "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET type = 19",
+    "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET name = x'00'", "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET schemaId = 'x'",
+    "DELETE FROM NVTX_PAYLOAD_SCHEMA_ENTRIES", "DROP TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES",
+])  # fmt: skip
+def test_a_layout_that_cannot_be_tells_nothing(export, statement):
+    path = execute(export([call("ncclAllReduce", 10, sized(8))]), statement)
+    assert told(path) == {}
+    with opened(path) as db:
+        assert nsys_payloads.ranks(db) == {}
+
+
+def test_only_wanted_facts_are_kept(export):
+    path = export([call("ncclAllReduce", 10, sized(8), int64Value=4)])
+    assert told(path, args=("dtype",)) == {("ncclAllReduce", 10): {"dtype": "Byte"}}
+    assert told(path, args=("op_id",)) == {}
+
+
+def test_a_kernel_that_nccl_launched_has_the_bytes_of_the_call(export):
+    rows = [
+        call("ncclCommInitRank", 10, init(1)),
+        nvtx("ncclAllGather", 100, 5000, domain=1, registered=True, binaryData=sized(1000)),
+        *launched("ncclDevKernel_AllGather_RING_LL(args)", 200, 9000, 9500, 1),
+        *launched("void gemm(float)", 6000, 9600, 9700, 2),
+    ]
+    path = export(rows)
+    (trace,) = nsys.read(Source(path, path.name, "nsys", "nsys"), Want())
+    assert isinstance(trace, Trace)
+    found = collectives(trace).frame
+    assert found[["op", "dtype", "size_bytes", "group_size", "group"]].to_numpy().tolist() == [
+        ["all_gather", "uint8", 4000, 4, "0xfedcba9876543210"]
+    ]

@@ -1,0 +1,134 @@
+"""`tracekit collect`: the reports that Ray left on a host, copied to where they stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracekit.cli import terminal
+from tracekit.cli.layout import columns
+
+if TYPE_CHECKING:
+    from tracekit.collecting import Kept, LeftOut, Session, Wanted
+
+_SHOWN = 20
+_RAY = "/tmp/ray"  # noqa: S108 - where Ray keeps its sessions, only named
+
+
+@click.command(name="collect", short_help="Copy Nsight Systems reports out of Ray's sessions.")
+@click.argument("roots", nargs=-1, required=True, type=click.Path(), metavar="ROOT...")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    required=True,
+    type=click.Path(),
+    metavar="DIR",
+    help="Copy into this directory, as DIR/<session>/…; it is made if need be.",
+)
+@click.option(
+    "--host", metavar="NAME", help="The host that ROOT is of: keeps reports of several hosts apart."
+)
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be copied, and copy nothing.")
+@terminal.quiet_option
+@terminal.verbose_option
+def command(
+    *,
+    roots: tuple[str, ...],
+    target: str,
+    host: str | None,
+    dry_run: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Copy the Nsight Systems reports below ROOT out of the sessions of Ray, which are soon removed.
+
+    ROOT is Ray's directory (/tmp/ray), one session or one directory of reports. Copies are verified by size
+    and hash; originals stay, and nothing is overwritten: what is there already is not copied again. Exit
+    status 2 if there is no report, or if one could not be copied.
+    """
+    from tracekit import collecting
+    from tracekit.errors import TracekitError
+
+    folder = Path(target)
+    if folder.exists() and not folder.is_dir():
+        raise TracekitError(f"{target}: is a file, and a directory is wanted", "name another")
+    plan = collecting.plan(roots, folder, host)
+    if not plan.wanted:
+        told = ", ".join(roots[:3]) + (f" and {len(roots) - 3} more" if len(roots) > 3 else "")
+        if plan.left_out:
+            terminal.say(_left_out(plan.left_out, verbose=verbose) + "\n")
+        raise TracekitError(
+            f"no report of Nsight Systems found in {told}",
+            f"Ray keeps them in {_RAY}/session_*/logs/nsight of every host",
+        )
+    kept: list[Kept] = []
+    sessions = list(dict.fromkeys(one.session for one in plan.wanted))
+    for session in [] if dry_run else sessions:
+        mine = [one for one in plan.wanted if one.session == session]
+        if not quiet:
+            terminal.tell(f"copying {_files(mine)} of {_named(session)}")
+        for one in collecting.carry_out(mine):
+            kept.append(one)
+            if one.error is not None:
+                terminal.tell_problem(str(one.error), one.error.hint)
+    lines = [_table(sessions, plan.wanted, None if dry_run else kept)]
+    if plan.left_out:
+        lines += ["", _left_out(plan.left_out, verbose=verbose)]
+    terminal.say("\n".join(lines) + "\n")
+    return 2 if any(one.error is not None for one in kept) else 0
+
+
+def _table(
+    sessions: Sequence[Session], wanted: Sequence[Wanted], kept: Sequence[Kept] | None
+) -> str:
+    """A row a session and host: how many files, and what became of them; `kept` None if nothing was done."""
+    from tracekit.units import show
+
+    rows: list[dict[str, Any]] = []
+    for session in sessions:
+        mine = [one for one in wanted if one.session == session]
+        row: dict[str, Any] = {"session": session.name, "host": session.host or ""}
+        row |= {"files": len(mine), "size": show(sum(o.size_bytes for o in mine), "bytes")}
+        for outcome in ("copied", "already there", "failed"):
+            fared = [k for k in kept or () if k.outcome == outcome and k.wanted.session == session]
+            row[outcome] = (
+                None if kept is None or (outcome == "failed" and not fared) else len(fared)
+            )
+        row["into" if kept is not None else "would be copied into"] = str(_place(mine))
+        rows.append(row)
+    return columns(rows, right=("files", "size", "copied", "already there", "failed"))
+
+
+def _place(wanted: Sequence[Wanted]) -> Path:
+    """The directory that all these files go to."""
+    first = wanted[0]
+    return first.target.parents[len(first.path.relative_to(first.session.folder).parts) - 1]
+
+
+def _left_out(left_out: Sequence[LeftOut], *, verbose: bool) -> str:
+    """What is not copied, and why."""
+    shown = left_out if verbose else left_out[:_SHOWN]
+    lines = [f"Left out: {len(left_out):,}"]
+    lines.append(columns([{"file": str(one.path), "reason": one.reason} for one in shown]))
+    if len(left_out) > len(shown):
+        lines.append(f"… and {len(left_out) - len(shown):,} more (-v)")
+    return "\n".join(lines)
+
+
+def _files(wanted: Sequence[Wanted]) -> str:
+    """How many files, and how large."""
+    from tracekit.units import show
+
+    count, size = len(wanted), show(sum(one.size_bytes for one in wanted), "bytes")
+    return f"{count:,} {'file' if count == 1 else 'files'} ({size})"
+
+
+def _named(session: Session) -> str:
+    """A session in words."""
+    from tracekit.render.escape import printable
+
+    return printable(session.name + (f" on {session.host}" if session.host else ""))

@@ -1,0 +1,93 @@
+"""What a file of Nsight Systems is, from its head and its list of tables: report, export, or neither."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from tracekit.nsys_pairs import EXPORT_SUFFIX, FOREIGN
+from tracekit.readers.nsys_opening import full_size, unreadable
+
+REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
+"""The head of `.nsys-rep` and `.qdrep` of every version; ` 1.` follows until 2022, then the version."""
+
+_VERSION = re.compile(rb"NVIDIA Tegra Profiler Report ([0-9]{4}(?:@[0-9]{1,9}){1,3})")
+_ROOTS = frozenset({"TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "EXPORT_META_DATA"})
+_MOST_TABLES = 10_000
+_MOST_BYTES = 1 << 24
+
+
+def report_version(path: Path) -> tuple[int, ...] | None:
+    """The version of the nsys that wrote a report; None where the report does not say, as until 2022."""
+    try:
+        with path.open("rb") as stream:
+            match = _VERSION.match(stream.read(128))
+    except OSError:
+        return None
+    return tuple(map(int, match[1].split(b"@"))) if match else None
+
+
+def export_problem(path: Path) -> str:
+    """Why a file is no export of nsys, in words; empty if it is one as far as its header and tables show.
+
+    A database without a table, beside a journal of SQLite that may hold them, is taken for one by its name.
+    """
+    try:
+        with path.open("rb") as stream:
+            header = stream.read(100)
+            size = os.fstat(stream.fileno()).st_size
+    except OSError as error:
+        return f"cannot be read: {error.strerror or type(error).__name__}"
+    return _header_problem(header, size, path) or _table_problem(path)
+
+
+def is_claimed(path: Path, problem: str) -> bool:
+    """Whether a database with that problem should be read as an export all the same, for the error to be seen."""
+    return problem != FOREIGN and (not problem or path.suffix.lower() == EXPORT_SUFFIX)
+
+
+def _header_problem(header: bytes, size: int, path: Path) -> str:
+    """What the first bytes and the size of a file say against its being a whole database."""
+    problem, _ = unreadable(header, size)
+    missing = 0 if problem or _has_journal(path) else full_size(header) - size
+    return f"cut off: {missing:,} bytes are missing at its end" if missing > 0 else problem
+
+
+def _table_problem(path: Path) -> str:
+    """What the tables of a database say against its being an export."""
+    problem = ""
+    try:
+        tables = _tables(path)
+    except (sqlite3.Error, ValueError) as error:
+        tables, problem = frozenset(), f"damaged SQLite database: {error}"
+    if not tables and _has_journal(path):  # what is in the journal only its reader can tell
+        return "" if path.suffix.lower() == EXPORT_SUFFIX else FOREIGN
+    return problem or ("" if _is_export(tables) else FOREIGN)
+
+
+def _has_journal(path: Path) -> bool:
+    """Whether SQLite keeps changes of this database in a file beside it."""
+    return any(path.with_name(path.name + end).exists() for end in ("-wal", "-journal"))
+
+
+def _tables(path: Path) -> frozenset[str]:
+    """The names of the tables; nothing is written, neither to the file nor beside it."""
+    address = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        found = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' LIMIT ?", (_MOST_TABLES,)
+        )
+        return frozenset(str(name) for (name,) in found)
+
+
+def _is_export(tables: frozenset[str]) -> bool:
+    """Whether these tables are those of nsys."""
+    traced = any(name.startswith("CUPTI_") or name == "NVTX_EVENTS" for name in tables)
+    return "StringIds" in tables and (traced or bool(tables & _ROOTS))
