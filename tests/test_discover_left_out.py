@@ -43,7 +43,7 @@ def test_what_no_reader_takes_is_ignored_with_a_plain_reason(tmp_path):
     assert reasons(got) == {
         "metrics.jsonl": "not a trace",
         "c.yaml": "not a trace",
-        "m.pickle": "pickle (memory snapshot?): not read yet",
+        "m.pickle": "pickle, but no memory snapshot",
     }
     assert got.ignored_counts()["not a trace"] == 2
     assert not got.notes

@@ -213,6 +213,14 @@ OTHER_TOOLS = {
     "20261120-1015/torch_memory_rank0_pid77.pickle": {
         "rank": 0, "pid": 77, "part": "20261120-1015",
     },
+    "memory/snapshot_3.pickle": {"rank": 3},
+    "memory/snapshot_oom_rank-3.pickle": {"rank": 3},
+    "memory_snapshot_time1790000000_rank5_rollout": {"rank": 5},
+    "actor_train-0/train_step/snapshot_20261120_101500.pickle": {
+        "role": "actor_train", "scope": "train_step", "rank": 0,
+    },
+    "memory_snapshots/step_4/snapshot_rank07_p0d1c0t2.pickle": {"step": 4, "rank": 7},
+    "iteration_12_exit/rank3_memory_snapshot.pickle": {"step": 12, "rank": 3},
     "worker_process_24151.nsys-rep": {"pid": 24151},
     "worker_process_24151.2.nsys-rep": {"pid": 24151, "part": "range2"},
     "node-3_worker_process_24151.1.nsys-rep": {"host": "node-3", "pid": 24151, "part": "range1"},

@@ -10,12 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.derived.memory import DRIVER
+from tracekit.derived.memory import DRIVER, SNAPSHOT
 from tracekit.pooling import STAGE_OF, plain, stage_rows, units
+from tracekit.stages import canonical
 from tracekit.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
 from tracekit.trace import Measurements
 
-KINDS = {0: "CPU", 1: "GPU", 6: "GPU", 12: "GPU", DRIVER: "cudaMalloc"}
+GPU = 1
+"""The `device_type` that stands for the memory that a log tells of: a device's."""
+
+KINDS = {0: "CPU", 1: "GPU", 6: "GPU", 12: "GPU", DRIVER: "cudaMalloc", SNAPSHOT: "GPU (snapshot)"}
 """Whose memory a `device_type` is; any other is some device's."""
 
 PHASES = ("update_actor", "update_critic")
@@ -41,9 +45,11 @@ class Allocator(NamedTuple):
 
     @property
     def memory(self) -> str:
-        """`CPU`, `GPU 0`, `cudaMalloc on GPU 0`."""
+        """`CPU`, `GPU 0`, `cudaMalloc on GPU 0`, `GPU 0 (snapshot)`."""
         if self.kind == "CPU" or self.device is None:
             return self.kind
+        if self.device_type == SNAPSHOT:
+            return f"GPU {self.device} (snapshot)"
         on = " on GPU" if self.device_type == DRIVER else ""
         return f"{self.kind}{on} {self.device}"
 
@@ -63,7 +69,8 @@ class Series:
 
     `level` is that at `phase`, the same point of each step in `x` (numbers of steps, else their order);
     `relative` if it counts from the start of the recording, whose first step is left out then;
-    `floor` and `point` are the slopes of the least and of that level, bytes a step.
+    `floor` and `point` are the slopes of the least and of that level, bytes a step. `quantity` is what the
+    level is of; only what is requested or allocated is judged: the rest grows without any leak.
     """
 
     of: Allocator
@@ -76,6 +83,13 @@ class Series:
     found: Growth
     peak_bytes: int
     card_bytes: int | None
+    quantity: str = "allocated"
+    logged: bool = False
+
+    @property
+    def judged(self) -> bool:
+        """Whether growth of it can be a leak."""
+        return self.quantity in ("requested", "allocated")
 
 
 def by_allocator(frame: pd.DataFrame) -> Mapping[Allocator, pd.DataFrame]:
@@ -92,8 +106,9 @@ def _plain(value: Any) -> Any:
 
 
 def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
-    """Every allocator over its steps, with the evidence for growth (R19).
+    """Every allocator that a profile tells of over its steps, with the evidence for growth (R19).
 
+    Snapshots tell more exactly what is left at the end of a step: see `logged_series`.
     Levels that count from the start of a recording, and those of hosts, which are counted only while a
     profiler runs, are compared within the source with most steps, and not in its first one: until then
     blocks from before the recording are freed without ever having been counted.
@@ -102,6 +117,8 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
     phases = _phase_ends(measured)
     for of, rows in by_allocator(steps(measured)).items():
         mine = rows[rows["floor_bytes"].notna()]
+        if of.device_type == SNAPSHOT:
+            continue
         relative = bool(mine["relative"].any())
         if relative or of.kind == "CPU":
             mine = mine[mine["source"] == mine["source"].mode().get(0)]
@@ -127,6 +144,69 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
         )
 
 
+def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
+    """Every series that memory snapshots and logs tell of: levels at one point of each step, by what they are of.
+
+    Where a log tells of several points of a step, the one that most steps have is taken, the last of equals.
+    """
+    if not measured.has("step_levels"):
+        return
+    rows = plain(measured["step_levels"])
+    of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
+    rows["device_type"] = pd.array(np.where(of_snapshot, SNAPSHOT, GPU), dtype="Int64")
+    cards = _cards(measured)
+    for of, every in by_allocator(rows).items():
+        peak = int(every["level_bytes"].max())
+        for quantity, mine in every.groupby("quantity", sort=False):
+            phase, told = _one_point(mine)
+            number = told["step"]
+            known = bool(number.notna().all()) and bool(number.is_monotonic_increasing)
+            x = number.to_numpy(float) if known else np.arange(len(told), dtype=np.float64)
+            level = told["level_bytes"].to_numpy(float)
+            slope = theil_sen(x, level)
+            judged = quantity in ("requested", "allocated")
+            found = growth(x, level, limits) if judged else Growth(slope)
+            yield Series(
+                of,
+                phase,
+                relative=False,
+                x=x,
+                level=level,
+                floor=found.slope,
+                point=found.slope,
+                found=found,
+                peak_bytes=peak,
+                card_bytes=cards.get((of.run, of.rank, of.device)),
+                quantity=str(quantity),
+                logged=True,
+            )
+
+
+def _one_point(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """(the point of a step in words, the last row of each step there in order of time)."""
+    by = ["at_ns"] if bool(rows["at_ns"].notna().all()) else ["step"]
+    rows = rows.sort_values([*by, "source", "position"], kind="stable")
+    points = rows.groupby("point", dropna=False, sort=False)
+    counts = points["step"].nunique() + points["step"].agg(lambda steps: steps.isna().sum())
+    point = [_plain(name) for name, count in counts.items() if count == counts.max()][-1]
+    mine = rows[rows["point"].isna() if point is None else rows["point"] == point]
+    # A step that was logged again counts once, as it was last.
+    again = mine["step"].notna() & mine.duplicated("step", keep="last")
+    return "end of the step" if point is None else str(point), mine[~again]
+
+
+def _cards(measured: Measurements) -> Mapping[tuple[Any, Any, Any], int]:
+    """The memory of each (run, rank, device) as far as a profile of the run tells."""
+    rows = plain(measured["memory_peaks"])
+    rows = rows[rows["card_bytes"].notna() & rows["rank"].notna()]
+    return {
+        (_plain(run), _plain(rank), _plain(device)): int(card)
+        for run, rank, device, card in zip(
+            rows["run"], rows["rank"], rows["device"], rows["card_bytes"], strict=True
+        )
+    }
+
+
 def steps(measured: Measurements) -> pd.DataFrame:
     """One row an allocator and step, in order of time: the steps of sources that are stages are joined."""
     rows = units(measured["memory_steps"]).sort_values("ts_ns", kind="stable")
@@ -145,7 +225,15 @@ def stages(measured: Measurements) -> pd.DataFrame:
     """The rows of `memory_stages` with `canonical`, the stage under its one name, in order of time."""
     rows = units(measured["memory_stages"])
     named = stage_rows(measured)[[*STAGE_OF, "canonical"]].drop_duplicates()
-    return rows.merge(named, on=STAGE_OF).sort_values("ts_ns", kind="stable")
+    of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
+    found = rows[~of_snapshot].merge(named, on=STAGE_OF)
+    if of_snapshot.any():
+        # Ranges of snapshots are in no table of stages: their windows hold more than one step's work.
+        mine = rows[of_snapshot]
+        pairs = zip(mine["stage"], mine["role"], strict=True)
+        mine = mine.assign(canonical=[canonical(str(s), _plain(role)) for s, role in pairs])
+        found = pd.concat([found, mine], ignore_index=True) if len(found) else mine
+    return found.sort_values("ts_ns", kind="stable")
 
 
 def _phase_ends(measured: Measurements) -> Mapping[Allocator, pd.DataFrame]:
@@ -170,25 +258,34 @@ def _at_phase(mine: pd.DataFrame, ends: pd.DataFrame | None) -> tuple[str, npt.N
 
 
 def groups(found: Sequence[Series]) -> list[list[int]]:
-    """The places of the series of each run, role and kind of memory."""
-    places: dict[tuple[str | None, str | None, str], list[int]] = {}
+    """The places of the series of each run, role, kind of memory and what is told of it."""
+    places: dict[tuple[str | None, str | None, str, str, bool], list[int]] = {}
     for i, one in enumerate(found):
-        places.setdefault((one.of.run, one.of.role, one.of.kind), []).append(i)
+        key = (one.of.run, one.of.role, one.of.kind, one.quantity, one.logged)
+        places.setdefault(key, []).append(i)
     return list(places.values())
 
 
-def labelled(found: Sequence[Series], limits: Limits) -> list[Label]:
-    """What each series shows; p values corrected for all of its group that were looked at."""
-    labels: list[Label] = ["too few"] * len(found)
+def labelled(
+    found: Sequence[Series], limits: Limits
+) -> tuple[list[Label | None], list[float | None]]:
+    """(what each series shows, its p): p is corrected for all of its group that were looked at; None: not judged."""
+    labels: list[Label | None] = ["too few" if one.judged else None for one in found]
+    corrected: list[float | None] = [None] * len(found)
     for group in groups(found):
         tested = [(i, p) for i in group if (p := found[i].found.p) is not None]
         for (i, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
-            labels[i] = label(found[i].found, limits, p)
-    return labels
+            labels[i], corrected[i] = label(found[i].found, limits, p), p
+    return labels, corrected
 
 
 def matters(one: Series, limit: Mapping[str, float]) -> bool:
-    """Whether a series that grows grows by enough, and the least level of its steps with it."""
+    """Whether a series that grows grows by enough, and the least level of its steps with it.
+
+    What is logged of every step, or held at its end, need not have grown by much yet.
+    """
+    if one.logged:
+        return True
     level = one.level[one.found.warm_up :]
     enough = limit["growth_bytes"]
     if one.card_bytes is not None:
@@ -197,10 +294,18 @@ def matters(one: Series, limit: Mapping[str, float]) -> bool:
     return bool(level[-1] - level[0] >= enough) and floor
 
 
-def together(found: Sequence[Series], limits: Limits, limit: Mapping[str, float]) -> list[Series]:
-    """All of a group, where none alone but their median grows: the noise of ranks averages out."""
+def median_growth(found: Sequence[Series], limits: Limits) -> Growth | None:
+    """The evidence for growth of the median of a group; None where there is but one, or they differ in steps.
+
+    The noise of ranks averages out in it; what a single rank leaks does not show.
+    """
     if len(found) < 2 or any(not np.array_equal(s.x, found[0].x) for s in found):
-        return []
-    middle = growth(found[0].x, np.median([s.level for s in found], axis=0), limits)
-    grows = label(middle, limits) in ("likely", "strong")
+        return None
+    return growth(found[0].x, np.median([s.level for s in found], axis=0), limits)
+
+
+def together(found: Sequence[Series], limits: Limits, limit: Mapping[str, float]) -> list[Series]:
+    """All of a group, where none alone but their median grows."""
+    middle = median_growth(found, limits)
+    grows = middle is not None and label(middle, limits) in ("likely", "strong")
     return list(found) if grows and all(matters(s, limit) for s in found) else []

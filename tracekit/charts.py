@@ -1,17 +1,27 @@
-"""Measurements to pictures: stages by rank on one clock, steps, what GPUs did, and when they were busy."""
+"""Measurements to pictures: stages by rank on one clock, steps, what GPUs did, when they were busy, memory over time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from tracekit.alignment import Correction, corrections, owner
+from tracekit.allocators import by_allocator
 from tracekit.derived.busy import PARTS
 from tracekit.matching import CLOCK, same
-from tracekit.pooling import UNIT, from_epoch, in_run, job, plain, same_text, stage_rows
+from tracekit.pooling import (
+    UNIT,
+    from_epoch,
+    in_run,
+    job,
+    plain,
+    run_heading,
+    same_text,
+    stage_rows,
+)
 from tracekit.report import Chart
 from tracekit.trace import Measurements
 from tracekit.units import show
@@ -24,6 +34,9 @@ MAX_ROWS = 64
 
 MAX_GANTTS = 4
 """Most steps that are drawn stage by stage."""
+
+MAX_POINTS, MAX_LINES = 2_000, 20
+"""Most points, and most lines, of one chart of memory over time."""
 
 MAX_NAMED = 2
 """Most clocks that a note names one by one."""
@@ -273,3 +286,42 @@ def _largest(frame: pd.DataFrame, by: str) -> tuple[pd.DataFrame, int]:
         return frame, 0
     kept = np.sort(np.argsort(-frame[by].to_numpy(), kind="stable")[:MAX_MARKS])
     return frame.iloc[kept], len(frame) - MAX_MARKS
+
+
+def memory_lines(measured: Measurements) -> Iterator[Chart]:
+    """Allocated memory over time, hosts and GPUs apart: a line for each of those with most."""
+    rows = plain(measured["memory_curve"])
+    every = by_allocator(rows)
+    for kind in dict.fromkeys(of.kind for of in every):
+        mine = {of: rows for of, rows in every.items() if of.kind == kind}
+        high = sorted(mine, key=lambda of: -int(mine[of]["allocated_bytes"].max()))[:MAX_LINES]
+        chosen = [of for of in mine if of in high]
+        together = pd.concat([mine[of] for of in chosen])
+        one_clock = from_epoch(measured, together)
+        together_zero = int(together["ts_ns"].min())
+        points = max(MAX_POINTS // len(chosen), 1)
+        marks: list[tuple[int, int, int]] = []
+        for number, of in enumerate(chosen):
+            line = mine[of].sort_values("ts_ns", kind="stable")
+            zero = together_zero if one_clock else int(line["ts_ns"].iloc[0])
+            joined = line.groupby(np.arange(len(line)) * points // max(len(line), points))
+            marks += [
+                (number, int(ts) - zero, int(size))
+                for ts, size in zip(joined["ts_ns"].min(), joined["allocated_bytes"].max(), strict=True)
+            ]  # fmt: skip
+        several = bool(run_heading(measured))
+        yield Chart(
+            f"memory-{kind.lower()}",
+            f"{kind} memory allocated over time",
+            "lines",
+            tuple(marks),
+            tuple((f"{of.run} " if several else "") + f"{of.process} {of.memory}" for of in chosen),
+            unit="bytes",
+            caption="Highest level in each stretch of time."
+            + (
+                ""
+                if one_clock
+                else " Clocks cannot be compared: every line begins at its own zero."
+            ),
+            omitted=sum(len(frame) for frame in mine.values()) - len(marks),
+        )

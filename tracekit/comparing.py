@@ -144,7 +144,7 @@ def is_step_log(given: str | Path) -> bool:
         return False
     found = sniff(path)
     table = found.reader is None and path.suffix.lower() in (".csv", ".jsonl")
-    return found.tool == "log" or table
+    return found.reader == "driver_log" or table
 
 
 def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None:

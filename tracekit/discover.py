@@ -44,7 +44,7 @@ __all__ = [
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_LIMIT_BYTES = 1024
-_PICKLES = dict.fromkeys((".pickle", ".pkl", ".snap"), "pickle (memory snapshot?): not read yet")
+_PICKLES = dict.fromkeys((".pickle", ".pkl", ".snap"), "pickle, but no memory snapshot")
 _ROW = (
     *("reader", "run", "role", "scope", "step", "rank", "world_size", "replica", "topology"),
     *("part", "host", "pid", "size_bytes"),
@@ -223,7 +223,8 @@ def _take_log_above(
 
     def as_log(found: Found) -> Sniffed | None:
         verdict = _read_head(found, "", sniff)
-        return verdict if isinstance(verdict, Sniffed) and verdict.tool == "log" else None
+        is_log = isinstance(verdict, Sniffed) and verdict.reader == "driver_log"
+        return verdict if isinstance(verdict, Sniffed) and is_log else None
 
     log = nearest(argument, exclude, as_log)
     if isinstance(log, Note):

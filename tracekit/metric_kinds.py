@@ -58,6 +58,9 @@ METRICS: Mapping[str, Kind] = {
     "device_peak_allocated": Kind(
         "peak allocated", "bytes", "lower", "max", exact=True, pieces="max"
     ),
+    "device_peak_requested": Kind(
+        "peak requested", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
     "device_peak_reserved": Kind(
         "peak reserved", "bytes", "lower", "max", exact=True, pieces="max"
     ),

@@ -162,6 +162,7 @@ _ROLL_FOLDER = re.compile(
     r"|(actor_train|actor_infer)-([0-9]{1,6})"
 )
 _MEMORY_FOLDER = re.compile(r"[0-9]{8}-[0-9]{4}|oom_.+", re.DOTALL)
+_RANK_SNAPSHOT = re.compile(r"snapshot_([0-9]{1,5})")  # Megatron-Bridge: `snapshot_<rank>.pickle`
 _CLOCK_FOLDER = re.compile(r"[0-9]{9,19}(?:\.[0-9]+)?")
 
 
@@ -311,7 +312,7 @@ def _plain(stem: str, folders: list[str]) -> NameFacts:
     """Any other name: a rank, step or pid that it states once and beyond doubt."""
     del folders
     found = [m for m in _RANK.finditer(stem) if not _OTHER_RANK.search(stem[: m.start()])]
-    ranks = {int(m[1]) for m in found}
+    ranks = {int(m[1]) for m in (*found, _RANK_SNAPSHOT.fullmatch(stem)) if m}
     steps = {int(m[1]) for m in _STEP.finditer(stem)}
     pids = {int(m[1]) for m in _PID.finditer(stem)}
     worlds = {_world(m[1], m[2]) for m in found if m[2]}

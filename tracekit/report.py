@@ -25,8 +25,8 @@ Outcome = Literal[
 ]  # fmt: skip
 """What a rule of a gate says: `not tested` lacks the metric or a baseline, `expired` is an old exception."""
 ChartKind = Literal[
-    "gantt", "bars", "heatmap", "lines", "histogram", "intervals", "strips", "waterfall"
-]
+    "gantt", "bars", "heatmap", "lines", "histogram", "intervals", "strips", "waterfall", "extents", "icicle",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,9 @@ class Chart:
     strips (row, series, x, number, counted): a dot a value, hollow where `counted` is 0, beside the mean
     of the row's others; `number` names the dot (its step);
     waterfall (row, series, start, end): what leads from one amount to another, each bar from where the
-    last ended; one that starts at 0 is an amount, the others are changes.
+    last ended; one that starts at 0 is an amount, the others are changes;
+    extents (row, series, start, end): parts of an amount beside one another, one line a row;
+    icicle (row, series, start, end): a tree, each bar above those that are parts of it; a row is a depth.
     `unit` is that of values and y, `x_unit` that of x, start and end; times are ns from the chart's zero.
     """
 

@@ -141,6 +141,21 @@ def test_growth_that_fills_the_card_soon_is_high(tmp_path):
     for size, severity in ((2712 * MIB, "medium"), (2711 * MIB, "high")):
         (found,) = findings(write(tmp_path / "r.json", card(leak(), 0), **card(leak(), size).meta))
         assert found.severity == severity
+        (left,) = (m for m in found.evidence if m.name == "steps_left")
+        # All pairs of steps rise by 8 MiB a step: the interval has no width.
+        steps = (size - 1112 * MIB) // (8 * MIB)
+        assert (left.low, left.value, left.high) == (steps, steps, steps)
+
+
+def test_the_projection_has_the_interval_of_the_slope(tmp_path):
+    """Levels rise by 16 MiB a step, and by up to 9 more or less: slopes of pairs differ."""
+    levels = [1024 * MIB + 16 * MIB * n + MIB * (7 * n * n % 10) for n in range(14)]
+    (found,) = findings(write(tmp_path / "r.json", steps_at(levels), **card([], 8192 * MIB).meta))
+    growth, left = (next(m for m in found.evidence if m.name == name) for name in ("growth", "steps_left"))  # fmt: skip
+    assert growth.low < growth.value < growth.high
+    assert left.low < left.value < left.high
+    room = 8192 * MIB - max(levels)
+    assert (left.low, left.high) == (int(room / growth.high), int(room / growth.low))
 
 
 def test_growth_below_one_per_cent_of_the_card_is_not_worth_a_finding(tmp_path):

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.readers.chrome_classes import CLASS_OF_CATEGORY
-from tracekit.schema import RAW, TABLES
+from tracekit.schema import RAW, TABLES, snapshots
 
 
 @pytest.fixture(autouse=True, params=["native", "pure"])
@@ -348,7 +348,13 @@ def test_every_frame_has_exactly_the_types_of_the_schema(load):
         {"ph": "C", "name": "c", "pid": 1, "tid": 1, "ts": 1, "args": {"v": 1}},
         {"ph": "s", "cat": "ac2g", "name": "f", "id": 1, "pid": 1, "tid": 1, "ts": 1},
     ]  # fmt: skip
-    of_traces = {table.name for table in RAW} - {"log_values"}
+    of_others = {
+        "log_values",
+        "open_ranges",
+        "memory_log",
+        *(table.name for table in snapshots.TABLES),
+    }
+    of_traces = {table.name for table in RAW} - of_others
     trace = load(rows, tables=sorted(of_traces))
     assert set(trace.tables) == of_traces
     for name, frame in trace.tables.items():

@@ -14,7 +14,8 @@ import tracekit
 from tracekit.errors import TraceFormatError
 from tracekit.pipeline import discover
 from tracekit.readers import driver_log
-from tracekit.readers.driver_log import MAX_LINE_BYTES, sniff
+from tracekit.readers.driver_log import sniff
+from tracekit.readers.lines import MAX_LINE_BYTES
 from tracekit.trace import Source, Want
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from any_report import charts, ints, numbers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sample_report import (
     HOSTILE,
@@ -162,6 +162,11 @@ def test_a_hostile_name_is_text_in_a_picture(name):
 
 
 @settings(max_examples=150, deadline=None)
+@example(
+    Chart(
+        "", "", "heatmap", ((0, 0, 0, None), (0, 0, 0, 10**308)), ("",), ("",), unit="id", x_unit=""
+    )
+)
 @given(charts())
 def test_any_chart_is_drawn_well_formed_within_its_frame_and_the_same_each_time(chart):
     text = draw(chart)

@@ -10,8 +10,8 @@ from typing import Any
 from chrome_builder import write
 
 Rows = Sequence[dict[str, Any]]
-Sources = Rows | Mapping[int, Rows] | Mapping[str, Rows]
-"""The rows of one file, or those of several by rank, or by path."""
+Sources = Rows | Mapping[int, Rows] | Mapping[str, Rows | bytes]
+"""The rows of one file, or those of several by rank, or by path; bytes are a whole file."""
 
 
 class Document(list[dict[str, Any]]):
@@ -40,7 +40,10 @@ def write_sources(folder: Path, sources: Sources) -> Path:
         write(folder / "rank0.json", sources, **_meta(sources))
         return folder
     for key, rows in sources.items():
-        if isinstance(key, str):
+        if isinstance(rows, bytes):
+            (folder / str(key)).parent.mkdir(parents=True, exist_ok=True)
+            (folder / str(key)).write_bytes(rows)
+        elif isinstance(key, str):
             write(folder / key, rows, **_meta(rows))
         else:
             write(

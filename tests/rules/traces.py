@@ -14,6 +14,7 @@ from rules import (
     traces_memory,
     traces_rl,
     traces_rollout,
+    traces_snapshots,
     traces_stragglers,
 )
 from rules.firing import Firing, Sources
@@ -124,6 +125,7 @@ PARTS = (
     traces_memory,
     traces_rl,
     traces_rollout,
+    traces_snapshots,
     traces_stragglers,
 )
 for part in PARTS:

@@ -9,12 +9,20 @@ import numpy as np
 import pandas as pd
 
 from tracekit.allocators import Allocator, by_allocator, stages, steps
-from tracekit.derived.memory import CPU, DRIVER, Levels, capacities, levels, places
-from tracekit.derived.stage_at import outermost_ranges
-from tracekit.derived.steps import Windows, step_of, windows
-from tracekit.pooling import from_epoch, in_run, plain, run_heading, text_or_none
+from tracekit.charts import memory_lines
+from tracekit.derived.memory import (
+    CPU,
+    DRIVER,
+    SNAPSHOT,
+    Levels,
+    capacities,
+    levels,
+    places,
+    windows_of,
+)
+from tracekit.derived.steps import step_of
+from tracekit.pooling import in_run, plain, run_heading, text_or_none
 from tracekit.report import (
-    Chart,
     Finding,
     Heading,
     Metric,
@@ -30,11 +38,11 @@ from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "memory", "Where does memory go?"
-NEEDS = ("host_ops", "memory_ops")
+NEEDS = ("host_ops", "memory_ops", "allocations", "memory_segments", "blocks", "annotations")
 RULES = ("memory-near-limit", "memory-imbalance")
 
-CURVE_POINTS, CHART_MARKS, CHART_SERIES = 400, 2_000, 20
-"""Most points of one curve, and most marks and lines of one chart."""
+CURVE_POINTS = 400
+"""Most points of one curve."""
 
 MAX_STAGES = 2_000
 """Most stages of one source that are followed one by one: the longest."""
@@ -44,19 +52,20 @@ MAX_PLACES = 8
 _WHOSE = {CPU: "host", DRIVER: "driver"}
 """How metrics call the memory of a `device_type`; any other is a device's."""
 
+REQUESTED = "levels of snapshots are bytes as requested, which the allocator rounds up: what it counts as allocated is a little more"
+
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The levels of every allocator in each step and outermost stage, its peaks, and its curve."""
-    if not trace.has("memory_ops"):
+    if not (trace.has("memory_ops") or trace.has("allocations")):
         return {}
-    found: Windows = trace.derived(windows)
-    outer = trace.derived(outermost_ranges)
-    longest = np.argsort(-outer["dur_ns"].to_numpy(), kind="stable")[:MAX_STAGES]
-    kept = outer.iloc[np.sort(longest)]
     tables: dict[str, list[pd.DataFrame]] = {n: [] for n in ("steps", "stages", "peaks", "curve")}
     for level in levels(trace):
         whose = {"device_type": level.device_type, "device": level.device}
-        for name, frame in (("steps", found.steps), ("stages", kept)):
+        found, outer = windows_of(trace, level)
+        longest = np.argsort(-outer["dur_ns"].to_numpy(), kind="stable")[:MAX_STAGES]
+        kept = outer.iloc[np.sort(longest)]
+        for name, frame in (("steps", found), ("stages", kept)):
             begin = frame["ts_ns"].to_numpy()
             within = level.within(begin, begin + frame["dur_ns"].to_numpy())
             told = frame.drop(columns=["origin", "parent"], errors="ignore").reset_index(drop=True)
@@ -64,7 +73,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         tables["steps"][-1]["relative"] = level.relative
         peak = _peak(trace, level, found) | {"omitted_stage_count": len(outer) - len(kept)}
         tables["peaks"].append(pd.DataFrame([peak]).assign(**whose))
-        tables["curve"].append(pd.DataFrame(level.curve(CURVE_POINTS)).assign(**whose))
+        if level.replay is None or level.replay.timed:
+            tables["curve"].append(pd.DataFrame(level.curve(CURVE_POINTS)).assign(**whose))
     measured = {f"memory_{name}": _columns(parts) for name, parts in tables.items()}
     return {**measured, **_metrics(tables["steps"])}
 
@@ -84,7 +94,7 @@ def _columns(parts: Sequence[pd.DataFrame]) -> Mapping[str, Any]:
     return {str(name): frame[name].array for name in frame}
 
 
-def _peak(trace: Trace, level: Levels, found: Windows) -> dict[str, Any]:
+def _peak(trace: Trace, level: Levels, found: pd.DataFrame) -> dict[str, Any]:
     """The row of `memory_peaks` of one allocator, but for whose it is."""
     reserved = level.reserved
     at = [int(level.allocated.argmax())]
@@ -97,7 +107,7 @@ def _peak(trace: Trace, level: Levels, found: Windows) -> dict[str, Any]:
         "relative": level.relative,
         "peak_bytes": int(level.allocated[at[0]]),
         "peak_ts_ns": int(level.ts_ns[at[0]]),
-        "peak_step": step_of(found.steps, level.ts_ns[at[:1]])[0],
+        "peak_step": step_of(found, level.ts_ns[at[:1]])[0],
         "peak_stage": stage[0],
         "peak_op": op[0],
         "reserved_peak_bytes": pd.NA if reserved is None else int(reserved[at[1]]),
@@ -112,7 +122,8 @@ def _metrics(parts: Sequence[pd.DataFrame]) -> Mapping[str, Mapping[str, Any]]:
     found: list[tuple[Any, str, int]] = []
     for part in parts:
         kind = _WHOSE.get(part["device_type"].max(), "device")
-        for column, what in (("peak_bytes", "allocated"), ("reserved_bytes", "reserved")):
+        held = "requested" if part["device_type"].max() == SNAPSHOT else "allocated"
+        for column, what in (("peak_bytes", held), ("reserved_bytes", "reserved")):
             highest = part.groupby("step", dropna=False)[column].max().dropna()
             found += [(s, f"{kind}_peak_{what}", int(v)) for s, v in highest.items()]
     rows = pd.DataFrame(found, columns=["step", "name", "value"]).astype({"step": "Int64"})
@@ -153,7 +164,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         findings=tuple(j for j in judged if isinstance(j, Finding)),
         caveats=tuple(_caveats(peaks)),
         verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
-        charts=tuple(_charts(measured)),
+        charts=tuple(memory_lines(measured)),
     )
 
 
@@ -161,6 +172,10 @@ def _peaks(measured: Measurements) -> pd.DataFrame:
     """One row an allocator: the highest of its sources, highest first, with `of`, the Allocator."""
     rows = plain(measured["memory_peaks"])
     rows = rows.sort_values("peak_bytes", ascending=False, kind="stable")
+    # A snapshot does not tell the size of its device: another profile of the rank may.
+    told = rows.groupby(["run", "rank", "device"], sort=False)["card_bytes"].transform("max")
+    of_snapshot = rows["device_type"].eq(SNAPSHOT).fillna(value=False)
+    rows["card_bytes"] = rows["card_bytes"].where(~of_snapshot, told)
     out = []
     for of, mine in by_allocator(rows).items():
         by_reserved = mine.sort_values("reserved_peak_bytes", ascending=False, kind="stable").iloc[
@@ -185,6 +200,8 @@ def _caveats(peaks: pd.DataFrame) -> Iterator[str]:
             "levels marked relative count from the start of the recording: "
             "what was allocated before it is not in them"
         )
+    if (peaks["device_type"] == SNAPSHOT).any():
+        yield REQUESTED
     if unsound := int(peaks["unsound_count"].sum()):
         yield f"{unsound:,} samples have no size or an impossible one: left out"
     if omitted := int(peaks["omitted_stage_count"].max()):
@@ -194,11 +211,12 @@ def _caveats(peaks: pd.DataFrame) -> Iterator[str]:
 def _headline(peaks: pd.DataFrame) -> Iterator[Metric]:
     """The highest peaks of any GPU."""
     on_card = _on_card(peaks)
-    driver = np.array([of.device_type == DRIVER for of in on_card["of"]], np.bool_)
-    # What an allocator tells of its own memory says more than what the driver gave it.
-    on_card = on_card if driver.all() else on_card[~driver]
+    kinds = on_card["device_type"].where(on_card["device_type"].isin((DRIVER, SNAPSHOT)), -1)
+    # What an allocator counts says more than what was requested, and that more than what the driver gave it.
+    kind = next((k for k in (-1, SNAPSHOT, DRIVER) if (kinds == k).any()), -1)
+    on_card, held = on_card[kinds == kind], "requested" if kind == SNAPSHOT else "allocated"
     for name, column, text in (
-        ("peak_allocated", "peak_bytes", "most allocated on one GPU"),
+        (f"peak_{held}", "peak_bytes", f"most {held} on one GPU"),
         ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
     ):
         if on_card[column].notna().any():
@@ -370,42 +388,3 @@ def _step_sheet(measured: Measurements) -> Sheet:
         Heading("reserved_bytes", "peak reserved", "bytes"),
     )
     return sheet("memory_steps", "Memory by step", headings, shown[shown["floor_bytes"].notna()])
-
-
-def _charts(measured: Measurements) -> Iterator[Chart]:
-    """Allocated memory over time, hosts and GPUs apart: a line for each of those with most."""
-    rows = plain(measured["memory_curve"])
-    every = by_allocator(rows)
-    for kind in dict.fromkeys(of.kind for of in every):
-        mine = {of: rows for of, rows in every.items() if of.kind == kind}
-        high = sorted(mine, key=lambda of: -int(mine[of]["allocated_bytes"].max()))[:CHART_SERIES]
-        chosen = [of for of in mine if of in high]
-        together = pd.concat([mine[of] for of in chosen])
-        one_clock = from_epoch(measured, together)
-        together_zero = int(together["ts_ns"].min())
-        points = max(CHART_MARKS // len(chosen), 1)
-        marks: list[tuple[int, int, int]] = []
-        for number, of in enumerate(chosen):
-            line = mine[of].sort_values("ts_ns", kind="stable")
-            zero = together_zero if one_clock else int(line["ts_ns"].iloc[0])
-            joined = line.groupby(np.arange(len(line)) * points // max(len(line), points))
-            marks += [
-                (number, int(ts) - zero, int(size))
-                for ts, size in zip(joined["ts_ns"].min(), joined["allocated_bytes"].max(), strict=True)
-            ]  # fmt: skip
-        several = bool(run_heading(measured))
-        yield Chart(
-            f"memory-{kind.lower()}",
-            f"{kind} memory allocated over time",
-            "lines",
-            tuple(marks),
-            tuple((f"{of.run} " if several else "") + f"{of.process} {of.memory}" for of in chosen),
-            unit="bytes",
-            caption="Highest level in each stretch of time."
-            + (
-                ""
-                if one_clock
-                else " Clocks cannot be compared: every line begins at its own zero."
-            ),
-            omitted=sum(len(frame) for frame in mine.values()) - len(marks),
-        )

@@ -6,51 +6,76 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from tracekit.allocators import Series, groups, labelled, matters, series, together
-from tracekit.pooling import in_run, run_heading
-from tracekit.report import Finding, Heading, Metric, Place, Section, Severity, Sheet, Verdict
-from tracekit.sheets import sheet
+from tracekit.allocators import (
+    Series,
+    groups,
+    labelled,
+    logged_series,
+    matters,
+    series,
+    together,
+)
+from tracekit.cohorts import Kept, kept
+from tracekit.derived.step_levels import step_levels
+from tracekit.growth_sheets import WORDS, guide_sheets, trend_sheet
+from tracekit.pooling import in_run
+from tracekit.report import Finding, Metric, Place, Section, Severity, Verdict
 from tracekit.stats.trend import Label, Limits
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "memory-growth", "Does memory grow from step to step?"
-NEEDS = ()
+NEEDS = ("allocations", "blocks", "annotations", "memory_log", "log_values")
 RULES = ("memory-growth",)
 
 MAX_PLACES = 8
 """Most places of one finding."""
 
+SURE_STEPS = 15
+"""From so many steps on a warm-up that levels off is told from a leak."""
+
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Nothing of its own: it judges what `memory` measures."""
-    del trace
-    return {}
+    """The levels that memory snapshots and logs tell of; for profiles it judges what `memory` measures."""
+    found = step_levels(trace)
+    if not len(found.columns):
+        return {}
+    return {"step_levels": {str(name): found[name].array for name in found}}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """The slope of every allocator's levels over steps; finding R19."""
-    if not measured.has("memory_steps"):
+    if not measured.has("memory_steps") and not len(measured["step_levels"]):
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
         return Section(ID, TITLE, "skipped", reason)
     limits = _limits(thresholds)
-    found = list(series(measured, limits))
+    found = [*series(measured, limits), *logged_series(measured, limits)]
     if not found:
         reason = (
             "no step to compare: levels count from the start of the recording, or no step is known"
         )
         verdict = Verdict("memory-growth", "insufficient data", reason)
         return Section(ID, TITLE, "skipped", reason, verdicts=(verdict,))
-    labels = labelled(found, limits)
-    judged = list(_growth(measured, found, labels, thresholds))
+    labels, corrected = labelled(found, limits)
+    holding = [
+        one
+        for one in kept(measured, thresholds.of("memory-growth"))
+        if one.per_step >= limits.slope
+    ]
+    judged = [
+        *_holding(measured, holding, found, labels),
+        *_growth(measured, found, labels, corrected, holding, thresholds),
+    ]
     return Section(
         ID,
         TITLE,
         metrics=tuple(_slopes(found)),
-        sheets=(_trend_sheet(measured, found, labels),),
+        sheets=(
+            trend_sheet(measured, found, labels, corrected, limits),
+            *guide_sheets(measured, found, labels),
+        ),
         findings=tuple(j for j in judged if isinstance(j, Finding)),
         verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
     )
@@ -59,7 +84,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 def _slopes(found: Sequence[Series]) -> Iterator[Metric]:
     """The slope of the least memory in a step, the median over allocators of one kind."""
     for kind in sorted({s.of.kind for s in found}):
-        slopes = [s.floor for s in found if s.of.kind == kind and s.floor is not None]
+        mine = [s for s in found if s.of.kind == kind and s.judged]
+        slopes = [s.floor for s in mine if s.floor is not None]
         if slopes:
             middle = float(np.median([slope.per_x for slope in slopes]))
             low, high = min(s.low for s in slopes), max(s.high for s in slopes)
@@ -77,13 +103,83 @@ def _limits(thresholds: Thresholds) -> Limits:
     )  # fmt: skip
 
 
+def _holding(
+    measured: Measurements,
+    holding: Sequence[Kept],
+    found: Sequence[Series],
+    labels: Sequence[Label | None],
+) -> Iterator[Finding]:
+    """R19 by the stronger evidence: a stack whose blocks of several steps are all still in use."""
+    sites: dict[tuple[Any, Any, str], list[Kept]] = {}
+    for one in holding:
+        sites.setdefault((one.process[0], one.process[1], one.site), []).append(one)
+    for (run, role, site), mine in sites.items():
+        worst = max(mine, key=lambda one: one.per_step)
+        own = [i for i, s in enumerate(found) if s.judged and _process(s) == worst.process]
+        trend = next((i for i in own if labels[i] in ("likely", "strong")), own[0] if own else None)
+        unit = "step" if worst.numbered or worst.basis == "step" else "snapshot"
+        one_of = "of a step" if worst.basis == "step" else "of snapshots"
+        slope = None if trend is None else found[trend].found.slope
+        told = labels[trend] if trend is not None else None
+        room = None if trend is None else _steps_left(found[trend], worst.per_step)
+        caveats = [
+            "a cache or a buffer that is still being filled looks like a leak until it is full"
+        ]
+        if worst.windows == 3:
+            caveats.append("with three snapshots no warm-up is left out")
+        yield Finding(
+            "memory-growth",
+            "medium" if worst.windows > 3 else "low",
+            f"what {site} allocates is kept: {show(round(worst.per_step), 'bytes')} more per {unit}"
+            + (f", on {len(mine)} devices" if len(mine) > 1 else "")
+            + in_run(measured, run),
+            "look there for what outlives a step: lists and caches that are only added to, tensors kept with "
+            "their graph (.item() or .detach())",
+            (
+                Metric("kept", worst.growth, "bytes", "lower", label="growth of the stack that grows fastest"),
+                Metric("cohorts", worst.cohorts, "count", label=f"{one_of} whose blocks are alive, among {worst.windows}"),
+                Metric("blocks", worst.blocks, "count", label="blocks in use at the end"),
+                Metric("growth", None if slope is None else round(slope.per_x), "bytes", "lower",
+                       None if slope is None else round(slope.low), None if slope is None else round(slope.high),
+                       "per step, all memory" + ("" if told is None else f": {WORDS.get(told, told)}")),
+                Metric("steps_left", room, "count", "higher", label="steps until the card is full"),
+            ),
+            tuple(
+                Place(role=role, rank=one.process[2], device=one.process[6], name=one.frames)
+                for one in mine[:MAX_PLACES]
+            ),
+            caveats=tuple(caveats),
+        )  # fmt: skip
+
+
+def _process(one: Series) -> tuple[Any, ...]:
+    """Whose memory a series is, as `Kept.process` names it."""
+    of = one.of
+    return (of.run, of.role, of.rank, of.host, of.pid, of.replica, of.device)
+
+
+def _steps_left(one: Series, per_step: float) -> int | None:
+    """In how many steps the card is full; None where its size is not known, or nothing grows."""
+    if one.card_bytes is None or per_step <= 0:
+        return None
+    return int(max(one.card_bytes - one.peak_bytes, 0) / per_step)
+
+
 def _growth(
-    measured: Measurements, found: Sequence[Series], labels: Sequence[Label], thresholds: Thresholds
+    measured: Measurements,
+    found: Sequence[Series],
+    labels: Sequence[Label | None],
+    corrected: Sequence[float | None],
+    holding: Sequence[Kept],
+    thresholds: Thresholds,
 ) -> Iterator[Finding | Verdict]:
     """R19: what is allocated at the same point of each step rises steadily, and by enough to matter."""
     limit, limits = thresholds.of("memory-growth"), _limits(thresholds)
+    explained = {one.process for one in holding}
     for group in groups(found):
         first = found[group[0]].of
+        if not found[group[0]].judged:
+            continue
         what = f"{first.kind} memory" + ("" if first.role is None else f" of {first.role}")
         if all(labels[i] == "too few" for i in group):
             most = max(len(found[i].x) for i in group)
@@ -99,17 +195,26 @@ def _growth(
             i for i in group if labels[i] in ("likely", "strong") and matters(found[i], limit)
         ]
         strong = any(labels[i] == "strong" for i in rising)
-        grows = [found[i] for i in rising]
+        # What a stack is known to keep is not told twice.
+        grows = [i for i in rising if _process(found[i]) not in explained]
         many = "processes" if first.kind == "CPU" else "devices"
         who = f"{len(grows)} of {len(group)} {many}"
-        if not grows:
-            grows = together([found[i] for i in group], limits, limit)
+        if not rising:
+            alone = together([found[i] for i in group], limits, limit)
+            grows = [i for i in group if found[i] in alone and _process(found[i]) not in explained]
             who = f"all {len(group)} {many} together"
         if grows:
             # One series alone is named by its process, which tells the role too.
-            alone = len(grows) == 1
-            claim = f"{first.kind} memory of {grows[0].of.process}" if alone else f"{what}, {who},"
-            yield _leak(measured, grows, f"{claim} grows", limit, strong=strong)
+            single = len(grows) == 1
+            claim = (
+                f"{first.kind} memory of {found[grows[0]].of.process}"
+                if single
+                else f"{what}, {who},"
+            )
+            p = min((q for i in grows if (q := corrected[i]) is not None), default=None)
+            yield _leak(
+                measured, [found[i] for i in grows], f"{claim} grows", limit, p, strong=strong
+            )
 
 
 def _leak(
@@ -117,6 +222,7 @@ def _leak(
     grows: Sequence[Series],
     claim: str,
     limit: Mapping[str, float],
+    p: float | None,
     *,
     strong: bool,
 ) -> Finding:
@@ -126,11 +232,18 @@ def _leak(
     assert slope is not None, "what grows has a slope"
     assert floor is not None, "what grows has a floor"
     left = None if card is None else max(card - worst.peak_bytes, 0) / slope.per_x
-    severity: Severity = "medium" if strong else "low"
+    soonest, latest = _steps_left(worst, slope.high), _steps_left(worst, slope.low)
+    level = worst.level[worst.found.warm_up :]
+    severity: Severity = (
+        "medium" if strong and level[-1] - level[0] >= limit["growth_bytes"] else "low"
+    )
     severity = "high" if left is not None and left < limit["oom_steps"] else severity
     caveats = [f"the first {worst.found.warm_up} steps count as warm-up"]
     if not strong:
         caveats.append("growth that levels off later, or a sawtooth longer than the capture, looks the same")  # fmt: skip
+    if len(worst.x) < SURE_STEPS:
+        caveats.append(f"a slow warm-up cannot be told from a leak in fewer than {SURE_STEPS} steps: memory snapshots of several steps can")  # fmt: skip
+    found = worst.found
     return Finding(
         "memory-growth",
         severity,
@@ -139,54 +252,12 @@ def _leak(
         ".detach()), lists of outputs, caches by shape; a memory snapshot names the stacks",
         (
             Metric("growth", round(slope.per_x), "bytes", "lower", round(slope.low), round(slope.high), f"per step, {worst.phase}"),
-            Metric("floor_growth", round(floor.per_x), "bytes", "lower", label="per step, least in the step"),
-            Metric("steps", len(worst.x) - worst.found.warm_up, "count", label="steps judged"),
-            Metric("steps_left", None if left is None else int(left), "count", "higher", label="steps until the card is full"),
+            *(() if worst.logged else (Metric("floor_growth", round(floor.per_x), "bytes", "lower", label="per step, least in the step"),)),
+            Metric("p", p, "", label="chance of such a rise without a trend" + ("" if len(grows) == 1 else ", the least")),
+            Metric("detectable", None if found.detectable is None else round(found.detectable), "bytes", label="growth per step that so many steps would show"),
+            Metric("steps", len(worst.x) - found.warm_up, "count", label="steps judged"),
+            Metric("steps_left", None if left is None else int(left), "count", "higher", soonest, latest, "steps until the card is full"),
         ),
         tuple(Place(role=one.of.role, rank=one.of.rank, device=one.of.device if one.of.kind != "CPU" else None) for one in grows[:MAX_PLACES]),
         caveats=tuple(caveats),
     )  # fmt: skip
-
-
-_WORDS = {
-    "too few": "too few steps to judge",
-    "none": "no steady growth",
-    "saturating": "levels off",
-    "shift": "one jump",
-    "likely": "grows (likely)",
-    "strong": "grows",
-}
-
-
-def _trend_sheet(measured: Measurements, found: Sequence[Series], labels: Sequence[Label]) -> Sheet:
-    shown = pd.DataFrame(
-        {
-            "run": [s.of.run for s in found],
-            "who": [s.of.process for s in found],
-            "memory": [s.of.memory for s in found],
-            "steps": [len(s.x) for s in found],
-            "floor": [None if s.floor is None else round(s.floor.per_x) for s in found],
-            "floor_low": [None if s.floor is None else round(s.floor.low) for s in found],
-            "floor_high": [None if s.floor is None else round(s.floor.high) for s in found],
-            "phase": [s.phase if s.phase.startswith("end") else None for s in found],
-            "point": [None if s.point is None or not s.phase.startswith("end") else round(s.point.per_x) for s in found],
-            "detectable": [None if s.found.detectable is None else round(s.found.detectable) for s in found],
-            "answer": [_WORDS.get(answer, answer) for answer in labels],
-        }
-    )  # fmt: skip
-    numbers = ("floor", "floor_low", "floor_high", "point", "detectable")
-    shown = shown.astype(dict.fromkeys(numbers, "Int64"))
-    headings = (
-        *run_heading(measured),
-        Heading("who", "process"),
-        Heading("memory", "memory of"),
-        Heading("steps", "steps", "count", "Compared; the first is left out where levels are relative."),
-        Heading("floor", "floor slope", "bytes", "Bytes per step by which the least level of a step grows (median of pairs)."),
-        Heading("floor_low", "from", "bytes", "90 % interval; all pairs where there are few."),
-        Heading("floor_high", "to", "bytes"),
-        Heading("phase", "same point", "text", "The point at which steps are compared."),
-        Heading("point", "slope there", "bytes", "Bytes per step."),
-        Heading("detectable", "would be seen from", "bytes", "Least growth per step that so many steps show in 4 of 5 cases."),
-        Heading("answer", "trend"),
-    )  # fmt: skip
-    return sheet("memory_trend", "Growth from step to step", headings, shown)

@@ -42,6 +42,7 @@ NAMES = {
     "host.ops": "host_ops",
     "host.launches": "host_launches",
     "memory.peak_allocated": "device_peak_allocated",
+    "memory.peak_requested": "device_peak_requested",
     "memory.peak_reserved": "device_peak_reserved",
     "memory.host_peak_allocated": "host_peak_allocated",
     "memory.host_peak_reserved": "host_peak_reserved",

@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived import snapshot_windows
 from tracekit.derived.by_name import is_named
 from tracekit.derived.placement import Placement, placement
+from tracekit.derived.snapshot_replay import replays
 from tracekit.derived.steps import Windows, windows
 from tracekit.intervals import Intervals, covered, union
 from tracekit.stages import canonical, numbered_step, profiler_step
@@ -27,6 +29,8 @@ def cut(
     """
     if trace.source.tool == "log":
         return _log(trace, steps)
+    if trace.source.tool == "torch_memory":
+        return _snapshot(trace, steps)
     found: Windows = trace.derived(windows)
     chosen = _chosen(trace, found, steps, stage)
     if chosen is None:
@@ -69,13 +73,25 @@ def _names_step(name: str) -> bool:
 
 def _log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
     """The lines of a driver's log about the chosen steps; stages are chosen when they are shown."""
-    values = trace.get("log_values")
-    if steps is None or not len(values):
+    logged = [name for name in ("log_values", "memory_log") if len(trace.get(name))]
+    if steps is None or not logged:
         return trace
-    kept = values[_in_steps(values["step"], steps)].reset_index(drop=True)
-    if not len(kept):
+    tables = dict(trace.tables)
+    for name in logged:
+        kept = trace[name][_in_steps(trace[name]["step"], steps)]
+        tables[name] = kept.reset_index(drop=True)
+    if not any(len(tables[name]) for name in logged):
         return None
-    return replace(trace, tables={**trace.tables, "log_values": kept})
+    return replace(trace, tables=tables)
+
+
+def _snapshot(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
+    """All of a snapshot that tells of a chosen step or names none: levels need what came before."""
+    told = [snapshot_windows.steps(trace, replay)["step"] for replay in trace.derived(replays)]
+    numbers = {int(number) for column in told for number in column.dropna()}
+    if trace.source.step is not None:
+        numbers.add(trace.source.step)
+    return trace if steps is None or not numbers or numbers & steps else None
 
 
 def _windows_within(found: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:

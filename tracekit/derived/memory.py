@@ -1,4 +1,4 @@
-"""How much memory each allocator held when: the samples of `memory_ops` as levels over time (M15)."""
+"""How much memory each allocator held when, over time (M15): samples of `memory_ops`, and histories of snapshots."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived import snapshot_windows
 from tracekit.derived.by_name import named
 from tracekit.derived.nesting import innermost, nesting
-from tracekit.derived.stage_at import range_at
+from tracekit.derived.snapshot_replay import Replay, replays
+from tracekit.derived.stage_at import outermost_ranges, range_at
+from tracekit.derived.steps import windows
+from tracekit.intervals import window_at
 from tracekit.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -21,6 +25,9 @@ CPU = 0
 
 DRIVER = 101
 """The `device_type` of memory as the CUDA driver gave it, segments of PyTorch's allocator among it."""
+
+SNAPSHOT = 102
+"""The `device_type` of memory as a snapshot of PyTorch's allocator tells it: bytes as they were requested."""
 
 MAX_BYTES = 2**50
 """No allocator holds a pebibyte: numbers beyond it are damage and are left out."""
@@ -34,7 +41,8 @@ class Levels:
     """What one allocator held after each of its samples, in order of time.
 
     `reserved` is None where nothing was recorded, its unknown entries are -1. `rows` are the rows of
-    `memory_ops`. `relative`: levels count from the start of the recording, not from nothing.
+    `memory_ops`. `relative`: levels count from the start of the recording, not from nothing. Those of a
+    snapshot come from its `replay`: what was held before its history stands first.
     """
 
     device_type: int | None
@@ -45,6 +53,7 @@ class Levels:
     rows: Ints
     relative: bool
     unsound: int
+    replay: Replay | None = None
 
     def within(self, start: Ints, end: Ints) -> dict[str, Any]:
         """For each window: `floor_bytes`, `peak_bytes`, `end_bytes` and `reserved_bytes` (peak).
@@ -79,6 +88,41 @@ class Levels:
 
 def levels(trace: Trace) -> tuple[Levels, ...]:
     """The levels of every allocator of a trace: one of each (device_type, device), never merged."""
+    return (*_sampled(trace), *map(_replayed, _of_devices(trace)))
+
+
+def windows_of(trace: Trace, level: Levels) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(the steps, the outermost ranges) in which a level is followed, in order of start."""
+    if level.replay is None:
+        return trace.derived(windows).steps, trace.derived(outermost_ranges)
+    found = snapshot_windows.steps(trace, level.replay)
+    return found, snapshot_windows.stages(trace, found)
+
+
+def _of_devices(trace: Trace) -> list[Replay]:
+    """The histories of GPU memory."""
+    every = trace.derived(replays) if trace.has("allocations") else ()
+    return [replay for replay in every if replay.memory == "device" and len(replay.rows)]
+
+
+def _replayed(replay: Replay) -> Levels:
+    """The levels of a history, requested bytes, after those before it."""
+    reserved = replay.reserved
+    return Levels(
+        SNAPSHOT,
+        replay.device,
+        np.append(replay.ts_ns[:1] - 1, replay.ts_ns),
+        np.append(replay.base, replay.requested),
+        None if reserved is None else np.append(replay.reserved_before, reserved),
+        np.append(-1, replay.rows),
+        relative=False,
+        unsound=replay.unsound,
+        replay=replay,
+    )
+
+
+def _sampled(trace: Trace) -> tuple[Levels, ...]:
+    """The levels that samples tell."""
     memory = trace.get("memory_ops")
     type_code, types = pd.factorize(memory["device_type"], use_na_sentinel=False)
     code, devices = pd.factorize(memory["device"], use_na_sentinel=False)
@@ -125,6 +169,11 @@ def _levels(memory: pd.DataFrame, rows: Ints, type_: int | None, device: int | N
 
 def places(trace: Trace, level: Levels, at: Ints) -> tuple[list[str | None], list[str | None]]:
     """(outermost stage, innermost op) around each of these samples, as recorded; None for neither."""
+    if level.replay is not None:
+        stages = windows_of(trace, level)[1]
+        start = stages["ts_ns"].to_numpy()
+        inside = window_at(start, start + stages["dur_ns"].to_numpy(), level.ts_ns[at])
+        return named(stages["stage"], inside).tolist(), [None] * len(at)
     rows = level.rows[at]
     memory, host = trace.get("memory_ops"), trace.get("host_ops")
     thread = memory["thread"].to_numpy()[rows]

@@ -33,8 +33,10 @@ def _reader(name: str, tool: Tool) -> Reader:
 READERS: tuple[Reader, ...] = (
     _reader("chrome", "torch"),
     _reader("driver_log", "log"),
+    _reader("memory_log", "log"),
     _reader("nsys", "nsys"),
     _reader("nsys_rep", "nsys"),
+    _reader("torch_memory", "torch_memory"),
 )
 
 

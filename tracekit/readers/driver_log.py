@@ -20,12 +20,10 @@ import pandas as pd
 
 from tracekit.errors import TraceFormatError
 from tracekit.readers import gunzip
+from tracekit.readers.lines import lines
 from tracekit.readers.scan import Loss
 from tracekit.schema import TABLES
 from tracekit.trace import Note, NoteSeverity, Source, Trace, Want
-
-MAX_LINE_BYTES = 2**20
-"""A longer line is passed over: no step's numbers need as much."""
 
 MAX_VALUES = 2_000_000
 """Most numbers kept of one log."""
@@ -169,22 +167,11 @@ def _lines(
     on_bytes: Callable[[int], None] | None,
 ) -> Iterator[tuple[int, str]]:
     """(number from 1, text) of every line up to the bound; only a line feed ends one."""
-    number, rest, skipping = 0, b"", False
-    for block in gunzip.blocks(path, losses, careful=careful, on_bytes=on_bytes):
-        *whole, rest = (rest + block).split(b"\n")
-        for line in whole:
-            number += 1
-            if skipping or len(line) > MAX_LINE_BYTES:
-                log.too_long += 1
-            else:
-                yield number, line.decode("utf-8", "replace")
-            skipping = False
-        if len(rest) > MAX_LINE_BYTES:
-            rest, skipping = b"", True
-    if skipping:
-        log.too_long += 1
-    elif rest:
-        yield number + 1, rest.decode("utf-8", "replace")
+    for number, line in lines(path, losses, careful=careful, on_bytes=on_bytes):
+        if line is None:
+            log.too_long += 1
+        else:
+            yield number, line
 
 
 def _take(line: str, number: int, log: _Log) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tracekit.errors import TracekitError
 from tracekit.render.plots_changes import intervals, strips, waterfall
+from tracekit.render.plots_extents import extents, icicle
 from tracekit.render.plots_picture import (
     COLORS,
     GRID,
@@ -81,6 +82,8 @@ def picture(chart: Chart, given: Mapping[str, str] | None = None) -> Picture:
         "intervals": intervals,
         "strips": strips,
         "waterfall": waterfall,
+        "extents": extents,
+        "icicle": icicle,
     }[chart.kind]
     if not found:
         return framed(chart, "nothing to draw", (), (), axis([], chart.x_unit))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from tracekit.render.svg_changes import intervals, strips, waterfall
+from tracekit.render.svg_extents import extents, icicle
 from tracekit.render.svg_frame import WIDTH, Drawing, legend, tones
 from tracekit.render.svg_marks import Mark, bounded, marks, problem
 from tracekit.render.svg_rows import bars, gantt, heatmap, row_id
@@ -29,8 +30,10 @@ _KINDS: dict[ChartKind, Callable[[Chart, Sequence[Mark], Sequence[str], float], 
     "intervals": intervals,
     "strips": strips,
     "waterfall": waterfall,
+    "extents": extents,
+    "icicle": icicle,
 }
-_KEYED = ("gantt", "bars", "lines", "histogram", "intervals", "strips", "waterfall")
+_KEYED = ("gantt", "bars", "lines", "histogram", "intervals", "strips", "waterfall", "extents")
 
 
 def draw(chart: Chart, given: Mapping[str, str] | None = None) -> str:
@@ -83,6 +86,8 @@ def _described(chart: Chart, found: Sequence[Mark]) -> str:
         "intervals": "Factors with their intervals, and a line at 1",
         "strips": "Dots, one a value",
         "waterfall": "Bars that lead from one amount to another",
+        "extents": "Parts of amounts as bars beside one another",
+        "icicle": "A tree of bars, each above those that are parts of it",
     }[chart.kind]
     parts = [f"{what}: {show(len(found), 'count')} marks"]
     if chart.rows:

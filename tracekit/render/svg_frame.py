@@ -23,7 +23,7 @@ SHAPES = ("o", "s", "D", "^")
 """The points of series in turn, as matplotlib names them: circle, square, diamond, triangle."""
 
 _NOTHING = frozenset(
-    {"idle", "other", "unattributed", "unknown", "in no stage", "none", "no change"}
+    {"idle", "free", "other", "unattributed", "unknown", "in no stage", "none", "no change"}
 )
 _STRONG = frozenset({0, 1, 4, 6, 7})
 _LEGEND = 16

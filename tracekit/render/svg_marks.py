@@ -19,6 +19,8 @@ FIELDS: dict[ChartKind, tuple[str, ...]] = {
     "intervals": ("row", "series", "start", "value", "end"),
     "strips": ("row", "series", "start", "label", "value"),
     "waterfall": ("row", "series", "start", "end"),
+    "extents": ("row", "series", "start", "end"),
+    "icicle": ("row", "series", "start", "end"),
 }
 """What the numbers of a mark are, in their order; `start` is also the x of a point."""
 

@@ -200,15 +200,19 @@ def _level(value: Fraction | None, low: Fraction, high: Fraction) -> str:
     return f"l{min(int((value - low) / (high - low) * LEVELS), LEVELS - 1)}"
 
 
+_END = 40
+"""Most characters of a number at an end of the scale: beyond that it is no measurement."""
+
+
 def _key(chart: Chart, low: Fraction, high: Fraction, top: float, *, unknown: bool) -> list[str]:
     """What the tones of the cells mean: the scale from the least to the largest value."""
-    least = show(plain(low), chart.unit)
+    least = printable(show(plain(low), chart.unit), _END)
     x, y = breadth(least) + 6, top + 12
     parts = [f'<text x="0" y="{number(y)}">{text(least)}</text>\n']
     boxes = (box(x + level * 18, top + 2, 18, 12, 0) for level in range(LEVELS))
     parts += [f'<path class="l{level}" d="{path}"/>' for level, path in enumerate(boxes)]
     x += LEVELS * 18 + 6
-    most = show(plain(high), chart.unit)
+    most = printable(show(plain(high), chart.unit), _END)
     parts.append(f'<text x="{number(x)}" y="{number(y)}">{text(most)}</text>\n')
     if unknown:
         x += breadth(most) + 20

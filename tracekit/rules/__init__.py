@@ -41,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     Rule("memory-growth", "R19", "Memory that grows from step to step"),
     Rule("memory-near-limit", "R20", "GPUs whose memory is nearly all reserved"),
     Rule("allocator-calls", "R21", "Asking the driver for memory in steady steps"),
+    Rule("fragmentation", "R22", "Reserved memory that lies free in pieces too small"),
     Rule("memory-imbalance", "R23", "A rank that needs far more memory than the others"),
     Rule("no-tensor-cores", "R24", "Matrix products that tensor cores do not run"),
     Rule("unaligned-gemm", "R25", "Matrix products of sizes that tensor cores do not fit"),
@@ -51,6 +52,7 @@ RULES: tuple[Rule, ...] = (
     Rule("step-variance", "R30", "Steps that differ too much for a mean"),
     Rule("ragged-micro-batches", "R31", "Micro-batches of very unequal length"),
     Rule("profiling-artefact", "R32", "What makes the numbers themselves unreliable"),
+    Rule("out-of-memory", "R33", "Requests for GPU memory that failed"),
 )
 
 

@@ -9,6 +9,7 @@ from tracekit.schema import (
     counters,
     host,
     idle,
+    leaks,
     measured,
     memory,
     operators,
@@ -16,6 +17,8 @@ from tracekit.schema import (
     rl,
     rollout,
     slots,
+    snapshot_levels,
+    snapshots,
     timeline,
     waits,
 )
@@ -27,7 +30,7 @@ from tracekit.schema.table import Table as Table
 from tracekit.schema.table import coded as coded
 from tracekit.schema.table import concat as concat
 
-RAW: tuple[Table, ...] = (*raw.TABLES, *rl.RAW)
+RAW: tuple[Table, ...] = (*raw.TABLES, *rl.RAW, *snapshots.TABLES, *leaks.RAW)
 
 MEASURED: tuple[Table, ...] = (
     *measured.TABLES,
@@ -42,6 +45,8 @@ MEASURED: tuple[Table, ...] = (
     *host.TABLES,
     *idle.TABLES,
     *slots.TABLES,
+    *snapshot_levels.TABLES,
+    *leaks.TABLES,
 )
 
 TABLES: Mapping[str, Table] = {table.name: table for table in (*RAW, *MEASURED)}

@@ -76,7 +76,7 @@ def _cast(column: Column, given: Any, length: int) -> Any:
     if column.dtype == "category":
         return _categorical(column, given, length)
     if given is None:
-        return pd.array([pd.NA] * length if column.nullable else [], dtype=column.dtype)
+        return _all_missing(column, length)
     if (
         isinstance(given, np.ndarray | pd.api.extensions.ExtensionArray)
         and given.dtype == column.dtype
@@ -87,6 +87,16 @@ def _cast(column: Column, given: Any, length: int) -> Any:
     if not column.nullable and not (np.asarray(cast) == np.asarray(given)).all():
         raise ValueError(f"values that are no {column.dtype}")
     return cast
+
+
+def _all_missing(column: Column, length: int) -> Any:
+    """A nullable column without any value; an empty one where values are required."""
+    missing = np.ones(length, np.bool_)
+    if column.dtype == "Int64":
+        return pd.arrays.IntegerArray(np.zeros(length, np.int64), missing)
+    if column.dtype == "Float64":
+        return pd.arrays.FloatingArray(np.zeros(length), missing)
+    return pd.array([], dtype=column.dtype)
 
 
 def _categorical(column: Column, given: Any, length: int) -> Any:

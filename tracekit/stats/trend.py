@@ -98,7 +98,10 @@ def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Lim
         return Growth(slope, warm_up)
     residuals = ys - slope.per_x * xs
     deviation = 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
-    thirds = [float(np.median(part)) for part in np.array_split(ys, 3)]
+    # What three does not divide belongs to the middle: the outer thirds stay apart.
+    third = len(ys) // 3
+    parts = (ys[:third], ys[third : len(ys) - third], ys[len(ys) - third :])
+    thirds = [float(np.median(part)) for part in parts]
     rising = thirds[0] < thirds[1] < thirds[2]
     return Growth(
         slope,
@@ -111,6 +114,19 @@ def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Lim
         DETECTABLE * deviation / len(xs) ** 1.5,
         float(np.median(ys)),
     )
+
+
+def least_squares(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> float | None:
+    """The slope of the line with the least squares; None without two distinct x. No evidence of growth by itself.
+
+    >>> least_squares([0, 1, 2], [0, 2, 4])
+    2.0
+    """
+    xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if not len(xs) or not float(np.ptp(xs)):
+        return None
+    centred = xs - xs.mean()
+    return float((centred * (ys - ys.mean())).sum() / (centred**2).sum())
 
 
 def label(found: Growth, limits: Limits, p: float | None = None) -> Label:
@@ -191,7 +207,9 @@ def _kendall(y: Floats) -> float:
 def _hamed_rao(y: Floats, residuals: Floats) -> float:
     """One-sided p with the variance raised by what the detrended ranks repeat over lags 1 to 3."""
     n = len(y)
-    ranks = np.argsort(np.argsort(residuals, kind="stable"), kind="stable").astype(float)
+    # Equal residuals share a rank: those of a perfect line do not repeat, they are no noise at all.
+    _, place, equal = np.unique(residuals, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(equal) - (equal - 1) / 2)[place]
     ranks -= ranks.mean()
     power = float((ranks**2).sum())
     factor = 1.0

@@ -1,0 +1,318 @@
+"""What is allocated and never freed: stacks that only ever hold more, over snapshots and over steps within one."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from memory_builder import MIB, Allocator, pickled, snapshot, stack
+
+from tracekit import pipeline
+from tracekit.analyses import ANALYSES, leaks
+from tracekit.cohorts import kept, warm_up_of
+from tracekit.names import read_name
+from tracekit.readers import torch_memory
+from tracekit.schema import TABLES, concat
+from tracekit.thresholds import defaults
+from tracekit.trace import Measurements, Source, Want, labelled
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+
+LIMIT = {"rising_ratio": 0.8, "cohorts": 3}
+FEW = tuple(a for a in ANALYSES if a.id in ("data-quality", "leaks", "memory-growth"))
+LEAK, MODEL, BUFFER, CACHE = stack("keep"), stack("build"), stack("forward"), stack("cached")
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setattr(pipeline, "ANALYSES", FEW)
+
+
+def write(folder, allocators, number, rank=0, clear=True, pid=1):
+    """A snapshot of these devices as verl lays it out."""
+    path = folder / f"step{number}" / f"torch_memory_rank{rank}_pid{pid}.pickle"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickled(snapshot(*allocators)))
+    for allocator in allocators:
+        if clear:
+            allocator.clear_history()
+        allocator.annotations.clear()
+
+
+def run(folder, steps, work, clear=True, rank=0):
+    """A snapshot after each of the steps; `work` does what one of them does."""
+    device = Allocator()
+    device.alloc(8 * MIB, MODEL)
+    for number in range(steps):
+        work(device, number)
+        write(folder, [device], number, rank=rank, clear=clear)
+    return folder
+
+
+def leaking(device, number, size=MIB):
+    """Half a MiB of a step is freed again; what `keep` allocates is not."""
+    buffer = device.alloc(MIB // 2, BUFFER)
+    device.alloc(size, LEAK)
+    device.free(buffer)
+    del number
+
+
+def analyze(folder):
+    return pipeline.analyze(folder, pipeline.Options(jobs=1))
+
+
+def measured(folder):
+    """What the snapshots of a folder are measured to, without the rest of an analysis."""
+    parts = []
+    for path in sorted(folder.glob("**/*.pickle")):
+        facts = read_name(path.relative_to(folder).parts)
+        source = Source(
+            path, str(path.relative_to(folder)), "torch_memory", "torch_memory",
+            rank=facts.rank, pid=facts.pid, step=facts.step,
+        )  # fmt: skip
+        (trace,) = torch_memory.read(source, Want())
+        columns = leaks.measure(trace)
+        parts.append({n: labelled(TABLES[n], c, trace.source) for n, c in columns.items()})
+    joined = {n: concat(TABLES[n], [part[n] for part in parts]) for n in parts[0]}
+    return Measurements(leaks.fold(joined), ())
+
+
+def found_in(folder):
+    return list(kept(measured(folder), LIMIT))
+
+
+def findings(folder):
+    return [f for f in analyze(folder).report.findings if f.rule == "memory-growth"]
+
+
+def test_the_site_that_keeps_a_block_of_every_step_is_named(tmp_path):
+    """The first of eight snapshots is warm-up: six more blocks of 1 MiB from the second to the last."""
+    (one,) = found_in(run(tmp_path, 8, leaking))
+    assert one.site == "job/train.py:4 keep"
+    assert (one.growth, one.steps, one.per_step) == (6 * MIB, 6, MIB)
+    assert (one.cohorts, one.windows, one.warm_up, one.blocks) == (8, 8, 1, 8)
+    assert one.levels == tuple(n * MIB for n in range(2, 9))
+
+
+def test_the_finding_names_site_growth_and_rank_and_is_the_only_one(tmp_path):
+    (found,) = findings(run(tmp_path, 8, leaking))
+    assert found.claim == "what job/train.py:4 keep allocates is kept: 1.00 MiB more per step"
+    assert found.severity == "medium"
+    assert [(p.rank, p.device, p.name) for p in found.places] == [(0, 0, "job/train.py:4 keep")]
+    evidence = {m.name: m.value for m in found.evidence}
+    assert evidence == {"kept": 6 * MIB, "cohorts": 8, "blocks": 8, "growth": MIB, "steps_left": None}  # fmt: skip
+
+
+def test_a_leak_too_small_to_matter_is_listed_and_no_finding(tmp_path):
+    folder = run(tmp_path, 8, lambda device, n: leaking(device, n, 4096))
+    (one,) = found_in(folder)
+    assert one.per_step == 4096
+    assert findings(folder) == []
+
+
+def test_missing_steps_make_no_steeper_leak(tmp_path):
+    """Steps 0 to 7 without 3 and 4: from step 1 to 7 six blocks, over six steps."""
+    run(tmp_path, 8, leaking)
+    for number in (3, 4):
+        shutil.rmtree(tmp_path / f"step{number}")
+    (one,) = found_in(tmp_path)
+    assert (one.growth, one.steps, one.per_step, one.windows) == (6 * MIB, 6, MIB, 6)
+
+
+def test_a_buffer_that_every_step_allocates_anew_is_no_leak(tmp_path):
+    """It grows with every step, but only one step's block is alive."""
+    held = []
+
+    def work(device, number):
+        if held:
+            device.free(held.pop())
+        held.append(device.alloc(MIB * (number + 1), BUFFER))
+
+    assert found_in(run(tmp_path, 8, work)) == []
+
+
+def test_what_is_allocated_once_in_the_first_steps_is_no_leak(tmp_path):
+    """The optimizer's state, and a cache that is full after three steps."""
+
+    def work(device, number):
+        if number == 1:
+            device.alloc(16 * MIB, stack("optimizer"))
+        if number < 3:
+            device.alloc(MIB, CACHE)
+
+    assert found_in(run(tmp_path, 8, work)) == []
+
+
+def test_what_is_freed_at_times_is_no_leak(tmp_path):
+    held = []
+
+    def work(device, number):
+        held.append(device.alloc(MIB, CACHE))
+        if number == 5:
+            device.free(held.pop(0))
+            device.free(held.pop(0))
+
+    assert found_in(run(tmp_path, 8, work)) == []
+
+
+@pytest.mark.parametrize(("rises", "named"), [(4, 0), (5, 1), (6, 1)])
+def test_it_has_to_rise_in_four_of_five_steps(tmp_path, rises, named):
+    """Of the six intervals after warm-up 5 are more than 80 %, 4 are less."""
+
+    def work(device, number):
+        if number < 2 or number >= 8 - rises:
+            device.alloc(MIB, LEAK)
+
+    assert len(found_in(run(tmp_path, 8, work))) == named
+
+
+@pytest.mark.parametrize(("count", "named"), [(2, 0), (3, 1), (4, 1)])
+def test_at_least_three_snapshots_are_needed(tmp_path, count, named):
+    folder = run(tmp_path, count, leaking)
+    found = measured(folder)
+    assert [one.warm_up for one in kept(found, LIMIT)] == [0 if count == 3 else 1] * named
+    section = leaks.judge(found, defaults())
+    assert (section.status == "skipped") == (count == 2)
+
+
+def test_a_history_that_is_not_cleared_counts_nothing_twice(tmp_path):
+    """Every snapshot tells of all steps so far; the blocks of each count as of the step that made them."""
+    found = measured(run(tmp_path, 8, leaking, clear=False))
+    (one,) = kept(found, LIMIT)
+    assert (one.growth, one.cohorts, one.blocks) == (6 * MIB, 8, 8)
+    caveats = leaks.judge(found, defaults()).caveats
+    assert any("overlap" in caveat for caveat in caveats)
+
+
+def test_a_place_that_is_freed_and_taken_again_is_a_new_block(tmp_path):
+    """The only old block is always the model's: two are alive at any end, of this step and the one before."""
+    held = []
+
+    def work(device, number):
+        held.append(device.alloc(MIB + number * 512, BUFFER))
+        if len(held) > 2:
+            device.free(held.pop(0))
+
+    found = measured(run(tmp_path, 6, work))
+    assert found["survivors"]["cohort_count"].dropna().max() == 2
+    assert kept(found, LIMIT) == []
+
+
+def test_ranks_are_apart_and_share_one_finding(tmp_path):
+    for rank in range(3):
+        run(tmp_path, 4, leaking, rank=rank)
+    (found,) = findings(tmp_path)
+    assert found.claim.endswith("1.00 MiB more per step, on 3 devices")
+    assert sorted(place.rank for place in found.places) == [0, 1, 2]
+
+
+def test_a_copy_of_a_snapshot_changes_nothing(tmp_path):
+    run(tmp_path / "a", 8, leaking)
+    first = found_in(tmp_path / "a")
+    source = tmp_path / "a" / "step3" / "torch_memory_rank0_pid1.pickle"
+    shutil.copy(source, source.with_name("copy_torch_memory_rank0_pid1.pickle"))
+    assert [(o.growth, o.cohorts) for o in found_in(tmp_path / "a")] == [
+        (o.growth, o.cohorts) for o in first
+    ]
+
+
+def stepping(device, steps, name="ProfilerStep#{}"):
+    for number in range(steps):
+        device.annotate(name.format(number), "START")
+        leaking(device, number)
+        device.annotate(name.format(number), "END")
+
+
+@pytest.mark.parametrize("name", ["ProfilerStep#{}", "step {}", "Optimizer.step#AdamW.step"])
+def test_steps_marked_within_one_snapshot_are_compared(tmp_path, name):
+    device = Allocator()
+    device.alloc(8 * MIB, MODEL)
+    stepping(device, 8, name)
+    (tmp_path / "snapshot.pickle").write_bytes(pickled(snapshot(device)))
+    (one,) = found_in(tmp_path)
+    assert (one.basis, one.site, one.growth, one.cohorts) == ("step", "job/train.py:4 keep", 6 * MIB, 8)  # fmt: skip
+    assert one.per_step == MIB
+
+
+def test_a_snapshot_without_steps_tells_of_no_leak(tmp_path):
+    device = Allocator()
+    for number in range(8):
+        leaking(device, number)
+    (tmp_path / "snapshot.pickle").write_bytes(pickled(snapshot(device)))
+    assert found_in(tmp_path) == []
+
+
+def test_devices_without_stacks_are_told_as_such(tmp_path):
+    folder = run(tmp_path, 8, lambda device, _: device.alloc(MIB))
+    (one,) = found_in(folder)
+    assert one.site == "no frame was recorded"
+
+
+def test_profiles_without_snapshots_have_no_such_section(tmp_path):
+    from chrome_builder import op
+    from chrome_builder import write as trace
+
+    report = analyze(trace(tmp_path / "r.json", [op("aten::mm", 0, 10)])).report
+    assert [s.id for s in report.sections if s.id == "leaks"] == []
+
+
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=6), min_size=3, max_size=6
+    )
+)
+def test_cohorts_are_those_of_the_model(tmp_path_factory, steps):
+    """Whatever is allocated and freed: the number of steps whose blocks are alive is what the allocator knows."""
+    folder = tmp_path_factory.mktemp("run")
+    device, alive = Allocator(), {}
+    truth = []
+    for number, actions in enumerate(steps):
+        for which, frees in actions:
+            mine = [a for a, (w, _) in alive.items() if w == which]
+            if frees and mine:
+                device.free(mine[0])
+                del alive[mine[0]]
+            else:
+                alive[device.alloc(512 * (which + 1), stack("abcd"[which]))] = (which, number)
+        truth.append(pd.DataFrame([*alive.values()], columns=["which", "born"]))
+        write(folder, [device], number)
+    if not truth[0].size and not device.history:
+        return
+    rows = measured(folder)["survivors"]
+    rows = rows[rows["cohort_count"].notna()]
+    for site, window, cohorts, count in zip(
+        rows["site"], rows["window"], rows["cohort_count"], rows["live_count"], strict=True
+    ):
+        mine = truth[window][truth[window]["which"] == "abcd".index(site[-1])]
+        assert (mine["born"].nunique(), len(mine)) == (cohorts, count)
+
+
+def test_warm_up_is_one_snapshot_unless_there_are_three():
+    assert [int(warm_up_of(count)) for count in (1, 3, 4, 100)] == [0, 0, 1, 1]
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("folders", "growth", "windows"), [("step*", 2_973_696, 8), ("*", 3_586_048, 9)]
+)
+def test_of_the_simulated_run_exactly_the_planted_site_is_named(tmp_path, folders, growth, windows):
+    """Each file is what one step of a real run on the CPU would leave of a GPU; with `init` one step more counts."""
+    for folder in Path(REAL, "memory", "SIMULATED_cpu_allocsim").glob(folders):
+        shutil.copytree(folder, tmp_path / folder.name)
+    (one,) = found_in(tmp_path)
+    assert one.site == "simgen.py:13 leak"
+    assert (one.growth, one.cohorts, one.windows) == (growth, 8, windows)
+    (found,) = findings(tmp_path)
+    assert "simgen.py:13 leak" in found.claim
+
+
+@needs_data
+def test_real_snapshots_of_single_moments_name_no_leak():
+    for folder in ("bcrafton+assignment2-systems", "MAGMA27+assignment2-systems"):
+        assert found_in(Path(REAL, "memory", folder)) == []

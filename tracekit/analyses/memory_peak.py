@@ -1,0 +1,336 @@
+"""What fills a GPU's memory at its peak, and who asked for it? (memory snapshots)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.derived import snapshot_windows
+from tracekit.derived.snapshot_live import by_site, live
+from tracekit.derived.snapshot_replay import MAX_BYTES, Replay, replays
+from tracekit.derived.snapshot_sites import tree
+from tracekit.derived.snapshot_tables import columns, rows_of, whose
+from tracekit.derived.steps import step_of
+from tracekit.intervals import window_at
+from tracekit.pooling import plain, run_heading, text_or_none
+from tracekit.report import Chart, Heading, Metric, Section, Sheet
+from tracekit.sheets import sheet
+from tracekit.snapshot_words import named_stages, of_snapshot, snapshot_levels
+from tracekit.thresholds import Thresholds
+from tracekit.trace import Measurements, Trace
+from tracekit.units import show
+
+ID, TITLE = "memory_peak", "What fills GPU memory at its peak?"
+NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
+
+MAX_FRAMES, SMALLEST_SHARE = 300, 500
+"""Most frames of the tree of one snapshot, and which part of the peak the smallest of them is."""
+
+MAX_SHOWN = 40
+"""Most places in the program in a sheet of one snapshot."""
+
+_UNTOLD = {
+    "rest": "smaller ones",
+    "freed": "allocated before the recording, freed in it: who asked is not recorded",
+    "before": "allocated before the recording, without a stack",
+    "empty": "no Python frame: an empty stack was recorded",
+    "unknown": "no stack was recorded",
+}
+"""What stands for a place in the program where none is known."""
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The levels of every device, what is in use at its peak and at the end, and by whom it was asked for."""
+    if not trace.has("allocations") and not trace.has("blocks"):
+        return {}
+    tables: dict[str, list[pd.DataFrame]] = {
+        "snapshot_levels": [], "live_sites": [], "live_frames": []
+    }  # fmt: skip
+    for replay in trace.derived(replays):
+        of = whose(replay)
+        peak = replay.peak()
+        tables["snapshot_levels"].append(pd.DataFrame([_levels(trace, replay, peak)]).assign(**of))
+        for moment, at in (("peak", peak), ("end", len(replay.rows) - 1)):
+            found = live(trace, replay, at)
+            tables["live_sites"].append(by_site(found).assign(moment=moment, **of))
+            if moment == "peak":
+                tables["live_frames"].append(_frames(trace, found.frame).assign(**of))
+    return {name: columns(parts) for name, parts in tables.items()}
+
+
+def _levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
+    """The row of `snapshot_levels` of one device, but for whose it is."""
+    steps = snapshot_windows.steps(trace, replay)
+    stages = snapshot_windows.stages(trace, steps)
+    when = replay.ts_ns[max(peak, 0) :][:1]
+    told = replay.timed and peak >= 0
+    begin = stages["ts_ns"].to_numpy()
+    inside = window_at(begin, begin + stages["dur_ns"].to_numpy(), when)
+    in_stage = told and len(inside) and inside[0] >= 0
+    allocations = replay.size[replay.during("alloc")]
+    reserved = replay.reserved
+    blocks, segments = rows_of(trace, "blocks", replay), rows_of(trace, "memory_segments", replay)
+    held = blocks["state"].isin(("active", "pending_free"))
+    return {
+        "entry_count": len(replay.rows),
+        "window_ns": int(replay.ts_ns[-1] - replay.ts_ns[0]) if replay.timed else pd.NA,
+        "unsound_count": replay.unsound,
+        "base_bytes": replay.base,
+        "peak_bytes": replay.held(peak),
+        "peak_ts_ns": int(when[0]) if told else pd.NA,
+        "peak_step": step_of(steps, when)[0] if len(when) else pd.NA,
+        "peak_stage": stages["stage"].iloc[int(inside[0])] if in_stage else None,
+        "peak_reserved_bytes": _reserved_at(replay, peak, segments),
+        "reserved_peak_bytes": pd.NA
+        if reserved is None
+        else max(int(reserved.max()), replay.reserved_before)
+        if len(reserved)
+        else _sum(segments["size_bytes"]),
+        "end_requested_bytes": replay.held(len(replay.rows) - 1),
+        "end_allocated_bytes": _sum(blocks["size_bytes"][held]) if trace.has("blocks") else pd.NA,
+        "end_reserved_bytes": _sum(segments["size_bytes"]) if trace.has("memory_segments") else pd.NA,
+        "pending_bytes": _sum(blocks["size_bytes"][blocks["state"] == "pending_free"]),
+        "off_bytes": replay.held(len(replay.rows) - 1) - _sum(blocks["requested_bytes"][held]),
+        "alloc_count": len(allocations),
+        "alloc_bytes": int(allocations.sum()),
+        "largest_bytes": int(allocations.max()) if len(allocations) else pd.NA,
+        "expandable": bool((segments["expandable"] == 1).any()),
+    }  # fmt: skip
+
+
+def _sum(column: pd.Series[Any]) -> int:
+    """The sum of sizes; impossible ones are damage and are left out."""
+    size = column.to_numpy(np.int64, na_value=0)
+    return int(size[(size >= 0) & (size < MAX_BYTES)].sum())
+
+
+def _reserved_at(replay: Replay, peak: int, segments: pd.DataFrame) -> Any:
+    """What was reserved at the peak."""
+    if replay.reserved is None:
+        return pd.NA
+    if not len(replay.rows):
+        return _sum(segments["size_bytes"])
+    return replay.reserved_before if peak < 0 else int(replay.reserved[peak])
+
+
+def _frames(trace: Trace, frame: pd.DataFrame) -> pd.DataFrame:
+    """The tree of the stacks at the peak; what has no stack is one bar at its end."""
+    known = frame["stack"].notna() & (frame["kind"] != "empty")
+    mine = frame[known]
+    total = int(frame["size_bytes"].sum())
+    stack = mine["stack"].to_numpy(np.int64)
+    size = mine["size_bytes"].to_numpy(np.int64)
+    made, _ = tree(trace.get("stacks"), stack, size, MAX_FRAMES, total // SMALLEST_SHARE)
+    without = total - int(size.sum())
+    if without:
+        name = "allocated before the recording, or without a stack"
+        row = {"depth": 0, "start_bytes": int(size.sum()), "size_bytes": without, "name": name}
+        made = pd.concat([made, pd.DataFrame([row])], ignore_index=True) if len(made) else pd.DataFrame([row])  # fmt: skip
+    return made.astype({"depth": np.int32, "start_bytes": np.int64, "size_bytes": np.int64})
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
+    """Peaks by process, and who holds what at the highest of them; None where no snapshot was read."""
+    rows = snapshot_levels(measured)
+    if not len(rows):
+        return None
+    top = rows.iloc[0]
+    sites = of_snapshot(plain(measured["live_sites"]), top)
+    at_peak, at_end = (sites[sites["moment"] == moment] for moment in ("peak", "end"))
+    assert int(at_peak["size_bytes"].sum()) == int(top["peak_bytes"])
+    sheets = (
+        _peak_sheet(measured, rows),
+        _site_sheet("peak", f"In use at the peak of {top['who']}", at_peak, top),
+        _category_sheet(at_peak, top),
+        _known_sheet(at_peak),
+        _site_sheet("end", f"In use at the end, {top['who']}", at_end, top),
+    )
+    return Section(
+        ID,
+        TITLE,
+        metrics=tuple(_headline(top, at_peak)),
+        sheets=tuple(s for s in sheets if s.rows),
+        caveats=tuple(_caveats(rows)),
+        charts=tuple(_charts(measured, top)),
+    )
+
+
+def _headline(top: pd.Series[Any], sites: pd.DataFrame) -> Iterator[Metric]:
+    """The highest peak, and how much of it is explained."""
+    total = int(top["peak_bytes"])
+    yield Metric("peak_requested", total, "bytes", "lower", label="most requested on one GPU")
+    if total:
+        named = int(sites.loc[sites["site"].notna(), "size_bytes"].sum())
+        yield Metric("named_ratio", named / total, "ratio", "higher", label="of it with a known place in the program")  # fmt: skip
+
+
+def _caveats(rows: pd.DataFrame) -> Iterator[str]:
+    yield (
+        "bytes are as requested unless a heading says otherwise; what NCCL, the CUDA context and libraries take "
+        "outside PyTorch's allocator is in no snapshot"
+    )
+    if (rows["entry_count"] == 0).any():
+        yield "snapshots without a history show what was in use when they were taken, not a peak"
+    if off := int(rows["off_bytes"].abs().max()):
+        yield f"a history and its blocks disagree by {show(off, 'bytes')}: see the notes"
+    if unsound := int(rows["unsound_count"].sum()):
+        yield f"{unsound:,} entries have no size or an impossible one: left out"
+
+
+def _peak_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+    shown = rows.assign(
+        stage=named_stages(rows["peak_stage"], rows["role"]),
+        base_ratio=(rows["base_bytes"] / rows["peak_bytes"].where(rows["peak_bytes"] > 0)).astype("Float64"),
+        rounding_bytes=(rows["end_allocated_bytes"] - rows["end_requested_bytes"]).astype("Int64"),
+    )  # fmt: skip
+    headings = (
+        *run_heading(measured),
+        Heading("who", "process"),
+        Heading("source", "snapshot"),
+        Heading("peak_bytes", "peak requested", "bytes", "Most requested and not freed at one time."),
+        Heading("peak_step", "in step", "id"),
+        Heading("stage", "in stage"),
+        Heading("peak_reserved_bytes", "reserved then", "bytes"),
+        Heading("reserved_peak_bytes", "peak reserved", "bytes"),
+        Heading("end_requested_bytes", "requested at the end", "bytes"),
+        Heading("rounding_bytes", "rounding at the end", "bytes", "Allocated (as the allocator rounds it up) less requested."),
+        Heading("base_bytes", "before the recording", "bytes", "Requested before the first entry."),
+        Heading("entry_count", "entries", "count", "Length of the recorded history."),
+    )  # fmt: skip
+    return sheet("snapshot_peaks", "Peaks of each snapshot", headings, shown)
+
+
+def _said(row: Any) -> str:
+    """The place in the program of a row of `live_sites`, or why there is none."""
+    site = text_or_none(row.site)
+    if site is None:
+        key = row.origin if row.origin in ("rest", "freed") else row.kind
+        if key == "unknown" and row.origin == "before":
+            key = "before"
+        return _UNTOLD[str(key)]
+    native = " (no Python frame)" if row.kind == "native" else ""
+    return f"{site}{native}"
+
+
+def _site_sheet(name: str, title: str, sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
+    """The places in the program that hold most, and what is not known, each with its share."""
+    total = int(sites["size_bytes"].sum())
+    shown = sites.assign(
+        where=[_said(row) for row in sites.itertuples(index=False)],
+        since=pd.Series("before the recording", sites.index).where(
+            sites["origin"] == "before", None
+        ),
+        share_ratio=sites["size_bytes"] / max(total, 1),
+    ).sort_values("size_bytes", ascending=False, kind="stable")
+    if len(shown) > MAX_SHOWN:
+        rest = shown.iloc[MAX_SHOWN - 1 :]
+        sums = {n: int(rest[n].sum()) for n in ("size_bytes", "block_count", "stack_count")}
+        row = {"where": "all others", **sums, "share_ratio": sums["size_bytes"] / max(total, 1)}
+        shown = pd.concat([shown.iloc[: MAX_SHOWN - 1], pd.DataFrame([row])], ignore_index=True)
+    assert int(shown["size_bytes"].sum()) == total
+    headings = (
+        Heading("where", "place in the program"),
+        Heading("size_bytes", "in use", "bytes", "As requested."),
+        Heading("share_ratio", "share", "ratio"),
+        Heading("block_count", "blocks", "count"),
+        Heading("category", "for", "text", "As a profiler, the program or an annotated range tells."),
+        Heading("since", "since"),
+        Heading("oldest_ns", "oldest", "ns", "Age of the oldest that was allocated in the recording."),
+        Heading("stack_count", "stacks", "count", "Different stacks with this frame."),
+    )  # fmt: skip
+    caption = f"{text_or_none(top['source']) or ''}: shares sum to 100 %."
+    return sheet(f"live_{name}", title, headings, shown, caption=caption)
+
+
+def _category_sheet(sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
+    """What the memory is for, as far as anything tells."""
+    by = (
+        sites.groupby(["category", "basis"], dropna=False, sort=False)["size_bytes"]
+        .sum()
+        .reset_index()
+    )
+    by = by.sort_values("size_bytes", ascending=False, kind="stable")
+    shown = by.assign(
+        category=by["category"].where(by["category"].notna(), "not told"),
+        how=by["basis"].map({"recorded": "a profiler", "metadata": "the program's own text",
+                             "compiled": "what was compiled", "stage": "annotated range when allocated"}),
+        share_ratio=by["size_bytes"] / max(int(by["size_bytes"].sum()), 1),
+    )  # fmt: skip
+    if not by["category"].notna().any():
+        shown = shown.iloc[:0]
+    headings = (
+        Heading("category", "for"),
+        Heading("how", "known by"),
+        Heading("size_bytes", "in use", "bytes", "As requested."),
+        Heading("share_ratio", "share", "ratio"),
+    )
+    return sheet("live_categories", f"What it is for, {top['who']}", headings, shown)
+
+
+def _known_sheet(sites: pd.DataFrame) -> Sheet:
+    """How much of the peak is explained, and how."""
+    labels = {
+        ("recorded", "user"): "by a line of the program",
+        ("recorded", "library"): "by a line of an installed package",
+        ("recorded", "native"): "no Python frame",
+        ("recorded", "empty"): "no Python frame: empty stack",
+        ("recorded", "unknown"): "no stack recorded",
+    }
+    kinds = zip(sites["origin"], sites["kind"], strict=True)
+    known = [
+        labels.get((str(o), str(k)))
+        or {"freed": _UNTOLD["freed"], "rest": _UNTOLD["rest"]}.get(str(o))
+        or f"allocated before the recording, {'known by its block' if k in ('user', 'library', 'native') else 'no stack'}"
+        for o, k in kinds
+    ]
+    by = sites.assign(known=known).groupby("known", sort=False)["size_bytes"].sum().reset_index()
+    by = by.sort_values("size_bytes", ascending=False, kind="stable")
+    shown = by.assign(share_ratio=by["size_bytes"] / max(int(by["size_bytes"].sum()), 1))
+    headings = (
+        Heading("known", "explained"),
+        Heading("size_bytes", "in use", "bytes", "As requested."),
+        Heading("share_ratio", "share", "ratio"),
+    )
+    return sheet("live_known", "How much of the peak is explained", headings, shown)
+
+
+def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
+    """The levels over time with the peak, and the tree of the peak's stacks."""
+    curve = plain(measured["memory_curve"])
+    curve = of_snapshot(curve[curve["device_type"] == 102], top).sort_values("ts_ns", kind="stable")
+    if len(curve) > 1 and top["memory"] == "device":
+        zero = int(curve["ts_ns"].iloc[0])
+        marks: list[tuple[int, int, int]] = []
+        for at, column in enumerate(("allocated_bytes", "reserved_bytes")):
+            told = curve[curve[column].notna()]
+            marks += [
+                (at, int(ts) - zero, int(size))
+                for ts, size in zip(told["ts_ns"], told[column], strict=True)
+            ]
+        if not pd.isna(top["peak_ts_ns"]):
+            marks.append((2, int(top["peak_ts_ns"]) - zero, 0))
+            marks.append((2, int(top["peak_ts_ns"]) - zero, int(top["peak_bytes"])))
+        stage = text_or_none(top["peak_stage"])
+        yield Chart(
+            "snapshot-curve", f"Memory of {top['who']} over time", "lines", tuple(marks),
+            ("requested", "reserved", "peak"), unit="bytes",
+            caption="Highest level in each stretch of time; requested bytes, which the allocator rounds up."
+            + ("" if stage is None else f" The peak lies in {stage}."),
+        )  # fmt: skip
+    frames = of_snapshot(plain(measured["live_frames"]), top)
+    if len(frames):
+        names = {name: at for at, name in enumerate(dict.fromkeys(frames["name"].astype(str)))}
+        depths = int(frames["depth"].max()) + 1
+        yield Chart(
+            "peak-stacks", f"Stacks of what is in use at the peak of {top['who']}", "icicle",
+            tuple(
+                (int(d), names[str(n)], int(b), int(b) + int(s))
+                for d, b, s, n in frames[["depth", "start_bytes", "size_bytes", "name"]].itertuples(index=False)
+            ),
+            tuple(names), tuple("outermost" if d == 0 else str(d) for d in range(depths)),
+            unit="bytes", x_unit="bytes",
+            caption="Outermost frame first; the width is what was requested below a frame. Frames of less than 0.2 % are left out.",
+        )  # fmt: skip

@@ -1,0 +1,176 @@
+"""Where memory was asked for: the frame of each stack that a user knows, and the tree of all of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath, PureWindowsPath
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.trace import Trace
+
+Ints = npt.NDArray[np.int64]
+
+KINDS = ("user", "library", "native")
+"""Of what the frame is that names a stack: a program's Python, that of an installed package, no Python at all."""
+
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python")
+_ALLOCATING = ("empty", "at::detail::", "at::TensorBase", "Allocator", "resize_")
+"""In the names of functions that allocate for whoever calls them."""
+
+_QUALIFIED = re.compile(r"(?:at|torch|c10)::[\w:]+")
+_KEPT = 3
+
+MAX_DEPTH = 200
+"""Most levels of a tree of frames."""
+
+
+def site_table(trace: Trace) -> pd.DataFrame:
+    """For each stack, in order of its number: `stack`, `site` (text) and `kind`, its place in KINDS.
+
+    The site is the innermost frame of a `.py` file that belongs to no installed package, else that of
+    any `.py` file, else the innermost `at::` function, else the innermost of all.
+    """
+    stacks = trace.get("stacks")
+    order = np.lexsort((stacks["depth"].to_numpy(), stacks["stack"].to_numpy()))
+    stack = stacks["stack"].to_numpy()[order]
+    grade = _grades(stacks)[order]
+    # The innermost of the best grade is the first of its stack by (grade, depth).
+    first = order[np.lexsort((np.arange(len(order)), grade, stack))]
+    keys, at = np.unique(stacks["stack"].to_numpy()[first], return_index=True)
+    rows = first[at]
+    graded = _grades(stacks)[rows]
+    return pd.DataFrame(
+        {
+            "stack": keys,
+            "site": frame_texts(stacks, rows),
+            "kind": np.minimum(graded, 2),
+        }
+    )
+
+
+def _grades(stacks: pd.DataFrame) -> Ints:
+    """How well each frame names a stack, 0 best: own Python, other Python, `at::`, anything."""
+    files = [_file_grade(str(file)) for file in stacks["file"].cat.categories]
+    names = [_name_grade(str(name)) for name in stacks["name"].cat.categories]
+    by_file = np.array([*files, 3], np.int64)[stacks["file"].cat.codes.to_numpy()]
+    by_name = np.array([*names, 3], np.int64)[stacks["name"].cat.codes.to_numpy()]
+    grades: Ints = np.where(by_file < 2, by_file, by_name)
+    return grades
+
+
+def _name_grade(name: str) -> int:
+    """2 for a function of PyTorch that asks for memory for itself, 3 for any other."""
+    asks = "at::" in name or "aten" in name or "torch::autograd::generated" in name
+    return 2 if asks and not any(word in name for word in _ALLOCATING) else 3
+
+
+def _file_grade(file: str) -> int:
+    """0 for a program's own Python file, 1 for another, 2 for what is none."""
+    if not file.endswith(".py"):
+        return 2
+    path = "/" + file.replace("\\", "/")
+    installed = any(part in path for part in _INSTALLED) or path.startswith("/torch/")
+    return 1 if installed or "/torch/" in path else 0
+
+
+def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
+    """`train.py:12 forward` for each of these rows; the function alone where there is no file."""
+    frames = stacks.iloc[rows]
+    names = np.array([*(short_name(str(n)) for n in frames["name"].cat.categories), "?"], object)
+    files = np.array([*(short_path(str(f)) for f in frames["file"].cat.categories), ""], object)
+    name = names[frames["name"].cat.codes.to_numpy()]
+    file = files[frames["file"].cat.codes.to_numpy()]
+    line = frames["line"].to_numpy(np.int64, na_value=0)
+    told = zip(file.tolist(), line.tolist(), name.tolist(), strict=True)
+    texts = [f"{f}:{number} {n}" if f and number > 0 else str(n) for f, number, n in told]
+    found: npt.NDArray[np.object_] = np.array([*texts, None], object)[:-1]
+    return found
+
+
+def short_name(name: str) -> str:
+    """A function without its arguments, in C++ without what it returns.
+
+    >>> short_name("at::Tensor at::_ops::mm::call(at::Tensor const&)"), short_name("forward")
+    ('at::_ops::mm::call', 'forward')
+    """
+    head = name.partition("(")[0]
+    found = _QUALIFIED.findall(head)
+    return found[-1] if found else name
+
+
+def short_path(path: str) -> str:
+    """The last parts of a path, as much as tells files apart; nothing for what is no file.
+
+    >>> short_path("/opt/venv/lib/python3.11/site-packages/verl/workers/actor/dp_actor.py"), short_path("??")
+    ('workers/actor/dp_actor.py', '')
+    """
+    if path in ("", "??", "none"):
+        return ""
+    pure = PureWindowsPath(path) if "\\" in path else PurePosixPath(path)
+    parts = [part for part in pure.parts if part not in ("/", pure.anchor)]
+    return "/".join(parts[-_KEPT:])
+
+
+def tree(
+    stacks: pd.DataFrame, stack: Ints, weight: Ints, most: int, least: int
+) -> tuple[pd.DataFrame, int]:
+    """(the frames of these stacks as a tree, outermost first, as far as it is shown; bytes not in it).
+
+    Columns: `depth`, `start_bytes`, `size_bytes`, `name`; nodes of less than `least` bytes and those
+    beyond `most` are left out with all above them. Frames of libraries in C++ are passed over where
+    a stack has Python ones.
+    """
+    used = stacks[np.isin(stacks["stack"].to_numpy(), stack)]
+    python = np.array([*(str(f).endswith(".py") for f in used["file"].cat.categories), False], np.bool_)  # fmt: skip
+    is_python = python[used["file"].cat.codes.to_numpy()]
+    has = np.isin(used["stack"].to_numpy(), used["stack"].to_numpy()[is_python])
+    used = used[is_python | ~has]
+    key = used["stack"].to_numpy()
+    order = np.lexsort((-used["depth"].to_numpy(), key))
+    used, key = used.iloc[order], key[order]
+    texts, text = np.unique(frame_texts(used, np.arange(len(used))).astype(str), return_inverse=True)  # fmt: skip
+    begins = np.append(True, key[1:] != key[:-1])[: len(key)]
+    heads = np.flatnonzero(begins)
+    level = np.arange(len(key)) - np.repeat(heads, np.diff(np.append(heads, len(key))))
+    sizes = pd.Series(weight).groupby(stack).sum()
+    own = sizes.reindex(key[heads]).to_numpy(np.int64, na_value=0)  # bytes of each stack
+    number = np.cumsum(begins) - 1
+    node = np.full(
+        len(heads), 0, np.int64
+    )  # the node that each stack has reached: all begin at one
+    rows: list[pd.DataFrame] = []
+    shown, parents = 0, np.zeros(1, np.int64)
+    alive = own > 0
+    for depth in range(min(int(level.max()) + 1, MAX_DEPTH) if len(level) else 0):
+        here = np.flatnonzero((level == depth) & alive[number])
+        if not len(here):
+            break
+        one = number[here]
+        pairs = np.stack((node[one], text[here]))
+        found, place = np.unique(pairs, axis=1, return_inverse=True)
+        size = np.zeros(found.shape[1], np.int64)
+        np.add.at(size, place.ravel(), own[one])
+        biggest = np.lexsort((found[1], -size, found[0]))
+        kept = np.zeros(len(size), np.bool_)
+        kept[np.argsort(-size, kind="stable")[: max(most - shown, 0)]] = True
+        kept &= size >= max(least, 1)
+        # The largest child first, each where the one before it ends.
+        before = np.cumsum(size[biggest]) - size[biggest]
+        group = found[0][biggest]
+        first = np.searchsorted(group, group)
+        start = np.empty(len(size), np.int64)
+        start[biggest] = parents[group] + before - before[first]
+        names = texts[found[1]]
+        part = {"depth": depth, "start_bytes": start, "size_bytes": size, "name": names}
+        rows.append(pd.DataFrame(part)[kept].sort_values("start_bytes", kind="stable"))
+        shown += int(kept.sum())
+        parents = start
+        node[one] = place.ravel()
+        alive[one] = kept[place.ravel()]
+    columns = ["depth", "start_bytes", "size_bytes", "name"]
+    made = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
+    top = made[made["depth"] == 0]["size_bytes"].sum() if len(made) else 0
+    return made, int(weight.sum()) - int(top)

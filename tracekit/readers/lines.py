@@ -1,0 +1,36 @@
+"""The lines of a text file of any size, gzip or not: bounded, and never a reason to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tracekit.readers import gunzip
+from tracekit.readers.scan import Loss
+
+MAX_LINE_BYTES = 2**20
+"""A longer line is passed over: no step's numbers need as much."""
+
+
+def lines(
+    path: Path,
+    losses: list[Loss],
+    *,
+    careful: bool,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Iterator[tuple[int, str | None]]:
+    """(number from 1, text) of every line; None instead of one beyond the bound. Only a line feed ends a line."""
+    number, rest, skipping = 0, b"", False
+    for block in gunzip.blocks(path, losses, careful=careful, on_bytes=on_bytes):
+        *whole, rest = (rest + block).split(b"\n")
+        for line in whole:
+            number += 1
+            long = skipping or len(line) > MAX_LINE_BYTES
+            yield number, None if long else line.decode("utf-8", "replace")
+            skipping = False
+        if len(rest) > MAX_LINE_BYTES:
+            rest, skipping = b"", True
+    if skipping:
+        yield number + 1, None
+    elif rest:
+        yield number + 1, rest.decode("utf-8", "replace")

@@ -1,0 +1,311 @@
+"""Logs of memory by step: JSON lines or CSV with how much a process had allocated and reserved.
+
+The unit is told by the name (`allocated_gb`, `memory/allocated_mb`, `reserved_bytes.all.current`). Names
+without one are bytes where the numbers are whole and large, and 10**9 bytes in rows as NeMo-RL's guide logs
+them (`allocated, cached, max_allocated, max_cached`); others cannot be read as an amount and are left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.derived.memory_names import UNITS, quantity_of
+from tracekit.errors import TraceFormatError
+from tracekit.names import read_name
+from tracekit.readers import driver_log, gunzip
+from tracekit.readers.lines import MAX_LINE_BYTES, lines
+from tracekit.readers.scan import Loss
+from tracekit.schema import TABLES
+from tracekit.trace import Note, NoteSeverity, Source, Trace, Want
+
+MAX_VALUES = 2_000_000
+"""Most numbers kept of one log."""
+
+MAX_COLUMNS, MAX_DEPTH, MAX_TEXT = 1_000, 4, 200
+"""Most columns of a row, how deep objects lie in one another, and the longest text kept of a point."""
+
+MAX_RANKS = 10_000
+"""Most ranks of one log."""
+
+MAX_BYTES = 2**50
+
+_STEPS = ("step", "global_step", "_step", "training/global_step", "train/global_step", "iteration", "iter")  # fmt: skip
+_RANKS = ("rank", "global_rank")
+_DEVICES = ("device", "gpu", "local_rank")
+_POINTS = ("description", "point", "phase", "stage", "tag", "label", "name")
+_TIMES = ("_timestamp", "timestamp", "time")
+_GUIDE = frozenset({"allocated", "cached", "max_allocated", "max_cached"})
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}(?:\.0*)?\Z")
+
+Row = Mapping[str, object]
+
+
+def sniff(head: bytes) -> bool:
+    """Whether text begins like a log of memory: JSON lines or CSV with an amount of memory for each step."""
+    if not head or b"\0" in head or driver_log.sniff(head):
+        return False
+    text = head.decode("utf-8", "replace")
+    first, *more = text.splitlines() or [""]
+    if first.startswith("{"):
+        rows = (_object(line) for line in (first, *more[:50]))
+        return any(row is not None and _is_row(row) for row in rows)
+    header = _header(first)
+    return header is not None and _is_row(dict.fromkeys(header))
+
+
+def _is_row(row: Row) -> bool:
+    """Whether a row tells of an amount of memory and of the step, or is as the guide logs it."""
+    keys = {key.lower() for key in row}
+    amounts = [key for key in row if quantity_of(key) is not None]
+    return bool(amounts) and (bool(keys & set(_STEPS)) or keys >= _GUIDE)
+
+
+def _header(line: str) -> list[str] | None:
+    """The columns that the first line of a CSV names; None for what is none."""
+    if len(line) > MAX_LINE_BYTES:
+        return None
+    for delimiter in (",", ";", "\t"):
+        fields = _fields(line.removeprefix("\ufeff"), delimiter)
+        if fields is not None and 2 <= len(fields) <= MAX_COLUMNS and all(fields):
+            return [name.strip() for name in fields]
+    return None
+
+
+def _fields(line: str, delimiter: str) -> list[str] | None:
+    try:
+        return next(iter(csv.reader([line.rstrip("\r")], delimiter=delimiter)), None)
+    except csv.Error:
+        return None
+
+
+def _object(line: str) -> dict[str, object] | None:
+    """The values of a JSON line by their names, those of objects in it below theirs; None for anything else."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return dict(_flat(found, "", 0)) if isinstance(found, dict) else None
+
+
+def _flat(found: Mapping[str, object], prefix: str, depth: int) -> Iterator[tuple[str, object]]:
+    for key, value in list(found.items())[:MAX_COLUMNS]:
+        if not isinstance(value, dict):
+            yield prefix + key, value
+        elif depth < MAX_DEPTH:
+            yield from _flat(value, "" if key == "data" else f"{prefix}{key}/", depth + 1)
+
+
+@dataclass(slots=True)
+class _Log:
+    """The amounts found so far, as columns (`name`, `point` refer to the dictionaries), and what was passed over."""
+
+    line: list[int] = field(default_factory=list[int])
+    logged_ns: list[int | None] = field(default_factory=list["int | None"])
+    step: list[int | None] = field(default_factory=list["int | None"])
+    rank: list[int | None] = field(default_factory=list["int | None"])
+    device: list[int | None] = field(default_factory=list["int | None"])
+    point: list[int] = field(default_factory=list[int])
+    name: list[int] = field(default_factory=list[int])
+    value: list[float] = field(default_factory=list[float])
+    names: dict[str, int] = field(default_factory=dict[str, int])
+    points: dict[str, int] = field(default_factory=dict[str, int])
+    ranks: set[int | None] = field(default_factory=set["int | None"])
+    known: dict[str, bool] = field(default_factory=dict[str, bool])
+    too_long: int = 0
+    damaged: int = 0
+    unsound: int = 0
+    over: int = 0
+
+    def is_amount(self, name: str) -> bool:
+        """Whether a name is that of an amount of memory."""
+        if name not in self.known and len(self.known) < MAX_COLUMNS:
+            self.known[name] = quantity_of(name) is not None
+        return self.known.get(name, False)
+
+
+def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
+    """One Trace for each rank that the log tells of, with the table `memory_log`. Raises `TraceFormatError`, nothing else."""
+    path = Path(source.path)
+    for careful in (False, True):
+        log, losses = _Log(), list[Loss]()
+        try:
+            _take_all(lines(path, losses, careful=careful, on_bytes=on_bytes), log)
+            break
+        except gunzip.Unproven:
+            continue
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise TraceFormatError(path, f"cannot be read: {reason}") from error
+    frame, unknown = _frame(log)
+    notes = tuple(_notes(log, losses, unknown, source.name, empty=not len(frame)))
+    facts = read_name(tuple(source.name.split("/")))
+    traces: list[Trace] = []
+    for rank in frame["rank"].sort_values().unique().tolist() or [None]:
+        untold = rank is None or rank is pd.NA
+        mine = frame[frame["rank"].isna() if untold else frame["rank"].eq(rank).fillna(value=False)]
+        number = facts.rank if untold else int(rank)
+        who = replace(source, rank=number, role=facts.role, pid=facts.pid, host=facts.host)
+        table = TABLES["memory_log"]
+        columns = {name: mine[name].array for name in table.columns}
+        made = table.frame(columns, len(mine)) if len(mine) else table.frame()
+        tables = {"memory_log": made} if want.table("memory_log") else {}
+        meta = {"element_count": len(mine), "absolute_time": False}
+        traces.append(Trace(who, tables, () if traces else notes, meta))
+    return traces
+
+
+def _take_all(rows: Iterator[tuple[int, str | None]], log: _Log) -> None:
+    """Put the amounts of every line into the log."""
+    header: list[str] | None = None
+    for number, line in rows:
+        if line is None:
+            log.too_long += 1
+        elif line.startswith("{"):
+            row = _object(line)
+            if row is None:
+                log.damaged += 1
+            else:
+                _take(row, number, log)
+        elif header is None:
+            header = _header(line) or [""]
+            delimiter = next(
+                (d for d in (",", ";", "\t") if len(_fields(line, d) or ()) == len(header)), ","
+            )
+        elif line.strip():
+            fields = _fields(line, delimiter)
+            if fields is None or len(fields) != len(header):
+                log.damaged += 1
+            else:
+                _take(dict(zip(header, fields, strict=True)), number, log)
+
+
+def _take(row: Row, number: int, log: _Log) -> None:
+    """Put the amounts of one row into the log."""
+    lower = {key.lower(): value for key, value in row.items()}
+    step, rank, device = (_whole(lower, keys) for keys in (_STEPS, _RANKS, _DEVICES))
+    if rank not in log.ranks and len(log.ranks) >= MAX_RANKS:
+        log.over += 1
+        return
+    log.ranks.add(rank)
+    point = next((v for key in _POINTS if isinstance(v := lower.get(key), str) and v), "")
+    logged = next((n for key in _TIMES if (n := _number(lower.get(key))) is not None), None)
+    logged_ns = round(logged * 1e9) if logged is not None and 1e9 < logged < 1e10 else None
+    text = _SURROGATE.sub("\ufffd", point[:MAX_TEXT])
+    for name, value in row.items():
+        if not log.is_amount(name):
+            continue
+        amount = _number(value)
+        if amount is None or not math.isfinite(amount) or amount < 0:
+            log.unsound += 1
+            continue
+        if len(log.value) >= MAX_VALUES:
+            log.over += 1
+            continue
+        log.line.append(number)
+        log.logged_ns.append(logged_ns)
+        log.step.append(step)
+        log.rank.append(rank)
+        log.device.append(device)
+        log.point.append(log.points.setdefault(text, len(log.points)) if text else -1)
+        log.name.append(log.names.setdefault(name, len(log.names)))
+        log.value.append(amount)
+
+
+def _number(value: object) -> float | None:
+    """A number, also one written as text, as a float; None for anything else, truth values included."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+    except OverflowError:
+        return math.inf
+
+
+def _whole(row: Row, keys: Sequence[str]) -> int | None:
+    """The first of these that is a whole number which is not negative."""
+    for key in keys:
+        value = row.get(key)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, str) and _INTEGER.match(value.strip()):
+            value = int(value.strip().partition(".")[0])
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62:
+            return value
+    return None
+
+
+def _frame(log: _Log) -> tuple[pd.DataFrame, list[str]]:
+    """(the columns of the table and `rank`, the names whose unit is not told)."""
+    name, value = np.array(log.name, np.int64), np.array(log.value, np.float64)
+    guide = {name.lower() for name in log.names} >= _GUIDE
+    factor, what, unknown = [0.0], [""], []
+    for code, text in enumerate(log.names):
+        told = quantity_of(text)
+        assert told is not None, "only amounts are kept"
+        unit = told[1] or _unit(value[name == code], guide=guide)
+        unknown += [] if unit else [text]
+        factor.append(float(unit or 0))
+        what.append(told[0])
+    with np.errstate(over="ignore"):  # damage: left out below
+        size = value * np.array(factor)[name + 1]
+    sound = (np.array(factor)[name + 1] > 0) & (size < MAX_BYTES)
+    log.unsound += int(((np.array(factor)[name + 1] > 0) & ~sound).sum())
+    frame = pd.DataFrame(
+        {
+            "line": np.array(log.line, np.int64),
+            "logged_ns": pd.array(log.logged_ns, dtype="Int64"),
+            "step": pd.array(log.step, dtype="Int64"),
+            "device": pd.array(log.device, dtype="Int64"),
+            "point": pd.Categorical.from_codes(
+                np.array(log.point, np.int64), categories=pd.Index(list(log.points), dtype="str")
+            ),
+            "quantity": np.array(what, object)[name + 1],
+            "size_bytes": np.where(sound, np.rint(size), 0).astype(np.int64),
+            "rank": pd.array(log.rank, dtype="Int64"),
+        }
+    )
+    return frame[sound].reset_index(drop=True), unknown
+
+
+def _unit(values: np.ndarray[Any, Any], *, guide: bool) -> int | None:
+    """The unit of numbers whose name tells none: bytes where they are whole and large; None where it is not known."""
+    if not len(values):
+        return None
+    if bool((values == np.rint(values)).all()) and float(values.max()) >= UNITS["mb"]:
+        return 1
+    return UNITS["gb"] if guide and float(values.max()) < UNITS["mb"] else None
+
+
+def _notes(
+    log: _Log, losses: list[Loss], unknown: list[str], source: str, *, empty: bool
+) -> Iterator[Note]:
+    """What was passed over, in words."""
+    cut = {"gzip-truncated": "the gzip stream ends early"}
+    for loss in losses:
+        message = cut.get(loss.kind, "the gzip stream is damaged")
+        yield Note("data_loss", loss.kind, message, source, loss.count, loss.offset)
+    named = _SURROGATE.sub("\ufffd", ", ".join(name[:MAX_TEXT] for name in unknown[:8]))
+    told: tuple[tuple[NoteSeverity, str, str, int], ...] = (
+        ("warning", "log-unit", f"amounts of memory in no known unit were left out: {named}", len(unknown)),
+        ("warning", "log-line", "lines that are no whole row were passed over", log.damaged),
+        ("warning", "log-long-line", "lines of over 1 MiB were passed over", log.too_long),
+        ("info", "log-not-finite", "amounts that are no number, negative or impossible were left out", log.unsound),
+        ("warning", "log-cut", f"values beyond the first {MAX_VALUES:,}, or ranks beyond {MAX_RANKS:,}, were left out", log.over),
+        ("info", "log-empty", "a log of memory without any amount", int(empty)),
+    )  # fmt: skip
+    for severity, code, message, count in told:
+        if count:
+            yield Note(severity, code, message, source, count)

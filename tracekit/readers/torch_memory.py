@@ -1,0 +1,119 @@
+"""Snapshots of PyTorch's caching allocator (`torch.cuda.memory._dump_snapshot`): bytes to one Trace.
+
+They are pickles, which may run any code when loaded as usual. Here `snapshot_bytes` finds the pickle,
+`snapshot_opcodes` refuses whatever a snapshot does not need, `snapshot_load` loads the rest without
+looking up any name, `snapshot_tables` checks every part of it and `snapshot_balance` the whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.errors import TraceFormatError
+from tracekit.readers import snapshot_balance, snapshot_bytes, snapshot_opcodes
+from tracekit.readers.snapshot_load import unpickle, without_collector
+from tracekit.readers.snapshot_tables import Contents, contents
+from tracekit.readers.values import without_surrogates
+from tracekit.trace import Note, Source, Trace, Want
+
+MAX_SETTINGS, MAX_TEXT = 1000, 10_000
+"""Most allocator settings kept, and the longest text among them."""
+
+_MOST_NAMED = 12
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file begins like a memory snapshot, or like the page that `_memory_viz` writes of one."""
+    return snapshot_bytes.is_snapshot(head)
+
+
+def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
+    """The one Trace of the file, with the tables of `want`. Raises `TraceFormatError`, nothing else.
+
+    `on_bytes` is told how many bytes of the file have been read so far.
+    """
+    path = Path(source.path)
+    data = snapshot_bytes.pickle_of(path, on_bytes)
+    census = snapshot_opcodes.check(data, path)
+    size = len(data)
+    # The bytes are gone before the tables are made, the objects before the collector runs again.
+    with without_collector():
+        root = unpickle(data, path)
+        del data
+        found, settings = _understood(root, path, census.dicts)
+        del root
+    history = found.tables.get("allocations")
+    balances = snapshot_balance.balances(found.tables)
+    notes = snapshot_balance.notes(balances, found.tables, settings, source.name)
+    meta = {
+        "absolute_time": _is_absolute(found.tables),
+        "entry_count": 0 if history is None else len(history),
+        "text_bytes": size,
+        "allocator_settings": settings,
+        "balances": snapshot_balance.described(balances),
+    }
+    tables = {name: frame for name, frame in found.tables.items() if want.table(name)}
+    return [Trace(source, tables, (*notes, *_unknown(found, source.name)), meta)]
+
+
+def _understood(root: object, path: Path, most: int) -> tuple[Contents, dict[str, Any]]:
+    """(the tables, the allocator's settings) of a snapshot's objects."""
+    try:
+        return contents(root, path, most), _settings(root)
+    except MemoryError as error:
+        raise TraceFormatError(path, "too large for the memory at hand") from error
+
+
+def _settings(root: object) -> dict[str, Any]:
+    """The allocator's settings as recorded, and what newer versions say of the history's length."""
+    if type(root) is not dict:
+        return {}
+    told = root.get("allocator_settings")
+    found: dict[str, Any] = {}
+    for key, value in list(told.items())[:MAX_SETTINGS] if type(told) is dict else ():
+        found[str(key)] = value
+    for key in ("trace_alloc_max_entries", "trace_alloc_overflowed"):
+        if key in root:
+            found.setdefault(key, root[key])
+    return {_plain(key): _simple(value) for key, value in found.items()}
+
+
+def _simple(value: object) -> object:
+    """A setting as a plain value; of lists and dictionaries one level, deeper ones are left out."""
+    if type(value) is dict:
+        inner = list(value.items())[:MAX_SETTINGS]
+        return {_plain(str(k)): _simple(v) for k, v in inner if type(v) not in (dict, list)}
+    if type(value) is list:
+        return [_simple(v) for v in value[:MAX_SETTINGS] if type(v) not in (dict, list)]
+    if type(value) is str:
+        return _plain(value)
+    return value if type(value) in (int, float, bool, type(None)) else None
+
+
+def _plain(text: str) -> str:
+    return without_surrogates(text[:MAX_TEXT])
+
+
+def _is_absolute(tables: Mapping[str, pd.DataFrame]) -> bool:
+    """Whether the times are Unix times: false where none was recorded."""
+    latest = (
+        tables[name]["ts_ns"].max() for name in ("allocations", "annotations") if name in tables
+    )
+    return any(not pd.isna(value) and int(value) > 10**17 for value in latest)
+
+
+def _unknown(found: Contents, name: str) -> list[Note]:
+    """One note on everything that was met and is not understood."""
+    unknown: Counter[str] = found.unknown
+    if not unknown:
+        return []
+    told = [f"{_plain(what)} ({count:,})" for what, count in sorted(unknown.items())]
+    more = f" and {len(told) - _MOST_NAMED:,} more" if len(told) > _MOST_NAMED else ""
+    message = f"not understood and left aside: {', '.join(told[:_MOST_NAMED])}{more}"
+    return [Note("info", "not-understood", message, name, int(np.sum(list(unknown.values()))))]

@@ -1,0 +1,56 @@
+"""What the questions about memory snapshots share: which snapshot a row is of, and how it is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.pooling import plain, text_or_none
+from tracekit.stages import canonical
+from tracekit.trace import Measurements
+
+SNAPSHOT_KEYS = ("source", "pid", "memory", "device")
+"""What tells the memories of all snapshots apart; what is on other tables names no kind of memory."""
+
+
+def snapshot_levels(measured: Measurements) -> pd.DataFrame:
+    """The rows of `snapshot_levels`, plain, the highest peak first, with `who`: `rank 3 actor, GPU 0`."""
+    rows = plain(measured["snapshot_levels"])
+    rows = rows.assign(on_host=rows["memory"] == "host")
+    by = ["on_host", "peak_bytes", "source"]
+    rows = rows.sort_values(by, ascending=[True, False, True], kind="stable", ignore_index=True)
+    return rows.assign(who=[who(row) for row in rows.to_dict("records")])
+
+
+def who(row: Any) -> str:
+    """Whose memory: `rank 3 actor, GPU 0`, with the step of its file where it is known."""
+    rank, pid, role, device = (row[n] for n in ("rank", "pid", "role", "device"))
+    name = "rank ?" if pd.isna(pid) else f"process {int(pid)}"
+    if not pd.isna(rank):
+        name = f"rank {int(rank)}"
+    told = text_or_none(role)
+    of = "pinned host memory" if row["memory"] == "host" else "GPU" if pd.isna(device) else f"GPU {int(device)}"  # fmt: skip
+    return f"{name}{f' {told}' if told else ''}, {of}"
+
+
+def named_stages(stages: pd.Series[Any], roles: pd.Series[Any]) -> npt.NDArray[np.object_]:
+    """Recorded stages under their one name; None for none."""
+    names = [
+        None if pd.isna(stage) else canonical(str(stage), text_or_none(role))
+        for stage, role in zip(stages, roles, strict=True)
+    ]
+    found: npt.NDArray[np.object_] = np.array([*names, None], object)[:-1]
+    return found
+
+
+def of_snapshot(rows: pd.DataFrame, one: pd.Series[Any]) -> pd.DataFrame:
+    """The rows about the memory of one row of `snapshot_levels`."""
+    keep = pd.Series(data=True, index=rows.index)
+    for key in SNAPSHOT_KEYS:
+        if key in rows:
+            value = one[key]
+            keep &= rows[key].isna() if pd.isna(value) else rows[key].eq(value).fillna(value=False)
+    return rows[keep.to_numpy(bool)]
