@@ -267,3 +267,30 @@ def _either(one: Sequence[int], other: Sequence[int]) -> list[int]:
 def _both(one: Sequence[int], other: Sequence[int]) -> list[int]:
     """The ranks that are in both, each once, in the first one's order."""
     return [rank for rank in dict.fromkeys(one) if rank in other]
+
+
+_TOOL_CONFIGS: Mapping[str, type[BaseConfig]] = {
+    "nsys": NsightToolConfig,
+    "torch": TorchProfilerToolConfig,
+    "torch_memory": TorchMemoryToolConfig,
+}
+
+
+def tool_config_of(tool: str | None, settings: Mapping[str, Any]) -> Any:
+    """The settings of a tool as a config of its own kind; None for a tool without one.
+
+    Keys that it has no field for are passed over. Raises `AssertionError` for values verl refuses.
+    """
+    kind = _TOOL_CONFIGS.get(tool or "")
+    if kind is None:
+        return None
+    known = {key: settings[key] for key in kind() if key in settings}
+    if "contents" in known and not isinstance(known["contents"], str):
+        known["contents"] = list(known["contents"] or ())
+    schedule = known.get("schedule")
+    if isinstance(schedule, Mapping):
+        names = TorchProfilerScheduleConfig()
+        known["schedule"] = TorchProfilerScheduleConfig(
+            **{key: schedule[key] for key in names if key in schedule}
+        )
+    return kind(**known)

@@ -1,0 +1,90 @@
+"""What the files of a profile are called: as verl 0.9.1 calls them, so that whatever reads its files reads these.
+
+A trace is `[<worker>_][<scope>_][step<S>_]rank<r>[-of-<world>][_tp<i>-pp<i>-dp<i>-cp<i>]_pid<pid>_<time>`,
+with `_mb<i>[-<j>]` or `_part<k>` where one capture gives several files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+
+_DIMENSIONS = ("tp", "pp", "dp", "cp")
+
+
+def label(text: object) -> str:
+    """`text` as a part of a file name: whatever may not stand there becomes a hyphen.
+
+    >>> label("actor_rollout/ref")
+    'actor-rollout-ref'
+    """
+    return re.sub(r"[^0-9A-Za-z.=+-]+", "-", str(text)).strip("-")
+
+
+def topology() -> dict[str, int]:
+    """This process's rank, world size and parallel ranks, as far as torch.distributed and Megatron tell.
+
+    Neither is imported for that: who has not loaded it has no group either.
+    """
+    found: dict[str, int] = {}
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None:
+        with contextlib.suppress(Exception):  # whatever it raises, the trace is named without it
+            if dist.is_available() and dist.is_initialized():
+                found |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    megatron = sys.modules.get("megatron.core.parallel_state")
+    if megatron is not None:
+        with contextlib.suppress(Exception):
+            if megatron.model_parallel_is_initialized():
+                found["tp"] = megatron.get_tensor_model_parallel_rank()
+                found["pp"] = megatron.get_pipeline_model_parallel_rank()
+                found["dp"] = megatron.get_data_parallel_rank()
+                found["cp"] = megatron.get_context_parallel_rank()
+    return found
+
+
+def trace_stem(
+    rank: int,
+    scope: str | None = None,
+    worker: str | None = None,
+    step: int | None = None,
+    place: Mapping[str, int] | None = None,
+) -> str:
+    """The name of a torch trace up to its window and suffix; `place` is the `topology` where not given."""
+    place = topology() if place is None else place
+    parts = [label(text) for text in (worker, scope) if text]
+    parts += [] if step is None else [f"step{label(step)}"]
+    world = place.get("world_size")
+    parts.append(f"rank{place.get('rank', rank)}" + (f"-of-{world}" if world else ""))
+    grid = "-".join(f"{name}{place[name]}" for name in _DIMENSIONS if name in place)
+    parts += [grid] if grid else []
+    moment = datetime.now().astimezone().strftime("%Y%m%d%H%M%S%f")[:-3]
+    return "_".join([*parts, f"pid{os.getpid()}", moment])
+
+
+def manifest_name(rank: int, worker: str | None) -> str:
+    """The name of a process's manifest: `capture_[<worker>_]rank<r>_pid<pid>.json`."""
+    parts = ["capture", *([label(worker)] if worker else []), f"rank{rank}", f"pid{os.getpid()}"]
+    return "_".join(parts) + ".json"
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """The hidden name to write a file under; it gets its own name when all is written, else nothing is left.
+
+    Readers pass hidden files over, so nobody takes half a trace for a trace.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}")
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,27 @@
+"""The command that a configuration has run after the last profiled step, to carry the files away."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from collections.abc import Mapping
+
+from capture.nsys_ranges import nsight_folder
+
+log = logging.getLogger("capture")
+
+
+def run(command: str, told: Mapping[str, object]) -> None:
+    """Run `command` in a shell that finds `told` in its environment as `VERL_PROFILE_<key>`, as verl has it.
+
+    Waits for it; that it failed is logged. Raises `OSError` where there is no shell.
+    """
+    known = {**told, "PID": os.getpid()}
+    if told.get("TOOL") == "nsys":
+        known["RAY_NSIGHT_DIR"] = nsight_folder()
+    named = {f"VERL_PROFILE_{key}": str(value) for key, value in known.items()}
+    done = subprocess.run(["/bin/sh", "-c", command], env=os.environ | named, check=False)  # noqa: S603 - the user's own
+    if done.returncode:
+        message = "rank %s: the finish command ended with %s: %s"
+        log.warning(message, told.get("RANK"), done.returncode, command)

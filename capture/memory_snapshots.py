@@ -1,0 +1,127 @@
+"""The tool `torch_memory`: snapshots of the CUDA allocator, with the history of what it allocated.
+
+`step<S>/torch_memory_rank<r>_pid<pid>.pickle` after every step, `steps<a>-<b>/` after several, and
+`oom_<time>/torch_memory_oom_rank<r>_pid<pid>.pickle` when memory runs out. History begins when the
+worker is built, since the blocks that weigh most are allocated then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from capture.config import TorchMemoryToolConfig
+from capture.file_names import written_whole
+from capture.tools import NoTool, Target
+
+log = logging.getLogger("capture")
+
+
+class MemorySnapshots(NoTool):
+    """One profiler's snapshots; the history is the process's."""
+
+    recording: ClassVar[bool] = False
+    observed: ClassVar[bool] = False
+
+    def __init__(self, target: Target) -> None:
+        import torch.cuda.memory
+
+        self._torch: Any = torch
+        self._target = target
+        self._config: TorchMemoryToolConfig = target.config
+        self._steps: list[int | None] = []
+        self._under_way = False
+        self._start_ns = 0
+        if not torch.cuda.is_available():
+            message = "rank %s: torch_memory needs CUDA and finds none: no snapshot will be taken"
+            log.warning(message, target.rank)
+        elif not MemorySnapshots.recording:
+            self._record()
+        if MemorySnapshots.recording and not MemorySnapshots.observed:
+            # Set even when it cannot be attached: a second try would tell the same.
+            MemorySnapshots.observed = True
+            self._observe()
+
+    def start(self, scope: str | None, step: int | None) -> None:
+        """Begin a window of steps, or go on with it."""
+        del scope
+        if not self._steps:
+            self._start_ns = time.time_ns()
+        self._steps.append(step)
+        self._under_way = True
+
+    def stop(self) -> None:
+        """Write the snapshot once the window has its steps."""
+        if not self._under_way:
+            return
+        self._under_way = False
+        if len(self._steps) >= self._config.memory_snapshot_num_steps:
+            self._dump_window()
+
+    def finish(self) -> None:
+        """Write the snapshot of a window that has fewer steps than it should."""
+        if self._steps:
+            self._dump_window()
+
+    def _dump_window(self) -> None:
+        """The snapshot of the steps so far, and a new history."""
+        steps, self._steps = self._steps, []
+        if not MemorySnapshots.recording:
+            return
+        self._torch.cuda.synchronize()
+        first, last = steps[0], steps[-1]
+        if first is None:
+            folder = datetime.now().astimezone().strftime("%Y%m%d-%H%M")
+        else:
+            folder = f"step{first}" if first == last else f"steps{first}-{last}"
+        path = self._dump(folder, "torch_memory")
+        self._target.manifest.add(path, step=first, start_unix_ns=self._start_ns)
+        self._torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - torch names it so
+        self._record()
+
+    def _dump(self, folder: str, label: str) -> Path:
+        rank = os.environ.get("RANK") or self._target.rank
+        path = self._target.folder / folder / f"{label}_rank{rank}_pid{os.getpid()}.pickle"
+        with written_whole(path) as partial:
+            self._torch.cuda.memory._dump_snapshot(str(partial))  # noqa: SLF001 - as above
+        return path
+
+    def _record(self) -> None:
+        """Begin a history. `context`, `stacks` and `kw_args` of the global block decide what it holds."""
+        shared = self._target.shared.get("torch_memory") or {}
+        more = shared.get("kw_args")
+        self._torch.cuda.memory._record_memory_history(  # noqa: SLF001 - as above
+            context=shared.get("context", "all"),
+            stacks=shared.get("stacks", "all"),
+            max_entries=self._config.trace_alloc_max_entries,
+            **(more if isinstance(more, Mapping) else {}),
+        )
+        self._torch.cuda.reset_peak_memory_stats()
+        MemorySnapshots.recording = True
+
+    def _observe(self) -> None:
+        """Have a snapshot written when an allocation fails."""
+        try:
+            self._torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)  # noqa: SLF001 - as above
+        except Exception as error:  # noqa: BLE001 - builds without it, and whatever CUDA says
+            message = "rank %s: no snapshot will be taken when memory runs out: %s"
+            log.warning(message, self._target.rank, error)
+
+    def _out_of_memory(self, device: int, wanted: int, total: int, free: int) -> None:
+        """Called by the allocator. Nothing may escape from here, nor may the device be waited for."""
+        moment = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-%f")
+        message = "rank %s: out of memory on device %s: %s bytes wanted, %s of %s free"
+        log.error(message, self._target.rank, device, wanted, free, total)
+        try:
+            start_ns = time.time_ns()
+            path = self._dump(f"oom_{moment}", "torch_memory_oom")
+            step = self._steps[-1] if self._under_way else None
+            self._target.manifest.add(path, step=step, start_unix_ns=start_ns)
+            self._target.manifest.save()
+        except Exception as error:  # noqa: BLE001 - the allocation fails with its own error
+            log.warning("rank %s: no snapshot of it: %s", self._target.rank, error)

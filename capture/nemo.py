@@ -1,0 +1,136 @@
+"""NeMo-RL's profiling by environment variables, read when they are needed and not when this is imported.
+
+`NRL_NSYS_PROFILE_STEP_RANGE=start:stop` (from 1, stop exclusive), `NRL_NSYS_WORKER_PATTERNS=*policy*,*vllm*`
+and `NRL_NSYS_EXTRA_OPTIONS={"gpu-metrics-devices": "all"}`. Values that NeMo-RL refuses are refused here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fnmatch
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from capture.marks import mark_annotate
+
+log = logging.getLogger("capture")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RANGE = "NRL_NSYS_PROFILE_STEP_RANGE"
+PATTERNS = "NRL_NSYS_WORKER_PATTERNS"
+EXTRA = "NRL_NSYS_EXTRA_OPTIONS"
+
+
+class Policy(Protocol):
+    """What drives the workers of a policy."""
+
+    def start_gpu_profiling(self) -> None:
+        """Open the capture range in every worker."""
+
+    def stop_gpu_profiling(self) -> None:
+        """Close it."""
+
+
+_profiled: list[Policy] = []
+"""The policies whose range is open."""
+
+
+def step_range(environment: Mapping[str, str] | None = None) -> range | None:
+    """The steps to profile; None where the variables are not set.
+
+    Raises `AssertionError` where only one of the two is set or no step is in the range, `ValueError`
+    where it is no range.
+    """
+    environment = os.environ if environment is None else environment
+    text, patterns = environment.get(RANGE, ""), environment.get(PATTERNS, "")
+    if bool(text) != bool(patterns):
+        raise AssertionError(f"set both {PATTERNS} and {RANGE}, or neither")
+    if not text:
+        return None
+    try:
+        first, stop = (int(part) for part in text.split(":"))
+    except ValueError as error:
+        raise ValueError(f"{RANGE}={text!r} is not 'start:stop', two whole numbers") from error
+    if not 1 <= first < stop:
+        raise AssertionError(f"{RANGE}={text!r} must start at 1 or later and hold a step")
+    return range(first, stop)
+
+
+def nsight_config(worker: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """`{"nsight": …}` for a worker whose name matches one of the patterns, else `{}`.
+
+    The extra options go over NeMo-RL's own. Raises what `step_range` raises, and `ValueError` for
+    extra options that are no JSON object.
+    """
+    environment = os.environ if environment is None else environment
+    if step_range(environment) is None:
+        return {}
+    patterns = [pattern.strip() for pattern in environment[PATTERNS].split(",")]
+    if not any(fnmatch.fnmatch(worker, pattern) for pattern in patterns if pattern):
+        return {}
+    try:
+        extra = json.loads(environment.get(EXTRA) or "{}")
+    except ValueError as error:
+        raise ValueError(f"{EXTRA} is no JSON: {error}") from error
+    if not isinstance(extra, dict):
+        raise ValueError(f"{EXTRA} must be a JSON object")  # noqa: TRY004 - a bad value of a variable
+    own = {
+        "t": "cuda,nvtx",
+        "o": f"'{worker}_{environment[RANGE]}_%p'",
+        "stop-on-exit": "true",
+        "s": "none",
+        "capture-range": "cudaProfilerApi",
+        "capture-range-end": "stop",
+        "cuda-graph-trace": "node",
+    }
+    options = own | {key: value for key, value in extra.items() if value is not None}
+    return {"nsight": options}
+
+
+def maybe_gpu_profile_step(policy: Policy, step: int) -> None:
+    """Open the policy's capture range with the first step of `step_range`, close it after the last.
+
+    Call it before every step. A range that is open when the interpreter ends is closed then, and only
+    then. What the policy raises is logged. Raises what `step_range` raises.
+    """
+    steps = step_range()
+    if steps is None:
+        return
+    open_now = any(one is policy for one in _profiled)
+    if step in steps and not open_now:
+        if not _profiled:
+            atexit.unregister(_close_all)
+            atexit.register(_close_all)
+        _profiled.append(policy)
+        _safely(policy.start_gpu_profiling, step)
+    elif step not in steps and open_now:
+        _forget(policy)
+        _safely(policy.stop_gpu_profiling, step)
+
+
+def _forget(policy: Policy) -> None:
+    _profiled[:] = [one for one in _profiled if one is not policy]
+
+
+def _close_all() -> None:
+    """Close what training left open: it ended within the range."""
+    while _profiled:
+        _safely(_profiled.pop().stop_gpu_profiling, None)
+
+
+def _safely(action: Callable[[], None], step: int | None) -> None:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - profiling is never worth the training
+        name = getattr(action, "__name__", "profiling")
+        log.warning("step %s: %s failed, the training goes on: %s", step, name, error)
+
+
+def wrap_with_nvtx_name(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator that puts a worker's method into an NVTX range, closed also when it raises."""
+    return mark_annotate(name)

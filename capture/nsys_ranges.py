@@ -1,0 +1,117 @@
+"""The tool `nsys`: capture ranges and NVTX ranges for a process that runs under Nsight Systems.
+
+The report is nsys's business: `capture-range: cudaProfilerApi` makes it begin and end with these ranges.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from capture.marks import marked
+from capture.tools import NoTool, Stage, Target
+
+log = logging.getLogger("capture")
+
+RAY_NSIGHT_LOG_DIR = "/tmp/ray/session_latest/logs/nsight"  # noqa: S108 - where Ray has it written
+"""Where Ray lets nsys write; the name is verl's."""
+
+_lock = threading.Lock()
+_open_ranges = 0
+
+
+def open_range() -> None:
+    """Begin the process's capture range, or count one more user of it. Raises what CUDA raises."""
+    global _open_ranges  # noqa: PLW0603 - there is one CUDA profiler in a process
+    with _lock:
+        if _open_ranges == 0:
+            _cuda_profiler().start()
+        _open_ranges += 1
+
+
+def close_range() -> None:
+    """End the process's capture range when its last user has left it."""
+    global _open_ranges  # noqa: PLW0603 - as above
+    with _lock:
+        _open_ranges = max(_open_ranges - 1, 0)
+        if _open_ranges == 0:
+            _cuda_profiler().stop()
+
+
+def _cuda_profiler() -> Any:
+    import torch
+
+    return torch.cuda.profiler
+
+
+class NsysRanges(NoTool):
+    """One profiler's ranges."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._discrete: bool = target.config.discrete
+        self._open = self._warned = False
+
+    def start(self, scope: str | None, step: int | None) -> None:
+        """Begin the capture range of a step, unless stages have ranges of their own."""
+        del scope, step
+        if not self._discrete and not self._open:
+            self._open = self._opened()
+
+    def stop(self) -> None:
+        """End the capture range, if this profiler began one."""
+        if self._open:
+            self._open = False
+            close_range()
+
+    @contextmanager
+    def stage(self, stage: Stage) -> Iterator[None]:
+        """An NVTX range, in a capture range of its own where that is wanted."""
+        alone = self._discrete and self._opened()
+        try:
+            with marked(stage.name, stage.color, stage.domain, stage.category):
+                yield
+        finally:
+            if alone:
+                close_range()
+
+    def _opened(self) -> bool:
+        """Whether a capture range could be opened; without CUDA none can, and NVTX ranges are all there is."""
+        try:
+            open_range()
+        except Exception as error:  # noqa: BLE001 - torch raises AssertionError where it has no CUDA
+            if not self._warned:
+                message = "rank %s: no capture range for nsys: %s: %s"
+                log.warning(message, self._target.rank, type(error).__name__, error)
+            self._warned = True
+            return False
+        return True
+
+    def relocate(self, folder: Path) -> None:
+        """Move this process's finished reports out of Ray's session to the folder, under verl's names."""
+        parts = [self._target.worker] if self._target.worker else []
+        for report in sorted(nsight_folder().glob(f"worker_process_{os.getpid()}.*nsys-rep")):
+            if not report.stat().st_size:
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / "_".join([*parts, socket.gethostname(), report.name])
+            shutil.move(report, path)
+            self._target.manifest.add(path)
+
+
+def nsight_folder() -> Path:
+    """Where nsys writes in the Ray session of this process; the latest session's where none is known."""
+    ray: Any = sys.modules.get("ray")
+    try:
+        session = Path(ray._private.worker._global_node.get_session_dir_path())  # noqa: SLF001 - Ray tells it nowhere else
+    except AttributeError:  # no Ray, not started, or a Ray that keeps it elsewhere
+        return Path(RAY_NSIGHT_LOG_DIR)
+    return session / "logs" / "nsight"

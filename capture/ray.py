@@ -1,0 +1,217 @@
+"""Profiles of any Ray job: workers that can be profiled, a driver that starts and stops them, and nsys for both.
+
+    @ray.remote
+    @capture.ray.profiled(config)
+    class Worker: ...
+
+    for step in range(1, last + 1):
+        with capture.ray.profiling(workers, step, plan, last=step == last):
+            train(workers)
+
+A worker that died or hangs costs a driver the time-out and a line in the log, never the run.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from capture.config import ProfilerConfig
+from capture.extension import DistProfilerExtension
+from capture.profiler import DistProfiler
+from capture.steps import StepPlan
+
+log = logging.getLogger("capture")
+
+C = TypeVar("C", bound=type)
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 600.0
+"""Traces are written while a driver waits for the stop; gigabytes take minutes."""
+
+_METHODS = ("start_profile", "stop_profile", "step_profile", "__ray_shutdown__")
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """A worker that did not do what it was asked: its place among the workers, and why."""
+
+    worker: int
+    problem: str
+
+
+def profiled(config: ProfilerConfig | None, *, role: str | None = None) -> Callable[[C], C]:
+    """A class decorator that gives every worker a `profiler` and the methods to start and stop it.
+
+    It goes below `ray.remote`. The rank is the worker's own `rank`, else its argument of that name,
+    else `$RANK`; a worker without any counts as rank 0. `role` names it in files, by default its class.
+    """
+
+    def decorate(worker: C) -> C:
+        build: Any = worker.__init__  # type: ignore[misc] # the class itself, no instance
+
+        @functools.wraps(build)
+        def built(self: Any, *args: Any, **kwargs: Any) -> None:
+            build(self, *args, **kwargs)
+            if getattr(self, "profiler", None) is None:
+                rank = _rank(self, kwargs)
+                name = worker.__name__ if role is None else role
+                self.profiler = DistProfiler(rank, config, save_file_prefix=name)
+
+        worker.__init__ = built  # type: ignore[misc] # as above
+        for name in _METHODS:
+            if not hasattr(worker, name):
+                setattr(worker, name, getattr(DistProfilerExtension, name))
+        return worker
+
+    return decorate
+
+
+def _rank(worker: object, arguments: Mapping[str, Any]) -> int:
+    """The rank that a worker was given in one of the usual ways."""
+    for found in (getattr(worker, "rank", None), arguments.get("rank"), os.environ.get("RANK")):
+        if isinstance(found, int) or (isinstance(found, str) and found.isdecimal()):
+            return int(found)
+    log.warning("%s knows no rank: it counts as rank 0", type(worker).__name__)
+    return 0
+
+
+def start(
+    workers: Any,
+    step: int | None = None,
+    *,
+    role: str | None = "train",
+    timeout_s: float = START_TIMEOUT_S,
+) -> list[Unreached]:
+    """The workers that did not begin to profile this step; the others have when this returns.
+
+    `workers`: actor handles, or one of verl's worker groups. `role`: the scope in file names.
+    """
+    _announce()
+    return _ask(workers, "start_profile", timeout_s, {"role": role, "profile_step": step})
+
+
+def stop(
+    workers: Any, *, run_command: bool = True, timeout_s: float = STOP_TIMEOUT_S
+) -> list[Unreached]:
+    """The workers that did not end their capture; the others have written it when this returns."""
+    return _ask(workers, "stop_profile", timeout_s, {"run_command": run_command})
+
+
+@contextmanager
+def profiling(
+    workers: Any,
+    step: int,
+    plan: StepPlan | None = None,
+    *,
+    last: bool = False,
+    role: str | None = "train",
+    timeout_s: float = STOP_TIMEOUT_S,
+) -> Iterator[None]:
+    """A context around one step, profiled if it is one of the plan; without a plan it is.
+
+    `last`: no step follows, so that a capture over several steps ends here. It ends here, too, when
+    the body raises.
+    """
+    plan = StepPlan((step,)) if plan is None else plan
+    if plan.opens(step):
+        start(workers, step, role=role, timeout_s=min(timeout_s, START_TIMEOUT_S))
+    closes = plan.closes(step, last=last)
+    try:
+        yield
+    except BaseException:
+        closes = step in plan
+        raise
+    finally:
+        if closes:
+            final = plan.is_final(step, last=last)
+            stop(workers, run_command=final, timeout_s=timeout_s)
+
+
+def _ask(workers: Any, method: str, timeout_s: float, arguments: dict[str, Any]) -> list[Unreached]:
+    """Call a method of all workers and wait for them, together no longer than the time-out."""
+    import ray
+
+    refs, unreached = dict[Any, int](), list[Unreached]()
+    for number, call in enumerate(_calls(workers, method)):
+        try:
+            refs[call(**arguments)] = number
+        except Exception as error:  # noqa: BLE001 - a worker that died, or has no such method
+            unreached.append(_unreached(number, method, error))
+    done, late = ray.wait([*refs], num_returns=len(refs), timeout=timeout_s) if refs else ([], [])
+    for ref in done:
+        try:
+            ray.get(ref)
+        except Exception as error:  # noqa: BLE001 - whatever its worker died of
+            unreached.append(_unreached(refs[ref], method, error))
+    waited = f"no answer within {timeout_s:g} s"
+    unreached += [_unreached(refs[ref], method, waited) for ref in late]
+    return sorted(unreached, key=lambda one: one.worker)
+
+
+def _calls(workers: Any, method: str) -> list[Callable[..., Any]]:
+    """What calls the method of each worker, and gives a reference to its answer."""
+    single = getattr(workers, "_execute_remote_single_worker", None)
+    if (
+        single is not None
+    ):  # a worker group of verl: one of several in a worker names its methods anew
+        return [functools.partial(single, worker, method) for worker in workers.workers]
+    handles: Iterable[Any] = workers if isinstance(workers, Iterable) else [workers]
+    return [functools.partial(_remote, handle, method) for handle in handles]
+
+
+def _remote(handle: Any, method: str, **arguments: Any) -> Any:
+    return getattr(handle, method).remote(**arguments)
+
+
+def _unreached(number: int, method: str, problem: object) -> Unreached:
+    kind = f"{type(problem).__name__}: " if isinstance(problem, Exception) else ""
+    text = f"{kind}{problem}".strip().partition("\n")[0]
+    log.warning("worker %s: %s: %s; the training goes on", number, method, text)
+    return Unreached(number, text)
+
+
+@functools.cache
+def _announce() -> None:
+    """Say once where the driver runs: its own report is found by host and process."""
+    log.info("the driver is process %s on %s", os.getpid(), socket.gethostname())
+
+
+def nsight_runtime_env(
+    options: Mapping[str, Any], plan: StepPlan | None = None, *, stages: int | None = None
+) -> dict[str, Any]:
+    """`{"nsight": …}` to merge into the `runtime_env` of workers or of the controller; `{}` where nsys is missing.
+
+    Options without a value are dropped: Ray would pass `--x=None`. With `capture-range:
+    cudaProfilerApi` and no end given, the end is after exactly as many ranges as the plan makes, so
+    that nsys writes its reports then and not when Ray kills the process. `stages`: how many annotated
+    calls a step makes, where `discrete` gives each a range. Without a plan nothing is added: the
+    controller opens no range and is recorded as a whole.
+    """
+    if plan is not None and not plan.steps:
+        return {}
+    nsys, python = shutil.which("nsys"), shutil.which("python")
+    if nsys is None:
+        # Ray would not say so: it lets the actor wait for a worker that never comes.
+        log.warning(
+            "nsys is not on the PATH of %s: processes start without it", socket.gethostname()
+        )
+        return {}
+    if python is None or os.path.dirname(python) != os.path.dirname(sys.executable):  # noqa: PTH120 - links are not to be followed
+        message = (
+            "Ray starts a process under nsys with the first python on the PATH, %s, not with %s"
+        )
+        log.warning(message, python, sys.executable)
+    given = {str(key): value for key, value in options.items() if value is not None}
+    by_range = given.get("capture-range") == "cudaProfilerApi"
+    if plan is not None and by_range and "capture-range-end" not in given:
+        given["capture-range-end"] = f"repeat-shutdown:{plan.captures(stages)}"
+    return {"nsight": given}

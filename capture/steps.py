@@ -1,0 +1,53 @@
+"""Which steps of a run are profiled, and how many captures that makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """The steps to profile, each in a capture of its own or consecutive ones in one (`continuous`).
+
+    A run that ends early closes what is open: pass `last` with its last step.
+
+    >>> plan = StepPlan((1, 2, 5), continuous=True)
+    >>> [step for step in range(7) if plan.opens(step)], [step for step in range(7) if plan.closes(step)]
+    ([1, 5], [2, 5])
+    >>> plan.closes(1, last=True), plan.captures(), plan.captures(stages=4)
+    (True, 2, 12)
+    """
+
+    steps: tuple[int, ...] = ()
+    continuous: bool = False
+
+    @classmethod
+    def of(cls, steps: Iterable[int] | None, *, continuous: bool = False) -> StepPlan:
+        """The plan for these steps, in any order and with repetitions; None for no step."""
+        return cls(tuple(sorted(set(steps or ()))), continuous)
+
+    def __contains__(self, step: int) -> bool:
+        return step in self.steps
+
+    def opens(self, step: int) -> bool:
+        """Whether a capture begins before this step."""
+        return step in self.steps and not (self.continuous and step - 1 in self.steps)
+
+    def closes(self, step: int, *, last: bool = False) -> bool:
+        """Whether a capture ends after this step; `last`: no step follows, whatever was planned."""
+        return step in self.steps and (last or not (self.continuous and step + 1 in self.steps))
+
+    def is_final(self, step: int, *, last: bool = False) -> bool:
+        """Whether no later step is profiled: the moment for `finish_hook_cmd`."""
+        return step in self.steps and (last or step == max(self.steps))
+
+    def captures(self, stages: int | None = None) -> int:
+        """How many captures a process makes in all.
+
+        `stages`: how many annotated calls a step makes, where each has a capture of its own
+        (`discrete`); None where a capture holds whole steps.
+        """
+        if stages is not None:
+            return stages * len(self.steps)
+        return sum(map(self.opens, self.steps))

@@ -1,0 +1,234 @@
+"""The tool `torch`: traces of torch.profiler, one for each capture, stage or window of mini-batches.
+
+torch.profiler serves one capture at a time in a process. Whoever starts first owns it until it stops;
+the stages of others appear in the owner's trace.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from capture.config import TorchProfilerToolConfig
+from capture.file_names import trace_stem, written_whole
+from capture.tools import NoTool, Stage, Target
+
+log = logging.getLogger("capture")
+
+
+class TorchTrace(NoTool):
+    """One profiler's use of torch.profiler."""
+
+    owner: ClassVar[TorchTrace | None] = None
+    """Whose capture is running in this process."""
+
+    scheduled: ClassVar[Any] = None
+    """The running torch profiler if mini-batches advance it, whichever worker counts them."""
+
+    ranges: ClassVar[list[_Range]] = []
+    """The stages that are under way in this process, outermost first."""
+
+    def __init__(self, target: Target) -> None:
+        import torch.profiler
+
+        self._torch = torch.profiler
+        self._target = target
+        self._config: TorchProfilerToolConfig = target.config
+        self._step: int | None = None
+        self._capture: _Capture | None = None
+
+    def start(self, scope: str | None, step: int | None) -> None:
+        """Begin the trace of a step, unless stages have traces of their own or another is running."""
+        self._step = step
+        if self._config.discrete or TorchTrace.owner is not None:
+            return
+        schedule = self._schedule()
+        if schedule:
+            # verl keeps one window of a step unless more are asked for.
+            schedule["repeat"] = schedule["repeat"] or 1
+        self._begin(_Capture(self._torch, self._target, scope, step, schedule, by_stage=False))
+
+    def stop(self) -> None:
+        """End the trace, if it is this profiler's own."""
+        if TorchTrace.owner is self:
+            self._end()
+
+    def advance(self) -> None:
+        """Tell the running schedule that a mini-batch is over."""
+        running = TorchTrace.scheduled
+        if running is None:
+            return
+        if running.current_action is self._torch.ProfilerAction.RECORD_AND_SAVE:
+            _end_ranges()
+        running.step()
+
+    @contextmanager
+    def stage(self, stage: Stage) -> Iterator[None]:
+        """A range in the trace, or a trace of its own."""
+        alone = self._config.discrete and TorchTrace.owner is None
+        if alone:
+            schedule = self._schedule() if stage.scheduled else None
+            scope = stage.scope or stage.name
+            self._begin(
+                _Capture(self._torch, self._target, scope, self._step, schedule, by_stage=True)
+            )
+        mark = _Range(self._torch.record_function(stage.name))
+        TorchTrace.ranges.append(mark)
+        try:
+            yield
+        finally:
+            mark.end()
+            if mark in TorchTrace.ranges:
+                TorchTrace.ranges.remove(mark)
+            if alone:
+                self._end()
+
+    def _begin(self, capture: _Capture) -> None:
+        capture.start()
+        self._capture, TorchTrace.owner = capture, self
+        TorchTrace.scheduled = capture.profiler if capture.schedule else None
+
+    def _end(self) -> None:
+        """Give torch.profiler free first: whatever fails now, the next capture can begin."""
+        _end_ranges()
+        capture, self._capture = self._capture, None
+        TorchTrace.owner = TorchTrace.scheduled = None
+        if capture is not None:
+            capture.stop()
+
+    def _schedule(self) -> dict[str, int] | None:
+        """The arguments of torch.profiler.schedule; None where the whole loop is kept."""
+        schedule = self._config.schedule
+        if schedule is None or not schedule.enabled:
+            return None
+        return {k: int(schedule[k]) for k in ("skip_first", "wait", "warmup", "active", "repeat")}
+
+
+class _Range:
+    """A range in the trace, from now until it is ended, by whoever comes first."""
+
+    def __init__(self, mark: Any) -> None:
+        self._mark: Any = mark
+        mark.__enter__()
+
+    def end(self) -> None:
+        """End it; nothing where it was ended before."""
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
+
+
+def _end_ranges() -> None:
+    """End the ranges of all stages under way, since what they are recorded in ends now.
+
+    One that ended in a later window would be written into the memory that the earlier one has given
+    back: torch 2.13 does not look, and the process may crash.
+    """
+    while TorchTrace.ranges:
+        TorchTrace.ranges.pop().end()
+
+
+class _Capture:
+    """One run of torch.profiler, and the files that come of it."""
+
+    def __init__(
+        self,
+        torch: Any,
+        target: Target,
+        scope: str | None,
+        step: int | None,
+        schedule: dict[str, int] | None,
+        *,
+        by_stage: bool,
+    ) -> None:
+        self.schedule, self._by_stage = schedule, by_stage
+        self._torch, self._target, self._scope, self._step = torch, target, scope, step
+        self._stem = trace_stem(target.rank, scope, target.worker, step)
+        self._written, self._start_ns, self._empty = 0, 0, False
+        contents = set(target.config.contents)
+        kinds = torch.ProfilerActivity
+        self.profiler: Any = torch.profile(
+            # Stages are ranges of the host: without CPU activity no kernel has a stage.
+            activities=[kinds.CPU, *([kinds.CUDA] if not contents or "cuda" in contents else [])],
+            schedule=torch.schedule(**schedule) if schedule else None,
+            on_trace_ready=self._save,
+            record_shapes="shapes" in contents,
+            profile_memory="memory" in contents,
+            with_stack="stack" in contents,
+        )
+        # Its steps would be mini-batches here, and the rows ProfilerStep#n say otherwise.
+        self.profiler.record_steps = False
+
+    def start(self) -> None:
+        """Start collecting."""
+        self._start_ns = time.time_ns()
+        self.profiler.start()
+
+    def stop(self) -> None:
+        """Stop collecting; a window that the loop ended in is kept, unless it had just begun."""
+        if self.schedule:
+            self._empty = self._by_stage and self._window_just_began()
+            actions = self._torch.ProfilerAction
+            if self.profiler.current_action is actions.RECORD:
+                self.profiler.current_action = actions.RECORD_AND_SAVE
+        self.profiler.stop()
+
+    def _window_just_began(self) -> bool:
+        """Whether no mini-batch has run in the window that is open."""
+        assert self.schedule is not None
+        step: int = self.profiler.step_num
+        done = step - self.schedule["skip_first"]
+        quiet = self.schedule["wait"] + self.schedule["warmup"]
+        cycle = quiet + self.schedule["active"]
+        return step > 0 and done >= 0 and done % cycle == quiet
+
+    def _suffix(self, profiler: Any) -> str:
+        """What tells the files of one capture apart, as verl names windows and parts."""
+        if not (self._by_stage and self.schedule):
+            return f"_part{self._written}" if self._written else ""
+        skip, quiet = self.schedule["skip_first"], self.schedule["wait"] + self.schedule["warmup"]
+        cycle = quiet + self.schedule["active"]
+        last = max(profiler.step_num - 1, 0)
+        first = skip + max(last - skip, 0) // cycle * cycle + quiet
+        return f"_mb{last}" if first >= last else f"_mb{first}-{last}"
+
+    def _save(self, profiler: Any) -> None:
+        """Write one trace. An error ends here: raised, it would leave torch.profiler between two states."""
+        if self._empty:
+            return
+        folder = self._target.folder
+        path = folder / f"{self._stem}{self._suffix(profiler)}.json.gz"
+        self._written += 1
+        try:
+            export(profiler, path)
+        except Exception as error:  # noqa: BLE001 - a full disk, a lost mount, whatever torch meets
+            message = "rank %s: the trace %s was not written: %s%s"
+            log.warning(message, self._target.rank, path, error, _free(folder))
+            return
+        self._target.manifest.add(
+            path, step=self._step, stage=self._scope, start_unix_ns=self._start_ns
+        )
+
+
+def export(profiler: Any, path: Path) -> None:
+    """Write the trace of a torch profiler, whole or not at all. Raises what torch and the disk raise."""
+    with written_whole(path) as partial:
+        profiler.export_chrome_trace(str(partial))
+        with gzip.open(partial) as stream:
+            # Where torch cannot write its temporary file it says so on stderr and compresses nothing.
+            if not stream.read(16).lstrip().startswith(b"{"):
+                raise OSError("torch wrote nothing; the disk of temporary files may be full")
+
+
+def _free(folder: Path) -> str:
+    """How much room the folder's disk has, in words; empty where that cannot be told."""
+    try:
+        return f" ({shutil.disk_usage(folder).free / 1e6:.0f} MB are free there)"
+    except OSError:
+        return ""

@@ -1,0 +1,104 @@
+"""The tool `torch_memory` writes the snapshots that verl 0.9.1 writes, and none for ranks that are not profiled."""
+
+import os
+
+import pytest
+
+from capture import DistProfiler, ProfilerConfig
+from capture.profiler import _close_all
+
+ALL = {"context": "all", "stacks": "all", "max_entries": 100_000}
+BEGIN = [("history", "all", ALL), "reset peaks"]
+DUMP = ["synchronize", "dump", ("history", None, {}), *BEGIN]
+
+
+def profiler(folder, rank=0, shared=None, **changes):
+    config = {"enable": True, "save_path": str(folder), "tool_config": {}, **changes}
+    return DistProfiler(
+        rank, ProfilerConfig(tool="torch_memory", global_tool_config=shared, **config)
+    )
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.pickle"))
+
+
+def steps(profiler, *numbers):
+    for number in numbers:
+        profiler.start(role="train", profile_step=number)
+        profiler.stop()
+
+
+def test_a_snapshot_is_written_after_every_step_and_a_new_history_begun(tmp_path, torch):
+    steps(profiler(tmp_path), 1, 2)
+    assert torch.log == [*BEGIN, *DUMP, *DUMP]
+    name = f"torch_memory_rank0_pid{os.getpid()}.pickle"
+    assert files(tmp_path) == [f"step1/{name}", f"step2/{name}"]
+
+
+def test_the_rank_is_the_environments_as_in_verl_and_else_the_workers_own(tmp_path, monkeypatch):
+    steps(profiler(tmp_path / "a", 3, all_ranks=True), 1)
+    monkeypatch.setenv("RANK", "5")
+    steps(profiler(tmp_path / "b", 3, all_ranks=True), 1)
+    names = [name for folder in "ab" for name in files(tmp_path / folder)]
+    assert [name.split("_")[2] for name in names] == ["rank3", "rank5"]
+
+
+@pytest.mark.parametrize("changes", [{"enable": False}, {"ranks": [1]}])
+def test_no_history_is_recorded_where_nothing_is_profiled(tmp_path, torch, changes):
+    # verl records on every rank and when disabled: a cost without a snapshot.
+    steps(profiler(tmp_path, **changes), 1)
+    assert torch.log == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_window_of_steps_is_one_snapshot_and_what_remains_is_written_at_the_end(tmp_path, torch):
+    taken = profiler(tmp_path, tool_config={"memory_snapshot_num_steps": 2})
+    steps(taken, 1, 2, 5)
+    name = f"torch_memory_rank0_pid{os.getpid()}.pickle"
+    assert files(tmp_path) == [f"steps1-2/{name}"]
+    _close_all()
+    assert files(tmp_path) == [f"step5/{name}", f"steps1-2/{name}"]
+
+
+def test_the_global_block_decides_what_a_history_holds(tmp_path, torch):
+    own = {"context": "alloc", "stacks": "python", "kw_args": {"clear_history": True}}
+    profiler(tmp_path, shared={"torch_memory": own}, tool_config={"trace_alloc_max_entries": 50})
+    expected = {"context": "alloc", "stacks": "python", "max_entries": 50, "clear_history": True}
+    assert torch.log[0] == ("history", "all", expected)
+
+
+def test_a_snapshot_is_written_when_memory_runs_out(tmp_path, torch, caplog):
+    taken = profiler(tmp_path)
+    other = profiler(tmp_path)  # the allocator takes one observer
+    taken.start(profile_step=4)
+    torch.observer(0, 1_000, 80_000, 10)
+    (name,) = files(tmp_path)
+    folder, file = name.split("/")
+    assert folder.startswith("oom_20")
+    assert file == f"torch_memory_oom_rank0_pid{os.getpid()}.pickle"
+    assert "1000 bytes wanted, 10 of 80000 free" in caplog.text
+    assert "synchronize" not in torch.log
+    torch.dump = RuntimeError("the device is lost")
+    torch.observer(0, 1_000, 80_000, 10)
+    assert len(files(tmp_path)) == 1
+    del other
+
+
+def test_a_snapshot_that_fails_leaves_no_half_of_it(tmp_path, torch, caplog):
+    torch.dump = OSError(28, "No space left on device")
+    taken = profiler(tmp_path)
+    steps(taken, 1)
+    assert [path.name for path in (tmp_path / "step1").iterdir()] == []
+    assert "No space left" in caplog.text
+    torch.dump = None
+    steps(taken, 2)
+    assert len(files(tmp_path)) == 1
+
+
+def test_without_cuda_it_says_so_once_and_makes_no_directories(tmp_path, torch, caplog):
+    torch.cuda_available = False
+    taken = profiler(tmp_path)
+    steps(taken, 1, 2)
+    assert caplog.text.count("needs CUDA") == 1
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]

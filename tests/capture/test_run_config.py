@@ -1,0 +1,166 @@
+"""Whole configurations, of verl 0.9 and of 2025-06, give the same plan and role blocks."""
+
+import logging
+
+import pytest
+
+from capture import ProfilerConfig
+from capture.run_config import colocated, read_global, read_role, surprises
+from capture.steps import StepPlan
+
+NSYS = {"trace": "cuda,nvtx", "capture-range": "cudaProfilerApi", "capture-range-end": None}
+NEW = {
+    "global_profiler": {
+        "_target_": "verl.utils.profiler.ProfilerConfig",
+        "tool": "torch_memory",
+        "steps": [5, 1, 2],
+        "profile_continuous_steps": True,
+        "save_path": "out",
+        "global_tool_config": {
+            "nsys": {"worker_nsight_options": NSYS, "controller_nsight_options": {"trace": "nvtx"}},
+            "torch_memory": {"context": "alloc", "stacks": "python", "kw_args": {"clear_history": True}},
+        },
+    },
+    "actor_rollout_ref": {
+        "actor": {
+            "profiler": {
+                "_target_": "capture.ProfilerConfig",
+                "tool": "torch_memory",
+                "enable": True,
+                "all_ranks": True,
+                "ranks": [],
+                "tool_config": {"torch_memory": {"stack_depth": 8, "name": "torch_memory"}, "npu": {}},
+            }
+        },
+        "ref": {"profiler": {"tool": None, "enable": False}},
+    },
+}  # fmt: skip
+OLD = {
+    "trainer": {"profile_steps": [1, 2, 5], "worker_nsight_options": NSYS},
+    "actor_rollout_ref": {
+        "actor": {"profiler": {"discrete": True, "all_ranks": False, "ranks": [0, 1]}},
+        "ref": {"profiler": {"discrete": False, "all_ranks": False, "ranks": None}},
+    },
+}
+
+
+def changed(config, **changes):
+    """The configuration with other values at dotted paths (`__` for the dot)."""
+    config = {
+        key: changed(value) if isinstance(value, dict) else value for key, value in config.items()
+    }
+    for path, value in changes.items():
+        *above, last = path.split("__")
+        place = config
+        for key in above:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return config
+
+
+def test_the_global_block_is_read_though_it_cannot_be_instantiated():
+    found = read_global(NEW)
+    assert found.tool == "torch_memory"
+    assert found.plan == StepPlan((1, 2, 5), continuous=True)
+    assert found.save_path == "out"
+    assert found.worker_nsight_options == NSYS
+    assert found.controller_nsight_options == {"trace": "nvtx"}
+    assert read_global(NEW["global_profiler"]) == found
+
+
+def test_the_form_of_2025_means_nsys():
+    found = read_global(OLD)
+    assert (found.tool, found.plan.steps, found.worker_nsight_options) == ("nsys", (1, 2, 5), NSYS)
+    assert read_global({"trainer": {"profile_steps": None}}).tool is None
+    assert read_global({}).plan.steps == ()
+
+
+def test_unknown_keys_are_passed_over_with_a_word(caplog):
+    with caplog.at_level(logging.WARNING, "capture"):
+        found = read_global({"global_profiler": {"steps": [1], "discrete": True, "dir": "x"}})
+    assert found.plan.steps == (1,)
+    assert "dir, discrete" in caplog.text
+
+
+def test_a_role_takes_what_it_leaves_open_from_the_global_block():
+    block = read_role(NEW, "actor_rollout_ref.actor")
+    assert isinstance(block, ProfilerConfig)
+    assert (block.tool, block.enable, block.all_ranks, block.save_path) == ("torch_memory", True, True, "out")  # fmt: skip
+    assert (block.tool_config.stack_depth, block.tool_config.trace_alloc_max_entries) == (
+        8,
+        100_000,
+    )
+    assert block.global_tool_config["torch_memory"]["stacks"] == "python"
+    ref = read_role(NEW, "actor_rollout_ref.ref")
+    assert (ref.tool, ref.enable) == ("torch_memory", False)
+
+
+def test_a_role_block_of_2025_is_enabled_by_the_steps():
+    block = read_role(OLD, "actor_rollout_ref.actor")
+    assert (block.tool, block.enable, block.ranks) == ("nsys", True, [0, 1])
+    assert block.tool_config.discrete is True
+    assert read_role(OLD, "actor_rollout_ref.ref").ranks == []
+    without = changed(OLD, trainer__profile_steps=None)
+    assert read_role(without, "actor_rollout_ref.actor").enable is False
+
+
+def test_what_a_tool_refuses_is_refused():
+    wrong = changed(NEW, actor_rollout_ref__actor__profiler__tool_config__torch_memory={"stack_depth": 0})  # fmt: skip
+    with pytest.raises(AssertionError, match="stack_depth must be positive"):
+        read_role(wrong, "actor_rollout_ref.actor")
+    torch = changed(
+        NEW,
+        actor_rollout_ref__actor__profiler={
+            "tool": "torch",
+            "enable": True,
+            "tool_config": {
+                "torch": {"contents": ["cpu"], "schedule": {"active": 2, "_target_": "x.y"}}
+            },
+        },
+    )
+    tool = read_role(torch, "actor_rollout_ref.actor").tool_config
+    assert (tool.contents, tool.schedule.active, tool.schedule.enabled) == (["cpu"], 2, True)
+
+
+def test_the_actors_block_counts_and_the_others_must_agree_on_discrete():
+    make = lambda enable, discrete: ProfilerConfig(  # noqa: E731
+        tool="torch", enable=enable, tool_config={"discrete": discrete}
+    )
+    actor, ref = make(True, True), make(True, False)
+    assert colocated({"ref": make(True, True), "actor": actor}) is actor
+    assert colocated({"rollout": ref, "ref": make(False, True)}) is ref
+    with pytest.raises(ValueError, match="must agree on discrete, got actor: True, ref: False"):
+        colocated({"actor": actor, "ref": ref})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, []),
+        ({"global_profiler__tool": "nsys"}, ["actor_rollout_ref.actor: its tool torch_memory collects"]),
+        ({"global_profiler__steps": None}, ["actor_rollout_ref.actor: enabled, but"]),
+        ({"actor_rollout_ref__actor__profiler__enable": False}, ["steps are given, but no role"]),
+        (
+            {
+                "actor_rollout_ref__actor__profiler__enable": False,
+                "actor_rollout_ref__ref__profiler__enable": True,
+            },
+            ["actor_rollout_ref.ref: enabled alone"],
+        ),
+        (
+            {
+                "global_profiler__tool": "torch",
+                "actor_rollout_ref__actor__profiler__tool": "torch",
+                "actor_rollout_ref__ref__profiler": {
+                    "enable": True,
+                    "tool_config": {"torch": {"discrete": True}},
+                },
+            },
+            ["actor, ref: they differ in discrete"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_surprises_is_told(changes, told):
+    found = surprises(changed(NEW, **changes))
+    assert len(found) == len(told)
+    assert all(text.startswith(start) for text, start in zip(found, told, strict=True))

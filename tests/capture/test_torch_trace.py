@@ -1,0 +1,179 @@
+"""The tool `torch` writes the files that verl 0.9.1 writes, with the same ranges in them.
+
+The expected names are those of files that verl 0.9.1 wrote for the same calls.
+"""
+
+import gzip
+import json
+import os
+import re
+import sys
+import types
+
+import pytest
+
+from capture import DistProfiler, ProfilerConfig
+from capture.file_names import trace_stem
+
+TIME = re.compile(r"_\d{17}")
+
+
+class Worker:
+    def __init__(self, profiler):
+        self.profiler = profiler
+
+    @DistProfiler.annotate(role="actor_compute_log_prob")
+    def compute_log_prob(self):
+        pass
+
+    @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
+    def update_actor(self, mini_batches):
+        import torch.profiler
+
+        for number in range(mini_batches):
+            with torch.profiler.record_function(f"mini_batch{number}"):
+                pass
+            self.profiler.step()
+
+    @DistProfiler.annotate()
+    def plain(self):
+        pass
+
+
+def run(folder, mini_batches=3, *, steps=(1,), prefix="actor_rollout_ref", scope="train", **tool):
+    """By name without time and process: the ranges of each trace of these steps."""
+    config = ProfilerConfig(tool="torch", enable=True, save_path=str(folder), tool_config=tool)
+    worker = Worker(DistProfiler(0, config, save_file_prefix=prefix))
+    for step in steps:
+        worker.profiler.start(role=scope, profile_step=step)
+        worker.compute_log_prob()
+        worker.update_actor(mini_batches)
+        worker.plain()
+        worker.profiler.stop()
+    found = {}
+    for path in folder.glob("*.json.gz"):
+        ranges = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        name = TIME.sub("", path.name.removesuffix(".json.gz")).replace(f"_pid{os.getpid()}", "")
+        found[name] = [event["name"] for event in ranges]
+    return found
+
+
+STAGES = ["actor_compute_log_prob", "actor_update", "mini_batch0", "mini_batch1", "mini_batch2", "plain"]  # fmt: skip
+
+
+def test_a_step_is_one_trace(tmp_path):
+    assert run(tmp_path, steps=(1, 5)) == {
+        "actor-rollout-ref_train_step1_rank0": STAGES,
+        "actor-rollout-ref_train_step5_rank0": STAGES,
+    }
+
+
+def test_a_worker_without_a_scope_or_a_name_has_none_in_its_files(tmp_path):
+    assert run(tmp_path / "a", prefix="value_model", scope=None) == {
+        "value-model_step1_rank0": STAGES
+    }
+    assert run(tmp_path / "b", prefix=None) == {"train_step1_rank0": STAGES}
+
+
+def test_a_stage_has_a_trace_of_its_own_where_that_is_wanted(tmp_path):
+    assert run(tmp_path, discrete=True) == {
+        "actor-rollout-ref_actor-compute-log-prob_step1_rank0": STAGES[:1],
+        "actor-rollout-ref_actor-update_step1_rank0": STAGES[1:5],
+        "actor-rollout-ref_plain_step1_rank0": STAGES[5:],
+    }
+
+
+@pytest.mark.parametrize(
+    ("schedule", "mini_batches", "windows"),
+    [
+        ({"active": 1, "wait": 1}, 4, {"_mb1": ["mini_batch1"], "_mb3": ["mini_batch3"]}),
+        (
+            {"skip_first": 1, "wait": 1, "active": 2},
+            4,
+            {"_mb2-3": ["mini_batch2", "mini_batch3"]},
+        ),
+        ({"skip_first": 1, "wait": 1, "active": 4}, 3, {"_mb2": ["mini_batch2"]}),
+        ({"active": 2, "repeat": 1}, 5, {"_mb0-1": ["actor_update", "mini_batch0", "mini_batch1"]}),
+    ],
+)
+def test_a_schedule_keeps_windows_of_the_update_loop(tmp_path, schedule, mini_batches, windows):
+    found = run(tmp_path, mini_batches, discrete=True, schedule=schedule)
+    update = "actor-rollout-ref_actor-update_step1_rank0"
+    assert {name: ranges for name, ranges in found.items() if "update" in name} == {
+        update + suffix: ranges for suffix, ranges in windows.items()
+    }
+    assert found["actor-rollout-ref_actor-compute-log-prob_step1_rank0"] == STAGES[:1]
+
+
+def test_a_window_that_had_just_begun_leaves_no_empty_trace(tmp_path):
+    # verl 0.9.1 also writes an `_mb4` with nothing in it.
+    found = run(tmp_path, 5, discrete=True, schedule={"skip_first": 1, "wait": 1, "active": 2})
+    assert [name for name in found if "_mb" in name] == [
+        "actor-rollout-ref_actor-update_step1_rank0_mb2-3"
+    ]
+
+
+def test_the_range_of_a_stage_ends_with_the_window_it_was_recorded_in(tmp_path, torch):
+    # Ended in the next window it would be written into freed memory: torch crashes then, now and again.
+    run(tmp_path, 2, discrete=True, schedule={"active": 1})
+    update = torch.log[torch.log.index("+actor_update") :]
+    batches = ["+mini_batch0", "-mini_batch0", "-actor_update", "+mini_batch1", "-mini_batch1"]
+    assert update == ["+actor_update", *batches, "+plain", "-plain"]
+
+
+def test_a_scheduled_step_is_kept_up_to_its_window(tmp_path):
+    first = run(tmp_path / "a", schedule={"active": 1})
+    assert first == {"actor-rollout-ref_train_step1_rank0": STAGES[:3]}
+    second = run(tmp_path / "b", schedule={"active": 1, "skip_first": 1})
+    assert second == {"actor-rollout-ref_train_step1_rank0": ["mini_batch1"]}
+
+
+@pytest.mark.parametrize(
+    ("contents", "options"),
+    [
+        ([], (["cpu", "cuda"], False, False, False)),
+        (["cpu"], (["cpu"], False, False, False)),
+        (["cuda", "stack"], (["cpu", "cuda"], False, False, True)),
+        (["memory", "shapes"], (["cpu"], True, True, False)),
+    ],
+)
+def test_contents_decide_what_is_collected(tmp_path, torch, contents, options):
+    config = ProfilerConfig(
+        tool="torch", enable=True, save_path=str(tmp_path), tool_config={"contents": contents}
+    )
+    profiler = DistProfiler(0, config)
+    profiler.start()
+    found = torch.running.options
+    assert options == tuple(
+        found[key] for key in ("activities", "record_shapes", "profile_memory", "with_stack")
+    )
+    profiler.stop()
+
+
+def test_a_mini_batch_of_an_inner_worker_advances_the_capture_of_the_outer_one(tmp_path, torch):
+    tool = {"schedule": {"active": 1}}
+    config = ProfilerConfig(tool="torch", enable=True, save_path=str(tmp_path), tool_config=tool)
+    outer, inner = DistProfiler(0, config), DistProfiler(0, config)
+    inner.step()
+    outer.start(profile_step=1)
+    inner.step()
+    assert torch.running.step_num == 1
+    outer.stop()
+
+
+def test_names_tell_rank_and_place_where_they_are_known(monkeypatch):
+    place = {"rank": 3, "world_size": 8, "tp": 1, "pp": 0, "dp": 2, "cp": 0}
+    stem = TIME.sub("", trace_stem(0, "actor_update", "actor_rollout/ref", 7, place))
+    assert (
+        stem == f"actor-rollout-ref_actor-update_step7_rank3-of-8_tp1-pp0-dp2-cp0_pid{os.getpid()}"
+    )
+    assert TIME.sub("", trace_stem(3, place={})) == f"rank3_pid{os.getpid()}"
+    group = types.ModuleType("torch.distributed")
+    vars(group).update(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=lambda: 1,
+        get_world_size=lambda: 2,
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    assert trace_stem(0).startswith("rank1-of-2_pid")
