@@ -6,12 +6,15 @@ tables that the rows need, with the columns that they had in a version of the sc
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
 BASE_NS = 1_700_000_000_000_000_000
 PID, TID = 100, 100
 HOST = "node-a"
+METRICS = 0x1000000000000
+"""The type of samples of GPU 0."""
 
 SCHEMAS = {
     "2021": (0, 0),
@@ -56,8 +59,9 @@ _TABLES = {
     "OSRT_API@2.9": "start! end! eventClass! globalTid nameId! returnValue! nestingLevel callchainId! argumentsId@3.23",
     "GPU_METRICS@3.7": "timestamp! typeId! metricId! value!",
     "TARGET_INFO_GPU_METRICS@3.7": "typeId! sourceId typeName:TEXT metricId! metricName!:TEXT",
-    "GENERIC_EVENTS@3.0": "rawTimestamp timestamp! typeId! data!:TEXT",
-    "GENERIC_EVENT_TYPES@3.0": "typeId! sourceId! data!:TEXT",
+    "GENERIC_EVENTS@2.9": "rawTimestamp! timestamp typeId! data!:TEXT",
+    "GENERIC_EVENT_TYPES@2.9": "typeId! sourceId! data!:TEXT",
+    "GENERIC_EVENT_SOURCES@2.9": "sourceId! data!:TEXT",
     "SCHED_EVENTS@2.9": "start! cpu! isSchedIn! globalTid threadState@3.16 threadBlock@3.16",
     "DIAGNOSTIC_EVENT@3.11": "timestamp! timestampType! source! severity! text!:TEXT globalPid",
     "ANALYSIS_DETAILS@2.9": "globalVid! duration! startTime! stopTime!",
@@ -215,13 +219,29 @@ def memory(at, size, address, *, free=False, pid=PID, device=0, kind=2, **more):
 
 
 def metric_name(name, number, *, gpu=0):
-    values = {"typeId": 0x1000000000000 | gpu, "metricId": number, "metricName": name}
+    values = {"typeId": METRICS | gpu, "metricId": number, "metricName": name}
     return "TARGET_INFO_GPU_METRICS", values | {"sourceId": 1, "typeName": "GPU Metrics"}
 
 
 def metric(at, number, value, *, gpu=0):
-    values = {"timestamp": at, "typeId": 0x1000000000000 | gpu, "metricId": number, "value": value}
+    values = {"timestamp": at, "typeId": METRICS | gpu, "metricId": number, "value": value}
     return "GPU_METRICS", values
+
+
+def generic_source(name, number=1, types=()):
+    """What generic events come from, and types of them: GPU metrics have one for each GPU, told by its low byte."""
+    told = {"sourceId": number, "data": json.dumps({"Name": name})}
+    found = [("GENERIC_EVENT_SOURCES", told)]
+    return found + [
+        ("GENERIC_EVENT_TYPES", {"typeId": t, "sourceId": number, "data": "{}"}) for t in types
+    ]
+
+
+def generic(at, data, type_=METRICS, *, timestamp=None):
+    """A generic event; `data` that is no text becomes JSON, its numbers text, its slashes with a backslash."""
+    if not isinstance(data, str):
+        data = json.dumps({name: str(v) for name, v in data.items()}).replace("/", "\\/")
+    return "GENERIC_EVENTS", {"rawTimestamp": at, "timestamp": timestamp, "typeId": type_, "data": data}  # fmt: skip
 
 
 def diagnostic(text, *, severity=2, at=0, pid=None):

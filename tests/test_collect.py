@@ -1,6 +1,7 @@
 """Reports are gathered from Ray's sessions by verified copies; nothing is moved, overwritten or taken twice."""
 
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tracekit.discover import discover
 from tracekit.errors import TracekitError
 from tracekit.file_copies import copy_verified
 from tracekit.loading import sniff
+from tracekit.readers.nsys_files import is_empty_capture
 
 ONE, TWO = "session_2026-11-20_10-00-00_000001_11", "session_2026-11-21_10-00-00_000001_22"
 
@@ -292,3 +294,60 @@ def test_directories_within_keep_their_place(ray, tmp_path):
     plan = collecting.plan([ray], tmp_path / "out")
     assert f"{ONE}/sub/a.nsys-rep" in targets(plan, tmp_path / "out")
     assert isinstance(plan.wanted[0].path, Path)
+
+
+# What is copied and of little use
+
+
+def test_files_of_little_use_are_copied_and_named_with_the_reason(tmp_path):
+    folder = nsight(
+        tmp_path / "ray", ONE, good=REPORT, dead=REPORT, alone=REPORT, cut=b"NVIDIA", old=REPORT
+    )
+    put_export(folder / "good.sqlite")
+    for name in ("dead", "old"):
+        put_export(folder / f"{name}.sqlite", ranges=())
+    os.utime(folder / "old.nsys-rep", (2**31, 2**31))
+    (folder / "lost.qdstrm").write_bytes(b"stream")
+    (folder / "good.qdstrm").write_bytes(b"stream")
+    put_export(folder / "half.sqlite")
+    (folder / "half.sqlite").write_bytes((folder / "half.sqlite").read_bytes()[:4096])
+    (folder / "half.nsys-rep").write_bytes(REPORT)
+    plan = collecting.plan([tmp_path / "ray"], tmp_path / "out")
+    told = {one.path.name: one.reason for one in collecting.suspects(plan.wanted)}
+    assert {name: reason.partition(":")[0] for name, reason in told.items()} == {
+        "cut.nsys-rep": "named like an Nsight Systems report, and holds none",
+        "dead.nsys-rep": "no NVTX range, CUDA call or GPU work in it",
+        "dead.sqlite": "no NVTX range, CUDA call or GPU work in it",
+        "half.sqlite": "cut off",
+        "lost.qdstrm": "Nsight Systems stream that was never made a report",
+        # Its report is newer: what that holds is not known.
+        "old.sqlite": "no NVTX range, CUDA call or GPU work in it",
+    }
+    assert {one.path.name for one in plan.wanted} >= told.keys()
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "empty"),
+    [
+        ("NVTX_EVENTS", "(start, eventType) VALUES (1, 75)", True),
+        ("NVTX_EVENTS", "(start, eventType) VALUES (1, 60)", False),
+        ("OSRT_API", "VALUES (1)", True),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "VALUES (1)", False),
+        ("GENERIC_EVENTS", "VALUES (1)", False),
+    ],
+)
+def test_a_capture_is_empty_if_nothing_that_one_profiles_for_is_in_it(tmp_path, table, row, empty):
+    path = put_export(
+        tmp_path / "x.sqlite", ranges=(), tables=() if table == "NVTX_EVENTS" else (table,)
+    )
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"INSERT INTO {table} {row}")
+    connection.close()
+    assert is_empty_capture(path) is empty
+
+
+def test_what_is_no_export_is_no_empty_capture(tmp_path):
+    (tmp_path / "x.sqlite").write_bytes(b"SQLite format 3\0" + bytes(90))
+    assert not is_empty_capture(tmp_path / "x.sqlite")
+    assert not is_empty_capture(tmp_path / "gone.sqlite")
+    assert not is_empty_capture(put_export(tmp_path / "view.sqlite"))

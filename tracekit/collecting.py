@@ -18,12 +18,13 @@ from tracekit.file_copies import copy_verified
 from tracekit.labels import natural, shown
 from tracekit.manifests import is_manifest
 from tracekit.names import HOST_FOLDER, HOST_NAME
-from tracekit.readers.nsys_files import export_problem
+from tracekit.readers.nsys_files import REPORT_MAGIC, export_problem, is_empty_capture
 from tracekit.runs import numbered, short_names
 
 _SESSION = "session_"
 _DEEPEST = 6
 """So many directories below a root a session is looked for."""
+EMPTY_CAPTURE = "no NVTX range, CUDA call or GPU work in it: a worker that died while it started leaves such a report"
 _BESIDE_STREAM = (*nsys_pairs.REPORT_SUFFIXES, nsys_pairs.STREAM_SUFFIX)
 
 
@@ -48,7 +49,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file or directory that is not copied, and why."""
+    """A file or directory that is not copied, or is of little use, and why."""
 
     path: Path
     reason: str
@@ -104,6 +105,43 @@ def carry_out(wanted: Sequence[Wanted]) -> Iterator[Kept]:
             yield Kept(one, copy_verified(one.path, one.target))
         except TracekitError as error:
             yield Kept(one, "failed", error)
+
+
+def suspects(wanted: Sequence[Wanted]) -> tuple[LeftOut, ...]:
+    """The files that are copied and of little use as they are, and why: what doctor would say of them too.
+
+    Told by heads and lists of tables: what a report holds is known only where its export lies beside it.
+    """
+    paths = {one.path for one in wanted}
+    found = ((one.path, _suspicion(one.path, paths)) for one in wanted)
+    return tuple(LeftOut(path, reason) for path, reason in found if reason)
+
+
+def _suspicion(path: Path, paths: set[Path]) -> str:
+    """Why a file is of little use; empty where nothing tells so."""
+    suffix = path.suffix.lower()
+    if suffix == nsys_pairs.EXPORT_SUFFIX:
+        return export_problem(path) or (EMPTY_CAPTURE if is_empty_capture(path) else "")
+    if suffix == nsys_pairs.STREAM_SUFFIX:
+        reports = (path.with_suffix(end) for end in nsys_pairs.REPORT_SUFFIXES)
+        made = any(report in paths and _is_report(report) for report in reports)
+        return "" if made else nsys_pairs.LONE_STREAM
+    if suffix not in nsys_pairs.REPORT_SUFFIXES:
+        return ""
+    if not _is_report(path):
+        return nsys_pairs.NO_REPORT
+    export = nsys_pairs.export_beside(path)
+    told = export in paths and not nsys_pairs.is_stale(export, path) and is_empty_capture(export)
+    return EMPTY_CAPTURE if told else ""
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a file begins as reports do; True where that cannot be seen, for the copy to tell."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(REPORT_MAGIC)) == REPORT_MAGIC
+    except OSError:
+        return True
 
 
 def _sessions(

@@ -34,6 +34,19 @@ def test_a_row_for_each_session_and_what_was_left_out(call, ray, tmp_path):
     assert again.stderr == ""
 
 
+def test_reports_of_dead_workers_are_copied_and_marked(call, ray, tmp_path):
+    (ray / SESSION / "logs" / "nsight" / "worker_process_2.nsys-rep").write_bytes(b"torn")
+    result = call("collect", ray, "-o", tmp_path / "out")
+    assert result.exit_code == 0
+    table = rows(result.stdout)
+    assert table[0][6:] == ["suspect", "into"]
+    assert table[1][4:7] == ["2", "0", "1"]
+    assert "Suspect, and copied all the same: 1 (tracekit doctor looks closer)" in result.stdout
+    assert "worker_process_2.nsys-rep  named like an Nsight Systems report" in result.stdout
+    assert (tmp_path / "out" / SESSION / "worker_process_2.nsys-rep").read_bytes() == b"torn"
+    assert "Suspect" in call("collect", ray, "-o", tmp_path / "other", "-n").stdout
+
+
 def test_a_dry_run_writes_nothing(call, ray, tmp_path):
     result = call("collect", ray, "-o", tmp_path / "out", "-n", "--host", "node1")
     assert result.exit_code == 0

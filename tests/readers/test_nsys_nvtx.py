@@ -1,4 +1,4 @@
-"""NVTX ranges: names, domains, kinds, what was still open, and what is torch's own."""
+"""NVTX ranges: names, domains, kinds, arguments, and what is torch's own."""
 
 import os
 import sqlite3
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nsys_builder import (
-    BASE_NS,
     PID,
     TID,
     Text,
@@ -22,11 +21,10 @@ from nsys_builder import (
     system,
     write,
 )
+from nsys_nvtx_reading import argument, listed, of_file
 
-from tracekit.derived.nesting import nesting
 from tracekit.derived.stage_at import outermost_stages
-from tracekit.readers import nsys, nsys_content, nsys_nvtx
-from tracekit.readers.nsys_database import opened
+from tracekit.readers import nsys, nsys_nvtx
 from tracekit.schema import HOST_OP_KINDS
 from tracekit.stages import is_collective
 from tracekit.trace import Source, Want
@@ -48,37 +46,6 @@ def read(path):
         return of_file(write(path(), rows, schema=schema, **more), args)
 
     return load
-
-
-def of_file(file, args=None):
-    with opened(file) as db:
-        clock, _ = nsys_content.clock(db)
-        return nsys_nvtx.ranges(db, clock, args)
-
-
-def listed(rows):
-    """(start from the capture's own, duration, name, category, kind, tid) of every row."""
-    kinds = [HOST_OP_KINDS[code] for code in rows.kind.tolist()]
-    return list(
-        zip(
-            (rows.ts_ns - BASE_NS).tolist(),
-            rows.dur_ns.tolist(),
-            rows.name.tolist(),
-            rows.cat.tolist(),
-            kinds,
-            rows.tid.tolist(),
-            strict=True,
-        )
-    )
-
-
-def argument(rows, key):
-    """{name of the range: value} of an argument."""
-    column = rows.args[key]
-    values = column.values.tolist()
-    if column.categories is not None:
-        values = [column.categories[code] for code in values]
-    return dict(zip(rows.name[column.rows].tolist(), values, strict=True))
 
 
 @pytest.mark.parametrize("schema", ["2021", "2.9", "3.0", "3.7", "3.11", "3.25"])
@@ -234,88 +201,6 @@ def test_a_range_that_ends_on_another_thread_is_one_of_the_thread_that_began_it(
     assert argument(mine, "end tid") == {"moved": 6}
 
 
-def test_ranges_that_were_open_at_the_end_are_kept_apart(read):
-    rows = [nvtx("done", 10, 99), nvtx("open", 20, 5000), nvtx("nearly", 30, 4000), nvtx("null", 40, None),
-            nvtx("almost", 50, 3999)]  # fmt: skip
-    found = read(rows, duration_ns=5000)
-    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["done", "almost"]
-    assert listed(nsys_nvtx.open_of_process(found, PID)) == [
-        (20, 4980, "open", "nvtx", "range", TID),
-        (30, 4970, "nearly", "nvtx", "range", TID),
-        (40, 4960, "null", "nvtx", "range", TID),
-    ]
-    (note,) = nsys_nvtx.notes(found, PID)
-    assert (note.severity, note.code, note.count) == ("info", "open-ranges", 3)
-
-
-def test_without_a_recorded_end_only_a_range_without_one_is_open(read):
-    found = read([nvtx("done", 10, 5000), nvtx("null", 40, None)])
-    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["done"]
-    assert listed(nsys_nvtx.open_of_process(found, PID))[0][:2] == (40, 4960)
-
-
-LATE, END = 56_000_000, 60_000_000
-"""A program takes so long to its first range; a capture that a range sets off begins with it."""
-
-
-def test_a_captured_range_needs_no_earlier_rows_if_it_began_with_the_recording(read):
-    found = read([nvtx("training_step", 900_000, END), nvtx("fwd", 1_000_000, 2_000_000)], "3.0", duration_ns=END)  # fmt: skip
-    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["training_step", "fwd"]
-    assert not len(nsys_nvtx.open_of_process(found, PID).name)
-
-
-def test_the_captured_range_of_an_old_nsys_ends_with_the_recording_and_is_complete(read):
-    rows = [domain("trainer", 1, at=-900), nvtx("update_actor", 10, 5000), nvtx("fwd", 20, 30),
-            nvtx("loader", 40, 5000, tid=8)]  # fmt: skip
-    found = read(rows, "3.0", duration_ns=5000)
-    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["update_actor", "fwd"]
-    assert nsys_nvtx.open_of_process(found, PID).name.tolist() == ["loader"]
-    assert [n.code for n in nsys_nvtx.notes(found, PID)] == ["open-ranges", "capture-range"]
-
-
-@pytest.mark.parametrize(
-    ("rows", "schema", "installed"),
-    [
-        ([nvtx("a", LATE, END), nvtx("b", LATE + 20, LATE + 30)], "3.0", ""),
-        ([domain("d", 1, at=-9), nvtx("b", 5, 7), nvtx("a", 10, END)], "3.0", ""),
-        ([domain("d", 1, at=-9), nvtx("a", 10, END - 1)], "3.0", ""),
-        ([domain("d", 1, at=-9), nvtx("a", 10, END), nvtx("b", 10, END, tid=8)], "3.0", ""),
-        ([domain("d", 1, at=-9), nvtx("a", 10, END)], "3.11", "/opt/nsight-systems/2024.2.3/"),
-        ([domain("d", 1, at=-9, pid=7), nvtx("a", LATE, END)], "3.0", ""),
-    ],
-    ids=["began with the program", "not first", "not at the end", "not alone", "new nsys", "other process"],
-)  # fmt: skip
-def test_any_other_range_that_ends_with_the_recording_is_open(read, rows, schema, installed):
-    found = read([*rows, system("TargetInstallDir", installed)], schema, duration_ns=END)
-    assert "a" in nsys_nvtx.open_of_process(found, PID).name.tolist()
-
-
-def test_times_that_cannot_be_are_counted(read):
-    rows = [nvtx("backwards", 50, 40), nvtx("far", 2**62, 2**62 + 5), nvtx("endless", 60, 2**62),
-            nvtx("early", -70, -60), nvtx("good", 80, 90)]  # fmt: skip
-    found = read(rows, duration_ns=5000)
-    assert [(row[0], row[1], row[2]) for row in listed(nsys_nvtx.of_process(found, PID))] == [
-        (-70, 10, "early"),
-        (50, 0, "backwards"),
-        (60, 0, "endless"),
-        (80, 10, "good"),
-    ]
-    assert [(n.code, n.count) for n in nsys_nvtx.notes(found, PID)] == [
-        ("no-time", 1),
-        ("bad-duration", 2),
-        ("negative-time", 1),
-    ]
-    assert nsys_nvtx.notes(found, 7) == []
-
-
-def test_the_exporters_shift_is_undone(read):
-    shifted = {"EXPORT_CONFIG_TIME_SHIFT": "1000"}
-    rows = [nvtx("a", 1010, 1020), nvtx("open", 1030, 6000)]
-    found = read(rows, duration_ns=5000, exported=shifted.items())
-    assert listed(nsys_nvtx.of_process(found, PID))[0][:2] == (10, 10)
-    assert listed(nsys_nvtx.open_of_process(found, PID))[0][:2] == (30, 4970)
-
-
 def test_names_that_threads_were_given_are_found(read):
     rows = [
         nvtx("old", 1, None, kind=39, tid=5),
@@ -373,15 +258,6 @@ def test_shapes_that_are_no_list_are_left_out(read, text):
     assert found == {"[[1]] tail": {"aten::mm": "[[1]]"}, "[]": {"aten::mm": "[]"}}.get(text, {})
 
 
-def test_ranges_that_overlap_without_nesting_stay_as_recorded_and_share_the_time_once(path):
-    file = write(path(), [nvtx("first", 0, 10, kind=60), nvtx("second", 5, 15, kind=60)])
-    (trace,) = nsys.read(Source(file, file.name, "nsys", "nsys"), Want())
-    assert trace["host_ops"]["dur_ns"].tolist() == [10, 10]
-    tree = nesting(trace)
-    # The thread is in what began last: in the first for 5 ns, in the second for 10, which makes the 15 of both.
-    assert (tree.parent.tolist(), tree.self_ns.tolist()) == ([-1, 0], [5, 10])
-
-
 def test_calls_of_nccl_are_no_stages_and_ranges_around_them_are(path):
     rows = [nvtx("update_actor", 0, 900, registered=True), nvtx("ncclGroupStart", 10, 20), nvtx("pncclAllReduce", 30, 40),
             nvtx("ncclGroupEnd", 50, 60)]  # fmt: skip
@@ -406,16 +282,6 @@ def test_every_range_comes_back_once_as_it_was_recorded(path, rows):
     for pid in (PID, 7):
         told = sorted(row[:3] for row in listed(nsys_nvtx.of_process(found, pid)))
         assert told == sorted((s, d, n) for n, s, d, _, p, kind in rows if p == pid and kind != 34)
-
-
-@pytest.mark.skipif(REAL is None, reason="no real data")
-@pytest.mark.parametrize("part", [1, 2, 3])
-@pytest.mark.parametrize("year", ["22", "23", "24"])
-def test_the_captured_range_of_real_repeated_captures_is_complete(year, part):
-    found = of_file(Path(REAL) / f"nsys/real_cpu/rep_nsys{year}.{part}.sqlite")
-    (pid,) = nsys_nvtx.processes(found)
-    assert nsys_nvtx.of_process(found, pid).name.tolist().count("update_actor") == 1
-    assert nsys_nvtx.open_of_process(found, pid).name.tolist() == ["dataloader"] * (part == 1)
 
 
 @pytest.mark.skipif(REAL is None, reason="no real data")

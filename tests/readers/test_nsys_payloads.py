@@ -1,54 +1,13 @@
 """What NCCL's calls carry: message sizes, communicators, ranks, from binary payloads laid out by hand."""
 
-import struct
-
 import pytest
 from nsys_builder import PID, execute, launched, nvtx, write
+from nsys_payload_builder import SIZED, WORLD, blob, call, init, layout, peer, sized, told
 
 from tracekit.derived.collectives import collectives
-from tracekit.readers import nsys, nsys_content, nsys_nvtx, nsys_payloads
+from tracekit.readers import nsys, nsys_payloads
 from tracekit.readers.nsys_database import opened
 from tracekit.trace import Source, Trace, Want
-
-COMMUNICATOR, WORLD = 0xFEDC_BA98_7654_3210, 4
-SIZED, INIT, PEER = 0x1000004, 0x1000002, 0x100000A
-U64, INT, SIZE = 18, 5, 22
-ENTRIES = {
-    SIZED: [("NCCL communicator ID", U64, None), ("Message size [bytes]", SIZE, 8)],
-    PEER: [("NCCL communicator ID", U64, None), ("Message size [bytes]", SIZE, 8), ("Peer rank", INT, 16)],
-    INIT: [("NCCL communicator ID", U64, None), ("No. of ranks", INT, 8), ("Rank", INT, 12), ("CUDA device", INT, 16)],
-}  # fmt: skip
-
-
-def layout(times=1):
-    return [
-        ("NVTX_PAYLOAD_SCHEMA_ENTRIES",
-         {"domainId": 1, "schemaId": schema, "idx": i, "type": type_, "name": name, "offset": offset})
-        for _ in range(times)
-        for schema, fields in ENTRIES.items()
-        for i, (name, type_, offset) in enumerate(fields)
-    ]  # fmt: skip
-
-
-def blob(schema, payload, size=None):
-    size = len(payload) if size is None else size
-    return struct.pack("<IIIIQQ", 1, 0, schema, 0, size, size + 32) + payload
-
-
-def sized(size, communicator=COMMUNICATOR):
-    return blob(SIZED, struct.pack("<QQ", communicator, size))
-
-
-def peer(size, rank, communicator=COMMUNICATOR):
-    return blob(PEER, struct.pack("<QQii", communicator, size, rank, 0))
-
-
-def init(rank, world=WORLD, communicator=COMMUNICATOR):
-    return blob(INIT, struct.pack("<Qiiii", communicator, world, rank, 0, 0))
-
-
-def call(name, start, data=None, **more):
-    return nvtx(name, start, start + 10, domain=1, registered=True, binaryData=data, **more)
 
 
 @pytest.fixture
@@ -58,22 +17,6 @@ def export(tmp_path):
     return lambda rows: write(
         tmp_path / f"{next(numbers)}.sqlite", [*rows, *layout(2)], schema="3.25"
     )
-
-
-def told(path, pid=PID, args=None):
-    """{(name, start): {argument: value}} of the ranges of a process."""
-    with opened(path) as db:
-        clock, _ = nsys_content.clock(db)
-        rows = nsys_nvtx.of_process(nsys_nvtx.ranges(db, clock, args), pid)
-    found = {}
-    for key, column in rows.args.items():
-        values = column.values.tolist()
-        if column.categories is not None:
-            values = [column.categories[code] for code in values]
-        for row, value in zip(column.rows.tolist(), values, strict=True):
-            place = (rows.name[row], int(rows.ts_ns[row] - clock.base_ns))
-            found.setdefault(place, {})[key] = value
-    return found
 
 
 def test_the_size_of_a_message_is_told_in_bytes(export):
@@ -103,12 +46,71 @@ def test_the_other_side_of_a_gather_and_a_scatter_needs_the_number_of_ranks(expo
 
 
 def test_the_end_of_a_group_carries_its_only_call(export):
-    rows = [call("ncclGroupStart", 10), call("ncclAllReduce", 30, sized(64)), call("ncclGroupEnd", 50),
-            call("ncclGroupStart", 70), call("ncclAllReduce", 90, sized(1)), call("ncclAllReduce", 110, sized(2)),
-            call("ncclGroupEnd", 130)]  # fmt: skip
+    rows = [
+        call("ncclGroupStart", 10),
+        call("ncclAllReduce", 30, sized(64)),
+        call("ncclGroupEnd", 50),
+    ]
     found = told(export(rows))
     assert found["ncclGroupEnd", 50] == found["ncclAllReduce", 30]
-    assert ("ncclGroupEnd", 130) not in found
+
+
+def group(*calls):
+    """The calls 20 ns apart between the two borders of a group, which ends at 900."""
+    inside = [call(name, 100 + 20 * i, data) for i, (name, data) in enumerate(calls)]
+    return [call("ncclCommInitRank", 10, init(0)), call("ncclGroupStart", 50), *inside, call("ncclGroupEnd", 900)]  # fmt: skip
+
+
+def test_the_end_of_a_group_carries_what_calls_of_one_kind_move_together(export):
+    found = told(
+        export(
+            group(
+                ("ncclAllReduce", sized(1)),
+                ("ncclAllReduce", sized(2)),
+                ("ncclAllReduce", sized(4)),
+            )
+        )
+    )
+    end = found["ncclGroupEnd", 900]
+    assert (end["Collective name"], end["In msg nelems"], end["Out msg nelems"]) == (
+        "allreduce",
+        7,
+        7,
+    )
+    gathers = told(export(group(("ncclAllGather", sized(10)), ("ncclAllGather", sized(20)))))
+    assert [gathers["ncclGroupEnd", 900][f"{side} msg nelems"] for side in ("In", "Out")] == [
+        30,
+        30 * WORLD,
+    ]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("ncclAllReduce", sized(1)), ("ncclAllGather", sized(2))],
+        [("ncclAllReduce", sized(1)), ("ncclAllReduce", sized(2, 5))],
+        [("ncclAllReduce", sized(1)), ("ncclAllReduce", None)],
+        [("ncclSend", peer(1, 1)), ("ncclRecv", peer(1, 1))],
+        [("ncclAllReduce", sized(2**59)), ("ncclAllReduce", sized(2**59)), ("ncclAllReduce", sized(2**59))],
+    ],
+    ids=["kinds", "communicators", "one unknown", "an exchange with some", "more than can be"],
+)  # fmt: skip
+def test_of_any_other_group_it_is_not_known_what_its_kernel_moves(export, calls):
+    assert ("ncclGroupEnd", 900) not in told(export(group(*calls)))
+
+
+@pytest.mark.parametrize(("kernel_count", "expected"), [(1, [1024]), (2, [-1, -1])])
+def test_the_bytes_of_a_group_are_those_of_its_kernel_if_there_is_but_one(
+    export, kernel_count, expected
+):
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)"
+    rows = [call("ncclGroupStart", 50), call("ncclAllReduce", 100, sized(1000)), call("ncclAllReduce", 200, sized(24)),
+            nvtx("ncclGroupEnd", 1000, 8000, domain=1, registered=True)]  # fmt: skip
+    for i in range(1, 1 + kernel_count):
+        rows += launched(name, 1000 * i + 10, 9000 + 500 * i, 9400 + 500 * i, i)
+    path = export(rows)
+    (trace,) = nsys.read(Source(path, path.name, "nsys", "nsys"), Want())
+    assert collectives(trace).frame["size_bytes"].fillna(-1).tolist() == expected
 
 
 def test_a_group_that_sends_to_all_and_receives_from_all_is_an_all_to_all(export):

@@ -75,7 +75,10 @@ def command(
             kept.append(one)
             if one.error is not None:
                 terminal.tell_problem(str(one.error), one.error.hint)
-    lines = [_table(sessions, plan.wanted, None if dry_run else kept)]
+    suspects = collecting.suspects(plan.wanted)
+    lines = [_table(sessions, plan.wanted, None if dry_run else kept, suspects)]
+    if suspects:
+        lines += ["", _suspect(suspects, verbose=verbose)]
     if plan.left_out:
         lines += ["", _left_out(plan.left_out, verbose=verbose)]
     terminal.say("\n".join(lines) + "\n")
@@ -83,12 +86,16 @@ def command(
 
 
 def _table(
-    sessions: Sequence[Session], wanted: Sequence[Wanted], kept: Sequence[Kept] | None
+    sessions: Sequence[Session],
+    wanted: Sequence[Wanted],
+    kept: Sequence[Kept] | None,
+    suspects: Sequence[LeftOut],
 ) -> str:
     """A row a session and host: how many files, and what became of them; `kept` None if nothing was done."""
     from tracekit.units import show
 
     rows: list[dict[str, Any]] = []
+    doubted = {one.path for one in suspects}
     for session in sessions:
         mine = [one for one in wanted if one.session == session]
         row: dict[str, Any] = {"session": session.name, "host": session.host or ""}
@@ -98,9 +105,10 @@ def _table(
             row[outcome] = (
                 None if kept is None or (outcome == "failed" and not fared) else len(fared)
             )
+        row["suspect"] = sum(one.path in doubted for one in mine) if doubted else None
         row["into" if kept is not None else "would be copied into"] = str(_place(mine))
         rows.append(row)
-    return columns(rows, right=("files", "size", "copied", "already there", "failed"))
+    return columns(rows, right=("files", "size", "copied", "already there", "failed", "suspect"))
 
 
 def _place(wanted: Sequence[Wanted]) -> Path:
@@ -111,11 +119,21 @@ def _place(wanted: Sequence[Wanted]) -> Path:
 
 def _left_out(left_out: Sequence[LeftOut], *, verbose: bool) -> str:
     """What is not copied, and why."""
-    shown = left_out if verbose else left_out[:_SHOWN]
-    lines = [f"Left out: {len(left_out):,}"]
-    lines.append(columns([{"file": str(one.path), "reason": one.reason} for one in shown]))
-    if len(left_out) > len(shown):
-        lines.append(f"… and {len(left_out) - len(shown):,} more (-v)")
+    return _listed(f"Left out: {len(left_out):,}", left_out, verbose=verbose)
+
+
+def _suspect(suspects: Sequence[LeftOut], *, verbose: bool) -> str:
+    """What is copied and of little use, and why."""
+    title = f"Suspect, and copied all the same: {len(suspects):,} (tracekit doctor looks closer)"
+    return _listed(title, suspects, verbose=verbose)
+
+
+def _listed(title: str, files: Sequence[LeftOut], *, verbose: bool) -> str:
+    """Files and the reason of each, the first of many."""
+    shown = files if verbose else files[:_SHOWN]
+    lines = [title, columns([{"file": str(one.path), "reason": one.reason} for one in shown])]
+    if len(files) > len(shown):
+        lines.append(f"… and {len(files) - len(shown):,} more (-v)")
     return "\n".join(lines)
 
 

@@ -40,6 +40,8 @@ _ANY_RANGE = re.compile(r"(?:gloo|mpi|ucc|nccl|rccl|hccl|xccl):(.+)")
 
 _CALL = re.compile(r"c10d::")
 
+_GROUP_END = re.compile(r"p?ncclGroupEnd\Z")
+
 _COMMS = re.compile(r"record_param_comms\Z|p?nccl[A-Z]")
 """What tells of a collective beside its kernel: torch's record of it, or the call of NCCL itself."""
 
@@ -76,7 +78,8 @@ def _from_device(trace: Trace, rows: Ints) -> pd.DataFrame:
     known: Launches = links
     call = np.where(known.call[rows] >= 0, known.call[rows], known.op[rows])
     own = has(trace, "Collective name", ops["id"].to_numpy())
-    comms = _host_ids(trace, _enclosing(trace, _comms_rows(trace), call))
+    teller = _enclosing(trace, _comms_rows(trace), call)
+    comms = _host_ids(trace, teller)
     ranges = _enclosing(trace, _is_range(trace, _ANY_RANGE), call)
     frame = described(
         trace,
@@ -84,6 +87,7 @@ def _from_device(trace: Trace, rows: Ints) -> pd.DataFrame:
         _host_ids(trace, ranges),
         first_known(_op_by_name(trace, "host_ops", ranges), _op_by_name(trace, "device_ops", rows)),
     )
+    frame.loc[_in_parts(trace, teller), "size_bytes"] = pd.NA
     linked = known.linked[rows]
     frame["ts_ns"], frame["dur_ns"] = ops["ts_ns"].to_numpy(), ops["dur_ns"].to_numpy()
     frame["device"], frame["stream"] = ops["device"].array, ops["stream"].array
@@ -92,6 +96,16 @@ def _from_device(trace: Trace, rows: Ints) -> pd.DataFrame:
     place: Placement = trace.derived(placement)
     frame["place_ns"] = pd.arrays.IntegerArray(place.ts_ns[rows], ~place.known[rows])
     return _one_a_call(frame, ops, own)
+
+
+def _in_parts(trace: Trace, teller: Ints) -> Bools:
+    """Which kernels are one of several that the end of a group of NCCL launched: what each moves is not known.
+
+    `teller` is the row of `host_ops` that tells of each kernel, -1 for none.
+    """
+    ends = np.append(is_named(trace.get("host_ops")["name"], _GROUP_END.match), [False])
+    several: Bools = pd.Series(teller).duplicated(keep=False).to_numpy() & ends[teller]
+    return several
 
 
 def _one_a_call(frame: pd.DataFrame, ops: pd.DataFrame, own: Bools) -> pd.DataFrame:

@@ -20,7 +20,7 @@ import pandas as pd
 
 from tracekit.errors import TraceFormatError
 from tracekit.readers import gunzip
-from tracekit.readers.lines import lines
+from tracekit.readers.lines import lines, log_notes
 from tracekit.readers.scan import Loss
 from tracekit.schema import TABLES
 from tracekit.trace import Note, NoteSeverity, Source, Trace, Want
@@ -267,10 +267,6 @@ def _frame(log: _Log) -> pd.DataFrame:
 
 def _notes(log: _Log, losses: list[Loss], source: str) -> Iterator[Note]:
     """What was passed over, in words."""
-    cut = {"gzip-truncated": "the gzip stream ends early"}
-    for loss in losses:
-        message = cut.get(loss.kind, "the gzip stream is damaged")
-        yield Note("data_loss", loss.kind, message, source, loss.count, loss.offset)
     told: tuple[tuple[NoteSeverity, str, str, int], ...] = (
         ("warning", "log-line", "lines with timers that are no whole JSON were passed over", log.damaged),
         ("warning", "log-long-line", "lines of over 1 MiB were passed over", log.too_long),
@@ -279,9 +275,7 @@ def _notes(log: _Log, losses: list[Loss], source: str) -> Iterator[Note]:
         ("info", "log-empty", "a driver's log without the numbers of any step", int(not log.value)),
         ("info", "log-repeated", "steps were logged more than once: the last values count", _repeated(log)),
     )  # fmt: skip
-    for severity, code, message, count in told:
-        if count:
-            yield Note(severity, code, message, source, count)
+    return log_notes(losses, told, source)
 
 
 def _repeated(log: _Log) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tracekit.readers import gunzip
 from tracekit.readers.scan import Loss
+from tracekit.trace import Note, NoteSeverity
 
 MAX_LINE_BYTES = 2**20
 """A longer line is passed over: no step's numbers need as much."""
@@ -34,3 +35,16 @@ def lines(
         yield number + 1, None
     elif rest:
         yield number + 1, rest.decode("utf-8", "replace")
+
+
+def log_notes(
+    losses: Sequence[Loss], counts: Sequence[tuple[NoteSeverity, str, str, int]], source: str
+) -> Iterator[Note]:
+    """What of a log was lost to damage, and what was passed over: of each (severity, code, text, count) that counts any."""
+    cut = {"gzip-truncated": "the gzip stream ends early"}
+    for loss in losses:
+        message = cut.get(loss.kind, "the gzip stream is damaged")
+        yield Note("data_loss", loss.kind, message, source, loss.count, loss.offset)
+    for severity, code, message, count in counts:
+        if count:
+            yield Note(severity, code, message, source, count)

@@ -23,7 +23,7 @@ from tracekit.derived.memory_names import UNITS, quantity_of
 from tracekit.errors import TraceFormatError
 from tracekit.names import read_name
 from tracekit.readers import driver_log, gunzip
-from tracekit.readers.lines import MAX_LINE_BYTES, lines
+from tracekit.readers.lines import MAX_LINE_BYTES, lines, log_notes
 from tracekit.readers.scan import Loss
 from tracekit.schema import TABLES
 from tracekit.trace import Note, NoteSeverity, Source, Trace, Want
@@ -293,10 +293,6 @@ def _notes(
     log: _Log, losses: list[Loss], unknown: list[str], source: str, *, empty: bool
 ) -> Iterator[Note]:
     """What was passed over, in words."""
-    cut = {"gzip-truncated": "the gzip stream ends early"}
-    for loss in losses:
-        message = cut.get(loss.kind, "the gzip stream is damaged")
-        yield Note("data_loss", loss.kind, message, source, loss.count, loss.offset)
     named = _SURROGATE.sub("\ufffd", ", ".join(name[:MAX_TEXT] for name in unknown[:8]))
     told: tuple[tuple[NoteSeverity, str, str, int], ...] = (
         ("warning", "log-unit", f"amounts of memory in no known unit were left out: {named}", len(unknown)),
@@ -306,6 +302,4 @@ def _notes(
         ("warning", "log-cut", f"values beyond the first {MAX_VALUES:,}, or ranks beyond {MAX_RANKS:,}, were left out", log.over),
         ("info", "log-empty", "a log of memory without any amount", int(empty)),
     )  # fmt: skip
-    for severity, code, message, count in told:
-        if count:
-            yield Note(severity, code, message, source, count)
+    return log_notes(losses, told, source)

@@ -12,6 +12,7 @@ from tracekit.readers import (
     nsys_identity,
     nsys_memory,
     nsys_metrics,
+    nsys_metrics_json,
     nsys_nvtx,
     nsys_payloads,
 )
@@ -22,8 +23,8 @@ from tracekit.readers.nsys_gather import UNKNOWN, folded
 from tracekit.readers.nsys_host import Calls
 from tracekit.readers.nsys_identity import Identity
 from tracekit.readers.nsys_memory import MemoryOps
-from tracekit.readers.nsys_metrics import Samples
 from tracekit.readers.nsys_nvtx import Ranges
+from tracekit.readers.nsys_samples import Samples
 from tracekit.trace import Note, Want
 
 CALL_NOUNS = ("CUDA calls", "calls of the operating system", "records of the profiler's own work")
@@ -67,7 +68,10 @@ def contents(db: Database, want: Want, advance: Callable[[float], None]) -> Cont
     ranges = nsys_nvtx.ranges(db, clock, want.args) if host or want.table("open_ranges") else None
     advance(0.9)
     memory = nsys_memory.read(db, clock) if want.table("memory_ops") else None
-    samples = nsys_metrics.read(db, clock) if want.table("counters") else None
+    samples = None
+    if want.table("counters"):
+        samples = nsys_metrics.read(db, clock)
+        notes += nsys_metrics_json.unread(db)
 
     used = {} if device is None else nsys_device.used(device)
     profiled = {*used, *(memory or ()), *(nsys_nvtx.processes(ranges) if ranges else ())}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,6 +18,20 @@ REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 
 _VERSION = re.compile(rb"NVIDIA Tegra Profiler Report ([0-9]{4}(?:@[0-9]{1,9}){1,3})")
 _ROOTS = frozenset({"TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "EXPORT_META_DATA"})
+_RECORDED: Mapping[str, str] = {
+    "NVTX_EVENTS": "WHERE eventType IN (59, 60, 70, 71)",
+    **dict.fromkeys(
+        (
+            "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET",
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+            "CUDA_GPU_MEMORY_USAGE_EVENTS", "GPU_METRICS", "GENERIC_EVENTS",
+        ),
+        "",
+    ),
+}  # fmt: skip
+"""What one profiles for, by table, and which of its rows count: of NVTX ranges, not domains and names."""
+
+_MOST_STEPS = 100_000_000
 _MOST_TABLES = 10_000
 _MOST_BYTES = 1 << 24
 
@@ -50,6 +65,23 @@ def is_claimed(path: Path, problem: str) -> bool:
     return problem != FOREIGN and (not problem or path.suffix.lower() == EXPORT_SUFFIX)
 
 
+def is_empty_capture(path: Path) -> bool:
+    """Whether an export holds no range, no CUDA call and no GPU work; False where that cannot be told.
+
+    Exporters leave out empty tables, so that this asks little of a file.
+    """
+    try:
+        with _opened(path) as connection:
+            there = _names(connection)
+            return _is_export(there) and not any(
+                connection.execute(f"SELECT 1 FROM {table} {which} LIMIT 1").fetchone()
+                for table, which in _RECORDED.items()
+                if table in there
+            )
+    except (sqlite3.Error, ValueError):
+        return False
+
+
 def _header_problem(header: bytes, size: int, path: Path) -> str:
     """What the first bytes and the size of a file say against its being a whole database."""
     problem, _ = unreadable(header, size)
@@ -75,16 +107,29 @@ def _has_journal(path: Path) -> bool:
 
 
 def _tables(path: Path) -> frozenset[str]:
-    """The names of the tables; nothing is written, neither to the file nor beside it."""
+    """The names of the tables."""
+    with _opened(path) as connection:
+        return _names(connection)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database at `path`; nothing is written, neither to the file nor beside it, and no query runs for ever."""
     address = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
         connection.execute("PRAGMA trusted_schema = OFF")
-        found = connection.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table' LIMIT ?", (_MOST_TABLES,)
-        )
-        return frozenset(str(name) for (name,) in found)
+        connection.set_progress_handler(lambda: 1, _MOST_STEPS)
+        yield connection
+
+
+def _names(connection: sqlite3.Connection) -> frozenset[str]:
+    """The names of the tables of a database."""
+    found = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' LIMIT ?", (_MOST_TABLES,)
+    )
+    return frozenset(str(name) for (name,) in found)
 
 
 def _is_export(tables: frozenset[str]) -> bool:

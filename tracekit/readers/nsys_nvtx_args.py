@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.readers import nsys_payloads
+from tracekit.readers import nsys_payload_texts, nsys_payloads
 from tracekit.readers.nsys_connection import row_id
 from tracekit.readers.nsys_database import MISSING, Database, blocks, has, quoted, rows, texts
 from tracekit.readers.nsys_nvtx_rows import (
@@ -25,11 +25,13 @@ from tracekit.readers.nsys_nvtx_rows import (
     places,
 )
 from tracekit.readers.scan import Json, Sparse
-from tracekit.readers.values import compact
+from tracekit.readers.values import compact, is_too_deep
 
 Ints = npt.NDArray[np.int64]
 
-ARGS = ("Sequence number", "op_id", "Input Dims", "payload", "category", "end tid")
+ARGS = (
+    "Sequence number", "op_id", "Input Dims", "payload", "payload fields", "category", "end tid",
+)  # fmt: skip
 """The arguments of single ranges; those of collectives are `nsys_payloads.ARGS`."""
 
 _WHOLE = ("uint64Value", "int64Value", "uint32Value", "int32Value")
@@ -78,17 +80,16 @@ def _one(
     db: Database, key: str, where: Places, found: Rows, at: npt.NDArray[np.int32]
 ) -> Sparse | None:
     """One argument of all rows."""
-    if key == "Sequence number":
-        return _tail(db, SEQUENCE, where)
-    if key == "op_id":
-        return _tail(db, OP_ID, where)
-    if key == "Input Dims":
-        return _dims(db, where)
-    if key == "payload":
-        return _payload(db, where)
-    if key == "category":
-        return _category(db, where, found, at)
-    return _other_end(db, where)
+    readers: Mapping[str, Callable[[], Sparse | None]] = {
+        "Sequence number": lambda: _tail(db, SEQUENCE, where),
+        "op_id": lambda: _tail(db, OP_ID, where),
+        "Input Dims": lambda: _dims(db, where),
+        "payload": lambda: _payload(db, where),
+        "payload fields": lambda: _fields(db, where),
+        "category": lambda: _category(db, where, found, at),
+        "end tid": lambda: _other_end(db, where),
+    }
+    return readers[key]()
 
 
 def _tail(db: Database, marker: str, where: Places) -> Sparse | None:
@@ -193,6 +194,34 @@ def _payload(db: Database, where: Places) -> Sparse | None:
     _, first = np.unique(row, return_index=True)  # a row has one payload
     position, which = placed(where, row[first])
     return Sparse(position.astype(np.int32), values[first][which])
+
+
+def _fields(db: Database, where: Places) -> Sparse | None:
+    """The JSON objects and arrays that ranges carry; what is neither, or does not parse, is left out."""
+    if not nsys_payload_texts.recorded(db):
+        return None
+    found = nsys_payload_texts.read(db)
+    number: dict[str, int] = {}
+    table = np.array(
+        [-1 if (t := _container(text)) is None else number.setdefault(t, len(number)) for text in found.texts],
+        np.int32,
+    )  # fmt: skip
+    known = table[found.code] >= 0 if len(table) else np.zeros(0, np.bool_)
+    position, which = placed(where, found.row[known])
+    return compacted(
+        position.astype(np.int32), table[found.code[known][which]], [Json(text) for text in number]
+    )
+
+
+def _container(text: str) -> str | None:
+    """An object or array as compact JSON; None for any other text."""
+    if is_too_deep(text):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return compact(value) if isinstance(value, dict | list) else None
 
 
 def _floats(db: Database, value: str) -> tuple[Ints, npt.NDArray[np.float64]]:

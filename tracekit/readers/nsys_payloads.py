@@ -1,7 +1,8 @@
-"""What NCCL's NVTX ranges carry as binary payloads: communicators, message sizes, ranks.
+"""What NCCL's NVTX ranges carry as payloads: communicators, message sizes, ranks.
 
-A payload is there only if the report was exported with its blobs. Its layout is a table of fields in the
-export, found by the fields' names: a field that is not listed there is not known.
+A binary payload is there only if the report was exported with its blobs. Its layout is a table of fields in the
+export, found by the fields' names: a field that is not listed there is not known. Where the exporter spelled the
+payload out as JSON, the same names are its keys.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.readers import nsys_payload_texts
 from tracekit.readers.nsys_connection import row_id
-from tracekit.readers.nsys_database import Database, has, rows
+from tracekit.readers.nsys_database import MISSING, Database, has, rows
 from tracekit.readers.nsys_nvtx_rows import TABLE, Places, Rows, placed
 from tracekit.readers.scan import Sparse
 
@@ -53,13 +55,19 @@ _CALL = re.compile(f"p?nccl({'|'.join(CALLS)})\\Z", re.IGNORECASE)
 _GATHERS, _SCATTERS = CALLS.index("allgather"), CALLS.index("reducescatter")
 _ALL_TO_ALL, _SEND, _RECV = CALLS.index("alltoall"), CALLS.index("send"), CALLS.index("recv")
 _NO_CALL, _BEGINS, _ENDS = -2, -3, -4
+_UNTOLD = -1
+"""A communicator that is not told: older NCCL gives the message size alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """The decoded fields by row id; -1 where a payload does not have the field (no such value can be read)."""
+    """The decoded fields by row id; -1 where a payload does not have the field (no such value can be read).
+
+    `thread` is the profiler's number of the thread, `MISSING` where it is not known.
+    """
 
     row: Ints
+    thread: Ints
     communicator: Ints
     size_bytes: Ints
     rank_count: Ints
@@ -67,6 +75,11 @@ class Payloads:
 
 
 def recorded(db: Database) -> bool:
+    """Whether the file may hold payloads that can be read: binary ones of known layout, or JSON."""
+    return _has_blobs(db) or nsys_payload_texts.recorded(db)
+
+
+def _has_blobs(db: Database) -> bool:
     """Whether the file may hold binary payloads and says how to read them."""
     return has(db, TABLE, "binaryData") and has(db, ENTRIES, "schemaId", "type", "name", "offset")
 
@@ -111,7 +124,8 @@ def collectives(
     together = pd.concat([own, _grouped(frame, found.thread[at[rows_of]], size)]).sort_index()
     row = together.index.to_numpy(np.int32)
     name, names = pd.factorize(together["call"].to_numpy())
-    group, groups = pd.factorize(together["communicator"].to_numpy())
+    known = together["communicator"].to_numpy() != _UNTOLD
+    group, groups = pd.factorize(together["communicator"].to_numpy()[known])
     labels = [f"{number & (2**64 - 1):#x}" for number in groups.tolist()]
     texts = [CALLS[code] for code in names.tolist()]
     made = {
@@ -120,7 +134,7 @@ def collectives(
         "Out msg nelems": _known(row, together["taken"]),
         "Group size": _known(row, together["count"]),
         "dtype": Sparse(row, np.zeros(len(row), np.int32), ["Byte"]),
-        "Process Group Name": Sparse(row, group.astype(np.int32), labels),
+        "Process Group Name": Sparse(row[known], group.astype(np.int32), labels),
     }
     return {key: column for key, column in made.items() if len(column.rows)}
 
@@ -139,8 +153,9 @@ def _calls(found: Rows, at: npt.NDArray[np.int32]) -> Ints:
 def _grouped(frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints) -> pd.DataFrame:
     """What the ends of groups carry out, by position: NCCL launches what was called in a group when that ends.
 
-    A group of one call is that call. One that sends to every rank and receives from every rank is an all-to-all. Of all
-    others it is not known which kernel moves what.
+    A group of one call is that call. One that sends to every rank and receives from every rank is an all-to-all. Several
+    calls of one kind on one communicator become one launch ("Aggregated Operations" in NCCL's User Guide), which moves
+    what they move together. Of all others it is not known which kernel moves what.
     """
     part = frame.assign(position=frame.index, thread=thread, size=size)
     part = part.sort_values(["thread", "position"], kind="stable")
@@ -159,15 +174,21 @@ def _grouped(frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints) -> 
         received=inside["size"].where(receives, 0),
     ).groupby("group")
     out = members[["call", "given", "taken", "count", "communicator"]].first()
-    sums = members[["sends", "receives", "sent", "received"]].sum()
-    number, known = members.size(), members["size"].min() >= 0
-    alike = members["communicator"].min() == members["communicator"].max()
+    sums = members[["sends", "receives", "sent", "received", "given", "taken"]].sum()
+    number, least, most = members.size(), members.min(), members.max()
+    largest = most[["size", "given", "taken"]].max(axis=1)
+    known = (least["size"] >= 0) & (largest.astype(float) * number <= _MAX_BYTES)
+    alike = (least["communicator"] == most["communicator"]) & (out["communicator"] != _UNTOLD)
+    fused = alike & (least["call"] == most["call"]) & (number > 1)
+    for side in ("given", "taken"):
+        whole = sums[side].where(least[side] >= 0, -1)
+        out[side] = out[side].where(~fused, whole)
     exchange = alike & (out["count"] > 1) & (number == 2 * out["count"])
     exchange &= (sums["sends"] == out["count"]) & (sums["receives"] == out["count"])
     out["call"] = out["call"].where(~exchange, _ALL_TO_ALL)
     out["given"] = out["given"].where(~exchange, sums["sent"])
     out["taken"] = out["taken"].where(~exchange, sums["received"])
-    out = out[known & (exchange | (number == 1)) & out.index.isin(last.index)]
+    out = out[known & (exchange | fused | (number == 1)) & out.index.isin(last.index)]
     return out.set_index(last.reindex(out.index).to_numpy(np.int64))
 
 
@@ -176,11 +197,11 @@ def ranks(db: Database) -> dict[int, tuple[int, int]]:
 
     A process that made several of that size in different places is left out.
     """
-    if not recorded(db) or not has(db, TABLE, "globalTid"):
+    if not has(db, TABLE, "globalTid") or not recorded(db):
         return {}
-    told = _read(db, "globalTid")
-    sound = (told.rank >= 0) & (told.rank_count > told.rank)
-    pid = (told.row[sound] >> 24) & 0xFFFFFF
+    told = _read(db)
+    sound = (told.rank >= 0) & (told.rank_count > told.rank) & (told.thread != MISSING)
+    pid = (told.thread[sound] >> 24) & 0xFFFFFF
     frame = pd.DataFrame({"pid": pid, "rank": told.rank[sound], "count": told.rank_count[sound]})
     largest = frame[
         frame["count"] == frame.groupby("pid")["count"].transform("max")
@@ -201,7 +222,7 @@ def _known(row: npt.NDArray[np.int32], values: pd.Series[int]) -> Sparse:
 
 def _rank_counts(told: Payloads, communicator: Ints) -> Ints:
     """The number of ranks of each communicator, as its making in this file tells; -1 where it does not."""
-    made = told.rank_count > 0
+    made = (told.rank_count > 0) & (told.communicator != _UNTOLD)
     frame = pd.DataFrame({"id": told.communicator[made], "count": told.rank_count[made]})
     frame = frame.drop_duplicates()
     frame = frame[~frame["id"].duplicated(keep=False)]
@@ -209,19 +230,43 @@ def _rank_counts(told: Payloads, communicator: Ints) -> Ints:
     return counts.fillna(-1).to_numpy(np.int64)
 
 
-def _read(db: Database, key: str = "") -> Payloads:
-    """All payloads that can be read, by row id, or by the column `key`."""
+def _read(db: Database) -> Payloads:
+    """All payloads that can be read, by row id; a binary one counts before its JSON."""
+    blobs = _of_blobs(db) if _has_blobs(db) else np.empty((2 + len(_FIELDS), 0), np.int64)
+    spelled = _of_texts(db)
+    both = np.hstack([blobs, spelled])
+    # The first of a row is its binary one, also where pages of a damaged file come twice.
+    _, first = np.unique(both[0], return_index=True)
+    row, thread, communicator, size, count, rank, _ = both[:, first]
+    return Payloads(row, thread, communicator, size, count, rank)
+
+
+def _of_blobs(db: Database) -> npt.NDArray[np.int64]:
+    """What binary payloads tell: row ids, threads and `_FIELDS`, a row each."""
     layout = _layout(db)
-    parts = [
-        part
-        for blobs in _blobs(db, key or row_id(db.columns[TABLE]))
-        for part in _decoded(blobs, layout)
-    ]
-    columns = [
-        np.concatenate([part[i] for part in parts] or [np.empty(0, np.int64)])
-        for i in range(1 + len(_FIELDS))
-    ]
-    return Payloads(columns[0], columns[1], columns[2], columns[3], columns[4])
+    parts = [np.stack(part) for blobs in _blobs(db) for part in _decoded(blobs, layout)]
+    return np.hstack([np.empty((2 + len(_FIELDS), 0), np.int64), *parts])
+
+
+def _of_texts(db: Database) -> npt.NDArray[np.int64]:
+    """What JSON payloads with any of `_FIELDS` tell, in the same form."""
+    found = nsys_payload_texts.read(db)
+    table = np.full((len(_FIELDS), len(found.texts)), -1, np.int64)
+    named = np.zeros(len(found.texts), np.bool_)
+    for at, text in enumerate(found.texts):
+        for name, value in nsys_payload_texts.fields(text).items():
+            if name in _FIELDS:
+                named[at] = True
+                table[_FIELDS.index(name), at] = _kept(name, value)
+    told = named[found.code]
+    return np.vstack([found.row[told], found.thread[told], table[:, found.code[told]]])
+
+
+def _kept(name: str, value: int) -> int:
+    """A field as it is kept: a communicator's id is any 64 bits, those above int64 wrap round; others are bounded."""
+    if name == COMMUNICATOR:
+        return value - 2**64 if value >= 2**63 else value
+    return value if 0 <= value <= _MAX_BYTES else -1
 
 
 def _layout(db: Database) -> dict[int, dict[str, tuple[int, str]]]:
@@ -236,22 +281,24 @@ def _layout(db: Database) -> dict[int, dict[str, tuple[int, str]]]:
     return found
 
 
-def _blobs(db: Database, key: str) -> Iterator[tuple[Ints, npt.NDArray[np.uint8]]]:
-    """(keys, bytes) of payloads of one length each, block by block."""
+def _blobs(db: Database) -> Iterator[tuple[Ints, Ints, npt.NDArray[np.uint8]]]:
+    """(row ids, threads, bytes) of payloads of one length each, block by block."""
+    row = row_id(db.columns[TABLE])
+    thread = "globalTid" if has(db, TABLE, "globalTid") else "NULL"
     sql = (
-        f"SELECT {key}, binaryData FROM {TABLE} WHERE typeof(binaryData) = 'blob'"
-        f" AND length(binaryData) BETWEEN {_HEADER + 1} AND {_MAX_BLOB} AND typeof({key}) = 'integer'"
-        f" ORDER BY {row_id(db.columns[TABLE])}"
+        f"SELECT {row}, iif(typeof({thread}) = 'integer', {thread}, {MISSING}), binaryData FROM {TABLE}"
+        f" WHERE typeof(binaryData) = 'blob' AND length(binaryData) BETWEEN {_HEADER + 1} AND {_MAX_BLOB}"
+        f" ORDER BY {row}"
     )
     try:
         cursor = db.connection.execute(sql)
         while part := cursor.fetchmany(_BLOCK):
-            frame = pd.DataFrame(part, columns=["key", "blob"])
+            frame = pd.DataFrame(part, columns=["row", "thread", "blob"])
             length = frame["blob"].str.len().to_numpy(np.int64)
             for one in np.unique(length).tolist():
                 some = frame[length == one]
-                together = np.frombuffer(b"".join(some["blob"]), np.uint8)
-                yield some["key"].to_numpy(np.int64), together.reshape(len(some), one)
+                together = np.frombuffer(b"".join(some["blob"]), np.uint8).reshape(len(some), one)
+                yield some["row"].to_numpy(np.int64), some["thread"].to_numpy(np.int64), together
     except (
         sqlite3.DatabaseError
     ):  # what was read before the damage counts, and the ranges tell of it
@@ -259,10 +306,11 @@ def _blobs(db: Database, key: str) -> Iterator[tuple[Ints, npt.NDArray[np.uint8]
 
 
 def _decoded(
-    blobs: tuple[Ints, npt.NDArray[np.uint8]], layout: Mapping[int, Mapping[str, tuple[int, str]]]
+    blobs: tuple[Ints, Ints, npt.NDArray[np.uint8]],
+    layout: Mapping[int, Mapping[str, tuple[int, str]]],
 ) -> Iterator[list[Ints]]:
-    """The fields of payloads of one length, one list of columns a schema."""
-    keys, raw = blobs
+    """Row ids, threads and the fields of payloads of one length, one list of columns a schema."""
+    keys, threads, raw = blobs
     schema = _field(raw, 8, "<u4")
     size = _field(raw, 16, "<u8")
     for one in np.unique(schema).tolist():
@@ -271,7 +319,7 @@ def _decoded(
             continue
         # What lies beyond the recorded size of the payload is not part of it.
         room = size[mine]
-        columns = [keys[mine]]
+        columns = [keys[mine], threads[mine]]
         for name in _FIELDS:
             place, type_ = layout[one].get(name, (-1, "<u1"))
             end = place + np.dtype(type_).itemsize
