@@ -43,10 +43,10 @@ contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow'
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow'
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) -m slow
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

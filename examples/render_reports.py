@@ -12,25 +12,33 @@ from pathlib import Path
 import tracekit
 
 ROOT = Path(__file__).resolve().parents[1]
-SAMPLES = ("verl_cpu", "simulated_gpu")
+SAMPLES = {
+    "verl_cpu": "verl_cpu/outputs/profile",
+    "simulated_gpu": "simulated_gpu/outputs/profile",
+    "simulated_memory": "simulated_memory/leaking",
+}
+COMPARED = {
+    "compare_cpu": ("compare_cpu/base", "compare_cpu/opt"),
+    "compare_memory": ("simulated_memory/leaking", "simulated_memory/fixed"),
+}
+"""Reports and comparisons by name, and what under `examples` they are of."""
+
 FORMATS = ("md", "html")
 
 
 def rendered() -> dict[Path, bytes]:
     """The bytes of every sample report, by where it lies."""
     files: dict[Path, bytes] = {}
-    for sample in SAMPLES:
-        # Relative, so that the reports do not name this machine's directories.
-        report = tracekit.analyze(f"examples/{sample}/outputs/profile")
+    # Relative, so that the reports do not name this machine's directories.
+    made = {name: tracekit.analyze(f"examples/{path}") for name, path in SAMPLES.items()} | {
+        name: tracekit.compare(*(f"examples/{path}" for path in paths))
+        for name, paths in COMPARED.items()
+    }
+    for name, one in made.items():
         for suffix in FORMATS:
-            text = tracekit.render(report, suffix)
+            text = tracekit.render(one, suffix)
             assert isinstance(text, str)
-            files[ROOT / "reports" / f"{sample}.{suffix}"] = text.encode()
-    compared = tracekit.compare("examples/compare_cpu/base", "examples/compare_cpu/opt")
-    for suffix in FORMATS:
-        text = tracekit.render(compared, suffix)
-        assert isinstance(text, str)
-        files[ROOT / "reports" / f"compare_cpu.{suffix}"] = text.encode()
+            files[ROOT / "reports" / f"{name}.{suffix}"] = text.encode()
     return files
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 MIB = 2**20
 LEAST, SMALL = 512, MIB
+SIMULATED = "SIMULATED: written by a model of the allocator; no GPU ran, nothing was measured"
 SMALL_SEGMENT, LARGE_SEGMENT, OWN_SEGMENT, ROUND_LARGE = 2 * MIB, 20 * MIB, 10 * MIB, 2 * MIB
 FIRST_ADDRESS, FIRST_US = 0x7F00_0000_0000, 1_790_000_000_000_000
 
@@ -271,6 +272,7 @@ def snapshot(*allocators, **more):
         "device_traces": traces,
         "allocator_settings": {"max_split_size": -1, "expandable_segments": False},
         "external_annotations": [mark for a in allocators for mark in a.annotations],
+        "simulated": SIMULATED,
         **more,
     }
 

@@ -64,6 +64,7 @@ def two_runs(tmp_path_factory):
     return make_runs(tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.slow
 def test_saved_measurements_and_a_directory_together_are_as_if_both_were_measured(two_runs):
     base, new = two_runs / "base.tkm", two_runs / "new" / "profile"
     whole = analyze([two_runs / "base" / "profile", new])

@@ -65,13 +65,14 @@ READABLE = {
     "chrome/rl_insight": 6,
     "chrome/tracelens": 9,
     "chrome/verl_cpu": 66,
-    "memory/CPU_torch2.13": 2,
+    "memory/CPU_torch2.13": 5,
     "memory/LfieLike+SketchKV2": 1,
     "memory/MAGMA27+assignment2-systems": 1,
     "memory/NiuHuangxiaozi+assignment2-systems": 4,
     "memory/SIMULATED_cpu_allocsim": 9,
     "memory/Yiyi-philosophy+LLM-inference": 3,
     "memory/bcrafton+assignment2-systems": 1,
+    "memory/facebookresearch+HolisticTraceAnalysis": 1,
     "memory/facebookresearch+mosaic": 1,
     "nsys/GindaChen_nsys-ai": 5,
     "nsys/amir-ghz_DynamicViT": 2,
@@ -83,7 +84,14 @@ READABLE = {
 
 
 MANY = {
-    *("chrome/gloo_cpu", "chrome/hta", "chrome/tracelens", "chrome/verl_cpu"),
+    *(
+        "chrome/gloo_cpu",
+        "chrome/hta",
+        "chrome/kineto_tb_plugin",
+        "chrome/tracelens",
+        "chrome/verl_cpu",
+    ),
+    *("memory/NiuHuangxiaozi+assignment2-systems", "memory/SIMULATED_cpu_allocsim"),
     *("nsys/GindaChen_nsys-ai", "nsys/real_cpu"),
 }
 """Folders of so many or so large files that all questions about each of them take minutes."""

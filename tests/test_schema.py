@@ -218,7 +218,9 @@ def test_names_are_plural_tables_of_singular_columns_with_units():
             if column_name.endswith(("_ns", "_bytes")) and "mean" not in column_name:
                 assert column.dtype in ("int64", "Int64", "Float64")
             if column_name.startswith("ts_"):
-                untimed = table.name in ("allocations", "annotations", "out_of_memory")
+                untimed = table.name in (
+                    *("allocations", "annotations", "out_of_memory", "memory_categories"),
+                )
                 assert column.dtype == ("Int64" if untimed else "int64"), table.name
 
 

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from memory_builder import Allocator, pickled, snapshot
+from snapshot_traces import written
 
 from tracekit.analyses.gpu_time import breakdown
 from tracekit.loading import load
@@ -99,6 +101,20 @@ def test_peak_memory_is_what_was_placed():
         assert memory["allocated_bytes"].max() == truth["peak_allocated_bytes"]
         assert memory["reserved_bytes"].max() == truth["peak_reserved_bytes"]
         assert memory["allocated_bytes"].iloc[-1] == truth["last_allocated_bytes"]
+
+
+def test_a_snapshot_of_a_model_is_told_as_simulated_and_one_without_the_mark_is_not(
+    tmp_path, judged_only
+):
+    judged_only({"memory-peak"})
+    device = Allocator()
+    device.alloc(4096)
+    folder = written(tmp_path, {1: device})
+    assert "SIMULATED DATA" in analyze(folder).report.identity
+    made = snapshot(device)
+    del made["simulated"]
+    written(tmp_path, {1: pickled(made)})
+    assert "SIMULATED DATA" not in analyze(folder).report.identity
 
 
 def test_the_report_says_that_the_data_is_simulated():

@@ -90,6 +90,15 @@ def test_shapes_have_their_names(values, expected):
     assert shown(values) == expected
 
 
+def test_a_shift_has_its_place_and_its_size():
+    """Steps 10 to 25, three of them warm-up: the new level begins at step 19, 50 higher."""
+    steps = np.arange(10, 26)
+    found = growth(steps, 500.0 + 50 * (steps >= 19) + 0.01 * (steps % 2), LIMITS)
+    assert label(found, LIMITS) == "shift"
+    assert found.shift == (19, pytest.approx(50, abs=0.02))
+    assert growth(range(5), [1.0, 2, 3, 4, 5], LIMITS).shift is None
+
+
 def test_p_of_several_series_takes_the_place_of_its_own():
     found = growth(range(12), [2.0 * n for n in range(12)], LIMITS)
     assert label(found, LIMITS) == "strong"

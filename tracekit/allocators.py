@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.derived.memory import DRIVER, SNAPSHOT
+from tracekit.device_sizes import DeviceSize, device_sizes
 from tracekit.pooling import STAGE_OF, plain, stage_rows, units
 from tracekit.stages import canonical
 from tracekit.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
@@ -21,6 +22,9 @@ GPU = 1
 
 KINDS = {0: "CPU", 1: "GPU", 6: "GPU", 12: "GPU", DRIVER: "cudaMalloc", SNAPSHOT: "GPU (snapshot)"}
 """Whose memory a `device_type` is; any other is some device's."""
+
+FLOOR = "floor of the step"
+"""The point of a step where no stage is in all of them."""
 
 PHASES = ("update_actor", "update_critic")
 """Stages at whose end memory is compared from step to step, if all steps have one; else the last stage."""
@@ -70,7 +74,9 @@ class Series:
     `level` is that at `phase`, the same point of each step in `x` (numbers of steps, else their order);
     `relative` if it counts from the start of the recording, whose first step is left out then;
     `floor` and `point` are the slopes of the least and of that level, bytes a step. `quantity` is what the
-    level is of; only what is requested or allocated is judged: the rest grows without any leak.
+    level is of; only what is requested or allocated is judged: the rest grows without any leak. `taken_bytes`
+    is the most that the device was seen to give: what was reserved, unless only what was in use is known
+    (`cached` False). `numbered` tells whether `x` are numbers of steps.
     """
 
     of: Allocator
@@ -81,8 +87,10 @@ class Series:
     floor: Slope | None
     point: Slope | None
     found: Growth
-    peak_bytes: int
-    card_bytes: int | None
+    taken_bytes: int
+    cached: bool
+    card: DeviceSize | None
+    numbered: bool
     quantity: str = "allocated"
     logged: bool = False
 
@@ -114,6 +122,7 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
     blocks from before the recording are freed without ever having been counted.
     """
     peaks = by_allocator(plain(measured["memory_peaks"]))
+    sizes = device_sizes(measured)
     phases = _phase_ends(measured)
     for of, rows in by_allocator(steps(measured)).items():
         mine = rows[rows["floor_bytes"].notna()]
@@ -129,7 +138,7 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
         number = mine["step"]
         told = bool(number.notna().all()) and bool(number.is_unique)
         x = number.to_numpy(float) if told else np.arange(len(mine), dtype=np.float64)
-        top = peaks[of]
+        taken, cached = _taken(peaks[of], "peak_bytes", "reserved_peak_bytes")
         yield Series(
             of,
             phase,
@@ -139,9 +148,19 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
             theil_sen(x, mine["floor_bytes"].to_numpy(float)),
             theil_sen(x, level),
             growth(x, level, limits),
-            int(top["peak_bytes"].max()),
-            None if top["card_bytes"].isna().all() else int(top["card_bytes"].max()),
+            taken,
+            cached,
+            None if of.kind == "CPU" else sizes.of(of.run, of.rank, of.device),
+            told,
         )
+
+
+def _taken(rows: pd.DataFrame, used: str, reserved: str) -> tuple[int, bool]:
+    """(the most that the device gave, whether that counts the cache): the peak of what is reserved, else of what is used."""
+    most = int(rows[used].max())
+    if rows[reserved].isna().all():
+        return most, False
+    return max(most, int(rows[reserved].max())), True
 
 
 def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
@@ -154,9 +173,14 @@ def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
     rows = plain(measured["step_levels"])
     of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
     rows["device_type"] = pd.array(np.where(of_snapshot, SNAPSHOT, GPU), dtype="Int64")
-    cards = _cards(measured)
-    for of, every in by_allocator(rows).items():
-        peak = int(every["level_bytes"].max())
+    sizes, snapshots = device_sizes(measured), by_snapshot(measured)
+    for of, mixed in by_allocator(rows).items():
+        every = _of_one_process(mixed)
+        if of in snapshots:
+            taken, cached = _taken(snapshots[of], "peak_bytes", "reserved_peak_bytes")
+        else:
+            taken = int(every["level_bytes"].max())
+            cached = bool(every["quantity"].isin(("reserved", "peak reserved")).any())
         for quantity, mine in every.groupby("quantity", sort=False):
             phase, told = _one_point(mine)
             number = told["step"]
@@ -175,8 +199,10 @@ def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
                 floor=found.slope,
                 point=found.slope,
                 found=found,
-                peak_bytes=peak,
-                card_bytes=cards.get((of.run, of.rank, of.device)),
+                taken_bytes=taken,
+                cached=cached,
+                card=sizes.of(of.run, of.rank, of.device),
+                numbered=known,
                 quantity=str(quantity),
                 logged=True,
             )
@@ -195,16 +221,22 @@ def _one_point(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     return "end of the step" if point is None else str(point), mine[~again]
 
 
-def _cards(measured: Measurements) -> Mapping[tuple[Any, Any, Any], int]:
-    """The memory of each (run, rank, device) as far as a profile of the run tells."""
-    rows = plain(measured["memory_peaks"])
-    rows = rows[rows["card_bytes"].notna() & rows["rank"].notna()]
-    return {
-        (_plain(run), _plain(rank), _plain(device)): int(card)
-        for run, rank, device, card in zip(
-            rows["run"], rows["rank"], rows["device"], rows["card_bytes"], strict=True
-        )
-    }
+def by_snapshot(measured: Measurements) -> Mapping[Allocator, pd.DataFrame]:
+    """The rows of `snapshot_levels` of each device that snapshots tell of."""
+    rows = plain(measured["snapshot_levels"])
+    rows = rows[rows["memory"] == "device"]
+    return by_allocator(rows.assign(device_type=pd.array([SNAPSHOT] * len(rows), dtype="Int64")))
+
+
+def _of_one_process(rows: pd.DataFrame) -> pd.DataFrame:
+    """The levels of the source with most of them, where nothing tells that several snapshots are of one process."""
+    known = rows["rank"].notna().any() or rows["pid"].notna().any()
+    counts = rows["source"].value_counts()
+    within = int(counts.max()) > 1  # steps are told of within a file, not by its name
+    if known or (rows["tool"] != "torch_memory").any() or not (within or rows["step"].isna().all()):
+        return rows
+    most = str(counts[counts == counts.max()].index.min())
+    return rows[(rows["source"] == most).to_numpy(bool)]
 
 
 def steps(measured: Measurements) -> pd.DataFrame:
@@ -254,7 +286,7 @@ def _at_phase(mine: pd.DataFrame, ends: pd.DataFrame | None) -> tuple[str, npt.N
             level = told["end_bytes_y"]
             if len(told) == len(mine) and bool(level.notna().all()):
                 return f"end of {stage}", level.to_numpy(float)
-    return "floor of the step", mine["floor_bytes"].to_numpy(float)
+    return FLOOR, mine["floor_bytes"].to_numpy(float)
 
 
 def groups(found: Sequence[Series]) -> list[list[int]]:
@@ -288,8 +320,8 @@ def matters(one: Series, limit: Mapping[str, float]) -> bool:
         return True
     level = one.level[one.found.warm_up :]
     enough = limit["growth_bytes"]
-    if one.card_bytes is not None:
-        enough = max(enough, limit["card_ratio"] * one.card_bytes)
+    if one.card is not None:
+        enough = max(enough, limit["card_ratio"] * one.card.size_bytes)
     floor = one.floor is not None and one.floor.per_x >= limit["slope_bytes"]
     return bool(level[-1] - level[0] >= enough) and floor
 

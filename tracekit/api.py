@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tracekit import pipeline
+from tracekit.device_sizes import parse_device_memory
 from tracekit.report import Report
 
 if TYPE_CHECKING:
@@ -24,15 +25,17 @@ def analyze(
     exclude: Sequence[str] = (),
     jobs: int | None = None,
     work: Mapping[str, float] | None = None,
+    device_memory: int | str | None = None,
 ) -> Report:
     """The report on a profile directory, a file, a glob, or several of them.
 
     `ranks` and `steps` are like "0-3,7", `stages` and `exclude` patterns; `work` tells what every step
-    holds: {"tokens": 4096}, or samples or images. Raises `TracekitError` when nothing was found or could
-    be read.
+    holds: {"tokens": 4096}, or samples or images; `device_memory` how much each GPU has: bytes, or "80GiB".
+    Raises `TracekitError` when nothing was found or could be read.
     """
+    size = None if device_memory is None else parse_device_memory(device_memory)
     options = pipeline.Options(
-        ranks, steps, tuple(stages), tuple(exclude), jobs, work=dict(work or {})
+        ranks, steps, tuple(stages), tuple(exclude), jobs, work=dict(work or {}), device_memory=size
     )
     return pipeline.analyze(path, options).report
 
@@ -57,8 +60,10 @@ def compare(  # noqa: PLR0913 - one per option
     """What changed from `base` to `opt`, each one or several profiles, saved measurements or reports.
 
     `min_effect` (the least share that matters) and `level` are fractions; `work` tells what a step holds
-    before and after: ({"tokens": 4096}, {"tokens": 8192}). The rest is as the options of `tracekit compare`. `tracekit.render(comparison)` shows it. Raises `TracekitError` where a side cannot
-    be read or holds no step that counts.
+    before and after: ({"tokens": 4096}, {"tokens": 8192}). The rest is as the options of `tracekit compare`.
+    Memory snapshots of both sides are compared in `Comparison.memory`, also without any step.
+    `tracekit.render(comparison)` shows it. Raises `TracekitError` where a side cannot be read, or holds no
+    step that counts and not both have memory snapshots.
     """
     from tracekit import comparing
     from tracekit.compare.changes import Choices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from tracekit.job_values import job_values
@@ -40,6 +41,19 @@ def values(measured: Measurements) -> Sheet | None:
 def value_rows(measured: Measurements) -> pd.DataFrame:
     """All rows of `values`, and `whole`: whether a row is of the job; in order of `VALUES`."""
     whole = measured.derived(job_values).reindex(columns=[*VALUES]).assign(whole=True)
-    rows = plain(measured["metrics"][[*VALUES]]).astype(object).assign(whole=False)
+    rows = _one_tool_each(plain(measured["metrics"]))[[*VALUES]].astype(object).assign(whole=False)
     frame = pd.concat([whole, rows], ignore_index=True)
     return frame.sort_values(list(VALUES[:7]), kind="stable", na_position="first")
+
+
+def _one_tool_each(rows: pd.DataFrame) -> pd.DataFrame:
+    """The metrics without those of memory snapshots that another tool told of the same process as well.
+
+    Both are levels of one allocator: the highest of two tools' would be of neither.
+    """
+    keys = ["run", "role", "rank", "name"]
+    of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
+    if of_snapshot.all() or not of_snapshot.any():
+        return rows
+    number = rows.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
+    return rows[~(of_snapshot & np.isin(number, number[~of_snapshot]))]

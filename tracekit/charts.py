@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from tracekit.alignment import Correction, corrections, owner
-from tracekit.allocators import by_allocator
+from tracekit.allocators import Allocator, by_allocator
 from tracekit.derived.busy import PARTS
+from tracekit.derived.memory import SNAPSHOT
 from tracekit.matching import CLOCK, same
 from tracekit.pooling import (
     UNIT,
@@ -288,10 +289,18 @@ def _largest(frame: pd.DataFrame, by: str) -> tuple[pd.DataFrame, int]:
     return frame.iloc[kept], len(frame) - MAX_MARKS
 
 
+def _of_one_file(of: Allocator, rows: pd.DataFrame) -> pd.DataFrame:
+    """Of a snapshot whose process is unknown the file with the highest level: others may be of other programs."""
+    if of.device_type != SNAPSHOT or of.rank is not None or of.pid is not None:
+        return rows
+    highest = str(rows["source"].iloc[int(rows["allocated_bytes"].to_numpy().argmax())])
+    return rows[(rows["source"] == highest).to_numpy(bool)]
+
+
 def memory_lines(measured: Measurements) -> Iterator[Chart]:
     """Allocated memory over time, hosts and GPUs apart: a line for each of those with most."""
     rows = plain(measured["memory_curve"])
-    every = by_allocator(rows)
+    every = {of: _of_one_file(of, mine) for of, mine in by_allocator(rows).items()}
     for kind in dict.fromkeys(of.kind for of in every):
         mine = {of: rows for of, rows in every.items() if of.kind == kind}
         high = sorted(mine, key=lambda of: -int(mine[of]["allocated_bytes"].max()))[:MAX_LINES]
@@ -311,7 +320,7 @@ def memory_lines(measured: Measurements) -> Iterator[Chart]:
             ]  # fmt: skip
         several = bool(run_heading(measured))
         yield Chart(
-            f"memory-{kind.lower()}",
+            "memory-" + kind.lower().replace(" (", "-").rstrip(")"),
             f"{kind} memory allocated over time",
             "lines",
             tuple(marks),

@@ -29,7 +29,8 @@ class Kept:
     """A stack that holds more and more: `growth` bytes over `steps` steps (or snapshots), after `warm_up` of them.
 
     `cohorts` is of how many steps blocks are still alive, `windows` how many were compared, `basis`
-    `snapshot` or `step` (within one snapshot). `numbered` tells whether steps are numbered.
+    `snapshot` or `step` (within one snapshot). `numbered` tells whether steps are numbered. `levels` are the
+    bytes at each of the times compared, `at` the step (else the place in order) of each.
     """
 
     process: tuple[Any, ...]
@@ -44,6 +45,7 @@ class Kept:
     warm_up: int
     blocks: int
     levels: tuple[int, ...]
+    at: tuple[float, ...]
 
     @property
     def per_step(self) -> float:
@@ -79,7 +81,9 @@ def _ordered(windows: pd.DataFrame) -> pd.DataFrame:
     gap = pd.array([pd.NA] * len(rows), dtype="Int64")
     for _, mine in rows.groupby(PROCESS, dropna=False, sort=False):
         by = next((n for n in ("end_ns", "step") if bool(mine[n].notna().all())), None)
-        if by is None and len(mine) > 1:
+        told = bool(mine[["rank", "pid", "step"]].notna().to_numpy().any())
+        # Without a rank, a process or a step in their names, several files may be of several programs.
+        if (by is None or not told) and len(mine) > 1:
             continue
         # A copy of a snapshot tells nothing new.
         order = mine.sort_values([by, "source"] if by else ["source"], kind="stable")
@@ -198,13 +202,13 @@ def _of_process(
         steady = (rises >= 0).all(axis=1)
         enough = max(2.0, limit["rising_ratio"] * rises.shape[1])
         chosen = steady & ((rises > 0).sum(axis=1) >= enough) & (cohorts >= limit["cohorts"])
-        steps, numbered = _steps(times, count, warm_up)
+        at, numbered = _steps(times, count, warm_up)
         named = mine.assign(code=code).drop_duplicates("code").set_index("code")
         for one in np.flatnonzero(chosen).tolist():
             yield Kept(
                 process, basis, str(named["site"][one]), str(named["frames"][one]),
-                int(levels[one, -1] - levels[one, 0]), steps, numbered, int(cohorts[one]),
-                count, warm_up, int(blocks[one]), tuple(levels[one].tolist()),
+                int(levels[one, -1] - levels[one, 0]), at[-1] - at[0], numbered, int(cohorts[one]),
+                count, warm_up, int(blocks[one]), tuple(levels[one].tolist()), at,
             )  # fmt: skip
 
 
@@ -223,15 +227,15 @@ def _last(rows: pd.DataFrame, code: Ints, count: int) -> tuple[Ints, Ints]:
     return cohorts, blocks
 
 
-def _steps(times: pd.DataFrame, count: int, warm_up: int) -> tuple[float, bool]:
-    """(how many steps lie between the first and the last time compared, whether they are numbered)."""
+def _steps(times: pd.DataFrame, count: int, warm_up: int) -> tuple[tuple[float, ...], bool]:
+    """(the step of each time compared, else its place in order; whether steps are numbered)."""
     compared = times[times["window"] >= warm_up]
     step = compared["step"]
     if len(compared) == count - warm_up and bool(step.notna().all()):
         numbers = step.to_numpy(np.int64)
         if bool((np.diff(numbers) > 0).all()):
-            return float(numbers[-1] - numbers[0]), True
-    return float(count - warm_up - 1), False
+            return tuple(map(float, numbers.tolist())), True
+    return tuple(map(float, range(warm_up, count))), False
 
 
 def _none(value: Any) -> Any:

@@ -49,7 +49,8 @@ def compare_paths(
     `base_steps` and `opt_steps` are logs of runs without a profiler: then the answer is of their steps. A side
     of such logs alone needs no profile.
     `work` is how many tokens, samples or images a step holds, before and after.
-    Raises `TracekitError` where a side cannot be read or holds no step that counts.
+    Raises `TracekitError` where a side cannot be read, or holds no step that counts and not both have memory
+    snapshots.
     """
     names = _names(base, opt)
     if all(map(is_step_log, base)):

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.allocators import Series, groups, median_growth
+from tracekit.allocators import FLOOR, Series, groups, median_growth
 from tracekit.pooling import run_heading
 from tracekit.report import Heading, Sheet
 from tracekit.sheets import sheet
-from tracekit.stats.trend import Label, Limits, label, least_squares
+from tracekit.stats.sawtooth import sawtooth
+from tracekit.stats.trend import Growth, Label, Limits, label, least_squares
 from tracekit.trace import Measurements
+from tracekit.units import show
 
 GUIDE_STEPS, GUIDE_BYTES = 10, 1_000_000
 """From so many samples on NeMo-RL's guide calls a least-squares slope above so many bytes a sample a leak."""
@@ -38,7 +40,7 @@ def trend_sheet(
 ) -> Sheet:
     """Every series with its slope, the interval, p, what would have been seen, and the answer; medians of ranks last."""
     rows = [
-        _row(one, _word(one, answer), p)
+        _row(one, _word(one, answer, limits.flat), p)
         for one, answer, p in zip(found, labels, corrected, strict=True)
     ]
     for group in groups(found):
@@ -48,18 +50,11 @@ def trend_sheet(
             answer = label(middle, limits)
             one = mine[0]
             rows.append(
-                _row(one, WORDS.get(answer, answer), middle.p)
-                | {
-                    "who": f"median of {len(mine)}",
-                    "floor": None if middle.slope is None else round(middle.slope.per_x),
-                    "floor_low": None if middle.slope is None else round(middle.slope.low),
-                    "floor_high": None if middle.slope is None else round(middle.slope.high),
-                    "point": None,
-                    "detectable": None if middle.detectable is None else round(middle.detectable),
-                }
+                _row(one, _said(middle, answer, numbered=one.numbered), middle.p)
+                | {"who": f"median of {len(mine)}", "floor": None, **_slope(middle)}
             )
     shown = pd.DataFrame(rows)
-    numbers = ("warm_up", "floor", "floor_low", "floor_high", "point", "detectable")
+    numbers = ("warm_up", "slope", "low", "high", "floor", "detectable")
     shown = shown.astype(dict.fromkeys(numbers, "Int64"))
     headings = (
         *run_heading(measured),
@@ -67,13 +62,13 @@ def trend_sheet(
         Heading("memory", "memory of"),
         Heading("quantity", "what", "text", "requested and allocated are judged; reserved and peaks grow without a leak."),
         Heading("answer", "trend"),
+        Heading("slope", "growth per step", "bytes", "Median of the slopes of all pairs of steps after the warm-up."),
+        Heading("low", "from", "bytes", "90 % interval; all pairs where there are few."),
+        Heading("high", "to", "bytes"),
         Heading("steps", "steps", "count", "Compared; the first is left out where levels are relative."),
         Heading("warm_up", "warm-up", "count", "Steps left out at the beginning."),
-        Heading("floor", "floor slope", "bytes", "Bytes per step by which the least level of a step grows (median of pairs)."),
-        Heading("floor_low", "from", "bytes", "90 % interval; all pairs where there are few."),
-        Heading("floor_high", "to", "bytes"),
-        Heading("phase", "same point", "text", "The point at which steps are compared."),
-        Heading("point", "slope there", "bytes", "Bytes per step."),
+        Heading("phase", "compared at", "text", "The same point of every step."),
+        Heading("floor", "of the least", "bytes", "Growth per step of the least level of a step, where another point is compared."),
         Heading("p", "p", "", "Chance of such a rise without a trend; of several ranks corrected for their number (Holm)."),
         Heading("detectable", "would be seen from", "bytes", "Least growth per step that so many steps show in 4 of 5 cases."),
     )  # fmt: skip
@@ -82,7 +77,7 @@ def trend_sheet(
 
 def _row(one: Series, answer: str, p: float | None) -> dict[str, Any]:
     """The cells of one series."""
-    at_point = one.point is not None and (one.phase.startswith("end of ") or one.logged)
+    at_floor = one.logged or one.phase == FLOOR
     return {
         "run": one.of.run,
         "who": one.of.process,
@@ -90,24 +85,51 @@ def _row(one: Series, answer: str, p: float | None) -> dict[str, Any]:
         "quantity": one.quantity,
         "steps": len(one.x),
         "warm_up": one.found.warm_up if one.judged else None,
-        "floor": None if one.floor is None else round(one.floor.per_x),
-        "floor_low": None if one.floor is None else round(one.floor.low),
-        "floor_high": None if one.floor is None else round(one.floor.high),
-        "phase": one.phase if one.phase.startswith("end") or one.logged else None,
-        "point": round(one.point.per_x) if at_point and one.point is not None else None,
+        "phase": one.phase,
+        "floor": None if at_floor or one.floor is None else round(one.floor.per_x),
         "p": p,
-        "detectable": None if one.found.detectable is None else round(one.found.detectable),
         "answer": answer,
+        **_slope(one.found),
     }
 
 
-def _word(one: Series, answer: Label | None) -> str:
-    """The answer in words; of what is no leak whatever it does, that it is not judged."""
+def _slope(found: Growth) -> dict[str, int | None]:
+    """The slope with its interval, and which one would have been seen."""
+    slope, seen = found.slope, found.detectable
+    return {
+        "slope": None if slope is None else round(slope.per_x),
+        "low": None if slope is None else round(slope.low),
+        "high": None if slope is None else round(slope.high),
+        "detectable": None if seen is None else round(seen),
+    }
+
+
+def _word(one: Series, answer: Label | None, flat: float) -> str:
+    """The answer in words; of what is no leak whatever it does, that it is not judged.
+
+    Beside no steady growth stands a sawtooth whose drops are of more than `flat` bytes, as a hint.
+    """
     if answer is None:
         return (
             "cache growth: not judged" if one.quantity == "reserved" else "peak drift: not judged"
         )
-    return WORDS.get(answer, answer)
+    text = _said(one.found, answer, numbered=one.numbered)
+    teeth = sawtooth(one.level[one.found.warm_up :], flat) if answer == "none" else None
+    if teeth is None:
+        return text
+    every = "" if teeth.period is None else f", every {teeth.period} steps"
+    return f"{text}; falls back {teeth.count} times by {show(round(teeth.height), 'bytes')}{every}"
+
+
+def _said(found: Growth, answer: Label, *, numbered: bool) -> str:
+    """The answer in words; of a jump where and by how much."""
+    text = WORDS.get(answer, answer)
+    if answer != "shift" or found.shift is None:
+        return text
+    at, by = found.shift
+    # Without numbers of steps the first is 1 for whoever counts them.
+    where = f"at step {round(at)}" if numbered else f"at step {round(at) + 1} in order"
+    return f"{text} {where} by {show(round(by), 'bytes')}"
 
 
 def guide_sheets(
@@ -115,9 +137,9 @@ def guide_sheets(
 ) -> tuple[Sheet, ...]:
     """What the rules of NeMo-RL's guide would say of the same series, beside the answer here; no finding.
 
-    None where no series is logged by the step, or long enough for that.
+    None where no series is long enough for that.
     """
-    if not any(one.logged or len(one.x) >= GUIDE_STEPS for one in found):
+    if not any(len(one.x) >= GUIDE_STEPS for one in found):
         return ()
     rows = []
     for one, answer in zip(found, labels, strict=True):
@@ -132,7 +154,7 @@ def guide_sheets(
             {
                 "run": one.of.run, "who": one.of.process, "memory": one.of.memory, "quantity": one.quantity,
                 "slope": round(slope), "guide": says, "net": net,
-                "freed": "leak" if net > 0 else "no leak", "answer": _word(one, answer),
+                "freed": "leak" if net > 0 else "no leak", "answer": WORDS.get(answer, answer) if answer else None,
             }
         )  # fmt: skip
     headings = (

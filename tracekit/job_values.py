@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pandas as pd
 
 from tracekit.logged import logs, same_steps
-from tracekit.metric_kinds import PER_WORK
+from tracekit.metric_kinds import OUT_OF_MEMORY, PER_WORK
 from tracekit.pooling import UNIT, job, plain, same_text, stage_rows, units
 from tracekit.trace import Measurements
 
-NAMES = ("step_time", "stage_time", *PER_WORK, "first_of_window", "compilations")
+NAMES = ("step_time", "stage_time", *PER_WORK, "first_of_window", "compilations", OUT_OF_MEMORY)
 """What is told of the whole job, as against its processes."""
 
 WORK = "work"
@@ -29,7 +29,8 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     Σ over its occurrences. `first_of_window` marks the first step after a profiler began, where it saw
     more than one; `compilations` counts what was compiled or loaded in a step. `tokens`, `samples` and
     `images` are those that a person gave of every step, else those that the driver logged for a step of the
-    traces (Q22). `part` names the capture of a step, where it is in one alone.
+    traces (Q22). `out_of_memory` counts, in a row a run, the requests for memory that failed in the recorded
+    histories; a run without one has no row. `part` names the capture of a step, where it is in one alone.
     """
     again = _again(measured)
     walls = job(measured).walls[[*UNIT, "wall_ns"]]
@@ -48,6 +49,7 @@ def job_values(measured: Measurements) -> pd.DataFrame:
         _work(measured, walls),
         _first_of_window(measured, again),
         _compiling(measured, again),
+        _failed_requests(measured),
     ]
     parts = [part.reindex(columns=columns).astype(object) for part in parts]
     out = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
@@ -149,3 +151,22 @@ def _compiling(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
         rows.groupby([*UNIT], dropna=False, sort=False)["count"].sum().reset_index(name="value")
     )
     return counts.assign(name="compilations")
+
+
+_REQUEST = ["run", "role", "rank", "host", "pid", "memory", "device", "ts_ns", "asked_bytes"]
+"""What one failed request is known by, whichever snapshots tell of it."""
+
+
+def _failed_requests(measured: Measurements) -> pd.DataFrame:
+    """How often memory ran out in each run of which a history was read: run, name, value.
+
+    Histories of one process may overlap: a request of one time counts once.
+    """
+    if not measured.has("out_of_memory"):
+        return pd.DataFrame(columns=["run", "name", "value"])
+    levels = plain(measured["snapshot_levels"])
+    runs = levels.loc[levels["entry_count"] > 0, "run"].drop_duplicates()
+    failed = plain(measured["out_of_memory"])
+    again = failed["ts_ns"].notna() & failed.duplicated(_REQUEST)
+    counts = failed[~again].groupby("run", dropna=False).size().reindex(runs, fill_value=0)
+    return pd.DataFrame({"run": counts.index, "name": OUT_OF_MEMORY, "value": counts.to_numpy()})

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from tracekit.device_sizes import DEVICE_MEMORY
 from tracekit.job_values import WORK
 from tracekit.runs import numbered
 from tracekit.schema import MEASURED, concat
@@ -31,7 +32,7 @@ def merge(parts: Sequence[Measurements], labels: Sequence[str | None] = ()) -> M
     versions = [_mapping(part.facts.get("versions")) for part in parts]
     options = [_mapping(part.facts.get("options")) for part in parts]
     ignored = [line for part in parts for line in _lines(part.facts.get("ignored"))]
-    work = [part.facts.get(WORK) for part in parts]
+    given = {name: [part.facts.get(name) for part in parts] for name in (WORK, DEVICE_MEMORY)}
     limits = [_lines(part.facts.get("stages")) for part in parts]
     stages = list(dict.fromkeys(pattern for limit in limits for pattern in limit))
     notes = [note for part in parts for note in part.notes]
@@ -50,7 +51,11 @@ def merge(parts: Sequence[Measurements], labels: Sequence[str | None] = ()) -> M
             "ignored": ignored,
             "stages": stages,
             "simulated": any(bool(part.facts.get("simulated")) for part in parts),
-            **({WORK: work[0]} if work[0] and all(one == work[0] for one in work) else {}),
+            **{
+                name: told[0]
+                for name, told in given.items()
+                if told[0] and all(one == told[0] for one in told)
+            },
         },
     )
 

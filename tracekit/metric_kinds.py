@@ -64,6 +64,18 @@ METRICS: Mapping[str, Kind] = {
     "device_peak_reserved": Kind(
         "peak reserved", "bytes", "lower", "max", exact=True, pieces="max"
     ),
+    "device_end_requested": Kind(
+        "in use at the end, requested", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "device_end_allocated": Kind(
+        "allocated at the end", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "device_end_reserved": Kind(
+        "reserved at the end", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "device_end_stranded": Kind(
+        "stranded at the end", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
     "driver_peak_allocated": Kind(
         "peak got from the driver", "bytes", "lower", "max", exact=True, pieces="max"
     ),
@@ -73,6 +85,7 @@ METRICS: Mapping[str, Kind] = {
     "host_peak_reserved": Kind(
         "host peak reserved", "bytes", "lower", "max", exact=True, pieces="max"
     ),
+    "out_of_memory": Kind("times out of memory", "count", "lower", "sum", exact=True),
 }
 """By name; what is recorded under another name is not compared."""
 
@@ -84,6 +97,9 @@ OVER_DEVICES = frozenset(
 STEP_TIME, STAGE_TIME = "step_time", "stage_time"
 UNPROFILED, UNPROFILED_STAGE = "unprofiled_step_time", "unprofiled_stage_time"
 """Of logs of runs without a profiler; stages are those that no profile has."""
+
+OUT_OF_MEMORY = "out_of_memory"
+"""How often memory ran out in a run, as far as histories of snapshots tell; of no step."""
 
 STEP_AND_STAGES = (UNPROFILED, STEP_TIME, STAGE_TIME, UNPROFILED_STAGE)
 """What a first screen shows."""

@@ -93,7 +93,8 @@ def _versions(measured: Measurements) -> str:
 def _hardware(measured: Measurements, captures: pd.DataFrame) -> str:
     """`8 × H100`, the number of devices that were seen; or that there was none."""
     if not (captures["device_op_count"] > 0).any():
-        return "no GPU activity recorded"
+        only = set(captures["tool"].dropna()) == {"torch_memory"}
+        return "only memory was recorded" if only else "no GPU activity recorded"
     seen = plain(measured["gpu_time"])
     count = devices_of(seen)
     names = Counter(captures["device_name"].dropna().tolist())
@@ -129,10 +130,10 @@ def numbers(values: Sequence[int]) -> str:
 
 
 def headline(measured: Measurements) -> tuple[Metric, ...]:
-    """The numbers of the second line: the step, what the GPUs did of it, what no stage explains."""
+    """The numbers of the second line: the step, what the GPUs did of it, what no stage explains; of snapshots the peaks."""
     steps = job(measured)
     if steps.step_ns is None:
-        return ()
+        return _peaks(measured)
     walls = steps.walls
     several = len(walls) > 1
     low, high = (
@@ -149,6 +150,24 @@ def headline(measured: Measurements) -> tuple[Metric, ...]:
         gap = 1 - float(attributed["attributed_ns"].sum()) / float(attributed["wall_ns"].sum())
         found.append(Metric("unattributed_ratio", gap, "ratio", "lower", label="in no stage"))
     return tuple(found)
+
+
+def _peaks(measured: Measurements) -> tuple[Metric, ...]:
+    """The highest levels of any GPU that memory snapshots tell of, else timelines; none without both."""
+    rows = plain(measured["snapshot_levels"])
+    rows = rows[rows["memory"] == "device"]
+    told = [
+        ("peak_requested", "peak_bytes", "most requested on one GPU"),
+        ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
+    ]
+    if not len(rows):
+        rows = plain(measured["category_peaks"])
+        told = [("peak_tensors", "peak_bytes", "most held by tensors on one device")]
+    return tuple(
+        Metric(name, int(rows[column].max()), "bytes", "lower", label=label)
+        for name, column, label in told
+        if rows[column].notna().any()
+    )
 
 
 def only_stages(measured: Measurements) -> str:

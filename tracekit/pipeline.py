@@ -20,11 +20,13 @@ import pandas as pd
 from tracekit import appendix, merging, overview, saved
 from tracekit.analyses import ANALYSES, Analysis, Frames
 from tracekit.derived.cut import cut
+from tracekit.device_sizes import DEVICE_MEMORY
 from tracekit.discover import Discovery, parse_numbers
 from tracekit.discover import discover as find
 from tracekit.engine import Advance, Outcome, local
 from tracekit.engine.progress import progress_line
 from tracekit.errors import TracekitError
+from tracekit.first_sheet import what_fills_memory
 from tracekit.job_values import WORK
 from tracekit.loading import reader_named, sniff
 from tracekit.report import Remark, Report, Section
@@ -47,7 +49,8 @@ log = logging.getLogger(__name__)
 class Options:
     """What to leave out and how to run; the defaults read everything on all cores.
 
-    `work` is how many tokens, samples or images every step holds, where a person tells.
+    `work` is how many tokens, samples or images every step holds, `device_memory` how many bytes each
+    GPU has, where a person tells.
     """
 
     ranks: str | None = None
@@ -57,6 +60,7 @@ class Options:
     jobs: int | None = None
     progress: bool = False
     work: Mapping[str, float] = field(default_factory=dict[str, float])
+    device_memory: int | None = None
 
     @property
     def cuts(self) -> bool:
@@ -111,6 +115,9 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
     measured = merging.merge(parts, labels)
     if options.work:
         measured = replace(measured, facts={**measured.facts, WORK: dict(options.work)})
+    if options.device_memory is not None:
+        told = {DEVICE_MEMORY: options.device_memory}
+        measured = replace(measured, facts={**measured.facts, **told})
     return Result(judge(measured), measured)
 
 
@@ -218,7 +225,7 @@ def _measure(trace: Trace) -> MeasuredSource:
     notes = [*trace.source.notes, *trace.notes]
     for analysis in ANALYSES:
         try:
-            tables = analysis.measure(trace)
+            tables = analysis.measure(trace) if analysis.concerns(trace) else {}
             frames[analysis.id] = {
                 name: labelled(TABLES[name], columns, trace.source)
                 for name, columns in tables.items()
@@ -337,8 +344,13 @@ def judge(measured: Measurements, thresholds: Thresholds | None = None) -> Repor
 
 def _judge(measured: Measurements, limits: Thresholds) -> Report:
     answers = (_section(analysis, measured, limits) for analysis in ANALYSES)
-    sections = tuple(answer for answer in answers if answer is not None)
+    found = [answer for answer in answers if answer is not None]
     owned = {analysis.id: analysis.rules for analysis in ANALYSES}
+    # What could not be asked of these sources is not what a reader came for: it comes last.
+    sections = sorted(
+        [*found, checked.section(found, owned, limits)],
+        key=lambda section: section.status == "skipped",
+    )
     faults: list[Remark] = []
 
     def first_screen(part: Callable[[Measurements], T], otherwise: T) -> T:
@@ -358,8 +370,8 @@ def _judge(measured: Measurements, limits: Thresholds) -> Report:
         tool_version=VERSION,
         identity=first_screen(overview.identity, ()),
         headline=first_screen(overview.headline, ()),
-        overview=first_screen(overview.where_it_goes, None),
-        sections=(*sections, checked.section(sections, owned, limits)),
+        overview=first_screen(overview.where_it_goes, None) or what_fills_memory(sections),
+        sections=tuple(sections),
         fingerprint=first_screen(overview.fingerprint, ()),
         remarks=(*faults, *appendix.remarks(measured)),
         unseen=overview.unseen(measured),

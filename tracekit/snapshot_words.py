@@ -15,6 +15,18 @@ from tracekit.trace import Measurements
 SNAPSHOT_KEYS = ("source", "pid", "memory", "device")
 """What tells the memories of all snapshots apart; what is on other tables names no kind of memory."""
 
+UNTOLD = {
+    "rest": "smaller ones",
+    "freed": "allocated before the recording, freed in it: who asked is not recorded",
+    "before": "allocated before the recording, without a stack",
+    "empty": "no Python frame: an empty stack was recorded",
+    "unknown": "no stack was recorded",
+}
+"""What stands for a place in the program where none is known."""
+
+NATIVE = " (no Python frame)"
+"""What is said of a place that is no Python."""
+
 
 def snapshot_levels(measured: Measurements) -> pd.DataFrame:
     """The rows of `snapshot_levels`, plain, the highest peak first, with `who`: `rank 3 actor, GPU 0`."""
@@ -54,3 +66,17 @@ def of_snapshot(rows: pd.DataFrame, one: pd.Series[Any]) -> pd.DataFrame:
             value = one[key]
             keep &= rows[key].isna() if pd.isna(value) else rows[key].eq(value).fillna(value=False)
     return rows[keep.to_numpy(bool)]
+
+
+def said(row: Any) -> str:
+    """The place in the program of a row of `live_sites`, or why there is none."""
+    site = text_or_none(row.site)
+    if site is None:
+        return UNTOLD[untold(row)]
+    return f"{site}{NATIVE if row.kind == 'native' else ''}"
+
+
+def untold(row: Any) -> str:
+    """Why a row of `live_sites` names no place: a key of `UNTOLD`."""
+    key = row.origin if row.origin in ("rest", "freed") else row.kind
+    return "before" if key == "unknown" and row.origin == "before" else str(key)

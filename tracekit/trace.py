@@ -15,6 +15,7 @@ import pandas as pd
 from tracekit.errors import TracekitError
 from tracekit.grouping import place_of
 from tracekit.schema import KEYS, TABLES, Table
+from tracekit.schema.table import of_texts
 
 T = TypeVar("T")
 Tool = Literal["torch", "nsys", "torch_memory", "log"]
@@ -137,7 +138,7 @@ class Trace:
 
     def get(self, name: str) -> pd.DataFrame:
         """The frame of one table, the empty table when it was not recorded."""
-        return self.tables[name] if name in self.tables else TABLES[name].frame()
+        return self.tables[name] if name in self.tables else TABLES[name].empty()
 
     def arg(self, key: str, table: str | None = None) -> pd.Series[Any]:
         """The recorded values of one `args` key: for the rows of `table`, missing as NA; else by element `id`.
@@ -186,18 +187,18 @@ def _nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[n
 def labelled(table: Table, frame_columns: Mapping[str, Any], source: Source) -> pd.DataFrame:
     """A measured frame: `frame_columns` with the key columns of `source` put before them."""
     length = len(next(iter(frame_columns.values()), ()))
+    if not length:
+        return table.empty()
     keys: dict[str, Any] = {}
     for name, column in KEYS.items():
         value = source.name if name == "source" else getattr(source, name)
         if column.dtype == "category":
-            codes = [-1 if value is None else 0] * length
-            keys[name] = pd.Categorical.from_codes(
-                codes, categories=pd.Index([] if value is None else [str(value)], dtype="str")
-            )
+            codes = np.full(length, -1 if value is None else 0, np.int8)
+            keys[name] = of_texts(codes, () if value is None else (str(value),))
         else:
             missing = np.full(length, value is None)
             keys[name] = pd.arrays.IntegerArray(np.full(length, value or 0, np.int64), missing)
-    return table.frame({**keys, **frame_columns}, length) if frame_columns else table.frame()
+    return table.frame({**keys, **frame_columns}, length)
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ class Measurements:
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         """The frame of one table, the empty table when no source filled it."""
-        return self.tables[name] if name in self.tables else TABLES[name].frame()
+        return self.tables[name] if name in self.tables else TABLES[name].empty()
 
     def derived(self, function: Callable[[Measurements], T]) -> T:
         """`function(self)`, computed once: what several judgements share; not to be changed in place."""

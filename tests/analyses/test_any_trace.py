@@ -1,5 +1,6 @@
 """Whatever rows a trace holds, every question has an answer or a reason, and shares are shares."""
 
+import pytest
 from chrome_builder import (
     BACKWARD,
     BASE_NS,
@@ -59,9 +60,21 @@ NAMES = st.sampled_from(
 FILES = st.lists(st.tuples(NAMES, ROWS, st.sampled_from((BASE_NS, None))), min_size=1, max_size=2)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(FILES)
 def test_no_question_fails_on_any_trace(tmp_path_factory, files):
+    answered(tmp_path_factory, files)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(FILES)
+def test_no_question_fails_on_many_traces(tmp_path_factory, files):
+    answered(tmp_path_factory, files)
+
+
+def answered(tmp_path_factory, files):
+    """No section of the report on these files fails, and shares are shares."""
     folder = tmp_path_factory.mktemp("any")
     for rank, (name, rows, base_ns) in enumerate(files):
         write(folder / name.format(rank), rows, base_ns=base_ns)

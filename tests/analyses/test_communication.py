@@ -208,7 +208,7 @@ PARTS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.lists(PARTS, min_size=1, max_size=3), st.booleans())
 def test_parts_add_up_on_any_ranks(tmp_path_factory, ranks, staged):
     folder = tmp_path_factory.mktemp("any")

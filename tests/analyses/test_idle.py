@@ -104,7 +104,7 @@ def test_an_absurd_duration_does_not_swallow_the_gaps(tmp_path):
 NUMBERS = st.sampled_from((0, 1, 7, 100, 20_000, -5, "5", None, 1e18))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(st.builds(lambda kind, name, ts, dur, key: {
     "ph": "X", "cat": kind, "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur,
     "args": {"correlation": key, "stream": key, "device": 0},

@@ -5,7 +5,7 @@ from chrome_builder import annotation, launch, launched, memcpy, op, step, write
 from derived.idle_traces import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rules.idle_report import evidence, result, rows_of
+from rules.idle_report import evidence, measured_of, result, rows_of
 from rules.traces_host import LOADER, one_by_one
 from rules.traces_idle import silent, synchronised
 
@@ -223,7 +223,7 @@ def eager():
     return Thresholds(values)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(WORK, min_size=1, max_size=3))
 def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
     """Whatever every rule claims of a stage is together no more than its idle time."""
@@ -232,7 +232,7 @@ def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
     for number, work in enumerate(works):
         rows += any_stage(number, names[number], work)
     folder = tmp_path_factory.mktemp("t")
-    measured = result(write(folder / "rank0.json", rows)).measurements
+    measured = measured_of(write(folder / "rank0.json", rows))
     if not len(measured["gpu_time"]):
         return
     told = claims(measured, eager())

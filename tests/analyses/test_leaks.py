@@ -104,7 +104,60 @@ def test_the_finding_names_site_growth_and_rank_and_is_the_only_one(tmp_path):
     assert found.severity == "medium"
     assert [(p.rank, p.device, p.name) for p in found.places] == [(0, 0, "job/train.py:4 keep")]
     evidence = {m.name: m.value for m in found.evidence}
-    assert evidence == {"kept": 6 * MIB, "cohorts": 8, "blocks": 8, "growth": MIB, "steps_left": None}  # fmt: skip
+    assert evidence == {"kept": 6 * MIB, "cohorts": 8, "blocks": 8, "growth": MIB}
+    assert "not projected: device size unknown, give --device-memory" in found.caveats
+
+
+PEAKS = (*FEW, *(a for a in ANALYSES if a.id == "memory-peak"))
+"""With what tells how much was reserved."""
+
+
+def grown_to(folder, size):
+    """The finding on a card of this size."""
+    options = pipeline.Options(jobs=1, device_memory=size)
+    (found,) = (f for f in pipeline.analyze(folder, options).report.findings if f.rule == "memory-growth")  # fmt: skip
+    return found
+
+
+def test_with_the_size_of_the_card_it_says_in_how_many_steps_it_is_full(tmp_path, monkeypatch):
+    """1 MiB a step of what is not reserved: a segment of 20 MiB for the model, five of 2 MiB for all that is small."""
+    monkeypatch.setattr(pipeline, "ANALYSES", PEAKS)
+    folder = run(tmp_path, 8, leaking)
+    reserved = 30 * MIB
+    found = grown_to(folder, reserved + 200 * MIB)
+    assert found.claim.endswith("1.00 MiB more per step; the card is full in 200 steps")
+    assert found.severity == "medium"
+    left = next(m for m in found.evidence if m.name == "steps_left")
+    assert (left.value, left.low, left.high) == (200, 200, 200)
+    soon = grown_to(folder, reserved + 199 * MIB)
+    assert (soon.severity, next(m.value for m in soon.evidence if m.name == "steps_left")) == ("high", 199)  # fmt: skip
+
+
+def test_a_leak_beside_a_level_that_jumps_is_not_projected(tmp_path):
+    """What `keep` holds grows, all memory together is one jump down and then flat: the leak takes its place."""
+
+    def work(device, number):
+        device.alloc(MIB, LEAK)
+        if held:
+            device.free(held.pop())
+        held.append(device.alloc((40 - number) * MIB, CACHE))
+
+    held = []
+    found = grown_to(run(tmp_path, 8, work), 1024 * MIB)
+    assert "steps_left" not in {m.name for m in found.evidence}
+    assert any(c.startswith("not projected: all memory together") for c in found.caveats)
+
+
+def test_files_without_rank_process_or_step_in_their_names_are_not_one_process(tmp_path):
+    """Three steps of one program under names that tell nothing: they could be of three programs."""
+    run(tmp_path, 3, leaking)
+    for number in range(3):
+        path = tmp_path / f"step{number}" / "torch_memory_rank0_pid1.pickle"
+        shutil.move(path, tmp_path / f"{'abc'[number]}.pickle")
+    found = measured(tmp_path)
+    assert kept(found, LIMIT) == []
+    section = leaks.judge(found, defaults())
+    assert (section.status, "of one process" in section.reason) == ("skipped", True)
 
 
 def test_a_leak_too_small_to_matter_is_listed_and_no_finding(tmp_path):

@@ -103,7 +103,7 @@ def test_fewer_than_six_steps_are_insufficient_but_their_slope_is_printed(tmp_pa
         "insufficient data", f"GPU memory: {count} of at least 6 steps",
     )  # fmt: skip
     (row,) = sheet(found, "memory_trend")
-    assert row.get("floor") == (None if count < 2 else {2: 0, 5: 100 * MIB}[count])
+    assert row.get("slope") == (None if count < 2 else {2: 0, 5: 100 * MIB}[count])
 
 
 def test_one_step_that_counts_from_nothing_is_insufficient(tmp_path):
@@ -128,6 +128,28 @@ def findings(path):
 )
 def test_what_is_no_leak_is_not_called_one(tmp_path, levels):
     assert findings(write(tmp_path / "r.json", steps_at(levels))) == ()
+
+
+def trend(path):
+    (row,) = sheet(sections(path)["memory-growth"], "memory_trend")
+    return row["answer"]
+
+
+def test_a_jump_has_its_step_and_its_size(tmp_path):
+    levels = [1024 * MIB + 500 * MIB * (n >= 9) + MIB * (n % 2) for n in range(16)]
+    # The least of a step is what the one before left: the jump is seen in the step after it.
+    rows = steps_at(levels)
+    assert trend(write(tmp_path / "r.json", rows)) == "one jump at step 10 by 500 MiB"
+
+
+def test_a_sawtooth_is_hinted_at_beside_no_growth(tmp_path):
+    # The least of a step is what the one before left, or what it falls back to: 0, 100, 200, 0 above a GiB.
+    levels = [1024 * MIB + 100 * MIB * (n % 4) for n in range(20)]
+    assert trend(write(tmp_path / "r.json", steps_at(levels))) == (
+        "no steady growth; falls back 4 times by 200 MiB, every 4 steps"
+    )
+    noise = [1024 * MIB + MIB * (7 * n * n % 31) for n in range(20)]
+    assert trend(write(tmp_path / "n.json", steps_at(noise))) == "no steady growth"
 
 
 def test_a_stage_that_keeps_more_and_more_at_its_end_but_frees_it_is_no_leak(tmp_path):
@@ -192,11 +214,11 @@ def test_a_real_leak_of_three_steps_is_insufficient_and_its_slope_is_printed():
     assert slope.value / MIB == pytest.approx(2.0, abs=0.05)
     rows = sheet(found, "memory_trend")
     assert [row["phase"] for row in rows] == ["end of update_actor"] * 2
-    assert [row["point"] / MIB for row in rows] == pytest.approx([2.0, 2.0], abs=0.1)
+    assert [row["slope"] / MIB for row in rows] == pytest.approx([2.0, 2.0], abs=0.1)
 
 
 def test_a_real_run_without_a_leak_is_flat():
     found = sections(real("gloo_cpu", "base_mem"))
     assert all(s.findings == () for s in found.values())
     (row,) = sheet(found["memory-growth"], "memory_trend")
-    assert (row["floor"], row["point"]) == (0, 0)
+    assert (row["floor"], row["slope"]) == (0, 0)

@@ -17,7 +17,7 @@ from tracekit.readers import torch_memory
 from tracekit.schema import TABLES
 from tracekit.trace import Source, Trace, Want
 
-ASKED = {"memory", "memory_peak", "fragmentation", "allocator", "out_of_memory"}
+ASKED = {"memory", "memory-peak", "fragmentation", "allocator", "out-of-memory"}
 
 MODEL = frame("forward", "/job/model.py", 10)
 TRAIN = frame("train", "/job/train.py", 20)
@@ -101,7 +101,7 @@ def test_text_that_the_program_attached_and_annotated_ranges_are_categories(tmp_
         ["update_actor", "stage", 3000],
         [None, "none", 2000],
     ]
-    shown = rows(section(report(written(tmp_path, {1: allocator})), "memory_peak"), "live_categories")  # fmt: skip
+    shown = rows(section(report(written(tmp_path, {1: allocator})), "memory-peak"), "live_categories")  # fmt: skip
     assert [(r["category"], r["how"], r["size_bytes"]) for r in shown] == [
         ("weights", "the program's own text", 4000),
         ("update_actor", "annotated range when allocated", 3000),
@@ -248,7 +248,7 @@ def test_the_report_shows_levels_places_and_pictures(tmp_path):
     large.alloc(3 * MIB, [MODEL, TRAIN])
     large.free(large.alloc(5 * MIB, [TRAIN]))
     made = report(written(tmp_path, {1: small, 2: large}))
-    found = section(made, "memory_peak")
+    found = section(made, "memory-peak")
     peaks = rows(found, "snapshot_peaks")
     assert [(r["peak_step"], r["peak_bytes"]) for r in peaks] == [(2, 8 * MIB), (1, 2 * MIB)]
     live = rows(found, "live_peak")
@@ -273,7 +273,11 @@ def test_metrics_of_a_snapshot_say_that_they_are_requested_bytes(tmp_path):
     allocator.alloc(3 * MIB)
     found = analyze(written(tmp_path, {4: allocator}), Options(jobs=1)).measurements["metrics"]
     told = found[["step", "name", "value"]].astype(object).to_numpy().tolist()
-    assert sorted(told) == [[4, "device_peak_requested", 3 * MIB], [4, "device_peak_reserved", 20 * MIB]]  # fmt: skip
+    assert {name: value / MIB for _, name, value in told} == {
+        "device_peak_requested": 3, "device_peak_reserved": 20, "device_end_requested": 3,
+        "device_end_allocated": 3, "device_end_reserved": 20, "device_end_stranded": 17,
+    }  # fmt: skip
+    assert {step for step, *_ in told} == {4}
 
 
 def test_a_snapshot_near_the_limit_of_a_device_whose_size_another_profile_tells(tmp_path):
@@ -302,7 +306,7 @@ def test_a_snapshot_without_a_history_shows_what_was_in_use(tmp_path):
     made = snapshot(allocator)
     del made["device_traces"]
     found = report(written(tmp_path, {1: pickled(made)}))
-    peak = section(found, "memory_peak")
+    peak = section(found, "memory-peak")
     assert [(r["where"], r["size_bytes"]) for r in rows(peak, "live_peak")] == [
         ("job/train.py:20 train", 3 * MIB)
     ]
@@ -316,7 +320,7 @@ def test_a_history_without_times_keeps_its_peak(tmp_path):
     allocator.free(allocator.alloc(4 * MIB, [TRAIN]))
     allocator.alloc(3 * MIB, [MODEL])
     made = as_written_by("2.1", snapshot(allocator))
-    found = section(report(written(tmp_path, {1: pickled(made)})), "memory_peak")
+    found = section(report(written(tmp_path, {1: pickled(made)})), "memory-peak")
     assert rows(found, "snapshot_peaks")[0]["peak_bytes"] == 4 * MIB
     assert [chart.id for chart in found.charts] == ["peak-stacks"]
 

@@ -1,13 +1,17 @@
 """Why memory ran out, on allocators made to run out of it for one reason each; the figures are by hand."""
 
+from dataclasses import replace
+
 import pytest
 from chrome_builder import memory, step, write
 from memory_builder import Allocator, DeviceFullError, frame, pickled, snapshot
 from snapshot_traces import MIB, report, rows, section, written
 
-from tracekit.derived.snapshot_calls import cause
+from tracekit import pipeline
+from tracekit.derived.snapshot_calls import cause as cause_of
+from tracekit.device_sizes import DEVICE_MEMORY
 
-ASKED = {"out_of_memory"}
+ASKED = {"out-of-memory"}
 
 
 def ask(allocator, size, **more):
@@ -50,7 +54,7 @@ def other_pool():
 
 
 def failure(tmp_path, allocator):
-    (row,) = rows(section(report(written(tmp_path, {1: allocator})), "out_of_memory"), "out_of_memory")  # fmt: skip
+    (row,) = rows(section(report(written(tmp_path, {1: allocator})), "out-of-memory"), "out_of_memory")  # fmt: skip
     return row
 
 
@@ -84,7 +88,7 @@ def test_what_others_hold_is_told_from_capacity_where_the_size_of_the_device_is_
         folder / "step1" / "trace_rank0.json", [step(1, 0, 100), sample], rank=0,
         deviceProperties=[{"id": 0, "name": "GPU", "totalGlobalMem": 100 * MIB}],
     )  # fmt: skip
-    found = section(report(folder), "out_of_memory")
+    found = section(report(folder), "out-of-memory")
     (row,) = rows(found, "out_of_memory")
     assert (row["cause"], row["outside_bytes"]) == ("outside", 70 * MIB)
     assert "others held the device's memory" in found.findings[0].claim
@@ -98,15 +102,56 @@ def test_capacity_stays_capacity_where_the_device_has_no_more(tmp_path):
         folder / "step1" / "trace_rank0.json", [step(1, 0, 100), sample], rank=0,
         deviceProperties=[{"id": 0, "name": "GPU", "totalGlobalMem": 49 * MIB}],
     )  # fmt: skip
-    (row,) = rows(section(report(folder), "out_of_memory"), "out_of_memory")
+    (row,) = rows(section(report(folder), "out-of-memory"), "out_of_memory")
     assert (row["cause"], row["outside_bytes"]) == ("capacity", 1 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("size", "cause", "outside"),
+    [
+        (49, "capacity", 1),  # 40 in use and 10 asked for are more than there is
+        (53, "capacity", 5),  # 9.4 % of the card
+        (54, "outside", 6),  # 11.1 %
+        (47, "capacity", None),  # less than what is reserved and free: no size of this card
+    ],
+)
+def test_what_others_hold_is_named_from_a_tenth_of_the_card_on_if_the_request_would_fit(
+    full, size, cause, outside
+):
+    """40 MiB reserved and 8 free: of the card others hold the rest."""
+    given = replace(full, facts={**full.facts, DEVICE_MEMORY: size * MIB})
+    found = section(pipeline.judge(given), "out-of-memory")
+    (row,) = rows(found, "out_of_memory")
+    assert (row["cause"], row.get("outside_bytes")) == (cause, outside and outside * MIB)
+    assert (row["card_bytes"], row["card_origin"]) == (size * MIB, "given")
+    told = {m.name: m.label for m in found.findings[0].evidence}
+    assert told["card_bytes"] == "card, given"
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    folder = written(tmp_path_factory.mktemp("full"), {1: capacity()})
+    return pipeline.analyze(folder, pipeline.Options(jobs=1)).measurements
+
+
+def test_without_the_size_of_the_card_the_report_says_how_to_tell_it(full):
+    caveats = section(pipeline.judge(full), "out-of-memory").caveats
+    assert any("give --device-memory" in caveat for caveat in caveats)
+
+
+@pytest.mark.parametrize("make", [in_pieces, other_pool])
+def test_fragmentation_stays_fragmentation_whatever_others_hold(tmp_path, make):
+    folder = written(tmp_path, {1: make()})
+    done = pipeline.analyze(folder, pipeline.Options(jobs=1, device_memory=1024 * MIB))
+    (row,) = rows(section(done.report, "out-of-memory"), "out_of_memory")
+    assert (row["cause"], row["outside_bytes"] > 900 * MIB) == ("fragmentation", True)
 
 
 def test_segments_that_grow_in_place_leave_the_pieces_untold(tmp_path):
     made = snapshot(in_pieces())
     for segment in made["segments"]:
         segment["is_expandable"] = True
-    (row,) = rows(section(report(written(tmp_path, {1: pickled(made)})), "out_of_memory"), "out_of_memory")  # fmt: skip
+    (row,) = rows(section(report(written(tmp_path, {1: pickled(made)})), "out-of-memory"), "out_of_memory")  # fmt: skip
     assert row["cause"] == "unknown"
     assert "largest_free_bytes" not in row
 
@@ -126,7 +171,7 @@ def test_the_last_twenty_entries_are_shown_the_nearest_first(tmp_path):
     for line in range(1, 31):
         allocator.alloc(512 * line, [frame("f", "/job/a.py", line)])
     ask(allocator, 60 * MIB)
-    found = section(report(written(tmp_path, {1: allocator})), "out_of_memory")
+    found = section(report(written(tmp_path, {1: allocator})), "out-of-memory")
     last = rows(found, "last_actions")
     assert [r["before"] for r in last] == list(range(1, 21))
     assert (last[0]["action"], last[0]["size_bytes"], last[0]["site"]) == ("alloc", 512 * 30, "job/a.py:30 f")  # fmt: skip
@@ -139,7 +184,7 @@ def test_a_finding_says_which_stage_and_how_often(tmp_path):
     ask(allocator, 10 * MIB)
     ask(allocator, 12 * MIB)
     allocator.annotate("actor_update", "END")
-    (found,) = section(report(written(tmp_path, {1: allocator})), "out_of_memory").findings
+    (found,) = section(report(written(tmp_path, {1: allocator})), "out-of-memory").findings
     assert found.claim == (
         "rank 0, GPU 0 ran out of memory during update_actor, 2 times: 12.0 MiB were asked for, and too much was in use"
     )
@@ -149,7 +194,7 @@ def test_a_finding_says_which_stage_and_how_often(tmp_path):
 def test_where_nothing_failed_the_section_says_so(tmp_path):
     allocator = Allocator()
     allocator.alloc(512)
-    found = section(report(written(tmp_path, {1: allocator})), "out_of_memory")
+    found = section(report(written(tmp_path, {1: allocator})), "out-of-memory")
     assert (found.status, found.reason) == ("skipped", "no request failed in the recorded histories")  # fmt: skip
 
 
@@ -173,4 +218,4 @@ TOLD = {
     ],
 )  # fmt: skip
 def test_causes_of_numbers(change, expected):
-    assert cause({**TOLD, **change}) == expected
+    assert cause_of({**TOLD, **change}) == expected

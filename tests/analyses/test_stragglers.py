@@ -351,7 +351,7 @@ WORK = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(WORK)
 def test_times_add_up_for_any_work(tmp_path_factory, work):
     """Own, blocked and wall; waits and causes; a wait is the work that the last did more."""

@@ -34,6 +34,7 @@ class Options:
     jobs: int | None = None
     progress: bool = False
     work: dict = field(default_factory=dict)
+    device_memory: int | None = None
 
 
 def measurements(read=2, failed=0):

@@ -42,6 +42,8 @@ from tracekit.trace import Measurements, Source
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
+ASKED = set()
+
 
 # Nothing lost, nothing mixed up
 

@@ -14,12 +14,23 @@ EXAMPLES = {name: f"examples/{name}/outputs/profile" for name in ("verl_cpu", "s
 RUNS = {
     "text": ["analyze"],
     "verbose": ["analyze", "-v"],
-    "markdown": ["analyze", "-q", "--export", "md=-"],
     "step": ["analyze", "--steps", "{step}"],
     "stage": ["analyze", "--stages", "update*"],
     "inspect": ["inspect"],
 }
 STEP = {"verl_cpu": "2", "simulated_gpu": "6"}
+QUICK = {("verl_cpu", "text"), ("verl_cpu", "inspect")}
+"""Of the larger example what every run of the tests looks at; of the smaller one that is all."""
+
+ALL = [
+    pytest.param(
+        example,
+        kind,
+        marks=() if example == "simulated_gpu" or (example, kind) in QUICK else pytest.mark.slow,
+    )
+    for example in EXAMPLES
+    for kind in RUNS
+]
 
 
 @pytest.fixture
@@ -46,13 +57,12 @@ def check(name, text):
     assert text.split("\n") == path.read_bytes().decode("utf-8").split("\n")
 
 
-@pytest.mark.parametrize("kind", RUNS)
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize(("example", "kind"), ALL)
 def test_a_run_prints_what_it_always_printed(tracekit, example, kind):
     command, *options = (arg.format(step=STEP[example]) for arg in RUNS[kind])
     printed = tracekit(command, EXAMPLES[example], *options).stdout
     assert str(ROOT) not in printed
-    check(f"{example}_{kind}.{'md' if kind == 'markdown' else 'txt'}", printed)
+    check(f"{example}_{kind}.txt", printed)
 
 
 def test_two_examples_at_once_are_two_runs(tracekit):

@@ -17,6 +17,8 @@ from tracekit.compare.origins import Attribution, StageTime
 from tracekit.comparing import compare_paths
 from tracekit.pipeline import Options
 
+ASKED = set()
+
 
 def profile(path, *steps, gap=0):
     """A file whose steps hold these stages, (name, length) one after the other, and a gap of no stage at the end."""

@@ -348,8 +348,8 @@ def test_runs_on_four_processes_that_were_made_slower_break_a_gate_and_equal_one
     assert "fail" not in (said[("base", "base")], said[("opt", "opt")])
 
 
-def test_that_memory_ran_out_is_not_recorded_and_never_passes():
-    """No reader tells it yet, so that the rule cannot say that all is well."""
+def test_where_nothing_tells_that_memory_ran_out_the_rule_never_passes():
+    """Histories of memory snapshots tell it: `test_memory_compare.py`."""
     rules = Rules((rule("new-oom", "0", "change", rise=True),), inconclusive_fails=True)
     found = compared(*FASTER, gate=rules).gates
     (gate,) = found

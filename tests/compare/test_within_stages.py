@@ -15,6 +15,8 @@ from tracekit.compare.first_screen import basis
 from tracekit.comparing import compare_paths
 from tracekit.pipeline import Options
 
+ASKED = set()
+
 
 def profile(path, *steps, name="run"):
     """Steps of these stages, each (name, op, length) and 1 µs longer than its op, and 5 µs of no stage at the end."""

@@ -54,7 +54,7 @@ def check_levels(trace, allocator):
 
 def check_live(trace):
     for one in trace.derived(replays):
-        for at in {-1, len(one.rows) // 2, len(one.rows) - 1}:
+        for at in {-1, (len(one.rows) - 1) // 2, len(one.rows) - 1}:
             found = live(trace, one, at)
             assert found.total == one.held(at) == by_site(found)["size_bytes"].sum()
 

@@ -352,6 +352,7 @@ def test_every_frame_has_exactly_the_types_of_the_schema(load):
         "log_values",
         "open_ranges",
         "memory_log",
+        "memory_categories",
         *(table.name for table in snapshots.TABLES),
     }
     of_traces = {table.name for table in RAW} - of_others

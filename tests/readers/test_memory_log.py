@@ -253,7 +253,7 @@ def test_a_leak_of_1_mb_a_step_is_one_and_noise_warm_up_and_sawtooth_are_none(
     assert (row["answer"] in ("grows", "grows (likely)")) == leaks
     assert (row["quantity"], row["steps"], row["warm_up"]) == ("allocated", steps, 3)
     assert row["detectable"] > 0
-    assert row["floor_low"] <= row["floor"] <= row["floor_high"]
+    assert row["low"] <= row["slope"] <= row["high"]
     if leaks:
         assert section.findings[0].evidence[0].value == pytest.approx(1_000_000, rel=0.1)
 
@@ -264,7 +264,7 @@ def test_reserved_memory_and_peaks_are_shown_and_never_judged(tmp_path, growth):
     section = growth(tmp_path)
     assert section.findings == ()
     assert [row["answer"] for row in cells(section)] == ["cache growth: not judged", "peak drift: not judged"]  # fmt: skip
-    assert [row["floor"] for row in cells(section)] == [10_000_000] * 2
+    assert [row["slope"] for row in cells(section)] == [10_000_000] * 2
 
 
 def test_the_point_that_most_steps_have_is_compared(tmp_path, growth):
@@ -313,7 +313,7 @@ def test_amounts_in_the_log_of_an_rl_driver_are_series_too(tmp_path, growth):
     rows = [{"step": n, "data": {"timing_s/step": 1.5, "perf/max_memory_allocated_gb": 40 + n}} for n in range(8)]  # fmt: skip
     put(tmp_path, jsonl(rows), "driver.jsonl")
     (row,) = cells(growth(tmp_path))
-    assert (row["quantity"], row["floor"], row["answer"]) == ("peak allocated", GIB, "peak drift: not judged")  # fmt: skip
+    assert (row["quantity"], row["slope"], row["answer"]) == ("peak allocated", GIB, "peak drift: not judged")  # fmt: skip
 
 
 def test_fewer_than_six_steps_are_insufficient(tmp_path, growth):

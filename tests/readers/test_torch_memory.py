@@ -161,6 +161,19 @@ def test_annotations_of_torch_2_4_are_no_actions(tables_of):
     assert trace.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("told", "meant"), [("SIMULATED: by hand", "SIMULATED: by hand"), (True, "SIMULATED")]
+)
+def test_what_says_that_it_is_simulated_is_and_nothing_else_is(tables_of, told, meant):
+    assert tables_of(snapshot(small_program(), simulated=told)).meta["simulated"] == meant
+    for real in (False, None, "", 0, {"simulated": True}, ["yes"]):
+        assert "simulated" not in tables_of(snapshot(small_program(), simulated=real)).meta
+    made = snapshot(small_program())
+    del made["simulated"]
+    assert "simulated" not in tables_of(made).meta
+    assert tables_of(segments_of(small_program())).meta.get("simulated") is None
+
+
 def test_devices_are_kept_apart_and_unused_ones_have_no_rows(tables_of):
     trace = tables_of(snapshot(small_program(0), small_program(3)))
     assert trace["allocations"]["device"].tolist() == [0] * 7 + [3] * 7

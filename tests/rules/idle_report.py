@@ -16,11 +16,16 @@ def only_few(monkeypatch):
     monkeypatch.setattr(pipeline, "ANALYSES", tuple(_analysis(name) for name in FEW))
 
 
-def result(path):
-    """The report on a path and its measurements, all in this process."""
+def measured_of(path):
+    """The measurements of a path, in this process, with no question judged."""
     given = pipeline.discover(path)
     outcomes = [Outcome(s, pipeline.measure_source(s, lambda _: None)) for s in given.sources]
-    measured = pipeline.reduce(outcomes, given, Options())
+    return pipeline.reduce(outcomes, given, Options())
+
+
+def result(path):
+    """The report on a path and its measurements, all in this process."""
+    measured = measured_of(path)
     found = Result(pipeline.judge(measured), measured)
     assert [(s.id, s.reason) for s in found.report.sections if s.status == "failed"] == []
     assert [r.message for r in found.report.remarks if r.code.startswith("failed:")] == []

@@ -42,9 +42,17 @@ def evidence(finding):
     return {metric.name: metric.value for metric in finding.evidence}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", IDS)
-def test_it_alone_fires_with_the_numbers_worked_out_by_hand(tmp_path, rule):
+def test_on_its_trace_no_other_rule_fires(tmp_path, rule):
+    (found,) = findings(tmp_path, FIRES[rule].rows)
+    assert found.rule == rule
+
+
+@pytest.mark.parametrize("rule", IDS)
+def test_it_fires_with_the_numbers_worked_out_by_hand(tmp_path, judged_only, rule):
     expected = FIRES[rule]
+    judged_only({analysis.id for analysis in ANALYSES if rule in analysis.rules})
     (found,) = findings(tmp_path, expected.rows)
     assert found.rule == rule
     assert found.claim == expected.claim

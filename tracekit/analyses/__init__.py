@@ -36,6 +36,12 @@ class Analysis:
     fold: Callable[[Frames], Frames] | None = None
     rules: tuple[str, ...] = ()
     """The rules that it judges; see `report.Verdict` for those that abstain."""
+    any_source: bool = False
+    """Whether it has something to say of every source, also of one that holds nothing of what it reads."""
+
+    def concerns(self, trace: Trace) -> bool:
+        """Whether the trace recorded anything that the question is about: of what was not, nothing is measured."""
+        return self.any_source or any(map(trace.has, self.needs))
 
 
 def _analysis(name: str) -> Analysis:
@@ -50,6 +56,7 @@ def _analysis(name: str) -> Analysis:
         module.judge,
         getattr(module, "fold", None),
         getattr(module, "RULES", ()),
+        getattr(module, "ANY_SOURCE", False),
     )
 
 
@@ -87,6 +94,8 @@ _FILES = (
     "memory",
     "memory_growth",
     "memory_peak",
+    "live_steps",
+    "memory_categories",
     "fragmentation",
     "allocator",
     "out_of_memory",

@@ -47,6 +47,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     rows = plain(measured["allocator_steps"])
     if not len(rows):
         return Section(ID, TITLE, "skipped", "no history of allocations was recorded")
+    if not rows[["alloc_count", "driver_alloc_count", "driver_free_count"]].to_numpy().any():
+        return Section(ID, TITLE, "skipped", "no allocation lies in the recorded histories")
     keys = [*SNAPSHOT_KEYS]
     steps = rows.merge(levels[[*keys, "who"]], on=keys, how="left")
     judged = list(_calls(measured, steps[steps["memory"] == "device"], thresholds))
@@ -121,7 +123,7 @@ def _calls(
 def _churn_sheet(measured: Measurements, steps: pd.DataFrame, levels: pd.DataFrame) -> Sheet:
     keys = [*SNAPSHOT_KEYS]
     sums = steps.groupby(keys, dropna=False, sort=False)[["driver_alloc_count", "driver_free_count", "retry_count"]].sum()  # fmt: skip
-    shown = levels[levels["entry_count"] > 0].merge(sums.reset_index(), on=keys, how="inner")
+    shown = levels[levels["alloc_count"] > 0].merge(sums.reset_index(), on=keys, how="inner")
     shown = shown.assign(
         churn=(shown["alloc_bytes"] / shown["peak_bytes"].where(shown["peak_bytes"] > 0)).astype("Float64"),
     )  # fmt: skip
@@ -133,7 +135,7 @@ def _churn_sheet(measured: Measurements, steps: pd.DataFrame, levels: pd.DataFra
         Heading("alloc_count", "allocations", "count"),
         Heading("alloc_bytes", "requested in all", "bytes"),
         Heading("churn", "of the peak", "factor", "Σ requested over the highest level: how often memory changes hands."),
-        Heading("driver_alloc_count", "got from the driver", "count", "Segments, or mapped pages."),
+        Heading("driver_alloc_count", "segments got", "count", "From the driver; also mapped pages."),
         Heading("driver_free_count", "given back", "count"),
         Heading("retry_count", "retries", "count", "A request gave the cache back first: one stack asked for both."),
     )  # fmt: skip
@@ -149,10 +151,10 @@ def _step_sheet(measured: Measurements, steps: pd.DataFrame) -> Sheet:
         Heading("step", "step", "id"),
         Heading("alloc_count", "allocations", "count"),
         Heading("alloc_bytes", "requested", "bytes", "Σ of all requests."),
-        Heading("driver_alloc_count", "got from the driver", "count"),
-        Heading("driver_alloc_bytes", "of", "bytes"),
+        Heading("driver_alloc_count", "segments got", "count", "From the driver; also mapped pages."),
+        Heading("driver_alloc_bytes", "bytes got", "bytes"),
         Heading("driver_free_count", "given back", "count"),
-        Heading("driver_free_bytes", "of", "bytes"),
+        Heading("driver_free_bytes", "bytes given back", "bytes"),
         Heading("retry_count", "retries", "count"),
         Heading("needless_count", "although free", "count", "Segments got while free pieces of their kind added up to the request."),
     )  # fmt: skip

@@ -32,9 +32,11 @@ NEEDS = (
 )
 RULES = ("profiling-artefact",)
 ARGS = ("In msg nelems",)
+ANY_SOURCE = True
 
 _OF_PROGRAM = ("op", "range", "runtime")
 _OF_NSYS = ("recorded", "cuda_calls", "kernels")
+_TIMELINES = ("torch", "nsys")
 _RECORDED = ("device_ops", "open_ranges", "memory_ops", "counters")
 _SHOWN_PLACES = 5
 
@@ -183,6 +185,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         _column(times, "same_stream_overlap", shown.index) / gpu_ns.where(gpu_ns > 0)
     ).astype("Float64")
     shown["overlong"] = _column(counts, "overlong", shown.index)
+    # Snapshots of memory and logs record no ops at all: not none.
+    timeline = captures["tool"].isin(_TIMELINES).to_numpy(bool)
+    for name in ("dur_ns", "host_op_count", "device_op_count"):
+        shown[name] = shown[name].astype("Int64").where(timeline)
     notes = pd.Series([note.source for note in measured.notes], dtype=object).value_counts()
     shown["notes"] = captures["source"].map(notes).fillna(0).astype(int).to_numpy()
     has_gpu = bool((captures["device_op_count"] > 0).any())
@@ -322,7 +328,7 @@ def _artefacts(
     ]
     wrong = shown[(shown["overlong"] > 0).fillna(value=False)]
     mixed = (
-        shown[(shown["device_op_count"] == 0) & (shown["tool"] != "log")]
+        shown[shown["device_op_count"].eq(0).fillna(value=False)]
         if (shown["device_op_count"] > 0).any()
         else shown.iloc[:0]
     )

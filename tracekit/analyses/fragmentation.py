@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.snapshot_calls import entry_sites
-from tracekit.derived.snapshot_replay import MAX_BYTES, Replay, ints, replays
+from tracekit.derived.snapshot_metrics import end_metrics
+from tracekit.derived.snapshot_replay import MAX_BYTES, Replay, has_segments, ints, replays
 from tracekit.derived.snapshot_space import (
     DEFAULT_POOL,
     SMALL,
@@ -46,14 +47,15 @@ _WHEN = {"peak": "at the peak", "grown": "before it last grew", "end": "at the e
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The free pieces of every pool at the peak, before the reserved memory last grew, and at the end."""
-    if not trace.has("memory_segments", "blocks"):
+    if not has_segments(trace) or not trace.has("blocks"):
         return {}
-    space, wanted, maps = [], [], []
+    space, wanted, maps, stranded = [], [], [], []
     for replay in trace.derived(replays):
         of = whose(replay)
         end = free_at_end(trace, replay)
         largest = _largest(replay)
         space.append(end.assign(moment="end", largest_request_bytes=largest, **of))
+        stranded.append(pd.DataFrame([{**of, "stranded_bytes": int(end["stranded_bytes"].sum())}]))
         known = segments(trace, replay)
         if known is not None and len(replay.rows):
             for moment, at in (("peak", replay.peak()), ("grown", _grown(replay))):
@@ -66,7 +68,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         wanted.append(_requests(trace, replay, end).assign(**of))
         maps.append(_map(trace, replay).assign(**of))
     tables = {"free_space": space, "requests": wanted, "segment_map": maps}
-    return {name: columns(parts) for name, parts in tables.items()}
+    measured = {name: columns(parts) for name, parts in tables.items()}
+    return {**measured, **end_metrics(trace, stranded)}
 
 
 def _largest(replay: Replay) -> Any:

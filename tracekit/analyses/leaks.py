@@ -90,7 +90,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         reason = (
             f"{most} memory snapshots of one process in order of time, of at least 3 (better 8)"
             if most
-            else "neither times nor steps tell the order of the snapshots"
+            else "nothing tells that the snapshots are of one process, or their order (rank, process or step in their names, or times)"
         )
         return Section(ID, TITLE, "skipped", reason)
     metrics = [
@@ -151,7 +151,7 @@ def _caveats(windows: pd.DataFrame, found: Sequence[Kept]) -> Iterator[str]:
     """What limits the test."""
     unordered = int(windows["window"].isna().sum())
     if unordered:
-        yield f"{unordered} snapshots are copies, or cannot be put in order of time: not compared"
+        yield f"{unordered} snapshots are copies, of unknown processes, or cannot be put in order: not compared"
     overlaps = int(np.count_nonzero((windows["gap_ns"] <= 0).to_numpy(np.bool_, na_value=False)))
     if overlaps:
         yield f"{overlaps} histories overlap the one before: only what is later than that counts as new"
@@ -160,4 +160,5 @@ def _caveats(windows: pd.DataFrame, found: Sequence[Kept]) -> Iterator[str]:
         yield "some snapshots hold more stacks or blocks than are compared: the smallest are left out"
     if any(one.windows == 3 for one in found):
         yield "with three snapshots no warm-up can be left out: caches that fill up look the same"
-    yield "a cache or a buffer that is still being filled looks like a leak until it is full"
+    if found:
+        yield "a cache or a buffer that is still being filled looks like a leak until it is full"

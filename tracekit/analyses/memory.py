@@ -15,12 +15,13 @@ from tracekit.derived.memory import (
     DRIVER,
     SNAPSHOT,
     Levels,
-    capacities,
     levels,
     places,
+    sizes_of,
     windows_of,
 )
 from tracekit.derived.steps import step_of
+from tracekit.device_sizes import UNKNOWN, device_sizes
 from tracekit.pooling import in_run, plain, run_heading, text_or_none
 from tracekit.report import (
     Finding,
@@ -56,9 +57,10 @@ REQUESTED = "levels of snapshots are bytes as requested, which the allocator rou
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The levels of every allocator in each step and outermost stage, its peaks, and its curve."""
+    """The sizes of devices; the levels of every allocator in each step and outermost stage, its peaks, and its curve."""
+    sizes = sizes_of(trace)
     if not (trace.has("memory_ops") or trace.has("allocations")):
-        return {}
+        return sizes
     tables: dict[str, list[pd.DataFrame]] = {n: [] for n in ("steps", "stages", "peaks", "curve")}
     for level in levels(trace):
         whose = {"device_type": level.device_type, "device": level.device}
@@ -76,7 +78,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         if level.replay is None or level.replay.timed:
             tables["curve"].append(pd.DataFrame(level.curve(CURVE_POINTS)).assign(**whose))
     measured = {f"memory_{name}": _columns(parts) for name, parts in tables.items()}
-    return {**measured, **_metrics(tables["steps"])}
+    return {**sizes, **measured, **_metrics(tables["steps"])}
 
 
 def _columns(parts: Sequence[pd.DataFrame]) -> Mapping[str, Any]:
@@ -100,7 +102,6 @@ def _peak(trace: Trace, level: Levels, found: pd.DataFrame) -> dict[str, Any]:
     at = [int(level.allocated.argmax())]
     at += [] if reserved is None else [int(reserved.argmax())]
     stage, op = places(trace, level, np.array(at))
-    on_card = level.device_type != CPU and level.device is not None
     return {
         "sample_count": len(level.ts_ns) + level.unsound,
         "unsound_count": level.unsound,
@@ -113,7 +114,6 @@ def _peak(trace: Trace, level: Levels, found: pd.DataFrame) -> dict[str, Any]:
         "reserved_peak_bytes": pd.NA if reserved is None else int(reserved[at[1]]),
         "reserved_ts_ns": pd.NA if reserved is None else int(level.ts_ns[at[1]]),
         "reserved_stage": None if reserved is None else stage[1],
-        "card_bytes": capacities(trace).get(level.device or 0, pd.NA) if on_card else pd.NA,
     }
 
 
@@ -172,26 +172,28 @@ def _peaks(measured: Measurements) -> pd.DataFrame:
     """One row an allocator: the highest of its sources, highest first, with `of`, the Allocator."""
     rows = plain(measured["memory_peaks"])
     rows = rows.sort_values("peak_bytes", ascending=False, kind="stable")
-    # A snapshot does not tell the size of its device: another profile of the rank may.
-    told = rows.groupby(["run", "rank", "device"], sort=False)["card_bytes"].transform("max")
-    of_snapshot = rows["device_type"].eq(SNAPSHOT).fillna(value=False)
-    rows["card_bytes"] = rows["card_bytes"].where(~of_snapshot, told)
+    sizes = device_sizes(measured)
     out = []
     for of, mine in by_allocator(rows).items():
         by_reserved = mine.sort_values("reserved_peak_bytes", ascending=False, kind="stable").iloc[
             0
         ]
         top = mine.iloc[0].to_dict() | by_reserved.filter(like="reserved").to_dict()
+        on_card = of.device is not None and of.kind != "CPU"
+        size = sizes.of(of.run, of.rank, of.device) if on_card else None
         out.append(
             top
             | {
                 "of": of,
+                "card_bytes": pd.NA if size is None else size.size_bytes,
+                "card_origin": None if size is None else size.origin,
                 "reserved_source": by_reserved["source"],
                 "who": of.process,
                 "memory": of.memory,
             }
         )
-    return pd.DataFrame(out)
+    frame = pd.DataFrame(out)
+    return frame.astype({"card_bytes": "Int64"}) if out else frame
 
 
 def _caveats(peaks: pd.DataFrame) -> Iterator[str]:
@@ -243,10 +245,14 @@ def _near_limit(
         where = in_run(measured, run)
         if not len(known):
             on_card = any(of.kind != "CPU" for of in mine["of"])
-            reason = "reserved memory or the size of the card was not recorded" if on_card else "no GPU memory was recorded"  # fmt: skip
+            reason = _untold(mine) if on_card else "no GPU memory was recorded"  # fmt: skip
             yield Verdict("memory-near-limit", "insufficient data" if on_card else "not applicable", reason + where)  # fmt: skip
             continue
         share = (known["reserved_peak_bytes"] / known["card_bytes"]).astype(float)
+        if bool((share > 1).any()):
+            reason = f"more is reserved than the card has ({known['card_origin'].iloc[0]})"
+            yield Verdict("memory-near-limit", "insufficient data", reason + where)
+            share = share[share <= 1]
         order = share.sort_values(ascending=False, kind="stable").index
         near = known.loc[[i for i in order if share[i] >= limit["reserved_ratio"]]]
         if not len(near):
@@ -263,7 +269,7 @@ def _near_limit(
             (
                 Metric("reserved_ratio", ratio, "ratio", "lower", label="of the card"),
                 Metric("reserved_bytes", int(worst["reserved_peak_bytes"]), "bytes", "lower", label="reserved"),
-                Metric("card_bytes", int(worst["card_bytes"]), "bytes", label="card"),
+                Metric("card_bytes", int(worst["card_bytes"]), "bytes", label=f"card, {worst['card_origin']}"),
                 Metric("devices", len(near), "count", label="devices so near"),
             ),
             tuple(
@@ -274,6 +280,12 @@ def _near_limit(
                 "other processes on the GPU, the CUDA context and the pools of a sleeping rollout engine are not in it",
             ),
         )  # fmt: skip
+
+
+def _untold(mine: pd.DataFrame) -> str:
+    """What keeps R20 from being judged."""
+    reserved = bool(mine["reserved_peak_bytes"].notna().any())
+    return UNKNOWN if reserved else "reserved memory was not recorded"
 
 
 def _imbalance(
@@ -291,7 +303,7 @@ def _imbalance(
             yield Verdict("memory-imbalance", "not applicable", reason)
             continue
         if mine["card_bytes"].isna().any() or mine["relative"].any():
-            reason = "levels count from the start of the recording" if mine["relative"].any() else "the size of the card was not recorded"  # fmt: skip
+            reason = "levels count from the start of the recording" if mine["relative"].any() else UNKNOWN  # fmt: skip
             yield Verdict("memory-imbalance", "insufficient data", reason + where)
             continue
         top, middle = mine.iloc[0], float(mine["peak_bytes"].median())
@@ -332,8 +344,9 @@ def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
         Heading("peak_op", "in op", "text", "Innermost op that ran at the peak."),
         Heading("peak_step", "in step", "id"),
         Heading("reserved_peak_bytes", "peak reserved", "bytes", "Most that the caching allocator held."),
-        Heading("card_bytes", "card", "bytes"),
+        Heading("card_bytes", "card", "bytes", "All memory of the device."),
         Heading("card_ratio", "reserved of card", "ratio"),
+        Heading("card_origin", "size of card", "text", "Where it is known from."),
         Heading("basis", "levels", "text", "relative: counted from the start of the recording."),
     )  # fmt: skip
     return sheet("memory_peaks", "Peaks of each process and device", headings, shown)
@@ -376,6 +389,9 @@ def _stage_sheet(measured: Measurements) -> Sheet:
 
 def _step_sheet(measured: Measurements) -> Sheet:
     shown = _named(steps(measured))
+    # A snapshot of no known step is a file, which the peaks tell of.
+    file = (shown["device_type"] == SNAPSHOT) & shown["step"].isna()
+    shown = shown[~file.fillna(value=False).to_numpy(bool)]
     headings = (
         *run_heading(measured),
         Heading("who", "process"),

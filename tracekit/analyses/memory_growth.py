@@ -20,8 +20,9 @@ from tracekit.cohorts import Kept, kept
 from tracekit.derived.step_levels import step_levels
 from tracekit.growth_sheets import WORDS, guide_sheets, trend_sheet
 from tracekit.pooling import in_run
+from tracekit.projections import of_stacks, of_trend
 from tracekit.report import Finding, Metric, Place, Section, Severity, Verdict
-from tracekit.stats.trend import Label, Limits
+from tracekit.stats.trend import Label, Limits, Slope
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 from tracekit.units import show
@@ -32,6 +33,9 @@ RULES = ("memory-growth",)
 
 MAX_PLACES = 8
 """Most places of one finding."""
+
+NEVER = 2**63
+"""More steps than any run has."""
 
 SURE_STEPS = 15
 """From so many steps on a warm-up that levels off is told from a leak."""
@@ -65,7 +69,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         if one.per_step >= limits.slope
     ]
     judged = [
-        *_holding(measured, holding, found, labels),
+        *_holding(measured, holding, found, labels, thresholds.of("memory-growth")),
         *_growth(measured, found, labels, corrected, holding, thresholds),
     ]
     return Section(
@@ -89,7 +93,8 @@ def _slopes(found: Sequence[Series]) -> Iterator[Metric]:
         if slopes:
             middle = float(np.median([slope.per_x for slope in slopes]))
             low, high = min(s.low for s in slopes), max(s.high for s in slopes)
-            text = f"growth of the least {kind} memory per step, median over processes"
+            what = "" if all(s.logged for s in mine) else "the least "
+            text = f"growth of {what}{kind} memory per step, median over processes"
             yield Metric(
                 f"{kind.lower()}_floor_slope", round(middle), "bytes", "lower", round(low), round(high), text
             )  # fmt: skip
@@ -108,6 +113,7 @@ def _holding(
     holding: Sequence[Kept],
     found: Sequence[Series],
     labels: Sequence[Label | None],
+    limit: Mapping[str, float],
 ) -> Iterator[Finding]:
     """R19 by the stronger evidence: a stack whose blocks of several steps are all still in use."""
     sites: dict[tuple[Any, Any, str], list[Kept]] = {}
@@ -118,31 +124,32 @@ def _holding(
         own = [i for i, s in enumerate(found) if s.judged and _process(s) == worst.process]
         trend = next((i for i in own if labels[i] in ("likely", "strong")), own[0] if own else None)
         unit = "step" if worst.numbered or worst.basis == "step" else "snapshot"
-        one_of = "of a step" if worst.basis == "step" else "of snapshots"
+        many = "steps" if worst.basis == "step" else "snapshots"
         slope = None if trend is None else found[trend].found.slope
         told = labels[trend] if trend is not None else None
-        room = None if trend is None else _steps_left(found[trend], worst.per_step)
+        ahead = of_stacks(holding, worst, None if trend is None else found[trend], told)
+        soon = unit == "step" and ahead.steps is not None and ahead.steps < limit["oom_steps"]
         caveats = [
             "a cache or a buffer that is still being filled looks like a leak until it is full"
         ]
         if worst.windows == 3:
-            caveats.append("with three snapshots no warm-up is left out")
+            caveats.append(f"with three {many} no warm-up is left out")
+        caveats += [ahead.why] if ahead.why else []
         yield Finding(
             "memory-growth",
-            "medium" if worst.windows > 3 else "low",
+            "low" if worst.windows == 3 else "high" if soon else "medium",
             f"what {site} allocates is kept: {show(round(worst.per_step), 'bytes')} more per {unit}"
             + (f", on {len(mine)} devices" if len(mine) > 1 else "")
+            + ahead.claim(unit)
             + in_run(measured, run),
             "look there for what outlives a step: lists and caches that are only added to, tensors kept with "
             "their graph (.item() or .detach())",
             (
                 Metric("kept", worst.growth, "bytes", "lower", label="growth of the stack that grows fastest"),
-                Metric("cohorts", worst.cohorts, "count", label=f"{one_of} whose blocks are alive, among {worst.windows}"),
+                Metric("cohorts", worst.cohorts, "count", label=f"{many} of which blocks are alive, of {worst.windows}"),
                 Metric("blocks", worst.blocks, "count", label="blocks in use at the end"),
-                Metric("growth", None if slope is None else round(slope.per_x), "bytes", "lower",
-                       None if slope is None else round(slope.low), None if slope is None else round(slope.high),
-                       "per step, all memory" + ("" if told is None else f": {WORDS.get(told, told)}")),
-                Metric("steps_left", room, "count", "higher", label="steps until the card is full"),
+                *_whole(slope, told, unit),
+                *ahead.evidence(unit),
             ),
             tuple(
                 Place(role=role, rank=one.process[2], device=one.process[6], name=one.frames)
@@ -152,17 +159,19 @@ def _holding(
         )  # fmt: skip
 
 
+def _whole(slope: Slope | None, told: Label | None, unit: str) -> tuple[Metric, ...]:
+    """The growth of all memory of the process, where anything tells it."""
+    if slope is None:
+        return ()
+    label = f"per {unit}, all memory" + ("" if told is None else f" ({WORDS.get(told, told)})")
+    low, high = round(slope.low), round(slope.high)
+    return (Metric("growth", round(slope.per_x), "bytes", "lower", low, high, label),)
+
+
 def _process(one: Series) -> tuple[Any, ...]:
     """Whose memory a series is, as `Kept.process` names it."""
     of = one.of
     return (of.run, of.role, of.rank, of.host, of.pid, of.replica, of.device)
-
-
-def _steps_left(one: Series, per_step: float) -> int | None:
-    """In how many steps the card is full; None where its size is not known, or nothing grows."""
-    if one.card_bytes is None or per_step <= 0:
-        return None
-    return int(max(one.card_bytes - one.peak_bytes, 0) / per_step)
 
 
 def _growth(
@@ -213,8 +222,9 @@ def _growth(
             )
             p = min((q for i in grows if (q := corrected[i]) is not None), default=None)
             yield _leak(
-                measured, [found[i] for i in grows], f"{claim} grows", limit, p, strong=strong
-            )
+                measured, [found[i] for i in grows], f"{claim} grows", limit, p,
+                "strong" if strong else "likely" if rising else None,
+            )  # fmt: skip
 
 
 def _leak(
@@ -223,31 +233,32 @@ def _leak(
     claim: str,
     limit: Mapping[str, float],
     p: float | None,
-    *,
-    strong: bool,
+    answer: Label | None,
 ) -> Finding:
-    """The finding on series that grow, by the numbers of the one that grows fastest."""
+    """The finding on series that grow, by the numbers of the one that grows fastest; `answer` None: only together."""
     worst = max(grows, key=lambda s: s.found.slope.per_x if s.found.slope else 0.0)
-    slope, floor, card = worst.found.slope, worst.floor, worst.card_bytes
+    slope, floor, strong = worst.found.slope, worst.floor, answer == "strong"
     assert slope is not None, "what grows has a slope"
     assert floor is not None, "what grows has a floor"
-    left = None if card is None else max(card - worst.peak_bytes, 0) / slope.per_x
-    soonest, latest = _steps_left(worst, slope.high), _steps_left(worst, slope.low)
+    every = [of_trend(one, answer) for one in grows]
+    # The device that is full first decides, whichever grows fastest.
+    ahead = min(every, key=lambda one: one.steps if one.steps is not None else NEVER)
     level = worst.level[worst.found.warm_up :]
     severity: Severity = (
         "medium" if strong and level[-1] - level[0] >= limit["growth_bytes"] else "low"
     )
-    severity = "high" if left is not None and left < limit["oom_steps"] else severity
+    severity = "high" if ahead.steps is not None and ahead.steps < limit["oom_steps"] else severity
     caveats = [f"the first {worst.found.warm_up} steps count as warm-up"]
     if not strong:
         caveats.append("growth that levels off later, or a sawtooth longer than the capture, looks the same")  # fmt: skip
     if len(worst.x) < SURE_STEPS:
         caveats.append(f"a slow warm-up cannot be told from a leak in fewer than {SURE_STEPS} steps: memory snapshots of several steps can")  # fmt: skip
+    caveats += [ahead.why] if ahead.why else []
     found = worst.found
     return Finding(
         "memory-growth",
         severity,
-        f"{claim} by {show(round(slope.per_x), 'bytes')} per step{in_run(measured, worst.of.run)}",
+        f"{claim} by {show(round(slope.per_x), 'bytes')} per step{ahead.claim()}{in_run(measured, worst.of.run)}",
         "look for what is kept from step to step: losses and metrics that hold their graph (.item() or "
         ".detach()), lists of outputs, caches by shape; a memory snapshot names the stacks",
         (
@@ -256,7 +267,7 @@ def _leak(
             Metric("p", p, "", label="chance of such a rise without a trend" + ("" if len(grows) == 1 else ", the least")),
             Metric("detectable", None if found.detectable is None else round(found.detectable), "bytes", label="growth per step that so many steps would show"),
             Metric("steps", len(worst.x) - found.warm_up, "count", label="steps judged"),
-            Metric("steps_left", None if left is None else int(left), "count", "higher", soonest, latest, "steps until the card is full"),
+            *ahead.evidence(),
         ),
         tuple(Place(role=one.of.role, rank=one.of.rank, device=one.of.device if one.of.kind != "CPU" else None) for one in grows[:MAX_PLACES]),
         caveats=tuple(caveats),

@@ -10,20 +10,22 @@ import pandas as pd
 
 from tracekit.derived import snapshot_windows
 from tracekit.derived.snapshot_live import by_site, live
-from tracekit.derived.snapshot_replay import MAX_BYTES, Replay, replays
+from tracekit.derived.snapshot_metrics import end_metrics
+from tracekit.derived.snapshot_replay import MAX_BYTES, Replay, has_segments, replays
 from tracekit.derived.snapshot_sites import tree
 from tracekit.derived.snapshot_tables import columns, rows_of, whose
 from tracekit.derived.steps import step_of
+from tracekit.device_sizes import with_cards
 from tracekit.intervals import window_at
 from tracekit.pooling import plain, run_heading, text_or_none
 from tracekit.report import Chart, Heading, Metric, Section, Sheet
 from tracekit.sheets import sheet
-from tracekit.snapshot_words import named_stages, of_snapshot, snapshot_levels
+from tracekit.snapshot_words import UNTOLD, named_stages, of_snapshot, said, snapshot_levels
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
-ID, TITLE = "memory_peak", "What fills GPU memory at its peak?"
+ID, TITLE = "memory-peak", "What fills GPU memory at its peak?"
 NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
 
 MAX_FRAMES, SMALLEST_SHARE = 300, 500
@@ -31,15 +33,6 @@ MAX_FRAMES, SMALLEST_SHARE = 300, 500
 
 MAX_SHOWN = 40
 """Most places in the program in a sheet of one snapshot."""
-
-_UNTOLD = {
-    "rest": "smaller ones",
-    "freed": "allocated before the recording, freed in it: who asked is not recorded",
-    "before": "allocated before the recording, without a stack",
-    "empty": "no Python frame: an empty stack was recorded",
-    "unknown": "no stack was recorded",
-}
-"""What stands for a place in the program where none is known."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -58,7 +51,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             tables["live_sites"].append(by_site(found).assign(moment=moment, **of))
             if moment == "peak":
                 tables["live_frames"].append(_frames(trace, found.frame).assign(**of))
-    return {name: columns(parts) for name, parts in tables.items()}
+    measured = {name: columns(parts) for name, parts in tables.items()}
+    return {**measured, **end_metrics(trace, tables["snapshot_levels"])}
 
 
 def _levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
@@ -90,8 +84,8 @@ def _levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
         if len(reserved)
         else _sum(segments["size_bytes"]),
         "end_requested_bytes": replay.held(len(replay.rows) - 1),
-        "end_allocated_bytes": _sum(blocks["size_bytes"][held]) if trace.has("blocks") else pd.NA,
-        "end_reserved_bytes": _sum(segments["size_bytes"]) if trace.has("memory_segments") else pd.NA,
+        "end_allocated_bytes": _sum(blocks["size_bytes"][held]) if has_segments(trace) else pd.NA,
+        "end_reserved_bytes": _sum(segments["size_bytes"]) if has_segments(trace) else pd.NA,
         "pending_bytes": _sum(blocks["size_bytes"][blocks["state"] == "pending_free"]),
         "off_bytes": replay.held(len(replay.rows) - 1) - _sum(blocks["requested_bytes"][held]),
         "alloc_count": len(allocations),
@@ -134,7 +128,7 @@ def _frames(trace: Trace, frame: pd.DataFrame) -> pd.DataFrame:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     """Peaks by process, and who holds what at the highest of them; None where no snapshot was read."""
-    rows = snapshot_levels(measured)
+    rows = with_cards(measured, snapshot_levels(measured))
     if not len(rows):
         return None
     top = rows.iloc[0]
@@ -146,8 +140,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         _site_sheet("peak", f"In use at the peak of {top['who']}", at_peak, top),
         _category_sheet(at_peak, top),
         _known_sheet(at_peak),
-        _site_sheet("end", f"In use at the end, {top['who']}", at_end, top),
-    )
+        # Without an allocation in the history the end is the peak.
+        *((_site_sheet("end", f"In use at the end, {top['who']}", at_end, top),) if top["alloc_count"] else ()),
+    )  # fmt: skip
     return Section(
         ID,
         TITLE,
@@ -161,10 +156,17 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
 def _headline(top: pd.Series[Any], sites: pd.DataFrame) -> Iterator[Metric]:
     """The highest peak, and how much of it is explained."""
     total = int(top["peak_bytes"])
+    # fmt: off
     yield Metric("peak_requested", total, "bytes", "lower", label="most requested on one GPU")
     if total:
-        named = int(sites.loc[sites["site"].notna(), "size_bytes"].sum())
-        yield Metric("named_ratio", named / total, "ratio", "higher", label="of it with a known place in the program")  # fmt: skip
+        card, reserved = top["card_bytes"], top["reserved_peak_bytes"]
+        if not pd.isna(card):
+            yield Metric("card_ratio", total / int(card), "ratio", "lower", label=f"of the card ({show(int(card), 'bytes')}, {top['card_origin']})")
+            if not pd.isna(reserved):
+                yield Metric("reserved_ratio", int(reserved) / int(card), "ratio", "lower", label="most reserved, of the card")
+        named = int(sites.loc[sites["kind"].isin(("user", "library")), "size_bytes"].sum())
+        yield Metric("named_ratio", named / total, "ratio", "higher", label="of it asked for by a known line of Python")
+    # fmt: on
 
 
 def _caveats(rows: pd.DataFrame) -> Iterator[str]:
@@ -172,8 +174,10 @@ def _caveats(rows: pd.DataFrame) -> Iterator[str]:
         "bytes are as requested unless a heading says otherwise; what NCCL, the CUDA context and libraries take "
         "outside PyTorch's allocator is in no snapshot"
     )
-    if (rows["entry_count"] == 0).any():
-        yield "snapshots without a history show what was in use when they were taken, not a peak"
+    if (rows["alloc_count"] == 0).any():
+        yield "snapshots without a history of allocations show what was in use when they were taken, not a peak"
+    if (rows["reserved_peak_bytes"] > rows["card_bytes"]).any():
+        yield "more is reserved than the card has: its size is not that of this device"
     if off := int(rows["off_bytes"].abs().max()):
         yield f"a history and its blocks disagree by {show(off, 'bytes')}: see the notes"
     if unsound := int(rows["unsound_count"].sum()):
@@ -183,7 +187,8 @@ def _caveats(rows: pd.DataFrame) -> Iterator[str]:
 def _peak_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     shown = rows.assign(
         stage=named_stages(rows["peak_stage"], rows["role"]),
-        base_ratio=(rows["base_bytes"] / rows["peak_bytes"].where(rows["peak_bytes"] > 0)).astype("Float64"),
+        card_ratio=(rows["peak_bytes"] / rows["card_bytes"]).astype("Float64"),
+        reserved_ratio=(rows["reserved_peak_bytes"] / rows["card_bytes"]).astype("Float64"),
         rounding_bytes=(rows["end_allocated_bytes"] - rows["end_requested_bytes"]).astype("Int64"),
     )  # fmt: skip
     headings = (
@@ -191,10 +196,12 @@ def _peak_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
         Heading("who", "process"),
         Heading("source", "snapshot"),
         Heading("peak_bytes", "peak requested", "bytes", "Most requested and not freed at one time."),
+        Heading("card_ratio", "requested of card", "ratio", "Of all memory of the device."),
         Heading("peak_step", "in step", "id"),
         Heading("stage", "in stage"),
         Heading("peak_reserved_bytes", "reserved then", "bytes"),
         Heading("reserved_peak_bytes", "peak reserved", "bytes"),
+        Heading("reserved_ratio", "reserved of card", "ratio", "Of all memory of the device."),
         Heading("end_requested_bytes", "requested at the end", "bytes"),
         Heading("rounding_bytes", "rounding at the end", "bytes", "Allocated (as the allocator rounds it up) less requested."),
         Heading("base_bytes", "before the recording", "bytes", "Requested before the first entry."),
@@ -203,23 +210,11 @@ def _peak_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     return sheet("snapshot_peaks", "Peaks of each snapshot", headings, shown)
 
 
-def _said(row: Any) -> str:
-    """The place in the program of a row of `live_sites`, or why there is none."""
-    site = text_or_none(row.site)
-    if site is None:
-        key = row.origin if row.origin in ("rest", "freed") else row.kind
-        if key == "unknown" and row.origin == "before":
-            key = "before"
-        return _UNTOLD[str(key)]
-    native = " (no Python frame)" if row.kind == "native" else ""
-    return f"{site}{native}"
-
-
 def _site_sheet(name: str, title: str, sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
     """The places in the program that hold most, and what is not known, each with its share."""
     total = int(sites["size_bytes"].sum())
     shown = sites.assign(
-        where=[_said(row) for row in sites.itertuples(index=False)],
+        where=[said(row) for row in sites.itertuples(index=False)],
         since=pd.Series("before the recording", sites.index).where(
             sites["origin"] == "before", None
         ),
@@ -282,7 +277,7 @@ def _known_sheet(sites: pd.DataFrame) -> Sheet:
     kinds = zip(sites["origin"], sites["kind"], strict=True)
     known = [
         labels.get((str(o), str(k)))
-        or {"freed": _UNTOLD["freed"], "rest": _UNTOLD["rest"]}.get(str(o))
+        or {"freed": UNTOLD["freed"], "rest": UNTOLD["rest"]}.get(str(o))
         or f"allocated before the recording, {'known by its block' if k in ('user', 'library', 'native') else 'no stack'}"
         for o, k in kinds
     ]

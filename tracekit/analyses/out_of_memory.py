@@ -10,6 +10,7 @@ import pandas as pd
 from tracekit.derived.snapshot_calls import failed, last_actions
 from tracekit.derived.snapshot_replay import replays
 from tracekit.derived.snapshot_tables import columns, whose
+from tracekit.device_sizes import UNKNOWN, with_cards
 from tracekit.pooling import in_run, plain, run_heading, text_or_none
 from tracekit.report import Finding, Heading, Metric, Place, Section, Sheet
 from tracekit.sheets import sheet
@@ -18,7 +19,7 @@ from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
-ID, TITLE = "out_of_memory", "Why did memory run out?"
+ID, TITLE = "out-of-memory", "Why did memory run out?"
 NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
 RULES = ("out-of-memory",)
 
@@ -63,8 +64,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     limit = thresholds.of("out-of-memory")
     keys = [*SNAPSHOT_KEYS]
     rows = rows.merge(levels[[*keys, "who"]], on=keys, how="left")
-    rows["card_bytes"] = _cards(measured, rows)
-    rows["outside_bytes"] = rows["card_bytes"] - rows["reserved_bytes"] - rows["device_free_bytes"]
+    rows = with_cards(measured, rows)
+    outside = rows["card_bytes"] - rows["reserved_bytes"] - rows["device_free_bytes"]
+    # A card smaller than what it holds was told wrong.
+    rows["outside_bytes"] = outside.mask(outside < 0)
     rows["cause"] = [_cause(row, limit["outside_ratio"]) for row in rows.to_dict("records")]
     rows["stage"] = named_stages(rows["stage"], rows["role"])
     last = rows.iloc[-1]
@@ -72,7 +75,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     caveats = ["free pieces are found by addresses: remainders of up to 1 MiB beside large blocks count as free"]  # fmt: skip
     if rows["card_bytes"].isna().any():
         caveats.append(
-            "a snapshot does not tell the size of the device: what others hold of it cannot be told from too much in use"
+            f"{UNKNOWN}: without it what others hold of the device cannot be told from too much in use"
         )
     return Section(
         ID,
@@ -82,16 +85,6 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         findings=tuple(_findings(measured, rows)),
         caveats=tuple(caveats),
     )  # fmt: skip
-
-
-def _cards(measured: Measurements, rows: pd.DataFrame) -> Any:
-    """The size of each row's device, where another profile of that rank and device tells it."""
-    peaks = plain(measured["memory_peaks"])
-    known = peaks[peaks["card_bytes"].notna()].groupby(["run", "rank", "device"], dropna=False)
-    size = known["card_bytes"].max()
-    keys = zip(rows["run"], rows["rank"], rows["device"], strict=True)
-    found = dict(size.items())
-    return pd.array([found.get(key, pd.NA) for key in keys], dtype="Int64")
 
 
 def _cause(row: Mapping[Any, Any], share: float) -> str:
@@ -124,9 +117,10 @@ def _findings(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
                 for name, label in (
                     ("asked_bytes", "asked for"), ("requested_bytes", "in use, as requested"), ("reserved_bytes", "reserved"),
                     ("device_free_bytes", "free on the device"), ("free_bytes", "free in its pool and stream"),
-                    ("largest_free_bytes", "largest free piece there"), ("outside_bytes", "held by others"),
+                    ("largest_free_bytes", "largest free piece there"), ("card_bytes", f"card, {row['card_origin']}"),
+                    ("outside_bytes", "held by others"),
                 )
-                if name != "outside_bytes" or not pd.isna(row[name])
+                if name not in ("card_bytes", "outside_bytes") or not pd.isna(row[name])
             ),
             (
                 Place(
@@ -155,7 +149,9 @@ def _sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
         Heading("free_bytes", "free in its pool", "bytes", "Reserved in the pool and stream of the request and not in use."),
         Heading("largest_free_bytes", "largest piece of it", "bytes"),
         Heading("given_back_bytes", "given back before", "bytes", "Cache that the allocator returned to the driver in order to meet it."),
-        Heading("outside_bytes", "held by others", "bytes", "The device less what is reserved and free."),
+        Heading("card_bytes", "card", "bytes", "All memory of the device."),
+        Heading("card_origin", "size of card", "text", "Where it is known from."),
+        Heading("outside_bytes", "held by others", "bytes", "The card less what is reserved and free."),
         Heading("site", "place in the program"),
         Heading("source", "snapshot"),
     )  # fmt: skip

@@ -192,7 +192,7 @@ def _rest_state(group: pd.DataFrame) -> str:
 
 def _by_rank(measured: Measurements) -> Sheet:
     """Stages by rank, and what no stage of each rank covers; of many ranks those with most time."""
-    walls = by_rank(measured)
+    walls = measured.derived(by_rank).copy(deep=False)
     walls["unit"] = [f"rank {r}" if pd.notna(r) else "rank unknown" for r in walls["rank"]]
     walls["last"] = walls["canonical"].isna().to_numpy()
     walls["canonical"] = walls["canonical"].astype(object).fillna(RESIDUAL)
@@ -220,7 +220,7 @@ def _by_rank(measured: Measurements) -> Sheet:
 
 def _charts(measured: Measurements) -> list[Chart]:
     """The step of every rank as a bar of its stages, what none of them covers last."""
-    walls = by_rank(measured)
+    walls = measured.derived(by_rank).copy(deep=False)
     if not len(walls):
         return []
     walls["canonical"] = walls["canonical"].astype(object).fillna(RESIDUAL)

@@ -61,6 +61,11 @@ _SHOWN_FAILURES = 10
     help="Files read at once [default: the cores, as far as memory allows].",
 )
 @work.options
+@click.option(
+    "--device-memory",
+    metavar="SIZE",
+    help="Memory of each GPU (80GiB): peaks as a share of it, steps until it is full [default: as a trace records it].",
+)
 @click.option("--strict", is_flag=True, help="Exit with 2 if any file could not be read.")
 @terminal.quiet_option
 @terminal.verbose_option
@@ -78,6 +83,7 @@ def command(  # noqa: PLR0913 - one per option
     tokens: float | None,
     samples: float | None,
     images: float | None,
+    device_memory: str | None,
     top: int,
     jobs: int | None,
     strict: bool,
@@ -91,6 +97,7 @@ def command(  # noqa: PLR0913 - one per option
     """
     from tracekit import files, pipeline, saved
     from tracekit.cli import outputs as out
+    from tracekit.device_sizes import parse_device_memory
 
     targets = [*map(out.file_target, outputs), *map(out.export_target, exports)]
     if not quiet and not any(target.printed for target in targets):
@@ -109,6 +116,7 @@ def command(  # noqa: PLR0913 - one per option
         jobs=jobs,
         progress=not quiet,
         work=work.told(tokens, samples, images),
+        device_memory=None if device_memory is None else parse_device_memory(device_memory),
     )
     started = time.monotonic()
     result = pipeline.analyze(paths, options=options)

@@ -122,7 +122,7 @@ def comparison_outputs(found: Comparison) -> dict[str, str | float | None]:
     step = found.headline
     return {
         "verdict": found.verdict,
-        "speedup": step.ratio,
+        "speedup": step.ratio if step.unit == "ns" else None,
         "ci_low": step.low,
         "ci_high": step.high,
         "gate": overall(found.gates),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tracekit.compare import attribution_sheets
+from tracekit.compare import attribution_sheets, memory_sheets
 from tracekit.compare.amdahl import factor
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.first_screen import FIRST_CAUTIONS, barred, basis, cautions
@@ -27,7 +27,6 @@ WORDS = {
 
 def as_report(found: Comparison) -> Report:
     """The comparison in the form that renderers take."""
-    step = found.headline
     return Report(
         title=f"{found.base} · {found.opt}",
         tool_version=found.tool_version,
@@ -37,16 +36,14 @@ def as_report(found: Comparison) -> Report:
             *found.reading,
         ),
         answer=" · ".join(filter(None, (answer(found), gate_word(found.gates)))),
-        headline=() if found.verdict == "not comparable" else tuple(_figures(step)),
-        overview=barred(
-            attribution_sheets.overview(found.origin, step) or _stages("overview", found)
-        ),
+        headline=() if found.verdict == "not comparable" else tuple(_figures(found)),
+        overview=barred(_overview(found)),
         sections=tuple(
             section
             for section in (gate_section(found.gates), *_sections(found))
             if section.sheets or section.caveats or section.charts
         ),
-        basis=basis(found),
+        basis=tuple(_basis(found)),
         cautions=cautions(found),
     )
 
@@ -57,6 +54,8 @@ def answer(found: Comparison) -> str:
     A ratio below 1 is told the other way round: 1.10× slower, never 0.91× faster.
     """
     step = found.headline
+    if found.memory is not None and step.unit == "bytes":
+        return memory_sheets.sentence(found.memory, found.verdict)
     times = f"{step.title} {show(step.base, 'ns')} → {show(step.opt, 'ns')}"
     delta = "" if step.difference is None else f" ({signed(step.difference)})"
     if found.verdict == "not comparable" or step.ratio is None:
@@ -79,8 +78,27 @@ def _stages(name: str, found: Comparison) -> Sheet:
     return with_stage_columns(_changes(name, "Step and stages", rows), rows)
 
 
-def _figures(step: Change) -> Iterable[Metric]:
+def _basis(found: Comparison) -> Iterable[str]:
+    """What the answer rests on; beside one that is of time stands what became of memory."""
+    if found.headline.unit != "bytes":
+        yield from basis(found)
+    if found.memory is not None:
+        yield from memory_sheets.basis(found.memory, found.headline)
+
+
+def _overview(found: Comparison) -> Sheet:
+    """What stands on the first screen: where the change came from, else the stages, else the levels of memory."""
+    if found.memory is not None and found.headline.unit == "bytes":
+        return memory_sheets.overview(found.memory)
+    return attribution_sheets.overview(found.origin, found.headline) or _stages("overview", found)
+
+
+def _figures(found: Comparison) -> Iterable[Metric]:
     """The numbers beside the answer."""
+    step = found.headline
+    if found.memory is not None and step.unit == "bytes":
+        yield from memory_sheets.figures(found.memory)
+        return
     yield Metric("grand_ratio", step.grand_ratio, "factor", "higher", label="ratio of means")
     yield Metric("median_ratio", step.median_ratio, "factor", "higher", label="ratio of medians")
 
@@ -104,6 +122,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
         charts=pictures(found),
     )
     yield from attribution_sheets.sections(found.origin, _stages("stages", found), found.headline)
+    yield from memory_sheets.section(found)
     yield Section("metrics", "Other metrics of a step", sheets=tuple(_by_kind("metrics", whole)))
     yield Section(
         "stage-metrics", "The same by stage", sheets=tuple(_by_kind("stage-metrics", parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tracekit.compare.memory_change import MemoryChange
 from tracekit.compare.origins import Attribution
 from tracekit.report import Better, Gate, Report, Unit
 
@@ -100,8 +101,10 @@ class StepValue:
 class Comparison:
     """Two sides compared; `verdict` is that of `headline`, the step, or "not comparable".
 
-    `changes` hold every metric, the step first. `reading` says how the inputs were understood, `warnings` what
-    to keep in mind, `needed` what it would take to say more.
+    Of sides without a step of which both have memory snapshots, `headline` is the peak of memory, in bytes.
+    `memory` is what those snapshots tell, None where a side has none. `changes` hold every metric, the step
+    first. `reading` says how the inputs were understood, `warnings` what to keep in mind, `needed` what it
+    would take to say more.
     """
 
     tool_version: str
@@ -123,6 +126,7 @@ class Comparison:
     gates: tuple[Gate, ...] = ()
     inconclusive_fails: bool = False
     origin: Attribution | None = None
+    memory: MemoryChange | None = None
     schema: str = SCHEMA
 
     def report(self) -> Report:

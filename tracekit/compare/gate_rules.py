@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from tracekit.errors import TracekitError
-from tracekit.metric_kinds import METRICS, STAGE_TIME, Kind
+from tracekit.metric_kinds import METRICS, OUT_OF_MEMORY, STAGE_TIME, Kind
 from tracekit.report import Unit
 from tracekit.units import MINUS, parse_size, parse_time, show
 
@@ -20,12 +20,11 @@ IDLE_SHARE = "gpu_idle_share"
 """GPU idle over busy and idle: made from two recorded metrics, and known to gates alone."""
 
 NEW_OOM = "new-oom"
-"""Times that memory ran out on the second side and not on the first: asked for by this name, recorded by no reader yet."""
+"""Times that memory ran out in a run, of which the second side may have no more: memory snapshots with a history tell."""
 
 KINDS = {
     **METRICS,
     IDLE_SHARE: Kind("GPU idle share", "ratio", "lower", "mean"),
-    NEW_OOM: Kind("out of memory", "count", "lower", "sum", exact=True),
 }
 """What a rule can be about, by recorded name."""
 
@@ -44,9 +43,14 @@ NAMES = {
     "memory.peak_allocated": "device_peak_allocated",
     "memory.peak_requested": "device_peak_requested",
     "memory.peak_reserved": "device_peak_reserved",
+    "memory.end_requested": "device_end_requested",
+    "memory.end_allocated": "device_end_allocated",
+    "memory.end_reserved": "device_end_reserved",
+    "memory.stranded": "device_end_stranded",
     "memory.host_peak_allocated": "host_peak_allocated",
     "memory.host_peak_reserved": "host_peak_reserved",
     "time": STAGE_TIME,
+    NEW_OOM: OUT_OF_MEMORY,
 }
 """Other names that a rule may use; `time` only after a stage: `stage.rollout.time`."""
 

@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tracekit.compare.gate_rules import IDLE_SHARE, STAGES, Rule
 from tracekit.compare.sides import Side
+from tracekit.metric_kinds import OUT_OF_MEMORY
 from tracekit.samples import Key, Samples
 from tracekit.stages import canonical
 
 
 def rule_samples(rule: Rule, side: Side) -> dict[Key, Samples]:
-    """What a side holds of a rule's metric, by role; a stage may be named as recorded or as known."""
+    """What a side holds of a rule's metric, by role; a stage may be named as recorded or as known.
+
+    Of levels of memory it is the highest of each run, and of failed requests the run with most of them.
+    """
+    found = _of_rule(rule, side)
+    if rule.name == OUT_OF_MEMORY:
+        return {key: _worst_run(one) for key, one in found.items()}
+    if rule.kind.exact and rule.kind.pieces == "max":
+        return {key: _highest(one) for key, one in found.items()}
+    return found
+
+
+def _highest(found: Samples) -> Samples:
+    """The highest step of every run: what a run needs of the device."""
+    at = [values.index(max(values)) for values in found.values]
+    return replace(
+        found,
+        steps=tuple((steps[n],) for n, steps in zip(at, found.steps, strict=True)),
+        values=tuple((values[n],) for n, values in zip(at, found.values, strict=True)),
+    )
+
+
+def _worst_run(found: Samples) -> Samples:
+    """The run with most, alone: one that ran out is not made up for by others that did not."""
+    sums = [sum(values) for values in found.values]
+    at = sums.index(max(sums))
+    return Samples(found.key, (found.runs[at],), (found.steps[at][:1],), ((sums[at],),))
+
+
+def _of_rule(rule: Rule, side: Side) -> dict[Key, Samples]:
+    """The samples of a rule's metric as they were recorded, by role."""
     every = _idle_shares(side) if rule.name == IDLE_SHARE else side.samples
     mine = {
         key: one

@@ -11,10 +11,10 @@ from math import inf, log1p
 from typing import Literal
 
 from tracekit.compare.changes import Choices, compared, step_key
-from tracekit.compare.gate_rules import NEW_OOM, Accept, Rule, Rules, amount
+from tracekit.compare.gate_rules import Accept, Rule, Rules, amount
 from tracekit.compare.gate_samples import rule_samples
 from tracekit.compare.sides import Side
-from tracekit.metric_kinds import STEP_TIME, grows_with_work
+from tracekit.metric_kinds import OUT_OF_MEMORY, STEP_TIME, grows_with_work
 from tracekit.report import Gate, Outcome, Unit
 from tracekit.samples import Samples
 from tracekit.stats.estimate import Estimate, estimate, t_tail
@@ -111,7 +111,7 @@ def _rule(
         where = opt.name if rule.test == "budget" or base is None else "either side"
         reason = (
             "no profile that was given records whether memory ran out"
-            if rule.name == NEW_OOM
+            if rule.name == OUT_OF_MEMORY
             else f"it was not recorded in {where}"
         )
         yield _Judged(_untested(rule, rule.metric, reason))

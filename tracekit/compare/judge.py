@@ -21,6 +21,8 @@ from tracekit.compare.comparison import Change, Comparison, Difference, LeftStep
 from tracekit.compare.design import design_warnings
 from tracekit.compare.differences import differences, forbids, uneven
 from tracekit.compare.gates import gates
+from tracekit.compare.memory_alone import compare_memory, ran_out
+from tracekit.compare.memory_judge import memory_change
 from tracekit.compare.noise_file import usable
 from tracekit.compare.planning import what_to_record
 from tracekit.compare.sides import Side
@@ -33,8 +35,15 @@ from tracekit.version import VERSION
 
 
 def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
-    """The comparison of two sides; raises `TracekitError` where one has no step that counts."""
+    """The comparison of two sides; raises `TracekitError` where one has no step that counts.
+
+    Where a side recorded no step, but both have memory snapshots, these alone are compared.
+    """
     key = step_key(base, opt)
+    memory = memory_change(base, opt)
+    without = [side for side in (base, opt) if key not in side.samples]
+    if memory is not None and without and not any(side.dropped for side in without):
+        return compare_memory(base, opt, memory, choices)
     for side in (base, opt):
         if key not in side.samples:
             raise NothingComparableError(
@@ -85,8 +94,10 @@ def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
         reading=(
             *(_reading(side) for side in (base, opt) if STEP in side.samples),
             *(line for side in (base, opt) for line in logged_reading(side)),
+            *(memory.reading if memory else ()),
         ),
         warnings=(
+            *ran_out(base, opt, memory),
             *_warnings(base, opt, first, found, every),
             *([unused] if unused else []),
             *(
@@ -104,6 +115,7 @@ def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
         origin=origin,
         gates=gates(choices.gate, base, opt, choices, blocked=blocked, uneven=unequal),
         inconclusive_fails=choices.gate.inconclusive_fails,
+        memory=memory,
     )
 
 

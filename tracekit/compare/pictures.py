@@ -10,7 +10,7 @@ from tracekit.compare.attribution_sheets import heading, profiled_only
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.origins import shortened
 from tracekit.metric_kinds import STAGE_TIME, STEP_AND_STAGES, STEP_TIME
-from tracekit.report import Chart
+from tracekit.report import Chart, Unit
 
 SHOWN = {
     "improvement": "faster",
@@ -102,7 +102,7 @@ def waterfall(found: Comparison) -> Chart | None:
             (" · ".join(filter(None, (row.stage, row.what))), row.difference)
             for row in shortened(origin.ops, _MOST_PARTS)
         ]
-        chart = _fall(("waterfall", title, "step"), _sides(found), ends, parts)
+        chart = fall(("waterfall", title, "step"), _sides(found), ends, parts)
         about = profiled_only(origin, found.headline)
         return replace(chart, caption=" ".join(filter(None, (about, chart.caption))))
     step = next((c for c in found.changes if (c.name, c.role, c.stage) == _STEP), None)
@@ -110,7 +110,7 @@ def waterfall(found: Comparison) -> Chart | None:
         return None
     parts = list(_stages(found, step))
     ends = (step.base, step.opt)
-    return _fall(("waterfall", title, "step"), _sides(found), ends, parts) if parts else None
+    return fall(("waterfall", title, "step"), _sides(found), ends, parts) if parts else None
 
 
 def within(found: Comparison) -> Iterator[Chart]:
@@ -119,7 +119,7 @@ def within(found: Comparison) -> Iterator[Chart]:
         parts = [(row.what, row.difference) for row in one.rows if row.difference]
         title = f"{heading(found.headline)}: {one.stage}"
         name = (f"waterfall-{number}", title, one.stage)
-        chart = _fall(name, _sides(found), (one.base, one.opt), parts)
+        chart = fall(name, _sides(found), (one.base, one.opt), parts)
         yield replace(chart, caption=f"Mean over ranks. {chart.caption}")
 
 
@@ -127,13 +127,14 @@ def _sides(found: Comparison) -> tuple[str, str]:
     return found.base, found.opt
 
 
-def _fall(
+def fall(
     name: tuple[str, str, str],
     sides: tuple[str, str],
     ends: tuple[float, float],
     parts: Sequence[tuple[str, float]],
+    unit: Unit = "ns",
 ) -> Chart:
-    """The chart of (title, change) parts that lead from the first end to the second.
+    """The chart of (title, change) parts that lead from the first end to the second, all in `unit`.
 
     `name` is what the chart is called by, its title, and what changed.
     """
@@ -150,6 +151,7 @@ def _fall(
     rows.append(f"{what}, {sides[1]}")
     reached = [mark[3] for mark in marks]
     cut = " The axis does not begin at 0." if min(reached) * 3 > max(reached) * 2 else ""
+    mean = " They are means: how sure each is, the table tells." if unit == "ns" else ""
     return Chart(
         chart,
         title,
@@ -157,9 +159,9 @@ def _fall(
         tuple(marks),
         ("takes less", "takes more", f"whole {what}"),
         tuple(rows),
-        "ns",
-        "ns",
-        f"The parts add up to the change of {'the step' if what == 'step' else what}.{cut} They are means: how sure each is, the table tells.",
+        unit,
+        unit,
+        f"The parts add up to the change of {'the step' if what == 'step' else what}.{cut}{mean}",
     )
 
 

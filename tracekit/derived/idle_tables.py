@@ -23,6 +23,7 @@ Ints = npt.NDArray[np.int64]
 MAX_GAPS = 200
 """Most gaps of one source kept one by one, the longest."""
 
+_BY = ["window", "step", "stage", "cause"]
 _POWERS = np.int64(1) << np.arange(63)
 
 
@@ -44,8 +45,7 @@ def idle_by_window(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
         start = frame["ts_ns"].to_numpy()
         end = start + frame["dur_ns"].to_numpy()
         total = covered(idle.gaps, start, end)
-        named = frame["stage"].astype(object) if "stage" in frame else np.full(len(frame), None)
-        step = frame["step"].array if "step" in frame else pd.array([pd.NA] * len(frame), "Int64")
+        places, counts, times = list[Ints](), list[Ints](), list[Ints]()
         for cause in CAUSES:
             inside = covered(idle.causes[cause], start, end)
             total = total - inside
@@ -53,22 +53,33 @@ def idle_by_window(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
             count = np.searchsorted(begins, end, side="left") - np.searchsorted(
                 ends, start, side="right"
             )
-            rows.append(
-                pd.DataFrame(
-                    {
-                        "window": window,
-                        "step": step,
-                        "stage": pd.Series(named, dtype=object, index=range(len(frame))),
-                        "cause": cause,
-                        "gap_count": np.maximum(count, 0),
-                        "idle_ns": inside,
-                    }
-                )[inside > 0]
-            )
+            some = np.flatnonzero(inside > 0)
+            places.append(some)
+            counts.append(np.maximum(count, 0)[some])
+            times.append(inside[some])
         assert (total == 0).all(), "the causes must add up to the idle time of every window"
+        at, sizes = np.concatenate(places), [len(some) for some in places]
+        if not len(at):
+            continue
+        named = frame["stage"].to_numpy(object)[at] if "stage" in frame else np.full(len(at), None)
+        step = frame["step"].array[at] if "step" in frame else pd.array([pd.NA] * len(at), "Int64")
+        rows.append(
+            pd.DataFrame(
+                {
+                    "window": window,
+                    "step": step,
+                    "stage": pd.Series(named, dtype=object),
+                    "cause": np.repeat(np.array(CAUSES, object), sizes),
+                    "gap_count": np.concatenate(counts),
+                    "idle_ns": np.concatenate(times),
+                }
+            )
+        )
+    if not rows:
+        return pd.DataFrame({name: [] for name in (*_BY, "gap_count", "idle_ns")})
     every = pd.concat(rows, ignore_index=True)
-    by = ["window", "step", "stage", "cause"]
-    return every.groupby(by, dropna=False, sort=False)[["gap_count", "idle_ns"]].sum().reset_index()
+    sums = every.groupby(_BY, dropna=False, sort=False)[["gap_count", "idle_ns"]].sum()
+    return sums.reset_index()
 
 
 def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:

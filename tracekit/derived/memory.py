@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,6 +198,17 @@ def capacities(trace: Trace) -> dict[int, int]:
         if type(ordinal) is int and type(size) is int and 0 < size < MAX_BYTES:
             found[ordinal] = size
     return found
+
+
+def sizes_of(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The table `device_sizes`, where the trace tells of devices."""
+    found = capacities(trace)
+    if not found:
+        return {}
+    device = pd.array(list(found), dtype="Int64")
+    return {
+        "device_sizes": {"device": device, "size_bytes": np.array(list(found.values()), np.int64)}
+    }
 
 
 def _reduced(function: np.ufunc, values: Ints, low: Ints, high: Ints) -> Ints:

@@ -40,8 +40,9 @@ def live(trace: Trace, replay: Replay, at: int) -> Live:
     pieces = replay.pieces
     chosen = pieces.live(at)
     row, block, born = pieces.row[chosen], pieces.block[chosen], pieces.born[chosen]
-    stack, no_stack = _stack(trace, row, block)
+    stack, no_stack = stacks_of(trace, row, block)
     site, kind = sites_of(trace, stack, no_stack)
+    place, _ = sites_of(trace, stack, no_stack, "place")
     category, basis = _category(trace, replay, row, block, born)
     origin = np.where(row >= 0, 0, np.where(block >= 0, 1, 2))
     # Of what was freed in the history only the place of the free is known, which is not looked up.
@@ -56,6 +57,7 @@ def live(trace: Trace, replay: Replay, at: int) -> Live:
                 np.where(nobody, SITE_KINDS.index("unknown"), kind)
             ],
             "site": site,
+            "place": place,
             "category": category,
             "basis": basis,
             "stack": pd.arrays.IntegerArray(stack, no_stack | nobody),
@@ -76,7 +78,8 @@ def by_site(found: Live) -> pd.DataFrame:
     per_stack = (
         frame.groupby([*_BY, "stack"], dropna=False, observed=True, sort=False)
         .agg(
-            size_bytes=("size_bytes", "sum"), block_count=("size_bytes", "size"), oldest_ns=("age_ns", "max")
+            size_bytes=("size_bytes", "sum"), block_count=("size_bytes", "size"), oldest_ns=("age_ns", "max"),
+            place=("place", "first"),
         )
         .reset_index()
         .sort_values("size_bytes", ascending=False, kind="stable")
@@ -84,9 +87,10 @@ def by_site(found: Live) -> pd.DataFrame:
     grouped = per_stack.groupby(_BY, dropna=False, observed=True, sort=False)
     table = grouped.agg(
         stack=("stack", "first"), stack_count=("stack", "size"), block_count=("block_count", "sum"),
-        size_bytes=("size_bytes", "sum"), oldest_ns=("oldest_ns", "max"),
+        size_bytes=("size_bytes", "sum"), oldest_ns=("oldest_ns", "max"), place=("place", "first"),
     ).reset_index()  # fmt: skip
     table["stack"] = table["stack"].astype("Int64")
+    table["place"] = table["place"].astype(object).where(table["site"].notna(), None)
     named = table["site"].where(table["site"].notna(), "").to_numpy(object).astype(str)
     order = np.lexsort((named, -table["size_bytes"].to_numpy()))
     table = table.iloc[order].reset_index(drop=True)
@@ -94,19 +98,21 @@ def by_site(found: Live) -> pd.DataFrame:
         rest = table.iloc[MAX_SITES - 1 :]
         last = pd.DataFrame(
             {
-                "origin": ["rest"], "kind": ["unknown"], "site": [None], "category": [None], "basis": ["none"],
+                "origin": ["rest"], "kind": ["unknown"], "site": [None], "category": [None], "basis": ["none"], "place": [None],
                 "stack": pd.array([pd.NA], "Int64"), "oldest_ns": pd.array([rest["oldest_ns"].max()], "Int64"),
                 **{n: [int(rest[n].sum())] for n in ("stack_count", "block_count", "size_bytes")},
             }
         )  # fmt: skip
-        kept = table.iloc[: MAX_SITES - 1].astype(dict.fromkeys(_BY, object))
-        table = pd.concat([kept, last.astype(dict.fromkeys(_BY, object))])
+        texts = dict.fromkeys([*_BY, "place"], object)
+        table = pd.concat([table.iloc[: MAX_SITES - 1].astype(texts), last.astype(texts)])
     assert int(table["size_bytes"].sum()) == found.total
     return table
 
 
-def sites_of(trace: Trace, stack: Ints, missing: npt.NDArray[np.bool_]) -> tuple[Any, Ints]:
-    """(the text of the site of each stack, None for none; code of its kind in SITE_KINDS)."""
+def sites_of(
+    trace: Trace, stack: Ints, missing: npt.NDArray[np.bool_], text: str = "site"
+) -> tuple[Any, Ints]:
+    """(the text of the site (or `place`) of each stack, None for none; code of its kind in SITE_KINDS)."""
     table = trace.derived(site_table)
     at, there = place_of(table["stack"].to_numpy(), stack)
     empty, unknown = SITE_KINDS.index("empty"), SITE_KINDS.index("unknown")
@@ -114,12 +120,12 @@ def sites_of(trace: Trace, stack: Ints, missing: npt.NDArray[np.bool_]) -> tuple
         return np.full(len(stack), None, object), np.where(missing, unknown, empty)
     known = there & ~missing
     kinds = table["kind"].to_numpy(np.int64)
-    site = table["site"].to_numpy(object)[at]
+    site = table[text].to_numpy(object)[at]
     site[~known] = None
     return site, np.where(known, kinds[at], np.where(missing, unknown, empty))
 
 
-def _stack(trace: Trace, row: Ints, block: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def stacks_of(trace: Trace, row: Ints, block: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """(the stack that asked for each piece, which have none recorded)."""
     stack = np.zeros(len(row), np.int64)
     missing = np.ones(len(row), np.bool_)

@@ -103,6 +103,21 @@ def replays(trace: Trace) -> tuple[Replay, ...]:
     )  # fmt: skip
 
 
+def is_made_up(segments: pd.DataFrame | None) -> bool:
+    """Whether segments are no allocator's: `_profile_to_snapshot` makes one of all addresses of a device.
+
+    Every allocator tells how much of a segment is allocated, and for blocks of which size it is.
+    """
+    if segments is None or not len(segments):
+        return False
+    return bool(segments[["allocated_bytes", "active_bytes", "kind"]].isna().all(axis=None))
+
+
+def has_segments(trace: Trace) -> bool:
+    """Whether the segments of an allocator were recorded."""
+    return trace.has("memory_segments") and not is_made_up(trace["memory_segments"])
+
+
 def _devices(trace: Trace) -> Iterator[tuple[str, int | None, Ints, Ints, Ints]]:
     """(memory, device, rows of allocations, of blocks, of memory_segments) of every device."""
     frames = [trace.get(name) for name in ("allocations", "blocks", "memory_segments")]
@@ -233,7 +248,7 @@ def _block_at(at: Ints, active: Ints, address: Ints, kept: Mask) -> Ints:
 
 def _reserved(trace: Trace, segments: Ints, got: Ints) -> Ints | None:
     """What was reserved after each entry: that of the end less what came later."""
-    if not trace.has("memory_segments"):
+    if not has_segments(trace):
         return None
     size = _bounded(trace["memory_segments"]["size_bytes"].iloc[segments])[0]
     if float(size.sum(dtype=np.float64)) > 2.0**62:

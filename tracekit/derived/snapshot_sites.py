@@ -9,71 +9,41 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.derived.site_grades import ANYTHING, COMPILED, KIND_OF, PROFILED, grades
 from tracekit.trace import Trace
 
 Ints = npt.NDArray[np.int64]
 
-KINDS = ("user", "library", "native")
-"""Of what the frame is that names a stack: a program's Python, that of an installed package, no Python at all."""
-
-_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python")
-_ALLOCATING = ("empty", "at::detail::", "at::TensorBase", "Allocator", "resize_")
-"""In the names of functions that allocate for whoever calls them."""
-
 _QUALIFIED = re.compile(r"(?:at|torch|c10)::[\w:]+")
 _KEPT = 3
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 MAX_DEPTH = 200
 """Most levels of a tree of frames."""
 
 
 def site_table(trace: Trace) -> pd.DataFrame:
-    """For each stack, in order of its number: `stack`, `site` (text) and `kind`, its place in KINDS.
+    """For each stack, in order of its number: `stack`, `site` and `place` (texts) and `kind`, its place in KINDS.
 
-    The site is the innermost frame of a `.py` file that belongs to no installed package, else that of
-    any `.py` file, else the innermost `at::` function, else the innermost of all.
+    The site is the innermost frame of the best grade that the stack has: see `site_grades`.
     """
     stacks = trace.get("stacks")
     order = np.lexsort((stacks["depth"].to_numpy(), stacks["stack"].to_numpy()))
     stack = stacks["stack"].to_numpy()[order]
-    grade = _grades(stacks)[order]
+    every = grades(stacks)
+    grade = every[order]
     # The innermost of the best grade is the first of its stack by (grade, depth).
     first = order[np.lexsort((np.arange(len(order)), grade, stack))]
     keys, at = np.unique(stacks["stack"].to_numpy()[first], return_index=True)
     rows = first[at]
-    graded = _grades(stacks)[rows]
     return pd.DataFrame(
         {
             "stack": keys,
             "site": frame_texts(stacks, rows),
-            "kind": np.minimum(graded, 2),
+            "place": place_texts(stacks, rows),
+            "kind": KIND_OF[every[rows]],
         }
     )
-
-
-def _grades(stacks: pd.DataFrame) -> Ints:
-    """How well each frame names a stack, 0 best: own Python, other Python, `at::`, anything."""
-    files = [_file_grade(str(file)) for file in stacks["file"].cat.categories]
-    names = [_name_grade(str(name)) for name in stacks["name"].cat.categories]
-    by_file = np.array([*files, 3], np.int64)[stacks["file"].cat.codes.to_numpy()]
-    by_name = np.array([*names, 3], np.int64)[stacks["name"].cat.codes.to_numpy()]
-    grades: Ints = np.where(by_file < 2, by_file, by_name)
-    return grades
-
-
-def _name_grade(name: str) -> int:
-    """2 for a function of PyTorch that asks for memory for itself, 3 for any other."""
-    asks = "at::" in name or "aten" in name or "torch::autograd::generated" in name
-    return 2 if asks and not any(word in name for word in _ALLOCATING) else 3
-
-
-def _file_grade(file: str) -> int:
-    """0 for a program's own Python file, 1 for another, 2 for what is none."""
-    if not file.endswith(".py"):
-        return 2
-    path = "/" + file.replace("\\", "/")
-    installed = any(part in path for part in _INSTALLED) or path.startswith("/torch/")
-    return 1 if installed or "/torch/" in path else 0
 
 
 def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
@@ -90,12 +60,37 @@ def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
     return found
 
 
+def place_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
+    """`train.py forward` for each of these rows: a frame without what differs where the same program runs elsewhere.
+
+    That are its line and its folders; the file of what Inductor compiled is called by a hash of it.
+    """
+    frames = stacks.iloc[rows]
+    names = np.array([*(short_name(str(n)) for n in frames["name"].cat.categories), "?"], object)
+    files = np.array([*(_file_name(str(f)) for f in frames["file"].cat.categories), ""], object)
+    name = names[frames["name"].cat.codes.to_numpy()]
+    file = files[frames["file"].cat.codes.to_numpy()]
+    placed = (file != "") & (frames["line"].to_numpy(np.int64, na_value=0) > 0)
+    found: npt.NDArray[np.object_] = np.where(placed, file + " " + name, name).astype(object)
+    return found
+
+
+def _file_name(path: str) -> str:
+    """The name of a file without its folders; nothing for what is no file."""
+    name = short_path(path).rpartition("/")[2]
+    return "(compiled)" if COMPILED.fullmatch(name) else name
+
+
 def short_name(name: str) -> str:
-    """A function without its arguments, in C++ without what it returns.
+    """A function without its arguments, in C++ without what it returns; where it lies in memory is left out.
 
     >>> short_name("at::Tensor at::_ops::mm::call(at::Tensor const&)"), short_name("forward")
     ('at::_ops::mm::call', 'forward')
     """
+    told = PROFILED.fullmatch(name)
+    if told is not None:
+        return f"{short_path(told[1])}:{int(told[2])} {told[3]}"
+    name = _ADDRESS.sub("", name).replace("(anonymous namespace)::", "")
     head = name.partition("(")[0]
     found = _QUALIFIED.findall(head)
     return found[-1] if found else name
@@ -121,13 +116,15 @@ def tree(
 
     Columns: `depth`, `start_bytes`, `size_bytes`, `name`; nodes of less than `least` bytes and those
     beyond `most` are left out with all above them. Frames of libraries in C++ are passed over where
-    a stack has Python ones.
+    a stack has Python ones, else those that are neither operators nor other code of PyTorch's tensors.
     """
     used = stacks[np.isin(stacks["stack"].to_numpy(), stack)]
     python = np.array([*(str(f).endswith(".py") for f in used["file"].cat.categories), False], np.bool_)  # fmt: skip
     is_python = python[used["file"].cat.codes.to_numpy()]
-    has = np.isin(used["stack"].to_numpy(), used["stack"].to_numpy()[is_python])
-    used = used[is_python | ~has]
+    known = grades(used) < ANYTHING
+    key = used["stack"].to_numpy()
+    has, tells = np.isin(key, key[is_python]), np.isin(key, key[known])
+    used = used[np.where(has, is_python, known | ~tells)]
     key = used["stack"].to_numpy()
     order = np.lexsort((-used["depth"].to_numpy(), key))
     used, key = used.iloc[order], key[order]

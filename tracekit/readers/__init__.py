@@ -34,6 +34,7 @@ READERS: tuple[Reader, ...] = (
     _reader("chrome", "torch"),
     _reader("driver_log", "log"),
     _reader("memory_log", "log"),
+    _reader("memory_timeline", "torch_memory"),
     _reader("nsys", "nsys"),
     _reader("nsys_rep", "nsys"),
     _reader("torch_memory", "torch_memory"),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.discover import complete
-from tracekit.readers import chrome_stream, chrome_tables
+from tracekit.readers import chrome_stream, chrome_tables, snapshot_json
 from tracekit.readers.arena import Arena
 from tracekit.readers.chrome_classes import CLASS_CODE, classify
 from tracekit.readers.chrome_tables import Rows, Scratch
@@ -65,7 +65,8 @@ LOSSES: Mapping[str, str] = {
 
 def sniff(head: bytes) -> bool:
     """Whether uncompressed text begins like a Chrome trace."""
-    return chrome_stream.head_looks_like_trace(head)
+    # The list of an allocator's segments holds frames, which have names as elements of a trace do.
+    return chrome_stream.head_looks_like_trace(head) and not snapshot_json.is_snapshot(head)
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:

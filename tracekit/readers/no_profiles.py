@@ -8,7 +8,13 @@ from tracekit.readers.chrome_classes import CLASS_OF_CATEGORY
 from tracekit.readers.chrome_stream import BYTE_ORDER_MARK
 
 RAY_TASKS = "a timeline of Ray's tasks, no profile"
+PICTURE = (
+    "a picture of a memory timeline without its numbers: export it as .raw.json.gz or .json.gz"
+)
 
+_PICTURE = re.compile(
+    rb"\s*<html>\s*<head>.{0,100}<title>GPU Memory Timeline HTML</title>", re.DOTALL
+)
 _CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"\\]{0,200})"')
 
 
@@ -16,13 +22,15 @@ def no_profile(head: bytes) -> str:
     """What the text that begins so is, if it is no profile although a reader would take it; else empty.
 
     `ray timeline` writes a bare list whose categories are `task:execute`, `task::<function>` …; a list
-    with any category of a profiler's own is a profile.
+    with any category of a profiler's own is a profile. `export_memory_timeline` writes a page with a PNG.
 
     >>> no_profile(b'[{"cat": "task::Worker.step", "ph": "X"}]')
     "a timeline of Ray's tasks, no profile"
     >>> no_profile(b'[{"cat": "cpu_op", "ph": "X"}]')
     ''
     """
+    if _PICTURE.match(head):
+        return PICTURE
     if not head.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"["):
         return ""
     categories = set(_CATEGORY.findall(head))

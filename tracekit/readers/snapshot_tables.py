@@ -42,7 +42,7 @@ _TOP = frozenset(
     (
         *("segments", "device_traces", "allocator_settings", "external_annotations"),
         *("host_segments", "host_traces", "trace_alloc_max_entries", "trace_alloc_overflowed"),
-        *("categories", "version", "skip_actions"),
+        *("categories", "version", "skip_actions", "simulated"),
     )
 )
 _ENTRY = frozenset(

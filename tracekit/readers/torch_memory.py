@@ -2,7 +2,8 @@
 
 They are pickles, which may run any code when loaded as usual. Here `snapshot_bytes` finds the pickle,
 `snapshot_opcodes` refuses whatever a snapshot does not need, `snapshot_load` loads the rest without
-looking up any name, `snapshot_tables` checks every part of it and `snapshot_balance` the whole.
+looking up any name, `snapshot_tables` checks every part of it and `snapshot_balance` the whole. What
+somebody wrote as JSON instead is loaded by `snapshot_json`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.derived.snapshot_replay import is_made_up
 from tracekit.errors import TraceFormatError
-from tracekit.readers import snapshot_balance, snapshot_bytes, snapshot_opcodes
+from tracekit.readers import snapshot_balance, snapshot_bytes, snapshot_json, snapshot_opcodes
 from tracekit.readers.snapshot_load import unpickle, without_collector
 from tracekit.readers.snapshot_tables import Contents, contents
 from tracekit.readers.values import without_surrogates
@@ -26,11 +28,12 @@ MAX_SETTINGS, MAX_TEXT = 1000, 10_000
 """Most allocator settings kept, and the longest text among them."""
 
 _MOST_NAMED = 12
+_ELEMENTS = ("allocations", "memory_segments", "blocks", "annotations")
 
 
 def sniff(head: bytes) -> bool:
     """Whether a file begins like a memory snapshot, or like the page that `_memory_viz` writes of one."""
-    return snapshot_bytes.is_snapshot(head)
+    return snapshot_bytes.is_snapshot(head) or snapshot_json.is_snapshot(head)
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
@@ -40,13 +43,17 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     """
     path = Path(source.path)
     data = snapshot_bytes.pickle_of(path, on_bytes)
-    census = snapshot_opcodes.check(data, path)
     size = len(data)
     # The bytes are gone before the tables are made, the objects before the collector runs again.
     with without_collector():
-        root = unpickle(data, path)
+        if data[:4096].lstrip()[:1] in (b"{", b"["):
+            root, most = snapshot_json.loaded(data, path)
+        else:
+            most = snapshot_opcodes.check(data, path).dicts
+            root = unpickle(data, path)
         del data
-        found, settings = _understood(root, path, census.dicts)
+        found, settings = _understood(root, path, most)
+        simulated = _simulated(root)
         del root
     history = found.tables.get("allocations")
     balances = snapshot_balance.balances(found.tables)
@@ -54,12 +61,15 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     meta = {
         "absolute_time": _is_absolute(found.tables),
         "entry_count": 0 if history is None else len(history),
+        "element_count": sum(len(found.tables.get(name, ())) for name in _ELEMENTS),
         "text_bytes": size,
         "allocator_settings": settings,
         "balances": snapshot_balance.described(balances),
+        **({"simulated": simulated} if simulated else {}),
     }
     tables = {name: frame for name, frame in found.tables.items() if want.table(name)}
-    return [Trace(source, tables, (*notes, *_unknown(found, source.name)), meta)]
+    odd = (*_from_profile(found, source.name), *_unknown(found, source.name))
+    return [Trace(source, tables, (*notes, *odd), meta)]
 
 
 def _understood(root: object, path: Path, most: int) -> tuple[Contents, dict[str, Any]]:
@@ -100,12 +110,29 @@ def _plain(text: str) -> str:
     return without_surrogates(text[:MAX_TEXT])
 
 
+def _simulated(root: object) -> str:
+    """What whoever made a snapshot up says under the key that traces say it by; nothing for a real one."""
+    told = root.get("simulated") if type(root) is dict else None
+    return _plain(told) if type(told) is str else "SIMULATED" if told is True else ""
+
+
 def _is_absolute(tables: Mapping[str, pd.DataFrame]) -> bool:
     """Whether the times are Unix times: false where none was recorded."""
     latest = (
         tables[name]["ts_ns"].max() for name in ("allocations", "annotations") if name in tables
     )
     return any(not pd.isna(value) and int(value) > 10**17 for value in latest)
+
+
+def _from_profile(found: Contents, name: str) -> list[Note]:
+    """A note on a snapshot that torch made from a profile (`_profile_to_snapshot`), not its allocator."""
+    if not is_made_up(found.tables.get("memory_segments")):
+        return []
+    message = (
+        "made from a profile, not by the allocator: its segments and free blocks are made up and not judged, "
+        "its categories are the profiler's guess, and the device behind the last GPU is the host (0: without a GPU)"
+    )
+    return [Note("info", "from-profile", message, name)]
 
 
 def _unknown(found: Contents, name: str) -> list[Note]:

@@ -12,6 +12,7 @@ from tracekit.schema import (
     leaks,
     measured,
     memory,
+    memory_categories,
     operators,
     raw,
     rl,
@@ -30,7 +31,13 @@ from tracekit.schema.table import Table as Table
 from tracekit.schema.table import coded as coded
 from tracekit.schema.table import concat as concat
 
-RAW: tuple[Table, ...] = (*raw.TABLES, *rl.RAW, *snapshots.TABLES, *leaks.RAW)
+RAW: tuple[Table, ...] = (
+    *raw.TABLES,
+    *rl.RAW,
+    *snapshots.TABLES,
+    *leaks.RAW,
+    *memory_categories.RAW,
+)
 
 MEASURED: tuple[Table, ...] = (
     *measured.TABLES,
@@ -47,6 +54,7 @@ MEASURED: tuple[Table, ...] = (
     *slots.TABLES,
     *snapshot_levels.TABLES,
     *leaks.TABLES,
+    *memory_categories.TABLES,
 )
 
 TABLES: Mapping[str, Table] = {table.name: table for table in (*RAW, *MEASURED)}

@@ -66,10 +66,18 @@ TABLES: tuple[Table, ...] = (
             "reserved_peak_bytes": Column("Int64", "Most reserved from the device."),
             "reserved_ts_ns": Column("Int64", "When first."),
             "reserved_stage": Column("category", "Outermost stage around that, as recorded."),
-            "card_bytes": Column("Int64", "Memory of the device, where recorded."),
             "omitted_stage_count": Column(
                 "int64", "Stages beyond the cap: not in memory_stages, the shortest first."
             ),
+        },
+    ),
+    Table(
+        "device_sizes",
+        "the memory of one device that a process can see",
+        {
+            **KEYS,
+            "device": DEVICE,
+            "size_bytes": Column("int64", "All of its memory, as the driver tells."),
         },
     ),
     Table(

@@ -17,6 +17,9 @@ SITE_KINDS = ("user", "library", "native", "empty", "unknown")
 """The frame that names a stack: the program's Python | an installed package's | no Python frame at all |
 a stack without frames | no stack was recorded."""
 
+UNTOLD = ("none", "before", "freed", "empty", "unknown", "rest")
+"""nothing is missing | before the history, without a stack | before it, freed in it | a stack without frames | no stack | beyond the cap."""
+
 BASES = ("recorded", "metadata", "compiled", "stage", "none")
 """How a category is known: by a profiler | text that the program attached | what was being compiled |
 the annotated range in which it was allocated | not at all."""
@@ -80,6 +83,10 @@ TABLES: tuple[Table, ...] = (
             "origin": Column("category", " | ".join(ORIGINS) + ".", ORIGINS),
             "kind": Column("category", " | ".join(SITE_KINDS) + ".", SITE_KINDS),
             "site": Column("category", "The frame that names the stack; <NA>: not known."),
+            "place": Column(
+                "category",
+                "File and function of that frame, without line and folders; <NA>: not known.",
+            ),
             "category": Column("category", "What for, as far as something tells."),
             "basis": Column("category", " | ".join(BASES) + ".", BASES),
             "stack": Column("Int64", "The stack with most of it, by content."),
@@ -87,6 +94,21 @@ TABLES: tuple[Table, ...] = (
             "block_count": Column("int64", "Blocks."),
             "size_bytes": Column("int64", "Requested bytes."),
             "oldest_ns": Column("Int64", "Age of the oldest that was allocated in the history."),
+        },
+    ),
+    Table(
+        "live_steps",
+        "what one place in the program holds when a step ends: the largest 60 of a snapshot, and the rest",
+        {
+            **_WHERE,
+            "step": STEP,
+            "position": Column("int64", "Which end of a step in the snapshot, from 0."),
+            "at_ns": Column("Int64", "When it ended, ns since the Unix epoch."),
+            "site": Column("category", "The frame that names the stack; <NA>: not known."),
+            "kind": Column("category", " | ".join(SITE_KINDS) + ".", SITE_KINDS),
+            "untold": Column("category", " | ".join(UNTOLD) + ": why there is no site.", UNTOLD),
+            "size_bytes": Column("int64", "Requested bytes."),
+            "block_count": Column("int64", "Blocks."),
         },
     ),
     Table(

@@ -52,7 +52,7 @@ class Growth:
     """What a series shows once its first `warm_up` points are left out.
 
     `p` is one-sided (None where untested), `p_shift` that of growth beside the best single level
-    shift, `rising` whether thirds and the late half keep growing, `detectable` the least slope that
+    shift, `shift` where (the first x of the new level) and by how much that is, `rising` whether thirds and the late half keep growing, `detectable` the least slope that
     would have been found.
     """
 
@@ -61,6 +61,7 @@ class Growth:
     spread: float = 0.0
     p: float | None = None
     p_shift: float | None = None
+    shift: tuple[float, float] | None = None
     rising: bool = False
     late_slope: float | None = None
     detectable: float | None = None
@@ -103,12 +104,15 @@ def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Lim
     parts = (ys[:third], ys[third : len(ys) - third], ys[len(ys) - third :])
     thirds = [float(np.median(part)) for part in parts]
     rising = thirds[0] < thirds[1] < thirds[2]
+    split = _best_split(ys)
+    by = float(np.median(ys[split:]) - np.median(ys[:split])) if split else 0.0
     return Growth(
         slope,
         warm_up,
         float(ys.max() - ys.min()),
         max(_kendall(ys), _hamed_rao(ys, residuals)),
-        _beside_a_shift(ys),
+        _beside_a_shift(ys, split),
+        (float(xs[split]), by) if split else None,
         rising and late.per_x >= limits.late_ratio * slope.per_x,
         late.per_x,
         DETECTABLE * deviation / len(xs) ** 1.5,
@@ -222,15 +226,21 @@ def _hamed_rao(y: Floats, residuals: Floats) -> float:
     return _tail(_score(y), _variance(y) * factor)
 
 
-def _beside_a_shift(y: Floats) -> float:
-    """One-sided p of growth within the two segments of the best single level shift (each ≥ 3 points)."""
+def _best_split(y: Floats) -> int:
+    """Where the single level shift with the least squares begins (segments of ≥ 3 points); 0 where there is none."""
     n = len(y)
     if n < 6:
-        return _kendall(y)
+        return 0
     sums, squares = np.cumsum(y), np.cumsum(y**2)
     at = np.arange(3, n - 2)
     left, right = sums[at - 1], sums[-1] - sums[at - 1]
     cost = squares[-1] - left**2 / at - right**2 / (n - at)
-    split = int(at[cost.argmin()])
+    return int(at[cost.argmin()])
+
+
+def _beside_a_shift(y: Floats, split: int) -> float:
+    """One-sided p of growth within the two segments of a level shift."""
+    if not split:
+        return _kendall(y)
     parts = (y[:split], y[split:])
     return _tail(sum(map(_score, parts)), sum(map(_variance, parts)))

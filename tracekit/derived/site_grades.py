@@ -1,0 +1,94 @@
+"""How well a frame of a stack tells who asked for memory: a program's own code best, what it calls through last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+Ints = npt.NDArray[np.int64]
+
+PROGRAM, FRAMEWORK, MACHINERY, OPERATOR, NATIVE, ANYTHING = range(6)
+"""Own Python | that of an installed package | that of MACHINERY | an operator of PyTorch | other C++ of it | the rest."""
+
+KINDS = ("user", "library", "native")
+"""Of what the frame is that names a stack: a program's Python, that of an installed package, no Python at all."""
+
+KIND_OF = np.array([0, 1, 1, 2, 2, 2], np.int64)
+"""The place in KINDS of each grade."""
+
+_CALLER = "asks for memory on behalf of whoever calls it"
+_STARTER = "starts programs and passes their calls on"
+_WRAPPER = "wraps the functions of others"
+
+MACHINERY_PACKAGES: Mapping[str, str] = {
+    **dict.fromkeys(("torch", "functorch", "triton", "numpy", "cupy", "opt_einsum", "einops"), _CALLER),
+    **dict.fromkeys(("ray", "cloudpickle", "hydra", "fire", "click", "typer", "absl", "IPython", "ipykernel",
+                     "traitlets", "tornado", "pytest", "_pytest", "pluggy", "debugpy"), _STARTER),
+    **dict.fromkeys(("accelerate", "decorator", "wrapt", "tqdm", "jaxtyping", "beartype", "typeguard",
+                     "tensordict", "codetiming", "nvtx"), _WRAPPER),
+}  # fmt: skip
+"""Installed packages whose frames say less than any other Python, and why. Others (verl, vllm, megatron …) name a stack."""
+
+COMPILED = re.compile(r"c[a-z2-7]{51}\.py")
+"""What Inductor calls a file that it writes: by the hash of its text, in base 32."""
+
+PROFILED = re.compile(r"([^()]{1,4000}\.py)\(([0-9]{1,9})\): (.+)", re.DOTALL)
+"""A Python function as a profiler names it: `torch/optim/adam.py(347): step`."""
+
+_PACKAGE = re.compile(r".*/(?:site|dist)-packages/([^/]+)", re.DOTALL)
+_STANDARD = re.compile(
+    r"/lib(?:64)?/python[0-9][0-9.]*t?/|/python[0-9]+/lib/|/(?:mini|ana)conda[0-9]?/(?:envs/[^/]+/)?lib/|/miniforge[0-9]?/(?:envs/[^/]+/)?lib/",
+    re.IGNORECASE,
+)
+"""Where Python's own modules lie: on Unix, on Windows, in conda's environments on Windows."""
+
+_OPERATORS = ("at::_ops::", "torch::autograd::generated::", "getNewWorkspace")
+_ALLOCATING = ("empty", "at::detail::", "at::TensorBase", "Allocator", "resize_")
+"""In the names of functions that allocate for whoever calls them."""
+
+
+def grades(stacks: pd.DataFrame) -> Ints:
+    """The grade of each frame, the least tells most."""
+    files = [file_grade(str(file)) for file in stacks["file"].cat.categories]
+    names = [name_grade(str(name)) for name in stacks["name"].cat.categories]
+    by_file = np.array([*files, ANYTHING], np.int64)[stacks["file"].cat.codes.to_numpy()]
+    by_name = np.array([*names, ANYTHING], np.int64)[stacks["name"].cat.codes.to_numpy()]
+    found: Ints = np.where(by_file < OPERATOR, by_file, by_name)
+    return found
+
+
+def file_grade(file: str) -> int:
+    """The grade of Python by its file; ANYTHING for what is no Python.
+
+    >>> [file_grade(f) for f in ("/job/train.py", "/venv/lib/python3.11/site-packages/verl/fsdp.py")]
+    [0, 1]
+    >>> [file_grade(f) for f in ("torch/nn/modules/linear.py", "/usr/lib/python3.11/contextlib.py", "??")]
+    [2, 2, 5]
+    """
+    if not file.endswith(".py"):
+        return ANYTHING
+    path = "/" + file.replace("\\", "/")
+    package = _PACKAGE.match(path)
+    if package is not None:
+        name = package[1].removesuffix(".py")
+        return MACHINERY if name in MACHINERY_PACKAGES else FRAMEWORK
+    # Profilers cut paths off before the package; torch built from source lies in its checkout.
+    of_torch = path.startswith("/torch/") or "/pytorch/torch/" in path
+    compiled = COMPILED.fullmatch(path.rpartition("/")[2]) is not None
+    return MACHINERY if of_torch or compiled or _STANDARD.search(path) else PROGRAM
+
+
+def name_grade(name: str) -> int:
+    """The grade of what has no Python file, by its name; of a Python function that a profiler names, by its file."""
+    told = PROFILED.fullmatch(name)
+    if told is not None:
+        return file_grade(told[1])
+    if any(word in name for word in _ALLOCATING):
+        return ANYTHING
+    if name.startswith("aten::") or any(word in name for word in _OPERATORS):
+        return OPERATOR
+    return NATIVE if "at::" in name or "aten" in name else ANYTHING
