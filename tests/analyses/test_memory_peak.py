@@ -266,6 +266,32 @@ def test_the_report_shows_levels_places_and_pictures(tmp_path):
     assert (memory["memory"], memory["peak_bytes"]) == ("GPU 0 (snapshot)", 8 * MIB)
 
 
+def test_the_curve_is_drawn_stage_by_stage(tmp_path):
+    """4 MiB in gen, 1 MiB after it, in the update 3 MiB more; an entry every 10 µs, ranges included."""
+    allocator = Allocator()
+    allocator.annotate("gen", "START")
+    kept = allocator.alloc(4 * MIB, [TRAIN])
+    allocator.annotate("gen", "END")
+    allocator.free(kept)
+    allocator.alloc(MIB, [TRAIN])
+    allocator.annotate("update_actor", "START")
+    allocator.alloc(3 * MIB, [TRAIN])
+    allocator.alloc(4 * MIB, [TRAIN])
+    allocator.annotate("update_actor", "END")
+    (curve, _) = section(report(written(tmp_path, {1: allocator})), "memory-peak").charts
+    highest = {
+        name: max((m[2] or 0) for m in curve.marks if curve.series[m[0]] == name)
+        for name in curve.series
+    }
+    outside, update = "requested, in no stage", "requested, in update_actor"
+    assert highest["requested, in gen"] == 4 * MIB
+    assert (highest[update], highest["peak"]) == (8 * MIB, 8 * MIB)
+    assert highest[outside] == 4 * MIB  # where gen ends and the next stretch begins
+    broken = [curve.series[m[0]] for m in curve.marks if m[2] is None]
+    assert broken[-1] == outside  # the line of the update ends with the curve
+    assert curve.caption.endswith("The peak lies in update_actor.")
+
+
 def test_metrics_of_a_snapshot_say_that_they_are_requested_bytes(tmp_path):
     from tracekit.pipeline import Options, analyze
 

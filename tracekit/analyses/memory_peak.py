@@ -18,8 +18,9 @@ from tracekit.derived.steps import step_of
 from tracekit.device_sizes import with_cards
 from tracekit.intervals import window_at
 from tracekit.pooling import plain, run_heading, text_or_none
-from tracekit.report import Chart, Heading, Metric, Section, Sheet
+from tracekit.report import Heading, Metric, Section, Sheet
 from tracekit.sheets import sheet
+from tracekit.snapshot_charts import snapshot_charts
 from tracekit.snapshot_words import UNTOLD, named_stages, of_snapshot, said, snapshot_levels
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -149,7 +150,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         metrics=tuple(_headline(top, at_peak)),
         sheets=tuple(s for s in sheets if s.rows),
         caveats=tuple(_caveats(rows)),
-        charts=tuple(_charts(measured, top)),
+        charts=tuple(snapshot_charts(measured, top)),
     )
 
 
@@ -290,42 +291,3 @@ def _known_sheet(sites: pd.DataFrame) -> Sheet:
         Heading("share_ratio", "share", "ratio"),
     )
     return sheet("live_known", "How much of the peak is explained", headings, shown)
-
-
-def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
-    """The levels over time with the peak, and the tree of the peak's stacks."""
-    curve = plain(measured["memory_curve"])
-    curve = of_snapshot(curve[curve["device_type"] == 102], top).sort_values("ts_ns", kind="stable")
-    if len(curve) > 1 and top["memory"] == "device":
-        zero = int(curve["ts_ns"].iloc[0])
-        marks: list[tuple[int, int, int]] = []
-        for at, column in enumerate(("allocated_bytes", "reserved_bytes")):
-            told = curve[curve[column].notna()]
-            marks += [
-                (at, int(ts) - zero, int(size))
-                for ts, size in zip(told["ts_ns"], told[column], strict=True)
-            ]
-        if not pd.isna(top["peak_ts_ns"]):
-            marks.append((2, int(top["peak_ts_ns"]) - zero, 0))
-            marks.append((2, int(top["peak_ts_ns"]) - zero, int(top["peak_bytes"])))
-        stage = text_or_none(top["peak_stage"])
-        yield Chart(
-            "snapshot-curve", f"Memory of {top['who']} over time", "lines", tuple(marks),
-            ("requested", "reserved", "peak"), unit="bytes",
-            caption="Highest level in each stretch of time; requested bytes, which the allocator rounds up."
-            + ("" if stage is None else f" The peak lies in {stage}."),
-        )  # fmt: skip
-    frames = of_snapshot(plain(measured["live_frames"]), top)
-    if len(frames):
-        names = {name: at for at, name in enumerate(dict.fromkeys(frames["name"].astype(str)))}
-        depths = int(frames["depth"].max()) + 1
-        yield Chart(
-            "peak-stacks", f"Stacks of what is in use at the peak of {top['who']}", "icicle",
-            tuple(
-                (int(d), names[str(n)], int(b), int(b) + int(s))
-                for d, b, s, n in frames[["depth", "start_bytes", "size_bytes", "name"]].itertuples(index=False)
-            ),
-            tuple(names), tuple("outermost" if d == 0 else str(d) for d in range(depths)),
-            unit="bytes", x_unit="bytes",
-            caption="Outermost frame first; the width is what was requested below a frame. Frames of less than 0.2 % are left out.",
-        )  # fmt: skip
