@@ -16,9 +16,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The same cases in every run: what passes here passes elsewhere. `make fuzz` draws others.
-settings.register_profile("steady", derandomize=True)
+# The same cases in every run, however long each takes: what passes here passes elsewhere. `make fuzz` draws others.
+settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
+
+collect_ignore = ["hydra_overrides.py", "verl_group_run.py"]
+"""Programs that only a Python with verl can run."""
 
 
 @pytest.fixture(autouse=True)
