@@ -64,7 +64,7 @@ def test_of_two_frames_of_one_kind_the_inner_one_does(tmp_path):
         ("/home/me/ray/numpy/loss.py", PROGRAM),
         ("/workspace/verl/verl/workers/fsdp_workers.py", PROGRAM),  # installed in place
         ("/home/me/mylib/python/train.py", PROGRAM),
-        ("/root/.cache/huggingface/modules/transformers_modules/m/modeling.py", PROGRAM),
+        ("/home/user/.cache/huggingface/modules/transformers_modules/m/modeling.py", PROGRAM),
         ("C:\\Users\\me\\job\\train.py", PROGRAM),
         ("train.py", PROGRAM),
         ("/usr/lib/python3/dist-packages/megatron/core/layers.py", FRAMEWORK),
