@@ -66,6 +66,8 @@ class Database:
     lost: dict[str, Lost] = field(default_factory=dict[str, "Lost"])
     odd: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """Per (table, column) how many values are no integers where integers belong."""
+    looked: dict[tuple[str, ...], bool] = field(default_factory=dict[tuple[str, ...], bool])
+    """Per (table, columns) whether any of them has a value, where a whole table was looked through for it."""
     quick: Any = None
 
 

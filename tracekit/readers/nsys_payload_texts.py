@@ -23,6 +23,9 @@ from tracekit.readers.nsys_nvtx_rows import TABLE
 
 Ints = npt.NDArray[np.int64]
 
+COLUMNS = ("jsonText", "jsonTextId")
+"""Where an export holds JSON."""
+
 MAX_TEXT = TEXT_LIMIT
 """A payload of so many characters is left out."""
 
@@ -46,19 +49,26 @@ class Texts:
     texts: list[str]
 
 
-def recorded(db: Database) -> bool:
-    """Whether any range carries JSON."""
-    there = [name for name in ("jsonText", "jsonTextId") if has(db, TABLE, name)]
+def recorded(db: Database, columns: Sequence[str] = COLUMNS) -> bool:
+    """Whether any range has a value in one of these columns, by default those of JSON; a file is looked through once."""
+    there = [name for name in columns if has(db, TABLE, name)]
     if not there:
         return False
-    wanted = " OR ".join(f"{name} IS NOT NULL" for name in there)
+    key = (TABLE, *there)
+    if key not in db.looked:
+        db.looked[key] = _any_value(db, there)
+    return db.looked[key]
+
+
+def _any_value(db: Database, columns: Sequence[str]) -> bool:
+    wanted = " OR ".join(f"{name} IS NOT NULL" for name in columns)
+    sql = f"SELECT 1 FROM {TABLE} WHERE {wanted} LIMIT 1"
     try:
-        found = db.connection.execute(f"SELECT 1 FROM {TABLE} WHERE {wanted} LIMIT 1").fetchone()
+        return db.connection.execute(sql).fetchone() is not None
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise
         return True  # what lies before the damage may
-    return found is not None
 
 
 def read(db: Database) -> Texts:

@@ -76,7 +76,8 @@ class Payloads:
 
 def recorded(db: Database) -> bool:
     """Whether the file may hold payloads that can be read: binary ones of known layout, or JSON."""
-    return _has_blobs(db) or nsys_payload_texts.recorded(db)
+    binary = ("binaryData",) if _has_blobs(db) else ()
+    return nsys_payload_texts.recorded(db, (*binary, *nsys_payload_texts.COLUMNS))
 
 
 def _has_blobs(db: Database) -> bool:
@@ -232,8 +233,9 @@ def _rank_counts(told: Payloads, communicator: Ints) -> Ints:
 
 def _read(db: Database) -> Payloads:
     """All payloads that can be read, by row id; a binary one counts before its JSON."""
-    blobs = _of_blobs(db) if _has_blobs(db) else np.empty((2 + len(_FIELDS), 0), np.int64)
-    spelled = _of_texts(db)
+    nothing = np.empty((2 + len(_FIELDS), 0), np.int64)
+    blobs = _of_blobs(db) if _has_blobs(db) else nothing
+    spelled = _of_texts(db) if nsys_payload_texts.recorded(db) else nothing
     both = np.hstack([blobs, spelled])
     # The first of a row is its binary one, also where pages of a damaged file come twice.
     _, first = np.unique(both[0], return_index=True)
