@@ -3,8 +3,11 @@
 Needs a Python that has them: `TRACEKIT_VERL_PYTHON`. Without one nothing here is collected.
 """
 
+import json
 import re
+import shutil
 import signal
+import subprocess
 
 import pytest
 import verl_group_modes as modes
@@ -68,6 +71,20 @@ if verl_python.PYTHON:
             assert {source.scope for source in found.sources} == stages
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("who", ["target", "capture"])
+    @pytest.mark.parametrize("mode", modes.MODES)
+    def test_the_report_has_role_ranks_steps_and_stages(groups, tmp_path, call, who, mode):
+        written = tmp_path / "report.json"
+        done = call("analyze", groups / who / mode, "-q", "-o", written)
+        assert done.exit_code == 0, done.output
+        report = json.loads(written.read_text(encoding="utf-8"))
+        role = {"target": "actor-rollout-ref", "capture": "actor_rollout_ref"}[who]
+        steps = ", ".join(map(str, modes.STEPS))
+        assert {"ranks 0, 1 of 2", role, f"steps {steps}"} <= set(report["identity"])
+        rows = {(row[0], row[1], row[4]) for row in report["overview"]["rows"]}
+        assert rows == {(role, "ref", 2), (role, "update_actor", 2)}
+
+    @pytest.mark.slow
     def test_a_trace_that_nobody_stopped_is_written_when_the_process_ends(tmp_path):
         code = STEPS + (
             "worker = Worker(0, sys.argv[1])\n"
@@ -115,3 +132,75 @@ if verl_python.PYTHON:
         verl_python.run("-c", code, tmp_path, limit)
         assert [source.step for source in discover(tmp_path, sniff=sniff).sources] == [2]
         assert list(tmp_path.glob(".*")) == []
+
+    FULL = """
+import gzip, os, sys
+from pathlib import Path
+from {whose} import DistProfiler
+from {configs} import ProfilerConfig, TorchProfilerToolConfig
+import torch
+
+folder = Path(sys.argv[1])
+
+class Worker:
+    def __init__(self):
+        tool = TorchProfilerToolConfig(contents=["cpu"])
+        config = ProfilerConfig(tool="torch", enable=True, all_ranks=True, save_path=str(folder), tool_config=tool)
+        self.profiler = DistProfiler(0, config, tool, save_file_prefix="actor")
+
+    @DistProfiler.annotate(role="actor_update")
+    def update(self):
+        return float(torch.ones(3).sum())
+
+worker, filler = Worker(), folder / "filler"
+for step in (1, 2):
+    if step == 1:
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while file.write(bytes(512)):
+                    pass
+            except OSError:
+                pass
+    else:
+        filler.unlink()
+    worker.profiler.start(role="train", profile_step=step)
+    assert [worker.update() for _ in range(50)] == [3.0] * 50
+    worker.profiler.stop()
+(path,) = folder.glob("*.gz")
+assert "_step2_" in path.name and b"actor_update" in gzip.open(path).read(), path
+print("whole")
+"""
+
+    def on_a_small_disk(folder, whose, configs):
+        """The finished program, with a file system of 64 KiB for its profiles."""
+        program = FULL.format(whose=whose, configs=configs)
+        mounted = 'mount -t tmpfs -o size=64k tmpfs "$1" && exec "$2" -c "$3" "$1"'
+        command = ["unshare", "-r", "-m", "sh", "-c", mounted, "-", folder]
+        return subprocess.run(
+            [*command, verl_python.PYTHON, program],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            env=verl_python.environment(),
+            check=False,
+        )
+
+
+def may_mount():
+    """Whether this user may have file systems of its own; where not, the test with a limit of file size remains."""
+    if not verl_python.PYTHON or shutil.which("unshare") is None:
+        return False
+    command = ["unshare", "-r", "-m", "sh", "-c", "mount -t tmpfs -o size=64k tmpfs /mnt"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+if may_mount():
+
+    @pytest.mark.slow
+    def test_a_full_disk_ends_training_under_verl_and_costs_a_trace_under_capture(tmp_path):
+        ours = on_a_small_disk(tmp_path, "capture", "capture")
+        assert (ours.returncode, ours.stdout.strip()) == (0, "whole"), ours.stderr[-3000:]
+        assert "the training goes on" in ours.stderr or "was not written" in ours.stderr
+        theirs = on_a_small_disk(tmp_path, "verl.utils.profiler", "verl.utils.profiler.config")
+        assert theirs.returncode == 1
+        assert "OSError" in theirs.stderr
