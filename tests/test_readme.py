@@ -4,11 +4,14 @@ import os
 import re
 import shlex
 import shutil
+import types
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import capture.ray
+from capture.steps import StepPlan
 from tracekit.cli import main
 from tracekit.schema import TABLES
 
@@ -53,9 +56,19 @@ def test_every_command_of_the_readme_prints_what_it_shows(monkeypatch):
 
 def test_the_python_example_runs(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(compile(code, "README.md", "exec"), {})
     assert "exposed-communication" in capsys.readouterr().out
+
+
+def test_the_lines_that_a_ray_job_adds_use_what_there_is():
+    _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    worker = types.SimpleNamespace(remote=lambda kind: kind)
+    known = {"ray": worker, "capture": capture, "workers": [], "step": 2, "total": 2}
+    known |= {name: getattr(capture, name) for name in ("ProfilerConfig", "DistProfiler")}
+    known |= {"StepPlan": StepPlan, "train_step": list}
+    exec(code, known)
+    assert callable(known["Worker"].start_profile)
 
 
 def test_the_set_up_commands_are_targets_of_the_makefile():
