@@ -65,10 +65,12 @@ def test_the_lines_that_a_ray_job_adds_use_what_there_is():
     _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     worker = types.SimpleNamespace(remote=lambda kind: kind)
     known = {"ray": worker, "capture": capture, "workers": [], "step": 2, "total": 2}
-    known |= {name: getattr(capture, name) for name in ("ProfilerConfig", "DistProfiler")}
+    known |= {name: getattr(capture, name) for name in capture.__all__}
     known |= {"StepPlan": StepPlan, "train_step": list}
     exec(code, known)
-    assert callable(known["Worker"].start_profile)
+    worker = known["Worker"]()
+    assert worker.profiler.check_enable()
+    assert callable(worker.start_profile)
 
 
 def test_the_set_up_commands_are_targets_of_the_makefile():

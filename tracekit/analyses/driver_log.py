@@ -10,6 +10,7 @@ import pandas as pd
 
 from tracekit.cells import cells, timed_units
 from tracekit.logged import TIMER, logs, same_steps
+from tracekit.machine_logs import NAMES, machine_sheet
 from tracekit.pooling import in_run, plain, run_heading, same_text
 from tracekit.report import Heading, Metric, Section, Sheet
 from tracekit.sheets import sheet
@@ -23,12 +24,13 @@ MAX_LOGGED = 500_000
 """Most numbers kept of one log: timers first, then the latest."""
 
 _KEPT = (
-    r"timing_s/|timing/|perf/|(?:train/)?global_valid_(?:toks|seqs)|global_seqlen/mean|train/.*tok"
+    r"timing_s/|timing/|perf/|(?:train/)?global_valid_(?:toks|seqs)|global_seqlen/mean|train/.*tok|"
+    + NAMES
 )
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Of a driver's log its timers, token counts and throughputs; nothing of any other source."""
+    """Of a driver's log its timers, token counts, throughputs and load; nothing of any other source."""
     if not trace.has("log_values"):
         return {}
     rows = trace["log_values"]
@@ -58,19 +60,19 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
-    """Every stage that the log times, beside the traces of the same steps and the steps that were not profiled."""
+    """Every stage that the log times, beside the traces of the same steps and the steps that were not profiled; its load."""
     known = logs(measured)
     if not known:
         return Section(
             ID, TITLE, "skipped", "no driver's log was given or found beside the profile"
         )
     found, walls = cells(measured), timed_units(measured)
-    table = _beside_log(measured, found, walls)
+    tables = [_beside_log(measured, found, walls), machine_sheet(measured)]
     return Section(
         ID,
         TITLE,
         metrics=tuple(_tokens(measured, walls)),
-        sheets=(table,) if table.rows else (),
+        sheets=tuple(table for table in tables if table is not None and table.rows),
         caveats=tuple(_caveats(measured, walls)),
     )
 

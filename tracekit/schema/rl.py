@@ -24,7 +24,7 @@ RAW: tuple[Table, ...] = (
 TABLES: tuple[Table, ...] = (
     Table(
         "logged",
-        "one timer, token count or throughput that a driver's log gives for one step",
+        "one timer, token count, throughput or load that a driver's log gives for one step",
         {
             **KEYS,
             "step": STEP,
