@@ -152,9 +152,11 @@ def _dims(db: Database, where: Places) -> Sparse | None:
     if not ids:
         return None
     shapes = [_shapes(text) for text in code_of]
-    code = np.concatenate(codes)
+    # Pages of a damaged file may come twice, and their rows with them.
+    row_ids, first = np.unique(np.concatenate(ids), return_index=True)
+    code = np.concatenate(codes)[first]
     known = np.array([shape is not None for shape in shapes], np.bool_)[code]
-    position, which = placed(where, np.concatenate(ids)[known])
+    position, which = placed(where, row_ids[known])
     # Different tails of one list (ids of inputs follow it) are the same shapes.
     unique = list(dict.fromkeys(shape for shape in shapes if shape is not None))
     number = {shape: code for code, shape in enumerate(unique)}
