@@ -21,6 +21,7 @@ from tracekit.schema import (
     coded,
     concat,
 )
+from tracekit.schema.table import COPIED_ROWS, FEW_TEXTS
 
 SMALL = Table(
     "small",
@@ -131,10 +132,24 @@ def test_open_categories_are_text_whatever_they_were():
     assert str(frame["name"].cat.categories.dtype) == "str"
 
 
-def test_arrays_of_the_right_type_are_not_copied():
-    ts = np.array([10, 20])
-    frame = SMALL.frame({**ROWS, "ts_ns": ts})
+def test_arrays_of_the_right_type_are_not_copied_where_they_are_large():
+    many = COPIED_ROWS // 2 + 1
+    ts = np.arange(2 * many)
+    frame = SMALL.frame({name: values * many for name, values in ROWS.items()} | {"ts_ns": ts})
     assert np.shares_memory(frame["ts_ns"].to_numpy(), ts)
+    assert types(frame) == types(SMALL.frame(ROWS))
+    assert frame["kind"].tolist() == ["b", "a"] * many
+
+
+@pytest.mark.parametrize("count", [FEW_TEXTS, FEW_TEXTS + 1, COPIED_ROWS + 1])
+def test_open_categories_are_sorted_however_many_there_are(count):
+    texts = [f"{at * 7919 % count:05}" for at in range(count)]
+    assert len({*texts}) == count
+    rows = {name: values[:1] * (count + 1) for name, values in ROWS.items()}
+    made = SMALL.frame({**rows, "name": [*texts, None]})["name"]
+    assert made.cat.categories.tolist() == sorted(texts)
+    assert made[:-1].tolist() == texts
+    assert made.isna().sum() == 1
 
 
 def test_joining_unites_categories_and_keeps_the_order_of_rows():

@@ -12,7 +12,7 @@ import pandas as pd
 
 from tracekit.derived.memory import DRIVER, SNAPSHOT
 from tracekit.device_sizes import DeviceSize, device_sizes
-from tracekit.pooling import STAGE_OF, plain, stage_rows, units
+from tracekit.pooling import STAGE_OF, grouped, plain, stage_rows, units
 from tracekit.stages import canonical
 from tracekit.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
 from tracekit.trace import Measurements
@@ -243,13 +243,12 @@ def steps(measured: Measurements) -> pd.DataFrame:
     """One row an allocator and step, in order of time: the steps of sources that are stages are joined."""
     rows = units(measured["memory_steps"]).sort_values("ts_ns", kind="stable")
     keys = [*Allocator._fields, "step", "part", "occurrence"]
-    joined = rows.groupby(keys, dropna=False, sort=False).agg(
+    joined = grouped(
+        rows, keys,
         source=("source", "first"), ts_ns=("ts_ns", "min"), relative=("relative", "any"), floor_bytes=("floor_bytes", "min"),
         end_bytes=("end_bytes", "last"), peak_bytes=("peak_bytes", "max"),
         reserved_bytes=("reserved_bytes", "max"),
-    ).reset_index()  # fmt: skip
-    # Keys that are all missing come back as floats, which merge with no text.
-    joined = joined.astype({n: object for n in keys if rows[n].dtype == object})
+    )  # fmt: skip
     return joined.sort_values(["step", "ts_ns"], kind="stable", ignore_index=True)
 
 

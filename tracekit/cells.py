@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracekit.intervals import covered, union
 from tracekit.logged import Logged, logs, same_steps
-from tracekit.pooling import UNIT, job, processes, same_text, stage_rows, summed, units
+from tracekit.pooling import UNIT, grouped, job, processes, same_text, stage_rows, summed, units
 from tracekit.stages import RL_STAGES
 from tracekit.trace import Measurements
 
@@ -75,17 +75,12 @@ def _seen(measured: Measurements) -> pd.DataFrame:
     """What traces hold: one row a (unit, role, canonical)."""
     rows = stage_rows(measured)
     by = [*UNIT, "role", "canonical"]
-    per_rank = (
-        rows.groupby([*by, "rank", "host", "pid"], dropna=False, sort=False)
-        .agg(wall_ns=("dur_ns", "sum"), instances=("dur_ns", "size"))
-        .reset_index()
-        .sort_values("wall_ns", ascending=False, kind="stable")
-    )
-    return (
-        per_rank.groupby(by, dropna=False, sort=False)
-        .agg(wall_ns=("wall_ns", "first"), rank=("rank", lambda r: r.iloc[0]),
-             ranks=("wall_ns", "size"), instances=("instances", "max"))
-        .reset_index()
+    per_rank = grouped(
+        rows, [*by, "rank", "host", "pid"], wall_ns=("dur_ns", "sum"), instances=("dur_ns", "size")
+    ).sort_values("wall_ns", ascending=False, kind="stable")
+    return grouped(
+        per_rank, by,
+        wall_ns=("wall_ns", "first"), rank=("rank", "leading"), ranks=("wall_ns", "size"), instances=("instances", "max"),
     )  # fmt: skip
 
 

@@ -28,14 +28,22 @@ SUMMED = ("window_ns", *PARTS, "idle_ns", "comm_ns", "overlap_ns", "op_count")
 
 def shares(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with the shares of its (summed) windows added: Σ part / Σ window, never means of ratios."""
-    out = frame.copy()
-    window = out["window_ns"].where(out["window_ns"] > 0).astype("Float64")
-    out["busy_ratio"] = (out["window_ns"] - out["idle_ns"]) / window
-    for part in (*PARTS, "idle_ns"):
-        out[part.replace("_ns", "_ratio")] = out[part] / window
-    comm = out["comm_ns"].where(out["comm_ns"] > 0).astype("Float64")
-    out["overlap_ratio"] = out["overlap_ns"] / comm
-    return out
+    ratios = {
+        "busy_ratio": _ratio(frame["window_ns"] - frame["idle_ns"], frame["window_ns"]),
+        **{
+            part.replace("_ns", "_ratio"): _ratio(frame[part], frame["window_ns"])
+            for part in (*PARTS, "idle_ns")
+        },
+        "overlap_ratio": _ratio(frame["overlap_ns"], frame["comm_ns"]),
+    }
+    return frame.assign(**ratios)
+
+
+def _ratio(part: pd.Series[Any], whole: pd.Series[Any]) -> Any:
+    """The part of the whole, <NA> of nothing and where one of them is unknown; both are whole numbers."""
+    top, bottom = (column.to_numpy(np.int64, na_value=0) for column in (part, whole))
+    known = (part.notna() & whole.notna()).to_numpy(np.bool_) & (bottom > 0)
+    return pd.arrays.FloatingArray(top / np.where(known, bottom, 1), ~known)
 
 
 def judged_windows(measured: Measurements) -> pd.DataFrame:

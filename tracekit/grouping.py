@@ -1,11 +1,13 @@
-"""Groups of rows: numbers and sums for them, fast where keys lie close together, as made-up keys do."""
+"""Groups of rows: numbers and sums for them, fast where keys lie close together, as made-up keys do, and where rows are few."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 Ints = npt.NDArray[np.int64]
 
@@ -33,6 +35,31 @@ def numbered(keys: Ints) -> tuple[Ints, Ints]:
     table = np.zeros(room, np.int64)
     table[distinct] = np.arange(len(distinct))
     return distinct + low, table.take(offset)
+
+
+def of_keys(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
+    """(for each row the number of its combination of keys, in order of appearance; the first row of each).
+
+    Missing keys are keys like any other. As `groupby(by, dropna=False, sort=False).ngroup()`, without
+    the groups: most tables that are judged have a few dozen rows.
+    """
+    number, room = np.zeros(len(frame), np.int64), 1
+    for name in by:
+        column: Any = frame[name]
+        values = column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
+        codes, found = pd.factorize(values, use_na_sentinel=False)
+        if len(found) < 2:
+            continue
+        if room * len(found) >= 2**62:
+            distinct, number = np.unique(number, return_inverse=True)
+            room = len(distinct)
+        number = number * len(found) + codes
+        room *= len(found)
+    _, first, number = np.unique(number, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place[number], first[order]
 
 
 def by_group(group: Ints, start: Ints) -> Ints:

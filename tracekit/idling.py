@@ -80,11 +80,15 @@ def whole(measured: Measurements, table: str) -> pd.DataFrame:
     """The rows of a table, plain, of sources that lost nothing: in a damaged one what is missing looks idle."""
     rows = plain(measured[table])
     damaged = {note.source for note in measured.notes if note.severity == "data_loss"}
-    return rows[~rows["source"].isin(damaged)]
+    return rows[~rows["source"].isin(damaged)] if damaged else rows
 
 
 def canonical_names(measured: Measurements) -> pd.DataFrame:
     """The canonical stage of every outermost recorded one: columns of `STAGE_OF`, canonical."""
+    return measured.derived(_canonical_names)
+
+
+def _canonical_names(measured: Measurements) -> pd.DataFrame:
     names = stage_rows(measured)[[*STAGE_OF, "canonical"]]
     return names.dropna(subset="stage").drop_duplicates(STAGE_OF)
 
@@ -113,9 +117,7 @@ def _placed(measured: Measurements, table: str) -> pd.DataFrame:
     stages = rows[rows["window"] == "stage"].merge(
         canonical_names(measured), on=STAGE_OF, how="inner"
     )
-    known = set(_owners(whole(measured, "gpu_time").merge(
-        canonical_names(measured), on=STAGE_OF, how="inner"
-    )))  # fmt: skip
+    known = measured.derived(_staged_owners)
     origins = plain(measured["steps"])[[*CAPTURE, "origin"]].drop_duplicates(CAPTURE)
     steps = rows[rows["window"] == "step"].merge(origins, on=CAPTURE, how="inner")
     alone = pd.Series([owner not in known for owner in _owners(steps)], dtype=bool)
@@ -124,12 +126,22 @@ def _placed(measured: Measurements, table: str) -> pd.DataFrame:
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
+def _staged_owners(measured: Measurements) -> frozenset[tuple[object, object]]:
+    """(run, role) of the devices that have a stage."""
+    rows = whole(measured, "gpu_time").merge(canonical_names(measured), on=STAGE_OF, how="inner")
+    return frozenset(_owners(rows))
+
+
 def _owners(rows: pd.DataFrame) -> list[tuple[object, object]]:
     return [(run, text_or_none(role)) for run, role in zip(rows["run"], rows["role"], strict=True)]
 
 
 def gpu_steps(measured: Measurements) -> dict[tuple[object, object], int]:
     """How many steps of single GPUs every (run, role) has: each device counts in each of its steps."""
+    return measured.derived(_gpu_steps)
+
+
+def _gpu_steps(measured: Measurements) -> dict[tuple[object, object], int]:
     rows = units(whole(measured, "gpu_time"))
     rows = rows[rows["window"] == "step"]
     rows = rows[[*UNIT, "role", "rank", "host", "pid", "device"]].drop_duplicates()

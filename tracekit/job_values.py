@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracekit.logged import logs, same_steps
 from tracekit.metric_kinds import OUT_OF_MEMORY, PER_WORK
-from tracekit.pooling import UNIT, job, plain, same_text, stage_rows, units
+from tracekit.pooling import UNIT, grouped, job, plain, same_text, stage_rows, units
 from tracekit.trace import Measurements
 
 NAMES = ("step_time", "stage_time", *PER_WORK, "first_of_window", "compilations", OUT_OF_MEMORY)
@@ -68,6 +68,8 @@ def _again(measured: Measurements) -> pd.DataFrame:
     steps = plain(measured["steps"])
     captured = steps["part"].astype(object).map(lambda part: bool(CAPTURE.match(str(part))))
     steps = steps[(steps["origin"] == "profiler") & steps["step"].notna() & captured.astype(bool)]
+    if not len(steps):
+        return pd.DataFrame(columns=[*UNIT, "wall_ns"], dtype=object)
     each = steps.groupby([*UNIT], sort=False)["dur_ns"].max().reset_index(name="wall_ns")
     repeated = each.groupby(["run", "step"], sort=False)["part"].transform("size") > 1
     return each[repeated].astype(object)
@@ -82,6 +84,8 @@ def _among(rows: pd.DataFrame, again: pd.DataFrame) -> pd.Series:
 
 def _apart(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
     """The rows (of `recorded`), those of a step that several captures hold with their part again."""
+    if not len(again):
+        return rows
     part = plain(recorded)["part"].reindex(rows.index)
     return rows.assign(part=rows["part"].where(~_among(rows, again), part))
 
@@ -147,10 +151,7 @@ def _compiling(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=[*UNIT, "name", "value"])
     rows = _apart(units(measured["interruptions"]), measured["interruptions"], again)
     rows = rows[(rows["kind"] == "compilation") & rows["step"].notna()]
-    counts = (
-        rows.groupby([*UNIT], dropna=False, sort=False)["count"].sum().reset_index(name="value")
-    )
-    return counts.assign(name="compilations")
+    return grouped(rows, UNIT, value=("count", "sum")).assign(name="compilations")
 
 
 _REQUEST = ["run", "role", "rank", "host", "pid", "memory", "device", "ts_ns", "asked_bytes"]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.grouping import of_keys
 from tracekit.pooling import UNIT, units
 from tracekit.trace import Measurements
 
@@ -143,15 +144,15 @@ def _numbered(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.object_]]:
 
 def same(rows: pd.DataFrame, names: tuple[str, ...]) -> Ints:
     """The number of each row's combination of keys, missing ones being keys like any other; in no order."""
-    groups = rows[list(names)].groupby(list(names), dropna=False, sort=False)
-    return np.asarray(groups.ngroup(), np.int64)
+    return of_keys(rows, names)[0]
 
 
 def codes(rows: pd.DataFrame, names: tuple[str, ...]) -> Ints:
     """The number of each row's combination of keys: by their text, so that the order of rows does not matter."""
-    keys, number = rows[list(names)], same(rows, names)
-    first = keys[~pd.Series(number).duplicated().to_numpy()]
-    text = sorted((tuple(_text(v) for v in key), at) for at, key in enumerate(_tuples(first)))
+    number, first = of_keys(rows, names)
+    columns = [rows[name].array[first] for name in names]
+    keys = zip(*columns, strict=True)
+    text = sorted((tuple(_text(v) for v in key), at) for at, key in enumerate(keys))
     place = np.empty(len(text), np.int64)
     place[[at for _, at in text]] = np.arange(len(text))
     found: Ints = place[number]

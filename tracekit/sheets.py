@@ -28,7 +28,7 @@ def sheet(
     A column of which nothing at all is known is left out.
     """
     shown = frame.iloc[:max_rows]
-    headings = [h for h in headings if not len(frame) or frame[h.name].notna().any()]
+    headings = [h for h in headings if not len(frame) or not frame[h.name].array.isna().all()]
     columns = [_cells(shown[heading.name]) for heading in headings]
     rows = tuple(zip(*columns, strict=True)) if columns else ()
     return Sheet(name, title, tuple(headings), rows, len(frame) - len(shown), caption)

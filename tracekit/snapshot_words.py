@@ -30,6 +30,10 @@ NATIVE = " (no Python frame)"
 
 def snapshot_levels(measured: Measurements) -> pd.DataFrame:
     """The rows of `snapshot_levels`, plain, the highest peak first, with `who`: `rank 3 actor, GPU 0`."""
+    return measured.derived(_snapshot_levels).copy(deep=False)
+
+
+def _snapshot_levels(measured: Measurements) -> pd.DataFrame:
     rows = plain(measured["snapshot_levels"])
     rows = rows.assign(on_host=rows["memory"] == "host")
     by = ["on_host", "peak_bytes", "source"]

@@ -129,8 +129,9 @@ def _by_place(measured: Measurements) -> pd.DataFrame:
     for window, (rows, table) in (("judged", judged), ("capture", captures)):
         sums = summed(rows, WHERE, ["window_ns", "idle_ns"]).assign(window=window)
         found = by_cause(table)
+        keys = [keyed(row) for row in sums.to_dict("records")]
         for cause in CAUSES:
-            sums[cause] = [found.get((*keyed(r), cause), 0) for r in sums.to_dict("records")]
+            sums[cause] = [found.get((*key, cause), 0) for key in keys]
         assert (sums[[*CAUSES]].sum(axis=1) == sums["idle_ns"]).all(), (
             "causes add up to the idle time"
         )

@@ -20,6 +20,7 @@ from tracekit.pooling import (
     run_heading,
     same_text,
     stage_rows,
+    summed,
     text_or_none,
     units,
 )
@@ -49,10 +50,11 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     parts = [
         _counted(trace, kind, np.flatnonzero(mask))
         for kind, mask in (("compilation", side.compiling), ("allocator", side.allocator))
+        if mask.any()
     ]
-    table = pd.concat(parts, ignore_index=True)
-    if not len(table):
+    if not parts:
         return {"interruptions": {}}
+    table = pd.concat(parts, ignore_index=True)
     return {"interruptions": {str(name): table[name].array for name in table}}
 
 
@@ -74,7 +76,7 @@ def _counted(trace: Trace, kind: str, rows: Ints) -> pd.DataFrame:
         }
     )
     by = ["kind", "step", "occurrence", "stage", "name"]
-    return frame.groupby(by, dropna=False, sort=False)[["count", "dur_ns"]].sum().reset_index()
+    return summed(frame, by, ["count", "dur_ns"])
 
 
 def _place(where: HostWindows, ts_ns: Ints) -> tuple[Any, Any, Any]:

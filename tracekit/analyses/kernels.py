@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.derived.soundness import sound_device_ops
-from tracekit.pooling import plain, run_heading
+from tracekit.pooling import grouped, plain, run_heading
 from tracekit.report import Heading, Metric, Section
 from tracekit.schema import DEVICE_OP_KINDS, coded
 from tracekit.sheets import sheet
@@ -97,9 +97,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     rows = measured["kernels"]
     if not len(rows):
         return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
-    pooled = pool(plain(rows))
-    busy = int(pooled["total_ns"].sum())
-    pooled["share_ratio"] = pooled["total_ns"] / busy if busy else None
+    kernels = pool(plain(rows))
+    busy = int(kernels["total_ns"].sum())
+    kernels["share_ratio"] = kernels["total_ns"] / busy if busy else None
     headings = (
         *run_heading(measured),
         Heading("name", "kernel"),
@@ -115,10 +115,10 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         Heading("max_ns", "max", "ns"),
     )
     metrics = (
-        Metric("kernel_launches", int(pooled["count"].sum()), "count", label="device ops"),
-        Metric("kernel_names", pooled["name"].nunique(), "count", label="distinct names"),
+        Metric("kernel_launches", int(kernels["count"].sum()), "count", label="device ops"),
+        Metric("kernel_names", kernels["name"].nunique(), "count", label="distinct names"),
     )
-    table = sheet("kernels", "Kernels by total time", headings, pooled)
+    table = sheet("kernels", "Kernels by total time", headings, kernels)
     return Section(ID, TITLE, metrics=metrics, sheets=(table,))
 
 
@@ -133,15 +133,16 @@ def pool(rows: pd.DataFrame) -> pd.DataFrame:
         squares=(rows["count"] - 1) * std**2 + rows["count"] * apart**2,
         groups=1,
     )
-    pooled = work.groupby(keys, dropna=False, sort=False).agg(
+    kernels = grouped(
+        work, keys,
         count=("count", "sum"), total_ns=("total_ns", "sum"), squares=("squares", "sum"),
         min_ns=("min_ns", "min"), max_ns=("max_ns", "max"), groups=("groups", "sum"),
         p50_ns=("p50_ns", "first"), p95_ns=("p95_ns", "first"), one_std=("std_ns", "first"),
-    ).reset_index()  # fmt: skip
-    count = pooled["count"]
-    pooled["mean_ns"] = pooled["total_ns"] / count
-    variance = pooled["squares"] / (count - 1).where(count > 1)
-    alone = pooled["groups"] == 1
-    pooled["std_ns"] = pooled["one_std"].where(alone, variance**0.5)
-    pooled[["p50_ns", "p95_ns"]] = pooled[["p50_ns", "p95_ns"]].where(alone)
-    return pooled.sort_values(["total_ns", "name"], ascending=[False, True], kind="stable")
+    )  # fmt: skip
+    count = kernels["count"]
+    kernels["mean_ns"] = kernels["total_ns"] / count
+    variance = kernels["squares"] / (count - 1).where(count > 1)
+    alone = kernels["groups"] == 1
+    kernels["std_ns"] = kernels["one_std"].where(alone, variance**0.5)
+    kernels[["p50_ns", "p95_ns"]] = kernels[["p50_ns", "p95_ns"]].where(alone)
+    return kernels.sort_values(["total_ns", "name"], ascending=[False, True], kind="stable")

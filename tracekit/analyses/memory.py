@@ -22,7 +22,7 @@ from tracekit.derived.memory import (
 )
 from tracekit.derived.steps import step_of
 from tracekit.device_sizes import UNKNOWN, device_sizes
-from tracekit.pooling import in_run, plain, run_heading, text_or_none
+from tracekit.pooling import grouped, in_run, plain, run_heading, text_or_none
 from tracekit.report import (
     Finding,
     Heading,
@@ -367,11 +367,11 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _stage_sheet(measured: Measurements) -> Sheet:
     rows = _named(stages(measured))
-    grouped = rows.groupby(["run", "memory", "canonical"], dropna=False, sort=False)
-    shown = grouped.agg(
+    shown = grouped(
+        rows, ["run", "memory", "canonical"],
         peak_bytes=("peak_bytes", "max"), end_bytes=("end_bytes", "max"), floor_bytes=("floor_bytes", "min"),
         reserved_bytes=("reserved_bytes", "max"), processes=("who", "nunique"),
-    ).reset_index()  # fmt: skip
+    )  # fmt: skip
     shown = shown[shown["peak_bytes"].notna()]
     shown = shown.sort_values(["memory", "peak_bytes"], ascending=[False, False], kind="stable")
     headings = (

@@ -12,6 +12,7 @@ from tracekit.derived.micro_batches import micro_batches
 from tracekit.pooling import (
     CAPTURE,
     UNIT,
+    grouped,
     in_run,
     job,
     label_headings,
@@ -96,24 +97,24 @@ def _instances(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
     median = rows.groupby(by, dropna=False, sort=False)["length_ns"].transform("median")
     small = rows["length_ns"] < empty_ratio * median
     rows = rows.assign(small=small.astype(int), small_ns=rows["length_ns"].where(small, 0.0))
-    grouped = rows.groupby(by, dropna=False, sort=False)
-    out = grouped.agg(
+    out = grouped(
+        rows, by,
         count=("length_ns", "size"), total_ns=("length_ns", "sum"), mean_ns=("length_ns", "mean"),
         median_ns=("length_ns", "median"), min_ns=("length_ns", "min"), max_ns=("length_ns", "max"),
         std_ns=("length_ns", "std"), small=("small", "sum"), small_ns=("small_ns", "sum"), on_device=("on_device", "all"),
-    ).reset_index()  # fmt: skip
+    )  # fmt: skip
     out["variation"] = out["std_ns"] / out["mean_ns"].where(out["mean_ns"] > 0)
     return out
 
 
 def _sheet(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) -> Sheet:
     """Stages by how much their batches take, with how unequal these are."""
-    grouped = instances.groupby(_KEYS, dropna=False, sort=False)
-    out = grouped.agg(
+    out = grouped(
+        instances, _KEYS,
         per=("count", "mean"), count=("count", "sum"), total=("total_ns", "sum"), variation=("variation", "median"),
         shortest=("min_ns", "min"), median=("median_ns", "median"), longest=("max_ns", "max"),
         small=("small", "sum"), on_device=("on_device", "all"),
-    ).reset_index()  # fmt: skip
+    )  # fmt: skip
     out["lengths"] = out["on_device"].map({True: "kernel time", False: "host time"})
     out["canonical"] = out["canonical"].astype(object).fillna("(in no stage)")
     for name in ("per", "shortest", "median", "longest"):

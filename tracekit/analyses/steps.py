@@ -14,6 +14,7 @@ from tracekit.derived.work import work_within
 from tracekit.pooling import (
     STEP_BOUNDS,
     Job,
+    grouped,
     in_run,
     job,
     label_headings,
@@ -192,10 +193,11 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame, steps: Job) -> An
 def _range_sheet(measured: Measurements) -> Any:
     """All annotated ranges by recorded name and place, also nested ones such as micro-batches."""
     rows = plain(measured["stages"])
-    pooled = rows.groupby(["run", "role", "parent", "stage"], dropna=False, sort=False).agg(
-        count=("dur_ns", "size"), total_ns=("dur_ns", "sum"), mean_ns=("dur_ns", "mean"), max_ns=("dur_ns", "max")
-    ).reset_index()  # fmt: skip
-    pooled = pooled.sort_values(["total_ns", "stage"], ascending=[False, True], kind="stable")
+    ranges = grouped(
+        rows, ["run", "role", "parent", "stage"],
+        count=("dur_ns", "size"), total_ns=("dur_ns", "sum"), mean_ns=("dur_ns", "mean"), max_ns=("dur_ns", "max"),
+    )  # fmt: skip
+    ranges = ranges.sort_values(["total_ns", "stage"], ascending=[False, True], kind="stable")
     headings = (
         *label_headings(measured),
         Heading("parent", "inside"),
@@ -205,7 +207,7 @@ def _range_sheet(measured: Measurements) -> Any:
         Heading("mean_ns", "mean", "ns"),
         Heading("max_ns", "longest", "ns"),
     )
-    return sheet("ranges", "Annotated ranges as recorded", headings, pooled)
+    return sheet("ranges", "Annotated ranges as recorded", headings, ranges)
 
 
 def _too_few(

@@ -131,6 +131,9 @@ def text(trace: Trace, key: str, ids: Ints) -> Objects:
 
 def whole(trace: Trace, key: str, ids: Ints) -> pd.Series[Any]:
     """The argument of each element (-1: none) as a whole number from 0 on, NA where it is no such."""
+    if key not in trace.sparse:
+        none = np.ones(len(ids), np.bool_)
+        return pd.Series(pd.arrays.IntegerArray(np.zeros(len(ids), np.int64), none))
     found = _argument(trace, key, ids)
     if found.dtype == object:
         # A file that quotes numbers quotes few different ones.
