@@ -1,7 +1,10 @@
 """With real profiles at hand (TRACEKIT_REAL_DATA), a skipped test is a failure: nothing may pass by not running."""
 
+import gc
 import os
 import signal
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -16,12 +19,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Every test makes thousands of objects that reference counts free; looking for cycles among all that was imported
+# and collected took a tenth of the time.
+gc.set_threshold(50_000, 50, 100)
+
+
 # The same cases in every run, however long each takes: what passes here passes elsewhere. `make fuzz` draws others.
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
 
 collect_ignore = ["hydra_overrides.py", "verl_group_run.py"]
 """Programs that only a Python with verl can run."""
+
+
+def pytest_collection_finish():
+    """What lives as long as the session is not looked through again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +59,41 @@ def judged_only(monkeypatch):
         monkeypatch.setattr(pipeline, "_section", section)
 
     return only
+
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+MADE = {}
+"""What `made_once` keeps, by what was asked."""
+
+
+@pytest.fixture
+def made_once(monkeypatch):
+    """The committed examples are analysed and measured once for all tests that are about what comes after."""
+
+    def of_examples(given):
+        several = given if isinstance(given, list | tuple) else [given]
+        paths = [Path(str(one).partition("=")[2] or str(one)) for one in several]
+        return bool(paths) and all(EXAMPLES in path.absolute().parents for path in paths)
+
+    def analyze(paths, options=pipeline.Options()):
+        if not of_examples(paths):
+            return really["analyze"](paths, options)
+        key = ("analyze", repr(paths), repr(replace(options, progress=False)), str(Path.cwd()))
+        if key not in MADE:
+            MADE[key] = really["analyze"](paths, options)
+        return replace(MADE[key], measurements=replace(MADE[key].measurements))
+
+    def measure(found, options=pipeline.Options()):
+        if not of_examples([source.path for source in found.sources]):
+            return really["measure"](found, options)
+        key = ("measure", repr(found), repr(replace(options, progress=False)), str(Path.cwd()))
+        if key not in MADE:
+            MADE[key] = really["measure"](found, options)
+        return replace(MADE[key])
+
+    really = {"analyze": pipeline.analyze, "measure": pipeline.measure}
+    monkeypatch.setattr(pipeline, "analyze", analyze)
+    monkeypatch.setattr(pipeline, "measure", measure)
 
 
 @pytest.fixture

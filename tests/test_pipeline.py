@@ -212,6 +212,7 @@ def test_one_stage_is_cut_out_by_its_recorded_its_canonical_name_or_a_pattern(pr
         assert set(measured["kernels"]["name"]) == {"ncclDevKernel_AllReduce"}
 
 
+@pytest.mark.usefixtures("measuring")
 def test_a_failing_source_is_named_and_the_others_stand(profile):
     alone = analyze(profile / "rank0.json").measurements
     (profile / "rank1.json").write_bytes(b'{"traceEvents": [{"ph": "X", "ts"')
@@ -236,6 +237,7 @@ def test_when_every_source_fails_there_is_no_report(profile):
         analyze(profile)
 
 
+@pytest.mark.usefixtures("measuring")
 def test_a_damaged_source_is_read_and_its_loss_is_shown(profile):
     path = profile / "rank1.json"
     path.write_bytes(path.read_bytes()[:-40])
@@ -317,7 +319,10 @@ def test_a_part_of_the_first_screen_that_breaks_loses_only_itself(good, monkeypa
         render(report, renderer.name)
 
 
-def test_measured_columns_that_break_the_schema_lose_only_their_question(profile, monkeypatch):
+def test_measured_columns_that_break_the_schema_lose_only_their_question(
+    profile, monkeypatch, judged_only
+):
+    judged_only({"kernels", "steps"})
     wrong = broken("kernels", measure=lambda trace: {"kernels": {"nonsense": [1]}})
     monkeypatch.setattr(pipeline, "ANALYSES", wrong)
     result = analyze(profile)

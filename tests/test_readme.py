@@ -36,7 +36,7 @@ def as_pattern(shown):
     return "".join(lines)
 
 
-def test_every_command_of_the_readme_prints_what_it_shows(monkeypatch):
+def test_every_command_of_the_readme_prints_what_it_shows(monkeypatch, made_once):
     monkeypatch.chdir(ROOT)
     shutil.rmtree(SCRATCH, ignore_errors=True)
     SCRATCH.mkdir()
@@ -54,7 +54,7 @@ def test_every_command_of_the_readme_prints_what_it_shows(monkeypatch):
         )
 
 
-def test_the_python_example_runs(monkeypatch, capsys):
+def test_the_python_example_runs(monkeypatch, capsys, made_once):
     monkeypatch.chdir(ROOT)
     code, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(compile(code, "README.md", "exec"), {})

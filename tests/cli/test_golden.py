@@ -34,7 +34,7 @@ ALL = [
 
 
 @pytest.fixture
-def tracekit(monkeypatch):
+def tracekit(monkeypatch, made_once):
     """Run the command line from the root of the tree, on a page of the usual width."""
     monkeypatch.chdir(ROOT)
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TRACEKIT_PURE"):
