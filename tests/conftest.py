@@ -19,8 +19,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Every test makes thousands of objects that reference counts free; looking for cycles among all that was imported
-# and collected took a tenth of the time.
+# Reference counts free nearly all that tests make: looking for cycles among everything that was imported and
+# collected took one part in twenty of their time.
 gc.set_threshold(50_000, 50, 100)
 
 
@@ -62,13 +62,17 @@ def judged_only(monkeypatch):
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+JUDGED = pipeline._section
 MADE = {}
 """What `made_once` keeps, by what was asked."""
 
 
 @pytest.fixture
 def made_once(monkeypatch):
-    """The committed examples are analysed and measured once for all tests that are about what comes after."""
+    """The committed examples are analysed and measured once for all tests that are about what comes after.
+
+    Not for tests of which only some questions are judged: their reports are of no use to the others.
+    """
 
     def of_examples(given):
         several = given if isinstance(given, list | tuple) else [given]
@@ -76,7 +80,7 @@ def made_once(monkeypatch):
         return bool(paths) and all(EXAMPLES in path.absolute().parents for path in paths)
 
     def analyze(paths, options=pipeline.Options()):
-        if not of_examples(paths):
+        if not of_examples(paths) or pipeline._section is not JUDGED:
             return really["analyze"](paths, options)
         key = ("analyze", repr(paths), repr(replace(options, progress=False)), str(Path.cwd()))
         if key not in MADE:
