@@ -12,7 +12,7 @@ import pandas as pd
 
 from tracekit.derived.memory import DRIVER, SNAPSHOT
 from tracekit.device_sizes import DeviceSize, device_sizes
-from tracekit.pooling import STAGE_OF, grouped, plain, stage_rows, units
+from tracekit.pooling import STAGE_OF, distinct, grouped, plain, stage_rows, units
 from tracekit.stages import canonical
 from tracekit.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
 from tracekit.trace import Measurements
@@ -255,7 +255,7 @@ def steps(measured: Measurements) -> pd.DataFrame:
 def stages(measured: Measurements) -> pd.DataFrame:
     """The rows of `memory_stages` with `canonical`, the stage under its one name, in order of time."""
     rows = units(measured["memory_stages"])
-    named = stage_rows(measured)[[*STAGE_OF, "canonical"]].drop_duplicates()
+    named = distinct(stage_rows(measured), [*STAGE_OF, "canonical"])
     of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
     found = rows[~of_snapshot].merge(named, on=STAGE_OF)
     if of_snapshot.any():

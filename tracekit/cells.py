@@ -30,7 +30,12 @@ def timed_units(measured: Measurements) -> pd.DataFrame:
     """The units (`pooling.step_walls`) that get cells: of a run with stages, those with a number or a stage.
 
     A capture of neither, such as a timeline of the cluster beside the profiles, is no step of the run.
+    Not to be changed in place.
     """
+    return measured.derived(_timed_units)
+
+
+def _timed_units(measured: Measurements) -> pd.DataFrame:
     walls = job(measured).walls
     staged = stage_rows(measured)
     keys = set(_keys(staged))

@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.matching import codes
+from tracekit.matching import codes, same
 from tracekit.pooling import (
     UNIT,
+    count_distinct,
+    distinct,
     job,
     label_headings,
     run_heading,
@@ -50,12 +52,12 @@ class Crew:
     @property
     def members(self) -> int:
         """How many ranks it shows (devices, where a rank drives several)."""
-        return len(self.work[list(MEMBER)].drop_duplicates())
+        return count_distinct(self.work, MEMBER)
 
     @property
     def steps(self) -> int:
         """In how many steps."""
-        return len(self.work[list(UNIT)].drop_duplicates())
+        return count_distinct(self.work, UNIT)
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows of a frame that are of this crew."""
@@ -123,15 +125,15 @@ def _staged_segments(measured: Measurements) -> pd.DataFrame:
     rows = units(measured["segments"])
     rows["canonical"] = canonical_of(measured, rows)
     rows = rows[rows["rank"].notna()]
-    staged = rows["canonical"].notna().groupby(pd.Series(codes(rows, CREW), rows.index))
+    staged = rows["canonical"].notna().groupby(pd.Series(same(rows, CREW), rows.index))
     return rows[rows["canonical"].notna() | ~staged.transform("any")]
 
 
 def canonical_of(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.object_]:
     """The canonical name of the recorded stage of each row; None outside stages."""
     keys = ("stage", "role", "scope")
-    named = stage_rows(measured)[[*keys, "canonical"]].drop_duplicates()
-    places = codes(pd.concat([named[list(keys)], rows[list(keys)]], ignore_index=True), keys)
+    named = distinct(stage_rows(measured), [*keys, "canonical"])
+    places = same(pd.concat([named[list(keys)], rows[list(keys)]], ignore_index=True), keys)
     by_code = dict(zip(places[: len(named)], named["canonical"], strict=True))
     return np.array([*(by_code.get(place) for place in places[len(named) :]), None], object)[:-1]
 
@@ -192,7 +194,7 @@ def crew_headings(measured: Measurements) -> tuple[Heading, ...]:
 
 def member_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Columns for the rank, and for its device where any rank drives several."""
-    members = own_work(measured)[[*CREW, *MEMBER]].drop_duplicates()
+    members = distinct(own_work(measured), [*CREW, *MEMBER])
     several = members.duplicated([*CREW, "rank"]).any()
     return (
         Heading("rank", "rank", "id"),
@@ -203,8 +205,8 @@ def member_headings(measured: Measurements) -> tuple[Heading, ...]:
 def steps_of(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
     """In how many steps the crew of each row was recorded; NaN for rows of no crew."""
     keys = list(CREW)
-    known = own_work(measured)[[*keys, "step", "part"]].drop_duplicates()
-    both = codes(pd.concat([known[keys], frame[keys]], ignore_index=True), CREW)
+    known = distinct(own_work(measured), [*keys, "step", "part"])
+    both = same(pd.concat([known[keys], frame[keys]], ignore_index=True), CREW)
     count = np.bincount(both[: len(known)], minlength=int(both.max(initial=-1)) + 1)
     steps = count[both[len(known) :]]
     return np.where(steps > 0, steps, np.nan)

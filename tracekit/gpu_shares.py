@@ -11,6 +11,7 @@ from tracekit.derived.busy import PARTS
 from tracekit.pooling import (
     CAPTURE,
     devices_of,
+    distinct,
     in_run,
     job,
     plain,
@@ -42,7 +43,7 @@ def shares(frame: pd.DataFrame) -> pd.DataFrame:
 def _ratio(part: pd.Series[Any], whole: pd.Series[Any]) -> Any:
     """The part of the whole, <NA> of nothing and where one of them is unknown; both are whole numbers."""
     top, bottom = (column.to_numpy(np.int64, na_value=0) for column in (part, whole))
-    known = (part.notna() & whole.notna()).to_numpy(np.bool_) & (bottom > 0)
+    known = ~part.array.isna() & ~whole.array.isna() & (bottom > 0)
     return pd.arrays.FloatingArray(top / np.where(known, bottom, 1), ~known)
 
 
@@ -56,11 +57,11 @@ def judged_windows(measured: Measurements) -> pd.DataFrame:
 
 def _judged_windows(measured: Measurements) -> pd.DataFrame:
     rows = whole_gpu_time(measured)
-    named = stage_rows(measured)[[*CAPTURE, "stage", "ts_ns", "canonical"]].drop_duplicates()
+    named = distinct(stage_rows(measured), [*CAPTURE, "stage", "ts_ns", "canonical"])
     stages = rows[rows["window"] == "stage"].merge(
         named, on=[*CAPTURE, "stage", "ts_ns"], how="inner"
     )
-    origins = plain(measured["steps"])[[*CAPTURE, "ts_ns", "origin"]].drop_duplicates()
+    origins = distinct(plain(measured["steps"]), [*CAPTURE, "ts_ns", "origin"])
     steps = rows[rows["window"] == "step"].merge(origins, on=[*CAPTURE, "ts_ns"], how="inner")
     known = {
         (run, text_or_none(role)) for run, role in zip(stages["run"], stages["role"], strict=True)

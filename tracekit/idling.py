@@ -15,6 +15,7 @@ from tracekit.pooling import (
     CAPTURE,
     STAGE_OF,
     UNIT,
+    distinct,
     in_run,
     job,
     plain,
@@ -144,7 +145,7 @@ def gpu_steps(measured: Measurements) -> dict[tuple[object, object], int]:
 def _gpu_steps(measured: Measurements) -> dict[tuple[object, object], int]:
     rows = units(whole(measured, "gpu_time"))
     rows = rows[rows["window"] == "step"]
-    rows = rows[[*UNIT, "role", "rank", "host", "pid", "device"]].drop_duplicates()
+    rows = distinct(rows, [*UNIT, "role", "rank", "host", "pid", "device"])
     return dict(Counter(_owners(rows)))
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracekit.logged import logs, same_steps
 from tracekit.metric_kinds import OUT_OF_MEMORY, PER_WORK
-from tracekit.pooling import UNIT, grouped, job, plain, same_text, stage_rows, units
+from tracekit.pooling import UNIT, distinct, grouped, job, plain, same_text, stage_rows, units
 from tracekit.trace import Measurements
 
 NAMES = ("step_time", "stage_time", *PER_WORK, "first_of_window", "compilations", OUT_OF_MEMORY)
@@ -51,8 +51,9 @@ def job_values(measured: Measurements) -> pd.DataFrame:
         _compiling(measured, again),
         _failed_requests(measured),
     ]
+    parts = [part for part in parts if len(part)] or parts[:1]
     parts = [part.reindex(columns=columns).astype(object) for part in parts]
-    out = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    out = pd.concat(parts, ignore_index=True)
     out["part"] = pd.Series(_parts(measured, out), index=out.index, dtype=object)
     timed = out["name"].isin(["step_time", "stage_time"])
     out["unit"] = timed.map({True: "ns", False: "count"})
@@ -141,7 +142,7 @@ def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFram
     first = steps[
         (windows["ts_ns"].rank(method="first") == 1) & (windows["ts_ns"].transform("size") > 1)
     ]
-    rows = first[[*UNIT]].drop_duplicates()
+    rows = distinct(first, UNIT)
     return rows.assign(name="first_of_window", value=1)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.pooling import PROCESS, STAGE_OF, stage_rows, units
+from tracekit.pooling import PROCESS, STAGE_OF, count_distinct, distinct, stage_rows, units
 from tracekit.trace import Measurements
 
 COUNTED = ("wall_ns", "leaf_count", "leaf_ns", "call_count", "short_ns", "launch_count")
@@ -33,7 +33,7 @@ def pooled(measured: Measurements) -> pd.DataFrame:
 
 def _pooled(measured: Measurements) -> pd.DataFrame:
     rows = units(measured["host_counts"])
-    named = stage_rows(measured)[[*STAGE_OF, "canonical"]].drop_duplicates()
+    named = distinct(stage_rows(measured), [*STAGE_OF, "canonical"])
     stages = rows[rows["window"] == "stage"].merge(named, on=STAGE_OF, how="inner")
     parts = [_pool(rows[rows["window"] == "step"], None), _pool(stages, "canonical")]
     return pd.concat(parts).reset_index(drop=True)
@@ -56,8 +56,8 @@ def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
                 **sums,
                 **on_device,
                 "device_wall_ns": int(wall) if len(known) else pd.NA,
-                "process_steps": len(mine[list(PROCESS_STEP)].drop_duplicates()),
-                "processes": len(mine[list(PROCESS)].drop_duplicates()),
+                "process_steps": count_distinct(mine, PROCESS_STEP),
+                "processes": count_distinct(mine, PROCESS),
                 "devices": int(devices),
                 "call_p50_ns": mine["call_p50_ns"].median(),
                 "kernel_p50_ns": mine["kernel_p50_ns"].median(),

@@ -123,6 +123,16 @@ def grouped(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) ->
     return framed(out, len(first))
 
 
+def distinct(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """The distinct combinations of these columns, each as it stands first: as `drop_duplicates`."""
+    return frame[list(by)].iloc[of_keys(frame, by)[1]]
+
+
+def count_distinct(frame: pd.DataFrame, by: Sequence[str]) -> int:
+    """How many combinations of these columns there are, missing values being values like any other."""
+    return len(of_keys(frame, by)[1])
+
+
 def _sums(column: pd.Series[Any], number: Ints, count: int) -> Any:
     """Sums of whole numbers by group; NA where no row of a group has one."""
     if isinstance(column.dtype, np.dtype):
@@ -220,7 +230,7 @@ def stage_rows(measured: Measurements) -> pd.DataFrame:
 def _stage_rows(measured: Measurements) -> pd.DataFrame:
     stages = units(measured["stages"])
     top = stages[stages["parent"].isna()].copy()
-    pairs = top[["stage", "role", "scope"]].drop_duplicates()
+    pairs = distinct(top, ("stage", "role", "scope"))
     names = {
         key: _stage_name(*(None if pd.isna(v) else str(v) for v in key))
         for key in pairs.itertuples(index=False, name=None)
@@ -311,11 +321,15 @@ def _whole_gpu_time(measured: Measurements) -> pd.DataFrame:
 
 def devices_of(rows: pd.DataFrame) -> int:
     """How many devices the rows are of: by process and rank, as hosts are often not recorded."""
-    return len(rows[["run", "host", "pid", "rank", "device"]].drop_duplicates())
+    return count_distinct(rows, ("run", "host", "pid", "rank", "device"))
 
 
 def run_heading(measured: Measurements) -> tuple[Heading, ...]:
     """A column for the run, when there are several."""
+    return measured.derived(_run_heading)
+
+
+def _run_heading(measured: Measurements) -> tuple[Heading, ...]:
     return (Heading("run", "run"),) if len(set(measured["captures"]["run"])) > 1 else ()
 
 

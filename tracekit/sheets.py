@@ -27,16 +27,16 @@ def sheet(
 
     A column of which nothing at all is known is left out.
     """
-    shown = frame.iloc[:max_rows]
-    headings = [h for h in headings if not len(frame) or not frame[h.name].array.isna().all()]
-    columns = [_cells(shown[heading.name]) for heading in headings]
+    values = {heading.name: frame[heading.name].array for heading in headings}
+    headings = [h for h in headings if not len(frame) or not values[h.name].isna().all()]
+    columns = [_cells(values[heading.name][:max_rows]) for heading in headings]
     rows = tuple(zip(*columns, strict=True)) if columns else ()
-    return Sheet(name, title, tuple(headings), rows, len(frame) - len(shown), caption)
+    return Sheet(name, title, tuple(headings), rows, max(len(frame) - max_rows, 0), caption)
 
 
-def _cells(column: pd.Series[Any]) -> list[Cell]:
+def _cells(column: Any) -> list[Cell]:
     """The values of a column as Python scalars, missing ones as None."""
-    values = np.asarray(column.array, object)
+    values = np.asarray(column, object)
     missing = pd.isna(values)
     return [
         None if gone else value.item() if hasattr(value, "item") else value

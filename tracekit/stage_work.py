@@ -7,7 +7,17 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.pooling import STAGE_OF, in_run, job, plain, same_text, stage_rows, text_or_none
+from tracekit.pooling import (
+    STAGE_OF,
+    count_distinct,
+    distinct,
+    in_run,
+    job,
+    plain,
+    same_text,
+    stage_rows,
+    text_or_none,
+)
 from tracekit.report import Place
 from tracekit.stages import scope_stage
 from tracekit.trace import Measurements
@@ -51,14 +61,19 @@ class StageWork:
 
 def with_canonical(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """Plain rows with a column `canonical`: the stage under its one name, None outside all stages."""
-    known = stage_rows(measured)[[*STAGE_OF, "canonical"]].drop_duplicates()
-    of = {tuple(key): canonical for *key, canonical in known.itertuples(index=False, name=None)}
-    keys = rows[STAGE_OF].itertuples(index=False, name=None)
+    of = measured.derived(_canonical_of)
+    keys = zip(*(rows[name] for name in STAGE_OF), strict=True)
     canonical = [
         of.get(key) or scope_stage(text_or_none(scope), text_or_none(role))
         for key, scope, role in zip(keys, rows["scope"], rows["role"], strict=True)
     ]
     return rows.assign(canonical=pd.array(canonical, dtype=object))
+
+
+def _canonical_of(measured: Measurements) -> dict[tuple[Any, ...], Any]:
+    """The one name of every recorded stage, by the values of `STAGE_OF`."""
+    known = distinct(stage_rows(measured), [*STAGE_OF, "canonical"])
+    return {tuple(key): canonical for *key, canonical in known.itertuples(index=False, name=None)}
 
 
 def by_stage(
@@ -69,7 +84,7 @@ def by_stage(
     steps = job(measured)
     found = []
     for (run, role), mine in rows.groupby(["run", "role"], dropna=False, sort=False):
-        lanes = len(mine[["host", "pid", "rank", "device"]].drop_duplicates())
+        lanes = count_distinct(mine, ("host", "pid", "rank", "device"))
         its = steps.of(run)
         anywhere = bool(mine["canonical"].notna().any())
         for stage, part in mine.groupby("canonical", dropna=False, sort=False):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.intervals import covered, union, union_totals
 from tracekit.matching import matched
-from tracekit.pooling import CAPTURE, STAGE_OF, plain, stage_rows, summed, whole_gpu_time
+from tracekit.pooling import CAPTURE, STAGE_OF, distinct, plain, stage_rows, summed, whole_gpu_time
 from tracekit.trace import Measurements
 
 WHO = ("run", "role", "rank", "host", "pid", "device")
@@ -62,7 +62,7 @@ def _collectives(measured: Measurements) -> pd.DataFrame:
     canonical[pd.isna(canonical)] = None
     rows["canonical"] = canonical
     rows[["wait_ns", "transfer_ns"]] = matched(measured)[["wait_ns", "transfer_ns"]]
-    pairs = rows[["op", "group_size"]].drop_duplicates()
+    pairs = distinct(rows, ("op", "group_size"))
     factor = pairs.assign(
         factor=pd.array(
             [

@@ -118,7 +118,8 @@ def _work_before(
     names = _stage_names(worked)
     arrivals = plain(measured["arrivals"])
     row_key = ("run", "host", "pid", "source", "device", "group", "op", "ordinal")
-    both = same(pd.concat([arrivals, rows], ignore_index=True)[list(row_key)], row_key)
+    keys = [frame[list(row_key)] for frame in (arrivals, rows)]
+    both = same(pd.concat(keys, ignore_index=True), row_key)
     place = pd.Series(np.arange(len(arrivals)), both[: len(arrivals)])
     place = place[~place.index.duplicated()]
     at = place.reindex(both[len(arrivals) :]).fillna(-1).to_numpy(np.int64)
@@ -136,8 +137,9 @@ def _before(
 ) -> npt.NDArray[np.int64]:
     """Own work by stage in the segments since the last arrival at the same group, for each arrival."""
     strip_key = ("run", "host", "pid", "source", "device")
-    both = pd.concat([arrivals, worked], ignore_index=True)
-    strip = same(both[list(strip_key)], strip_key)
+    lines = [frame[[*strip_key, "segment"]] for frame in (arrivals, worked)]
+    both = pd.concat(lines, ignore_index=True)
+    strip = same(both, strip_key)
     segment = both["segment"].to_numpy(np.int64)
     size = np.zeros(int(strip.max(initial=-1)) + 1, np.int64)
     np.maximum.at(size, strip, segment + 1)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.derived.slots import exclusive_slots
+from tracekit.grouping import of_keys
 from tracekit.idling import idle_time, whole
 from tracekit.pooling import CAPTURE, UNIT, job, label_headings, plain, summed, text_or_none, units
 from tracekit.report import Heading, Section, Sheet
@@ -89,7 +90,7 @@ def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
 def _numbers(by: list[str], *frames: pd.DataFrame) -> list[npt.NDArray[np.int64]]:
     """The number of the key of every row of each frame, one numbering for all; missing is a key like any other."""
     keys = pd.concat([frame[by].astype(object) for frame in frames], ignore_index=True)
-    number = keys.groupby(by, dropna=False, sort=False).ngroup().to_numpy(np.int64)
+    number, _ = of_keys(keys, by)
     return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
 
 

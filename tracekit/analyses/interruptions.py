@@ -14,6 +14,7 @@ from tracekit.pooling import (
     PROCESS,
     STAGE_OF,
     Job,
+    distinct,
     in_run,
     job,
     plain,
@@ -136,7 +137,7 @@ def _total(count: int) -> Metric:
 
 def _canonical(measured: Measurements, rows: pd.DataFrame) -> Any:
     """The canonical stage of every row, None where it is in no stage."""
-    named = stage_rows(measured)[[*STAGE_OF, "canonical"]].drop_duplicates()
+    named = distinct(stage_rows(measured), [*STAGE_OF, "canonical"])
     return rows.merge(named, on=STAGE_OF, how="left")["canonical"].to_numpy()
 
 
@@ -244,7 +245,7 @@ def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
     )
     sums = ["early_count", "early_ns", "late_count", "late_ns", "dur_ns"]
     by = ["run", "kind", "canonical", "name"]
-    pooled = marked.groupby(by, dropna=False, sort=False)[sums].sum().reset_index()
+    pooled = summed(marked, by, sums)
     pooled = pooled.sort_values(
         ["late_ns", "dur_ns", "name"], ascending=[False, False, True], kind="stable"
     )

@@ -23,6 +23,7 @@ from tracekit.pooling import (
     run_heading,
     stage_rows,
     stage_walls,
+    summed,
     text_or_none,
     whole_if_exact,
 )
@@ -54,9 +55,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         wall = pd.DataFrame({"step": frame["step"].array, "stage": stage, "value": frame["dur_ns"]})
         if name == "stages":
             wall = wall[frame["parent"].isna().to_numpy()]
-        wall = (
-            wall.groupby(["step", "stage"], dropna=False, sort=False)["value"].sum().reset_index()
-        )
+        wall = summed(wall, ["step", "stage"], ["value"])
         wall["name"] = "step_wall" if name == "steps" else "stage_wall"
         metrics.append(wall)
     long = pd.concat(metrics, ignore_index=True)
