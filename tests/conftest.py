@@ -38,11 +38,24 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
-def only_asked(request, judged_only):
-    """Where a module names the questions that its tests are about (`ASKED`), no others are judged: most of the time."""
-    asked = getattr(getattr(request, "module", None), "ASKED", None)
+def only_asked(request, judged_only, monkeypatch):
+    """Where a module names the questions that its tests are about (`ASKED`), no others are judged: most of the time.
+
+    Where it says that they look at nothing but sections (`SECTIONS_ONLY`), the first screen and the values for a
+    later compare are left out as well.
+    """
+    module = getattr(request, "module", None)
+    asked = getattr(module, "ASKED", None)
     if asked is not None:
         judged_only(asked)
+    if getattr(module, "SECTIONS_ONLY", False):
+        for part, nothing in FIRST_SCREEN.items():
+            monkeypatch.setattr(pipeline.overview, part, lambda _, nothing=nothing: nothing)
+        monkeypatch.setattr(pipeline.appendix, "values", lambda _: None)
+
+
+FIRST_SCREEN = {"identity": (), "headline": (), "where_it_goes": None, "fingerprint": ()}
+"""The parts of the first screen, and what stands for each when it is left out."""
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from tracekit.derived.launches import launches as launches_of
 from tracekit.pipeline import Options, analyze
 
 ASKED = {"attribution"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

@@ -15,6 +15,7 @@ from tracekit.analyses.copies import direction, measure
 from tracekit.pipeline import Options, analyze
 
 ASKED = {"copies"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 HTOD = "Memcpy HtoD (Pinned -> Device)"

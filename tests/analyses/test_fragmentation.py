@@ -7,6 +7,7 @@ from snapshot_traces import MIB, loaded, report, rows, section, table, written
 from tracekit.analyses import fragmentation
 
 ASKED = {"fragmentation", "allocator", "memory-peak"}
+SECTIONS_ONLY = True
 SUMS = ["reserved_bytes", "requested_bytes", "free_bytes", "releasable_bytes", "stranded_bytes", "largest_free_bytes"]  # fmt: skip
 
 

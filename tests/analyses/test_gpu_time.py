@@ -17,6 +17,7 @@ from tracekit.pipeline import analyze
 from tracekit.schema import TABLES
 
 ASKED = {"gpu-time"}
+SECTIONS_ONLY = True
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_gpu_breakdown.json").read_text())
 REAL = os.environ.get("TRACEKIT_REAL_DATA")

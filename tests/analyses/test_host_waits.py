@@ -11,6 +11,7 @@ from rules.traces_host import ADAM, LOADER, asking, updating, waiting
 from tracekit.analyses import data_loading, host, interruptions, optimizer
 
 ASKED = {"data-loading", "interruptions", "optimizer", "host"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

@@ -12,6 +12,7 @@ from tracekit.analyses import ANALYSES
 from tracekit.rules import rule
 
 ASKED = {"idle", "syncs", "stage-edges", "launch-queues"}
+SECTIONS_ONLY = True
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from tracekit.thresholds import defaults
 from tracekit.trace import Measurements, Source, labelled
 
 ASKED = {"kernels"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 STATISTICS = ["count", "total_ns", "mean_ns", "std_ns", "min_ns", "p50_ns", "p95_ns", "max_ns"]

@@ -5,6 +5,7 @@ from analyses.in_depth import report_of
 from rules.traces_matmuls import FIRES, NEAR_MISSES
 
 ASKED = {"matmuls", "unfused", "forward-batches", "shapes"}
+SECTIONS_ONLY = True
 
 IDS = sorted(FIRES)
 

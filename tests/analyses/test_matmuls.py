@@ -20,6 +20,7 @@ from rules.traces_matmuls import (
 )
 
 ASKED = {"matmuls", "unfused", "forward-batches", "shapes", "modules", "operators"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

@@ -15,6 +15,7 @@ from tracekit import pipeline
 from tracekit.derived.memory import MAX_BYTES, capacities, levels
 
 ASKED = {"memory", "memory-growth"}
+SECTIONS_ONLY = True
 
 
 @pytest.fixture(autouse=True)

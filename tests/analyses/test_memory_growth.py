@@ -11,6 +11,7 @@ from tracekit.allocators import series
 from tracekit.stats.trend import Limits
 
 ASKED = {"memory", "memory-growth"}
+SECTIONS_ONLY = True
 
 LIMITS = Limits(6, 262_144, 1e-5, MIB, 0.05, 0.01, 0.5)
 

@@ -12,6 +12,7 @@ from tracekit.derived.snapshot_calls import cause as cause_of
 from tracekit.device_sizes import DEVICE_MEMORY
 
 ASKED = {"out-of-memory"}
+SECTIONS_ONLY = True
 
 
 def ask(allocator, size, **more):

@@ -21,6 +21,7 @@ from tracekit.intervals import union, union_all
 from tracekit.thresholds import defaults
 
 ASKED = {"transfers", "micro-batches", "rl-matrix"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

@@ -18,6 +18,7 @@ from tracekit.derived import iterations as derived
 from tracekit.engines import generations
 
 ASKED = {"rollout"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

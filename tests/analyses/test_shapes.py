@@ -17,6 +17,7 @@ from tracekit.analyses import shapes as module
 from tracekit.analyses.shapes import measure
 
 ASKED = {"matmuls", "unfused", "forward-batches", "shapes", "modules", "operators"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

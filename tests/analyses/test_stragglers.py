@@ -20,6 +20,7 @@ from tracekit.thresholds import defaults
 from tracekit.waiting import savings, waits
 
 ASKED = {"stragglers", "imbalance"}
+SECTIONS_ONLY = True
 
 OWNER = {"straggler": "stragglers", "rank-imbalance": "imbalance"}
 

@@ -28,6 +28,7 @@ from tracekit.report import SEVERITIES
 from tracekit.thresholds import Thresholds, defaults
 
 ASKED = {analysis.id for analysis in ANALYSES if analysis.rules}
+SECTIONS_ONLY = True
 
 ROOT = Path(__file__).parents[2]
 IDS = [rule.id for rule in rules.RULES]
