@@ -269,7 +269,7 @@ def common_ends(starts, shift=(0, 0, 0), wobble=(0, 0, 0)):
     ]  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(STARTS, st.tuples(*[st.integers(-(10**9), 10**9)] * 3), st.tuples(*[st.integers(0, 9)] * 3))
 def test_shifting_a_clock_changes_nothing_but_its_offset(starts, shift, wobble):
     still, moved = (measured(common_ends(starts, by, wobble)) for by in ((0, 0, 0), shift))
@@ -279,7 +279,7 @@ def test_shifting_a_clock_changes_nothing_but_its_offset(starts, shift, wobble):
     assert clocks(moved)["uncertainty_ns"].tolist() == clocks(still)["uncertainty_ns"].tolist()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(STARTS, st.randoms(use_true_random=False))
 def test_the_order_of_rows_changes_nothing(starts, random):
     rows = common_ends(starts)
@@ -291,7 +291,7 @@ def test_the_order_of_rows_changes_nothing(starts, random):
     )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(STARTS)
 def test_every_wait_is_what_arithmetic_says(starts):
     found = by_rank(common_ends(starts), "wait_ns")

@@ -234,7 +234,7 @@ EVERYTHING = [
 ]  # fmt: skip
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.permutations(EVERYTHING), st.integers(-5, 5))
 def test_the_order_of_rows_and_the_clock_change_nothing(tmp_path_factory, rows, days):
     def measured(rows, base):

@@ -223,7 +223,7 @@ def eager():
     return Thresholds(values)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(WORK, min_size=1, max_size=3))
 def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
     """Whatever every rule claims of a stage is together no more than its idle time."""

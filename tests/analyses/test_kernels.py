@@ -49,7 +49,7 @@ def device_ops(durations, name="k", device=0, kind="kernel"):
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 4), st.integers(0, 1)), min_size=1)
 )
@@ -145,7 +145,7 @@ def measured_of(*parts):
     return pd.concat([plain(frame) for frame in frames], ignore_index=True)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 10**9), min_size=1, max_size=9), min_size=1, max_size=4))
 def test_pooled_over_processes_the_statistics_are_those_of_all_launches(parts):
     row = pool(measured_of(*parts)).iloc[0]

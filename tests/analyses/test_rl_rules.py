@@ -199,7 +199,7 @@ COPIES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(COPIES, st.lists(st.tuples(st.integers(0, 200), st.integers(0, 90)), max_size=5))
 def test_what_is_exposed_is_what_the_intervals_say_in_stages_and_between(
     tmp_path_factory, copies, kernels

@@ -132,7 +132,7 @@ def test_very_many_iterations_are_joined_and_nothing_is_lost(tmp_path, monkeypat
 # Tails
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(1, 50)), min_size=1, max_size=30))  # fmt: skip
 def test_shares_are_shares_and_what_is_saved_is_part_of_the_generation(tmp_path_factory, shape):
     (one,) = found_in(tmp_path_factory.mktemp("t"), engine(shape))

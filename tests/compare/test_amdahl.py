@@ -136,7 +136,7 @@ STEPS = st.lists(
 ).filter(lambda steps: any(gen for gen, _, _ in steps))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(STEPS, st.integers(1, 4), st.booleans())
 def test_if_only_one_stage_changes_the_step_is_what_it_alone_makes_of_it(steps, times, faster):
     """Also where some steps lack the stage: `times` as long or as short on the other side, all else the same."""

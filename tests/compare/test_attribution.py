@@ -292,7 +292,7 @@ def test_every_level_adds_up_to_the_change_and_to_the_level_above(table):
         assert sums == pytest.approx([sums[0]] * 3, abs=1)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(tables())
 def test_swapping_the_sides_turns_every_difference_round(table):
     there = attributed(table, 0.95)

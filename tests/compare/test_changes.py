@@ -230,7 +230,7 @@ def test_runs_are_paired_only_where_both_sides_hold_as_many():
 RUNS = st.lists(st.lists(st.floats(1, 1000), min_size=1, max_size=5), min_size=1, max_size=5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(RUNS, RUNS)
 def test_swapping_the_sides_inverts_the_ratio_and_its_interval(base, opt):
     there, back = (
@@ -246,7 +246,7 @@ def test_swapping_the_sides_inverts_the_ratio_and_its_interval(base, opt):
     assert there.word == opposite.get(back.word, back.word)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(RUNS, RUNS, st.sampled_from([0.5, 4.0, 1024.0]))
 def test_another_unit_of_time_changes_no_ratio(base, opt, k):
     one = compared(step_rows(*base), step_rows(*opt)).headline

@@ -306,7 +306,7 @@ RUNS = st.lists(st.lists(st.floats(1, 100), min_size=1, max_size=5), min_size=1,
 LIMITS = st.sampled_from(["0%", "3%", "point:0%", "50%", "5 s"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(RUNS, LIMITS, st.booleans())
 def test_what_did_not_change_breaks_no_rule(runs, limit, independent):
     rows = step_rows(*runs)
@@ -314,7 +314,7 @@ def test_what_did_not_change_breaks_no_rule(runs, limit, independent):
     assert outcome((rows, rows), text, assume_independent_steps=independent) != "fail"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(RUNS, RUNS, st.sampled_from(["0%", "3%", "50%", "point:10%"]), st.randoms())
 def test_neither_the_clock_rate_nor_the_order_of_rows_changes_an_outcome(base, opt, limit, random):
     text = f"step_time>{limit}"

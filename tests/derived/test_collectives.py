@@ -207,7 +207,7 @@ SPANS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SPANS)
 def test_exposures_agree_with_the_breakdown_by_time(tmp_path_factory, spans):
     """Where collectives do not overlap one another, their exposed parts add up to that of the device."""

@@ -271,7 +271,7 @@ def tables(trace, limits):
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(ROWS, st.randoms(use_true_random=False), st.integers(0, 10**6))
 def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, rows, random, shift):
     folder = tmp_path_factory.mktemp("t")

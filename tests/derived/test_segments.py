@@ -142,7 +142,7 @@ ROWS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(ROWS)
 def test_own_and_blocked_time_add_up_to_steps_and_stages(tmp_path_factory, rows):
     trace = tracekit.load(write(tmp_path_factory.mktemp("any") / "rank0.json", rows))

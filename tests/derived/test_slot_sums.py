@@ -49,7 +49,7 @@ def slots_of(trace):
     return exclusive_slots(trace, trace.derived(LIMITS) if trace.has("device_ops") else ())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(anything(), st.randoms(use_true_random=False))
 def test_order_of_rows_and_zero_of_the_clock_change_nothing(tmp_path_factory, rows, chance):
     folder = tmp_path_factory.mktemp("same")
@@ -62,7 +62,7 @@ def test_order_of_rows_and_zero_of_the_clock_change_nothing(tmp_path_factory, ro
     pd.testing.assert_frame_equal(frame.astype(object), other.astype(object))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(anything())
 def test_classes_and_causes_add_up_to_what_is_measured_elsewhere(tmp_path_factory, rows):
     trace = load(tmp_path_factory.mktemp("sums"), rows)

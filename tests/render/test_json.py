@@ -22,7 +22,7 @@ def test_the_json_output_leaves_nothing_out_whatever_the_options(sample):
     assert render(sample, "json", top=1) == to_json(sample)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(reports)
 def test_a_report_reads_back_as_it_was_written(report):
     text = to_json(report)

@@ -51,7 +51,7 @@ def test_only_outputs_of_several_files_give_several(sample, renderer):
     assert isinstance(render(sample, renderer.name), dict) == renderer.files
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(reports)
 def test_every_output_takes_any_report(report):
     for name in NAMES:
