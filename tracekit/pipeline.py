@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pandas as pd
-
 from tracekit import appendix, merging, overview, saved
-from tracekit.analyses import ANALYSES, Analysis, Frames
-from tracekit.derived.cut import cut
+from tracekit.analyses import ANALYSES, Analysis
 from tracekit.device_sizes import DEVICE_MEMORY
 from tracekit.discover import Discovery, parse_numbers
 from tracekit.discover import discover as find
@@ -28,19 +23,38 @@ from tracekit.engine.progress import progress_line
 from tracekit.errors import TracekitError
 from tracekit.first_sheet import what_fills_memory
 from tracekit.job_values import WORK
-from tracekit.loading import reader_named, sniff
+from tracekit.loading import sniff
+from tracekit.measuring import (
+    MeasuredSource,
+    folded,
+    in_order,
+    light_text,
+    measured,
+    read_source,
+)
 from tracekit.report import Remark, Report, Section
 from tracekit.rules import checked
-from tracekit.schema import MEASURED, TABLES, concat
+from tracekit.schema import MEASURED, concat
 from tracekit.thresholds import Thresholds, defaults
 from tracekit.tool_choice import one_tool
-from tracekit.trace import Measurements, Note, Source, Trace, Want, labelled
+from tracekit.trace import Measurements, Note, Source, Want
 from tracekit.version import VERSION
 
-T = TypeVar("T")
+__all__ = [
+    "MeasuredSource",
+    "Options",
+    "Result",
+    "analyze",
+    "discover",
+    "judge",
+    "measure",
+    "measure_source",
+    "read_source",
+    "reduce",
+    "wanted",
+]
 
-RECORDING = ("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory")
-"""Options of a profiler that a trace names."""
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -74,18 +88,6 @@ class Result:
 
     report: Report
     measurements: Measurements
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredSource:
-    """What travels from a worker: measured frames by analysis, nothing of the trace itself."""
-
-    source: Source
-    frames: Mapping[str, Frames]
-    notes: tuple[Note, ...]
-    versions: Mapping[str, str]
-    simulated: bool
-    options: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> Result:
@@ -165,13 +167,9 @@ def measure(found: Discovery, options: Options = Options()) -> Measurements:
 
 def measure_source(source: Source, advance: Advance, **chosen: Any) -> tuple[MeasuredSource, ...]:
     """One source read and measured; `chosen` ranks, steps and stages are as for `read_source`."""
-    with _light_text():
-        return tuple(map(_measure, read_source(source, advance, wanted(), **chosen)))
-
-
-def _light_text() -> AbstractContextManager[None]:
-    """Column names and other small texts as Python's own: a third of judging was their conversion."""
-    return pd.option_context("mode.string_storage", "python")
+    with light_text():
+        traces = read_source(source, advance, wanted(), **chosen)
+        return tuple(measured(trace, ANALYSES) for trace in traces)
 
 
 def wanted() -> Want:
@@ -182,89 +180,20 @@ def wanted() -> Want:
     )
 
 
-def read_source(
-    source: Source,
-    advance: Advance,
-    want: Want,
-    *,
-    ranks: frozenset[int] | None = None,
-    steps: frozenset[int] | None = None,
-    stages: tuple[str, ...] = (),
-) -> Iterator[Trace]:
-    """The traces of one source, cut to what was asked for; none where it holds nothing of that."""
-    for trace in reader_named(source.reader).read(source, want, _increments(advance)):
-        rank = trace.source.rank
-        if ranks is None or rank is None or rank in ranks:
-            part = cut(trace, steps, _stage_filter(stages))
-            if part is not None:
-                yield part
-
-
-def _increments(advance: Advance) -> Callable[[int], None]:
-    """Totals so far, as readers tell them, turned into increments."""
-    seen = 0
-
-    def on_bytes(total: int) -> None:
-        nonlocal seen
-        advance(total - seen)
-        seen = total
-
-    return on_bytes
-
-
-def _stage_filter(patterns: tuple[str, ...]) -> Callable[[str], bool] | None:
-    """Whether a stage was asked for; None when all are."""
-    if not patterns:
-        return None
-    return lambda name: any(fnmatchcase(name, p) or p in name for p in patterns)
-
-
-def _measure(trace: Trace) -> MeasuredSource:
-    """All questions measured on one trace; a question that breaks loses only itself."""
-    frames: dict[str, Frames] = {}
-    notes = [*trace.source.notes, *trace.notes]
-    for analysis in ANALYSES:
-        try:
-            tables = analysis.measure(trace) if analysis.concerns(trace) else {}
-            frames[analysis.id] = {
-                name: labelled(TABLES[name], columns, trace.source)
-                for name, columns in tables.items()
-            }
-        except Exception as error:
-            log.exception("measuring %s of %s failed", analysis.id, trace.source.name)
-            text = f"{analysis.id} could not be measured: {type(error).__name__}: {error}"
-            notes.append(Note("error", f"failed:{analysis.id}", text, trace.source.name))
-    simulated = bool(trace.meta.get("simulated"))
-    return MeasuredSource(
-        trace.source, frames, tuple(notes), _versions(trace.meta), simulated, _recording(trace.meta)
-    )
-
-
-def _recording(meta: Mapping[str, Any]) -> dict[str, str]:
-    """What the profiler was told to record besides, `on` or `off`, as far as the trace says: it slows a run."""
-    return {name: "on" if meta[name] else "off" for name in RECORDING if meta.get(name) in (0, 1)}
-
-
-def _versions(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Versions of what the run used, as far as the trace names them."""
-    found: dict[str, str] = {}
-    for label, key in (("CUDA", "cuda_runtime_version"), ("HIP", "hip_runtime_version")):
-        number = meta.get(key)
-        if isinstance(number, int) and not isinstance(number, bool) and 1000 <= number < 10**6:
-            found[label] = f"{number // 1000}.{number % 1000 // 10}"
-    distributed = meta.get("distributedInfo")
-    if isinstance(distributed, dict) and isinstance(distributed.get("nccl_version"), str):
-        found["NCCL"] = distributed["nccl_version"]
-    return found
-
-
 def reduce(
-    outcomes: Sequence[Outcome[tuple[MeasuredSource, ...]]], found: Discovery, options: Options
+    outcomes: Sequence[Outcome[tuple[MeasuredSource, ...]]],
+    found: Discovery,
+    options: Options,
+    *,
+    already_folded: bool = False,
 ) -> Measurements:
     """The measurements of all sources: folded per process, concatenated, with what failed beside them."""
-    measured = [part for outcome in outcomes for part in outcome.value or ()]
+    values = [outcome.value for outcome in outcomes if outcome.value is not None]
+    parts = [
+        part for value in (values if already_folded else folded(values, ANALYSES)) for part in value
+    ]
     failures = tuple(o.failure for o in outcomes if o.failure is not None)
-    if not measured and failures:
+    if not parts and failures:
         first = failures[0]
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         raise TracekitError(
@@ -274,55 +203,31 @@ def reduce(
     notes = list(found.notes)
     if left_out:
         message = f"{left_out} of {len(outcomes)} sources hold nothing of what was asked for"
-        if not measured:
+        if not parts:
             raise TracekitError(
                 message, "leave out --ranks, --steps and --stages to see what there is"
             )
         notes.append(Note("info", "left-out", message, count=left_out))
-    tables, folded = {}, _folded(measured)
-    with _light_text():
+    tables, frames_in_order = {}, in_order(parts, ANALYSES)
+    with light_text():
         for table in MEASURED:
-            frames = [part[table.name] for part in folded if table.name in part]
+            frames = [part[table.name] for part in frames_in_order if table.name in part]
             if frames:
                 tables[table.name] = concat(table, frames)
     return Measurements(
         tables,
-        tuple(part.source for part in measured),
+        tuple(part.source for part in parts),
         failures,
-        (*(note for part in measured for note in part.notes), *notes),
+        (*(note for part in parts for note in part.notes), *notes),
         {
             "title": found.title,
-            "versions": merging.agreed([part.versions for part in measured]),
-            "options": merging.agreed([part.options for part in measured]),
+            "versions": merging.agreed([part.versions for part in parts]),
+            "options": merging.agreed([part.options for part in parts]),
             "ignored": list(_ignored(found)),
-            "simulated": any(part.simulated for part in measured),
+            "simulated": any(part.simulated for part in parts),
             "stages": list(options.stages),
         },
     )
-
-
-def _folded(measured: Sequence[MeasuredSource]) -> list[Frames]:
-    """The frames of every source, those of one process merged by the analyses that fold."""
-    folding = [analysis for analysis in ANALYSES if analysis.fold is not None]
-    frames = [
-        f
-        for part in measured
-        for id_, f in part.frames.items()
-        if id_ not in {a.id for a in folding}
-    ]
-    for analysis in folding:
-        processes: dict[tuple[object, ...], list[Frames]] = {}
-        for part in measured:
-            key = (part.source.run, part.source.host, part.source.pid)
-            processes.setdefault(key, []).append(part.frames.get(analysis.id, {}))
-        frames += [_fold(analysis, parts) for parts in processes.values()]
-    return frames
-
-
-def _fold(analysis: Analysis, parts: Sequence[Frames]) -> Frames:
-    names = {name for part in parts for name in part}
-    joined = {n: concat(TABLES[n], [p[n] for p in parts if n in p]) for n in sorted(names)}
-    return analysis.fold(joined) if analysis.fold is not None else joined
 
 
 def _ignored(found: Discovery) -> list[str]:
@@ -338,7 +243,7 @@ def _ignored(found: Discovery) -> list[str]:
 
 def judge(measured: Measurements, thresholds: Thresholds | None = None) -> Report:
     """The report on measurements, freshly read or loaded again; the same measurements give the same report."""
-    with _light_text():
+    with light_text():
         return _judge(one_tool(measured), thresholds or defaults())
 
 

@@ -40,7 +40,8 @@ class Source:
 
     `name` is the path as shown (relative to the directory given). `scope` is the part of a run that the
     file says it covers, as recorded (`train`, `e2e`, `actor-update`); `part` the piece of it (`mb1`,
-    `part2`). None is unknown, never 0.
+    `part2`). `node` is the id of the node of a cluster that the file lies on: here, or not known any more, if
+    None. None is unknown, never 0.
     """
 
     path: Path
@@ -60,6 +61,7 @@ class Source:
     pid: int | None = None
     size_bytes: int = 0
     notes: tuple[Note, ...] = ()
+    node: str | None = None
 
     def with_note(self, severity: NoteSeverity, code: str, message: str) -> Source:
         """This source with one note more."""

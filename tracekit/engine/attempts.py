@@ -95,7 +95,7 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
-def throttled(tell: Callable[[int], None]) -> Advance:
+def throttled(tell: Callable[[int], None], every_s: float = _TELL_EVERY_S) -> Advance:
     """An `Advance` that adds up small steps and tells of them a few times a second."""
     untold, told_at = 0, time.monotonic()
 
@@ -103,7 +103,7 @@ def throttled(tell: Callable[[int], None]) -> Advance:
         nonlocal untold, told_at
         untold += count
         now = time.monotonic()
-        if now - told_at >= _TELL_EVERY_S:
+        if now - told_at >= every_s:
             tell(untold)
             untold, told_at = 0, now
 

@@ -6,37 +6,29 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from tracekit.engine import OnProgress, Outcome, Progress, R, Work
-from tracekit.engine.attempts import Attempt, Workers, attempt
+from tracekit.engine import OnProgress, Outcome, R, Work
+from tracekit.engine.attempts import Workers, attempt
 from tracekit.engine.capacity import available_memory_bytes, core_count
 from tracekit.engine.processes import Processes
+from tracekit.engine.schedules import (
+    EXPORTED_FIRST,
+    MEMORY_SHARE,
+    Schedule,
+    Tally,
+    check_jobs,
+    estimate_bytes,
+    outcome,
+    outcomes_of,
+)
 from tracekit.engine.threads import Threads
-from tracekit.errors import TracekitError
 from tracekit.trace import Source
 
 Where = Literal["processes", "threads", "here"]
 
-MEMORY_SHARE = 0.7
-"""Share of the available memory that the sources being read may take together, as estimated."""
 SMALL_BYTES, SMALL_FILE_BYTES = 3_000_000, 30_000_000
 """Less than this, in all or in the only file, is read here: starting processes (~0.4 s) gains nothing."""
-_BASE_BYTES = 200_000_000
-_GROWTH, _GROWTH_COMPRESSED = 2, 25
-"""Memory by size of the file: about 1 and 13 were measured for Chrome traces of up to 1 GB."""
 
-_EXPORTED_FIRST = "nsys_rep"
-_GROWTH_OF = {_EXPORTED_FIRST: 6}
-"""Another program exports these reports, to some four times their size."""
-
-_log = logging.getLogger("tracekit.engine")
 logging.getLogger("tracekit").addHandler(logging.NullHandler())  # silent unless somebody listens
-
-
-def estimate_bytes(source: Source) -> int:
-    """A cautious guess of the memory that reading and measuring `source` takes, from its size and suffix."""
-    compressed = source.name.lower().endswith((".gz", ".zst", ".xz", ".zip"))
-    growth = _GROWTH_COMPRESSED if compressed else _GROWTH_OF.get(source.reader, _GROWTH)
-    return _BASE_BYTES + growth * source.size_bytes
 
 
 def run(
@@ -54,13 +46,12 @@ def run(
     that alone is too large runs alone. A call that dies of memory, or is killed, is tried again alone.
     `where` None is "processes", or "here" when the files are small. Closing the iterator stops it all.
     """
-    if jobs is not None and jobs < 1:
-        raise TracekitError(f"cannot run {jobs} jobs at once", "give --jobs 1 or more")
-    tally = _Tally(sources, on_progress or (lambda _: None))
+    check_jobs(jobs)
+    tally = Tally(sources, on_progress or (lambda _: None))
     if where is None:
         total = sum(source.size_bytes for source in sources)
         small = total < (SMALL_FILE_BYTES if len(sources) == 1 else SMALL_BYTES)
-        exports = sum(source.reader == _EXPORTED_FIRST for source in sources)
+        exports = sum(source.reader == EXPORTED_FIRST for source in sources)
         where = "here" if small and exports < 2 else "processes"
     if where == "here":
         return _run_here(function, sources, tally)
@@ -71,147 +62,12 @@ def run(
         budget=None if available is None else int(available * MEMORY_SHARE),
     )
     workers: Workers[R] = Threads(function) if where == "threads" else Processes(function)
-    return _run_on(workers, sources, schedule, tally)
+    return outcomes_of(workers, sources, schedule, tally)
 
 
-def _run_here(function: Work[R], sources: Sequence[Source], tally: _Tally) -> Iterator[Outcome[R]]:
+def _run_here(function: Work[R], sources: Sequence[Source], tally: Tally) -> Iterator[Outcome[R]]:
     """The outcomes, one call after the other in this very thread."""
     for index, source in enumerate(sources):
         ended = attempt(function, source, lambda count, index=index: tally.advance(index, count))  # type: ignore[misc]
         tally.finish(index, failed=ended.failure is not None)
-        yield _outcome(source, ended)
-
-
-def _run_on(
-    workers: Workers[R], sources: Sequence[Source], schedule: Schedule, tally: _Tally
-) -> Iterator[Outcome[R]]:
-    """The outcomes of calls made by `workers`, each kept until its turn in the order has come."""
-
-    def start_what_fits() -> None:
-        while (index := schedule.next()) is not None:
-            if schedule.is_retry(index):
-                workers.shrink()
-            workers.start(index, sources[index])
-
-    ended: dict[int, Attempt[R]] = {}
-    turn = 0
-    try:
-        while turn < len(sources):
-            start_what_fits()
-            for index, message in workers.wait():
-                if isinstance(message, int):
-                    tally.advance(index, message)
-                elif message.lost and schedule.retry(index):
-                    tally.restart(index)
-                else:
-                    schedule.end(index)
-                    tally.finish(index, failed=message.failure is not None)
-                    ended[index] = message
-            start_what_fits()  # before our caller gets to work, so that nobody waits for it
-            while turn in ended:
-                yield _outcome(sources[turn], ended.pop(turn))
-                turn += 1
-    finally:
-        workers.close()
-
-
-def _outcome(source: Source, ended: Attempt[R]) -> Outcome[R]:
-    """The outcome of the last attempt; its stack goes to the log."""
-    if ended.stack:
-        _log.debug("%s\n%s", source.name, ended.stack)
-    return Outcome(source, ended.value, ended.failure, ended.stack)
-
-
-class Schedule:
-    """Which source may start next: the most costly first, as many as the budget holds, retries last and alone."""
-
-    def __init__(self, costs: Sequence[int], workers: int, budget: int | None) -> None:
-        self._costs = costs
-        self._workers = workers
-        self._budget = budget
-        self._waiting = sorted(range(len(costs)), key=lambda index: (-costs[index], index))
-        self._retries: list[int] = []
-        self._retried: set[int] = set()
-        self._running: set[int] = set()
-
-    def next(self) -> int | None:
-        """The index of a source that may start now, which then counts as running; None if none may."""
-        found = next((index for index in self._waiting if self._fits(index)), None)
-        if found is not None:
-            self._waiting.remove(found)
-        elif self._retries and not self._waiting and not self._running:
-            found = self._retries.pop(0)
-        if found is not None:
-            self._running.add(found)
-        return found
-
-    def _fits(self, index: int) -> bool:
-        """Whether a source may run beside those that do; any source may run alone."""
-        if not self._running:
-            return True
-        if len(self._running) >= self._workers:
-            return False
-        held = sum(self._costs[other] for other in self._running)
-        return self._budget is None or held + self._costs[index] <= self._budget
-
-    def is_retry(self, index: int) -> bool:
-        """Whether a source has run before."""
-        return index in self._retried
-
-    def retry(self, index: int) -> bool:
-        """Whether a source that was lost gets its second chance; if so it waits for it."""
-        if index in self._retried:
-            return False
-        self._running.discard(index)
-        self._retried.add(index)
-        self._retries.append(index)
-        return True
-
-    def end(self, index: int) -> None:
-        """Count a source as running no more."""
-        self._running.discard(index)
-
-
-class _Tally:
-    """The bytes and files done, told to `on_progress` whenever they change."""
-
-    def __init__(self, sources: Sequence[Source], on_progress: OnProgress) -> None:
-        self._sizes = [source.size_bytes for source in sources]
-        self._read = [0] * len(sources)
-        self._bytes_done = 0
-        self._files_done = 0
-        self._failure_count = 0
-        self._on_progress = on_progress
-        self._tell()
-
-    def advance(self, index: int, count: int) -> None:
-        """Count bytes read of one source, never more than its file holds."""
-        self._set(index, min(self._sizes[index], self._read[index] + count))
-        self._tell()
-
-    def restart(self, index: int) -> None:
-        """Take back what was counted of a source that starts again."""
-        self._set(index, 0)
-        self._tell()
-
-    def finish(self, index: int, *, failed: bool) -> None:
-        """Count a source as done, all its bytes included."""
-        self._set(index, self._sizes[index])
-        self._files_done += 1
-        self._failure_count += failed
-        self._tell()
-
-    def _set(self, index: int, read: int) -> None:
-        self._bytes_done += read - self._read[index]
-        self._read[index] = read
-
-    def _tell(self) -> None:
-        self._on_progress(
-            Progress(
-                file_count=len(self._sizes),
-                byte_count=sum(self._sizes),
-                files_done=self._files_done,
-                bytes_done=self._bytes_done,
-                failure_count=self._failure_count,
-            )
-        )
+        yield outcome(source, ended)

@@ -1,0 +1,340 @@
+"""The Ray engine: every source is read on the node that it lies on, and only what was measured travels."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import time
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tracekit.engine import OnProgress, Outcome, R, Work
+from tracekit.engine.attempts import MEMORY_HINT, Attempt, Message, broken
+from tracekit.engine.node_schedules import NodeSchedules
+from tracekit.engine.ray_cluster import Cluster, drop, hard_affinity, in_short, is_node_loss
+from tracekit.engine.ray_worker import Board, Label, call, fold
+from tracekit.engine.schedules import Tally, check_jobs, estimate_bytes, outcomes_of
+from tracekit.trace import Failure, Source
+
+_LOST_HINT = "run it again when the node is back"
+_ASK_EVERY_S = 0.5
+_FOLDS_AT_ONCE = 2
+"""Foldings that run on one node together: they hold what was measured, which is small."""
+
+_log = logging.getLogger("tracekit.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A value that lies where it was made: its node, what it belongs to, and where Ray finds it."""
+
+    label: Label
+    node: str
+    reference: Any
+
+
+def run(
+    function: Work[R],
+    sources: Sequence[Source],
+    *,
+    jobs: int | None = None,
+    on_progress: OnProgress | None = None,
+    cluster: Cluster,
+    cost_bytes: Callable[[Source], int] = estimate_bytes,
+    seen_by: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[Outcome[R]]:
+    """What `function` makes of each source, in their order, read on the node that it lies on.
+
+    On every node at most `jobs` (its cores by default) run at once, as many as fit in its memory by
+    `cost_bytes`. `seen_by` names, by source, all nodes that see a file of several nodes. A call whose worker
+    dies is tried again alone; a source whose node dies is a failure, or is read by another that sees it.
+    Closing the iterator stops it all.
+    """
+    kept = _kept(function, _no_keys, sources, jobs, on_progress, cluster, cost_bytes, seen_by)
+    with contextlib.closing(kept):
+        for outcome in kept:
+            yield _fetched(outcome, cluster)
+
+
+def run_folded(
+    function: Work[R],
+    sources: Sequence[Source],
+    *,
+    keys_of: Callable[[R], frozenset[Hashable]],
+    fold_all: Callable[[Sequence[R]], Sequence[R]],
+    jobs: int | None = None,
+    on_progress: OnProgress | None = None,
+    cluster: Cluster,
+    seen_by: Mapping[str, Sequence[str]] | None = None,
+) -> list[Outcome[R]]:
+    """The outcomes of `run`, those values that share a key folded together on the node that holds them.
+
+    `fold_all` gives as many values as it takes, in their order. Values of several nodes are folded here.
+    """
+    kept = list(
+        _kept(function, keys_of, sources, jobs, on_progress, cluster, estimate_bytes, seen_by)
+    )
+    together = connected_by_key([_keys(outcome) for outcome in kept])
+    there = [group for group in together if _node_of([kept[i] for i in group]) is not None]
+    done = dict(_folded_there(there, kept, fold_all, cluster))
+    outcomes: list[Outcome[R] | None] = [None] * len(kept)
+    for number, group in enumerate(together):
+        told = done.get(group)
+        if told is None:
+            told = _folded_here([_fetched(kept[i], cluster) for i in group], fold_all)
+        for index, outcome in zip(group, told, strict=True):
+            outcomes[index] = outcome
+        together[number] = ()
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def connected_by_key(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int, ...]]:
+    """The places of what shares a key, directly or through others; in order of their first members.
+
+    >>> connected_by_key([frozenset("a"), frozenset("b"), frozenset("ac"), frozenset("c")])
+    [(0, 2, 3), (1,)]
+    """
+    parent = list(range(len(keys)))
+
+    def root(place: int) -> int:
+        while parent[place] != place:
+            parent[place] = parent[parent[place]]
+            place = parent[place]
+        return place
+
+    first: dict[Hashable, int] = {}
+    for place, mine in enumerate(keys):
+        for key in mine:
+            one, other = sorted((root(first.setdefault(key, place)), root(place)))
+            parent[other] = one
+    groups: dict[int, list[int]] = {}
+    for place in range(len(keys)):
+        groups.setdefault(root(place), []).append(place)
+    return [tuple(group) for group in groups.values()]
+
+
+def _no_keys(_: object) -> frozenset[Hashable]:
+    """No key at all."""
+    return frozenset()
+
+
+def _keys(outcome: Outcome[Kept]) -> frozenset[Hashable]:
+    return outcome.value.label.keys if outcome.value is not None else frozenset()
+
+
+def _node_of(outcomes: Iterable[Outcome[Kept]]) -> str | None:
+    """The node on which all of several values lie; None for one value, or where there is no such node."""
+    kept = [outcome.value for outcome in outcomes if outcome.value is not None]
+    nodes = {value.node for value in kept}
+    return nodes.pop() if len(kept) > 1 and len(nodes) == 1 else None
+
+
+def _kept(
+    function: Work[R],
+    keys_of: Callable[[R], frozenset[Hashable]],
+    sources: Sequence[Source],
+    jobs: int | None,
+    on_progress: OnProgress | None,
+    cluster: Cluster,
+    cost_bytes: Callable[[Source], int],
+    seen_by: Mapping[str, Sequence[str]] | None,
+) -> Generator[Outcome[Kept], None, None]:
+    """The outcomes, their values left where they were made."""
+    check_jobs(jobs)
+    tally = Tally(sources, on_progress or (lambda _: None))
+    known = seen_by or {}
+    places = [
+        tuple(known.get(source.name) or filter(None, [source.node or cluster.driver]))
+        for source in sources
+    ]
+    schedule = NodeSchedules([cost_bytes(source) for source in sources], places, cluster, jobs)
+    payload = pickle.dumps((function, keys_of))
+    tasks = _Tasks(payload, schedule, cluster, watched=on_progress is not None)
+    return outcomes_of(tasks, sources, schedule, tally)
+
+
+class _Tasks:
+    """Workers of Ray: one task a source, on the node that the schedule says."""
+
+    def __init__(
+        self, payload: bytes, schedule: NodeSchedules, cluster: Cluster, *, watched: bool
+    ) -> None:
+        import ray
+
+        self._ray: Any = ray
+        self._payload: Any = ray.put(payload)
+        self._call: Any = ray.remote(num_cpus=0, max_retries=0, num_returns=2)(call)
+        self._schedule = schedule
+        self._cluster = cluster
+        self._running: dict[Any, tuple[int, Source, Any]] = {}
+        self._unstarted: list[tuple[int, Attempt[Kept]]] = []
+        self._board: Any = None
+        if watched and cluster.driver is not None:
+            actor = ray.remote(num_cpus=0, max_restarts=0)(Board)
+            place = hard_affinity(cluster.driver)
+            self._board = actor.options(scheduling_strategy=place).remote()
+        self._asked_at = time.monotonic()
+
+    def start(self, index: int, source: Source) -> None:
+        """Begin the call for `source` on its node; on one that is dead, it has failed already."""
+        node = self._schedule.node_of(index)
+        if node is None or node in self._cluster.lost:
+            self._unstarted.append((index, self._gone(source, node)))
+            return
+        options = self._call.options(scheduling_strategy=hard_affinity(node))
+        ended, value = options.remote(self._payload, index, source, self._board)
+        self._running[ended] = (index, source, value)
+
+    def wait(self) -> list[tuple[int, Message[Kept]]]:
+        """What was read meanwhile, and how calls ended."""
+        said: list[tuple[int, Message[Kept]]] = [*self._unstarted]
+        self._unstarted = []
+        while not said:
+            tasks = list(self._running)
+            timeout = _ASK_EVERY_S if self._board is not None else None
+            ready, _ = self._ray.wait(tasks, timeout=timeout, fetch_local=False)
+            if ready:
+                ready, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)
+            said += self._progress()
+            said += [self._ended(task) for task in ready]
+        return said
+
+    def shrink(self) -> None:
+        """Nothing: Ray ends idle workers itself."""
+
+    def close(self) -> None:
+        """Stop everything, finished or not."""
+        drop(self._ray, list(self._running))
+        self._running = {}
+        if self._board is not None:
+            with contextlib.suppress(Exception):
+                self._ray.kill(self._board)
+            self._board = None
+
+    def _progress(self) -> list[tuple[int, Message[Kept]]]:
+        """The bytes read of what still runs, asked for now and then."""
+        if self._board is None or time.monotonic() - self._asked_at < _ASK_EVERY_S:
+            return []
+        self._asked_at = time.monotonic()
+        try:
+            read = self._ray.get(self._board.take.remote(), timeout=5 * _ASK_EVERY_S)
+        except self._ray.exceptions.RayError:  # how far it is must not end the run
+            return []
+        running = {index for index, _, _ in self._running.values()}
+        return [(index, count) for index, count in read.items() if index in running]
+
+    def _ended(self, task: Any) -> tuple[int, Attempt[Kept]]:
+        """How one task ended."""
+        index, source, value = self._running.pop(task)
+        node = self._schedule.node_of(index)
+        assert node is not None
+        try:
+            ended = self._ray.get(task)
+        except Exception as error:  # noqa: BLE001 - Ray raises many kinds
+            return index, self._lost(error, source, node)
+        if ended.failure is not None:
+            return index, ended
+        return index, replace(ended, value=Kept(ended.value, node, value))
+
+    def _lost(self, error: Exception, source: Source, node: str) -> Attempt[Any]:
+        """What an error of Ray means for the source."""
+        exceptions = self._ray.exceptions
+        where = self._cluster.name(node)
+        if is_node_loss(error):
+            self._cluster.lost.setdefault(node, "the node was lost")
+            return self._gone(source, node)
+        if isinstance(error, exceptions.OutOfMemoryError):
+            problem = f"memory ran out on {where}"
+        elif isinstance(error, exceptions.WorkerCrashedError):
+            problem = f"the process that read it died on {where}"
+        else:
+            return broken(source, error)
+        return Attempt(None, Failure(source.name, problem, MEMORY_HINT), lost=True)
+
+    def _gone(self, source: Source, node: str | None) -> Attempt[Any]:
+        """The attempt on a node that is dead; on another node that sees the file it may end better."""
+        return Attempt(None, _loss(source, node, self._cluster), lost=True)
+
+
+def _loss(source: Source, node: str | None, cluster: Cluster) -> Failure:
+    """The failure of a source whose node is dead."""
+    if node is None:
+        problem = "no node of the cluster sees this file"
+        return Failure(source.name, problem, "see --on-every-node for files that lie on nodes")
+    return Failure(source.name, f"lost with its node, {cluster.name(node)}", _LOST_HINT)
+
+
+def _fetched(outcome: Outcome[Kept], cluster: Cluster) -> Outcome[Any]:
+    """The outcome with its value brought here; a failure where it was lost with its node."""
+    kept = outcome.value
+    if kept is None:
+        return Outcome(outcome.source, None, outcome.failure, outcome.stack)
+    import ray
+
+    try:
+        value = pickle.loads(ray.get(kept.reference))  # noqa: S301 - written by our own worker
+    except Exception as error:  # noqa: BLE001 - Ray and pickle raise many kinds
+        if is_node_loss(error):
+            cluster.lost.setdefault(kept.node, "the node was lost")
+            return Outcome(outcome.source, None, _loss(outcome.source, kept.node, cluster))
+        ended: Attempt[Any] = broken(outcome.source, error)
+        return Outcome(outcome.source, None, ended.failure, ended.stack)
+    return Outcome(outcome.source, value)
+
+
+def _folded_here(
+    outcomes: Sequence[Outcome[R]], fold_all: Callable[[Sequence[R]], Sequence[R]]
+) -> list[Outcome[R]]:
+    """The outcomes of one group with their values folded; failures as they are."""
+    values = [outcome.value for outcome in outcomes if outcome.value is not None]
+    folded = iter(fold_all(values) if values else ())
+    return [o if o.value is None else replace(o, value=next(folded)) for o in outcomes]
+
+
+def _folded_there(
+    groups: Sequence[tuple[int, ...]],
+    kept: Sequence[Outcome[Kept]],
+    fold_all: Callable[[Sequence[R]], Sequence[R]],
+    cluster: Cluster,
+) -> Iterator[tuple[tuple[int, ...], list[Outcome[R]]]]:
+    """Each group with its outcomes, folded on the node that holds its values; not the groups where that failed."""
+    if not groups:
+        return
+    import ray
+
+    remote: Any = ray.remote(num_cpus=0, max_retries=1)(fold)
+    payload: Any = ray.put(pickle.dumps(fold_all))
+    waiting = list(reversed(groups))
+    running: dict[Any, tuple[int, ...]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < _FOLDS_AT_ONCE * len(cluster.nodes):
+                group = waiting.pop()
+                values = [v for i in group if (v := kept[i].value) is not None]
+                place = hard_affinity(values[0].node)
+                references = [value.reference for value in values]
+                task = remote.options(scheduling_strategy=place).remote(payload, *references)
+                running[task] = group
+            ready, _ = ray.wait(list(running))
+            for task in ready:
+                group = running.pop(task)
+                members = [kept[i] for i in group]
+                try:
+                    told = pickle.loads(ray.get(task))  # noqa: S301 - written by our own worker
+                except Exception as error:  # noqa: BLE001 - what is left of it is fetched and folded here
+                    _log.debug("folding there failed: %s", in_short(error))
+                    continue
+                values_of = iter(told)
+                yield (
+                    group,
+                    [
+                        Outcome(o.source, None, o.failure, o.stack)
+                        if o.value is None
+                        else Outcome(o.source, next(values_of))
+                        for o in members
+                    ],
+                )
+    finally:
+        drop(ray, list(running))

@@ -1,0 +1,352 @@
+"""A Ray cluster: reaching it, what its nodes are, and asking every node the same.
+
+Ray is imported where it is used: it is an extra, and takes most of a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TextIO, TypeVar
+
+from tracekit.engine.capacity import core_count
+from tracekit.errors import TracekitError
+from tracekit.labels import natural, shown
+from tracekit.version import VERSION
+
+T = TypeVar("T")
+
+_PROBE_S = 120.0
+"""So long a node may take to start its first worker and say who it is."""
+_QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine of a cluster: its id, what to call it, its cores, its free memory (None: unknown)."""
+
+    id: str
+    name: str
+    core_count: int = 1
+    memory_bytes: int | None = None
+    host: str = ""
+
+
+@dataclass(slots=True)
+class Cluster:
+    """The nodes that answered, in order of their names; `lost` gathers those found dead since, and why."""
+
+    nodes: tuple[Node, ...]
+    driver: str | None = None
+    lost: dict[str, str] = field(default_factory=dict[str, str])
+
+    def name(self, node: str) -> str:
+        """What to call a node."""
+        return next((n.name for n in self.nodes if n.id == node), node[:8])
+
+    def alive(self) -> list[Node]:
+        """The nodes not known to be dead."""
+        return [node for node in self.nodes if node.id not in self.lost]
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Generic[T]):
+    """What one node answered, or the problem that kept it from doing so; `gone` if the node is dead."""
+
+    value: T | None = None
+    problem: str = ""
+    gone: bool = False
+
+
+@contextlib.contextmanager
+def connected(address: str | None = None) -> Iterator[Cluster]:
+    """The cluster at `address`, else at RAY_ADDRESS, else one started here; left, or ended, afterwards.
+
+    A program that is connected already stays so. Raises `TracekitError` where Ray is missing or cannot be
+    reached, and where a node has another tracekit or Python than this one, before anything is read.
+    """
+    ray = _ray()
+    if ray.is_initialized():
+        yield _probed(ray)
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    with _quiet():
+        _init(ray, address)
+        try:
+            yield _probed(ray)
+        finally:
+            ray.shutdown()
+
+
+def everywhere(
+    cluster: Cluster,
+    function: Callable[..., T],
+    *args: object,
+    nodes: Sequence[str] | None = None,
+    timeout_s: float | None = None,
+) -> dict[str, Told[T]]:
+    """What `function(*args)` gives on every node that lives, or on `nodes`, by their ids; one task a node."""
+    asked = [node.id for node in cluster.alive()] if nodes is None else list(nodes)
+    said = _ask(_ray(), asked, function, args, timeout_s)
+    for node, told in said.items():
+        if told.gone:
+            cluster.lost.setdefault(node, told.problem)
+    return said
+
+
+def hard_affinity(node: str) -> Any:
+    """The scheduling strategy of Ray that runs a task on this node or not at all."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+
+
+def is_node_loss(error: BaseException) -> bool:
+    """Whether an error of Ray says that a node, or what lay on it, is gone."""
+    from ray import exceptions
+
+    gone = (
+        exceptions.NodeDiedError,
+        exceptions.LocalRayletDiedError,
+        exceptions.TaskUnschedulableError,
+        exceptions.ActorUnschedulableError,
+        exceptions.ObjectLostError,
+        exceptions.ObjectFetchTimedOutError,
+    )
+    return isinstance(error, gone) and not isinstance(error, exceptions.RayTaskError)
+
+
+def drop(ray: Any, tasks: Sequence[Any], grace_s: float = 1.0) -> None:
+    """Nothing; ends tasks: asked first, so that they remove temporary files, then by killing their workers."""
+    for force in (False, True):
+        for task in tasks:
+            with contextlib.suppress(Exception):
+                ray.cancel(task, force=force)
+        if tasks:
+            with contextlib.suppress(Exception):
+                _, tasks = ray.wait(
+                    list(tasks), num_returns=len(tasks), timeout=grace_s, fetch_local=False
+                )
+
+
+def _ask(
+    ray: Any,
+    nodes: Sequence[str],
+    function: Callable[..., T],
+    args: Sequence[object],
+    timeout_s: float | None,
+) -> dict[str, Told[T]]:
+    """What each node answered."""
+    remote = ray.remote(num_cpus=0, max_retries=0)(function)
+    tasks = {
+        node: remote.options(scheduling_strategy=hard_affinity(node)).remote(*args)
+        for node in nodes
+    }
+    try:
+        # Waited for together, so that all get the time; then each is asked how it went.
+        if tasks and timeout_s is not None:
+            ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=timeout_s)
+        return {
+            node: _answer(ray, task, None if timeout_s is None else 0)
+            for node, task in tasks.items()
+        }
+    except BaseException:
+        drop(ray, list(tasks.values()))
+        raise
+
+
+def _answer(ray: Any, task: Any, timeout_s: float | None) -> Told[Any]:
+    """How one task ended."""
+    try:
+        return Told(ray.get(task, timeout=timeout_s))
+    except TracekitError:
+        raise
+    except Exception as error:  # noqa: BLE001 - Ray raises many kinds, and what the task raised
+        if isinstance(error, ray.exceptions.GetTimeoutError):
+            drop(ray, [task])
+            return Told(problem="it does not answer", gone=True)
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, TracekitError):
+            raise cause from None
+        gone = is_node_loss(error)
+        return Told(problem="the node was lost" if gone else in_short(error), gone=gone)
+
+
+def in_short(error: BaseException) -> str:
+    """An error of Ray in one line: the last line of a stack says what happened."""
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    told = lines[-1] if lines else ""
+    return shown(f"{type(cause).__name__}: {told}"[:300])
+
+
+def _ray() -> Any:
+    """The module; an error that says how to get it where it is missing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import ray
+    except ImportError as error:
+        raise TracekitError(
+            f"--engine ray needs Ray, which cannot be imported: {in_short(error)}",
+            "pip install 'tracekit[ray]', or leave --engine out",
+        ) from error
+    return ray
+
+
+def _init(ray: Any, address: str) -> None:
+    """Nothing; connects, or starts a cluster of this machine for "local"."""
+    own: dict[str, Any] = {}
+    if address == "local":
+        own = {"num_cpus": core_count(), "include_dashboard": False}
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.CRITICAL,
+            ignore_reinit_error=True,
+            **own,
+        )
+    except Exception as error:
+        ray.shutdown()
+        what = "Ray could not be started" if own else f"no Ray cluster reached at {shown(address)}"
+        raise TracekitError(
+            f"{what}: {in_short(error)}",
+            "check the address (ray status shows it) and that Ray and Python are of the same version here and there",
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing of Ray on standard output meanwhile: what matters of it, the report says."""
+    held = {name: os.environ.get(name) for name in _QUIET}
+    os.environ.update({name: value for name, value in _QUIET.items() if held[name] is None})
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(_WithoutRay(sys.stdout)),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, value in held.items():
+            if value is None:
+                os.environ.pop(name, None)
+
+
+class _WithoutRay(io.TextIOBase):
+    """A stream that passes on everything but what threads of Ray write."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text, unless Ray does."""
+        if threading.current_thread().name.startswith("ray_"):
+            return len(text)
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flush the stream itself."""
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Whether the stream itself is a terminal."""
+        return self._stream.isatty()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _probe() -> Callable[[], dict[str, Any]]:
+    """A function that says who a node is; local, so that it travels as code to where there is no tracekit."""
+
+    def who() -> dict[str, Any]:
+        import sys
+
+        told: dict[str, Any] = {"python": sys.version_info[:2]}
+        try:
+            from tracekit.version import VERSION
+
+            told["version"] = VERSION
+            from tracekit.engine.capacity import available_memory_bytes, core_count
+
+            told["cores"], told["memory"] = core_count(), available_memory_bytes()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is not usable
+            told["problem"] = f"{type(error).__name__}: {error}"
+        return told
+
+    return who
+
+
+def _probed(ray: Any) -> Cluster:
+    """The cluster, every node asked who it is."""
+    rows = [row for row in ray.nodes() if row["Alive"]]
+    names = _names(rows)
+    said = _ask(ray, list(names), _probe(), (), _PROBE_S)
+    wrong = [
+        f"{names[node]}: {problem}"
+        for node, told in said.items()
+        if (problem := told.problem if not told.gone else _difference(told.value))
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - _SHOWN} more nodes)" if len(wrong) > _SHOWN else ""
+        raise TracekitError(
+            "; ".join(wrong[:_SHOWN]) + more,
+            f"install tracekit {VERSION} on every node of the cluster, for the same Python",
+        )
+    cpus = {row["NodeID"]: int(row["Resources"].get("CPU", 0)) for row in rows}
+    hosts = {row["NodeID"]: shown(str(row["NodeManagerHostname"])) for row in rows}
+    nodes = tuple(
+        Node(id_, name, _cores(cpus[id_], said[id_].value), _memory(said[id_].value), hosts[id_])
+        for id_, name in names.items()
+    )
+    lost = {node: told.problem for node, told in said.items() if told.gone}
+    if len(lost) == len(nodes):
+        raise TracekitError("no node of the Ray cluster answers", "look at it with: ray status")
+    return Cluster(nodes, str(ray.get_runtime_context().get_node_id()), lost)
+
+
+def _difference(told: Mapping[str, Any] | None) -> str:
+    """What keeps a node from working with this driver; empty if nothing does."""
+    if told is None:
+        return ""
+    if told.get("version", VERSION) != VERSION:
+        return f"it has tracekit {shown(str(told['version']))}, and here is {VERSION}"
+    if "problem" in told:
+        return f"tracekit cannot be imported there: {shown(str(told['problem'])[:200])}"
+    if tuple(told["python"]) != sys.version_info[:2]:
+        there, here = (".".join(map(str, v)) for v in (told["python"], sys.version_info[:2]))
+        return f"it has Python {there}, and here is {here}"
+    return ""
+
+
+def _cores(cpus: int, told: Mapping[str, Any] | None) -> int:
+    """The cores of a node, no more than Ray may use there where it says so."""
+    cores = int((told or {}).get("cores", 1))
+    return max(1, min(cores, cpus) if cpus else cores)
+
+
+def _memory(told: Mapping[str, Any] | None) -> int | None:
+    """The memory that a node had free when it was asked."""
+    memory = (told or {}).get("memory")
+    return memory if isinstance(memory, int) else None
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What to call each node, by its id: `host (address)`, with the start of the id where that is not enough."""
+    plain = {
+        row["NodeID"]: shown(f"{row['NodeManagerHostname']} ({row['NodeManagerAddress']})")
+        for row in rows
+    }
+    told = list(plain.values())
+    names = {n: p if told.count(p) == 1 else f"{p} {n[:8]}" for n, p in plain.items()}
+    return dict(sorted(names.items(), key=lambda item: natural(item[1])))
