@@ -7,7 +7,7 @@ manifest that its process wrote, else by the file itself (`complete`), else by n
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,20 +16,13 @@ from typing import Any
 from tracekit import nsys_pairs
 from tracekit.errors import TracekitError
 from tracekit.labels import shown
-from tracekit.listing import Argument, Found, Ignored, list_files, read_arguments
-from tracekit.logs import nearest
-from tracekit.manifests import (
-    Manifest,
-    account,
-    describe,
-    is_manifest,
-    read_manifest,
-    told_by_manifest,
-)
+from tracekit.listing import Argument, Found, Ignored, read_arguments
+from tracekit.manifests import Manifest, account, describe, told_by_manifest
 from tracekit.names import NameFacts, read_name, stem_of
 from tracekit.runs import Placed, groups, mark_repeats, numbered, run_roots, short_names
 from tracekit.selection import parse_numbers, select, wanted
-from tracekit.trace import Note, NoteSeverity, Source, Tool
+from tracekit.surveys import Sniffed, Survey, called, survey
+from tracekit.trace import Note, NoteSeverity, Source
 
 __all__ = [
     "Discovery",
@@ -42,24 +35,10 @@ __all__ = [
     "wanted",
 ]
 
-_LFS = b"version https://git-lfs.github.com/spec/"
-_LFS_LIMIT_BYTES = 1024
-_PICKLES = dict.fromkeys((".pickle", ".pkl", ".snap"), "pickle, but no memory snapshot")
 _ROW = (
     *("reader", "run", "role", "scope", "step", "rank", "world_size", "replica", "topology"),
     *("part", "host", "pid", "size_bytes"),
 )
-_FOLDERS_ABOVE = 6
-"""So many directories above the one given may say something: enough for every known layout."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sniffed:
-    """What a look at a file told: the reader that takes it and what is wrong with it, or why none takes it."""
-
-    reader: str | None
-    tool: Tool = "torch"
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +50,8 @@ class Discovery:
     notes: tuple[Note, ...] = ()
     title: str = ""
     manifests: tuple[Manifest, ...] = ()
+    seen_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """The nodes that see a source, by its name, where several do."""
 
     def ignored_counts(self) -> dict[str, int]:
         """How many files were ignored for each reason, most frequent first."""
@@ -82,7 +63,9 @@ class _Findings:
     """What has been gathered so far."""
 
     placed: list[Placed] = field(default_factory=list[Placed])
-    manifests: list[Manifest] = field(default_factory=list[Manifest])
+    manifests: list[tuple[Manifest, tuple[str, ...]]] = field(
+        default_factory=list[tuple[Manifest, tuple[str, ...]]]
+    )
     ignored: list[Ignored] = field(default_factory=list[Ignored])
     notes: list[Note] = field(default_factory=list[Note])
 
@@ -96,25 +79,30 @@ def discover(
     stages: Collection[str] | None = None,
     sniff: Callable[[Path], Sniffed],
     may_be_empty: bool = False,
+    elsewhere: Sequence[Survey] = (),
 ) -> Discovery:
     """The sources under `paths`: files, directories, glob patterns, `label=path`.
 
     `exclude` are globs on names and on paths relative to an argument. `ranks`, `steps` and `stages`
-    leave out what is known to be something else; see `wanted`. Raises `TracekitError` where a path
+    leave out what is known to be something else; see `wanted`. `elsewhere` are arguments that others have
+    looked at, after those in `paths`. Raises `TracekitError` where a path
     does not exist and, unless it `may_be_empty`, where nothing at all is found.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
-    if not given:
+    if not given and not elsewhere:
         raise TracekitError("no path was given", "name a file, a directory or a pattern")
-    arguments = read_arguments(given)
+    named = read_arguments(given)
+    surveys = [*(survey(argument, exclude, sniff) for argument in named), *elsewhere]
+    arguments = [one.argument for one in surveys]
     every = _Findings()
     sources: list[Source] = []
+    seen: dict[tuple[str | None, Path], tuple[str, ...]] = {}
     bases = [(a.label,) if a.label else a.base.parts[1:] for a in arguments]
     prefixes = short_names(bases) if len(arguments) > 1 else [""]
     prefixes = numbered(prefixes, range(len(prefixes)), range(len(prefixes)))
     runs: list[tuple[int, tuple[str, ...]]] = []
     for place, argument in enumerate(arguments):
-        here = _look(argument, prefixes[place], exclude, sniff)
+        here = _look(surveys[place], prefixes[place])
         if len(arguments) > 1 and not here.placed:
             message = "no profile was found here"
             here.notes.append(Note("warning", "nothing", message, shown(argument.text)))
@@ -122,6 +110,7 @@ def discover(
         for run in groups(range(len(roots)), roots.__getitem__):
             sources += mark_repeats([here.placed[i] for i in run])
             runs += [(place, roots[i]) for i in run]
+        seen |= {(p.source.node, p.source.path): p.nodes for p in here.placed if len(p.nodes) > 1}
         every.manifests += here.manifests
         every.ignored += here.ignored
         every.notes += here.notes
@@ -141,7 +130,8 @@ def discover(
         ignored=tuple(every.ignored),
         notes=(*every.notes, *left_out),
         title=_title(arguments),
-        manifests=tuple(every.manifests),
+        manifests=tuple(manifest for manifest, _ in every.manifests),
+        seen_by={s.name: seen[key] for s in kept if (key := (s.node, s.path)) in seen},
     )
 
 
@@ -177,94 +167,48 @@ def inspect_rows(discovery: Discovery) -> list[dict[str, object]]:
     ]
 
 
-def _look(
-    argument: Argument, prefix: str, exclude: Sequence[str], sniff: Callable[[Path], Sniffed]
-) -> _Findings:
+def _look(surveyed: Survey, prefix: str) -> _Findings:
     """The sources and manifests among the files of one argument."""
-    listing = list_files(argument, exclude)
-    here = _Findings(ignored=listing.ignored, notes=listing.notes)
-    labels = [shown("/".join((prefix, *f.parts) if prefix else f.parts)) for f in listing.files]
+    here = _Findings(ignored=list(surveyed.ignored), notes=list(surveyed.notes))
+    files = [looked.found for looked in surveyed.files]
+    labels = [shown("/".join((prefix, *f.parts) if prefix else f.parts)) for f in files]
     labels = numbered(labels, range(len(labels)), range(len(labels)))
-    above = tuple(map(shown, argument.base.parts[-_FOLDERS_ABOVE:]))
-    verdicts = [_read_head(f, n, sniff) for f, n in zip(listing.files, labels, strict=True)]
+    verdicts = [called(one.verdict, n) for one, n in zip(surveyed.files, labels, strict=True)]
     claims = [(v.reader, v.reason) if isinstance(v, Sniffed) else (None, str(v)) for v in verdicts]
-    passed_over = nsys_pairs.passed_over(listing.files, claims)
-    for place, (found, name) in enumerate(zip(listing.files, labels, strict=True)):
+    passed_over = nsys_pairs.passed_over(files, claims)
+    for place, (found, name) in enumerate(zip(files, labels, strict=True)):
         verdict = verdicts[place]
         if place in passed_over:
-            here.ignored.append(Ignored(found.path, passed_over[place]))
+            here.ignored.append(Ignored(found.path, passed_over[place], found.nodes))
         elif isinstance(verdict, Manifest):
-            here.manifests.append(verdict)
+            here.manifests.append((verdict, found.nodes))
         elif isinstance(verdict, Note):
             here.notes.append(verdict)
-            here.ignored.append(Ignored(found.path, verdict.message))
+            here.ignored.append(Ignored(found.path, verdict.message, found.nodes))
         elif isinstance(verdict, str):
-            here.ignored.append(Ignored(found.path, verdict))
+            here.ignored.append(Ignored(found.path, verdict, found.nodes))
             if _looks_like_profile(found.path.name, verdict):
                 here.notes.append(Note("data_loss", "not-read", verdict, name))
         else:
-            here.placed.append(_place(found, name, above, verdict))
+            here.placed.append(_place(found, name, surveyed.files[place].above, verdict))
     _apply_manifests(here)
-    if here.placed and not argument.loose and all(p.source.tool != "log" for p in here.placed):
-        _take_log_above(argument, prefix, exclude, sniff, here)
+    alone = not surveyed.argument.loose and all(p.source.tool != "log" for p in here.placed)
+    if here.placed and alone:
+        _take_log_above(surveyed, prefix, here)
     return here
 
 
-def _take_log_above(
-    argument: Argument,
-    prefix: str,
-    exclude: Sequence[str],
-    sniff: Callable[[Path], Sniffed],
-    here: _Findings,
-) -> None:
+def _take_log_above(surveyed: Survey, prefix: str, here: _Findings) -> None:
     """Add the driver's log beside the profile directory; not where there are several runs to give it to."""
     if set(run_roots(here.placed, loose=False)) != {()}:
         return
-
-    def as_log(found: Found) -> Sniffed | None:
-        verdict = _read_head(found, "", sniff)
-        is_log = isinstance(verdict, Sniffed) and verdict.reader == "driver_log"
-        return verdict if isinstance(verdict, Sniffed) and is_log else None
-
-    log = nearest(argument, exclude, as_log)
+    log = surveyed.log_above()
     if isinstance(log, Note):
         here.notes.append(log)
     elif log is not None:
         found, sniffed = log
         name = shown("/".join((prefix, *found.parts) if prefix else found.parts))
         here.placed.append(_place(found, name, (), sniffed))
-
-
-def _read_head(
-    found: Found, name: str, sniff: Callable[[Path], Sniffed]
-) -> Sniffed | Manifest | Note | str:
-    """What one file is: something a reader takes, a manifest, an unusable one, or why it is neither."""
-    suffix = found.path.suffix.lower()
-    if nsys_pairs.is_ray_check(found.path.name):
-        return nsys_pairs.RAY_CHECK
-    if not found.size_bytes:
-        return ": ".join(filter(None, ("empty file (0 bytes)", nsys_pairs.why_empty(suffix))))
-    try:
-        if _is_lfs_pointer(found):
-            return "Git LFS pointer: the file itself was not downloaded"
-        if is_manifest(found.path, found.size_bytes):
-            return read_manifest(found.path, name)
-        sniffed = sniff(found.path)
-    except OSError as error:
-        return f"cannot be read: {error.strerror or type(error).__name__}"
-    except TracekitError as error:
-        sniffed = Sniffed(None, reason=error.problem)
-    reason = sniffed.reason or f"no reader takes {shown(suffix) or 'files without a suffix'}"
-    known = nsys_pairs.unread(suffix) or _PICKLES.get(suffix, reason)
-    return sniffed if sniffed.reader is not None else known
-
-
-def _is_lfs_pointer(found: Found) -> bool:
-    """Whether a file only stands for one that Git LFS keeps elsewhere."""
-    if found.size_bytes > _LFS_LIMIT_BYTES:
-        return False
-    with found.path.open("rb") as stream:
-        return stream.read(len(_LFS)) == _LFS
 
 
 def _looks_like_profile(name: str, reason: str) -> bool:
@@ -298,22 +242,33 @@ def _place(found: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) ->
         host=facts.host,
         pid=facts.pid,
         size_bytes=found.size_bytes,
+        node=found.nodes[0] if found.nodes else None,
     )
-    return Placed(source, found.parts, facts)
+    return Placed(source, found.parts, facts, nodes=found.nodes)
 
 
 def _apply_manifests(here: _Findings) -> None:
     """Describe the sources of one argument by its manifests, and note what these miss."""
-    index = {os.path.normpath(p.source.path): i for i, p in enumerate(here.placed)}
-    present = [*index, *(os.path.normpath(i.path) for i in here.ignored)]
+    index: dict[tuple[str | None, str], int] = {}
+    present: dict[str | None, list[Path]] = defaultdict(list)
+    for place, known in enumerate(here.placed):
+        for node in known.nodes or (None,):
+            index[node, os.path.normpath(known.source.path)] = place
+            present[node].append(known.source.path)
+    for ignored in here.ignored:
+        for node in ignored.nodes or (None,):
+            present[node].append(ignored.path)
     claimed: dict[int, str] = {}
-    for manifest in here.manifests:
-        found, notes = account(manifest, map(Path, present))
+    for manifest, seen_by in here.manifests:
+        nodes: Sequence[str | None] = seen_by or (None,)
+        found, notes = account(manifest, [path for node in nodes for path in present[node]])
         here.notes += notes
         for path, listed in found.items():
-            place = index.get(os.path.normpath(path))
-            if place is None:
+            places = (index.get((node, os.path.normpath(path))) for node in nodes)
+            there = [place for place in places if place is not None]
+            if not there:
                 continue
+            place = there[0]
             if place in claimed:
                 message = f"listed by {claimed[place]} too, which is used"
                 here.notes.append(Note("warning", "conflict", message, manifest.name))

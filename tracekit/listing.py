@@ -36,11 +36,17 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One regular file; `parts` are its names below the argument's base."""
+    """One regular file; `parts` are its names below the argument's base, `nodes` those of a cluster that see it.
+
+    No node means here. Inode and time of change tell whether a path is the same file on several nodes.
+    """
 
     path: Path
     parts: tuple[str, ...]
     size_bytes: int
+    mtime_ns: int | None = None
+    inode: int | None = None
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class Ignored:
 
     path: Path
     reason: str
+    nodes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -163,7 +170,7 @@ def _pattern(text: str, label: str | None) -> Argument | None:
     """The argument for a glob pattern, None where nothing matches."""
     if not _MAGIC & set(text) or "\0" in text:
         return None
-    literal, rest = _split_pattern(text)
+    literal, rest = split_pattern(text)
     pattern = os.path.join(glob.escape(str(literal)), rest)  # noqa: PTH118 - a pattern, not a path
     matches = sorted(glob.iglob(pattern, recursive=True), key=natural)  # noqa: PTH207
     # `**` yields a directory and what is in it: the directory alone is enough.
@@ -174,7 +181,7 @@ def _pattern(text: str, label: str | None) -> Argument | None:
     return Argument(text, label, Path(os.path.commonpath([t.parent for t in tops])), tuple(tops))
 
 
-def _split_pattern(text: str) -> tuple[Path, str]:
+def split_pattern(text: str) -> tuple[Path, str]:
     """The part of a pattern that exists as written, and the part to expand."""
     parts = Path(os.path.abspath(text)).parts  # noqa: PTH100
     for length in range(len(parts) - 1, 0, -1):
@@ -240,7 +247,7 @@ def _take_file(path: Path, base: Path, seen: set[tuple[int, int]], listing: List
         return
     seen.add(key)
     parts = Path(os.path.relpath(path, base)).parts
-    listing.files.append(Found(path, parts, status.st_size))
+    listing.files.append(Found(path, parts, status.st_size, status.st_mtime_ns, status.st_ino))
 
 
 def _refuse(path: Path, error: OSError, listing: Listing) -> None:

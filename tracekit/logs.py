@@ -58,8 +58,16 @@ def _files(folder: Path, up: tuple[str, ...], exclude: Sequence[str]) -> list[Fo
             for entry in scan:
                 out = any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in exclude)
                 if _LOG_NAME.match(entry.name) and entry.is_file() and not out:
-                    size = entry.stat().st_size
-                    found.append(Found(folder / entry.name, (*up, entry.name), size))
+                    path, status = folder / entry.name, entry.stat()
+                    found.append(
+                        Found(
+                            path,
+                            (*up, entry.name),
+                            status.st_size,
+                            status.st_mtime_ns,
+                            status.st_ino,
+                        )
+                    )
     except OSError:
         return []
     return sorted(found, key=lambda f: natural(f.parts[-1]))[:MOST]

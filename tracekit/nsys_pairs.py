@@ -45,20 +45,21 @@ def passed_over(files: Sequence[Found], claims: Sequence[tuple[str | None, str]]
 
     `claims` are the reader of each file and what is wrong with the file, both as far as known.
     """
-    by_path = {found.path: place for place, found in enumerate(files)}
+    by_path = {(found.nodes[:1], found.path): place for place, found in enumerate(files)}
     dropped: dict[int, str] = {}
     for place, (found, (reader, _)) in enumerate(zip(files, claims, strict=True)):
         if reader == "nsys_rep":
-            export = by_path.get(export_beside(found.path))
+            export = by_path.get((found.nodes[:1], export_beside(found.path)))
             if export is None:
                 continue
-            usable = claims[export] == ("nsys", "") and not is_stale(files[export].path, found.path)
+            usable = claims[export] == ("nsys", "") and not _is_older(files[export], found)
             if usable:
                 dropped[place] = EXPORT_IS_READ
             elif claims[export][1] != FOREIGN:
                 dropped[export] = REPORT_IS_READ
         elif found.path.suffix.lower() == STREAM_SUFFIX:
-            reports = (by_path.get(found.path.with_suffix(s)) for s in REPORT_SUFFIXES)
+            here = found.nodes[:1]
+            reports = (by_path.get((here, found.path.with_suffix(s))) for s in REPORT_SUFFIXES)
             if any(r is not None and claims[r][0] == "nsys_rep" for r in reports):
                 dropped[place] = STREAM_OF_REPORT
     return dropped
@@ -81,6 +82,13 @@ def is_stale(export: Path, report: Path) -> bool:
         return export.stat().st_mtime_ns + CLOCK_SLACK_NS < report.stat().st_mtime_ns
     except OSError:
         return False
+
+
+def _is_older(export: Found, report: Found) -> bool:
+    """`is_stale`, of files that may lie on another machine."""
+    if export.mtime_ns is None or report.mtime_ns is None:
+        return False
+    return export.mtime_ns + CLOCK_SLACK_NS < report.mtime_ns
 
 
 def is_ray_check(name: str) -> bool:

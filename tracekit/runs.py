@@ -22,12 +22,16 @@ Key = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A source, where it lies below its argument, and what its names say that a `Source` does not keep."""
+    """A source, where it lies below its argument, and what its names say that a `Source` does not keep.
+
+    `nodes` are those of a cluster that see the file; none means here.
+    """
 
     source: Source
     parts: tuple[str, ...]
     facts: NameFacts
     run_id: str | None = None
+    nodes: tuple[str, ...] = ()
 
 
 def run_roots(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
