@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["analyze", "compare"]
 
 
-def analyze(
-    path: str | Path | Sequence[str | Path],
+def analyze(  # noqa: PLR0913 - one per option
+    path: str | Path | Sequence[str | Path] = (),
     *,
     ranks: str | None = None,
     steps: str | None = None,
@@ -26,16 +26,31 @@ def analyze(
     jobs: int | None = None,
     work: Mapping[str, float] | None = None,
     device_memory: int | str | None = None,
+    engine: Literal["local", "ray"] = "local",
+    ray_address: str | None = None,
+    on_every_node: str | Sequence[str] = (),
 ) -> Report:
     """The report on a profile directory, a file, a glob, or several of them.
 
     `ranks` and `steps` are like "0-3,7", `stages` and `exclude` patterns; `work` tells what every step
     holds: {"tokens": 4096}, or samples or images; `device_memory` how much each GPU has: bytes, or "80GiB".
+    The engine "ray" reads every file on the node of a Ray cluster where it lies: at `ray_address`, else
+    RAY_ADDRESS, else one that is started here; each node looks at the patterns `on_every_node` itself.
     Raises `TracekitError` when nothing was found or could be read.
     """
     size = None if device_memory is None else parse_device_memory(device_memory)
+    patterns = (on_every_node,) if isinstance(on_every_node, str) else tuple(on_every_node)
     options = pipeline.Options(
-        ranks, steps, tuple(stages), tuple(exclude), jobs, work=dict(work or {}), device_memory=size
+        ranks,
+        steps,
+        tuple(stages),
+        tuple(exclude),
+        jobs,
+        work=dict(work or {}),
+        device_memory=size,
+        engine=engine,
+        ray_address=ray_address,
+        on_every_node=patterns,
     )
     return pipeline.analyze(path, options).report
 

@@ -29,6 +29,9 @@ from tracekit.sheets import sheet
 from tracekit.trace import Measurements
 from tracekit.units import show
 
+ENGINE = "engine"
+"""The fact that says how it was read, where that was not by this machine alone."""
+
 
 def identity(measured: Measurements) -> tuple[str, ...]:
     """The facts of the first line: tool, ranks, steps, hardware; only what was recorded."""
@@ -45,6 +48,7 @@ def identity(measured: Measurements) -> tuple[str, ...]:
         _hardware(measured, captures),
         _files(measured),
         _checked(measured),
+        str(measured.facts.get(ENGINE, "")),
     ]
     return tuple(fact for fact in facts if fact)
 

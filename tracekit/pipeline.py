@@ -11,30 +11,35 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from tracekit import appendix, merging, overview, saved
+from tracekit import appendix, merging, on_nodes, overview, saved
 from tracekit.analyses import ANALYSES, Analysis
 from tracekit.device_sizes import DEVICE_MEMORY
 from tracekit.discover import Discovery, parse_numbers
 from tracekit.discover import discover as find
-from tracekit.engine import Advance, Outcome, local
-from tracekit.engine.progress import progress_line
+from tracekit.engine import Advance, Outcome, local, ray
+from tracekit.engine.progress import is_live, progress_line
+from tracekit.engine.ray_cluster import Cluster, connected
 from tracekit.errors import TracekitError
 from tracekit.first_sheet import what_fills_memory
 from tracekit.job_values import WORK
 from tracekit.loading import sniff
 from tracekit.measuring import (
     MeasuredSource,
+    Process,
     folded,
     in_order,
     light_text,
     measured,
+    processes,
     read_source,
 )
+from tracekit.overview import ENGINE
 from tracekit.report import Remark, Report, Section
 from tracekit.rules import checked
 from tracekit.schema import MEASURED, concat
+from tracekit.surveys import Survey
 from tracekit.thresholds import Thresholds, defaults
 from tracekit.tool_choice import one_tool
 from tracekit.trace import Measurements, Note, Source, Want
@@ -55,6 +60,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+EngineName = Literal["local", "ray"]
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +70,8 @@ class Options:
     """What to leave out and how to run; the defaults read everything on all cores.
 
     `work` is how many tokens, samples or images every step holds, `device_memory` how many bytes each
-    GPU has, where a person tells.
+    GPU has, where a person tells. With the engine "ray" sources are read on the nodes of the cluster at
+    `ray_address` (None: one started here), and `on_every_node` are patterns that each node looks at itself.
     """
 
     ranks: str | None = None
@@ -75,6 +82,9 @@ class Options:
     progress: bool = False
     work: Mapping[str, float] = field(default_factory=dict[str, float])
     device_memory: int | None = None
+    engine: EngineName = "local"
+    ray_address: str | None = None
+    on_every_node: tuple[str, ...] = ()
 
     @property
     def cuts(self) -> bool:
@@ -112,8 +122,8 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
         part = saved.load(path)
         parts.append(part if label is None else merging.labelled(part, label))
         labels.append(label or path.stem)
-    if profiles or not parts:
-        parts.append(measure(discover(profiles, options), options))
+    if profiles or options.on_every_node or not parts:
+        parts.append(_read(profiles, options))
     measured = merging.merge(parts, labels)
     if options.work:
         measured = replace(measured, facts={**measured.facts, WORK: dict(options.work)})
@@ -121,6 +131,20 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
         told = {DEVICE_MEMORY: options.device_memory}
         measured = replace(measured, facts={**measured.facts, **told})
     return Result(judge(measured), measured)
+
+
+def _read(profiles: Sequence[str | Path], options: Options) -> Measurements:
+    """The measurements of what was given and is not measured yet, by the engine that was chosen."""
+    if options.engine == "ray":
+        with connected(options.ray_address) as cluster:
+            elsewhere = on_nodes.surveys(cluster, options.on_every_node, options.exclude)
+            return measure(discover(profiles, options, elsewhere), options, cluster)
+    if options.on_every_node or options.ray_address:
+        raise TracekitError(
+            "--on-every-node and --ray-address are for Ray, and the local engine was asked for",
+            "add --engine ray",
+        )
+    return measure(discover(profiles, options), options)
 
 
 def _saved(given: str | Path) -> tuple[str | None, Path | None]:
@@ -139,8 +163,15 @@ def _is_saved(path: str | Path) -> bool:
         return False
 
 
-def discover(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> Discovery:
-    """The sources among these files, directories and globs, and how each was recognised."""
+def discover(
+    paths: str | Path | Sequence[str | Path],
+    options: Options = Options(),
+    elsewhere: Sequence[Survey] = (),
+) -> Discovery:
+    """The sources among these files, directories and globs, and how each was recognised.
+
+    `elsewhere` is what nodes of a cluster have seen.
+    """
     several = [paths] if isinstance(paths, str | Path) else list(paths)
     return find(
         several,
@@ -149,11 +180,17 @@ def discover(paths: str | Path | Sequence[str | Path], options: Options = Option
         steps=_numbers(options.steps),
         stages=options.stages,
         sniff=sniff,
+        elsewhere=elsewhere,
     )
 
 
-def measure(found: Discovery, options: Options = Options()) -> Measurements:
-    """Every source read and measured in parallel, then folded and concatenated in a fixed order."""
+def measure(
+    found: Discovery, options: Options = Options(), cluster: Cluster | None = None
+) -> Measurements:
+    """Every source read and measured in parallel, then folded and concatenated in a fixed order.
+
+    Here, or on the nodes of a cluster: they fold what they have measured before it travels.
+    """
     work = partial(
         measure_source,
         ranks=_numbers(options.ranks),
@@ -161,8 +198,31 @@ def measure(found: Discovery, options: Options = Options()) -> Measurements:
         stages=options.stages,
     )
     with progress_line(sys.stderr, enabled=options.progress) as on_progress:
-        outcomes = list(local.run(work, found.sources, jobs=options.jobs, on_progress=on_progress))
-    return reduce(outcomes, found, options)
+        if cluster is None:
+            here = local.run(work, found.sources, jobs=options.jobs, on_progress=on_progress)
+            return reduce(list(here), found, options)
+        outcomes = ray.run_folded(
+            work,
+            found.sources,
+            keys_of=_processes,
+            fold_all=_folded,
+            jobs=options.jobs,
+            on_progress=on_progress if options.progress and is_live(sys.stderr) else None,
+            cluster=cluster,
+            seen_by=on_nodes.places(cluster, found.sources, found.seen_by),
+        )
+    count = len(cluster.nodes)
+    told = f"read by Ray on {count} {'node' if count == 1 else 'nodes'}"
+    reduced = reduce(outcomes, found, options, already_folded=True)
+    return replace(reduced, facts={**reduced.facts, ENGINE: told})
+
+
+def _processes(parts: Sequence[MeasuredSource]) -> frozenset[Process]:
+    return processes(parts, ANALYSES)
+
+
+def _folded(sources: Sequence[tuple[MeasuredSource, ...]]) -> list[tuple[MeasuredSource, ...]]:
+    return folded(sources, ANALYSES)
 
 
 def measure_source(source: Source, advance: Advance, **chosen: Any) -> tuple[MeasuredSource, ...]:
@@ -189,9 +249,7 @@ def reduce(
 ) -> Measurements:
     """The measurements of all sources: folded per process, concatenated, with what failed beside them."""
     values = [outcome.value for outcome in outcomes if outcome.value is not None]
-    parts = [
-        part for value in (values if already_folded else folded(values, ANALYSES)) for part in value
-    ]
+    parts = [part for value in (values if already_folded else _folded(values)) for part in value]
     failures = tuple(o.failure for o in outcomes if o.failure is not None)
     if not parts and failures:
         first = failures[0]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tracekit.cli import terminal, work
+from tracekit.cli import cluster, terminal, work
 
 if TYPE_CHECKING:
     from tracekit.cli.outputs import Target
@@ -17,7 +17,7 @@ _SHOWN_FAILURES = 10
 
 
 @click.command(name="analyze", short_help="Report where the time went, and what to do about it.")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(), metavar="PATH...")
+@click.argument("paths", nargs=-1, type=click.Path(), metavar="PATH...")
 @click.option(
     "-o",
     "--output",
@@ -60,6 +60,7 @@ _SHOWN_FAILURES = 10
     metavar="N",
     help="Files read at once [default: the cores, as far as memory allows].",
 )
+@cluster.options
 @work.options
 @click.option(
     "--device-memory",
@@ -86,6 +87,9 @@ def command(  # noqa: PLR0913 - one per option
     device_memory: str | None,
     top: int,
     jobs: int | None,
+    engine: Literal["local", "ray"],
+    ray_address: str | None,
+    on_every_node: tuple[str, ...],
     strict: bool,
     quiet: bool,
     verbose: bool,
@@ -93,12 +97,13 @@ def command(  # noqa: PLR0913 - one per option
     """Report where the time went, and what to do about it.
 
     PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. Several
-    directories, or label=PATH, are several runs.
+    directories, or label=PATH, are several runs. With --engine ray each node reads the files that it sees.
     """
     from tracekit import files, pipeline, saved
     from tracekit.cli import outputs as out
     from tracekit.device_sizes import parse_device_memory
 
+    cluster.need_paths(paths, on_every_node, "PATH")
     targets = [*map(out.file_target, outputs), *map(out.export_target, exports)]
     if not quiet and not any(target.printed for target in targets):
         targets.insert(0, out.Target("text", out.STANDARD_OUTPUT))
@@ -117,6 +122,9 @@ def command(  # noqa: PLR0913 - one per option
         progress=not quiet,
         work=work.told(tokens, samples, images),
         device_memory=None if device_memory is None else parse_device_memory(device_memory),
+        engine=engine,
+        ray_address=ray_address,
+        on_every_node=on_every_node,
     )
     started = time.monotonic()
     result = pipeline.analyze(paths, options=options)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _PROBE_S = 120.0
 """So long a node may take to start its first worker and say who it is."""
-_QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 _SHOWN = 3
 
 
@@ -295,7 +295,7 @@ def _probed(ray: Any) -> Cluster:
     wrong = [
         f"{names[node]}: {problem}"
         for node, told in said.items()
-        if (problem := told.problem if not told.gone else _difference(told.value))
+        if not told.gone and (problem := told.problem or _difference(told.value))
     ]
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more nodes)" if len(wrong) > _SHOWN else ""

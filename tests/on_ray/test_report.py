@@ -1,0 +1,199 @@
+"""The report of files that lie on three nodes is that of the same files in one directory."""
+
+import re
+import threading
+import time
+
+import pytest
+from memory_builder import MIB, Allocator, pickled, snapshot, stack
+
+from tracekit import pipeline
+from tracekit.engine import ray_cluster
+from tracekit.errors import TracekitError
+from tracekit.pipeline import Options
+from tracekit.render import render
+
+pytestmark = pytest.mark.slow
+
+FORMATS = ("json", "md", "text")
+LINE = "read by Ray on 3 nodes"
+
+
+def on_ray(pattern, **more):
+    return pipeline.analyze([], Options(engine="ray", on_every_node=(pattern,), **more))
+
+
+def shown(report):
+    """The report in every format, without the words that say how it was read."""
+    texts = {name: render(report, name) for name in FORMATS}
+    texts["json"] = re.sub(rf',\s+"{LINE}"', "", texts["json"])
+    return {name: texts[name].replace(f" · {LINE}", "").replace(LINE, "") for name in FORMATS}
+
+
+def same(pattern, result):
+    here = pipeline.analyze(pattern)
+    assert LINE in result.report.identity
+    assert shown(result.report) == shown(here.report)
+    assert result.report.title == pattern
+
+
+def snapshots():
+    """Snapshots of one process after each of four steps, of which the third lies elsewhere."""
+    device = Allocator()
+    device.alloc(8 * MIB, stack("build"))
+    files = {}
+    for number in range(4):
+        for rank, node in enumerate(("one", "two", "three" if number == 2 else "one")):
+            name = f"outputs/profile/step{number}/torch_memory_rank{rank}_pid{rank + 1}.pickle"
+            files[name] = (node, pickled(snapshot(device)))
+        device.alloc(MIB, stack("keep"))
+    return files
+
+
+def test_three_nodes_are_asked(nodes):
+    with ray_cluster.connected() as cluster:
+        ids = {node.id for node in cluster.nodes}
+    assert ids == {nodes.id(name) for name in ("one", "two", "three")}
+    assert len(ids) == 3
+
+
+def test_the_report_equals_that_of_all_files_in_one_directory(spread, example):
+    pattern = spread(example)
+    same(pattern, on_ray(pattern))
+
+
+def test_snapshots_of_one_process_are_folded_where_they_lie_and_across_nodes(spread):
+    pattern = spread(snapshots())
+    result = on_ray(pattern)
+    same(pattern, result)
+    assert len(result.measurements["snapshot_windows"]) == 12
+
+
+def test_a_worker_that_is_killed_costs_nothing(spread, example, nodes, work, monkeypatch):
+    pattern = spread(example)
+    victim = max(nodes.root("two").glob("*/outputs/profile/*"), key=lambda p: p.stat().st_size)
+    victim.with_name(f".{victim.name}.fatal").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "measure_source", work.die_once)
+        result = on_ray(pattern)
+    assert victim.with_name(f".{victim.name}.died").exists()
+    same(pattern, result)
+
+
+def kill_when_begun(nodes, name, marked):
+    """Kills a node once the function has begun on a file there."""
+
+    def watch():
+        begun = marked.with_name(f".{marked.name}.begun")
+        deadline = time.monotonic() + 60
+        while not begun.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        nodes.kill(name)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def test_a_node_that_is_killed_is_a_hole_with_a_name(
+    spread, example, nodes, work, monkeypatch, call
+):
+    pattern = spread(example)
+    mine = {name.rpartition("/")[2] for name, (node, _) in example.items() if node == "three"}
+    held = [next(nodes.root("three").glob(f"*/outputs/profile/{name}")) for name in mine]
+    for path in held:
+        path.with_name(f".{path.name}.held").touch()
+    monkeypatch.setattr(pipeline, "measure_source", work.hold)
+    lost_id = nodes.id("three")
+    killer = kill_when_begun(nodes, "three", min(held, key=lambda path: -path.stat().st_size))
+    result = on_ray(pattern)
+    killer.join()
+    assert {failure.source for failure in result.measurements.failures} == mine
+    assert all("lost with its node" in f.problem for f in result.measurements.failures)
+    assert {source.node for source in result.measurements.sources} <= set(
+        map(nodes.id, ("one", "two"))
+    )
+    assert lost_id not in {source.node for source in result.measurements.sources}
+    text = render(result.report, "md")
+    assert all(name.replace("_", "\\_") in text or name in text for name in mine)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_hole_is_status_0_and_2_with_strict(
+    spread, example, nodes, work, monkeypatch, call, strict
+):
+    pattern = spread(example)
+    held = max(nodes.root("three").glob("*/outputs/profile/*"), key=lambda p: p.stat().st_size)
+    held.with_name(f".{held.name}.held").touch()
+    monkeypatch.setattr(pipeline, "measure_source", work.hold)
+    killer = kill_when_begun(nodes, "three", held)
+    done = call("analyze", "--engine", "ray", "--on-every-node", pattern, *["--strict"] * strict)
+    killer.join()
+    assert done.exit_code == (2 if strict else 0)
+    assert held.name in done.stderr
+    assert "lost with its node" in done.stderr
+
+
+def test_a_file_that_every_node_sees_is_read_once(spread, example, nodes, tmp_path):
+    spread(example)
+    (folder,) = (tmp_path / "$NODE_ROOT").rename(tmp_path / "shared").glob("*/outputs/profile")
+    here = pipeline.analyze(folder)
+    result = on_ray(str(folder))
+    assert len(result.measurements.sources) == 13
+    assert shown(result.report) == shown(here.report)
+    # The same path given as files of the driver: whichever node sees them may read them.
+    named = pipeline.analyze(folder, Options(engine="ray"))
+    assert shown(named.report) == shown(here.report)
+    assert named.report.title == str(folder)
+
+
+def test_files_of_one_name_stay_apart_by_their_hosts(spread, example, nodes):
+    pattern = spread(
+        {name: ("one", data) for name, (_, data) in example.items() if "step1" in name}
+    )
+    (first, *_) = nodes.root("one").glob("*/outputs/profile/value*")
+    other = nodes.root("two") / first.relative_to(nodes.root("one"))
+    other.parent.mkdir(parents=True, exist_ok=True)
+    other.write_bytes(first.read_bytes())
+    result = on_ray(pattern)
+    names = [s.name for s in result.measurements.sources if s.name.endswith(first.name)]
+    assert len(set(names)) == 2
+    assert all(name.startswith("host=") for name in names)
+
+
+def test_a_node_that_has_nothing_is_noted(spread, example):
+    pattern = spread({n: ("one", data) for n, (_, data) in example.items() if "step1" in n})
+    result = on_ray(pattern)
+    notes = [note for note in result.measurements.notes if note.code == "node"]
+    assert len(notes) == 2
+    assert all("no such file or directory" in note.message for note in notes)
+
+
+def test_a_pattern_that_no_node_finds_anything_at_is_an_error(nodes):
+    with pytest.raises(TracekitError, match="found on none of 3 nodes"):
+        on_ray("$NODE_ROOT/nothing")
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("VERSION = '9.9.9'", "it has tracekit 9.9.9, and here is"),
+        ("1 / 0", "cannot be imported there"),
+    ],
+)
+def test_a_node_with_another_tracekit_is_named_before_anything_is_read(
+    nodes, tmp_path, monkeypatch, module, said
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # Ray's workers import from where the driver stands
+    fake = tmp_path / "tracekit"
+    fake.mkdir()
+    (fake / "__init__.py").touch()
+    (fake / "version.py").write_text(module)
+    nodes.add("other", PYTHONPATH=str(tmp_path))
+    try:
+        with pytest.raises(TracekitError, match=said) as raised:
+            on_ray("$NODE_ROOT")
+    finally:
+        nodes.kill("other")
+    assert nodes.cluster.head_node.node_ip_address in str(raised.value)
