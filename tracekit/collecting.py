@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit import nsys_pairs
 from tracekit.errors import TracekitError
-from tracekit.file_copies import copy_verified
+from tracekit.file_copies import Copied, copy_verified
 from tracekit.labels import natural, shown
 from tracekit.manifests import is_manifest
 from tracekit.names import HOST_FOLDER, HOST_NAME
@@ -45,6 +45,8 @@ class Wanted:
     path: Path
     target: Path
     size_bytes: int
+    node: str | None = None
+    """The label of the node that it lies on; None: here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class LeftOut:
 
     path: Path
     reason: str
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,18 @@ def plan(roots: Sequence[str | Path], target: Path, host: str | None = None) -> 
     return Plan(tuple(wanted), tuple(left_out))
 
 
-def carry_out(wanted: Sequence[Wanted]) -> Iterator[Kept]:
+def copy_here(one: Wanted) -> Copied:
+    """What was done to copy a file of this machine."""
+    return copy_verified(one.path, one.target)
+
+
+def carry_out(
+    wanted: Sequence[Wanted], copy: Callable[[Wanted], Copied] = copy_here
+) -> Iterator[Kept]:
     """How each file fared, one after the other; one that fails does not end the others."""
     for one in wanted:
         try:
-            yield Kept(one, copy_verified(one.path, one.target))
+            yield Kept(one, copy(one))
         except TracekitError as error:
             yield Kept(one, "failed", error)
 

@@ -6,8 +6,10 @@ import contextlib
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from tracekit.errors import TracekitError
 from tracekit.labels import shown
@@ -18,84 +20,156 @@ _BLOCK_BYTES = 1 << 20
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
-def copy_verified(source: Path, target: Path) -> Copied:
-    """What was done so that `target` holds what `source` does; the directory of `target` is made.
+class Original(Protocol):
+    """A file to copy, here or elsewhere, opened: what is read is of this very file."""
 
-    Nothing that exists is overwritten, `source` is only read, and a copy appears under its name when it is
-    whole. Raises `TracekitError` where a different file is there already, where `source` changed meanwhile,
-    is a link, or cannot be read, and where the copy differs or cannot be written.
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def size_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def mtime_ns(self) -> int: ...  # noqa: D102
+    @property
+    def atime_ns(self) -> int: ...  # noqa: D102
+    @property
+    def mode(self) -> int: ...  # noqa: D102
+
+    def blocks(self) -> Iterator[bytes]:
+        """Its bytes, from the start."""
+
+    def digest(self) -> bytes:
+        """The hash of what it holds, read where it lies."""
+
+    def is_still(self, digest: bytes) -> bool:
+        """Whether it has not changed since it was opened, as far as is known there, and `digest` is its hash."""
+
+
+def copy_verified(source: Path, target: Path) -> Copied:
+    """What was done so that `target` holds what `source` does; see `put_verified`.
+
+    Raises `TracekitError` also where `source` is a link, or cannot be read.
     """
     try:
-        return _copy(source, target)
+        with _Opened.at(source) as original:
+            return put_verified(original, target)
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        place = shown(str(error.filename)) if error.filename else shown(str(source))
-        raise TracekitError(
-            f"{shown(source.name)}: not copied: {place}: {reason}",
-            "check permissions and free space, then run it again: what is copied stays",
-        ) from error
+        raise not_copied(source.name, error, str(source)) from error
 
 
-def _copy(source: Path, target: Path) -> Copied:
-    """What was done; see `copy_verified`."""
-    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK)
+def put_verified(original: Original, target: Path) -> Copied:
+    """What was done so that `target` holds what `original` does; the directory of `target` is made.
+
+    Nothing that exists is overwritten, the original is only read, and a copy appears under its name when it
+    is whole. Raises `TracekitError` where a different file is there already, where the original changed
+    meanwhile, and where the copy differs or cannot be written.
+    """
     try:
-        before = os.fstat(descriptor)
-        if os.path.lexists(target):
-            return _same(source, descriptor, target)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".tracekit-{os.urandom(8).hex()}.tmp")
+        return _put_original(original, target)
+    except OSError as error:
+        raise not_copied(original.name, error, original.name) from error
+
+
+def not_copied(name: str, error: OSError, path: str) -> TracekitError:
+    """The error for what the system would not do."""
+    reason = error.strerror or type(error).__name__
+    place = shown(str(error.filename or path))
+    return TracekitError(
+        f"{shown(name)}: not copied: {place}: {reason}",
+        "check permissions and free space, then run it again: what is copied stays",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A file of this machine."""
+
+    name: str
+    descriptor: int
+    size_bytes: int
+    mtime_ns: int
+    atime_ns: int
+    mode: int
+
+    @classmethod
+    @contextlib.contextmanager
+    def at(cls, path: Path) -> Iterator[_Opened]:
+        """The file at `path`, which is no link, open meanwhile."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK)
         try:
-            digest = _write(descriptor, temporary, stat.S_IMODE(before.st_mode) & 0o777)
-            after = os.fstat(descriptor)
-            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                raise TracekitError(
-                    f"{shown(source.name)}: not copied: it changed meanwhile",
-                    "run it again when the run has ended",
-                )
-            size = temporary.stat().st_size
-            if size != before.st_size or _digest_of(temporary) != digest:
-                raise TracekitError(
-                    f"{shown(source.name)}: not copied: what was written differs from it",
-                    "check the disk that it was written to",
-                )
-            os.utime(temporary, ns=(before.st_atime_ns, before.st_mtime_ns))
-            if not _put(temporary, target):
-                return _same(source, descriptor, target)
+            status = os.fstat(descriptor)
+            times = (status.st_size, status.st_mtime_ns, status.st_atime_ns)
+            yield cls(path.name, descriptor, *times, stat.S_IMODE(status.st_mode) & 0o777)
         finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+            os.close(descriptor)
+
+    def blocks(self) -> Iterator[bytes]:
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        while block := os.read(self.descriptor, _BLOCK_BYTES):
+            yield block
+
+    def digest(self) -> bytes:
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        return _digest(self.descriptor)
+
+    def is_still(self, digest: bytes) -> bool:
+        del digest  # made of the very bytes that were read
+        after = os.fstat(self.descriptor)
+        return (after.st_size, after.st_mtime_ns) == (self.size_bytes, self.mtime_ns)
+
+
+def _put_original(original: Original, target: Path) -> Copied:
+    """What was done; see `put_verified`."""
+    if os.path.lexists(target):
+        return _same(original, target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".tracekit-{os.urandom(8).hex()}.tmp")
+    try:
+        digest = _write(original.blocks(), temporary, original.mode)
+        if not original.is_still(digest):
+            raise TracekitError(
+                f"{shown(original.name)}: not copied: it changed meanwhile",
+                "run it again when the run has ended",
+            )
+        size = temporary.stat().st_size
+        if size != original.size_bytes or digest_of(temporary) != digest:
+            raise TracekitError(
+                f"{shown(original.name)}: not copied: what was written differs from it",
+                "check the disk that it was written to",
+            )
+        os.utime(temporary, ns=(original.atime_ns, original.mtime_ns))
+        if not _put(temporary, target):
+            return _same(original, target)
     finally:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
     return "copied"
 
 
-def _same(source: Path, descriptor: int, target: Path) -> Copied:
+def _same(original: Original, target: Path) -> Copied:
     """That the target is there already; raises where it holds something else."""
     if target.is_symlink() or not target.is_file():
-        raise _different(source, target)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    if target.stat().st_size != os.fstat(descriptor).st_size:
-        raise _different(source, target)
-    if _digest(descriptor) != _digest_of(target):
-        raise _different(source, target)
+        raise _different(original, target)
+    if target.stat().st_size != original.size_bytes:
+        raise _different(original, target)
+    if original.digest() != digest_of(target):
+        raise _different(original, target)
     return "already there"
 
 
-def _different(source: Path, target: Path) -> TracekitError:
+def _different(original: Original, target: Path) -> TracekitError:
     """The error for a target that must not be overwritten."""
     return TracekitError(
-        f"{shown(source.name)}: not copied: {shown(str(target))} is there, and is different",
+        f"{shown(original.name)}: not copied: {shown(str(target))} is there, and is different",
         "move that away, or collect into another directory (several hosts: --host NAME)",
     )
 
 
-def _write(descriptor: int, path: Path, mode: int) -> bytes:
-    """The hash of what was read from `descriptor` and written to `path`, a new file."""
+def _write(blocks: Iterator[bytes], path: Path, mode: int) -> bytes:
+    """The hash of these blocks, written to `path`, a new file."""
     digest = hashlib.sha256()
     out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        while block := os.read(descriptor, _BLOCK_BYTES):
+        for block in blocks:
             digest.update(block)
             rest = memoryview(block)
             while rest:
@@ -107,7 +181,7 @@ def _write(descriptor: int, path: Path, mode: int) -> bytes:
     return digest.digest()
 
 
-def _digest_of(path: Path) -> bytes:
+def digest_of(path: Path) -> bytes:
     """The hash of a file, read from the disk where the system allows to ask for that."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -97,6 +97,15 @@ def read_arguments(paths: Sequence[str | Path]) -> tuple[Argument, ...]:
     return tuple(arguments)
 
 
+def expanded(pattern: str) -> str:
+    """The pattern with `~`, also after `label=`, and variables as they are on this machine."""
+    text = os.path.expandvars(pattern)
+    label, equals, path = text.partition("=")
+    if equals and path.startswith("~") and os.sep not in label:
+        return label + equals + os.path.expanduser(path)  # noqa: PTH111 - text, not yet a path
+    return os.path.expanduser(text)  # noqa: PTH111
+
+
 def list_files(argument: Argument, exclude: Sequence[str]) -> Listing:
     """Every regular file meant by `argument`, except hidden, temporary and excluded ones."""
     listing = Listing()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +10,8 @@ from pathlib import Path
 
 from tracekit.errors import TracekitError
 from tracekit.labels import natural, shown
-from tracekit.listing import Argument, Found, Ignored, read_arguments, split_pattern
+from tracekit.listing import Argument, Found, Ignored, expanded, read_arguments, split_pattern
 from tracekit.names import HOST_FOLDER
-from tracekit.runs import numbered
 from tracekit.surveys import FOLDERS_ABOVE, Log, Looked, Sniff, Survey, survey
 from tracekit.trace import Note
 
@@ -43,7 +41,7 @@ class Sighting:
 
 def look(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting | str:
     """What this machine sees where `pattern` points, `~` and variables expanded here; the reason if nothing."""
-    text = _expanded(pattern)
+    text = expanded(pattern)
     try:
         (argument,) = read_arguments([text])
         seen = survey(argument, exclude, sniff)
@@ -79,7 +77,7 @@ def union(
     """The argument that `pattern` is to all nodes together, and its files, by name as in one directory.
 
     A file that several nodes see is one file; files of several nodes that share a name get a directory
-    `host=<host>` before it. `names` and `hosts` are what to call the nodes, and the machines they are on.
+    `host=<host>` before it. `names` are what to call the nodes, `hosts` labels of their machines, no two the same.
     """
     argument, base = _argument(pattern, sightings)
     files = _apart(_once(base, sightings), hosts)
@@ -91,15 +89,6 @@ def union(
     )
     log = _log(pattern, argument, sightings)
     return Survey(argument, tuple(files), _ignored_once(sightings), tuple(notes), lambda: log)
-
-
-def _expanded(pattern: str) -> str:
-    """The pattern with `~`, also after `label=`, and variables as they are on this machine."""
-    text = os.path.expandvars(pattern)
-    label, equals, path = text.partition("=")
-    if equals and path.startswith("~") and os.sep not in label:
-        return label + equals + os.path.expanduser(path)  # noqa: PTH111 - text, not yet a path
-    return os.path.expanduser(text)  # noqa: PTH111
 
 
 def _stamp_of(path: Path) -> Stamp | None:
@@ -169,15 +158,11 @@ def _once(base: Parts, sightings: Mapping[str, Sighting]) -> list[Looked]:
 def _apart(files: Sequence[Looked], hosts: Mapping[str, str]) -> list[Looked]:
     """The files, those that share a name told apart by their hosts."""
     counts = Counter(one.found.parts for one in files)
-    nodes = list(dict.fromkeys(node for one in files for node in one.found.nodes))
-    labels = [re.sub(r"[^0-9A-Za-z.-]+", "-", hosts[node]).strip("-.") or "host" for node in nodes]
-    labels = [label.replace("#", "-") for label in numbered(labels, nodes, nodes)]
-    label_of = dict(zip(nodes, labels, strict=True))
 
     def named(found: Found) -> Found:
         if counts[found.parts] == 1:
             return found
-        folder = HOST_FOLDER + label_of[found.nodes[0]]
+        folder = HOST_FOLDER + hosts[found.nodes[0]]
         return replace(found, parts=(*found.parts[:-1], folder, found.parts[-1]))
 
     return [replace(one, found=named(one.found)) for one in files]

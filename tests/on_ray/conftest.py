@@ -41,12 +41,16 @@ class Nodes:
     def root(self, name):
         return self.folder / name
 
+    def mark(self, name, path, word):
+        """A file of a node that says something about one of its sources; see `node_workloads`."""
+        return self.root(name) / "marks" / f"{path.name}.{word}"
+
     def id(self, name):
         return self.members[name].node_id
 
     def add(self, name, **more):
         """Start a node; the first one is the head."""
-        self.root(name).mkdir(exist_ok=True)
+        (self.root(name) / "marks").mkdir(parents=True, exist_ok=True)
         paths = [str(HERE), str(HERE.parent / "engine")]
         variables = {
             "NODE_ROOT": str(self.root(name)),
@@ -118,6 +122,8 @@ def spread(nodes, tmp_path, monkeypatch, request):
     yield put
     for name in NAMES:
         shutil.rmtree(nodes.root(name) / case, ignore_errors=True)
+        for mark in (nodes.root(name) / "marks").iterdir():
+            mark.unlink()
 
 
 @pytest.fixture

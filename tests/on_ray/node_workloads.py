@@ -1,15 +1,16 @@
-"""What tests let nodes run; imported by Ray's workers there, and answering to files beside the source."""
+"""What tests let nodes run; imported by Ray's workers there, and answering to files of the node."""
 
 import os
 import signal
 import time
+from pathlib import Path
 
 from tracekit import pipeline
 
 
-def beside(source, word):
-    """A file that says something about a source."""
-    return source.path.with_name(f".{source.path.name}.{word}")
+def mark(source, word):
+    """A file of this node that says something about a source."""
+    return Path(os.environ["NODE_ROOT"], "marks", f"{source.path.name}.{word}")
 
 
 def wait_for(path):
@@ -22,8 +23,8 @@ def wait_for(path):
 
 def die_once(source, advance, **chosen):
     """Measured; but the first worker that gets a source with a `fatal` file dies in the middle of it."""
-    if beside(source, "fatal").exists() and not beside(source, "died").exists():
-        beside(source, "died").touch()
+    if mark(source, "fatal").exists() and not mark(source, "died").exists():
+        mark(source, "died").touch()
         advance(source.size_bytes // 2)
         os.kill(os.getpid(), signal.SIGKILL)
     return pipeline.measure_source(source, advance, **chosen)
@@ -31,9 +32,9 @@ def die_once(source, advance, **chosen):
 
 def hold(source, advance, **chosen):
     """Measured, once a source with a `held` file may go on; says that it has begun."""
-    if beside(source, "held").exists():
-        beside(source, "begun").write_text(str(os.getpid()))
-        wait_for(beside(source, "go"))
+    if mark(source, "held").exists():
+        mark(source, "begun").write_text(str(os.getpid()))
+        wait_for(mark(source, "go"))
     return pipeline.measure_source(source, advance, **chosen)
 
 
@@ -41,3 +42,26 @@ def node_of(source, advance):
     """The directory of the node that this runs on."""
     advance(source.size_bytes)
     return os.environ["NODE_ROOT"]
+
+
+def tick(source, advance, **chosen):
+    """Goes on for a minute, and says so ten times a second."""
+    for number in range(600):
+        mark(source, "ticks").write_text(str(number))
+        advance(1)
+        time.sleep(0.1)
+
+
+def half_way(source, advance):
+    """Reads half of its source, and takes its time for the rest."""
+    advance(source.size_bytes // 2)
+    for _ in range(4):
+        time.sleep(0.6)
+        advance(0)
+
+
+def die_always(source, advance):
+    """Its worker dies, and leaves a mark each time."""
+    count = sum(mark(source, f"died{n}").exists() for n in range(9))
+    mark(source, f"died{count}").touch()
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -9,6 +9,8 @@ import contextlib
 import io
 import logging
 import os
+import re
+import socket
 import sys
 import threading
 import warnings
@@ -19,19 +21,24 @@ from typing import Any, Generic, TextIO, TypeVar
 from tracekit.engine.capacity import core_count
 from tracekit.errors import TracekitError
 from tracekit.labels import natural, shown
+from tracekit.runs import numbered
 from tracekit.version import VERSION
 
 T = TypeVar("T")
 
 _PROBE_S = 120.0
 """So long a node may take to start its first worker and say who it is."""
+_KNOCK_S = 10.0
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine of a cluster: its id, what to call it, its cores, its free memory (None: unknown)."""
+    """One machine of a cluster: its id, what to call it, its cores, its free memory (None: unknown).
+
+    `host` is its host's name as a directory can be called, with a number where nodes share one.
+    """
 
     id: str
     name: str
@@ -205,6 +212,7 @@ def _ray() -> Any:
 def _init(ray: Any, address: str) -> None:
     """Nothing; connects, or starts a cluster of this machine for "local"."""
     own: dict[str, Any] = {}
+    _knock(address)
     if address == "local":
         own = {"num_cpus": core_count(), "include_dashboard": False}
     try:
@@ -221,6 +229,20 @@ def _init(ray: Any, address: str) -> None:
         raise TracekitError(
             f"{what}: {in_short(error)}",
             "check the address (ray status shows it) and that Ray and Python are of the same version here and there",
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Nothing; raises where nobody listens at `host:port`, for which Ray itself waits minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()
+    except (OSError, OverflowError) as error:
+        raise TracekitError(
+            f"no Ray cluster reached at {shown(address)}: {in_short(error)}",
+            "check the address: ray status shows it",
         ) from error
 
 
@@ -304,7 +326,7 @@ def _probed(ray: Any) -> Cluster:
             f"install tracekit {VERSION} on every node of the cluster, for the same Python",
         )
     cpus = {row["NodeID"]: int(row["Resources"].get("CPU", 0)) for row in rows}
-    hosts = {row["NodeID"]: shown(str(row["NodeManagerHostname"])) for row in rows}
+    hosts = _host_labels({row["NodeID"]: str(row["NodeManagerHostname"]) for row in rows}, [*names])
     nodes = tuple(
         Node(id_, name, _cores(cpus[id_], said[id_].value), _memory(said[id_].value), hosts[id_])
         for id_, name in names.items()
@@ -350,3 +372,10 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     told = list(plain.values())
     names = {n: p if told.count(p) == 1 else f"{p} {n[:8]}" for n, p in plain.items()}
     return dict(sorted(names.items(), key=lambda item: natural(item[1])))
+
+
+def _host_labels(hosts: Mapping[str, str], nodes: Sequence[str]) -> dict[str, str]:
+    """A label for the host of each node, no two the same; `nodes` say in what order they are numbered."""
+    labels = [re.sub(r"[^0-9A-Za-z.-]+", "-", hosts[node]).strip("-.") or "host" for node in nodes]
+    unique = numbered(labels, nodes, nodes)
+    return {node: label.replace("#", "-") for node, label in zip(nodes, unique, strict=True)}
