@@ -6,7 +6,7 @@ import pickle
 import pytest
 from discovered import TRACE, manifest, put, reasons, sniff
 
-from tracekit.discover import discover
+from tracekit.discover import Sniffed, discover
 from tracekit.node_surveys import Sighting, look, union
 
 
@@ -14,7 +14,7 @@ from tracekit.node_surveys import Sighting, look, union
 def see(tmp_path, monkeypatch):
     """A function that gives the union of what nodes see of a pattern; `$NODE` is the node's own directory."""
 
-    def seen(pattern, *nodes):
+    def seen(pattern, *nodes, sniff=sniff):
         sightings = {}
         for node in nodes:
             monkeypatch.setenv("NODE", str(tmp_path / node))
@@ -99,21 +99,28 @@ def test_a_manifest_describes_the_files_of_its_own_node(tmp_path, see):
     assert not [note for note in found.notes if note.code in ("missing", "conflict")]
 
 
-def test_a_log_above_the_profiles_of_one_node_belongs_to_all(tmp_path, see):
+def sniff_logs(path):
+    return Sniffed("driver_log", "log") if path.suffix == ".jsonl" else sniff(path)
+
+
+@pytest.mark.parametrize(("holders", "logs"), [(["a"], ["../../metrics.jsonl"]), (["a", "b"], [])])
+def test_the_one_log_above_the_profiles_is_the_log_of_all(tmp_path, see, holders, logs):
     put(tmp_path / "a", "outputs/profile/rank0.json")
     put(tmp_path / "b", "outputs/profile/rank1.json")
-    line = json.dumps({"step": 1, "data": {"timing_s/step": 1.0}})
-    (tmp_path / "a" / "metrics.jsonl").write_text(line)
-    survey = see("$NODE/outputs/profile", "a", "b")
-    assert survey.log_above() is None  # to this sniff it is no log
-    assert survey.argument.text == "$NODE/outputs/profile"
+    for node in holders:
+        (tmp_path / node / "metrics.jsonl").write_text(json.dumps({"step": 1, "node": node}))
+    found = find(see("$NODE/outputs/profile", "a", "b", sniff=sniff_logs))
+    assert [name for name in names(found) if name.startswith("..")] == logs
+    assert [note.message for note in found.notes if note.code == "log"] == (
+        [] if logs else ["2 driver logs lie here: name the one that belongs to the profile"]
+    )
 
 
 def test_what_is_passed_over_on_any_node_is_told(tmp_path, see):
     put(tmp_path / "a", "p/rank0.json")
     put(tmp_path / "b", "p/rank1.json", data=b"no trace")
     found = find(see("$NODE/p", "a", "b"))
-    assert reasons(found) == {"rank1.json": "not a trace"} or "rank1.json" in reasons(found)
+    assert reasons(found) == {"rank1.json": "not a trace"}
     assert [note.source for note in found.notes if note.code == "not-read"] == ["rank1.json"]
 
 

@@ -35,6 +35,9 @@ class Options:
     progress: bool = False
     work: dict = field(default_factory=dict)
     device_memory: int | None = None
+    engine: str = "local"
+    ray_address: str | None = None
+    on_every_node: tuple = ()
 
 
 def measurements(read=2, failed=0):
