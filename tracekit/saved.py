@@ -115,7 +115,7 @@ def _described(table: Table, rows: int) -> dict[str, Any]:
 
 
 def _source_json(source: Source) -> dict[str, Any]:
-    """A source without its path, which only means something on the machine that read it."""
+    """A source without its path and node, which only mean something where it was read."""
     names = (*_SOURCE_TEXTS, *_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS, "size_bytes")
     known = {name: getattr(source, name) for name in names}
     return {**known, "notes": [asdict(note) for note in source.notes]}
