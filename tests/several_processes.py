@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from tracekit import pipeline
+from tracekit import measuring
 from tracekit.pipeline import Options, Result, analyze
 from tracekit.trace import Trace
 
@@ -18,7 +18,7 @@ def alone_and_together(monkeypatch, folder: Path, spare: Path) -> tuple[Result, 
 
     Every process has its own pid in both, 1000, 1001 …
     """
-    known = pipeline.reader_named
+    known = measuring.reader_named
     traces: list[Trace] = []
 
     def reader(name):
@@ -36,7 +36,7 @@ def alone_and_together(monkeypatch, folder: Path, spare: Path) -> tuple[Result, 
 
         return replace(chrome, read=read)
 
-    monkeypatch.setattr(pipeline, "reader_named", reader)
+    monkeypatch.setattr(measuring, "reader_named", reader)
     apart = analyze(f"run={folder}", Options(jobs=1))
     shutil.copy(next(p for p in folder.rglob("*") if p.is_file()), spare / TOGETHER)
     return apart, analyze(f"run={spare / TOGETHER}", Options(jobs=1))
