@@ -1,0 +1,182 @@
+"""Measures many ranks, and prints a table of what is claimed of them.
+
+    python tests/benchmarks/scale_run.py [--parts ranks,cores,saved] [--counts 8,64,256,1000] [--files 64]
+                                         [--file-mb 60] [--engine local|ray] [--folder FOLDER]
+
+`ranks`: small simulated traces (`examples/scale/make_ranks.py`), more and more of them: CPU per file against
+that of the fewest, run before and after each; memory of the driver; time from measured frames to reports.
+`cores`: large files on two cores against one, and against HTA. `saved`: what `--save` writes against the JSON
+it came from, and judging it against `analyze`. Inputs are made in FOLDER (bench-data) where they are
+missing. Exit status 1: something required was missed, or a run failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import make_traces
+import peers
+from bench_runs import Bench, Command, Run, figures_of
+from nsys_run import note
+from ratio_table import Row, markdown, ratio_of, text_of
+
+HERE = Path(__file__).resolve().parent
+MAKE_RANKS = HERE.parents[1] / "examples" / "scale" / "make_ranks.py"
+HTA_FILES = 8
+STEPS, LOADED, WHOLE, ONE, TWO, HTA = "steps", "loaded", "whole", "one", "two", "hta"
+MOST_CPU, MOST_SECONDS, MOST_MB, MOST_HTML_MB = 1.3, 10.0, 1000.0, 5.0
+MOST_SHARE, LEAST_LOADED, LEAST_CORES, LEAST_HTA = 0.03, 20.0, 1.5, 20.0
+
+
+def made(folder: Path, ranks: int) -> Path:
+    """The directory of so many simulated ranks, written if it is missing."""
+    target = folder / f"scale{ranks}"
+    if not (target / "complete").exists():
+        subprocess.run([sys.executable, MAKE_RANKS, str(ranks), target], check=True)
+        (target / "complete").touch()
+    return target
+
+
+def add(bench: Bench, candidate: str, name: str, number: int, command: Command) -> None:
+    """Run a command and keep what it printed."""
+    note(bench, Run(candidate, name, number, *figures_of(command)))
+
+
+def measure_ranks(bench: Bench, folder: Path, counts: list[int], engine: str) -> None:
+    """Run every number of ranks once, the smallest before and after each."""
+    few, *more = counts
+    for number, count in enumerate(more):
+        for ranks, turn in ((few, 2 * number), (count, 0), (few, 2 * number + 1)):
+            command: Command = [sys.executable, HERE / "scale_steps.py", made(folder, ranks)]
+            add(bench, STEPS, str(ranks), turn, command)
+    if engine != "local":
+        cli = Path(sys.executable).with_name("tracekit")
+        for count in counts:
+            command = [cli, "analyze", made(folder, count), "-q", "--engine", engine]
+            add(bench, WHOLE, str(count), 0, command)
+
+
+def worst(bench: Bench, ranks: str, figure: str) -> float | None:
+    """The largest value of all runs."""
+    return max(bench.values(STEPS, ranks, figure), default=None)
+
+
+def upper(claim: str, name: str, value: float | None, limit: float, unit: str, n: int) -> Row:
+    """What must stay below a limit."""
+    told = (text_of(value, unit), text_of(limit, unit), value / limit if value else None)
+    return Row(claim, "the limit", f"{name} ranks", *told, 1.0, str(n), at_least=False)
+
+
+def rows_of_ranks(bench: Bench, counts: list[int]) -> list[Row]:
+    """CPU per file against the fewest ranks; memory, time and size by their number."""
+    rows = []
+    few = str(counts[0])
+    base = bench.best(STEPS, few, "cpu_per_file")
+    for name in map(str, counts):
+        n = len(bench.values(STEPS, name, "cpu_per_file"))
+        mine = bench.best(STEPS, name, "cpu_per_file")
+        ratio = ratio_of([mine, base], at_least=False)
+        told = (text_of(mine, "s"), text_of(base, "s"), ratio, MOST_CPU)
+        against = f"{few} ranks"
+        rows.append(Row("CPU per file", against, f"{name} ranks", *told, str(n), at_least=False))
+        after = bench.best(STEPS, name, "after_cpu")
+        rows.append(upper("reduce, judge, render: CPU", name, after, MOST_SECONDS, "s", n))
+        peak = worst(bench, name, "peak_mb")
+        rows.append(upper("peak memory of the driver", name, peak, MOST_MB, "MB", n))
+        html = worst(bench, name, "html_mb")
+        rows.append(upper("HTML", name, html, MOST_HTML_MB, "MB", n))
+    return rows
+
+
+def measure_cores(bench: Bench, target: Path) -> None:
+    """Let `analyze` work on one core and on two, and HTA on the first files on all cores."""
+    cli = Path(sys.executable).with_name("tracekit")
+    for candidate, jobs in ((ONE, 1), (TWO, 2)):
+        add(bench, candidate, target.name, 0, [cli, "analyze", target, "-q", "-j", str(jobs)])
+    files = sorted(target.glob("*.gz"))[:HTA_FILES]
+    add(bench, HTA, target.name, 0, [peers.set_up("hta"), HERE / "peer_hta.py", "json", *files])
+
+
+def rows_of_cores(bench: Bench, target: Path) -> list[Row]:
+    """Two cores against one, and against HTA on as many files, scaled from those that it read."""
+    times = {c: bench.best(c, target.name, "process_seconds") for c in (ONE, TWO, HTA)}
+    files = len(list(target.glob("*.gz")))
+    scale = files / min(files, HTA_FILES)
+    hta = times[HTA] * scale if times[HTA] else None
+    rows = []
+    for against, peer, limit in (
+        ("one core", times[ONE], LEAST_CORES),
+        (f"HTA on {min(files, HTA_FILES)} files, scaled", hta, LEAST_HTA),
+    ):
+        told = (text_of(times[TWO], "s"), text_of(peer, "s"), ratio_of([times[TWO], peer]), limit)
+        rows.append(Row("analyze on two cores", against, target.name, *told, "1 / 1"))
+    return rows
+
+
+def json_mb(target: Path) -> float:
+    """The size of all traces as JSON: the last four bytes of a gzip file tell it."""
+    ends = (path.read_bytes()[-4:] for path in target.rglob("*.gz"))
+    return sum(int.from_bytes(end, "little") for end in ends) / 1e6
+
+
+def measure_saved(bench: Bench, target: Path) -> None:
+    """Analyse and save, then load and judge what was saved."""
+    path = target.with_suffix(".tkm")
+    command: Command = [sys.executable, HERE / "scale_steps.py", target, "--save", path]
+    add(bench, STEPS, target.name, 0, command)
+    for number in range(3):
+        command = [sys.executable, HERE / "scale_steps.py", path]
+        add(bench, LOADED, target.name, number, command)
+
+
+def rows_of_saved(bench: Bench, target: Path) -> list[Row]:
+    """The saved file against the JSON, and judging it against `analyze`, imports excluded."""
+    name = target.name
+    size, whole = bench.best(LOADED, name, "size_mb"), json_mb(target)
+    share = size / whole if size else None
+    told = (text_of(size, "MB"), text_of(whole, "MB"), share, MOST_SHARE)
+    rows = [Row("saved measurements", "the JSON", name, *told, "1", at_least=False)]
+    parts = [bench.best(STEPS, name, figure) for figure in ("measure_cpu", "after_cpu")]
+    known = [part for part in parts if part is not None]
+    every = sum(known) if len(known) == len(parts) else None
+    loaded = bench.best(LOADED, name, "cpu")
+    told = (text_of(loaded, "s"), text_of(every, "s"), ratio_of([loaded, every]), LEAST_LOADED)
+    n = f"{len(bench.values(LOADED, name, 'cpu'))} / 1"
+    return [*rows, Row("load and judge what was saved, CPU", "analyze", name, *told, n)]
+
+
+def main() -> int:
+    """Exit status: 0 if all that was measured holds."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--parts", default="ranks,cores,saved")
+    parser.add_argument("--counts", default="8,64,256,1000")
+    parser.add_argument("--files", type=int, default=64)
+    parser.add_argument("--file-mb", type=int, default=60)
+    parser.add_argument("--engine", choices=("local", "ray"), default="local")
+    parser.add_argument("--folder", type=Path, default=make_traces.BENCH_DATA)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    parts, bench, rows = options.parts.split(","), Bench(), list[Row]()
+    if "ranks" in parts:
+        counts = sorted(map(int, options.counts.split(",")))
+        measure_ranks(bench, options.folder, counts, options.engine)
+        rows += rows_of_ranks(bench, counts)
+    if {"cores", "saved"} & set(parts):
+        target = make_traces.build_ranks(options.files, options.file_mb, options.folder)
+        if "cores" in parts:
+            measure_cores(bench, target)
+            rows += rows_of_cores(bench, target)
+        if "saved" in parts:
+            measure_saved(bench, target)
+            rows += rows_of_saved(bench, target)
+    print(f"{markdown(rows)}\n\n- Load average {os.getloadavg()[0]:.1f}, our own run included.")
+    missed = [row for row in rows if "pass" not in row.verdict]
+    return int(bool(missed) or any(run.error for run in bench.runs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
