@@ -1,5 +1,6 @@
 """Measurements saved, loaded and put together: the same answers as measuring it all at once."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,24 @@ def test_saved_measurements_take_a_label(two_runs):
     assert result.measurements["captures"]["run"].tolist() == ["a", "a", "b", "b"]
     alone = analyze(f"a={two_runs / 'base.tkm'}").measurements
     assert set(alone["steps"]["run"]) == {"a"} == {source.run for source in alone.sources}
+
+
+def test_what_two_nodes_saved_of_one_run_is_one_run_under_one_label(tmp_path):
+    whole, halves = tmp_path / "whole", []
+    for rank in range(4):
+        rows = rank_rows(rank, (1, 2))
+        write(whole / f"rank{rank}.json", rows, rank=rank, world_size=4)
+        write(tmp_path / f"node{rank // 2}" / f"rank{rank}.json", rows, rank=rank, world_size=4)
+    for node in ("node0", "node1"):
+        saved.save(analyze(tmp_path / node).measurements, tmp_path / f"{node}.tkm")
+        halves.append(f"job={tmp_path / node}.tkm")
+    saved.save(analyze(whole).measurements, tmp_path / "whole.tkm")
+    one = analyze(f"job={tmp_path / 'whole.tkm'}")
+    put_together = analyze(halves)
+    assert names(put_together) == names(one)
+    title = one.report.title
+    assert replace(put_together.report, title=title, identity=one.report.identity) == one.report
+    assert put_together.report.identity[1:] == one.report.identity[1:]
 
 
 def test_one_file_of_measurements_twice_is_two_runs(two_runs):

@@ -12,6 +12,7 @@ import pandas as pd
 
 from tracekit.derived.memory import DRIVER, SNAPSHOT
 from tracekit.device_sizes import DeviceSize, device_sizes
+from tracekit.matching import same
 from tracekit.pooling import STAGE_OF, distinct, grouped, plain, stage_rows, units
 from tracekit.stages import canonical
 from tracekit.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
@@ -102,8 +103,20 @@ class Series:
 
 def by_allocator(frame: pd.DataFrame) -> Mapping[Allocator, pd.DataFrame]:
     """The rows of each allocator, in the order of their first rows."""
-    keys = frame.groupby(list(Allocator._fields), dropna=False, sort=False)
-    return {Allocator(*map(_plain, key)): mine for key, mine in keys}
+    found, number = allocators(frame)
+    ordered = frame.iloc[np.argsort(number, kind="stable")]
+    ends = np.cumsum(np.bincount(number, minlength=len(found))).tolist() if found else []
+    begins = [0, *ends[:-1]] if found else []
+    return {of: ordered.iloc[b:e] for of, b, e in zip(found, begins, ends, strict=True)}
+
+
+def allocators(frame: pd.DataFrame) -> tuple[list[Allocator], npt.NDArray[np.int64]]:
+    """(every allocator in the order of its first row, which of them each row is of)."""
+    keys = list(Allocator._fields)
+    number = same(frame, Allocator._fields)
+    _, first = np.unique(number, return_index=True)
+    rows = frame[keys].iloc[first].itertuples(index=False, name=None)
+    return [Allocator(*map(_plain, row)) for row in rows], number
 
 
 def _plain(value: Any) -> Any:
@@ -121,38 +134,68 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
     profiler runs, are compared within the source with most steps, and not in its first one: until then
     blocks from before the recording are freed without ever having been counted.
     """
-    peaks = by_allocator(plain(measured["memory_peaks"]))
+    taken = _taken_by(plain(measured["memory_peaks"]))
     sizes = device_sizes(measured)
-    phases = _phase_ends(measured)
-    for of, rows in by_allocator(steps(measured)).items():
-        mine = rows[rows["floor_bytes"].notna()]
+    every = steps(measured)
+    held = _phase_ends(measured)
+    both = pd.concat([every[_POINT], held[_POINT]], ignore_index=True)
+    point = same(both, tuple(_POINT))
+    phases = by_allocator(held.assign(point=point[len(every) :]))
+    every = every.assign(point=point[: len(every)])
+    known = every["floor_bytes"].notna().to_numpy(np.bool_)
+    found, number = allocators(every)
+    every, number = every[known].reset_index(drop=True), number[known]
+    floors, is_relative = every["floor_bytes"].to_numpy(float), every["relative"].to_numpy(bool)
+    steps_told, step = (
+        every["step"].notna().to_numpy(bool),
+        every["step"].to_numpy(float, na_value=0),
+    )
+    points, ordered = every["point"].to_numpy(np.int64), np.argsort(number, kind="stable")
+    ends = np.cumsum(np.bincount(number, minlength=len(found)))
+    for of, rows in zip(found, np.split(ordered, ends[:-1]), strict=False):
         if of.device_type == SNAPSHOT:
             continue
-        relative = bool(mine["relative"].any())
+        relative = bool(is_relative[rows].any())
+        at = rows
         if relative or of.kind == "CPU":
-            mine = mine[mine["source"] == mine["source"].mode().get(0)]
-        mine = mine.iloc[1:] if relative else mine
-        if not len(mine):
+            source = every["source"].iloc[rows]
+            at = rows[(source == source.mode().get(0)).to_numpy(np.bool_)]
+        at = at[1:] if relative else at
+        if not len(at):
             continue
-        phase, level = _at_phase(mine, phases.get(of))
-        number = mine["step"]
-        told = bool(number.notna().all()) and bool(number.is_unique)
-        x = number.to_numpy(float) if told else np.arange(len(mine), dtype=np.float64)
-        taken, cached = _taken(peaks[of], "peak_bytes", "reserved_peak_bytes")
+        floor = floors[at]
+        phase, level = _at_phase(points[at], floor, phases.get(of))
+        told = bool(steps_told[at].all()) and len(np.unique(step[at])) == len(at)
+        x = step[at] if told else np.arange(len(at), dtype=np.float64)
         yield Series(
             of,
             phase,
             relative,
             x,
             level,
-            theil_sen(x, mine["floor_bytes"].to_numpy(float)),
+            theil_sen(x, floor),
             theil_sen(x, level),
             growth(x, level, limits),
-            taken,
-            cached,
+            *taken[of],
             None if of.kind == "CPU" else sizes.of(of.run, of.rank, of.device),
             told,
         )
+
+
+_POINT = [*Allocator._fields, "step", "part"]
+"""One allocator in one step."""
+
+
+def _taken_by(rows: pd.DataFrame) -> Mapping[Allocator, tuple[int, bool]]:
+    """What `_taken` tells, of every allocator."""
+    found, number = allocators(rows)
+    columns = ["peak_bytes", "reserved_peak_bytes"]
+    most = rows[columns].groupby(number).max()
+    used, reserved = (most[name].to_numpy(object) for name in columns)
+    return {
+        of: (int(u), False) if pd.isna(r) else (int(max(u, r)), True)
+        for of, u, r in zip(found, used, reserved, strict=True)
+    }
 
 
 def _taken(rows: pd.DataFrame, used: str, reserved: str) -> tuple[int, bool]:
@@ -267,25 +310,31 @@ def stages(measured: Measurements) -> pd.DataFrame:
     return found.sort_values("ts_ns", kind="stable")
 
 
-def _phase_ends(measured: Measurements) -> Mapping[Allocator, pd.DataFrame]:
-    """Of each allocator what it held at the last end of each stage in each step."""
+def _phase_ends(measured: Measurements) -> pd.DataFrame:
+    """What each allocator held at the last end of each stage in each step."""
     rows = stages(measured)
-    keys = [*Allocator._fields, "step", "part", "canonical"]
-    last = rows[rows["end_bytes"].notna()].drop_duplicates(keys, keep="last")
-    return by_allocator(last) if len(last) else {}
+    return rows[rows["end_bytes"].notna()].drop_duplicates([*_POINT, "canonical"], keep="last")
 
 
-def _at_phase(mine: pd.DataFrame, ends: pd.DataFrame | None) -> tuple[str, npt.NDArray[np.float64]]:
+def _at_phase(
+    points: npt.NDArray[np.int64], floor: npt.NDArray[np.float64], ends: pd.DataFrame | None
+) -> tuple[str, npt.NDArray[np.float64]]:
     """(the point of a step, the level there in each step); the floor where no stage is in all steps."""
     if ends is not None:
+        canonical = ends["canonical"].to_numpy(object)
+        ts, at = ends["ts_ns"].to_numpy(np.int64), ends["point"].to_numpy(np.int64)
+        level = ends["end_bytes"].to_numpy(float)
         # How late a stage ends decides between those that all steps have.
-        last = ends.groupby("canonical", sort=False)["ts_ns"].max().sort_values(ascending=False)
-        for stage in [p for p in PHASES if p in last.index] + last.index.tolist():
-            told = mine.merge(ends[ends["canonical"] == stage], on=["step", "part"], how="left")
-            level = told["end_bytes_y"]
-            if len(told) == len(mine) and bool(level.notna().all()):
-                return f"end of {stage}", level.to_numpy(float)
-    return FLOOR, mine["floor_bytes"].to_numpy(float)
+        latest: dict[str, int] = {}
+        for stage, when in zip(canonical, ts.tolist(), strict=True):
+            latest[stage] = max(when, latest.get(stage, when))
+        order = sorted(latest, key=lambda stage: -latest[stage])
+        for stage in [p for p in PHASES if p in latest] + order:
+            mine = canonical == stage
+            held = dict(zip(at[mine].tolist(), level[mine].tolist(), strict=True))
+            if all(point in held for point in points.tolist()):
+                return f"end of {stage}", np.array([held[p] for p in points.tolist()], np.float64)
+    return FLOOR, floor
 
 
 def groups(found: Sequence[Series]) -> list[list[int]]:

@@ -29,11 +29,13 @@ def analyze(  # noqa: PLR0913 - one per option
     engine: Literal["local", "ray"] = "local",
     ray_address: str | None = None,
     on_every_node: str | Sequence[str] = (),
+    sample: int | None = None,
 ) -> Report:
     """The report on a profile directory, a file, a glob, or several of them.
 
     `ranks` and `steps` are like "0-3,7", `stages` and `exclude` patterns; `work` tells what every step
-    holds: {"tokens": 4096}, or samples or images; `device_memory` how much each GPU has: bytes, or "80GiB".
+    holds: {"tokens": 4096}, or samples or images; `device_memory` how much each GPU has: bytes, or "80GiB";
+    `sample` reads so many ranks, spread over all.
     The engine "ray" reads every file on the node of a Ray cluster where it lies: at `ray_address`, else
     RAY_ADDRESS, else one that is started here; each node looks at the patterns `on_every_node` itself.
     Raises `TracekitError` when nothing was found or could be read.
@@ -48,6 +50,7 @@ def analyze(  # noqa: PLR0913 - one per option
         jobs,
         work=dict(work or {}),
         device_memory=size,
+        sample=sample,
         engine=engine,
         ray_address=ray_address,
         on_every_node=patterns,
@@ -71,6 +74,7 @@ def compare(  # noqa: PLR0913 - one per option
     assume_independent_steps: bool = False,
     force: bool = False,
     work: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {}),
+    sample: int | None = None,
 ) -> Comparison:
     """What changed from `base` to `opt`, each one or several profiles, saved measurements or reports.
 
@@ -92,5 +96,5 @@ def compare(  # noqa: PLR0913 - one per option
         force=force,
         drop_first=drop_first,
     )
-    options = pipeline.Options(ranks, steps, tuple(stages), tuple(exclude), jobs)
+    options = pipeline.Options(ranks, steps, tuple(stages), tuple(exclude), jobs, sample=sample)
     return comparing.compare_paths(before, after, options, choices, work=work).comparison

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -16,12 +19,38 @@ MOST_VALUES = 100_000
 """Columns of the values, and how many of them a report holds."""
 
 
+MOST_ALIKE, NAMED = 8, 3
+"""So many sources of which the same is noted are listed one by one; of more only the first are named."""
+
+
 def remarks(measured: Measurements) -> tuple[Remark, ...]:
-    """Notes as shown, the worst first, in a fixed order."""
+    """Notes as shown, the worst first, in a fixed order; what is noted of many sources alike is one remark."""
     order = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
     notes = sorted(measured.notes, key=lambda n: (order[n.severity], n.code, n.source, n.message))
-    failures = [Remark("error", "unreadable", f.problem, f.source) for f in measured.failures]
-    return (*failures, *(Remark(n.severity, n.code, n.message, n.source, n.count) for n in notes))
+    every = [Remark("error", "unreadable", f.problem, f.source) for f in measured.failures]
+    every += [Remark(n.severity, n.code, n.message, n.source, n.count) for n in notes]
+    alike: dict[tuple[str, str, str], list[Remark]] = {}
+    for one in every:
+        alike.setdefault((one.severity, one.code, one.message), []).append(one)
+    shown = [
+        one
+        for same in alike.values()
+        for one in ([_together(same)] if len({r.source for r in same}) > MOST_ALIKE else same)
+    ]
+    place = {id(one): at for at, one in enumerate(every)}
+    return tuple(sorted(shown, key=lambda one: place.get(id(one), place[id(_first(one, alike))])))
+
+
+def _first(one: Remark, alike: Mapping[tuple[str, str, str], list[Remark]]) -> Remark:
+    """The first of those that a remark stands for."""
+    return alike[one.severity, one.code, one.message][0]
+
+
+def _together(same: list[Remark]) -> Remark:
+    """One remark for many that say the same: all their times, and whose the first are."""
+    names = list(dict.fromkeys(one.source for one in same))
+    told = f"{', '.join(names[:NAMED])} and {len(names) - NAMED:,} more"
+    return replace(same[0], source=told, count=sum(one.count for one in same))
 
 
 def values(measured: Measurements) -> Sheet | None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.intervals import covered, union
+from tracekit.intervals import covered, side_by_side, union
 from tracekit.logged import Logged, logs, same_steps
 from tracekit.pooling import UNIT, grouped, job, processes, same_text, stage_rows, summed, units
 from tracekit.stages import RL_STAGES
@@ -38,7 +38,7 @@ def timed_units(measured: Measurements) -> pd.DataFrame:
 def _timed_units(measured: Measurements) -> pd.DataFrame:
     walls = job(measured).walls
     staged = stage_rows(measured)
-    keys = set(_keys(staged))
+    keys = set(_keys(staged[list(UNIT)].drop_duplicates()))
     has = np.array([key in keys for key in _keys(walls)], np.bool_)
     numbered = walls["step"].notna().to_numpy()
     without = ~walls["run"].isin(set(staged["run"])).to_numpy(np.bool_)
@@ -160,23 +160,24 @@ def residuals(measured: Measurements) -> pd.DataFrame:
     steps = steps[(steps["origin"] != "stage").to_numpy()]
     known = stage_rows(measured)
     number, number_of_stage = processes(steps, known)
-    by_process = dict(list(known.groupby(number_of_stage, sort=False)))
-    found = []
-    for process, mine in steps.groupby(number, sort=False):
-        stages = by_process.get(process)
-        if stages is None:
-            continue
-        begin, start = stages["ts_ns"].to_numpy(np.int64), mine["ts_ns"].to_numpy(np.int64)
-        busy = union(begin, begin + stages["dur_ns"].to_numpy(np.int64))
-        wall = mine["dur_ns"].to_numpy(np.int64)
-        rest = wall - covered(busy, start, start + wall)
-        assert (rest >= 0).all(), "stages cannot cover more of a step than there is"
-        keys = mine[[*UNIT, "role", "rank", "host", "pid"]]
-        found.append(keys.assign(wall_ns=wall, residual_ns=rest))
-    columns = [*UNIT, "role", "rank", "host", "pid", "wall_ns", "residual_ns"]
-    if not found:
-        return pd.DataFrame(columns=columns)
-    return pd.concat(found, ignore_index=True)[columns]
+    out = steps[[*UNIT, "role", "rank", "host", "pid"]].assign(wall_ns=steps["dur_ns"])
+    staged = np.isin(number, number_of_stage)
+    out, start, number = out[staged], steps["ts_ns"].to_numpy(np.int64)[staged], number[staged]
+    begin, dur = (known[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
+    wall = out["wall_ns"].to_numpy(np.int64)
+    line = np.concatenate((number_of_stage, number))
+    begins, ends = np.concatenate((begin, start)), np.concatenate((begin + dur, start + wall))
+    rest = np.zeros(len(out), np.int64)
+    for chosen, shift in side_by_side(line, begins, ends):
+        moved, until = begins[chosen] + shift, ends[chosen] + shift
+        stages = np.flatnonzero(chosen) < len(begin)
+        busy = union(moved[stages], until[stages])
+        mine = np.flatnonzero(chosen[len(begin) :])
+        rest[mine] = wall[mine] - covered(busy, moved[~stages], until[~stages])
+    assert (rest >= 0).all(), "stages cannot cover more of a step than there is"
+    # One process after the other, as they first come.
+    order = np.argsort(pd.factorize(number)[0], kind="stable")
+    return out.assign(residual_ns=rest).iloc[order].reset_index(drop=True)
 
 
 def by_rank(measured: Measurements) -> pd.DataFrame:

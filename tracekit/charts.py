@@ -248,13 +248,17 @@ def _clock_note(found: Mapping[str, Correction | None]) -> str:
 
 def _processes(rows: pd.DataFrame) -> list[str]:
     """What a reader calls each process of a run: `rank 0 actor`."""
-    labels = zip(rows["rank"], rows["replica"], rows["role"], strict=True)
-    return [
+    keys = ("rank", "replica", "role")
+    number = same(rows, keys)
+    once = rows.iloc[np.unique(number, return_index=True)[1]]
+    labels = zip(*(once[key] for key in keys), strict=True)
+    names = [
         ("rank ?" if pd.isna(rank) else f"rank {int(rank)}")
         + ("" if pd.isna(replica) else f" replica {int(replica)}")
         + ("" if pd.isna(role) else f" {role}")
         for rank, replica, role in labels
     ]
+    return [names[at] for at in number.tolist()]
 
 
 def _devices(rows: pd.DataFrame) -> list[str]:

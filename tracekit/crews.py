@@ -134,8 +134,10 @@ def canonical_of(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.o
     keys = ("stage", "role", "scope")
     named = distinct(stage_rows(measured), [*keys, "canonical"])
     places = same(pd.concat([named[list(keys)], rows[list(keys)]], ignore_index=True), keys)
-    by_code = dict(zip(places[: len(named)], named["canonical"], strict=True))
-    return np.array([*(by_code.get(place) for place in places[len(named) :]), None], object)[:-1]
+    by_code = np.full(int(places.max(initial=-1)) + 1, None, object)
+    by_code[places[: len(named)]] = named["canonical"].to_numpy(object)
+    found: npt.NDArray[np.object_] = by_code[places[len(named) :]]
+    return found
 
 
 def work_by_step(measured: Measurements) -> pd.DataFrame:

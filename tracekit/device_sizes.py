@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +42,15 @@ class DeviceSize:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSizes:
-    """What is known of the devices of all runs; `recorded` by run, rank and device, None where files disagree."""
+    """What is known of the devices of all runs; `recorded` by run, rank and device, None where files disagree.
+
+    `ranks` are those (run, rank) that recorded any, `agreed` the size that all devices of a run have.
+    """
 
     given: int | None
     recorded: Mapping[tuple[Any, Any, Any], DeviceSize | None]
+    ranks: frozenset[tuple[Any, Any]]
+    agreed: Mapping[Any, DeviceSize | None]
 
     def of(self, run: Any, rank: Any, device: Any) -> DeviceSize | None:
         """The size of one device of a process; None where nothing tells it.
@@ -55,12 +60,9 @@ class DeviceSizes:
         """
         if self.given is not None:
             return DeviceSize(self.given, GIVEN)
-        there = {key[1:]: size for key, size in self.recorded.items() if key[0] == _key(run)}
-        if any(whose == _key(rank) for whose, _ in there):
-            return there.get((_key(rank), _key(device)))
-        sizes = [size for size in there.values() if size is not None]
-        alike = len({size.size_bytes for size in sizes}) == 1 and len(sizes) == len(there)
-        return sizes[0] if alike else None
+        if (_key(run), _key(rank)) in self.ranks:
+            return self.recorded.get((_key(run), _key(rank), _key(device)))
+        return self.agreed.get(_key(run))
 
 
 def device_sizes(measured: Measurements) -> DeviceSizes:
@@ -77,7 +79,18 @@ def device_sizes(measured: Measurements) -> DeviceSizes:
             known = recorded.setdefault(key, found)
             if known is not None and known.size_bytes != found.size_bytes:
                 recorded[key] = None
-    return DeviceSizes(_given(measured), recorded)
+    by_run: dict[Any, list[DeviceSize | None]] = {}
+    for (run, _, _), known in recorded.items():
+        by_run.setdefault(run, []).append(known)
+    ranks = frozenset((run, rank) for run, rank, _ in recorded)
+    agreed = {run: _agreed(sizes) for run, sizes in by_run.items()}
+    return DeviceSizes(_given(measured), recorded, ranks, agreed)
+
+
+def _agreed(sizes: Sequence[DeviceSize | None]) -> DeviceSize | None:
+    """The first size where all are known and equal."""
+    different = {None if size is None else size.size_bytes for size in sizes}
+    return sizes[0] if len(different) == 1 else None
 
 
 def with_cards(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tracekit import nsys_pairs
+from tracekit import nsys_pairs, sampling
 from tracekit.errors import TracekitError
 from tracekit.labels import shown
 from tracekit.listing import Argument, Found, Ignored, read_arguments
@@ -70,13 +70,14 @@ class _Findings:
     notes: list[Note] = field(default_factory=list[Note])
 
 
-def discover(
+def discover(  # noqa: PLR0913 - one per option
     paths: Sequence[str | Path] | str | Path,
     *,
     exclude: Sequence[str] = (),
     ranks: Collection[int] | None = None,
     steps: Collection[int] | None = None,
     stages: Collection[str] | None = None,
+    sample: int | None = None,
     sniff: Callable[[Path], Sniffed],
     may_be_empty: bool = False,
     elsewhere: Sequence[Survey] = (),
@@ -84,8 +85,8 @@ def discover(
     """The sources under `paths`: files, directories, glob patterns, `label=path`.
 
     `exclude` are globs on names and on paths relative to an argument. `ranks`, `steps` and `stages`
-    leave out what is known to be something else; see `wanted`. `elsewhere` are arguments that others have
-    looked at, after those in `paths`. Raises `TracekitError` where a path
+    leave out what is known to be something else; see `wanted`. `sample` keeps so many ranks. `elsewhere` are
+    arguments that others have looked at, after those in `paths`. Raises `TracekitError` where a path
     does not exist and, unless it `may_be_empty`, where nothing at all is found.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
@@ -125,6 +126,9 @@ def discover(
         for source, run, label in zip(sources, names, labels, strict=True)
     ]
     kept, left_out = select(sources, ranks=ranks, steps=steps, stages=stages)
+    if sample is not None:
+        kept, others = sampling.sample(kept, sample)
+        left_out += others
     return Discovery(
         sources=tuple(kept),
         ignored=tuple(every.ignored),

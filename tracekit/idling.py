@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.idle import IdleTime
+from tracekit.matching import same
 from tracekit.pooling import (
     CAPTURE,
     STAGE_OF,
@@ -134,7 +135,12 @@ def _staged_owners(measured: Measurements) -> frozenset[tuple[object, object]]:
 
 
 def _owners(rows: pd.DataFrame) -> list[tuple[object, object]]:
-    return [(run, text_or_none(role)) for run, role in zip(rows["run"], rows["role"], strict=True)]
+    number = same(rows, ("run", "role"))
+    once = rows.iloc[np.unique(number, return_index=True)[1]]
+    owners = [
+        (run, text_or_none(role)) for run, role in zip(once["run"], once["role"], strict=True)
+    ]
+    return [owners[at] for at in number.tolist()]
 
 
 def gpu_steps(measured: Measurements) -> dict[tuple[object, object], int]:
@@ -283,7 +289,7 @@ def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.Dat
     rows = rows.reset_index(drop=True)
     bound = {one.scope.key for one in sync_bound(measured, sync_limit)}
     synced = np.array(
-        [keyed({**r, "canonical": r["next_canonical"]}) in bound for r in rows.to_dict("records")], bool
+        [(*owner, stage) in bound for owner, stage in zip(_owners(rows), rows["next_canonical"].map(text_or_none), strict=True)], bool
     )  # fmt: skip
     rows["after_sync_ns"] = rows["after_sync_ns"].where(synced, 0)
     rows["inside_ns"] = rows["inside_ns"].fillna(rows["after_sync_ns"]) - rows["after_sync_ns"]

@@ -10,7 +10,7 @@ rest, less than k, goes to the one that ends last, of equal ones to the one that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -103,6 +103,37 @@ def covered(a: Intervals, start: Ints, end: Ints) -> Ints:
     """For each window [start[i], end[i]), how much of it `a` covers. Windows may overlap one another."""
     inside: Ints = _before(a, np.maximum(start, end)) - _before(a, start)
     return np.maximum(inside, 0)
+
+
+def side_by_side(
+    line: Ints, begin: Ints, end: Ints
+) -> Iterator[tuple[npt.NDArray[np.bool_], Ints]]:
+    """(which intervals, what to add to their times) so that many lines become one, each after the one before.
+
+    `line` numbers the line of each interval. One part as a rule; several where their sum would not fit in 64 bits.
+
+    >>> [(which.tolist(), shift.tolist()) for which, shift in side_by_side(
+    ...     np.array([0, 1, 1]), np.array([7, 3, 5]), np.array([9, 4, 9]))]
+    [([True, True, True], [-7, 0, 0])]
+    """
+    count = int(line.max(initial=-1)) + 1
+    low, high = np.full(count, _LAST), np.full(count, -_LAST)
+    np.minimum.at(low, line, np.minimum(begin, end))
+    np.maximum.at(high, line, np.maximum(begin, end))
+    length = np.where(high >= low, high.astype(np.float64) - low + 1, 0.0)
+    part = np.floor(np.cumsum(length) / (_LAST // 2)).astype(np.int64)
+    for number in range(int(part.max(initial=-1)) + 1):
+        lines = np.flatnonzero((part == number) & (length > 0))
+        size = high[lines] - low[lines] + 1
+        shift = np.zeros(count, np.int64)
+        shift[lines] = np.cumsum(size) - size - low[lines]
+        chosen = np.isin(line, lines)
+        if chosen.any():
+            yield chosen, shift[line[chosen]]
+
+
+_LAST = np.int64(1 << 62)
+"""No time of a trace lies further from 0."""
 
 
 def window_at(start: Ints, end: Ints, points: Ints) -> Ints:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
-
-import pandas as pd
 
 from tracekit.analyses import Analysis, Frames
 from tracekit.derived.cut import cut
 from tracekit.engine import Advance
+from tracekit.gathering import MeasuredSource, light_text, put_together
 from tracekit.loading import reader_named
-from tracekit.schema import TABLES, concat
+from tracekit.schema import TABLES
 from tracekit.trace import Note, Source, Trace, Want, labelled
 
 RECORDING = ("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory")
@@ -28,23 +26,6 @@ log = logging.getLogger(__name__)
 
 Process = tuple[str, str | None, int | None]
 """Run, host and pid: what several files may belong to."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredSource:
-    """What travels from a worker: measured frames by analysis, nothing of the trace itself."""
-
-    source: Source
-    frames: Mapping[str, Frames]
-    notes: tuple[Note, ...]
-    versions: Mapping[str, str]
-    simulated: bool
-    options: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-def light_text() -> AbstractContextManager[None]:
-    """Column names and other small texts as Python's own: a third of judging was their conversion."""
-    return pd.option_context("mode.string_storage", "python")
 
 
 def read_source(
@@ -163,8 +144,7 @@ def _process(part: MeasuredSource) -> Process:
 
 
 def _fold(analysis: Analysis, parts: Sequence[Frames]) -> Frames:
-    names = {name for part in parts for name in part}
-    joined = {n: concat(TABLES[n], [p[n] for p in parts if n in p]) for n in sorted(names)}
+    joined = put_together(parts)
     return analysis.fold(joined) if analysis.fold is not None else joined
 
 

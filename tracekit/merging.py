@@ -15,15 +15,18 @@ from tracekit.schema import MEASURED, concat
 from tracekit.trace import Measurements, Note
 
 
-def merge(parts: Sequence[Measurements], labels: Sequence[str | None] = ()) -> Measurements:
+def merge(
+    parts: Sequence[Measurements], labels: Sequence[str | None] = (), *, one_run: bool = False
+) -> Measurements:
     """The measurements of several sets of sources as one, as if all had been measured together.
 
     Runs of different parts are different runs: where they share a name, they are called by the label
-    of their part; sources that share a name get that of their run before it.
+    of their part; sources that share a name get that of their run before it. With `one_run` runs of
+    one name are one: what several nodes measured of it.
     """
     if len(parts) == 1:
         return parts[0]
-    parts = _apart(parts, [*labels, *[None] * (len(parts) - len(labels))])
+    parts = _apart(parts, [*labels, *[None] * (len(parts) - len(labels))], one_run=one_run)
     tables = {}
     for table in MEASURED:
         frames = [part[table.name] for part in parts if part.has(table.name)]
@@ -72,8 +75,10 @@ def agreed(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {n: v for n, v in known.items() if all(found.get(n, v) == v for found in versions)}
 
 
-def _apart(parts: Sequence[Measurements], labels: Sequence[str | None]) -> list[Measurements]:
-    """The parts with other names for runs and sources whose names another part uses too."""
+def _apart(
+    parts: Sequence[Measurements], labels: Sequence[str | None], *, one_run: bool
+) -> list[Measurements]:
+    """The parts with other names for runs (unless they are one) and sources whose names another part uses too."""
     runs = [dict.fromkeys(source.run for source in part.sources) for part in parts]
     common = {run for run, count in Counter(r for part in runs for r in part).items() if count > 1}
     pairs = [(at, run) for at, part in enumerate(runs) for run in part]
@@ -82,6 +87,8 @@ def _apart(parts: Sequence[Measurements], labels: Sequence[str | None]) -> list[
         for at, run in pairs
     ]
     new_runs = dict(zip(pairs, numbered(names, pairs, pairs), strict=True))
+    if one_run:
+        new_runs = {(at, run): run for at, run in pairs}
 
     files = [
         {s.name: new_runs[at, s.run] for s in part.sources}

@@ -18,19 +18,18 @@ from tracekit.analyses import ANALYSES, Analysis
 from tracekit.device_sizes import DEVICE_MEMORY
 from tracekit.discover import Discovery, parse_numbers
 from tracekit.discover import discover as find
-from tracekit.engine import Advance, Outcome, local, ray
+from tracekit.engine import Advance, local, ray
 from tracekit.engine.progress import is_live, progress_line
 from tracekit.engine.ray_cluster import Cluster, connected
 from tracekit.errors import TracekitError
 from tracekit.first_sheet import what_fills_memory
+from tracekit.gathering import Measured, MeasuredSource, light_text, together
 from tracekit.job_values import WORK
 from tracekit.loading import sniff
 from tracekit.measuring import (
-    MeasuredSource,
     Process,
     folded,
     in_order,
-    light_text,
     measured,
     processes,
     read_source,
@@ -70,7 +69,7 @@ class Options:
     """What to leave out and how to run; the defaults read everything on all cores.
 
     `work` is how many tokens, samples or images every step holds, `device_memory` how many bytes each
-    GPU has, where a person tells. With the engine "ray" sources are read on the nodes of the cluster at
+    GPU has, where a person tells; `sample` how many ranks are to be read. With the engine "ray" sources are read on the nodes of the cluster at
     `ray_address` (None: one started here), and `on_every_node` are patterns that each node looks at itself.
     """
 
@@ -82,6 +81,7 @@ class Options:
     progress: bool = False
     work: Mapping[str, float] = field(default_factory=dict[str, float])
     device_memory: int | None = None
+    sample: int | None = None
     engine: EngineName = "local"
     ray_address: str | None = None
     on_every_node: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Options:
     @property
     def cuts(self) -> bool:
         """Whether less is asked for than the profile holds."""
-        return bool(self.ranks or self.steps or self.stages)
+        return bool(self.ranks or self.steps or self.stages or self.sample)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,7 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
     profiles: list[str | Path] = []
     labels: list[str | None] = []
     parts: list[Measurements] = []
+    of_run: dict[str | int, tuple[str, list[Measurements]]] = {}
     for given in several:
         label, path = _saved(given)
         if path is None:
@@ -120,8 +121,12 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
                 "give the profile itself, or choose them when it is saved",
             )
         part = saved.load(path)
-        parts.append(part if label is None else merging.labelled(part, label))
-        labels.append(label or path.stem)
+        # Saved files under one label are what several nodes measured of one run.
+        named = part if label is None else merging.labelled(part, label)
+        of_run.setdefault(label or len(of_run), (label or path.stem, []))[1].append(named)
+    for name, measured_on in of_run.values():
+        parts.append(merging.merge(measured_on, one_run=True))
+        labels.append(name)
     if profiles or options.on_every_node or not parts:
         parts.append(_read(profiles, options))
     measured = merging.merge(parts, labels)
@@ -179,6 +184,7 @@ def discover(
         ranks=_numbers(options.ranks),
         steps=_numbers(options.steps),
         stages=options.stages,
+        sample=options.sample,
         sniff=sniff,
         elsewhere=elsewhere,
     )
@@ -200,7 +206,7 @@ def measure(
     with progress_line(sys.stderr, enabled=options.progress) as on_progress:
         if cluster is None:
             here = local.run(work, found.sources, jobs=options.jobs, on_progress=on_progress)
-            return reduce(list(here), found, options)
+            return reduce(list(together(here, folding())), found, options)
         outcomes = ray.run_folded(
             work,
             found.sources,
@@ -211,10 +217,15 @@ def measure(
             cluster=cluster,
             seen_by=on_nodes.places(cluster, found.sources, found.seen_by),
         )
+        reduced = reduce(list(together(outcomes, folding())), found, options, already_folded=True)
     count = len(cluster.nodes)
     told = f"read by Ray on {count} {'node' if count == 1 else 'nodes'}"
-    reduced = reduce(outcomes, found, options, already_folded=True)
     return replace(reduced, facts={**reduced.facts, ENGINE: told})
+
+
+def folding() -> frozenset[str]:
+    """The analyses that fold what they measured of one process."""
+    return frozenset(analysis.id for analysis in ANALYSES if analysis.fold is not None)
 
 
 def _processes(parts: Sequence[MeasuredSource]) -> frozenset[Process]:
@@ -241,7 +252,7 @@ def wanted() -> Want:
 
 
 def reduce(
-    outcomes: Sequence[Outcome[tuple[MeasuredSource, ...]]],
+    outcomes: Sequence[Measured],
     found: Discovery,
     options: Options,
     *,

@@ -201,22 +201,29 @@ def _wall(
     steps: pd.DataFrame, stages: pd.DataFrame, origin: str, one_clock: bool
 ) -> dict[str, object]:
     """The wall of one unit and what its stages cover of it, on the host with the longest wall."""
-    best: dict[str, object] = {"ts_ns": 0, "wall_ns": -1, "attributed_ns": None}
     apart = origin in ("profiler", "range") or not one_clock
+    start = steps["ts_ns"].to_numpy(np.int64)
+    end = start + steps["dur_ns"].to_numpy(np.int64)
     by = ["process", "occurrence"] if apart else ["host"]
-    for _, mine in steps.groupby(by, dropna=False, sort=False):
-        start = mine["ts_ns"].to_numpy(np.int64)
-        busy = union(start, start + mine["dur_ns"].to_numpy(np.int64))
-        first, last = int(start.min()), int((start + mine["dur_ns"].to_numpy(np.int64)).max())
-        wall = busy.total if origin == "stage" else last - first
-        if wall <= int(best["wall_ns"]):  # type: ignore[call-overload]
-            continue
-        inside = stages[stages["process"].isin(mine["process"])]
-        begin = inside["ts_ns"].to_numpy(np.int64)
-        cover = union(begin, begin + inside["dur_ns"].to_numpy(np.int64))
-        attributed = covered(cover, np.array([first]), np.array([last]))[0] if len(inside) else None
-        best = {"ts_ns": first, "wall_ns": wall, "attributed_ns": attributed}
-    return best
+    number = steps.groupby(by, dropna=False, sort=False).ngroup().to_numpy(np.int64)
+    first, last = np.full(number.max() + 1, start.max()), np.full(number.max() + 1, end.min())
+    np.minimum.at(first, number, start)
+    np.maximum.at(last, number, end)
+    walls = last - first
+    if origin == "stage":
+        walls = np.array(
+            [union(start[number == at], end[number == at]).total for at in range(len(walls))]
+        )
+    longest = int(walls.argmax())
+    inside = stages[stages["process"].isin(steps["process"].to_numpy()[number == longest])]
+    begin = inside["ts_ns"].to_numpy(np.int64)
+    cover = union(begin, begin + inside["dur_ns"].to_numpy(np.int64))
+    window = first[longest : longest + 1], last[longest : longest + 1]
+    return {
+        "ts_ns": int(first[longest]),
+        "wall_ns": int(walls[longest]),
+        "attributed_ns": covered(cover, *window)[0] if len(inside) else None,
+    }
 
 
 def stage_rows(measured: Measurements) -> pd.DataFrame:

@@ -44,8 +44,7 @@ def samples(values: pd.DataFrame) -> dict[Key, Samples]:
     as launches do.
     """
     rows = _known(values)
-    captures = {part: bool(_CAPTURE.match(part)) for row in rows if (part := row.part) is not None}
-    captures = {part: hit for part, hit in captures.items() if hit}
+    captures = {part for part in {row.part for row in rows} if part and _CAPTURE.match(part)}
     # A step told of as a whole was one, however many captures hold pieces of it.
     whole = {
         (row.run, row.step)
@@ -77,10 +76,12 @@ def _known(values: pd.DataFrame) -> list[_Row]:
     """The rows of metrics that are known by name, with None for what is missing."""
     known = values[values["name"].isin(list(METRICS)) & values["value"].notna()]
     kinds = (str, str, int, int, str, str, str, float)
-    columns = [
-        [None if gone else kind(value) for value, gone in zip(column, column.isna(), strict=True)]
-        for kind, column in zip(kinds, (known[name] for name in COLUMNS), strict=True)
-    ]
+    columns = []
+    for kind, name in zip(kinds, COLUMNS, strict=True):
+        # A value is converted once, however many rows have it.
+        number, distinct = pd.factorize(known[name])
+        texts = [*(kind(value) for value in distinct), None]
+        columns.append([texts[at] for at in number.tolist()])
     return [_Row(*row) for row in zip(*columns, strict=True)]
 
 

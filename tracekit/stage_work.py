@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from tracekit.matching import same
 from tracekit.pooling import (
     STAGE_OF,
     count_distinct,
@@ -62,12 +64,14 @@ class StageWork:
 def with_canonical(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """Plain rows with a column `canonical`: the stage under its one name, None outside all stages."""
     of = measured.derived(_canonical_of)
-    keys = zip(*(rows[name] for name in STAGE_OF), strict=True)
+    number = same(rows, (*STAGE_OF, "scope", "role"))
+    once = rows.iloc[np.unique(number, return_index=True)[1]]
+    keys = zip(*(once[name] for name in STAGE_OF), strict=True)
     canonical = [
         of.get(key) or scope_stage(text_or_none(scope), text_or_none(role))
-        for key, scope, role in zip(keys, rows["scope"], rows["role"], strict=True)
+        for key, scope, role in zip(keys, once["scope"], once["role"], strict=True)
     ]
-    return rows.assign(canonical=pd.array(canonical, dtype=object))
+    return rows.assign(canonical=np.array([*canonical, None], object)[number])
 
 
 def _canonical_of(measured: Measurements) -> dict[tuple[Any, ...], Any]:

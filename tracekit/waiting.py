@@ -149,7 +149,9 @@ def _before(
     table = np.zeros((int(size.sum()) + 1, len(names)), np.int64)
     number = {name: at for at, name in enumerate(names)}
     other = number.get(OTHER_STAGES, -1)
-    column = np.array([number.get(_name(c), other) for c in worked["canonical"]], np.int64)
+    stage, names_of = pd.factorize(worked["canonical"].to_numpy(object))
+    places = [number.get(_name(c), other) for c in (*names_of, None)]
+    column = np.array(places, np.int64)[stage]
     np.add.at(table, (done + 1, column), worked["own_ns"].to_numpy(np.int64))
     table = table.cumsum(axis=0)
     frame = pd.DataFrame({"strip": strip[: len(arrivals)], "line": came})

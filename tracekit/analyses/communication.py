@@ -391,7 +391,8 @@ def _caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
         yield f"{host:,} collectives ran on the host (no GPU activity was recorded): whether compute hides them is not known"
     if bool(rows["wait_ns"].isna().all()):
         yield "collectives could not be compared between ranks: their time includes waiting for slower ranks"
-    yield from {text for run in dict.fromkeys(rows["run"]) if (text := _unseen(measured, run))}
+    told = (_unseen(measured, run) for run in dict.fromkeys(rows["run"]))
+    yield from dict.fromkeys(text for text in told if text)
     quality = plain(measured["quality"])
     if cut := int(quality.loc[quality["name"] == CUT, "count"].sum()):
         yield f"{cut:,} more collectives were recorded than are kept of one source: the earliest are shown"

@@ -130,13 +130,14 @@ _OUTSIDE, _REST, _STEP = "(no stage)", "(rest of the step)", "(the step)"
 
 def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     """The ops, waits and causes with most time."""
-    rows = rows.assign(
-        what=[
-            class_title(kind, text_or_none(cause) or "")
-            for kind, cause in zip(rows["class"], rows["cause"], strict=True)
-        ],
-        shown=rows["op"].map(_short, na_action="ignore"),
-    )
+    (number,) = _numbers(["class", "cause"], rows)
+    once = rows.iloc[np.unique(number, return_index=True)[1]]
+    titles = [
+        class_title(kind, text_or_none(cause) or "")
+        for kind, cause in zip(once["class"], once["cause"], strict=True)
+    ]
+    short = {op: _short(op) for op in rows["op"].dropna().unique()}
+    rows = rows.assign(what=np.array([*titles, None], object)[number], shown=rows["op"].map(short))
     by = ["run", "role", "stage", "what", "shown", "wall_ns"]
     table = summed(rows, by, ["each_ns", "each_count"])
     table["share_ratio"] = table["each_ns"] / table["wall_ns"].where(table["wall_ns"] > 0)

@@ -85,7 +85,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     shown, metrics, reasons = [], list[Metric](), list[str]()
     for run in spans["run"].unique():
         mine = spans[same_text(spans["run"], run) & spans["source"].isin(set(timed["source"]))]
-        fleets = _fleets(mine, timed)
+        fleets = _fleets(mine, timed) if len(mine["role"].unique()) > 1 else []
         told = _told(fleets)
         if told:
             reasons.append(told + in_run(measured, run))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.allocators import Allocator, by_allocator, stages, steps
+from tracekit.allocators import Allocator, allocators, stages, steps
 from tracekit.charts import memory_lines
 from tracekit.derived.memory import (
     CPU,
@@ -172,28 +172,32 @@ def _peaks(measured: Measurements) -> pd.DataFrame:
     """One row an allocator: the highest of its sources, highest first, with `of`, the Allocator."""
     rows = plain(measured["memory_peaks"])
     rows = rows.sort_values("peak_bytes", ascending=False, kind="stable")
+    found, number = allocators(rows)
+    if not found:
+        return pd.DataFrame()
+    by_reserved = rows.assign(number=number).sort_values(
+        "reserved_peak_bytes", ascending=False, kind="stable"
+    )
+    by_reserved = by_reserved.drop_duplicates("number").sort_values("number")
+    top = rows.iloc[np.unique(number, return_index=True)[1]].reset_index(drop=True)
+    reserved = {str(name): by_reserved[name].array for name in top.filter(like="reserved")}
     sizes = device_sizes(measured)
-    out = []
-    for of, mine in by_allocator(rows).items():
-        by_reserved = mine.sort_values("reserved_peak_bytes", ascending=False, kind="stable").iloc[
-            0
-        ]
-        top = mine.iloc[0].to_dict() | by_reserved.filter(like="reserved").to_dict()
-        on_card = of.device is not None and of.kind != "CPU"
-        size = sizes.of(of.run, of.rank, of.device) if on_card else None
-        out.append(
-            top
-            | {
-                "of": of,
-                "card_bytes": pd.NA if size is None else size.size_bytes,
-                "card_origin": None if size is None else size.origin,
-                "reserved_source": by_reserved["source"],
-                "who": of.process,
-                "memory": of.memory,
-            }
-        )
-    frame = pd.DataFrame(out)
-    return frame.astype({"card_bytes": "Int64"}) if out else frame
+    on_card = [of.device is not None and of.kind != "CPU" for of in found]
+    cards = [
+        sizes.of(of.run, of.rank, of.device) if on else None
+        for of, on in zip(found, on_card, strict=True)
+    ]
+    return top.assign(
+        **reserved,
+        of=pd.Series(found, dtype=object),
+        card_bytes=pd.array(
+            [pd.NA if card is None else card.size_bytes for card in cards], dtype="Int64"
+        ),
+        card_origin=pd.Series([card and card.origin for card in cards], dtype=object),
+        reserved_source=by_reserved["source"].array,
+        who=[of.process for of in found],
+        memory=[of.memory for of in found],
+    )
 
 
 def _caveats(peaks: pd.DataFrame) -> Iterator[str]:
@@ -359,10 +363,14 @@ def _stage(recorded: object, of: Allocator) -> str | None:
 
 def _named(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `who` and `memory`, in words."""
-    parts = [
-        mine.assign(who=of.process, memory=of.memory) for of, mine in by_allocator(rows).items()
-    ]
-    return pd.concat(parts) if parts else rows.assign(who=None, memory=None)
+    found, number = allocators(rows)
+    order = np.argsort(number, kind="stable")
+    rows, number = rows.iloc[order], number[order]
+    who, memory = (
+        np.array([*words, None], object)[number] if len(rows) else None
+        for words in ([of.process for of in found], [of.memory for of in found])
+    )
+    return rows.assign(who=who, memory=memory)
 
 
 def _stage_sheet(measured: Measurements) -> Sheet:

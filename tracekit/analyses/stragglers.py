@@ -13,7 +13,6 @@ from tracekit.crews import (
     MEMBER,
     Crew,
     abstained,
-    by_member,
     crew_headings,
     crews,
     in_crew,
@@ -154,24 +153,15 @@ def _matrix_sheet(measured: Measurements, found: Waits) -> Sheet:
 
 def _rank_sheet(measured: Measurements, found: Waits) -> Sheet:
     """Each rank: own work, wait, and how often it comes last."""
-    rows = []
-    for crew in crews(measured):
-        mine = crew.of(found.collectives)
-        for rank, device, by_step in by_member(crew):
-            at = _of_member(mine, rank, device)
-            taken, last = int(at["trusted"].sum()), int(at["is_last"].sum())
-            lost = at["lost_ns"].sum() / crew.steps if len(at) else None
-            many = len(by_step) and bool((by_step["others"] > 0).any())
-            rows.append(
-                (
-                    crew.run, crew.role, crew.replica, rank, device,
-                    by_step["own_ns"].mean(),
-                    by_step["beyond_ns"].mean() if many else None,
-                    lost, last / taken if taken else None, taken,
-                )
-            )  # fmt: skip
     names = ["own_ns", "beyond_ns", "lost_ns", "last_ratio", "taken"]
-    frame = pd.DataFrame(rows, columns=[*CREW, *MEMBER, *names])
+    parts = []
+    for crew in crews(measured):
+        every = _members(crew, found)
+        every["lost_ns"] = every["lost_ns"] / crew.steps
+        every["last_ratio"] = every["last"] / every["taken"].where(every["taken"] > 0)
+        labels = {name: getattr(crew, name) for name in CREW}
+        parts.append(every.astype(object).assign(**labels)[[*CREW, *MEMBER, *names]])
+    frame = pd.concat(parts, ignore_index=True)
     headings = (
         *crew_headings(measured),
         *member_headings(measured),
@@ -182,6 +172,25 @@ def _rank_sheet(measured: Measurements, found: Waits) -> Sheet:
         Heading("taken", "of collectives", "count", "Its matched collectives whose ranks come further apart than the clocks are uncertain."),
     )  # fmt: skip
     return sheet("ranks", "Own work and waits by rank", headings, frame)
+
+
+def _members(crew: Crew, found: Waits) -> pd.DataFrame:
+    """One row a member: own_ns and beyond_ns (means over its steps), lost_ns (sum), and of how many collectives
+    with a clear last rank (taken) it was the last; <NA> where there is nobody, or nothing, to compare.
+    """
+    steps, mine = crew.by_step, crew.of(found.collectives)
+    both = codes(pd.concat([steps[[*MEMBER]], mine[[*MEMBER]]], ignore_index=True), MEMBER)
+    of_step, at = both[: len(steps)], both[len(steps) :]
+    grouped = steps.groupby(of_step)
+    out = grouped[[*MEMBER]].first()
+    out["own_ns"] = grouped["own_ns"].mean()
+    several = grouped["others"].max() > 0
+    out["beyond_ns"] = grouped["beyond_ns"].mean().where(several)
+    waiting = mine.groupby(at)
+    out["lost_ns"] = waiting["lost_ns"].sum()
+    for name, column in (("taken", "trusted"), ("last", "is_last")):
+        out[name] = waiting[column].sum().astype("Int64").reindex(out.index, fill_value=0)
+    return out
 
 
 def _of_member(frame: pd.DataFrame, rank: Any, device: Any) -> pd.DataFrame:
@@ -297,12 +306,11 @@ def _stragglers(measured: Measurements, found: Waits, thresholds: Thresholds) ->
     for crew in crews(measured):
         if crew.members < limit["min_ranks"]:
             continue
-        mine = crew.of(found.collectives)
-        for rank, device, by_step in by_member(crew):
-            at = _of_member(mine, rank, device)
-            taken, last = int(at["trusted"].sum()), int(at["is_last"].sum())
-            if taken < limit["min_collectives"] or last / taken < limit["last_ratio"]:
-                continue
+        every = _members(crew, found)
+        enough = every["taken"] >= limit["min_collectives"]
+        often = every["last"] >= limit["last_ratio"] * every["taken"]
+        for rank, device in every.loc[enough & often, [*MEMBER]].itertuples(index=False, name=None):
+            by_step = _of_member(crew.by_step, rank, device)
             if _share_of_steps(by_step, limit) >= limit["steps_ratio"]:
                 yield _finding(measured, found, crew, (rank, device, by_step), thresholds)
 

@@ -47,6 +47,12 @@ _SHOWN_FAILURES = 10
     help="Also write every chart there, as PNG and as SVG (needs matplotlib).",
 )
 @click.option("--ranks", metavar="SPEC", help="Only these ranks: 0,2,8-15.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Read K ranks only, spread over all; the rest, maybe a straggler, is not read.",
+)
 @click.option("--steps", metavar="SPEC", help="Only these steps: 3,10-20.")
 @click.option("--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable.")
 @click.option(
@@ -78,6 +84,7 @@ def command(  # noqa: PLR0913 - one per option
     exports: tuple[str, ...],
     plots: str | None,
     ranks: str | None,
+    sample: int | None,
     steps: str | None,
     stages: tuple[str, ...],
     exclude: tuple[str, ...],
@@ -118,6 +125,7 @@ def command(  # noqa: PLR0913 - one per option
         steps=steps,
         stages=stages,
         exclude=exclude,
+        sample=sample,
         jobs=jobs,
         progress=not quiet,
         work=work.told(tokens, samples, images),

@@ -32,6 +32,12 @@ from tracekit.errors import NothingComparableError, TracekitError
     help="Also write the comparison as KIND: csv=DIR, junit=FILE, github=- (annotations), json=- (standard output). Repeatable.",
 )
 @click.option("--ranks", metavar="SPEC", help="Only these ranks: 0,2,8-15.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Read K ranks only, spread over all; the rest, maybe a straggler, is not read.",
+)
 @click.option("--steps", metavar="SPEC", help="Only these steps: 3,10-20.")
 @click.option("--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable.")
 @click.option(
@@ -113,6 +119,7 @@ def command(  # noqa: PLR0913 - one per option
     outputs: tuple[str, ...],
     exports: tuple[str, ...],
     ranks: str | None,
+    sample: int | None,
     steps: str | None,
     stages: tuple[str, ...],
     exclude: tuple[str, ...],
@@ -166,6 +173,7 @@ def command(  # noqa: PLR0913 - one per option
         steps=steps,
         stages=stages,
         exclude=exclude,
+        sample=sample,
         jobs=jobs,
         progress=not quiet,
     )

@@ -68,26 +68,31 @@ def run_folded(
     on_progress: OnProgress | None = None,
     cluster: Cluster,
     seen_by: Mapping[str, Sequence[str]] | None = None,
-) -> list[Outcome[R]]:
+) -> Iterator[Outcome[R]]:
     """The outcomes of `run`, those values that share a key folded together on the node that holds them.
 
     `fold_all` gives as many values as it takes, in their order. Values of several nodes are folded here.
+    A value is brought here when its turn comes: what is done with the ones before it bounds the memory.
     """
     kept = list(
         _kept(function, keys_of, sources, jobs, on_progress, cluster, estimate_bytes, seen_by)
     )
     together = connected_by_key([_keys(outcome) for outcome in kept])
     there = [group for group in together if _node_of([kept[i] for i in group]) is not None]
-    done = dict(_folded_there(there, kept, fold_all, cluster))
-    outcomes: list[Outcome[R] | None] = [None] * len(kept)
-    for number, group in enumerate(together):
-        told = done.get(group)
+    done = _folded_there(there, kept, fold_all, cluster)
+    waiting: dict[int, Outcome[R]] = {}
+    turn = 0
+    for group in together:
+        members = [kept[i] for i in group]
+        told = _brought(members, done.pop(group)) if group in done else None
         if told is None:
-            told = _folded_here([_fetched(kept[i], cluster) for i in group], fold_all)
-        for index, outcome in zip(group, told, strict=True):
-            outcomes[index] = outcome
-        together[number] = ()
-    return [outcome for outcome in outcomes if outcome is not None]
+            told = _folded_here([_fetched(member, cluster) for member in members], fold_all)
+        for index in group:
+            kept[index] = Outcome(kept[index].source)  # Ray may let its value go
+        waiting.update(zip(group, told, strict=True))
+        while turn in waiting:
+            yield waiting.pop(turn)
+            turn += 1
 
 
 def connected_by_key(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int, ...]]:
@@ -298,43 +303,46 @@ def _folded_there(
     kept: Sequence[Outcome[Kept]],
     fold_all: Callable[[Sequence[R]], Sequence[R]],
     cluster: Cluster,
-) -> Iterator[tuple[tuple[int, ...], list[Outcome[R]]]]:
-    """Each group with its outcomes, folded on the node that holds its values; not the groups where that failed."""
+) -> dict[tuple[int, ...], Any]:
+    """Where each group lies folded, on the node that holds its values: as Ray knows it, not brought here."""
     if not groups:
-        return
+        return {}
     import ray
 
     remote: Any = ray.remote(num_cpus=0, max_retries=1)(fold)
     payload: Any = ray.put(pickle.dumps(fold_all))
-    waiting = list(reversed(groups))
-    running: dict[Any, tuple[int, ...]] = {}
+    done: dict[tuple[int, ...], Any] = {}
+    running: list[Any] = []
     try:
-        while waiting or running:
-            while waiting and len(running) < _FOLDS_AT_ONCE * len(cluster.nodes):
-                group = waiting.pop()
-                values = [v for i in group if (v := kept[i].value) is not None]
-                place = hard_affinity(values[0].node)
-                references = [value.reference for value in values]
-                task = remote.options(scheduling_strategy=place).remote(payload, *references)
-                running[task] = group
-            ready, _ = ray.wait(list(running))
-            for task in ready:
-                group = running.pop(task)
-                members = [kept[i] for i in group]
-                try:
-                    told = pickle.loads(ray.get(task))  # noqa: S301 - written by our own worker
-                except Exception as error:  # noqa: BLE001 - what is left of it is fetched and folded here
-                    _log.debug("folding there failed: %s", in_short(error))
-                    continue
-                values_of = iter(told)
-                yield (
-                    group,
-                    [
-                        Outcome(o.source, None, o.failure, o.stack)
-                        if o.value is None
-                        else Outcome(o.source, next(values_of))
-                        for o in members
-                    ],
-                )
-    finally:
-        drop(ray, list(running))
+        for group in groups:
+            if len(running) >= _FOLDS_AT_ONCE * len(cluster.nodes):
+                _, running = ray.wait(running, fetch_local=False)
+            values = [v for i in group if (v := kept[i].value) is not None]
+            place = hard_affinity(values[0].node)
+            references = [value.reference for value in values]
+            task = remote.options(scheduling_strategy=place).remote(payload, *references)
+            running.append(task)
+            done[group] = task
+        while running:
+            _, running = ray.wait(running, fetch_local=False)
+    except BaseException:
+        drop(ray, running)
+        raise
+    return done
+
+
+def _brought(members: Sequence[Outcome[Kept]], folded: Any) -> list[Outcome[Any]] | None:
+    """The outcomes of a group with what was folded there; None where that failed: what is left is folded here."""
+    import ray
+
+    try:
+        values = iter(pickle.loads(ray.get(folded)))  # noqa: S301 - written by our own worker
+    except Exception as error:  # noqa: BLE001 - Ray and pickle raise many kinds
+        _log.debug("folding there failed: %s", in_short(error))
+        return None
+    return [
+        Outcome(one.source, None, one.failure, one.stack)
+        if one.value is None
+        else Outcome(one.source, next(values))
+        for one in members
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import erfc, factorial, sqrt
 from typing import Any, Literal
 
@@ -75,7 +76,7 @@ def theil_sen(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Slope
     Slope(per_x=2.5, low=2.0, high=3.0, count=3)
     """
     xs, ys = _thin(x, y)
-    first, second = np.triu_indices(len(xs), 1)
+    first, second = _pairs(len(xs))
     run = xs[second] - xs[first]
     slopes = np.sort((ys[second] - ys[first])[run != 0] / run[run != 0])
     if not len(slopes):
@@ -174,9 +175,16 @@ def _thin(x: Any, y: Any) -> tuple[Floats, Floats]:
     return xs, ys
 
 
+@lru_cache(8)
+def _pairs(count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(the first, the second) of all pairs of so many; the series of a thousand ranks are as long as one another."""
+    first, second = np.triu_indices(count, 1)
+    return first, second
+
+
 def _score(y: Floats) -> int:
     """Kendall's S: pairs that rise less pairs that fall."""
-    first, second = np.triu_indices(len(y), 1)
+    first, second = _pairs(len(y))
     return int(np.sign(y[second] - y[first]).sum())
 
 
