@@ -9,4 +9,5 @@ collect_ignore_glob = [
     "two_questions.py",
     "nsys_run.py",
     "nsys_questions.py",
+    "scale_*.py",
 ]

@@ -35,6 +35,7 @@ class Options:
     progress: bool = False
     work: dict = field(default_factory=dict)
     device_memory: int | None = None
+    sample: int | None = None
     engine: str = "local"
     ray_address: str | None = None
     on_every_node: tuple = ()

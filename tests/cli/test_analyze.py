@@ -16,13 +16,13 @@ def test_the_answer_is_printed_and_the_work_told_beside_it(call, pipeline):
 
 
 def test_every_option_reaches_the_pipeline(call, pipeline):
-    options = "--ranks 0-3 --steps 2 --stages actor* --stages ref --exclude *.bak -j 3 --strict --device-memory 80GiB"
+    options = "--ranks 0-3 --steps 2 --stages actor* --stages ref --exclude *.bak -j 3 --strict --device-memory 80GiB --sample 4"
     result = call("analyze", "a", "b=c", *options.split())
     assert result.exit_code == 0
     ((paths, given),) = pipeline.calls
     assert paths == ["a", "b=c"]
     assert given == pipeline.Options(
-        "0-3", "2", ("actor*", "ref"), ("*.bak",), 3, True, device_memory=80 * 2**30
+        "0-3", "2", ("actor*", "ref"), ("*.bak",), 3, True, device_memory=80 * 2**30, sample=4
     )
 
 
