@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
-log = logging.getLogger("capture")
+from capture.warn import warn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +55,7 @@ def mark_start_range(
     try:
         return nvtx.start_range(message=message, color=color, domain=domain, category=category)
     except Exception as error:  # noqa: BLE001 - a mark is not worth the training
-        log.warning("no NVTX range for %s: %s", message, error)
+        warn("no NVTX range for %s: %s", message, error)
         return None
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capture.config import MISSING, ProfilerConfig, tool_config_of
-from capture.tools import NoTool, Stage, Target, Tool
+from capture.tools import NoTool, Stage, Target
+from capture.warn import warn
 
-log = logging.getLogger("capture")
+if TYPE_CHECKING:
+    from capture.tools import Tool
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,7 +90,7 @@ class DistProfiler:
             if self._this_rank:
                 self._try("setting up", lambda: self._set_up(made))
         elif self._enable and self._tool not in (None, MISSING):
-            log.warning("rank %s: there is no tool %r: nothing is profiled", rank, self._tool)
+            warn("rank %s: there is no tool %r: nothing is profiled", rank, self._tool)
 
     def _set_up(self, settings: Any) -> None:
         from pathlib import Path
@@ -281,7 +282,7 @@ class DistProfiler:
         text = f"{what}: {kind}{problem}"
         if text not in self._told:
             self._told.add(text)
-            log.warning("rank %s: profiler: %s; the training goes on", self.rank, text)
+            warn("rank %s: profiler: %s; the training goes on", self.rank, text)
 
 
 def _torch(target: Target) -> Tool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # they bring json, pathlib and socket: half of what importing capture would cost
     from pathlib import Path
+    from typing import Protocol
 
     from capture.manifest import Manifest
 
@@ -40,26 +41,28 @@ class Stage:
     category: str | int | None = None
 
 
-class Tool(Protocol):
-    """What a profiler asks of its tool."""
+if TYPE_CHECKING:  # a protocol takes as long to make as all the rest of this
 
-    def start(self, scope: str | None, step: int | None) -> None:
-        """Begin the capture of a step."""
+    class Tool(Protocol):
+        """What a profiler asks of its tool."""
 
-    def stop(self) -> None:
-        """End it and write what belongs to it; nothing where none was begun."""
+        def start(self, scope: str | None, step: int | None) -> None:
+            """Begin the capture of a step."""
 
-    def advance(self) -> None:
-        """Go on to the next mini-batch of the update loop."""
+        def stop(self) -> None:
+            """End it and write what belongs to it; nothing where none was begun."""
 
-    def stage(self, stage: Stage) -> AbstractContextManager[None]:
-        """A context around one call of an annotated function."""
+        def advance(self) -> None:
+            """Go on to the next mini-batch of the update loop."""
 
-    def finish(self) -> None:
-        """Write what waits for further steps: there will be none."""
+        def stage(self, stage: Stage) -> AbstractContextManager[None]:
+            """A context around one call of an annotated function."""
 
-    def relocate(self, folder: Path) -> None:
-        """Move what a framework wrote elsewhere to the folder."""
+        def finish(self) -> None:
+            """Write what waits for further steps: there will be none."""
+
+        def relocate(self, folder: Path) -> None:
+            """Move what a framework wrote elsewhere to the folder."""
 
 
 class NoTool:
