@@ -6,6 +6,8 @@ be instantiated, in verl neither. Any mapping will do: a dict, a `DictConfig`, a
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -46,8 +48,24 @@ def read_global(config: Mapping[str, Any]) -> GlobalProfile:
     """The global block of a run's configuration, or of the block alone; all defaults where there is none.
 
     Keys that are not known are passed over with a warning: the block is shared by many versions.
-    In the form of 2025-06 (`trainer.profile_steps` …) the tool is nsys, there was no other.
+    In the form of 2025-06 (`trainer.profile_steps` …) the tool is nsys, there was no other. What
+    `surprises` tells of a whole configuration is logged, once.
     """
+    found = _read_global(config)
+    with contextlib.suppress(
+        AssertionError
+    ):  # a role's values that verl refuses: `read_role` raises
+        for text in _surprises(config):
+            _warn_once(text)
+    return found
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    log.warning("profiler configuration: %s", text)
+
+
+def _read_global(config: Mapping[str, Any]) -> GlobalProfile:
     block = _at(config, "global_profiler")
     if block is None and _GLOBAL_KEYS & set(config) - {"_target_"}:
         block = config
@@ -92,7 +110,7 @@ def read_role(config: Mapping[str, Any], role: str) -> ProfilerConfig:
     (`torch_memory.context`, `stacks`, `kw_args`). A block of 2025-06 (`discrete`, `all_ranks`,
     `ranks`) is enabled when steps are given. Raises `AssertionError` for values verl refuses.
     """
-    shared, block = read_global(config), _at(config, f"{role}.profiler") or {}
+    shared, block = _read_global(config), _at(config, f"{role}.profiler") or {}
     old = "enable" not in block and "tool" not in block
     tool = shared.tool if old else _given(block, "tool") or shared.tool
     settings = dict(_given(_given(block, "tool_config") or {}, tool) or {})
@@ -142,7 +160,7 @@ def surprises(config: Mapping[str, Any]) -> list[str]:
 
 
 def _surprises(config: Mapping[str, Any]) -> Iterator[str]:
-    shared = read_global(config)
+    shared = _read_global(config)
     present = [role for role in ROLES if _at(config, f"{role}.profiler") is not None]
     blocks = {role: read_role(config, role) for role in present}
     enabled = {role: block for role, block in blocks.items() if block.enable}

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from capture import ProfilerConfig
+from capture import ProfilerConfig, run_config
 from capture.run_config import colocated, read_global, read_role, surprises
 from capture.steps import StepPlan
 
@@ -164,3 +164,21 @@ def test_what_surprises_is_told(changes, told):
     found = surprises(changed(NEW, **changes))
     assert len(found) == len(told)
     assert all(text.startswith(start) for text, start in zip(found, told, strict=True))
+
+
+def test_reading_the_global_block_logs_what_surprises_once_and_never_fails_for_a_role(caplog):
+    wrong = changed(
+        NEW,
+        global_profiler__tool="nsys",
+        global_profiler__save_path="somewhere/else",
+        actor_rollout_ref__actor__profiler__ranks=[7],
+    )
+    run_config._warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "capture"):
+        for _ in range(2):
+            assert read_global(wrong).tool == "nsys"
+    assert [r.getMessage() for r in caplog.records] == [
+        f"profiler configuration: {text}" for text in surprises(wrong)
+    ]
+    refused = changed(NEW, actor_rollout_ref__actor__profiler__tool_config__torch_memory={"stack_depth": 0})  # fmt: skip
+    assert read_global(refused).plan.steps
