@@ -7,32 +7,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracekit import node_surveys
-from tracekit.engine.ray_cluster import Cluster, everywhere
+from tracekit.engine.ray_cluster import NODE_HINT, Cluster, everywhere
 from tracekit.errors import TracekitError
 from tracekit.labels import shown
 from tracekit.loading import sniff
 from tracekit.node_surveys import Sighting
 from tracekit.surveys import Survey
-from tracekit.trace import Note, Source
+from tracekit.trace import Failure, Note, Source
 
 Stamp = tuple[str, int, int, int]
 
 
-def surveys(cluster: Cluster, patterns: Sequence[str], exclude: Sequence[str]) -> list[Survey]:
-    """What lies where each pattern points, of all nodes together; a note on every node without any of it.
+def surveys(
+    cluster: Cluster, patterns: Sequence[str], exclude: Sequence[str]
+) -> tuple[list[Survey], list[Failure]]:
+    """(what lies where each pattern points, of all nodes together; the nodes that could not say what they hold).
 
-    Raises `TracekitError` for a pattern that no node finds anything at.
+    A note is on every node that holds none of it. Raises `TracekitError` for a pattern that no node finds
+    anything at.
     """
     if not patterns:
-        return []
+        return [], []
     before = dict(cluster.lost)
     said = everywhere(cluster, _look, list(patterns), list(exclude))
     # A node that cannot say what it holds is a hole, not an empty place.
     away = before | {node: told.problem for node, told in said.items() if told.value is None}
-    notes = [
-        Note("data_loss", "node", f"not looked at: {problem}", cluster.name(node))
+    holes = [
+        Failure(cluster.name(node), f"the node was not looked at: {problem}", NODE_HINT)
         for node, problem in away.items()
     ]
+    notes: list[Note] = []
     names = {node.id: node.name for node in cluster.nodes}
     hosts = {node.id: node.host for node in cluster.nodes}
     found: list[Survey] = []
@@ -55,7 +59,7 @@ def surveys(cluster: Cluster, patterns: Sequence[str], exclude: Sequence[str]) -
         one = node_surveys.union(pattern, seen, names, hosts)
         found.append(replace(one, notes=(*one.notes, *notes)))
         notes = []
-    return found
+    return found, holes
 
 
 def places(

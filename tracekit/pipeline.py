@@ -142,8 +142,9 @@ def _read(profiles: Sequence[str | Path], options: Options) -> Measurements:
     """The measurements of what was given and is not measured yet, by the engine that was chosen."""
     if options.engine == "ray":
         with connected(options.ray_address) as cluster:
-            elsewhere = on_nodes.surveys(cluster, options.on_every_node, options.exclude)
-            return measure(discover(profiles, options, elsewhere), options, cluster)
+            elsewhere, holes = on_nodes.surveys(cluster, options.on_every_node, options.exclude)
+            found = measure(discover(profiles, options, elsewhere), options, cluster)
+            return replace(found, failures=(*holes, *found.failures))
     if options.on_every_node or options.ray_address:
         raise TracekitError(
             "--on-every-node and --ray-address are for Ray, and the local engine was asked for",

@@ -77,6 +77,31 @@ def test_what_a_call_raises_is_a_failure_of_that_source_alone(work, sources):
     assert fine.value == "a"
 
 
+@pytest.fixture
+def asking_for_tokens(nodes, tmp_path, monkeypatch):
+    """This program asks whoever connects to it for a token, and the nodes have none."""
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    (tmp_path / "token").write_text("a" * 64)
+    loader = AuthenticationTokenLoader.instance()
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    Config.initialize("")
+    loader.reset_cache()
+    yield
+    monkeypatch.undo()
+    Config.initialize("")
+    loader.reset_cache()
+
+
+def test_nodes_that_cannot_reach_the_program_are_named(asking_for_tokens, nodes, work, sources):
+    here, there = run(work.node_of, sources(a="one", b="two"))
+    assert here.value == str(nodes.root("one"))
+    assert there.failure.problem.endswith("cannot reach this program")
+    assert nodes.id("two")[:8] in there.failure.problem
+    assert "connect to the host where tracekit runs" in there.failure.hint
+
+
 def test_a_file_that_two_nodes_see_is_read_by_the_one_that_lives(nodes, work, sources):
     (source,) = sources(a="three")
     both = {"a": (nodes.id("three"), nodes.id("two"))}
@@ -158,6 +183,15 @@ def test_without_an_address_ray_is_started_here_and_ended(nodes, monkeypatch, ca
         assert cluster.nodes[0].id not in {nodes.id(name) for name in nodes.members}
     assert not ray.is_initialized()
     assert capfd.readouterr().out == ""
+    monkeypatch.undo()
+    # The workers of this cluster show no tokens, and ask for none.
+    with ray_cluster.connected(nodes.address) as cluster:
+        told = ray_cluster.everywhere(cluster, size, ray.put(b"from the driver"))
+    assert [one.value for one in told.values()] == [15] * 3
+
+
+def size(data):
+    return len(data)
 
 
 def test_an_address_where_nobody_listens_is_an_error_of_one_line():

@@ -7,7 +7,8 @@ import time
 import pytest
 from memory_builder import MIB, Allocator, pickled, snapshot, stack
 
-from tracekit import pipeline
+from tracekit import on_nodes, pipeline
+from tracekit.engine import ray as engine
 from tracekit.engine import ray_cluster
 from tracekit.errors import TracekitError
 from tracekit.pipeline import Options
@@ -134,6 +135,40 @@ def test_a_hole_is_status_0_and_2_with_strict(
     assert done.exit_code == (2 if strict else 0)
     assert held.name in done.stderr
     assert "lost with its node" in done.stderr
+
+
+def test_a_node_that_is_lost_before_its_files_are_known_is_a_hole_too(
+    spread, example, nodes, monkeypatch, call
+):
+    pattern = spread(example)
+    look, lost = on_nodes.surveys, nodes.id("three")
+
+    def kill_and_look(*args):
+        nodes.kill("three")
+        return look(*args)
+
+    monkeypatch.setattr(on_nodes, "surveys", kill_and_look)
+    done = call("analyze", "--engine", "ray", "--on-every-node", pattern, "--strict")
+    assert done.exit_code == 2
+    (told,) = [line for line in done.stderr.splitlines() if "the node was not looked at" in line]
+    assert lost[:8] in told
+
+
+def test_what_a_node_measured_is_lost_with_it_before_it_is_folded(spread, nodes, monkeypatch):
+    pattern = spread(snapshots())
+    fold = engine._folded_there
+
+    def kill_and_fold(*args):
+        nodes.kill("two")
+        return fold(*args)
+
+    monkeypatch.setattr(engine, "_folded_there", kill_and_fold)
+    measured = on_ray(pattern).measurements
+    kept, lost = {s.name for s in measured.sources}, {f.source for f in measured.failures}
+    assert all("lost with its node" in failure.problem for failure in measured.failures)
+    assert {name for name in kept | lost if "rank0" in name or "rank2" in name} <= kept
+    assert len(kept) + len(lost) == 12
+    assert len(measured["snapshot_windows"]) == len(kept)
 
 
 def test_a_file_that_every_node_sees_is_read_once(spread, example, nodes, tmp_path):

@@ -13,12 +13,21 @@ from typing import Any
 from tracekit.engine import OnProgress, Outcome, R, Work
 from tracekit.engine.attempts import MEMORY_HINT, Attempt, Message, broken
 from tracekit.engine.node_schedules import NodeSchedules
-from tracekit.engine.ray_cluster import Cluster, drop, hard_affinity, in_short, is_node_loss
+from tracekit.engine.ray_cluster import (
+    NODE_HINT,
+    Cluster,
+    drop,
+    hard_affinity,
+    in_short,
+    is_node_loss,
+)
 from tracekit.engine.ray_worker import Board, Label, call, fold
 from tracekit.engine.schedules import Tally, check_jobs, estimate_bytes, outcomes_of
 from tracekit.trace import Failure, Source
 
-_LOST_HINT = "run it again when the node is back"
+_REACH_HINT = (
+    "its workers must be able to connect to the host where tracekit runs, with the same tokens"
+)
 _ASK_EVERY_S = 0.5
 _FOLDS_AT_ONCE = 2
 """Foldings that run on one node together: they hold what was measured, which is small."""
@@ -254,6 +263,9 @@ class _Tasks:
             problem = f"memory ran out on {where}"
         elif isinstance(error, exceptions.WorkerCrashedError):
             problem = f"the process that read it died on {where}"
+        elif isinstance(error, exceptions.OwnerDiedError):
+            problem = f"{where} cannot reach this program"
+            return Attempt(None, Failure(source.name, problem, _REACH_HINT), lost=True)
         else:
             return broken(source, error)
         return Attempt(None, Failure(source.name, problem, MEMORY_HINT), lost=True)
@@ -268,7 +280,7 @@ def _loss(source: Source, node: str | None, cluster: Cluster) -> Failure:
     if node is None:
         problem = "no node of the cluster sees this file"
         return Failure(source.name, problem, "see --on-every-node for files that lie on nodes")
-    return Failure(source.name, f"lost with its node, {cluster.name(node)}", _LOST_HINT)
+    return Failure(source.name, f"lost with its node, {cluster.name(node)}", NODE_HINT)
 
 
 def _fetched(outcome: Outcome[Kept], cluster: Cluster) -> Outcome[Any]:

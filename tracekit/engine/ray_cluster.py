@@ -29,6 +29,9 @@ T = TypeVar("T")
 _PROBE_S = 120.0
 """So long a node may take to start its first worker and say who it is."""
 _KNOCK_S = 10.0
+NODE_HINT = "run it again when the node is back"
+"""What to do about files that lie on a node which is lost."""
+_AUTH = "RAY_AUTH_MODE"
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 _SHOWN = 3
 
@@ -85,7 +88,7 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
         yield _probed(ray)
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    with _quiet():
+    with _tokens_as_before(ray), _quiet():
         _init(ray, address)
         try:
             yield _probed(ray)
@@ -244,6 +247,24 @@ def _knock(address: str) -> None:
             f"no Ray cluster reached at {shown(address)}: {in_short(error)}",
             "check the address: ray status shows it",
         ) from error
+
+
+@contextlib.contextmanager
+def _tokens_as_before(ray: Any) -> Iterator[None]:
+    """Nothing; whether workers must show a token is afterwards as it was.
+
+    A cluster started here turns that on for all that this process does later, and the workers of another
+    cluster, which ask for none and have none, would find nobody to bring objects from.
+    """
+    before = os.environ.get(_AUTH)
+    try:
+        yield
+    finally:
+        if before is None and os.environ.pop(_AUTH, None) is not None:
+            with contextlib.suppress(Exception):  # no public way, and not in every Ray
+                inside = ray._raylet  # noqa: SLF001
+                inside.Config.initialize("")
+                inside.AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextlib.contextmanager
