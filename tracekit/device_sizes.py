@@ -67,6 +67,10 @@ class DeviceSizes:
 
 def device_sizes(measured: Measurements) -> DeviceSizes:
     """The sizes that a person gave and that profiles recorded."""
+    return measured.derived(_device_sizes)
+
+
+def _device_sizes(measured: Measurements) -> DeviceSizes:
     recorded: dict[tuple[Any, Any, Any], DeviceSize | None] = {}
     if measured.has("device_sizes"):
         rows = plain(measured["device_sizes"])

@@ -150,13 +150,20 @@ def same(rows: pd.DataFrame, names: tuple[str, ...]) -> Ints:
 def codes(rows: pd.DataFrame, names: tuple[str, ...]) -> Ints:
     """The number of each row's combination of keys: by their text, so that the order of rows does not matter."""
     number, first = of_keys(rows, names)
-    columns = [rows[name].array[first] for name in names]
-    keys = zip(*columns, strict=True)
-    text = sorted((tuple(_text(v) for v in key), at) for at, key in enumerate(keys))
-    place = np.empty(len(text), np.int64)
-    place[[at for _, at in text]] = np.arange(len(text))
+    once = rows.iloc[first]
+    order = np.lexsort([_ranked(once, name) for name in reversed(names)])
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
     found: Ints = place[number]
     return found
+
+
+def _ranked(rows: pd.DataFrame, name: str) -> Ints:
+    """The place of each row's key among the distinct ones of this column, by their text."""
+    number, first = of_keys(rows, (name,))
+    texts = [_text(value) for value in rows[name].array[first]]
+    place = {text: at for at, text in enumerate(sorted(set(texts)))}
+    return np.array([place[text] for text in texts], np.int64)[number]
 
 
 def _tuples(frame: pd.DataFrame) -> list[tuple[Any, ...]]:

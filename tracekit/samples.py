@@ -9,10 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from tracekit.grouping import Ints, of_keys
 from tracekit.metric_kinds import METRICS, STEP_TIME, Reduction
 
 COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value")
@@ -43,57 +46,67 @@ def samples(values: pd.DataFrame) -> dict[Key, Samples]:
     A process that was captured several times gives one run per capture: windows minutes apart differ
     as launches do.
     """
-    rows = _known(values)
-    captures = {part for part in {row.part for row in rows} if part and _CAPTURE.match(part)}
-    # A step told of as a whole was one, however many captures hold pieces of it.
-    whole = {
-        (row.run, row.step)
-        for row in rows
-        if row.name == STEP_TIME and row.step is not None and row.part not in captures
-    }
-    pieces: dict[Key, dict[tuple[str, StepId], dict[int | None, list[float]]]] = {}
-    for row in rows:
-        again = row.part in captures and (row.run, row.step) not in whole
-        step: StepId = (row.run, row.step, row.part if again or row.step is None else None)
-        replicate = f"{row.run} {row.part}" if again else row.run
-        of_metric = pieces.setdefault((row.name, row.role, row.stage), {})
-        of_metric.setdefault((replicate, step), {}).setdefault(row.rank, []).append(row.value)
+    rows = values.loc[values["name"].isin(list(METRICS)) & values["value"].notna(), [*COLUMNS]]
+    rows = rows.assign(again=_captured_again(rows))
+    rows["part"] = rows["part"].astype(object).where(rows["again"] | rows["step"].isna(), None)
+    number, first = of_keys(rows, ["name", "role", "stage", "run", "step", "part", "again"])
+    reduced = _reduced_ranks(rows, number, first)
+    pieces: dict[Key, dict[tuple[str, StepId], float]] = {}
+    keys = [_texts(rows[name].array[first]) for name in ("name", "role", "stage", "run", "part")]
+    steps = [None if pd.isna(step) else int(step) for step in rows["step"].array[first]]
+    again = rows["again"].to_numpy(np.bool_)[first].tolist()
+    for value, name, role, stage, run, part, step, several in zip(
+        reduced, *keys, steps, again, strict=True
+    ):
+        replicate = f"{run} {part}" if several else run
+        of_metric = pieces.setdefault((str(name), role, stage), {})
+        of_metric[str(replicate), (str(run), step, part)] = value
     return {key: _samples(key, pieces[key]) for key in sorted(pieces, key=_in_order)}
 
 
-class _Row(NamedTuple):
-    run: str
-    role: str | None
-    rank: int | None
-    step: int | None
-    part: str | None
-    stage: str | None
-    name: str
-    value: float
+def _captured_again(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Whether each value is of one of several captures, and its step not told of as a whole."""
+    # A step told of as a whole was one, however many captures hold pieces of it.
+    parts, distinct = pd.factorize(rows["part"])
+    captured = np.array([*(bool(_CAPTURE.match(str(p))) for p in distinct), False], np.bool_)[parts]
+    told = (rows["name"] == STEP_TIME) & rows["step"].notna() & ~captured
+    step, _ = of_keys(rows, ["run", "step"])
+    return captured & ~np.isin(step, step[told.to_numpy(np.bool_)])
 
 
-def _known(values: pd.DataFrame) -> list[_Row]:
-    """The rows of metrics that are known by name, with None for what is missing."""
-    known = values[values["name"].isin(list(METRICS)) & values["value"].notna()]
-    kinds = (str, str, int, int, str, str, str, float)
-    columns = []
-    for kind, name in zip(kinds, COLUMNS, strict=True):
-        # A value is converted once, however many rows have it.
-        number, distinct = pd.factorize(known[name])
-        texts = [*(kind(value) for value in distinct), None]
-        columns.append([texts[at] for at in number.tolist()])
-    return [_Row(*row) for row in zip(*columns, strict=True)]
+def _texts(keys: Any) -> list[str | None]:
+    return [None if pd.isna(key) else str(key) for key in keys]
 
 
-def _samples(
-    key: Key, found: Mapping[tuple[str, StepId], Mapping[int | None, list[float]]]
-) -> Samples:
-    """One metric in the order of runs and steps: pieces of a rank reduced, then the ranks of a step."""
-    kind = METRICS[key[0]]
+def _reduced_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[float]:
+    """One value of every number: pieces of a rank reduced, then the ranks."""
+    kinds = [METRICS[name] for name in rows["name"].array[first]]
+    keys = pd.DataFrame({"number": number, "rank": rows["rank"].array})
+    of_rank, first_of_rank = of_keys(keys, ["number", "rank"])
+    of_number = number[first_of_rank]
+    pieces = [kinds[at].pieces for at in of_number.tolist()]
+    ranks = _reduced_groups(rows["value"].to_numpy(np.float64), of_rank, pieces)
+    return _reduced_groups(np.array(ranks, np.float64), of_number, [k.ranks for k in kinds])
+
+
+def _reduced_groups(
+    values: npt.NDArray[np.float64], group: Ints, how: Sequence[Reduction]
+) -> list[float]:
+    """The values of each group as one, `how` being told for each."""
+    ordered = values[np.argsort(group, kind="stable")]
+    ends = np.cumsum(np.bincount(group, minlength=len(how)))
+    starts = ends - np.diff(ends, prepend=0)
+    found: list[float] = ordered[starts].tolist()
+    for at in np.flatnonzero(ends - starts > 1).tolist():
+        found[at] = _reduced(ordered[starts[at] : ends[at]].tolist(), how[at])
+    return found
+
+
+def _samples(key: Key, found: Mapping[tuple[str, StepId], float]) -> Samples:
+    """One metric in the order of runs and steps."""
     runs: dict[str, list[tuple[StepId, float]]] = {}
     for replicate, step in sorted(found, key=lambda at: (at[0], _in_order(at[1][1:]))):
-        ranks = [_reduced(one, kind.pieces) for one in found[replicate, step].values()]
-        runs.setdefault(replicate, []).append((step, _reduced(ranks, kind.ranks)))
+        runs.setdefault(replicate, []).append((step, found[replicate, step]))
     return Samples(
         key,
         tuple(runs),
@@ -104,8 +117,6 @@ def _samples(
 
 def _reduced(values: list[float], how: Reduction) -> float:
     """Several values as one, whatever their order."""
-    if len(values) == 1:
-        return values[0]
     return max(values) if how == "max" else fsum(values) / (len(values) if how == "mean" else 1)
 
 
