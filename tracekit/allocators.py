@@ -140,7 +140,7 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
     held = _phase_ends(measured)
     both = pd.concat([every[_POINT], held[_POINT]], ignore_index=True)
     point = same(both, tuple(_POINT))
-    phases = by_allocator(held.assign(point=point[len(every) :]))
+    phases = _ends_by_allocator(held, point[len(every) :])
     every = every.assign(point=point[: len(every)])
     known = every["floor_bytes"].notna().to_numpy(np.bool_)
     found, number = allocators(every)
@@ -316,14 +316,33 @@ def _phase_ends(measured: Measurements) -> pd.DataFrame:
     return rows[rows["end_bytes"].notna()].drop_duplicates([*_POINT, "canonical"], keep="last")
 
 
+class _Ends(NamedTuple):
+    """What one allocator held at the ends of stages."""
+
+    canonical: npt.NDArray[np.object_]
+    ts: npt.NDArray[np.int64]
+    point: npt.NDArray[np.int64]
+    level: npt.NDArray[np.float64]
+
+
+def _ends_by_allocator(
+    held: pd.DataFrame, point: npt.NDArray[np.int64]
+) -> Mapping[Allocator, _Ends]:
+    """The rows of `_phase_ends` of each allocator, `point` being the number of the step of each."""
+    found, number = allocators(held)
+    order = np.argsort(number, kind="stable")
+    canonical, ts = held["canonical"].to_numpy(object), held["ts_ns"].to_numpy(np.int64)
+    level, ends = held["end_bytes"].to_numpy(float), np.cumsum(np.bincount(number))
+    parts = zip(found, np.split(order, ends[:-1]), strict=False)
+    return {of: _Ends(canonical[at], ts[at], point[at], level[at]) for of, at in parts}
+
+
 def _at_phase(
-    points: npt.NDArray[np.int64], floor: npt.NDArray[np.float64], ends: pd.DataFrame | None
+    points: npt.NDArray[np.int64], floor: npt.NDArray[np.float64], ends: _Ends | None
 ) -> tuple[str, npt.NDArray[np.float64]]:
     """(the point of a step, the level there in each step); the floor where no stage is in all steps."""
     if ends is not None:
-        canonical = ends["canonical"].to_numpy(object)
-        ts, at = ends["ts_ns"].to_numpy(np.int64), ends["point"].to_numpy(np.int64)
-        level = ends["end_bytes"].to_numpy(float)
+        canonical, ts, at, level = ends
         # How late a stage ends decides between those that all steps have.
         latest: dict[str, int] = {}
         for stage, when in zip(canonical, ts.tolist(), strict=True):

@@ -47,14 +47,19 @@ def of_keys(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
     for name in by:
         column: Any = frame[name]
         values = column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
-        codes, found = pd.factorize(values, use_na_sentinel=False)
-        if len(found) < 2:
+        # Missing keys come as -1: to ask for a number of theirs takes pandas a look at every value more.
+        codes, found = pd.factorize(values)
+        if not len(found):
             continue
-        if room * len(found) >= 2**62:
+        low = int(codes.min(initial=0))
+        count = len(found) - low
+        if count < 2:
+            continue
+        if room * count >= 2**62:
             distinct, number = np.unique(number, return_inverse=True)
             room = len(distinct)
-        number = number * len(found) + codes
-        room *= len(found)
+        number = number * count + (codes - low)
+        room *= count
     _, first, number = np.unique(number, return_index=True, return_inverse=True)
     order = np.argsort(first)
     place = np.empty(len(order), np.int64)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.intervals import covered, union, union_totals
+from tracekit.grouping import of_keys
+from tracekit.intervals import covered, side_by_side, union, union_totals
 from tracekit.matching import matched
 from tracekit.pooling import CAPTURE, STAGE_OF, distinct, plain, stage_rows, summed, whole_gpu_time
 from tracekit.trace import Measurements
@@ -220,29 +221,25 @@ def within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
 
     NA where there is none.
     """
+    keys = pd.concat([_keyed(intervals), _keyed(windows)], ignore_index=True)
+    line, _ = of_keys(keys, [*CAPTURE, "device"])
+    count = len(intervals)
+    start = np.concatenate([frame["ts_ns"].to_numpy(np.int64) for frame in (intervals, windows)])
+    length = [intervals["dur_ns"].to_numpy(np.int64), windows["window_ns"].to_numpy(np.int64)]
+    end = start + np.concatenate(length)
     found = np.zeros(len(windows), np.int64)
-    known = np.zeros(len(windows), np.bool_)
-    by = [*CAPTURE, "device"]
-    have = intervals.groupby(by, dropna=False, sort=False).indices
-    start = intervals["ts_ns"].to_numpy(np.int64)
-    end = start + intervals["dur_ns"].to_numpy(np.int64)
-    keyed = {_key(key): rows for key, rows in have.items()}
-    begin = windows["ts_ns"].to_numpy(np.int64)
-    until = begin + windows["window_ns"].to_numpy(np.int64)
-    for key, rows in windows.groupby(by, dropna=False, sort=False).indices.items():
-        mine = keyed.get(_key(key))
-        if mine is not None:
-            known[rows] = True
-            busy = union(start[mine], end[mine])
-            found[rows] = covered(busy, begin[rows], until[rows])
-    return pd.arrays.IntegerArray(found, ~known)
+    for chosen, shift in side_by_side(line, start, end):
+        begin, until = start[chosen] + shift, end[chosen] + shift
+        mine = int(np.count_nonzero(chosen[:count]))
+        busy = union(begin[:mine], until[:mine])
+        found[chosen[count:]] = covered(busy, begin[mine:], until[mine:])
+    return pd.arrays.IntegerArray(found, ~np.isin(line[count:], line[:count]))
 
 
-def _key(key: Any) -> tuple[str, int | None, int | None]:
-    """A source, pid and device as what equals itself, also where they are not known."""
-    source, *numbers = key
-    pid, device = (None if pd.isna(number) else int(number) for number in numbers)
-    return str(source), pid, device
+def _keyed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The source, pid and device of each row, of the same types whatever the frame."""
+    types = {"source": "object", "pid": "Int64", "device": "Int64"}
+    return frame[[*CAPTURE, "device"]].astype(types)
 
 
 def exposed_within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:

@@ -89,7 +89,7 @@ def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _numbers(by: list[str], *frames: pd.DataFrame) -> list[npt.NDArray[np.int64]]:
     """The number of the key of every row of each frame, one numbering for all; missing is a key like any other."""
-    keys = pd.concat([frame[by].astype(object) for frame in frames], ignore_index=True)
+    keys = pd.concat([frame[by] for frame in frames], ignore_index=True)
     number, _ = of_keys(keys, by)
     return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
 

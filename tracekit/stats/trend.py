@@ -84,7 +84,8 @@ def theil_sen(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Slope
     half = 1.645 * sqrt(_variance(ys))
     low = max(int((len(slopes) - half) / 2), 0)
     high = min(int((len(slopes) + half) / 2), len(slopes) - 1)
-    return Slope(float(np.median(slopes)), float(slopes[low]), float(slopes[high]), len(xs))
+    middle = (slopes[(len(slopes) - 1) // 2] + slopes[len(slopes) // 2]) / 2
+    return Slope(float(middle), float(slopes[low]), float(slopes[high]), len(xs))
 
 
 def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Limits) -> Growth:
