@@ -1,10 +1,11 @@
 """Measures many ranks, and prints a table of what is claimed of them.
 
     python tests/benchmarks/scale_run.py [--parts ranks,cores,saved] [--counts 8,64,256,1000] [--files 64]
-                                         [--file-mb 60] [--engine local|ray] [--folder FOLDER]
+                                         [--file-mb 60] [--engines local,ray] [--folder FOLDER]
 
-`ranks`: small simulated traces (`examples/scale/make_ranks.py`), more and more of them: CPU per file against
-that of the fewest, run before and after each; memory of the driver; time from measured frames to reports.
+`ranks`: small simulated traces (`examples/scale/make_ranks.py`), more and more of them, on two cores by each engine:
+CPU per file against that of the fewest, run before and after each; memory of the driver; CPU from measured frames
+to reports in four formats.
 `cores`: large files on two cores against one, and against HTA. `saved`: what `--save` writes against the JSON
 it came from, and judging it against `analyze`. Inputs are made in FOLDER (bench-data) where they are
 missing. Exit status 1: something required was missed, or a run failed.
@@ -27,7 +28,7 @@ from ratio_table import Row, markdown, ratio_of, text_of
 HERE = Path(__file__).resolve().parent
 MAKE_RANKS = HERE.parents[1] / "examples" / "scale" / "make_ranks.py"
 HTA_FILES = 8
-STEPS, LOADED, WHOLE, ONE, TWO, HTA = "steps", "loaded", "whole", "one", "two", "hta"
+LOADED, ONE, TWO, HTA = "loaded", "one", "two", "hta"
 MOST_CPU, MOST_SECONDS, MOST_MB, MOST_HTML_MB = 1.3, 10.0, 1000.0, 5.0
 MOST_SHARE, LEAST_LOADED, LEAST_CORES, LEAST_HTA = 0.03, 20.0, 1.5, 20.0
 
@@ -51,45 +52,63 @@ def measure_ranks(bench: Bench, folder: Path, counts: list[int], engine: str) ->
     few, *more = counts
     for number, count in enumerate(more):
         for ranks, turn in ((few, 2 * number), (count, 0), (few, 2 * number + 1)):
-            command: Command = [sys.executable, HERE / "scale_steps.py", made(folder, ranks)]
-            add(bench, STEPS, str(ranks), turn, command)
-    if engine != "local":
-        cli = Path(sys.executable).with_name("tracekit")
-        for count in counts:
-            command = [cli, "analyze", made(folder, count), "-q", "--engine", engine]
-            add(bench, WHOLE, str(count), 0, command)
+            steps: Command = [sys.executable, HERE / "scale_steps.py", made(folder, ranks)]
+            add(bench, engine, str(ranks), turn, [*steps, "--engine", engine])
 
 
-def worst(bench: Bench, ranks: str, figure: str) -> float | None:
+def worst(bench: Bench, engine: str, ranks: str, figure: str) -> float | None:
     """The largest value of all runs."""
-    return max(bench.values(STEPS, ranks, figure), default=None)
+    return max(bench.values(engine, ranks, figure), default=None)
 
 
 def upper(claim: str, name: str, value: float | None, limit: float, unit: str, n: int) -> Row:
     """What must stay below a limit."""
     told = (text_of(value, unit), text_of(limit, unit), value / limit if value else None)
-    return Row(claim, "the limit", f"{name} ranks", *told, 1.0, str(n), at_least=False)
+    return Row(claim, "the limit", name, *told, 1.0, str(n), at_least=False)
 
 
-def rows_of_ranks(bench: Bench, counts: list[int]) -> list[Row]:
+def rows_of_ranks(bench: Bench, counts: list[int], engine: str) -> list[Row]:
     """CPU per file against the fewest ranks; memory, time and size by their number."""
     rows = []
     few = str(counts[0])
-    base = bench.best(STEPS, few, "cpu_per_file")
+    base = bench.best(engine, few, "cpu_per_file")
     for name in map(str, counts):
-        n = len(bench.values(STEPS, name, "cpu_per_file"))
-        mine = bench.best(STEPS, name, "cpu_per_file")
+        n = len(bench.values(engine, name, "cpu_per_file"))
+        mine = bench.best(engine, name, "cpu_per_file")
         ratio = ratio_of([mine, base], at_least=False)
         told = (text_of(mine, "s"), text_of(base, "s"), ratio, MOST_CPU)
-        against = f"{few} ranks"
-        rows.append(Row("CPU per file", against, f"{name} ranks", *told, str(n), at_least=False))
-        after = bench.best(STEPS, name, "after_cpu")
-        rows.append(upper("reduce, judge, render: CPU", name, after, MOST_SECONDS, "s", n))
-        peak = worst(bench, name, "peak_mb")
-        rows.append(upper("peak memory of the driver", name, peak, MOST_MB, "MB", n))
-        html = worst(bench, name, "html_mb")
-        rows.append(upper("HTML", name, html, MOST_HTML_MB, "MB", n))
+        against, of_engine = f"{few} ranks", f"{name} ranks, {engine}"
+        rows.append(Row("CPU per file", against, of_engine, *told, str(n), at_least=False))
+        after = bench.best(engine, name, "after_cpu")
+        rows.append(upper("reduce, judge, render: CPU", of_engine, after, MOST_SECONDS, "s", n))
+        peak = worst(bench, engine, name, "driver_mb")
+        rows.append(upper("peak memory of the driver", of_engine, peak, MOST_MB, "MB", n))
+        html = worst(bench, engine, name, "html_mb")
+        rows.append(upper("HTML", of_engine, html, MOST_HTML_MB, "MB", n))
     return rows
+
+
+FIGURES = (
+    ("cpu_per_file", "CPU a file, s"),
+    ("seconds", "measuring, s"),
+    ("driver_cpu", "of it CPU of the driver, s"),
+    ("measuring_mb", "memory of the driver until then, MB"),
+    ("after_cpu", "reduce, judge, render: CPU, s"),
+    ("driver_mb", "memory of the driver, MB"),
+    ("html_mb", "HTML, MB"),
+)
+
+
+def by_count(bench: Bench, counts: list[int], engines: list[str]) -> str:
+    """A table of what each number of ranks took, the least of its runs."""
+    heads = ["engine", "ranks", *(title for _, title in FIGURES)]
+    lines = [heads, ["---", *["--:"] * (len(heads) - 1)]]
+    for engine in engines:
+        for count in counts:
+            values = [bench.best(engine, str(count), figure) for figure, _ in FIGURES]
+            cells = ["–" if value is None else f"{value:,.4g}" for value in values]
+            lines.append([engine, f"{count:,}", *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def measure_cores(bench: Bench, target: Path) -> None:
@@ -127,7 +146,7 @@ def measure_saved(bench: Bench, target: Path) -> None:
     """Analyse and save, then load and judge what was saved."""
     path = target.with_suffix(".tkm")
     command: Command = [sys.executable, HERE / "scale_steps.py", target, "--save", path]
-    add(bench, STEPS, target.name, 0, command)
+    add(bench, "local", target.name, 0, command)
     for number in range(3):
         command = [sys.executable, HERE / "scale_steps.py", path]
         add(bench, LOADED, target.name, number, command)
@@ -140,9 +159,7 @@ def rows_of_saved(bench: Bench, target: Path) -> list[Row]:
     share = size / whole if size else None
     told = (text_of(size, "MB"), text_of(whole, "MB"), share, MOST_SHARE)
     rows = [Row("saved measurements", "the JSON", name, *told, "1", at_least=False)]
-    parts = [bench.best(STEPS, name, figure) for figure in ("measure_cpu", "after_cpu")]
-    known = [part for part in parts if part is not None]
-    every = sum(known) if len(known) == len(parts) else None
+    every = bench.best("local", name, "analyze_cpu")
     loaded = bench.best(LOADED, name, "cpu")
     told = (text_of(loaded, "s"), text_of(every, "s"), ratio_of([loaded, every]), LEAST_LOADED)
     n = f"{len(bench.values(LOADED, name, 'cpu'))} / 1"
@@ -156,15 +173,18 @@ def main() -> int:
     parser.add_argument("--counts", default="8,64,256,1000")
     parser.add_argument("--files", type=int, default=64)
     parser.add_argument("--file-mb", type=int, default=60)
-    parser.add_argument("--engine", choices=("local", "ray"), default="local")
+    parser.add_argument("--engines", default="local,ray")
     parser.add_argument("--folder", type=Path, default=make_traces.BENCH_DATA)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     parts, bench, rows = options.parts.split(","), Bench(), list[Row]()
     if "ranks" in parts:
         counts = sorted(map(int, options.counts.split(",")))
-        measure_ranks(bench, options.folder, counts, options.engine)
-        rows += rows_of_ranks(bench, counts)
+        engines = options.engines.split(",")
+        for engine in engines:
+            measure_ranks(bench, options.folder, counts, engine)
+            rows += rows_of_ranks(bench, counts, engine)
+        print(f"{by_count(bench, counts, engines)}\n")
     if {"cores", "saved"} & set(parts):
         target = make_traces.build_ranks(options.files, options.file_mb, options.folder)
         if "cores" in parts:

@@ -1,28 +1,38 @@
-"""What a directory of many ranks costs, step by step, in one process; prints one line of JSON.
+"""What a directory of many ranks costs, step by step; prints one line of JSON.
 
-    python scale_steps.py FOLDER [--save FILE.tkm]    read and measure, then reduce, judge and render
-    python scale_steps.py FILE.tkm                               load and judge what was saved
+    python scale_steps.py FOLDER [--engine local|ray] [--save FILE.tkm]    measure on two cores, judge and render
+    python scale_steps.py FILE.tkm                                                      load and judge what was saved
 
-All in this one process, as its workers' CPU time would not be told of. Imports are excluded: a committed example is analysed before the clock starts. `peak_mb` is the most that
-this process, which is the driver, ever held, imports included.
+Imports are excluded: a committed example is analysed before the clock starts, and of each worker the first source
+is left out of the mean. Workers write down their CPU time themselves: those of Ray are not children of this process,
+which is the driver. `driver_mb` is the most that it ever held, imports included.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeVar
 
-from measurement import forget_peak, measure, memory_mb, write_line
+import scale_work
+from measurement import cpu_seconds, measure, memory_mb, write_line
 
 from tracekit import pipeline, saved
-from tracekit.engine import local
-from tracekit.gathering import together
+from tracekit.engine.ray_cluster import connected
 from tracekit.pipeline import Options
 from tracekit.render import render
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "simulated_gpu" / "outputs"
+HERE = Path(__file__).resolve().parent
+EXAMPLE = HERE.parents[1] / "examples" / "simulated_gpu" / "outputs"
 RENDERED = ("text", "md", "html", "json")
+JOBS = 2
+T = TypeVar("T")
 
 
 def warmed_up() -> None:
@@ -32,35 +42,61 @@ def warmed_up() -> None:
         render(report, name)
 
 
-def of_profiles(folder: Path, save: Path | None) -> None:
+def measured_by(engine: str, found: Any) -> Any:
+    """The measurements of what was found; those of Ray with the cluster started and ended."""
+    if engine == "local":
+        return pipeline.measure(found, Options(jobs=JOBS))
+    with connected("local") as cluster:
+        return pipeline.measure(found, Options(jobs=JOBS), cluster)
+
+
+def timed(call: Callable[[], T]) -> tuple[T, float, float]:
+    """(what it gives, its seconds, its CPU seconds); `measure` would let the peak of memory start again."""
+    started, cpu = time.perf_counter(), cpu_seconds()
+    result = call()
+    return result, time.perf_counter() - started, cpu_seconds() - cpu
+
+
+def of_profiles(folder: Path, engine: str, save: Path | None) -> None:
     """Measure the profiles of a directory, then what comes after, and print both."""
+    os.environ["PYTHONPATH"] = str(HERE)  # where workers find what they are to do
+    pipeline.measure_source = scale_work.measure_source
+    reduce, reducing = pipeline.reduce, list[float]()
+
+    def timed_reduce(*args: Any, **more: Any) -> Any:
+        reduced, _, cpu = timed(partial(reduce, *args, **more))
+        reducing.append(cpu)
+        return reduced
+
+    pipeline.reduce = timed_reduce
     found = pipeline.discover(folder)
-    work = partial(pipeline.measure_source, ranks=None, steps=None, stages=())
-    count = len(found.sources)
-    forget_peak()
-    outcomes, measuring = measure(
-        lambda: list(together(local.run(work, found.sources, where="here"), pipeline.folding()))
-    )
-    measured, reducing = measure(partial(pipeline.reduce, outcomes, found, Options()))
-    outcomes.clear()
-    report, judging = measure(lambda: pipeline.judge(measured))
-    pages, rendering = measure(lambda: {name: render(report, name) for name in RENDERED})
+    with tempfile.TemporaryDirectory() as log:
+        os.environ[scale_work.LOG] = log
+        started = time.process_time()
+        measured, seconds, _ = timed(partial(measured_by, engine, found))
+        driver_cpu = time.process_time() - started - scale_work.cpu_here(Path(log))
+        per_file = fmean(scale_work.cpu_of_sources(Path(log)))
+    measuring_mb = memory_mb("VmHWM")
+    report, _, judging = timed(partial(pipeline.judge, measured))
+    pages, _, rendering = timed(lambda: {name: render(report, name) for name in RENDERED})
+    driver_mb = memory_mb("VmHWM")
     if save is not None:
         saved.save(measured, save)
-    after = (reducing, judging, rendering)
-    write_line(
-        {
-            "files": count,
-            "cpu_per_file": round(measuring["cpu"] / count, 4),
-            "measure_cpu": measuring["cpu"],
-            "reduce_s": reducing["cpu"],
-            "judge_s": judging["cpu"],
-            "render_s": rendering["cpu"],
-            "after_cpu": round(sum(step["cpu"] for step in after), 3),
-            "peak_mb": round(memory_mb("VmHWM"), 1),
-            "html_mb": round(len(str(pages["html"]).encode()) / 1e6, 2),
-        }
-    )
+    count, (reduced,) = len(found.sources), reducing
+    figures = {
+        "cpu_per_file": per_file,
+        "seconds": seconds,
+        "driver_cpu": driver_cpu,
+        "analyze_cpu": per_file * count + driver_cpu + judging + rendering,
+        "reduce_s": reduced,
+        "judge_s": judging,
+        "render_s": rendering,
+        "after_cpu": reduced + judging + rendering,
+        "measuring_mb": measuring_mb,
+        "driver_mb": driver_mb,
+        "html_mb": len(str(pages["html"]).encode()) / 1e6,
+    }
+    write_line({"files": count, **{name: round(value, 4) for name, value in figures.items()}})
 
 
 def of_saved(path: Path) -> None:
@@ -73,11 +109,12 @@ def main() -> None:
     """Measure what the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("path", type=Path)
+    parser.add_argument("--engine", choices=("local", "ray"), default="local")
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     warmed_up()
     if options.path.is_dir():
-        of_profiles(options.path, options.save)
+        of_profiles(options.path, options.engine, options.save)
     else:
         of_saved(options.path)
 

@@ -201,6 +201,22 @@ def _alike(parts: list[Any]) -> list[Any]:
     return [part.rename_categories(_text(part.categories)) for part in parts]
 
 
+def _united(parts: list[Any]) -> Any:
+    """The categoricals as one, their texts in the order in which they come.
+
+    As `union_categoricals`, which compares and hashes all texts of each with those of the others.
+    """
+    place: dict[str, int] = {}
+    codes = []
+    for part in parts:
+        texts = [place.setdefault(text, len(place)) for text in part.categories.tolist()]
+        codes.append(np.array([*texts, -1], np.int32)[part.codes])
+    joined = np.concatenate(codes)
+    if len(place) <= FEW_TEXTS:
+        return of_texts(joined, tuple(place))
+    return pd.Categorical.from_codes(joined, categories=_text(place), validate=False)
+
+
 def concat(table: Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
     """The rows of several frames of one table, in order; categories are united, not lost."""
     frames = [frame for frame in frames if len(frame)] or frames[:1]
@@ -213,11 +229,12 @@ def concat(table: Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
     arrays = (cast(Any, frame)._iter_column_arrays() for frame in frames)  # noqa: SLF001 - no public way
     for (name, column), of in zip(table.columns.items(), zip(*arrays, strict=True), strict=True):
         parts: list[Any] = list(of)
+        if column.dtype == "category" and not column.values:
+            columns[name] = _united(parts)
+            continue
         if column.dtype == "category":
             parts = _alike(parts)
-        if column.dtype == "category" and not column.values:
-            columns[name] = pd.api.types.union_categoricals(parts)
-        elif isinstance(parts[0], np.ndarray):
+        if isinstance(parts[0], np.ndarray):
             columns[name] = np.concatenate(parts)
         else:
             columns[name] = type(parts[0])._concat_same_type(parts)  # noqa: SLF001 - of the arrays' interface
