@@ -18,8 +18,9 @@ from tracekit.doctor import examine, held
 from tracekit.errors import TracekitError
 from tracekit.pipeline import Options
 from tracekit.signs import IGNORED
-from tracekit.symptoms import Capture, numbers
+from tracekit.symptoms import Capture
 from tracekit.trace import Failure, Note, Source
+from tracekit.units import numbers
 
 ROOT = Path(__file__).parents[1]
 REAL = os.environ.get("TRACEKIT_REAL_DATA")

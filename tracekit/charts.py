@@ -10,8 +10,10 @@ import pandas as pd
 
 from tracekit.alignment import Correction, corrections, owner
 from tracekit.allocators import Allocator, by_allocator
+from tracekit.crews import own_work
 from tracekit.derived.busy import PARTS
 from tracekit.derived.memory import SNAPSHOT
+from tracekit.drawn_ranks import MAX_ROWS, drawn
 from tracekit.matching import CLOCK, same
 from tracekit.pooling import (
     UNIT,
@@ -29,9 +31,6 @@ from tracekit.units import show
 
 MAX_MARKS = 1_500
 """Most marks of one chart."""
-
-MAX_ROWS = 64
-"""Most rows of one chart: ranks, devices, steps."""
 
 MAX_GANTTS = 4
 """Most steps that are drawn stage by stage."""
@@ -76,22 +75,21 @@ def _gantt(
     measured: Measurements, stages: pd.DataFrame, unit: pd.Series[Any], what: str, name: str
 ) -> Chart:
     """The stages of one step, a line for each process."""
-    mine = stages
-    for key in UNIT:
-        mine = mine[same_text(mine[key], unit[key])]
+    mine = _of_unit(stages, unit)
     mine = mine.assign(who=_processes(mine))
     mine, clocks = _on_one_clock(measured, mine)
     mine = mine.sort_values(["who", "begin", "canonical"], kind="stable")
-    rows, left_out = _rows(mine["who"])
+    ranks = drawn(*_work(measured, mine, unit))
+    rows = list(ranks.rows)
     mine = mine[mine["who"].isin(rows)]
     series = list(dict.fromkeys(mine.sort_values("begin", kind="stable")["canonical"].astype(str)))
-    drawn, cut = _largest(mine, "dur_ns")
+    bars, cut = _largest(mine, "dur_ns")
     step = "" if pd.isna(unit["step"]) else f" {int(unit['step'])}"
     marks = zip(
-        drawn["who"].map({who: at for at, who in enumerate(rows)}),
-        drawn["canonical"].astype(str).map({stage: at for at, stage in enumerate(series)}),
-        drawn["begin"],
-        drawn["begin"] + drawn["dur_ns"],
+        bars["who"].map({who: at for at, who in enumerate(rows)}),
+        bars["canonical"].astype(str).map({stage: at for at, stage in enumerate(series)}),
+        bars["begin"],
+        bars["begin"] + bars["dur_ns"],
         strict=True,
     )
     return Chart(
@@ -102,10 +100,34 @@ def _gantt(
         "gantt",
         tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in marks),
         tuple(series),
-        tuple(rows),
-        caption=clocks,
-        omitted=left_out + cut,
+        tuple(ranks.rows.values()),
+        caption=_both(clocks, ranks.note),
+        omitted=ranks.omitted + cut,
     )
+
+
+def _of_unit(rows: pd.DataFrame, unit: pd.Series[Any]) -> pd.DataFrame:
+    """The rows of one step."""
+    for key in UNIT:
+        rows = rows[same_text(rows[key], unit[key])]
+    return rows
+
+
+def _work(
+    measured: Measurements, stages: pd.DataFrame, unit: pd.Series[Any]
+) -> tuple[dict[str, float], str]:
+    """(what tells the processes of a step apart, in words): their own work, else how long their stages are."""
+    own = _of_unit(own_work(measured), unit)
+    known = own.assign(who=_processes(own)).groupby("who")["own_ns"].sum().to_dict()
+    length = stages.groupby("who")["dur_ns"].sum().to_dict()
+    if set(length) <= set(known):
+        return {str(who): float(known[who]) for who in length}, "own work"
+    return {str(who): float(ns) for who, ns in length.items()}, "the time of all stages"
+
+
+def _both(*sentences: str) -> str:
+    """Those that say something, one after the other."""
+    return " ".join(filter(None, sentences))
 
 
 def step_strips(measured: Measurements) -> tuple[Chart, ...]:
@@ -154,8 +176,9 @@ def _devices_did(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Cha
     rows = rows.assign(who=_devices(rows))
     sums = rows.groupby("who", sort=False)[[*PARTS, "idle_ns", "window_ns"]].sum()
     assert (sums[[*PARTS, "idle_ns"]].sum(axis=1) == sums["window_ns"]).all()
-    names, left_out = _rows(pd.Series(sums.index))
-    values = sums.loc[names, [*PARTS, "idle_ns"]].to_numpy(np.int64).tolist()
+    idle = sums["idle_ns"] / sums["window_ns"].clip(lower=1)
+    names = drawn({str(who): float(of) for who, of in idle.items()}, "idle share")
+    values = sums.loc[list(names.rows), [*PARTS, "idle_ns"]].to_numpy(np.int64).tolist()
     marks = [
         (at, number, value)
         for at, row in enumerate(values)
@@ -163,9 +186,9 @@ def _devices_did(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Cha
         if value
     ]
     return Chart(
-        f"gpu-time{suffix}", f"What each GPU did{in_run(measured, rows['run'].iloc[0])}", "bars", tuple(marks), _SERIES, tuple(names),
-        caption="From the first to the last device op of each source; the parts and idle add up to it.",
-        omitted=left_out,
+        f"gpu-time{suffix}", f"What each GPU did{in_run(measured, rows['run'].iloc[0])}", "bars", tuple(marks), _SERIES, tuple(names.rows.values()),
+        caption=_both("From the first to the last device op of each source; the parts and idle add up to it.", names.note),
+        omitted=names.omitted,
     )  # fmt: skip
 
 
@@ -181,25 +204,27 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     """The GPUs of one run."""
     bins = bins.assign(who=_devices(bins))
     bins, clocks = _on_one_clock(measured, bins)
-    names, left_out = _rows(bins["who"])
+    sums = bins.groupby("who")[["busy_ns", "window_ns"]].sum()
+    busy_share = sums["busy_ns"] / sums["window_ns"]
+    names = drawn({str(who): float(of) for who, of in busy_share.items()}, "busy share")
     run = bins["run"].iloc[0]
-    bins = bins[bins["who"].isin(names)].sort_values(["who", "begin"], kind="stable")
+    bins = bins[bins["who"].isin(list(names.rows))].sort_values(["who", "begin"], kind="stable")
     together = -(-len(bins) // MAX_MARKS)
     # Neighbouring bins of one source are joined until the picture is small enough.
     number = bins.groupby(["who", "source"], sort=False).cumcount() // together
     joined = bins.groupby([bins["who"], bins["source"], number], sort=False).agg(
         begin=("begin", "min"), window_ns=("window_ns", "sum"), busy_ns=("busy_ns", "sum")
     )
-    place = {who: at for at, who in enumerate(names)}
+    place = {who: at for at, who in enumerate(names.rows)}
     rows = [place[who] for who in joined.index.get_level_values(0)]
     begin, length = joined["begin"].to_numpy(), joined["window_ns"].to_numpy()
     busy = joined["busy_ns"].to_numpy() / length
     columns = (rows, begin.tolist(), (begin + length).tolist(), busy.tolist())
     marks = tuple(zip(*columns, strict=True))
     return Chart(
-        f"utilisation{suffix}", f"GPU busy over time{in_run(measured, run)}", "heatmap", marks, ("busy",), tuple(names), "ratio",
-        caption=clocks,
-        omitted=left_out,
+        f"utilisation{suffix}", f"GPU busy over time{in_run(measured, run)}", "heatmap", marks, ("busy",), tuple(names.rows.values()), "ratio",
+        caption=_both(clocks, names.note),
+        omitted=names.omitted,
     )  # fmt: skip
 
 
@@ -271,20 +296,6 @@ def _devices(rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def _rows(names: pd.Series[Any]) -> tuple[list[str], int]:
-    """(the rows to draw, in an order that puts rank 2 before rank 10; how many are left out)."""
-    distinct = sorted(set(names.astype(str)), key=_natural)
-    return distinct[:MAX_ROWS], max(len(distinct) - MAX_ROWS, 0)
-
-
-def _natural(text: str) -> list[tuple[int, int, str]]:
-    """A key by which numbers within texts sort as numbers."""
-    return [
-        (0, int(word), "") if word.isdecimal() and len(word) < 19 else (1, 0, word)
-        for word in text.split(" ")
-    ]
-
-
 def _largest(frame: pd.DataFrame, by: str) -> tuple[pd.DataFrame, int]:
     """(the rows with the largest values, in their order; how many others there are)."""
     if len(frame) <= MAX_MARKS:
@@ -307,8 +318,12 @@ def memory_lines(measured: Measurements) -> Iterator[Chart]:
     every = {of: _of_one_file(of, mine) for of, mine in by_allocator(rows).items()}
     for kind in dict.fromkeys(of.kind for of in every):
         mine = {of: rows for of, rows in every.items() if of.kind == kind}
-        high = sorted(mine, key=lambda of: -int(mine[of]["allocated_bytes"].max()))[:MAX_LINES]
-        chosen = [of for of in mine if of in high]
+        high = {
+            str(at): float(rows["allocated_bytes"].max()) for at, rows in enumerate(mine.values())
+        }
+        lines = drawn(high, "peak", MAX_LINES)
+        chosen = [of for at, of in enumerate(mine) if str(at) in lines.rows]
+        alike = [text.partition(",")[1:] for text in lines.rows.values()]
         together = pd.concat([mine[of] for of in chosen])
         one_clock = from_epoch(measured, together)
         together_zero = int(together["ts_ns"].min())
@@ -328,13 +343,17 @@ def memory_lines(measured: Measurements) -> Iterator[Chart]:
             f"{kind} memory allocated over time",
             "lines",
             tuple(marks),
-            tuple((f"{of.run} " if several else "") + f"{of.process} {of.memory}" for of in chosen),
+            tuple(
+                "".join(((f"{of.run} " if several else ""), f"{of.process} {of.memory}", *more))
+                for of, more in zip(chosen, alike, strict=True)
+            ),
             unit="bytes",
-            caption="Highest level in each stretch of time."
-            + (
+            caption=_both(
+                "Highest level in each stretch of time.",
                 ""
                 if one_clock
-                else " Clocks cannot be compared: every line begins at its own zero."
+                else "Clocks cannot be compared: every line begins at its own zero.",
+                lines.note,
             ),
             omitted=sum(len(frame) for frame in mine.values()) - len(marks),
         )

@@ -25,8 +25,8 @@ from tracekit.loading import sniff
 from tracekit.nsys_pairs import REPORT_SUFFIXES
 from tracekit.ray_sessions import session_symptoms
 from tracekit.signs import IGNORED, Symptom
-from tracekit.symptoms import numbers
 from tracekit.trace import Note, Source, Trace, Want
+from tracekit.units import numbers
 
 WANT = Want(
     frozenset({"host_ops", "device_ops", "open_ranges", "memory_ops", "counters"}),

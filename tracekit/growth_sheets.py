@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.allocators import FLOOR, Series, groups, median_growth
 from tracekit.pooling import run_heading
-from tracekit.report import Heading, Sheet
+from tracekit.report import Heading, Ranked, Sheet
 from tracekit.sheets import sheet
 from tracekit.stats.sawtooth import sawtooth
 from tracekit.stats.trend import Growth, Label, Limits, label, least_squares
@@ -72,7 +72,13 @@ def trend_sheet(
         Heading("p", "p", "", "Chance of such a rise without a trend; of several ranks corrected for their number (Holm)."),
         Heading("detectable", "would be seen from", "bytes", "Least growth per step that so many steps show in 4 of 5 cases."),
     )  # fmt: skip
-    return sheet("memory_trend", "Growth from step to step", headings, shown)
+    return sheet(
+        "memory_trend",
+        "Growth from step to step",
+        headings,
+        shown,
+        ranked=Ranked("slope", member="who", apart=("run", "quantity", "answer"), kind="memory"),
+    )
 
 
 def _row(one: Series, answer: str, p: float | None) -> dict[str, Any]:

@@ -28,10 +28,14 @@ from tracekit.report import Heading, Metric, Sheet
 from tracekit.sampling import SAMPLED
 from tracekit.sheets import sheet
 from tracekit.trace import Measurements
-from tracekit.units import show
+from tracekit.units import numbers, show
 
 ENGINE = "engine"
 """The fact that says how it was read, where that was not by this machine alone."""
+
+
+MAX_PIECES = 12
+"""Most pieces of a list of ranks or steps, ranges among them."""
 
 
 def identity(measured: Measurements) -> tuple[str, ...]:
@@ -66,7 +70,15 @@ def _ranks(captures: pd.DataFrame) -> str:
     if not ranks:
         return "ranks unknown"
     of = f" of {worlds.pop()}" if len(worlds) == 1 else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers(ranks)}{of}"
+    return _listed("rank", ranks, of)
+
+
+def _listed(word: str, values: Sequence[int], of: str = "") -> str:
+    """`ranks 0–7 of 8`; `64 ranks of 1000: 0, 15, 31 …` where they lie too scattered to be all named."""
+    short = numbers(values, MAX_PIECES)
+    if short.endswith("…"):
+        return f"{len(values):,} {word}s{of}: {short}"
+    return f"{word}{'' if len(values) == 1 else 's'} {short}{of}"
 
 
 def _roles(captures: pd.DataFrame) -> str:
@@ -84,7 +96,7 @@ def _steps(measured: Measurements) -> str:
     walls = job(measured).walls
     known = sorted({int(step) for step in walls["step"].dropna()})
     if known:
-        return f"{'step' if len(known) == 1 else 'steps'} {numbers(known)}"
+        return _listed("step", known)
     captures = "1 capture" if len(walls) == 1 else f"{len(walls):,} captures"
     return f"{captures} without a step number" if len(walls) else ""
 
@@ -120,18 +132,6 @@ def _checked(measured: Measurements) -> str:
         return ""
     tools = ", ".join(sorted({source.tool for source in measured.check.sources}))
     return f"checked by {tools}: {_files(measured.check)}"
-
-
-def numbers(values: Sequence[int]) -> str:
-    """Sorted numbers in short: runs of three or more as a range.
-
-    >>> numbers([0, 1, 2, 3, 5, 8, 9])
-    '0–3, 5, 8, 9'
-    """
-    parts: list[str] = []
-    for run in np.split(np.array(values), np.flatnonzero(np.diff(values) != 1) + 1):
-        parts += [f"{run[0]}–{run[-1]}"] if len(run) > 2 else [str(value) for value in run]
-    return ", ".join(parts)
 
 
 def headline(measured: Measurements) -> tuple[Metric, ...]:

@@ -123,6 +123,22 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranked:
+    """That a sheet has a row a rank: pages put the ranks together that are alike, and JSON and CSV hold all.
+
+    `value` names the heading by which ranks are told apart, `worst` its end that comes first. `member` names the
+    heading of the rank (or process), `apart` those by which ranks are kept apart, and `kind` one more of which the
+    numbers do not matter: GPU 0 and GPU 7 are of one kind.
+    """
+
+    value: str
+    worst: Literal["high", "low"] = "high"
+    member: str = "rank"
+    apart: tuple[str, ...] = ("run", "role", "replica")
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Sheet:
     """A table to show: rows in the order of importance; `omitted` counts rows left out of the report."""
 
@@ -132,6 +148,7 @@ class Sheet:
     rows: tuple[tuple[Cell, ...], ...]
     omitted: int = 0
     caption: str = ""
+    ranked: Ranked | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TypeVar
 
 from tracekit.labels import words
 from tracekit.signs import Symptom
 from tracekit.trace import Source
+from tracekit.units import numbers
 
 T = TypeVar("T")
 Unit = tuple[str, int]
@@ -65,23 +65,6 @@ def symptoms(captures: Sequence[Capture], *, whole: bool = True) -> Iterator[Sym
         for check in checks:
             for symptom in check(run):
                 yield replace(symptom, what=name + symptom.what)
-
-
-def numbers(values: Iterable[int], most: int = 6) -> str:
-    """Numbers in words: `0, 2–5`; at most so many pieces.
-
-    >>> numbers([0, 2, 3, 4, 9, 10])
-    '0, 2–4, 9, 10'
-    >>> numbers([1, 3, 5], most=2)
-    '1, 3 …'
-    """
-    pieces: list[str] = []
-    for _, run in groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
-        block = [value for _, value in run]
-        pieces += [f"{block[0]}–{block[-1]}"] if len(block) > 2 else map(str, block)
-        if len(pieces) > most:
-            return ", ".join(pieces[:most]) + " …"
-    return ", ".join(pieces)
 
 
 def _groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:

@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.drawn_ranks import MAX_ROWS, drawn
 from tracekit.pooling import job, label_headings, same_text, whole_if_exact
-from tracekit.report import Chart, Heading, Sheet
+from tracekit.report import Chart, Heading, Ranked, Sheet
 from tracekit.sheets import sheet
 from tracekit.trace import Measurements
 from tracekit.traffic import WHO, by_rank, collectives, rates
-
-MAX_BARS = 600
-"""Most ranks of one picture."""
 
 KIND = ("run", "role", "op", "group", "group_size", "dtype", "size")
 
@@ -110,7 +108,9 @@ def rank_sheet(measured: Measurements) -> Sheet:
             "Bytes that cross the wire of this rank, over the time in which any collective runs whose bytes are known.",
         ),
     )
-    return sheet("communication_by_rank", "Communication by rank", headings, shown)
+    return sheet(
+        "communication_by_rank", "Communication by rank", headings, shown, ranked=Ranked("comm_ns")
+    )
 
 
 def rank_bars(measured: Measurements) -> Chart | None:
@@ -131,7 +131,10 @@ def rank_bars(measured: Measurements) -> Chart | None:
     )
     assert (parts >= 0).all(), "the parts of communication must fit into it"
     assert (parts.sum(axis=1) == ranks["comm_ns"].to_numpy(np.int64)).all()
-    kept = np.sort(np.argsort(-parts.sum(axis=1), kind="stable")[:MAX_BARS])
+    who = _who(ranks)
+    each = dict(zip(who, exposed.to_numpy(np.float64).tolist(), strict=True))
+    bars = drawn(each if len(each) > MAX_ROWS else {}, "exposed communication")
+    kept = np.array([at for at, name in enumerate(who) if name in bars.rows or not bars.rows])
     on_gpu = bool(ranks["exposed_ns"].notna().any())
     second = "exposed" if on_gpu else "running"
     names = (
@@ -153,8 +156,8 @@ def rank_bars(measured: Measurements) -> Chart | None:
         "bars",
         marks,
         names,
-        tuple(_who(ranks.iloc[kept])),
-        caption=f"While any collective ran, over the whole capture; waiting: {told}.",
+        tuple(bars.rows.get(who[at], who[at]) for at in kept.tolist()),
+        caption=f"While any collective ran, over the whole capture; waiting: {told}. {bars.note}".strip(),
         omitted=len(ranks) - len(kept),
     )
 

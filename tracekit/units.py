@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal
+from itertools import groupby
 from math import isfinite
 from typing import TypeGuard
 
@@ -131,6 +132,23 @@ def cell(value: Value, scale: Scale) -> str:
         name = f"{Decimal(value):f}" if isinstance(value, int) else repr(value + 0.0)
         return name.replace("-", MINUS)
     return _rounded(Decimal(value), scale) + {"%": " %", "×": "×"}.get(scale.label, "")
+
+
+def numbers(values: Iterable[int], most: int = 6) -> str:
+    """Numbers in words: `0, 2–5`; at most so many pieces.
+
+    >>> numbers([0, 2, 3, 4, 9, 10])
+    '0, 2–4, 9, 10'
+    >>> numbers([1, 3, 5], most=2)
+    '1, 3 …'
+    """
+    pieces: list[str] = []
+    for _, run in groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
+        block = [value for _, value in run]
+        pieces += [f"{block[0]}–{block[-1]}"] if len(block) > 2 else map(str, block)
+        if len(pieces) > most:
+            return ", ".join(pieces[:most]) + " …"
+    return ", ".join(pieces)
 
 
 def show(value: Value, unit: str, figures: int = 3) -> str:

@@ -12,7 +12,7 @@ from tracekit.derived.snapshot_calls import lifetimes, steps_of
 from tracekit.derived.snapshot_replay import replays
 from tracekit.derived.snapshot_tables import columns, whose
 from tracekit.pooling import in_run, plain, run_heading, text_or_none
-from tracekit.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.report import Chart, Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.sheets import sheet
 from tracekit.snapshot_words import SNAPSHOT_KEYS, snapshot_levels
 from tracekit.thresholds import Thresholds
@@ -139,7 +139,8 @@ def _churn_sheet(measured: Measurements, steps: pd.DataFrame, levels: pd.DataFra
         Heading("driver_free_count", "given back", "count"),
         Heading("retry_count", "retries", "count", "A request gave the cache back first: one stack asked for both."),
     )  # fmt: skip
-    return sheet("churn", "Allocations of each snapshot", headings, shown)
+    ranked = Ranked("alloc_bytes", member="who", apart=("run",))
+    return sheet("churn", "Allocations of each snapshot", headings, shown, ranked=ranked)
 
 
 def _step_sheet(measured: Measurements, steps: pd.DataFrame) -> Sheet:
@@ -159,7 +160,8 @@ def _step_sheet(measured: Measurements, steps: pd.DataFrame) -> Sheet:
         Heading("needless_count", "although free", "count", "Segments got while free pieces of their kind added up to the request."),
     )  # fmt: skip
     rows = shown.sum(min_count=1).reset_index().sort_values(["who", "step"], kind="stable")
-    return sheet("allocator_steps", "The allocator by step", headings, rows)
+    ranked = Ranked("alloc_bytes", member="who", apart=("run", "step"))
+    return sheet("allocator_steps", "The allocator by step", headings, rows, ranked=ranked)
 
 
 def _lived(rows: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from tracekit.derived.host_side import device_busy, host_side, host_windows, ste
 from tracekit.intervals import covered, intersect, union, union_all
 from tracekit.loader_waits import by_rank, long_waits
 from tracekit.pooling import in_run, label_headings, same_text, text_or_none, units
-from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.report import Finding, Heading, Metric, Place, Ranked, Section, Verdict
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -92,7 +92,13 @@ def _sheet(measured: Measurements, waits: pd.DataFrame) -> Any:
         Heading("count", "batches", "count", "Per step."),
         Heading("steps", "steps", "count", "Steps that the mean is of."),
     )  # fmt: skip
-    return sheet("loader_waits", "Waiting for data loaders", headings, waits)
+    return sheet(
+        "loader_waits",
+        "Waiting for data loaders",
+        headings,
+        waits,
+        ranked=Ranked("wait_ns", apart=("run", "role", "name")),
+    )
 
 
 def _without(measured: Measurements, rows: pd.DataFrame) -> Iterator[Verdict]:

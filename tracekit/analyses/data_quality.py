@@ -14,7 +14,7 @@ from tracekit.derived.steps import Windows, windows
 from tracekit.diagnoses import Capture, diagnose
 from tracekit.intervals import union
 from tracekit.pooling import CAPTURE, label_headings, plain, processes
-from tracekit.report import Finding, Heading, Metric, Place, Section, Sheet
+from tracekit.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Source, Trace
@@ -229,7 +229,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         Metric("sources", len(captures), "count"),
         Metric("elements", int(captures["row_count"].sum()), "count", label="elements read"),
     )
-    table = sheet("sources", "Sources", headings, shown.reset_index(drop=True))
+    table = sheet(
+        "sources", "Sources", headings, shown.reset_index(drop=True), ranked=Ranked("notes")
+    )
     of_nsys = {name: _column(counts, name, shown.index).to_numpy() for name in _OF_NSYS}
     wrong = _went_wrong(measured, captures.assign(**of_nsys))
     return Section(

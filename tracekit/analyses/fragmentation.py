@@ -21,7 +21,7 @@ from tracekit.derived.snapshot_space import (
 )
 from tracekit.derived.snapshot_tables import columns, rows_of, whose
 from tracekit.pooling import in_run, plain, run_heading, text_or_none
-from tracekit.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.report import Chart, Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.sheets import sheet
 from tracekit.snapshot_words import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
 from tracekit.thresholds import Thresholds
@@ -274,7 +274,8 @@ def _total_sheet(measured: Measurements, totals: pd.DataFrame) -> Sheet:
         Heading("unused_ratio", "not in use", "ratio", "Of what is reserved; much of it is mostly releasable, which costs nothing."),
         Heading("segment_count", "segments", "count"),
     )  # fmt: skip
-    return sheet("reserved_parts", "The parts of what is reserved", headings, totals)
+    ranked = Ranked("reserved_bytes", member="who", apart=("run", "when"))
+    return sheet("reserved_parts", "The parts of what is reserved", headings, totals, ranked=ranked)
 
 
 def _pool_sheet(space: pd.DataFrame, top: pd.Series[Any]) -> Sheet:

@@ -26,7 +26,7 @@ from tracekit.pooling import (
     text_or_none,
     whole_gpu_time,
 )
-from tracekit.report import Finding, Heading, Metric, Section, Verdict
+from tracekit.report import Finding, Heading, Metric, Ranked, Section, Verdict
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -178,6 +178,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
              Heading("window_ns", "window", "ns", "First start to last end of device work, summed over sources."), *SHARES),
             devices,
             caption="By time, within the window from the first to the last device op of each source; parts and idle add up to it.",
+            ranked=Ranked("busy_ratio", "low"),
         ),
         sheet(
             "gpu_time_stages",

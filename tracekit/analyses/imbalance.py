@@ -22,7 +22,7 @@ from tracekit.crews import (
 )
 from tracekit.matching import codes
 from tracekit.pooling import UNIT, in_run, job, same_text, summed, text_or_none
-from tracekit.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -139,7 +139,13 @@ def _rank_sheet(measured: Measurements) -> Sheet:
             "blocked_ns", "blocked", "ns", "Per step, in collectives: waiting and transferring."
         ),
     )
-    return sheet("own_work", "Own work by stage and rank", headings, frame, max_rows=200)
+    return sheet(
+        "own_work",
+        "Own work by stage and rank",
+        headings,
+        frame,
+        ranked=Ranked("own_ns", apart=(*CREW, "stage")),
+    )
 
 
 def _what_if_sheet(measured: Measurements) -> Sheet:

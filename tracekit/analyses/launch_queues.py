@@ -10,7 +10,7 @@ import pandas as pd
 from tracekit.derived.queues import launch_delays, queues
 from tracekit.idling import DAMAGED, WHERE, canonical_names, idle_time, whole
 from tracekit.pooling import STAGE_OF, label_headings
-from tracekit.report import Heading, Section, Sheet
+from tracekit.report import Heading, Ranked, Section, Sheet
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -97,4 +97,10 @@ def _queue_sheet(measured: Measurements) -> Sheet:
         Heading("max_count", "deepest", "count"),
         Heading("full_ns", "full", "ns", "Time with 1,024 or more: launches block."),
     )  # fmt: skip
-    return sheet("queues", "Queues of launched work", headings, table, max_rows=50)
+    return sheet(
+        "queues",
+        "Queues of launched work",
+        headings,
+        table,
+        ranked=Ranked("count", apart=("run", "role", "stream")),
+    )

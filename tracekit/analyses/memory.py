@@ -28,6 +28,7 @@ from tracekit.report import (
     Heading,
     Metric,
     Place,
+    Ranked,
     Section,
     Sheet,
     Verdict,
@@ -353,7 +354,8 @@ def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
         Heading("card_origin", "size of card", "text", "Where it is known from."),
         Heading("basis", "levels", "text", "relative: counted from the start of the recording."),
     )  # fmt: skip
-    return sheet("memory_peaks", "Peaks of each process and device", headings, shown)
+    ranked = Ranked("peak_bytes", member="who", apart=("run", "basis"), kind="memory")
+    return sheet("memory_peaks", "Peaks of each process and device", headings, shown, ranked=ranked)
 
 
 def _stage(recorded: object, of: Allocator) -> str | None:
@@ -411,4 +413,6 @@ def _step_sheet(measured: Measurements) -> Sheet:
         Heading("peak_bytes", "peak", "bytes"),
         Heading("reserved_bytes", "peak reserved", "bytes"),
     )
-    return sheet("memory_steps", "Memory by step", headings, shown[shown["floor_bytes"].notna()])
+    shown = shown[shown["floor_bytes"].notna()]
+    ranked = Ranked("peak_bytes", member="who", apart=("run", "step", "part"), kind="memory")
+    return sheet("memory_steps", "Memory by step", headings, shown, ranked=ranked)

@@ -12,7 +12,7 @@ from tracekit.allocators import Allocator
 from tracekit.derived.memory_categories import highest, levels_at, moments
 from tracekit.intervals import window_at
 from tracekit.pooling import CAPTURE, from_epoch, plain, run_heading, stage_rows, text_or_none
-from tracekit.report import Chart, Heading, Metric, Section, Sheet
+from tracekit.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.schema.memory_categories import CATEGORIES
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -214,7 +214,8 @@ def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
         Heading("span_ns", "recorded", "ns", "From the first change to the last."),
         Heading("change_count", "changes", "count"),
     )
-    return sheet("category_peaks", "Peaks of each memory timeline", headings, shown)
+    ranked = Ranked("peak_bytes", member="who", apart=("run",))
+    return sheet("category_peaks", "Peaks of each memory timeline", headings, shown, ranked=ranked)
 
 
 def _level_sheet(measured: Measurements, levels: pd.DataFrame) -> Sheet:

@@ -18,7 +18,7 @@ from tracekit.derived.steps import step_of
 from tracekit.device_sizes import with_cards
 from tracekit.intervals import window_at
 from tracekit.pooling import plain, run_heading, text_or_none
-from tracekit.report import Heading, Metric, Section, Sheet
+from tracekit.report import Heading, Metric, Ranked, Section, Sheet
 from tracekit.sheets import sheet
 from tracekit.snapshot_charts import snapshot_charts
 from tracekit.snapshot_words import UNTOLD, named_stages, of_snapshot, said, snapshot_levels
@@ -208,7 +208,8 @@ def _peak_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
         Heading("base_bytes", "before the recording", "bytes", "Requested before the first entry."),
         Heading("entry_count", "entries", "count", "Length of the recorded history."),
     )  # fmt: skip
-    return sheet("snapshot_peaks", "Peaks of each snapshot", headings, shown)
+    ranked = Ranked("peak_bytes", member="who", apart=("run",))
+    return sheet("snapshot_peaks", "Peaks of each snapshot", headings, shown, ranked=ranked)
 
 
 def _site_sheet(name: str, title: str, sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from tracekit.cells import by_rank, cells, timed_units
+from tracekit.drawn_ranks import drawn
 from tracekit.logged import logs, same_steps
 from tracekit.pooling import (
     in_run,
@@ -29,8 +30,8 @@ NEEDS = ("host_ops",)
 MAX_COLUMNS = 6
 """Most steps or ranks side by side."""
 
-MAX_BARS, MAX_SERIES = 64, 12
-"""Most ranks and stages of the chart."""
+MAX_SERIES = 12
+"""Most stages of the chart."""
 
 RESIDUAL = "(in no stage)"
 
@@ -237,7 +238,10 @@ def _charts(measured: Measurements) -> list[Chart]:
         *([RESIDUAL] if (walls["canonical"] == RESIDUAL).any() else []),
     ]
     bars = list(dict.fromkeys(name.strip() for name in walls["bar"]))
-    shown = walls[walls["canonical"].isin(series) & walls["bar"].str.strip().isin(bars[:MAX_BARS])]
+    total = walls.groupby(walls["bar"].str.strip(), sort=False)["wall_ns"].sum()
+    chosen = drawn({str(bar): float(ns) for bar, ns in total.items()}, "the time of all stages")
+    bars = [bar for bar in bars if bar in chosen.rows]
+    shown = walls[walls["canonical"].isin(series) & walls["bar"].str.strip().isin(bars)]
     marks = tuple(
         (bars.index(bar.strip()), series.index(stage), round(wall))
         for bar, stage, wall in zip(shown["bar"], shown["canonical"], shown["wall_ns"], strict=True)
@@ -250,8 +254,8 @@ def _charts(measured: Measurements) -> list[Chart]:
             "bars",
             marks,
             tuple(series),
-            tuple(bars[:MAX_BARS]),
-            caption="Host wall per step, mean over steps.",
+            tuple(chosen.rows[bar] for bar in bars),
+            caption=f"Host wall per step, mean over steps. {chosen.note}".strip(),
             omitted=len(walls) - len(shown),
         )
     ]

@@ -21,9 +21,10 @@ from tracekit.crews import (
     steps_of,
 )
 from tracekit.derived.segments import MAX_ARRIVALS, Segments, segments
+from tracekit.drawn_ranks import MAX_ROWS, drawn
 from tracekit.matching import REASONS, clocks, codes, matched
 from tracekit.pooling import UNIT, in_run, job, plain, run_heading, same_text, summed, text_or_none
-from tracekit.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.report import Chart, Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -148,7 +149,13 @@ def _matrix_sheet(measured: Measurements, found: Waits) -> Sheet:
         Heading("cause", "which is late in"),
         Heading("per_step", "wait", "ns", "Per step."),
     )
-    return sheet("wait_matrix", "Waits by waiting and late rank", headings, rows, max_rows=200)
+    return sheet(
+        "wait_matrix",
+        "Waits by waiting and late rank",
+        headings,
+        rows,
+        ranked=Ranked("per_step", apart=(*CREW, "stage", "late_rank", "cause")),
+    )
 
 
 def _rank_sheet(measured: Measurements, found: Waits) -> Sheet:
@@ -171,7 +178,7 @@ def _rank_sheet(measured: Measurements, found: Waits) -> Sheet:
         Heading("last_ratio", "comes last", "ratio", "Of the collectives with a clear last rank."),
         Heading("taken", "of collectives", "count", "Its matched collectives whose ranks come further apart than the clocks are uncertain."),
     )  # fmt: skip
-    return sheet("ranks", "Own work and waits by rank", headings, frame)
+    return sheet("ranks", "Own work and waits by rank", headings, frame, ranked=Ranked("own_ns"))
 
 
 def _members(crew: Crew, found: Waits) -> pd.DataFrame:
@@ -214,7 +221,7 @@ def _clock_sheet(measured: Measurements) -> Sheet:
         Heading("uncertainty_ns", "uncertain by", "ns", "Median absolute deviation of those ends; shorter waits are not booked."),
         Heading("count", "collectives", "count"),
     )  # fmt: skip
-    return sheet("clocks", "Clocks of the ranks", headings, rows)
+    return sheet("clocks", "Clocks of the ranks", headings, rows, ranked=Ranked("offset_ns"))
 
 
 def _unmatched(measured: Measurements) -> Iterator[str]:
@@ -261,13 +268,10 @@ def _chart(measured: Measurements, found: Waits) -> Chart:
         place = int(row["place"])
         cell = (int(start[place]), int(end[place]), int(row["lost_ns"]))
         cells.setdefault(" ".join(p for p in parts if p), []).append(cell)
-    most = sorted(cells, key=lambda name: (-sum(c[2] or 0 for c in cells[name]), name))
-    kept, count = set(), 0
-    for name in most:
-        count += len(cells[name])
-        if count <= MAX_MARKS:
-            kept.add(name)
-    rows = [name for name in cells if name in kept]
+    waited = {name: float(sum(c[2] or 0 for c in mine)) for name, mine in cells.items()}
+    most = max(min(MAX_ROWS, MAX_MARKS // max(map(len, cells.values()), default=1)), 1)
+    chosen = drawn(waited, "waiting", most)
+    rows = [name for name in cells if name in chosen.rows]
     marks = tuple((number, *cell) for number, name in enumerate(rows) for cell in cells[name])
     total = sum(len(cell) for cell in cells.values())
     return Chart(
@@ -275,8 +279,8 @@ def _chart(measured: Measurements, found: Waits) -> Chart:
         "Waiting for other ranks, by rank and step",
         "heatmap",
         marks,
-        rows=tuple(rows),
-        caption="A pale row among dark ones is the rank that the others wait for.",
+        rows=tuple(chosen.rows[name] for name in rows),
+        caption=f"A pale row among dark ones is the rank that the others wait for. {chosen.note}".strip(),
         omitted=total - len(marks),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracekit.render.escape import printable
+from tracekit.render.ranks import few_rows
 from tracekit.report import Cell, Heading, Sheet
 from tracekit.units import UNKNOWN, Scale, cell, column_unit
 
@@ -35,7 +36,8 @@ class Grid:
 
 
 def grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIMIT) -> Grid:
-    """The first `limit` rows as text; the scale of a column follows from all rows, shown or not."""
+    """The first `limit` rows as text, ranks that are alike in one; a column's scale follows from all rows, shown or not."""
+    sheet = few_rows(sheet, limit)
     scales = tuple(
         column_unit((row[at] for row in sheet.rows), heading.unit)
         for at, heading in enumerate(sheet.headings)

@@ -22,6 +22,7 @@ from tracekit.render import phrases
 from tracekit.render.escape import printable
 from tracekit.render.grid import NAME_LIMIT, Column, Grid, grid
 from tracekit.render.options import Options
+from tracekit.render.ranks import few_rows
 from tracekit.render.svg import bounded, draw, row_id, stage_tones
 from tracekit.render.svg_text import LONGEST_ID, slug
 from tracekit.report import Cell, Chart, Finding, Metric, Place, Report, Section, Sheet
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 LIMIT = 5_000_000
 """Bytes of the page: what mail and chat take, and what a browser opens at once."""
+
+RANKED_ROWS = 100
+"""A table of more ranks shows those in one row that are alike."""
 
 _FIRST_CARDS = 8
 _PICTURES = 2_000_000
@@ -76,6 +80,7 @@ class Picture:
 
 def render_html(report: Report, _options: Options) -> str:
     """The page; where it would be too large, the largest tables lose rows first, and it says so."""
+    report = _few_ranks(report)
     pictures = _pictures(report)
     taken = sum(len(one.svg or "") for some in pictures for one in some)
     rows, items = _fitting_rows(report, LIMIT * 17 // 20 - taken), _ITEMS
@@ -88,6 +93,17 @@ def render_html(report: Report, _options: Options) -> str:
             rows = rows * LIMIT * 9 // (size * 10)
         else:
             items = items * LIMIT * 9 // (size * 10)
+
+
+def _few_ranks(report: Report) -> Report:
+    """The report with few rows in each table of more than `RANKED_ROWS` ranks."""
+    return replace(
+        report,
+        sections=tuple(
+            replace(one, sheets=tuple(few_rows(sheet, RANKED_ROWS) for sheet in one.sheets))
+            for one in report.sections
+        ),
+    )
 
 
 def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) -> str:

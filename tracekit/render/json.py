@@ -20,6 +20,7 @@ from tracekit.render.options import Options
 from tracekit.render.svg_marks import problem
 from tracekit.report import SCHEMA, Chart, Report, Sheet
 
+_SCALARS = frozenset((NoneType, bool, int, float, str))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _HINTS = {
     "report": "write it again with this version of tracekit: tracekit analyze … -o report.json",
@@ -40,7 +41,7 @@ def to_json(report: Report) -> str:
 def plain_json(value: object, name: str) -> str:
     """Any such tree of dataclasses, tuples and scalars as JSON text; errors call it by `name`."""
     try:
-        text = json.dumps(_plain(value, name), ensure_ascii=False, allow_nan=False, indent=1)
+        text = _text(_plain(value, name))
     except ValueError as error:  # an integer of more digits than Python writes
         raise TracekitError(f"the {name} cannot be written as JSON: {error}") from error
     # A lone surrogate (a file name that is not UTF-8) has no UTF-8 form, but a JSON escape.
@@ -97,11 +98,38 @@ def _plain(value: object, where: str) -> object:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, tuple):
+        if all(type(item) in _SCALARS for item in value):
+            return [None if type(cell) is float and not isfinite(cell) else cell for cell in value]
         return [_plain(item, f"{where}[{at}]") for at, item in enumerate(value)]
     if is_dataclass(value):
         names = [field.name for field in fields(value)]
         return {name: _plain(getattr(value, name), f"{where}.{name}") for name in names}
     raise TracekitError(f"{where} holds a {type(value).__name__}, which is not a plain value")
+
+
+def _text(value: object, depth: int = 0) -> str:
+    """The plain value as `json.dumps` with an indent of 1 writes it, but rows at the pace of its compiled half."""
+    if not value or not isinstance(value, dict | list):
+        return _encoder(depth).encode(value)
+    inner, outer = "\n" + " " * (depth + 1), "\n" + " " * depth
+    if isinstance(value, dict):
+        pairs = (f"{_encoder(0).encode(key)}: {_text(of, depth + 1)}" for key, of in value.items())
+        return f"{{{inner}{f',{inner}'.join(pairs)}{outer}}}"
+    if all(type(item) in _SCALARS for item in value):
+        return f"[{inner}{_encoder(depth + 1).encode(value)[1:-1]}{outer}]"
+    if all(type(row) is list and row and _SCALARS.issuperset(map(type, row)) for row in value):
+        # No text holds a line break as it is: this is where a row ends and the next begins.
+        cell, body = f"{inner} ", _encoder(depth + 2).encode(value)[2:-2]
+        body = body.replace(f"],{cell}[", f"{inner}],{inner}[{cell}")
+        return f"[{inner}[{cell}{body}{inner}]{outer}]"
+    return f"[{inner}{f',{inner}'.join(_text(item, depth + 1) for item in value)}{outer}]"
+
+
+@cache
+def _encoder(depth: int) -> json.JSONEncoder:
+    """Writes what stands so deep in the text, an item a line."""
+    between = (",\n" + " " * depth, ": ")
+    return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=between)
 
 
 def _typed(value: object, kind: Any, where: str) -> Any:
