@@ -21,7 +21,7 @@ def alike(values: Sequence[float], most: int) -> list[list[int]]:
     In order of size a value belongs to the row of the one before unless the gap between them is wide: more than
     `GAPS` times the third quartile of all gaps, and than `SHARE` of the median's size. Where that makes too many rows
     only the widest gaps part them. A third of the rows are kept for the highest values and a quarter for the lowest,
-    at most `WORST` and `BEST`, each alone: fewer where the next value is the same, so that no chance decides.
+    at most `WORST` and `BEST`, each alone: fewer where the next value is the same, so that no chance decides which.
 
     >>> alike([3.0, 9.0, 3.0, 5.0, 3.0, 3.0, 3.0], 4)
     [[1], [3], [0, 2, 4, 5, 6]]
@@ -49,5 +49,5 @@ def middle(places: Sequence[int], values: Sequence[float]) -> int:
 
 
 def _alone(gaps: Sequence[float], most: int) -> int:
-    """How many values of an end stand alone: at most so many, and none of them equal to the next."""
+    """How many values of an end stand alone: at most so many, and the last of them unlike the next."""
     return next((count for count in range(min(most, len(gaps)), 0, -1) if gaps[count - 1] > 0), 0)
