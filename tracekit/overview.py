@@ -26,6 +26,7 @@ from tracekit.pooling import (
 )
 from tracekit.report import Heading, Metric, Sheet
 from tracekit.sampling import SAMPLED
+from tracekit.selection import LEFT_OUT
 from tracekit.sheets import sheet
 from tracekit.trace import Measurements
 from tracekit.units import numbers, show
@@ -277,14 +278,14 @@ def _slowest(measured: Measurements) -> dict[tuple[object, str | None, object], 
 
 
 def unseen(measured: Measurements) -> tuple[str, ...]:
-    """What the numbers do not hold: sources that failed or are damaged, ranks left out by a sample, and files left aside."""
+    """What the numbers do not hold: sources that failed or are damaged, what was left out as asked, and files left aside."""
     lines = [f"{failure.source} ({failure.problem})" for failure in measured.failures]
     lines += [
         f"{note.source} ({note.message})" for note in measured.notes if note.severity == "data_loss"
     ]
     if len(lines) > MAX_UNSEEN:
         lines = [*lines[:MAX_UNSEEN], f"{len(lines) - MAX_UNSEEN:,} more such sources"]
-    lines += [note.message for note in measured.notes if note.code == SAMPLED]
+    lines += [note.message for note in measured.notes if note.code in (SAMPLED, LEFT_OUT)]
     ignored = measured.facts.get("ignored")
     return (*lines, *(ignored if isinstance(ignored, list) else ()))
 

@@ -12,6 +12,9 @@ from tracekit.labels import shown, words
 from tracekit.names import WHOLE_STEP
 from tracekit.trace import Note, Source
 
+LEFT_OUT = "left-out"
+"""The code of the notes that tell what was left out as asked."""
+
 _LONGEST_RANGE = 1_000_000
 
 
@@ -91,7 +94,7 @@ def select(
         if len(kept) < before:
             left_out = before - len(kept)
             message = f"{left_out} of {before} sources left out by {what}"
-            notes.append(Note("info", "left-out", message, count=left_out))
+            notes.append(Note("info", LEFT_OUT, message, count=left_out))
     if not kept:
         problem = f"none of {len(sources)} sources has the ranks, steps and stages asked for"
         raise TracekitError(problem, _what_there_is(sources))

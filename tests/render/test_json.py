@@ -11,7 +11,16 @@ from sample_report import sample_report
 
 from tracekit.errors import TracekitError
 from tracekit.render import from_json, render, to_json
+from tracekit.render.json import _text as json_text
 from tracekit.report import Finding, Metric, Report, Section
+
+
+@pytest.mark.parametrize("value", [
+    {}, [], None, 1.5, "é\n", [[]], [[], [1]], [[1], [2]], [[1, [2]]], [1, [2]], {"é": [{"b": []}], "c": [1, None, True]},
+    [["],\n  [", "]"], ['"', None, -0.0, 1e22]], {"rows": [[1, "a"], [2, "b"]], "more": {"x": [[3]]}},
+])  # fmt: skip
+def test_rows_are_written_as_the_standard_library_does(value):
+    assert json_text(value) == json.dumps(value, ensure_ascii=False, indent=1)
 
 
 def test_the_canonical_form_is_the_golden_one(sample, golden):

@@ -1,6 +1,7 @@
 """Which values are alike: by hand, at the border of the rule, and whatever they are."""
 
 import random
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +35,8 @@ def test_a_group_of_slow_ranks_is_one_row_and_not_the_end_of_the_other():
     values = [random.gauss(100, 1) for _ in range(800)] + [random.gauss(120, 1) for _ in range(200)]
     sizes = [len(row) for row in alike(values, 10)]
     # Three first and two last stand alone whether they differ or not; at most one more at the tail of each.
-    assert sizes[:3] == [1, 1, 1] and sizes[-2:] == [1, 1]
+    assert sizes[:3] == [1, 1, 1]
+    assert sizes[-2:] == [1, 1]
     assert [size for size in sizes if size > 2] == [197, 798]
 
 
@@ -60,5 +62,5 @@ def test_every_value_is_in_one_row_and_rows_do_not_overlap(values, most):
     rows = alike(values, most)
     assert len(rows) <= most
     assert sorted(at for row in rows for at in row) == [*range(len(values))]
-    for high, low in zip(rows, rows[1:], strict=False):
+    for high, low in pairwise(rows):
         assert min(values[at] for at in high) >= max(values[at] for at in low)
