@@ -54,6 +54,8 @@ def test_so_many_ranks_as_are_shown_are_shown_as_they_are():
         Heading("stage", "stage"), RANK, WORK, ranked=Ranked("own_ns", apart=("stage",)),
     )  # fmt: skip
     assert few_rows(stages, 10) is stages
+    files = sheet((rank, step) for rank in (0, 1) for step in range(20))
+    assert few_rows(files, 10) is files
 
 
 def test_where_less_is_worse_the_least_comes_first():

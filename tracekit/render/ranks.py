@@ -28,7 +28,7 @@ Row = tuple[Cell, ...]
 
 
 def few_rows(sheet: Sheet, limit: int | None) -> Sheet:
-    """The sheet as it is where no more than `limit` of its rows are compared with one another; else in so many rows.
+    """The sheet as it is where no more than `limit` ranks are compared with one another; else in so many rows.
 
     A row of several ranks has the lower median of every number; the range of the value by which they are
     compared is in two columns of its own. Ranks of which that is unknown stand together, last.
@@ -47,7 +47,7 @@ def few_rows(sheet: Sheet, limit: int | None) -> Sheet:
         # A row that is of no single rank, as a median of all, is of another kind.
         kinds = [_NUMBER.sub("", str(row[at])) for at in kind if isinstance(row[at], str)]
         compared.setdefault((*(row[at] for at in apart), *kinds), []).append(row)
-    if max(map(len, compared.values())) <= limit:
+    if max(len({row[member] for row in rows}) for rows in compared.values()) <= limit:
         return sheet
     most = min(max(limit // len(compared), 2), MOST_ROWS)
     groups = [
