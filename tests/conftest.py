@@ -6,6 +6,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import measured_few
 import pytest
 from click.testing import CliRunner
 from hypothesis import settings
@@ -42,7 +43,8 @@ def only_asked(request, judged_only, monkeypatch):
     """Where a module names the questions that its tests are about (`ASKED`), no others are judged: most of the time.
 
     Where it says that they look at nothing but sections (`SECTIONS_ONLY`), the first screen and the values for a
-    later compare are left out as well.
+    later compare are left out as well. What none of this reads is not measured, unless it is named (`MEASURED`;
+    `EVERYTHING` where tests look at all tables); `OWN_ROWS` are tables of which tests look at rows of `ASKED` alone.
     """
     module = getattr(request, "module", None)
     asked = getattr(module, "ASKED", None)
@@ -59,17 +61,34 @@ FIRST_SCREEN = {"identity": (), "headline": (), "where_it_goes": None, "fingerpr
 
 
 @pytest.fixture
-def judged_only(monkeypatch):
-    """A function that makes only the questions of these ids be judged."""
-    judge = pipeline._section
+def judged_only(request, monkeypatch):
+    """A function that makes only the questions of these ids be judged, and only what they read be measured."""
+    judge, measure = pipeline._section, pipeline.measured
+    module = getattr(request, "module", None)
 
     def only(asked):
+        judging = []
+
         def section(analysis, *rest):
-            if analysis.id in asked:
+            if analysis.id not in asked:
+                return Section(
+                    analysis.id, analysis.title, "skipped", "no test of this module asks it"
+                )
+            judging.append(analysis.id)
+            try:
                 return judge(analysis, *rest)
-            return Section(analysis.id, analysis.title, "skipped", "no test of this module asks it")
+            finally:
+                judging.pop()
 
         monkeypatch.setattr(pipeline, "_section", section)
+        also = frozenset(getattr(module, "MEASURED", ()))
+        if also == measured_few.EVERYTHING:
+            return
+        screen = () if getattr(module, "SECTIONS_ONLY", False) else measured_few.FIRST_SCREEN
+        questions = measured_few.needed(asked).union(also, screen)
+        monkeypatch.setattr(pipeline, "measured", measured_few.measuring(measure, questions))
+        own_rows = {(None, table) for table in getattr(module, "OWN_ROWS", ())}
+        measured_few.watch(monkeypatch, questions, judging, own_rows)
 
     return only
 

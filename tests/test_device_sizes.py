@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 from chrome_builder import op, write
+from measured_few import EVERYTHING
 from memory_builder import Allocator
 from snapshot_traces import MIB, section, written
 
@@ -15,6 +16,7 @@ from tracekit.schema import TABLES
 from tracekit.trace import Measurements
 
 ASKED = {"memory-peak"}
+MEASURED = EVERYTHING
 GIB = 2**30
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from chrome_builder import annotation, launched, step, write
+from measured_few import EVERYTHING
 
 from tracekit import saved
 from tracekit.errors import TracekitError
@@ -12,6 +13,7 @@ from tracekit.merging import merge
 from tracekit.pipeline import Options, analyze, judge
 
 ASKED = {"steps", "gpu-time", "communication", "stragglers", "operators", "data-quality"}
+MEASURED = EVERYTHING
 
 ROOT = Path(__file__).parents[1]
 PROFILES = [

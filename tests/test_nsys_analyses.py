@@ -5,12 +5,14 @@ from pathlib import Path
 
 import nsys_builder as nsys
 import pytest
+from measured_few import COMPARISON
 
 import tracekit
 from tracekit import pipeline
 from tracekit.derived.launches import launches
 
 ASKED = {"steps", "gpu-time", "memory", "communication", "kernels"}
+MEASURED = COMPARISON
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 MS = 1_000_000
 

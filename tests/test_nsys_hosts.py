@@ -5,6 +5,7 @@ import nsys_builder as nsys
 import tracekit
 
 ASKED = {"stragglers"}
+SECTIONS_ONLY = True
 MS, COUNT = 1_000_000, 30
 
 

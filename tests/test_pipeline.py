@@ -19,6 +19,7 @@ from tracekit.pipeline import Options, analyze, judge
 from tracekit.render import RENDERERS, from_json, render, to_json
 
 ROOT = Path(__file__).parents[1]
+MEASURED = {"kernels"}
 PROFILES = [
     ROOT / "examples" / name / "outputs" / "profile" for name in ("verl_cpu", "simulated_gpu")
 ]

@@ -3,12 +3,14 @@
 import nsys_builder as nsys
 import pytest
 from chrome_builder import annotation, kernel, launch, write
+from measured_few import EVERYTHING
 
 import tracekit
 from tracekit import pipeline
 from tracekit.tool_choice import one_tool
 
 ASKED = {"steps", "gpu_time", "gpu-time", "cross-check"}
+MEASURED = EVERYTHING
 STEP_US = 100
 
 

@@ -9,6 +9,7 @@ from tracekit.analyses import allocator as analysis
 from tracekit.schema.snapshot_levels import TABLES
 
 ASKED = {"allocator", "fragmentation", "interruptions"}
+SECTIONS_ONLY = True
 
 
 def steady(calls, step=3):

@@ -21,6 +21,7 @@ from tracekit.thresholds import defaults
 from tracekit.traffic import by_rank, collectives, exposed_within, rates, waiting, wire_factor
 
 ASKED = {"communication"}
+OWN_ROWS = {"metrics", "quality"}
 SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")

@@ -24,6 +24,7 @@ from rules.traces_communication import (
 from tracekit.thresholds import defaults
 
 ASKED = {"communication"}
+OWN_ROWS = {"quality"}
 SECTIONS_ONLY = True
 
 # R05

@@ -2,10 +2,12 @@
 
 import nsys_builder as nsys
 import pytest
+from measured_few import COMPARISON
 
 import tracekit
 
 ASKED = {"counters", "steps"}
+MEASURED = COMPARISON
 
 SM, TENSOR, PCIE = "SMs Active [Throughput %]", "Tensor Active [Throughput %]", "PCIe RX [Bytes]"
 NAMES = (SM, TENSOR, PCIE)

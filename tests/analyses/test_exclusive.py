@@ -12,6 +12,7 @@ from tracekit.thresholds import defaults
 from tracekit.trace import Measurements, labelled
 
 ASKED = {"exclusive"}
+SECTIONS_ONLY = True
 
 
 def measured(folder):

@@ -12,6 +12,7 @@ from tracekit.analyses import fleets
 from tracekit.intervals import union
 
 ASKED = {"fleets", "rollout"}
+SECTIONS_ONLY = True
 
 
 @pytest.fixture(autouse=True)

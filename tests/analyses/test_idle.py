@@ -19,6 +19,7 @@ from tracekit.schema.idle import CAUSES
 from tracekit.thresholds import defaults
 
 ASKED = {"idle", "syncs", "stage-edges", "launch-queues"}
+OWN_ROWS = {"metrics"}
 SECTIONS_ONLY = True
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_gpu_breakdown.json").read_text())

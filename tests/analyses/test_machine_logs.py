@@ -8,6 +8,7 @@ from analyses.rl_report import rows, section
 from tracekit.api import analyze
 
 ASKED = {"driver-log"}
+SECTIONS_ONLY = True
 pytestmark = pytest.mark.usefixtures("judged_only")
 
 GIB = 2**30

@@ -16,6 +16,7 @@ from tracekit.schema.memory_categories import CATEGORIES
 from tracekit.trace import Source, Want
 
 ASKED = {"memory-categories"}
+SECTIONS_ONLY = True
 PARAMETER, ACTIVATION, GRADIENT = 0, 4, 5
 
 STEP = [

@@ -16,6 +16,7 @@ import tracekit
 from tracekit.analyses.modules import measure
 
 ASKED = {"modules"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

@@ -25,6 +25,7 @@ from tracekit.analyses.operators import measure
 from tracekit.pipeline import Options, analyze
 
 ASKED = {"operators"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 EXAMPLES = Path(__file__).parents[2] / "examples"

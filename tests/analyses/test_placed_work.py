@@ -15,6 +15,7 @@ from tracekit.derived.work_classes import work_stages
 from tracekit.pipeline import Options, analyze
 
 ASKED = {"attribution", "data-quality"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

@@ -20,6 +20,7 @@ from tracekit.report import Chart
 from tracekit.stages import canonical
 
 ASKED = {"rl-matrix", "driver-log"}
+SECTIONS_ONLY = True
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

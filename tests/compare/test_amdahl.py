@@ -9,6 +9,7 @@ from chrome_builder import annotation, op, step, write
 from compare.made import change_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measured_few import COMPARISON
 
 from tracekit.compare.amdahl import factor, largest, step_ratio, with_steps
 from tracekit.compare.changes import Choices
@@ -18,6 +19,7 @@ from tracekit.comparing import compare_paths
 from tracekit.pipeline import Options
 
 ASKED = set()
+MEASURED = COMPARISON
 
 
 def profile(path, *steps, gap=0):

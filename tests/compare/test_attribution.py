@@ -12,6 +12,7 @@ from chrome_builder import annotation, op, step, write
 from compare.made import made_side, step_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measured_few import COMPARISON
 
 from tracekit.compare import attribution_sheets
 from tracekit.compare.attribution import attribute, attributed
@@ -23,6 +24,7 @@ from tracekit.pipeline import Options
 from tracekit.report import Report
 
 ASKED = set()
+MEASURED = COMPARISON
 
 ALONE = Options(jobs=1)
 

@@ -11,6 +11,7 @@ import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, compared, made_side, row, step_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measured_few import COMPARISON
 
 from tracekit.compare.changes import Choices
 from tracekit.compare.gate_rules import Accept, Rules, rule, rule_of_text
@@ -22,6 +23,7 @@ from tracekit.errors import TracekitError
 from tracekit.pipeline import Options
 
 ASKED = set()
+MEASURED = COMPARISON
 
 SLOWER = step_rows(*OPT_RUNS), step_rows(*BASE_RUNS)
 FASTER = step_rows(*BASE_RUNS), step_rows(*OPT_RUNS)

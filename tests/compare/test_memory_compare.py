@@ -9,6 +9,7 @@ from chrome_builder import op, step, write
 from click.testing import CliRunner
 from compare.made import made_side, row, step_rows
 from compare.memory_sides import holding, measured, memory_side, of_one
+from measured_few import COMPARISON
 from memory_builder import Allocator, DeviceFullError, frame, pickled, snapshot
 
 import tracekit
@@ -28,6 +29,7 @@ from tracekit.render.json import read_json
 from tracekit.schema import TABLES
 
 ASKED = set()
+MEASURED = COMPARISON
 
 MIB = 2**20
 

@@ -16,6 +16,7 @@ from compare.made import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_few import COMPARISON
 
 from tracekit.cli import main
 from tracekit.compare.noise_file import NoiseFile, calibrated, read, to_json, usable
@@ -26,6 +27,7 @@ from tracekit.pipeline import Options
 from tracekit.stats.noise import Noise
 
 ASKED = set()
+MEASURED = COMPARISON
 
 STEP, GEN = ("step_time", None, None), ("stage_time", None, "gen")
 EIGHT = Noise(sd=0.01, df=7.0, runs=8, steps=5, rho=None)

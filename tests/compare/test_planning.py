@@ -4,12 +4,14 @@ import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, compared, step_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_few import COMPARISON
 
 from tracekit.compare.planning import what_to_record
 from tracekit.stats.designs import detectable
 from tracekit.stats.speedup import speedup
 
 ASKED = set()
+MEASURED = COMPARISON
 
 
 def said(base, opt, effect=0.03):

@@ -2,6 +2,7 @@
 
 import pytest
 from chrome_builder import op, write
+from measured_few import COMPARISON
 
 from tracekit.compare.attribution import attribute
 from tracekit.compare.changes import Choices
@@ -9,6 +10,7 @@ from tracekit.comparing import read_side
 from tracekit.pipeline import Options
 
 ASKED = set()
+MEASURED = COMPARISON
 
 ALONE = Options(jobs=1)
 

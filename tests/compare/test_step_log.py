@@ -8,6 +8,7 @@ import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, change_of, made_side, row, step_rows, write_run
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_few import COMPARISON
 
 from tracekit.cli import main
 from tracekit.compare.assemble import as_report
@@ -19,6 +20,7 @@ from tracekit.errors import TracekitError
 from tracekit.pipeline import Options
 
 ASKED = set()
+MEASURED = COMPARISON
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 ONE = Options(jobs=1)

@@ -7,6 +7,7 @@ from chrome_builder import annotation, op, step, write
 from compare.made import change_of
 from compare.test_attribution import tables
 from hypothesis import given, settings
+from measured_few import COMPARISON
 from scipy import stats
 
 from tracekit.compare.attribution import attributed
@@ -16,6 +17,7 @@ from tracekit.comparing import compare_paths
 from tracekit.pipeline import Options
 
 ASKED = set()
+MEASURED = COMPARISON
 
 
 def profile(path, *steps, name="run"):

@@ -15,6 +15,7 @@ from compare.made import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_few import COMPARISON
 
 from tracekit.compare.changes import Choices
 from tracekit.compare.gate_rules import Rules, rule_of_text
@@ -27,6 +28,7 @@ from tracekit.render import render
 from tracekit.work_rates import work_of_texts
 
 ASKED = {"repeats"}
+MEASURED = COMPARISON
 
 ONE = Options(jobs=1)
 

@@ -34,9 +34,17 @@ ROOT = Path(__file__).parents[2]
 IDS = [rule.id for rule in rules.RULES]
 
 
-def findings(tmp_path, rows, rule=None):
-    found = analyze(write_sources(tmp_path, rows), Options(jobs=1)).report.findings
-    return found if rule is None else [f for f in found if f.rule == rule]
+@pytest.fixture
+def findings(tmp_path, judged_only):
+    """A function that gives the findings of these rows; of one rule, where only that is asked for."""
+
+    def found_in(rows, rule=None):
+        if rule is not None:
+            judged_only({analysis.id for analysis in ANALYSES if rule in analysis.rules})
+        found = analyze(write_sources(tmp_path, rows), Options(jobs=1)).report.findings
+        return found if rule is None else [f for f in found if f.rule == rule]
+
+    return found_in
 
 
 def evidence(finding):
@@ -45,16 +53,16 @@ def evidence(finding):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", IDS)
-def test_on_its_trace_no_other_rule_fires(tmp_path, rule):
-    (found,) = findings(tmp_path, FIRES[rule].rows)
+def test_on_its_trace_no_other_rule_fires(findings, rule):
+    (found,) = findings(FIRES[rule].rows)
     assert found.rule == rule
 
 
 @pytest.mark.parametrize("rule", IDS)
-def test_it_fires_with_the_numbers_worked_out_by_hand(tmp_path, judged_only, rule):
+def test_it_fires_with_the_numbers_worked_out_by_hand(findings, judged_only, rule):
     expected = FIRES[rule]
     judged_only({analysis.id for analysis in ANALYSES if rule in analysis.rules})
-    (found,) = findings(tmp_path, expected.rows)
+    (found,) = findings(expected.rows)
     assert found.rule == rule
     assert found.claim == expected.claim
     assert found.severity == expected.severity
@@ -66,9 +74,8 @@ def test_it_fires_with_the_numbers_worked_out_by_hand(tmp_path, judged_only, rul
 
 
 @pytest.mark.parametrize("rule", IDS)
-def test_a_near_miss_does_not_fire(tmp_path, judged_only, rule):
-    judged_only({analysis.id for analysis in ANALYSES if rule in analysis.rules})
-    assert findings(tmp_path, NEAR_MISSES[rule], rule) == []
+def test_a_near_miss_does_not_fire(findings, rule):
+    assert findings(NEAR_MISSES[rule], rule) == []
 
 
 def emitted():
@@ -153,34 +160,34 @@ def test_thresholds_may_be_others(tmp_path):
 # R01
 
 
-def test_a_stage_below_two_per_cent_of_the_step_is_not_worth_a_finding(tmp_path):
+def test_a_stage_below_two_per_cent_of_the_step_is_not_worth_a_finding(findings):
     """Busy half of a stage of 199 (then 200) in a step of 10,000."""
-    assert findings(tmp_path, busy_in_gen(100, 199, 10_000), "low-gpu-utilization") == []
-    (found,) = findings(tmp_path, busy_in_gen(100, 200, 10_000), "low-gpu-utilization")
+    assert findings(busy_in_gen(100, 199, 10_000), "low-gpu-utilization") == []
+    (found,) = findings(busy_in_gen(100, 200, 10_000), "low-gpu-utilization")
     assert (found.recoverable_ns, found.severity) == (100_000, "low")
 
 
-def test_a_stage_in_which_no_device_op_runs_is_idle_by_design(tmp_path):
+def test_a_stage_in_which_no_device_op_runs_is_idle_by_design(findings):
     """In `reward` the GPU is left alone; `gen` is all busy."""
     rows = [
         step(1, 0, 100), annotation("gen", 0, 50), annotation("reward", 60, 40),
         *launched("k", 0, 0, 50, 1),
     ]  # fmt: skip
-    assert findings(tmp_path, rows, "low-gpu-utilization") == []
+    assert findings(rows, "low-gpu-utilization") == []
 
 
-def test_without_stages_the_steps_that_a_profiler_counted_are_judged(tmp_path):
+def test_without_stages_the_steps_that_a_profiler_counted_are_judged(findings):
     """Busy 70 of each step of 100."""
     rows = [*steps_of(100, 100)]
     rows += [*launched("k", 1, 2, 70, 1), *launched("k", 101, 102, 70, 2)]
-    (found,) = findings(tmp_path, rows, "low-gpu-utilization")
+    (found,) = findings(rows, "low-gpu-utilization")
     assert found.claim == "GPUs are busy 70 % of the step"
     assert (found.recoverable_ns, found.places[0].stage) == (30_000, None)
 
 
-def test_a_capture_that_nobody_divided_may_be_idle_by_design(tmp_path):
+def test_a_capture_that_nobody_divided_may_be_idle_by_design(findings):
     rows = [op("aten::mm", 0, 1000), *launched("k", 1, 2, 70, 1)]
-    assert findings(tmp_path, rows, "low-gpu-utilization") == []
+    assert findings(rows, "low-gpu-utilization") == []
 
 
 def test_a_stage_without_length_is_not_judged(tmp_path):
@@ -212,26 +219,26 @@ def test_each_run_is_judged_by_its_own_steps_and_named(tmp_path):
 # R05
 
 
-def test_communication_behind_compute_is_no_finding(tmp_path):
-    assert findings(tmp_path, exposed_in_update(0, hidden=60), "exposed-communication") == []
+def test_communication_behind_compute_is_no_finding(findings):
+    assert findings(exposed_in_update(0, hidden=60), "exposed-communication") == []
 
 
-def test_without_stages_exposed_communication_is_a_share_of_the_step(tmp_path):
+def test_without_stages_exposed_communication_is_a_share_of_the_step(findings):
     rows = [*steps_of(100), *launched("gemm", 0, 0, 80, 1)]
     rows += launched("ncclDevKernel_AllReduce", 1, 70, 30, 2, stream=9)
-    (found,) = findings(tmp_path, rows, "exposed-communication")
+    (found,) = findings(rows, "exposed-communication")
     assert found.claim == "20 % of the step is communication that no compute hides"
     assert found.recoverable_ns == 20_000
 
 
-def test_one_stage_is_found_although_the_other_hides_its_communication(tmp_path):
+def test_one_stage_is_found_although_the_other_hides_its_communication(findings):
     """The collective of `ref` runs alone for 20 of 50; that of `actor_update` behind compute."""
     rows = [
         step(1, 0, 100), annotation("ref", 0, 50), annotation("actor_update", 50, 50),
         *launched("gemm", 0, 0, 30, 1), *launched("ncclKernel", 1, 30, 20, 2, stream=9),
         *launched("gemm", 50, 50, 50, 3), *launched("ncclKernel", 51, 60, 20, 4, stream=9),
     ]  # fmt: skip
-    found = findings(tmp_path, rows)
+    found = findings(rows)
     assert [(f.rule, f.places[0].stage) for f in found] == [("exposed-communication", "ref")]
 
 
@@ -239,26 +246,26 @@ def test_one_stage_is_found_although_the_other_hides_its_communication(tmp_path)
 
 
 @pytest.mark.parametrize(("dur", "fires"), [(1000, True), (999, False)])
-def test_few_bytes_count_by_their_time(tmp_path, dur, fires):
+def test_few_bytes_count_by_their_time(findings, dur, fires):
     """1 % of a step of 100 ms."""
-    found = findings(tmp_path, pageable(64_001, dur), "pageable-copies")
+    found = findings(pageable(64_001, dur), "pageable-copies")
     assert bool(found) == fires
 
 
-def test_small_copies_to_the_device_do_not_count(tmp_path):
-    assert findings(tmp_path, pageable(64_000, 5000), "pageable-copies") == []
+def test_small_copies_to_the_device_do_not_count(findings):
+    assert findings(pageable(64_000, 5000), "pageable-copies") == []
 
 
-def test_pinned_and_device_copies_and_fills_are_not_meant(tmp_path):
+def test_pinned_and_device_copies_and_fills_are_not_meant(findings):
     rows = [*steps_of(100_000), op("aten::copy_", 0, 10)]
     rows += [memcpy("Memcpy HtoD (Pinned -> Device)", 100, 20_000, 100 * MIB)]
     rows += [memcpy("Memcpy DtoD (Device -> Device)", 30_000, 20_000, 100 * MIB)]
     rows += [memset(60_000, 20_000, 100 * MIB)]
-    assert findings(tmp_path, rows, "pageable-copies") == []
+    assert findings(rows, "pageable-copies") == []
 
 
-def test_without_a_pinned_copy_the_whole_time_is_the_bound(tmp_path):
-    (found,) = findings(tmp_path, pageable(MIB, 500, pinned=False), "pageable-copies")
+def test_without_a_pinned_copy_the_whole_time_is_the_bound(findings):
+    (found,) = findings(pageable(MIB, 500, pinned=False), "pageable-copies")
     assert found.recoverable_ns == 500_000
     assert evidence(found)["pinned_gb_per_s"] is None
 
@@ -279,21 +286,21 @@ def test_copies_are_counted_per_process_and_run(tmp_path):
 
 
 @pytest.mark.parametrize(("half", "fires"), [(9, True), (8, False)])
-def test_steps_may_vary_by_ten_per_cent(tmp_path, half, fires):
+def test_steps_may_vary_by_ten_per_cent(findings, half, fires):
     """Two steps of 100 − d, two of 100 + d: the variation is d·√(4/3) per cent, 10.4 or 9.2."""
     rows = steps_of(100 - half, 100 - half, 100 + half, 100 + half)
-    assert bool(findings(tmp_path, rows, "step-variance")) == fires
+    assert bool(findings(rows, "step-variance")) == fires
 
 
 @pytest.mark.parametrize(("count", "fires"), [(3, False), (4, True)])
-def test_fewer_than_four_steps_say_nothing(tmp_path, count, fires):
+def test_fewer_than_four_steps_say_nothing(findings, count, fires):
     rows = steps_of(*[100] * (count - 1), 1000)
-    assert bool(findings(tmp_path, rows, "step-variance")) == fires
+    assert bool(findings(rows, "step-variance")) == fires
 
 
 @pytest.mark.parametrize(("first", "warm"), [(301, True), (300, False)])
-def test_a_first_step_over_three_medians_is_called_warm_up(tmp_path, first, warm):
-    (found,) = findings(tmp_path, steps_of(first, *[100] * 9), "step-variance")
+def test_a_first_step_over_three_medians_is_called_warm_up(findings, first, warm):
+    (found,) = findings(steps_of(first, *[100] * 9), "step-variance")
     assert any("warm-up" in text for text in (found.claim, *found.caveats)) == warm
     assert found.places[0].step == 1
 
@@ -356,13 +363,13 @@ def test_files_that_cannot_be_read_or_are_cut_off_are_high_and_named(tmp_path):
 GPU_RULES = {"low-gpu-utilization", "exposed-communication", "pageable-copies"}
 
 
-def test_a_trace_without_a_gpu_fires_no_rule_about_gpus(tmp_path):
+def test_a_trace_without_a_gpu_fires_no_rule_about_gpus(findings):
     rows = [
         step(1, 0, 1000), annotation("actor_update", 0, 1000),
         annotation("gloo:all_reduce", 10, 900), op("c10d::allreduce_", 10, 900),
         op("aten::copy_", 920, 60), op("Memcpy HtoD (Pageable -> Device)", 930, 40),
     ]  # fmt: skip
-    assert findings(tmp_path, rows) == ()
+    assert findings(rows) == ()
 
 
 def test_a_real_run_without_a_gpu_fires_no_rule_about_gpus():
@@ -370,9 +377,9 @@ def test_a_real_run_without_a_gpu_fires_no_rule_about_gpus():
     assert not {f.rule for f in found} & GPU_RULES
 
 
-def test_findings_come_in_the_order_of_what_they_would_give_back(tmp_path):
+def test_findings_come_in_the_order_of_what_they_would_give_back(findings):
     rows = [*busy_in_gen(39), *(r | {"ts": r["ts"] + 200} for r in unlinked(50))]
-    found = findings(tmp_path, rows)
+    found = findings(rows)
     given = [f.recoverable_ns or 0 for f in found]
     assert given == sorted(given, reverse=True)
     assert len(found) > 1
