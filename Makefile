@@ -28,9 +28,8 @@ $(VENV)/.demo: pyproject.toml setup.py $(wildcard tracekit/readers/*.c tracekit/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
-# What is never imported need not be compiled: that took half of the installation.
 $(VENV)/.dev: pyproject.toml setup.py $(wildcard tracekit/readers/*.c tracekit/readers/*.h) | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@ $(VENV)/.demo
 
 lint: $(VENV)/.dev
