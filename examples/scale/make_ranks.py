@@ -130,8 +130,7 @@ def line(event: Event, moved: Moved) -> str:
         args |= {"Group size": moved.ranks, "Process Group Ranks": members(moved.ranks)}
     elif event["cat"] == "kernel":
         dur = int(dur * moved.length)
-    if "device" in args:
-        args["device"] = DEVICE
+    args |= dict.fromkeys(args.keys() & {"device", "Device Id"}, DEVICE)
     name = f"ProfilerStep#{moved.number + 1}" if event["name"] in STEPS else event["name"]
     host = event["cat"] not in ("kernel", "gpu_memcpy", "gpu_memset")
     tid = (PID if event["tid"] == event["pid"] else TID) if host else event["tid"]

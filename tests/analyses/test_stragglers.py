@@ -95,6 +95,32 @@ def test_in_half_of_the_steps_is_enough_and_in_a_third_is_not(tmp_path):
         assert len(findings(measured, "straggler")) == number
 
 
+def alike(slow, ranks=8):
+    """Two steps of ten segments: the last `slow` ranks work 70 where others work 50, one of them by turns 71."""
+    work = [[50] * (ranks - slow) + [70 + (k % slow == at) for at in range(slow)] for k in range(10)]
+    return crew([work] * 2)
+
+
+def test_a_few_that_take_turns_in_being_last_are_told_of_together(tmp_path):
+    """Each is last in half of the collectives, one of them in all; the others wait 21 ten times a step."""
+    (found,) = findings(measured_of(tmp_path, alike(2)), "straggler")
+    assert found.claim == (
+        "ranks 6, 7 keep the others waiting, now one and now another: 205 µs more work of their own per step, "
+        "most of it in update_actor"
+    )
+    assert found.recoverable_ns == 210_000
+    told = {metric.name: metric.value for metric in found.evidence}
+    assert (told["last_ratio"], told["collectives"], told["excess_ns"]) == (1.0, 20, 205_000)
+    assert [place.rank for place in found.places] == [6, 7]
+
+
+def test_what_more_than_a_quarter_do_sets_no_rank_apart(tmp_path):
+    measured = measured_of(tmp_path, alike(3))
+    assert findings(measured, "straggler") == []
+    rows = rows_of(section(measured), "ranks")
+    assert [row["rank"] for row in rows if row["beyond_ns"] > 0] == [5, 6, 7]
+
+
 def test_last_without_working_longer_is_no_straggler(tmp_path):
     """Rank 2 comes last by 20 because it is blocked in broadcasts, not because it works."""
     rows = crew([[[50, 50, 50]] * 10] * 2)

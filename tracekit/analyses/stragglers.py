@@ -11,25 +11,22 @@ import pandas as pd
 from tracekit.crews import (
     CREW,
     MEMBER,
-    Crew,
-    abstained,
     crew_headings,
     crews,
-    in_crew,
     in_order,
     member_headings,
     steps_of,
 )
 from tracekit.derived.segments import MAX_ARRIVALS, Segments, segments
 from tracekit.drawn_ranks import MAX_ROWS, drawn
+from tracekit.late_ranks import abstentions, claims, members
 from tracekit.matching import REASONS, clocks, codes, matched
-from tracekit.pooling import UNIT, in_run, job, plain, run_heading, same_text, summed, text_or_none
-from tracekit.report import Chart, Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
+from tracekit.pooling import UNIT, job, plain, run_heading, summed, text_or_none
+from tracekit.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
-from tracekit.units import show
-from tracekit.waiting import Waits, saved_by_match, waits
+from tracekit.waiting import Waits, waits
 
 ID, TITLE = "stragglers", "Who waits for whom?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
@@ -53,7 +50,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Waits by rank, stage and cause, clocks, and finding R09."""
-    found, abstained = waits(measured), tuple(_abstained(measured, thresholds))
+    found, abstained = waits(measured), tuple(abstentions(measured, thresholds))
     if not len(found.collectives):
         alone = max((crew.members for crew in crews(measured)), default=0) < 2
         caveats = () if alone else tuple(_unmatched(measured))
@@ -72,7 +69,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         TITLE,
         metrics=_metrics(measured, found),
         sheets=tuple(s for s in sheets if s.rows),
-        findings=tuple(_stragglers(measured, found, thresholds)),
+        findings=tuple(claims(measured, found, thresholds)),
         caveats=(*_unmatched(measured), *_partly_seen(measured)),
         verdicts=abstained,
         charts=(chart,) if chart.marks else (),
@@ -163,7 +160,7 @@ def _rank_sheet(measured: Measurements, found: Waits) -> Sheet:
     names = ["own_ns", "beyond_ns", "lost_ns", "last_ratio", "taken"]
     parts = []
     for crew in crews(measured):
-        every = _members(crew, found)
+        every = members(crew, found)
         every["lost_ns"] = every["lost_ns"] / crew.steps
         every["last_ratio"] = every["last"] / every["taken"].where(every["taken"] > 0)
         labels = {name: getattr(crew, name) for name in CREW}
@@ -179,31 +176,6 @@ def _rank_sheet(measured: Measurements, found: Waits) -> Sheet:
         Heading("taken", "of collectives", "count", "Its matched collectives whose ranks come further apart than the clocks are uncertain."),
     )  # fmt: skip
     return sheet("ranks", "Own work and waits by rank", headings, frame, ranked=Ranked("own_ns"))
-
-
-def _members(crew: Crew, found: Waits) -> pd.DataFrame:
-    """One row a member: own_ns and beyond_ns (means over its steps), lost_ns (sum), and of how many collectives
-    with a clear last rank (taken) it was the last; <NA> where there is nobody, or nothing, to compare.
-    """
-    steps, mine = crew.by_step, crew.of(found.collectives)
-    both = codes(pd.concat([steps[[*MEMBER]], mine[[*MEMBER]]], ignore_index=True), MEMBER)
-    of_step, at = both[: len(steps)], both[len(steps) :]
-    grouped = steps.groupby(of_step)
-    out = grouped[[*MEMBER]].first()
-    out["own_ns"] = grouped["own_ns"].mean()
-    several = grouped["others"].max() > 0
-    out["beyond_ns"] = grouped["beyond_ns"].mean().where(several)
-    waiting = mine.groupby(at)
-    out["lost_ns"] = waiting["lost_ns"].sum()
-    for name, column in (("taken", "trusted"), ("last", "is_last")):
-        out[name] = waiting[column].sum().astype("Int64").reindex(out.index, fill_value=0)
-    return out
-
-
-def _of_member(frame: pd.DataFrame, rank: Any, device: Any) -> pd.DataFrame:
-    """The rows of one member."""
-    here = same_text(frame["rank"], rank) & same_text(frame["device"], device)
-    return frame[here.fillna(value=False).to_numpy(np.bool_)]
 
 
 def _clock_sheet(measured: Measurements) -> Sheet:
@@ -283,103 +255,3 @@ def _chart(measured: Measurements, found: Waits) -> Chart:
         caption=f"A pale row among dark ones is the rank that the others wait for. {chosen.note}".strip(),
         omitted=total - len(marks),
     )
-
-
-def _abstained(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdict]:
-    """Runs of which R09 can say nothing, and why."""
-    limit = thresholds.of("straggler")
-    found = waits(measured).collectives
-
-    def lacking(mine: list[Crew]) -> str | None:
-        votes = max((_most_votes(crew.of(found)) for crew in mine), default=0)
-        few = f"{votes} of at least {limit['min_collectives']:g} collectives with a clear last rank"
-        return few if votes < limit["min_collectives"] else None
-
-    return abstained(measured, "straggler", limit["min_ranks"], lacking)
-
-
-def _most_votes(rows: pd.DataFrame) -> int:
-    """The most collectives with a clear last rank that any one member took part in."""
-    taken = rows[rows["trusted"].to_numpy(np.bool_)]
-    return int(np.bincount(codes(taken, MEMBER), minlength=1).max())
-
-
-def _stragglers(measured: Measurements, found: Waits, thresholds: Thresholds) -> Iterator[Finding]:
-    """R09: one rank that comes last again and again because it works longer than the others."""
-    limit = thresholds.of("straggler")
-    for crew in crews(measured):
-        if crew.members < limit["min_ranks"]:
-            continue
-        every = _members(crew, found)
-        enough = every["taken"] >= limit["min_collectives"]
-        often = every["last"] >= limit["last_ratio"] * every["taken"]
-        for rank, device in every.loc[enough & often, [*MEMBER]].itertuples(index=False, name=None):
-            by_step = _of_member(crew.by_step, rank, device)
-            if _share_of_steps(by_step, limit) >= limit["steps_ratio"]:
-                yield _finding(measured, found, crew, (rank, device, by_step), thresholds)
-
-
-def _share_of_steps(by_step: pd.DataFrame, limit: Mapping[str, float]) -> float:
-    """In which share of its steps a member works longer than the others by more than the limit."""
-    judged = by_step[(by_step["others"] + 1 >= limit["min_ranks"]) & by_step["wall_ns"].notna()]
-    if not len(judged):
-        return 0.0
-    share = judged["beyond_ns"] / judged["wall_ns"].clip(lower=1).astype("Float64")
-    return float((share >= limit["excess_ratio"]).mean())
-
-
-def _finding(
-    measured: Measurements,
-    found: Waits,
-    crew: Crew,
-    member: tuple[Any, Any, pd.DataFrame],
-    thresholds: Thresholds,
-) -> Finding:
-    """The finding on one member: what it costs in the group whose waits for it are longest."""
-    rank, device, by_step = member
-    saved = crew.of(saved_by_match(measured))
-    late = same_text(saved["late_rank"], rank) & same_text(saved["late_device"], device)
-    saved = saved[late.fillna(value=False).to_numpy(np.bool_)]
-    by_group = summed(saved, ["group"], ["saved_ns"]).sort_values(
-        ["saved_ns", "group"], ascending=[False, True]
-    )
-    group = by_group["group"].iloc[0]
-    at = _of_member(crew.of(found.collectives), rank, device)
-    taken, last = int(at["trusted"].sum()), int(at["is_last"].sum())
-    at = at[same_text(at["group"], group).to_numpy(np.bool_)]
-    excess = float(at["excess_ns"].sum()) / crew.steps
-    parts = found.by_stage[at.index.to_numpy()].sum(axis=0)
-    by_stage = {
-        name: float(part) / crew.steps for name, part in zip(found.stages, parts, strict=True)
-    }
-    stage = max(by_stage, key=lambda name: (by_stage[name], name))
-    gain = float(by_group["saved_ns"].iloc[0]) / crew.steps
-    step_ns = job(measured).of(crew.run).step_ns
-    worst = by_step.sort_values(["beyond_ns", "step"], ascending=[False, True]).iloc[0]
-    where = f" in {stage}" if stage else ""
-    return Finding(
-        "straggler",
-        thresholds.severity(gain / step_ns if step_ns else None),
-        f"rank {rank}{in_crew(measured, crew)} keeps the others waiting: {show(excess, 'ns')} more work of its own per step"
-        f"{', most of it' + where if stage else ''}{in_run(measured, crew.run)}",
-        f"put a step of rank {rank} beside that of another rank{where}: more tokens or longer sequences, slower clocks, other load on its host",
-        (
-            Metric("last_ratio", last / taken, "ratio", "lower", label="comes last"),
-            Metric("collectives", taken, "count", label="of collectives"),
-            Metric("excess_ns", round(excess), "ns", "lower", label="own work beyond the others, per step"),
-            Metric("excess_stage_ns", round(by_stage[stage]), "ns", "lower", label=f"of it{where}"),
-            Metric("without_ns", round(step_ns - gain) if step_ns else None, "ns", label="step without it"),
-        ),
-        (
-            Place(
-                role=crew.role,
-                rank=int(rank),
-                device=None if pd.isna(device) else int(device),
-                step=None if pd.isna(worst["step"]) else int(worst["step"]),
-                stage=stage or None,
-            ),
-        ),
-        round(gain),
-        gain / step_ns if step_ns else None,
-        ("what is given back is bounded by the next slowest rank",),
-    )  # fmt: skip
