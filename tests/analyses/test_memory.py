@@ -209,11 +209,11 @@ def test_a_near_miss_does_not_fire(tmp_path, rule):
     assert analyze(write_sources(tmp_path, NEAR_MISSES[rule])).report.findings == ()
 
 
-def test_a_chart_has_a_line_for_each_of_the_largest(tmp_path):
+def test_a_chart_of_many_has_lines_for_the_most_the_least_and_one_for_those_alike(tmp_path):
     files = {r: [step(0, 0, 1000), *(sample(n, r + n) for n in range(600))] for r in range(25)}
     (chart,) = sections(write_sources(tmp_path, files))["memory"].charts
-    assert len(chart.series) == 20
-    assert "rank 24 GPU 0" in chart.series
+    ends = [f"rank {rank} GPU 0" for rank in (*range(5), *range(20, 25))]
+    assert list(chart.series) == [*ends[:5], "rank 12 GPU 0, like 14 more", *ends[5:]]
     assert len(chart.marks) <= 2_000
     assert max(mark[2] for mark in chart.marks) == 24 + 599
     assert chart.omitted > 0

@@ -97,7 +97,9 @@ def test_in_half_of_the_steps_is_enough_and_in_a_third_is_not(tmp_path):
 
 def alike(slow, ranks=8):
     """Two steps of ten segments: the last `slow` ranks work 70 where others work 50, one of them by turns 71."""
-    work = [[50] * (ranks - slow) + [70 + (k % slow == at) for at in range(slow)] for k in range(10)]
+    work = [
+        [50] * (ranks - slow) + [70 + (k % slow == at) for at in range(slow)] for k in range(10)
+    ]
     return crew([work] * 2)
 
 

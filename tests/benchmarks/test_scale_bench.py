@@ -89,7 +89,7 @@ def test_a_share_above_the_limit_is_missed(scale_run, tmp_path):
     run = sys.modules["bench_runs"].Run
     for candidate, figures in (
         ("loaded", {"size_mb": 0.04, "cpu": 1.0}),
-        ("steps", {"measure_cpu": 20.0, "after_cpu": 5.0}),
+        ("local", {"analyze_cpu": 25.0}),
     ):
         bench.runs.append(run(candidate, "ranks", 0, figures))
     share, ratio = scale_run.rows_of_saved(bench, tmp_path / "ranks")
@@ -101,6 +101,10 @@ def test_cpu_per_file_is_held_against_the_fewest_ranks(scale_run):
     bench = scale_run.Bench()
     run = sys.modules["bench_runs"].Run
     for ranks, cpu in (("8", 0.5), ("8", 0.4), ("64", 0.6)):
-        bench.runs.append(run("steps", ranks, 0, {"cpu_per_file": cpu}))
-    row = next(r for r in scale_run.rows_of_ranks(bench, [8, 64]) if r.input == "64 ranks")
+        bench.runs.append(run("ray", ranks, 0, {"cpu_per_file": cpu}))
+    rows = scale_run.rows_of_ranks(bench, [8, 64], "ray")
+    row = next(r for r in rows if r.input == "64 ranks, ray")
     assert (round(row.ratio, 2), row.verdict) == (1.5, "MISSED")
+    table = scale_run.by_count(bench, [8, 64], ["ray"]).splitlines()
+    assert table[2].startswith("| ray | 8 | 0.4 | – |")
+    assert table[3].startswith("| ray | 64 | 0.6 | – |")
