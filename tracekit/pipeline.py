@@ -278,23 +278,28 @@ def reduce(
                 message, "leave out --ranks, --steps and --stages to see what there is"
             )
         notes.append(Note("info", "left-out", message, count=left_out))
-    tables, frames_in_order = {}, in_order(parts, ANALYSES)
+    told = [replace(part, frames={}) for part in parts]
+    ordered = [dict(frames) for frames in in_order(parts, ANALYSES)]
+    del outcomes, values, parts
+    tables = {}
     with light_text():
         for table in MEASURED:
-            frames = [part[table.name] for part in frames_in_order if table.name in part]
+            # Given up as they are put together: a thousand sources are not held twice.
+            frames = [of.pop(table.name) for of in ordered if table.name in of]
             if frames:
                 tables[table.name] = concat(table, frames)
+            del frames
     return Measurements(
         tables,
-        tuple(part.source for part in parts),
+        tuple(part.source for part in told),
         failures,
-        (*(note for part in parts for note in part.notes), *notes),
+        (*(note for part in told for note in part.notes), *notes),
         {
             "title": found.title,
-            "versions": merging.agreed([part.versions for part in parts]),
-            "options": merging.agreed([part.options for part in parts]),
+            "versions": merging.agreed([part.versions for part in told]),
+            "options": merging.agreed([part.options for part in told]),
             "ignored": list(_ignored(found)),
-            "simulated": any(part.simulated for part in parts),
+            "simulated": any(part.simulated for part in told),
             "stages": list(options.stages),
         },
     )

@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import make_traces
 import peers
@@ -72,10 +73,11 @@ def rows_of_ranks(bench: Bench, counts: list[int], engine: str) -> list[Row]:
     """CPU per file against the fewest ranks; memory, time and size by their number."""
     rows = []
     few = str(counts[0])
-    base = bench.best(engine, few, "cpu_per_file")
+    usual = bench.values(engine, few, "cpu_per_file")
+    base = median(usual) if usual else None
     for name in map(str, counts):
-        n = len(bench.values(engine, name, "cpu_per_file"))
-        mine = bench.best(engine, name, "cpu_per_file")
+        every = bench.values(engine, name, "cpu_per_file")
+        n, mine = len(every), median(every) if every else None
         ratio = ratio_of([mine, base], at_least=False)
         told = (text_of(mine, "s"), text_of(base, "s"), ratio, MOST_CPU)
         against, of_engine = f"{few} ranks", f"{name} ranks, {engine}"
@@ -101,13 +103,13 @@ FIGURES = (
 
 
 def by_count(bench: Bench, counts: list[int], engines: list[str]) -> str:
-    """A table of what each number of ranks took, the least of its runs."""
+    """A table of what each number of ranks took, the median of its runs."""
     heads = ["engine", "ranks", *(title for _, title in FIGURES)]
     lines = [heads, ["---", *["--:"] * (len(heads) - 1)]]
     for engine in engines:
         for count in counts:
-            values = [bench.best(engine, str(count), figure) for figure, _ in FIGURES]
-            cells = ["–" if value is None else f"{value:,.4g}" for value in values]
+            values = [bench.values(engine, str(count), figure) for figure, _ in FIGURES]
+            cells = [f"{median(of):,.4g}" if of else "–" for of in values]
             lines.append([engine, f"{count:,}", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

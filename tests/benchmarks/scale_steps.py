@@ -63,8 +63,10 @@ def of_profiles(folder: Path, engine: str, save: Path | None) -> None:
     pipeline.measure_source = scale_work.measure_source
     reduce, reducing = pipeline.reduce, list[float]()
 
-    def timed_reduce(*args: Any, **more: Any) -> Any:
-        reduced, _, cpu = timed(partial(reduce, *args, **more))
+    def timed_reduce(outcomes: Any, *rest: Any, **more: Any) -> Any:
+        held = [outcomes]
+        del outcomes  # as without this function: what is put together is given up meanwhile
+        reduced, _, cpu = timed(lambda: reduce(held.pop(), *rest, **more))
         reducing.append(cpu)
         return reduced
 

@@ -20,6 +20,9 @@ _BASE_BYTES = 200_000_000
 _GROWTH, _GROWTH_COMPRESSED = 2, 25
 """Memory by size of the file: about 1 and 13 were measured for Chrome traces of up to 1 GB."""
 
+MANY = 64
+"""Up to so many sources start strictly by their cost."""
+
 EXPORTED_FIRST = "nsys_rep"
 _GROWTH_OF = {EXPORTED_FIRST: 6}
 """Another program exports these reports, to some four times their size."""
@@ -99,7 +102,8 @@ def outcome(source: Source, ended: Attempt[R]) -> Outcome[R]:
 class Schedule:
     """Which source may start next: the most costly first, as many as the budget holds, retries last and alone.
 
-    `members` are the sources, by index, that it is about: all that `costs` tells of, if None.
+    Of many sources those of about the same cost start in their order: results that are ready before their turn
+    wait in memory, and where there are many, it matters little which of them is the last. `members` are the sources, by index, that it is about: all that `costs` tells of, if None.
     """
 
     def __init__(
@@ -110,6 +114,7 @@ class Schedule:
         members: Iterable[int] | None = None,
     ) -> None:
         self._costs = costs
+        self._ranks = costs if len(costs) <= MANY else [cost.bit_length() for cost in costs]
         self._workers = workers
         self._budget = budget
         self._waiting = sorted(range(len(costs)) if members is None else members, key=self._turn)
@@ -138,7 +143,7 @@ class Schedule:
         return self._budget is None or held + self._costs[index] <= self._budget
 
     def _turn(self, index: int) -> tuple[int, int]:
-        return -self._costs[index], index
+        return -self._ranks[index], index
 
     def add(self, index: int) -> None:
         """Let a source wait here that has not run here yet."""

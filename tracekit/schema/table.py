@@ -207,11 +207,16 @@ def _united(parts: list[Any]) -> Any:
     As `union_categoricals`, which compares and hashes all texts of each with those of the others.
     """
     place: dict[str, int] = {}
-    codes = []
-    for part in parts:
-        texts = [place.setdefault(text, len(place)) for text in part.categories.tolist()]
-        codes.append(np.array([*texts, -1], np.int32)[part.codes])
-    joined = np.concatenate(codes)
+    places = [
+        [*(place.setdefault(text, len(place)) for text in part.categories.tolist()), -1]
+        for part in parts
+    ]
+    width = np.min_scalar_type(
+        -max(len(place), 1)
+    )  # as narrow as pandas would make it: a byte as a rule
+    joined = np.concatenate(
+        [np.array(of, width)[part.codes] for of, part in zip(places, parts, strict=True)]
+    )
     if len(place) <= FEW_TEXTS:
         return of_texts(joined, tuple(place))
     return pd.Categorical.from_codes(joined, categories=_text(place), validate=False)
