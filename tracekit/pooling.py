@@ -65,10 +65,15 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
         for name, array in zip(frame.columns, arrays, strict=True)
     }
     made = framed(columns, len(frame)).set_axis(frame.index)
+    if len(frame) > KEPT_ROWS:
+        return made
     key = id(frame)
     _PLAIN[key] = (weakref.ref(frame, lambda _: _PLAIN.pop(key, None)), made)
     return made.copy(deep=False)
 
+
+KEPT_ROWS = 150_000
+"""The plain form of longer frames is made anew for each question: it takes many times their memory."""
 
 _PLAIN: dict[int, tuple[weakref.ref[pd.DataFrame], pd.DataFrame]] = {}
 """The plain form of frames that are still in use: a table is asked for by many questions."""
