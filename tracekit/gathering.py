@@ -6,12 +6,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 import pandas as pd
 
 from tracekit.analyses import Frames
 from tracekit.engine import Outcome
 from tracekit.schema import TABLES, concat
+from tracekit.schema.table import Part, packed
 from tracekit.trace import Note, Source
 
 
@@ -20,11 +22,20 @@ class MeasuredSource:
     """What travels from a worker: measured frames by analysis, nothing of the trace itself."""
 
     source: Source
-    frames: Mapping[str, Frames]
+    frames: Mapping[str, Mapping[str, Part]]
     notes: tuple[Note, ...]
     versions: Mapping[str, str]
     simulated: bool
     options: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With columns in place of frames."""
+        frames = {
+            analysis: {name: packed(frame) for name, frame in of.items()}
+            for analysis, of in self.frames.items()
+        }
+        rest = (self.notes, self.versions, self.simulated, self.options)
+        return MeasuredSource, (self.source, frames, *rest)
 
 
 Measured = Outcome[tuple[MeasuredSource, ...]]
@@ -54,7 +65,7 @@ def together(outcomes: Iterable[Measured], folding: Collection[str]) -> Iterator
             yield replace(outcome, value=value if outcome.value else outcome.value)
 
 
-def put_together(parts: Sequence[Frames]) -> Frames:
+def put_together(parts: Sequence[Mapping[str, Part]]) -> Frames:
     """The frames of several sources as one of each table."""
     names = {name for part in parts for name in part}
     with light_text():

@@ -17,6 +17,7 @@ from tracekit.engine import Advance
 from tracekit.gathering import MeasuredSource, light_text, put_together
 from tracekit.loading import reader_named
 from tracekit.schema import TABLES
+from tracekit.schema.table import Part
 from tracekit.trace import Note, Source, Trace, Want, labelled
 
 RECORDING = ("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory")
@@ -143,12 +144,14 @@ def _process(part: MeasuredSource) -> Process:
     return part.source.run, part.source.host, part.source.pid
 
 
-def _fold(analysis: Analysis, parts: Sequence[Frames]) -> Frames:
+def _fold(analysis: Analysis, parts: Sequence[Mapping[str, Part]]) -> Frames:
     joined = put_together(parts)
     return analysis.fold(joined) if analysis.fold is not None else joined
 
 
-def in_order(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> list[Frames]:
+def in_order(
+    parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]
+) -> list[Mapping[str, Part]]:
     """The frames of every source, those that were folded last and by analysis."""
     last = [analysis.id for analysis in analyses if analysis.fold is not None]
     frames = [f for part in parts for id_, f in part.frames.items() if id_ not in last]
