@@ -20,9 +20,7 @@ from tracekit.render import RENDERERS, from_json, render, to_json
 
 ROOT = Path(__file__).parents[1]
 MEASURED = {"kernels"}
-PROFILES = [
-    ROOT / "examples" / name / "outputs" / "profile" for name in ("verl_cpu", "simulated_gpu")
-]
+PROFILES = [ROOT / f"examples/{name}/outputs/profile" for name in ("verl_cpu", "simulated_gpu")]
 
 
 def rank_rows(rank, steps=(1, 2)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -24,26 +23,24 @@ MOST_ALIKE, NAMED = 8, 3
 
 
 def remarks(measured: Measurements) -> tuple[Remark, ...]:
-    """Notes as shown, the worst first, in a fixed order; what is noted of many sources alike is one remark."""
+    """Notes as shown, the worst first, in a fixed order; what is noted of many sources alike is one remark.
+
+    What could not be read is named one by one, however much it is.
+    """
     order = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
     notes = sorted(measured.notes, key=lambda n: (order[n.severity], n.code, n.source, n.message))
-    every = [Remark("error", "unreadable", f.problem, f.source) for f in measured.failures]
-    every += [Remark(n.severity, n.code, n.message, n.source, n.count) for n in notes]
     alike: dict[tuple[str, str, str], list[Remark]] = {}
-    for one in every:
-        alike.setdefault((one.severity, one.code, one.message), []).append(one)
-    shown = [
-        one
-        for same in alike.values()
-        for one in ([_together(same)] if len({r.source for r in same}) > MOST_ALIKE else same)
-    ]
-    place = {id(one): at for at, one in enumerate(every)}
-    return tuple(sorted(shown, key=lambda one: place.get(id(one), place[id(_first(one, alike))])))
-
-
-def _first(one: Remark, alike: Mapping[tuple[str, str, str], list[Remark]]) -> Remark:
-    """The first of those that a remark stands for."""
-    return alike[one.severity, one.code, one.message][0]
+    for note in notes:
+        one = Remark(note.severity, note.code, note.message, note.source, note.count)
+        alike.setdefault((note.severity, note.code, note.message), []).append(one)
+    told = {
+        key: [_together(same)] if len({one.source for one in same}) > MOST_ALIKE else same
+        for key, same in alike.items()
+    }
+    rest_of = {key: iter(shown) for key, shown in told.items()}
+    nexts = (next(rest_of[note.severity, note.code, note.message], None) for note in notes)
+    failures = (Remark("error", "unreadable", f.problem, f.source) for f in measured.failures)
+    return (*failures, *(one for one in nexts if one is not None))
 
 
 def _together(same: list[Remark]) -> Remark:

@@ -205,7 +205,7 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     bins = bins.assign(who=_devices(bins))
     bins, clocks = _on_one_clock(measured, bins)
     sums = bins.groupby("who")[["busy_ns", "window_ns"]].sum()
-    busy_share = sums["busy_ns"] / sums["window_ns"]
+    busy_share = sums["busy_ns"] / sums["window_ns"].clip(lower=1)
     names = drawn({str(who): float(of) for who, of in busy_share.items()}, "busy share")
     run = bins["run"].iloc[0]
     bins = bins[bins["who"].isin(list(names.rows))].sort_values(["who", "begin"], kind="stable")

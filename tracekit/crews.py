@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -225,12 +224,3 @@ def in_crew(measured: Measurements, crew: Crew) -> str:
 def in_order(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
     """The frame sorted by keys, whatever is missing among them last."""
     return frame.iloc[np.argsort(codes(frame, names), kind="stable")].reset_index(drop=True)
-
-
-def by_member(crew: Crew) -> Iterator[tuple[Any, Any, pd.DataFrame]]:
-    """(rank, device, its rows of `work_by_step`) of each member, in order."""
-    rows = crew.by_step
-    number = codes(rows, MEMBER)
-    for at in range(int(number.max(initial=-1)) + 1):
-        mine = rows[number == at]
-        yield mine["rank"].iloc[0], mine["device"].iloc[0], mine

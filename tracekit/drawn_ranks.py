@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tracekit.labels import natural
 from tracekit.stats.alike import alike, middle
 
 MAX_ROWS = 64
@@ -47,11 +48,3 @@ def drawn(values: Mapping[str, float], what: str, most: int = MAX_ROWS) -> Drawn
         "of those alike the middle one."
     )
     return Drawn(rows, len(names) - len(rows), note)
-
-
-def natural(text: str) -> list[tuple[int, int, str]]:
-    """A key by which numbers within texts sort as numbers."""
-    return [
-        (0, int(word), "") if word.isdecimal() and len(word) < 19 else (1, 0, word)
-        for word in text.split(" ")
-    ]

@@ -18,9 +18,6 @@ from tracekit.trace import Measurements
 from tracekit.units import numbers, show
 from tracekit.waiting import Waits, saved_by_match, waits
 
-FEW = 0.25
-"""Of the members of a crew: what more of them do is not what sets them apart."""
-
 MAX_PLACES = 8
 
 
@@ -78,7 +75,7 @@ def claims(measured: Measurements, found: Waits, thresholds: Thresholds) -> Iter
         often = late["last"] >= limit["last_ratio"] * late["taken"]
         for at in sorted(late.index[often.to_numpy(np.bool_)]):
             yield _finding(measured, found, crew, late.loc[[at]], thresholds)
-        few = 1 < len(late) <= FEW * crew.members
+        few = 1 < len(late) <= limit["few_ratio"] * crew.members
         if (
             few
             and not often.any()
@@ -134,7 +131,7 @@ def _finding(
     gain = float(by_group["saved_ns"].iloc[0]) / crew.steps
     step_ns = job(measured).of(crew.run).step_ns
     where = f" in {stage}" if stage else ""
-    alone = len(late) == 1
+    alone = len(set(ranks)) == 1
     who = f"rank {ranks[0]}" if alone else f"ranks {numbers(set(ranks))}"
     of_whom = (
         "keeps the others waiting" if alone else "keep the others waiting, now one and now another"

@@ -123,8 +123,3 @@ def _reduced(values: list[float], how: Reduction) -> float:
 def _in_order(key: Sequence[str | int | None]) -> tuple[tuple[bool, Any], ...]:
     """A key by which missing values come last."""
     return tuple((value is None, value if value is not None else 0) for value in key)
-
-
-def step_times(found: Mapping[Key, Samples]) -> Samples | None:
-    """The samples of the step itself, None where no step was recorded."""
-    return found.get((STEP_TIME, None, None))

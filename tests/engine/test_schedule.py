@@ -29,6 +29,19 @@ def test_the_most_costly_starts_first_and_smaller_ones_fill_the_rest():
     assert [schedule.next(), schedule.next(), schedule.next()] == [1, 0, None]
 
 
+def test_many_of_about_the_same_cost_start_in_their_order_after_those_that_cost_much_more():
+    costs = [1_000 + at % 7 for at in range(100)]
+    costs[80] = 9_000
+    schedule = Schedule(costs, workers=100, budget=None)
+    order = [schedule.next() for _ in costs]
+    assert order == [80, *range(80), *range(81, 100)]
+
+
+def test_few_start_strictly_by_their_cost():
+    schedule = Schedule([1_000, 1_001, 1_002], workers=3, budget=None)
+    assert [schedule.next() for _ in range(3)] == [2, 1, 0]
+
+
 def test_a_lost_source_runs_alone_after_all_others_and_only_once_more():
     schedule = Schedule([1, 1, 1], workers=2, budget=None)
     assert (schedule.next(), schedule.next()) == (0, 1)

@@ -114,7 +114,7 @@ class Schedule:
         members: Iterable[int] | None = None,
     ) -> None:
         self._costs = costs
-        self._ranks = costs if len(costs) <= MANY else [cost.bit_length() for cost in costs]
+        self._sizes = costs if len(costs) <= MANY else [cost.bit_length() for cost in costs]
         self._workers = workers
         self._budget = budget
         self._waiting = sorted(range(len(costs)) if members is None else members, key=self._turn)
@@ -143,7 +143,7 @@ class Schedule:
         return self._budget is None or held + self._costs[index] <= self._budget
 
     def _turn(self, index: int) -> tuple[int, int]:
-        return -self._ranks[index], index
+        return -self._sizes[index], index
 
     def add(self, index: int) -> None:
         """Let a source wait here that has not run here yet."""

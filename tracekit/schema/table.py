@@ -72,7 +72,7 @@ class Table:
 
     def empty(self) -> pd.DataFrame:
         """The table without rows, one frame for all who ask: never to be changed in place."""
-        return _empty(self)
+        return _empty(self, str(pd.get_option("mode.string_storage")))
 
     def check(self, frame: pd.DataFrame) -> None:
         """Raise `SchemaError` unless `frame` has exactly these columns, in this order, of these types."""
@@ -106,7 +106,7 @@ def _names(names: tuple[str, ...], storage: str) -> pd.Index[str]:  # noqa: ARG0
 
 
 @cache
-def _empty(table: Table) -> pd.DataFrame:
+def _empty(table: Table, storage: str) -> pd.DataFrame:  # noqa: ARG001 - how texts are stored
     """The frame of a table without rows: questions ask often for tables that no source filled."""
     return table.frame()
 
@@ -207,10 +207,6 @@ class Columns:
         """The number of rows."""
         return self.length
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A plain call: the default way of frozen classes with slots takes twice as long."""
-        return Columns, (self.length, dict(self.arrays))
-
 
 Part = pd.DataFrame | Columns
 
@@ -243,13 +239,11 @@ def _arrays(part: Part) -> Iterable[Any]:
 
 def _joined(column: Column, parts: Sequence[Any]) -> Any:
     """The values of several parts of one column, one after the other; texts are united, not lost."""
-    if column.dtype == "category":
-        return _united(column, [_bare(p) if isinstance(p, pd.Categorical) else p for p in parts])
     bare = [_bare(part) for part in parts]
+    if column.dtype == "category":
+        return _united(column, bare)
     if not isinstance(bare[0], tuple):
-        if isinstance(bare[0], np.ndarray):
-            return np.concatenate(bare)
-        return type(bare[0])._concat_same_type(bare)  # noqa: SLF001 - of the arrays' interface
+        return np.concatenate(bare)
     values, missing = (np.concatenate(of) for of in zip(*bare, strict=True))
     kind = pd.arrays.IntegerArray if column.dtype == "Int64" else pd.arrays.FloatingArray
     return kind(values, missing)
@@ -262,9 +256,8 @@ def _united(column: Column, parts: Sequence[tuple[npt.NDArray[Any], Sequence[str
     """
     place = {text: at for at, text in enumerate(column.values)}
     places = [[*(place.setdefault(text, len(place)) for text in texts), -1] for _, texts in parts]
-    width = np.min_scalar_type(
-        -max(len(place), 1)
-    )  # as narrow as pandas would make it: a byte as a rule
+    # As narrow as pandas would make it: a byte as a rule.
+    width = np.min_scalar_type(-max(len(place), 1))
     joined = np.concatenate(
         [np.array(of, width)[codes] for of, (codes, _) in zip(places, parts, strict=True)]
     )
