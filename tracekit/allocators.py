@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import pandas as pd
 
 from tracekit.derived.memory import DRIVER, SNAPSHOT
 from tracekit.device_sizes import DeviceSize, device_sizes
+from tracekit.grouping import as_python, of_keys
 from tracekit.matching import same
 from tracekit.pooling import STAGE_OF, distinct, grouped, plain, stage_rows, units
 from tracekit.stages import canonical
@@ -113,17 +114,9 @@ def by_allocator(frame: pd.DataFrame) -> Mapping[Allocator, pd.DataFrame]:
 def allocators(frame: pd.DataFrame) -> tuple[list[Allocator], npt.NDArray[np.int64]]:
     """(every allocator in the order of its first row, which of them each row is of)."""
     keys = list(Allocator._fields)
-    number = same(frame, Allocator._fields)
-    _, first = np.unique(number, return_index=True)
-    rows = frame[keys].iloc[first].itertuples(index=False, name=None)
-    return [Allocator(*map(_plain, row)) for row in rows], number
-
-
-def _plain(value: Any) -> Any:
-    """A key as Python has it: None where it is missing, no numpy number."""
-    if pd.isna(value):
-        return None
-    return value.item() if hasattr(value, "item") else value
+    number, first = of_keys(frame, keys)
+    columns = (as_python(frame[key].array[first]) for key in keys)
+    return [Allocator(*row) for row in zip(*columns, strict=True)], number
 
 
 def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
@@ -257,7 +250,7 @@ def _one_point(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     rows = rows.sort_values([*by, "source", "position"], kind="stable")
     points = rows.groupby("point", dropna=False, sort=False)
     counts = points["step"].nunique() + points["step"].agg(lambda steps: steps.isna().sum())
-    point = [_plain(name) for name, count in counts.items() if count == counts.max()][-1]
+    point = as_python(counts.index[counts == counts.max()])[-1]
     mine = rows[rows["point"].isna() if point is None else rows["point"] == point]
     # A step that was logged again counts once, as it was last.
     again = mine["step"].notna() & mine.duplicated("step", keep="last")
@@ -304,8 +297,8 @@ def stages(measured: Measurements) -> pd.DataFrame:
     if of_snapshot.any():
         # Ranges of snapshots are in no table of stages: their windows hold more than one step's work.
         mine = rows[of_snapshot]
-        pairs = zip(mine["stage"], mine["role"], strict=True)
-        mine = mine.assign(canonical=[canonical(str(s), _plain(role)) for s, role in pairs])
+        pairs = zip(mine["stage"], as_python(mine["role"]), strict=True)
+        mine = mine.assign(canonical=[canonical(str(s), role) for s, role in pairs])
         found = pd.concat([found, mine], ignore_index=True) if len(found) else mine
     return found.sort_values("ts_ns", kind="stable")
 

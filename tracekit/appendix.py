@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tracekit.grouping import Ints, of_keys
 from tracekit.job_values import job_values
 from tracekit.pooling import plain
 from tracekit.report import Heading, Remark, Sheet
@@ -69,7 +71,15 @@ def value_rows(measured: Measurements) -> pd.DataFrame:
     whole = measured.derived(job_values).reindex(columns=[*VALUES]).assign(whole=True)
     rows = _one_tool_each(plain(measured["metrics"]))[[*VALUES]].astype(object).assign(whole=False)
     frame = pd.concat([whole, rows], ignore_index=True)
-    return frame.sort_values(list(VALUES[:7]), kind="stable", na_position="first")
+    order = np.lexsort([_order(frame[name]) for name in reversed(VALUES[:7])])
+    return frame.iloc[order]
+
+
+def _order(keys: pd.Series[Any]) -> Ints:
+    """The place of each key among the distinct ones, missing ones first."""
+    number, first = of_keys(keys.to_frame(), [str(keys.name)])
+    ranks = pd.Series(keys.array[first]).rank(method="dense", na_option="top")
+    return ranks.to_numpy().astype(np.int64)[number]
 
 
 def _one_tool_each(rows: pd.DataFrame) -> pd.DataFrame:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracekit.alignment import Correction, corrections, owner
-from tracekit.allocators import Allocator, by_allocator
+from tracekit.allocators import Allocator, allocators
 from tracekit.crews import own_work
 from tracekit.derived.busy import PARTS
 from tracekit.derived.memory import SNAPSHOT
 from tracekit.drawn_ranks import MAX_ROWS, drawn
-from tracekit.matching import CLOCK, same
+from tracekit.grouping import of_keys
+from tracekit.matching import CLOCK
 from tracekit.pooling import (
     UNIT,
+    apart,
+    count_distinct,
     from_epoch,
     in_run,
     job,
@@ -49,7 +54,7 @@ def _by_run(
     frame: pd.DataFrame, draw: Callable[[pd.DataFrame, str], Chart | None]
 ) -> tuple[Chart, ...]:
     """A chart of each run's rows, whose id ends with the run's number from the second on."""
-    runs = [mine for _, mine in frame.groupby("run", dropna=False, sort=False)][:MAX_RUNS]
+    runs = islice(apart(frame, ["run"]), MAX_RUNS)
     drawn = [draw(mine, f"-{n}" if n > 1 else "") for n, mine in enumerate(runs, start=1)]
     return tuple(chart for chart in drawn if chart is not None)
 
@@ -236,20 +241,25 @@ def _on_one_clock(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.DataFr
     """
     if not len(rows):
         return rows.assign(begin=rows["ts_ns"]), ""
-    owners, known = rows.drop_duplicates(list(CLOCK)), corrections(measured)
+    number, first_rows = of_keys(rows, CLOCK)
+    owners, known = rows[[*CLOCK, "host"]].iloc[first_rows], corrections(measured)
     found = [known.get(owner(row)) for row in owners.to_dict("records")]
     moved_ns = np.array([one.offset_ns if one else 0 for one in found], np.int64)
-    # Owners are numbered in the order in which they come first.
-    at = rows["ts_ns"].to_numpy(np.int64) - moved_ns[same(rows, CLOCK)]
+    at = rows["ts_ns"].to_numpy(np.int64) - moved_ns[number]
+    several = count_distinct(rows, ["who"]) > 1
     compared = len({one and one.set for one in found}) == 1 and found[0] is not None
     if not compared and not from_epoch(measured, rows):
         first = pd.Series(at).groupby(rows["who"].to_numpy()).transform("min").to_numpy()
         note = "Clocks cannot be compared: every row begins at its own zero."
     else:
         first, note = at.min(), _clock_note(dict(zip(_processes(owners), found, strict=True)))
-        if not moved_ns.any() and from_epoch(measured, rows) and len(set(rows["host"])) == 1:
-            note = note if rows["host"].isna().any() else "All on the clock of their host."
-    return rows.assign(begin=at - first), note if len(set(rows["who"])) > 1 else ""
+        if (
+            not moved_ns.any()
+            and from_epoch(measured, rows)
+            and count_distinct(rows, ["host"]) == 1
+        ):
+            note = note if owners["host"].isna().any() else "All on the clock of their host."
+    return rows.assign(begin=at - first), note if several else ""
 
 
 def _clock_note(found: Mapping[str, Correction | None]) -> str:
@@ -271,11 +281,11 @@ def _clock_note(found: Mapping[str, Correction | None]) -> str:
     return told + (f" Not compared: the clocks of {alone}." if alone else "")
 
 
-def _processes(rows: pd.DataFrame) -> list[str]:
-    """What a reader calls each process of a run: `rank 0 actor`."""
+def _processes(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """What a reader calls the process of each row: `rank 0 actor`."""
     keys = ("rank", "replica", "role")
-    number = same(rows, keys)
-    once = rows.iloc[np.unique(number, return_index=True)[1]]
+    number, first = of_keys(rows, keys)
+    once = rows[[*keys]].iloc[first]
     labels = zip(*(once[key] for key in keys), strict=True)
     names = [
         ("rank ?" if pd.isna(rank) else f"rank {int(rank)}")
@@ -283,17 +293,21 @@ def _processes(rows: pd.DataFrame) -> list[str]:
         + ("" if pd.isna(role) else f" {role}")
         for rank, replica, role in labels
     ]
-    return [names[at] for at in number.tolist()]
+    return np.array([*names, ""], object)[number]
 
 
-def _devices(rows: pd.DataFrame) -> list[str]:
-    """The process and, where it has several, the GPU."""
-    per_process = rows.groupby(["host", "pid", "rank"], dropna=False)["device"].nunique()
-    several = bool((per_process >= 2).any()) or bool(rows["rank"].isna().any())
-    return [
+def _devices(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """The process of each row and, where it has several, the GPU."""
+    keys = ("run", "host", "pid", "rank", "replica", "role", "device")
+    number, first = of_keys(rows, keys)
+    once = rows[[*keys]].iloc[first]
+    per_process = once.groupby(["host", "pid", "rank"], dropna=False)["device"].nunique()
+    several = bool((per_process >= 2).any()) or bool(once["rank"].isna().any())
+    names = [
         who + (f" GPU {'?' if pd.isna(device) else int(device)}" if several else "")
-        for who, device in zip(_processes(rows), rows["device"], strict=True)
+        for who, device in zip(_processes(once), once["device"], strict=True)
     ]
+    return np.array([*names, ""], object)[number]
 
 
 def _largest(frame: pd.DataFrame, by: str) -> tuple[pd.DataFrame, int]:
@@ -315,14 +329,16 @@ def _of_one_file(of: Allocator, rows: pd.DataFrame) -> pd.DataFrame:
 def memory_lines(measured: Measurements) -> Iterator[Chart]:
     """Allocated memory over time, hosts and GPUs apart: a line for each of those with most."""
     rows = plain(measured["memory_curve"])
-    every = {of: _of_one_file(of, mine) for of, mine in by_allocator(rows).items()}
+    every, whose = allocators(rows)
+    peaks = rows["allocated_bytes"].groupby(whose).max().tolist()
+    count = np.bincount(whose, minlength=len(every)).tolist()
     for kind in dict.fromkeys(of.kind for of in every):
-        mine = {of: rows for of, rows in every.items() if of.kind == kind}
-        high = {
-            str(at): float(rows["allocated_bytes"].max()) for at, rows in enumerate(mine.values())
-        }
+        high = {str(at): float(peaks[at]) for at, of in enumerate(every) if of.kind == kind}
         lines = drawn(high, "peak", MAX_LINES)
-        chosen = [of for at, of in enumerate(mine) if str(at) in lines.rows]
+        mine = {
+            every[at]: _of_one_file(every[at], rows[whose == at]) for at in map(int, lines.rows)
+        }
+        chosen, others = list(mine), sum(count[int(at)] for at in high if at not in lines.rows)
         alike = [text.partition(",")[1:] for text in lines.rows.values()]
         together = pd.concat([mine[of] for of in chosen])
         one_clock = from_epoch(measured, together)
@@ -355,5 +371,5 @@ def memory_lines(measured: Measurements) -> Iterator[Chart]:
                 else "Clocks cannot be compared: every line begins at its own zero.",
                 lines.note,
             ),
-            omitted=sum(len(frame) for frame in mine.values()) - len(marks),
+            omitted=others + sum(len(frame) for frame in mine.values()) - len(marks),
         )

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.errors import TracekitError
-from tracekit.pooling import plain
+from tracekit.grouping import as_python
 from tracekit.trace import Measurements
 from tracekit.units import parse_size, show
 
@@ -73,12 +73,13 @@ def device_sizes(measured: Measurements) -> DeviceSizes:
 def _device_sizes(measured: Measurements) -> DeviceSizes:
     recorded: dict[tuple[Any, Any, Any], DeviceSize | None] = {}
     if measured.has("device_sizes"):
-        rows = plain(measured["device_sizes"])
+        rows = measured["device_sizes"]
+        columns = ("run", "rank", "device", "size_bytes", "source")
         for run, rank, device, size, source in zip(
-            *(rows[name] for name in ("run", "rank", "device", "size_bytes", "source")), strict=True
+            *(as_python(rows[name].array) for name in columns), strict=True
         ):
-            whose = f"rank {int(rank)}" if not pd.isna(rank) else str(source)
-            key = (_key(run), _key(rank), _key(device))
+            whose = f"rank {rank}" if rank is not None else str(source)
+            key = (run, rank, device)
             found = DeviceSize(int(size), f"from the trace of {whose}")
             known = recorded.setdefault(key, found)
             if known is not None and known.size_bytes != found.size_bytes:

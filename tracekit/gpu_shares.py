@@ -14,6 +14,7 @@ from tracekit.pooling import (
     distinct,
     in_run,
     job,
+    numbered_alike,
     plain,
     same_text,
     stage_rows,
@@ -63,14 +64,9 @@ def _judged_windows(measured: Measurements) -> pd.DataFrame:
     )
     origins = distinct(plain(measured["steps"]), [*CAPTURE, "ts_ns", "origin"])
     steps = rows[rows["window"] == "step"].merge(origins, on=[*CAPTURE, "ts_ns"], how="inner")
-    known = {
-        (run, text_or_none(role)) for run, role in zip(stages["run"], stages["role"], strict=True)
-    }
-    chosen = [
-        (run, text_or_none(role)) not in known and origin != "stage"
-        for run, role, origin in zip(steps["run"], steps["role"], steps["origin"], strict=True)
-    ]
-    steps = steps[np.array(chosen, np.bool_)].assign(canonical=None)
+    owner, staged = numbered_alike(["run", "role"], steps, stages)
+    chosen = ~np.isin(owner, staged) & (steps["origin"] != "stage").to_numpy(np.bool_)
+    steps = steps[chosen].assign(canonical=None)
     return pd.concat([stages.assign(origin=None), steps], ignore_index=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,12 @@ Ints = npt.NDArray[np.int64]
 
 ROOM = 2**20
 """A table of keys may have this many places, or four a row, before sorting is cheaper."""
+
+PLAIN = {int, float, str, bool, type(None)}
+"""The types of plain values."""
+
+FEW = 200
+"""Of so few objects each is compared by its value at once."""
 
 
 def numbered(keys: Ints) -> tuple[Ints, Ints]:
@@ -45,26 +52,76 @@ def of_keys(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
     """
     number, room = np.zeros(len(frame), np.int64), 1
     for name in by:
-        column: Any = frame[name]
-        values = column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
-        # Missing keys come as -1: to ask for a number of theirs takes pandas a look at every value more.
-        codes, found = pd.factorize(values)
-        if not len(found):
-            continue
-        low = int(codes.min(initial=0))
-        count = len(found) - low
+        codes, count = _codes(frame[name])
         if count < 2:
             continue
         if room * count >= 2**62:
-            distinct, number = np.unique(number, return_inverse=True)
-            room = len(distinct)
-        number = number * count + (codes - low)
+            number, found = pd.factorize(number)
+            room = len(found)
+        number = number * count + codes
         room *= count
-    _, first, number = np.unique(number, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return place[number], first[order]
+    number, found = pd.factorize(number)
+    return number, first_of_each(number, len(found))
+
+
+def first_of_each(number: Ints, count: int) -> Ints:
+    """The first row of each of the numbers 0 … count-1, which all occur.
+
+    >>> first_of_each(np.array([0, 1, 0, 2]), 3)
+    array([0, 1, 3])
+    """
+    first = np.empty(count, np.int64)
+    first[number[::-1]] = np.arange(len(number) - 1, -1, -1)
+    return first
+
+
+def _codes(column: pd.Series[Any]) -> tuple[Ints, int]:
+    """(a number for each value of a column, below the second); missing ones have one of their own."""
+    array: Any = column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
+    if isinstance(array, pd.arrays.IntegerArray):
+        missing = np.asarray(array.isna())
+        _, codes = numbered(array.to_numpy(np.int64, na_value=0))
+        codes = np.where(missing, 0, codes + 1)
+        return codes, int(codes.max(initial=0)) + 1
+    of_text = isinstance(array, np.ndarray) and array.dtype == object and len(array) > FEW
+    # Missing ones come as -1: to ask for a number of theirs takes pandas a look at every value more.
+    codes, found = _of_objects(array) if of_text else pd.factorize(array)
+    low = int(codes.min(initial=0))
+    return codes - low, len(found) - low
+
+
+def _of_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, npt.NDArray[Any]]:
+    """As `pandas.factorize`, in a tenth of its time where few objects stand in many rows, as texts of categories do.
+
+    Which rows hold the very same object shows in where it lies; only one of each is compared by its value.
+    """
+    place, lies = pd.factorize(_addresses(values))
+    once, found = pd.factorize(values[first_of_each(place, len(lies))])
+    return once[place], found
+
+
+def _addresses(values: npt.NDArray[np.object_]) -> npt.NDArray[np.intp]:
+    """Where the objects of an array lie, without a copy: valid while the array is, and unchanged."""
+    kind = np.dtype(np.intp).str
+    seen = {**values.__array_interface__, "typestr": kind, "descr": [("", kind)]}
+    return np.asarray(SimpleNamespace(__array_interface__=seen))
+
+
+def as_python(column: Any) -> list[Any]:
+    """The values of a column as Python has them: None where one is missing, no numpy number.
+
+    >>> as_python(pd.array([1, None], dtype="Int64"))
+    [1, None]
+    """
+    values = np.asarray(column, object)
+    missing = pd.isna(values)
+    if missing.any():
+        values = values.copy()
+        values[missing] = None
+    found: list[Any] = values.tolist()
+    if set(map(type, found)) <= PLAIN:
+        return found
+    return [value.item() if hasattr(value, "item") else value for value in found]
 
 
 def by_group(group: Ints, start: Ints) -> Ints:

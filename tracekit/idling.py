@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.idle import IdleTime
-from tracekit.matching import same
+from tracekit.grouping import Ints, as_python, of_keys
 from tracekit.pooling import (
     CAPTURE,
     STAGE_OF,
@@ -122,8 +121,9 @@ def _placed(measured: Measurements, table: str) -> pd.DataFrame:
     known = measured.derived(_staged_owners)
     origins = plain(measured["steps"])[[*CAPTURE, "origin"]].drop_duplicates(CAPTURE)
     steps = rows[rows["window"] == "step"].merge(origins, on=CAPTURE, how="inner")
-    alone = pd.Series([owner not in known for owner in _owners(steps)], dtype=bool)
-    steps = steps[alone.to_numpy(bool) & (steps["origin"] != "stage").to_numpy(bool)]
+    number, owners = _owners(steps)
+    alone = np.array([*(owner not in known for owner in owners), False], bool)[number]
+    steps = steps[alone & (steps["origin"] != "stage").to_numpy(bool)]
     parts = [stages.assign(origin=None), steps.assign(canonical=None)]
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
@@ -131,16 +131,14 @@ def _placed(measured: Measurements, table: str) -> pd.DataFrame:
 def _staged_owners(measured: Measurements) -> frozenset[tuple[object, object]]:
     """(run, role) of the devices that have a stage."""
     rows = whole(measured, "gpu_time").merge(canonical_names(measured), on=STAGE_OF, how="inner")
-    return frozenset(_owners(rows))
+    return frozenset(_owners(rows)[1])
 
 
-def _owners(rows: pd.DataFrame) -> list[tuple[object, object]]:
-    number = same(rows, ("run", "role"))
-    once = rows.iloc[np.unique(number, return_index=True)[1]]
-    owners = [
-        (run, text_or_none(role)) for run, role in zip(once["run"], once["role"], strict=True)
-    ]
-    return [owners[at] for at in number.tolist()]
+def _owners(rows: pd.DataFrame) -> tuple[Ints, list[tuple[object, object]]]:
+    """(for each row which of them it is of, every run and role)."""
+    number, first = of_keys(rows, ["run", "role"])
+    columns = (rows[name].array[first] for name in ("run", "role"))
+    return number, [(run, text_or_none(role)) for run, role in zip(*columns, strict=True)]
 
 
 def gpu_steps(measured: Measurements) -> dict[tuple[object, object], int]:
@@ -152,15 +150,16 @@ def _gpu_steps(measured: Measurements) -> dict[tuple[object, object], int]:
     rows = units(whole(measured, "gpu_time"))
     rows = rows[rows["window"] == "step"]
     rows = distinct(rows, [*UNIT, "role", "rank", "host", "pid", "device"])
-    return dict(Counter(_owners(rows)))
+    number, owners = _owners(rows)
+    return dict(zip(owners, np.bincount(number, minlength=len(owners)).tolist(), strict=True))
 
 
 def each_gpu_step(
     measured: Measurements, table: pd.DataFrame, names: Sequence[str]
 ) -> pd.DataFrame:
     """The table of sums by run and role with these columns divided by the steps of single GPUs there."""
-    counts = gpu_steps(measured)
-    steps = np.array([counts.get(owner, 1) for owner in _owners(table)], np.float64)
+    counts, (number, owners) = gpu_steps(measured), _owners(table)
+    steps = np.array([counts.get(owner, 1) for owner in owners], np.float64)[number]
     return table.assign(**{name: table[name] / steps for name in names})
 
 
@@ -264,7 +263,7 @@ def pauses(
     steps = whole(measured, "idle")
     steps = steps[(steps["window"] == "step") & (steps["cause"] == "host_gc")]
     collected = summed(steps, ["run", "role"], ["idle_ns"])
-    for owner, idle_ns in zip(_owners(collected), collected["idle_ns"], strict=True):
+    for owner, idle_ns in zip(_owners(collected)[1], collected["idle_ns"], strict=True):
         before = found.get(owner, Pauses(0, 0, []))
         found[owner] = before._replace(collection_ns=int(idle_ns))
     kept, counts, steps_of = {}, gpu_steps(measured), job(measured)
@@ -288,9 +287,9 @@ def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.Dat
     rows = rows.merge(names, on=STAGE_OF).merge(after, on=[*CAPTURE, "next_stage"])
     rows = rows.reset_index(drop=True)
     bound = {one.scope.key for one in sync_bound(measured, sync_limit)}
-    synced = np.array(
-        [(*owner, stage) in bound for owner, stage in zip(_owners(rows), rows["next_canonical"].map(text_or_none), strict=True)], bool
-    )  # fmt: skip
+    number, first = of_keys(rows, ["run", "role", "next_canonical"])
+    followed = (as_python(rows[name].array[first]) for name in ("run", "role", "next_canonical"))
+    synced = np.array([*(key in bound for key in zip(*followed, strict=True)), False], bool)[number]
     rows["after_sync_ns"] = rows["after_sync_ns"].where(synced, 0)
     rows["inside_ns"] = rows["inside_ns"].fillna(rows["after_sync_ns"]) - rows["after_sync_ns"]
     rows["claimed_ns"] = rows["idle_ns"] - rows["explained_ns"] - rows["after_sync_ns"]
@@ -306,7 +305,7 @@ def idle_at_edges(
     """The (run, role) of which rule R15 says that GPUs wait at edges: (ns per step and GPU, share of the step)."""
     counts, steps = gpu_steps(measured), job(measured)
     found = {}
-    for owner in dict.fromkeys(_owners(rows)):
+    for owner in _owners(rows)[1]:
         mine = rows[same_text(rows["run"], owner[0]) & same_text(rows["role"], owner[1])]
         step_ns = steps.of(owner[0]).step_ns
         idle = int(mine["claimed_ns"].sum()) / max(counts.get(owner, 0), 1)

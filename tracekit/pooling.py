@@ -6,7 +6,7 @@ A *unit* is one step of one run; where steps have no number, a repeated capture 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -81,8 +81,13 @@ _PLAIN: dict[int, tuple[weakref.ref[pd.DataFrame], pd.DataFrame]] = {}
 
 def processes(*frames: pd.DataFrame) -> list[npt.NDArray[np.int64]]:
     """The number of the process in its source (`CAPTURE`) for the rows of each frame, one numbering for all."""
-    keys = pd.concat([frame[CAPTURE] for frame in frames], ignore_index=True)
-    number, _ = of_keys(keys, CAPTURE)
+    return numbered_alike(CAPTURE, *frames)
+
+
+def numbered_alike(by: Sequence[str], *frames: pd.DataFrame) -> list[Ints]:
+    """The number of the key of each row of every frame, one numbering for all; missing is a key like any other."""
+    keys = pd.concat([frame[list(by)] for frame in frames], ignore_index=True)
+    number, _ = of_keys(keys, by)
     return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
 
 
@@ -126,6 +131,16 @@ def grouped(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) ->
         else:
             out[name] = getattr(groups[column], how)().array
     return framed(out, len(first))
+
+
+def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """The rows of each distinct `by`, in order of appearance; the frame itself where there is only one."""
+    number, first = of_keys(frame, by)
+    if len(first) == 1:
+        yield frame
+        return
+    for at in range(len(first)):
+        yield frame[number == at]
 
 
 def distinct(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

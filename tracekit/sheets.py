@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from tracekit.report import Cell, Heading, Ranked, Sheet
+from tracekit.grouping import as_python
+from tracekit.report import Heading, Ranked, Sheet
 
 MAX_ROWS = 1_000
 """Most rows of one sheet in a report; the measurements (`--save`) keep all of them."""
@@ -32,18 +31,14 @@ def sheet(
     A column of which nothing at all is known is left out. A sheet that is `ranked` has up to `MOST_RANKED` rows.
     """
     max_rows = max_rows if ranked is None else MOST_RANKED
-    values = {heading.name: frame[heading.name].array for heading in headings}
-    headings = [h for h in headings if not len(frame) or not values[h.name].isna().all()]
-    columns = [_cells(values[heading.name][:max_rows]) for heading in headings]
-    rows = tuple(zip(*columns, strict=True)) if columns else ()
-    return Sheet(name, title, tuple(headings), rows, max(len(frame) - max_rows, 0), caption, ranked)
-
-
-def _cells(column: Any) -> list[Cell]:
-    """The values of a column as Python scalars, missing ones as None."""
-    values = np.asarray(column, object)
-    missing = pd.isna(values)
-    return [
-        None if gone else value.item() if hasattr(value, "item") else value
-        for value, gone in zip(values.tolist(), missing.tolist(), strict=True)
-    ]
+    omitted = max(len(frame) - max_rows, 0)
+    columns = {h: as_python(frame[h.name].array[:max_rows]) for h in headings}
+    columns = {
+        heading: cells
+        for heading, cells in columns.items()
+        if not cells
+        or cells.count(None) < len(cells)
+        or (omitted and not frame[heading.name].array[max_rows:].isna().all())
+    }
+    rows = tuple(zip(*columns.values(), strict=True)) if columns else ()
+    return Sheet(name, title, tuple(columns), rows, omitted, caption, ranked)

@@ -11,7 +11,16 @@ import pandas as pd
 from tracekit.grouping import of_keys
 from tracekit.intervals import covered, side_by_side, union, union_totals
 from tracekit.matching import matched
-from tracekit.pooling import CAPTURE, STAGE_OF, distinct, plain, stage_rows, summed, whole_gpu_time
+from tracekit.pooling import (
+    CAPTURE,
+    STAGE_OF,
+    distinct,
+    grouped,
+    plain,
+    stage_rows,
+    summed,
+    whole_gpu_time,
+)
 from tracekit.trace import Measurements
 
 WHO = ("run", "role", "rank", "host", "pid", "device")
@@ -48,7 +57,7 @@ def collectives(measured: Measurements) -> pd.DataFrame:
     """The rows of `collectives`, plain and in their order, with what follows from other ranks.
 
     Added: canonical (stage; None outside), wait_ns and transfer_ns (`matching.matched`), wire_bytes
-    (Float64: bytes times `wire_factor`), size (class of `SIZES`, None where unknown).
+    (Float64: bytes times `wire_factor`), size (class of `SIZES`, None where unknown), and what `rates` adds up.
     """
     return measured.derived(_collectives)
 
@@ -83,20 +92,16 @@ def _collectives(measured: Measurements) -> pd.DataFrame:
     found = labels[np.searchsorted(beyond, size, side="right")]
     found[rows["size_bytes"].isna().to_numpy()] = None
     rows["size"] = found
-    return rows
+    return _with_parts(rows)
 
 
-def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """One row per distinct `by`, most time first: counts, Σ of bytes and times, and rates in GB/s (1e9).
-
-    A rate is Σ bytes / Σ time of the collectives of which both are known: algbw of the message, busbw of
-    what crosses the wire, max_busbw of the fastest, transfer_busbw over the shortest time of any rank.
-    """
+def _with_parts(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with what a rate is made of: bytes and times of those of which both are known, NA elsewhere."""
     timed = (rows["dur_ns"] > 0) & (rows["size_bytes"] > 0).fillna(value=False)
     wired = timed & rows["wire_bytes"].notna()
     moved = wired & (rows["transfer_ns"] > 0).fillna(value=False)
     dur = rows["dur_ns"].astype("Int64")
-    frame = rows.assign(
+    return rows.assign(
         count=1,
         sized_count=rows["size_bytes"].notna().astype("int64"),
         alg_bytes=rows["size_bytes"].where(timed),
@@ -107,12 +112,19 @@ def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         moved_ns=rows["transfer_ns"].where(moved),
         max_busbw=(rows["wire_bytes"] / dur).where(wired).astype("Float64"),
     )
+
+
+def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Of rows of `collectives` one row per distinct `by`, most time first: counts, Σ of bytes and times, and rates in GB/s (1e9).
+
+    A rate is Σ bytes / Σ time of the collectives of which both are known: algbw of the message, busbw of
+    what crosses the wire, max_busbw of the fastest, transfer_busbw over the shortest time of any rank.
+    """
     keys = list(by)
     columns = ("count", "sized_count", "size_bytes", "dur_ns", "exposed_ns", "wait_ns")
     parts = ("alg_bytes", "alg_ns", "bus_bytes", "bus_ns", "transfer_bytes", "moved_ns")
-    out = summed(frame, keys, (*columns, *parts))
-    fastest = frame.groupby(keys, dropna=False, observed=True, sort=False)["max_busbw"].max()
-    out["max_busbw"] = fastest.reset_index(drop=True).array
+    out = summed(rows, keys, (*columns, *parts))
+    out["max_busbw"] = grouped(rows, keys, fastest=("max_busbw", "max"))["fastest"].array
     for name, top, bottom in (
         ("algbw", "alg_bytes", "alg_ns"),
         ("busbw", "bus_bytes", "bus_ns"),
@@ -155,8 +167,7 @@ def _by_rank(measured: Measurements) -> pd.DataFrame:
     gpu["wait_ns"] = exposed_within(waiting(rows), windows)
     wired = rows[rows["wire_bytes"].notna()]
     wire_ns = united(wired, tuple(dict.fromkeys((*by, *WHO)))).rename("wired_ns").reset_index()
-    counted = rows.assign(count=1)
-    frames = [gpu, host, wire_ns, counted[[*WHO, "count", "size_bytes", "wire_bytes"]]]
+    frames = [gpu, host, wire_ns, rows[[*WHO, "count", "size_bytes", "wire_bytes"]]]
     columns = (
         "window_ns", "comm_ns", "exposed_ns", "wait_ns", "count", "size_bytes", "wire_bytes", "wired_ns",
     )  # fmt: skip
@@ -183,9 +194,8 @@ _TYPES = {
 
 def united(rows: pd.DataFrame, by: Sequence[str]) -> pd.Series[Any]:
     """Per distinct `by`, how long any of its collectives runs: the length of the union."""
-    keys = rows[list(by)]
-    number = keys.groupby(list(by), dropna=False, sort=False).ngroup().to_numpy().astype(np.int64)
-    first = keys[~pd.Series(number).duplicated().to_numpy()]
+    number, once = of_keys(rows, by)
+    first = rows[list(by)].iloc[once]
     start = rows["ts_ns"].to_numpy(np.int64)
     total = union_totals(start, start + rows["dur_ns"].to_numpy(np.int64), number, len(first))
     return pd.Series(total, index=pd.MultiIndex.from_frame(first))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.drawn_ranks import MAX_ROWS, drawn
-from tracekit.pooling import job, label_headings, same_text, whole_if_exact
+from tracekit.pooling import distinct, job, label_headings, same_text, whole_if_exact
 from tracekit.report import Chart, Heading, Ranked, Sheet
 from tracekit.sheets import sheet
 from tracekit.trace import Measurements
@@ -82,8 +82,9 @@ def stage_sheet(measured: Measurements) -> Sheet:
 
 def _rank_steps(measured: Measurements, rows: pd.DataFrame, run: object, role: object) -> int:
     """Steps times ranks (devices of processes) of a run and role."""
-    mine = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
-    return max(len(mine[list(WHO)].drop_duplicates()), 1) * max(job(measured).of(run).count, 1)
+    who = distinct(rows, WHO)
+    ranks = int((same_text(who["run"], run) & same_text(who["role"], role)).sum())
+    return max(ranks, 1) * max(job(measured).of(run).count, 1)
 
 
 def rank_sheet(measured: Measurements) -> Sheet:

@@ -13,7 +13,18 @@ from tracekit.derived.collective_facts import ARGS as COLLECTIVE_ARGS
 from tracekit.derived.collective_sums import per_step
 from tracekit.derived.collectives import Collectives, collectives
 from tracekit.gpu_shares import Judged, judged, judged_windows
-from tracekit.pooling import CAPTURE, in_run, job, plain, same_text, text_or_none, whole_gpu_time
+from tracekit.idling import WHERE, keyed
+from tracekit.pooling import (
+    CAPTURE,
+    apart,
+    count_distinct,
+    in_run,
+    job,
+    plain,
+    same_text,
+    text_or_none,
+    whole_gpu_time,
+)
 from tracekit.report import Finding, Metric, Place, Section, Verdict
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -85,10 +96,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = pooled(measured)
     if not len(rows):
         return Section(ID, TITLE, "skipped", "no collective was recorded")
-    small = [
-        _small(measured, mine, thresholds)
-        for _, mine in rows.groupby(["run", "role"], dropna=False, sort=False)
-    ]
+    small = [_small(measured, mine, thresholds) for mine in apart(rows, ["run", "role"])]
     stages = _exposures(measured, rows, [one.rows for one in small if one.finding])
     told = [(one, _exposed(one, thresholds)) for one in stages]
     untold = [one for one, finding in told if finding is None]
@@ -127,16 +135,26 @@ def _exposures(
         [waiting(rows), claimed.assign(dur_ns=claimed["exposed_ns"].to_numpy(np.int64))]
     )
     windows["taken_ns"] = exposed_within(both, windows)
+    on_device = rows[rows["exposed_ns"].notna()]
+    in_stage = {_whose(mine): mine for mine in apart(on_device, WHERE)}
+    in_step = {_whose(mine)[:2]: mine for mine in apart(on_device, WHERE[:2])}
     found = []
     for one in judged(measured):
-        mine, theirs = _of(windows, one), _of(rows, one)
-        theirs = theirs[theirs["exposed_ns"].notna()]
+        mine = _of(windows, one)
+        key = keyed(one.row)
+        theirs = in_step.get(key[:2]) if one.place.stage is None else in_stage.get(key)
+        theirs = on_device.iloc[:0] if theirs is None else theirs
         if one.row["comm_ns"] and one.row["window_ns"]:
             wait = int(mine["wait_ns"].sum()) if mine["wait_ns"].notna().any() else None
             rest = int(one.row["exposed_comm_ns"]) - int(mine["taken_ns"].sum())
             assert rest >= 0, "what is waiting or small must fit into what is exposed"
             found.append(Exposure(one, theirs, wait, rest, _unseen(measured, one.row["run"])))
     return found
+
+
+def _whose(rows: pd.DataFrame) -> tuple[object, ...]:
+    """Run, role and stage of the first of these rows."""
+    return keyed(rows[[*WHERE]].iloc[0].to_dict())
 
 
 def _unseen(measured: Measurements, run: object) -> str:
@@ -316,7 +334,7 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
     """R07: so many small messages that their number, not their bytes, takes the time."""
     limit = thresholds.of("small-collectives")
     run, role = rows.iloc[0]["run"], text_or_none(rows.iloc[0]["role"])
-    ranks, steps = len(rows[list(WHO)].drop_duplicates()), job(measured).of(run)
+    ranks, steps = count_distinct(rows, WHO), job(measured).of(run)
     calls = rows[rows["op"] != "barrier"]
     is_small = (calls["size_bytes"] < limit["small_bytes"]).fillna(value=False)
     small, unknown = calls[is_small], int(calls["size_bytes"].isna().sum())

@@ -9,13 +9,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.derived.slots import exclusive_slots
-from tracekit.grouping import of_keys
 from tracekit.idling import idle_time, whole
-from tracekit.pooling import CAPTURE, UNIT, job, label_headings, plain, summed, text_or_none, units
+from tracekit.pooling import (
+    CAPTURE,
+    UNIT,
+    job,
+    label_headings,
+    numbered_alike,
+    plain,
+    summed,
+    text_or_none,
+    units,
+)
 from tracekit.report import Heading, Section, Sheet
 from tracekit.schema.slots import CLASS_TITLES, CLASSES, class_title
 from tracekit.sheets import sheet
@@ -61,13 +69,13 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
     """
     walls = job(measured).walls
     rows = _with_origin(measured, units(with_canonical(measured, whole(measured, "slots"))))
-    known, rows["unit"] = _numbers([*UNIT, "origin"], walls, rows)
+    known, rows["unit"] = numbered_alike([*UNIT, "origin"], walls, rows)
     rows["wall_ns"] = rows["unit"].map(dict(zip(known, walls["wall_ns"], strict=True)))
     rows = rows[rows["wall_ns"].notna()].copy()
     # Steps that a profiler counts twice under one number are two; the files of a step belong together.
     rows["again"] = rows["occurrence"].where(rows["origin"] == "profiler", 0)
-    (rows["lane"],) = _numbers([*_LANE, "again"], rows)
-    (rows["owner"],) = _numbers(["run", "role"], rows)
+    (rows["lane"],) = numbered_alike([*_LANE, "again"], rows)
+    (rows["owner"],) = numbered_alike(["run", "role"], rows)
     lanes = rows.groupby(["owner", "unit"])["lane"].transform("nunique")
     share = 1 / (lanes * rows.groupby("owner")["unit"].transform("nunique"))
     one = rows.drop_duplicates(["owner", "unit"]).groupby("owner")["wall_ns"].mean()
@@ -82,16 +90,9 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
 def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `origin`: how their step is known."""
     steps = plain(measured["steps"])
-    known, asked = _numbers([*CAPTURE, "step", "occurrence"], steps, rows)
+    known, asked = numbered_alike([*CAPTURE, "step", "occurrence"], steps, rows)
     origin = pd.Series(dict(zip(known, steps["origin"], strict=True)), dtype=object)
     return rows.assign(origin=origin.reindex(asked).to_numpy(object))
-
-
-def _numbers(by: list[str], *frames: pd.DataFrame) -> list[npt.NDArray[np.int64]]:
-    """The number of the key of every row of each frame, one numbering for all; missing is a key like any other."""
-    keys = pd.concat([frame[by] for frame in frames], ignore_index=True)
-    number, _ = of_keys(keys, by)
-    return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
 
 
 def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
@@ -130,7 +131,7 @@ _OUTSIDE, _REST, _STEP = "(no stage)", "(rest of the step)", "(the step)"
 
 def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     """The ops, waits and causes with most time."""
-    (number,) = _numbers(["class", "cause"], rows)
+    (number,) = numbered_alike(["class", "cause"], rows)
     once = rows.iloc[np.unique(number, return_index=True)[1]]
     titles = [
         class_title(kind, text_or_none(cause) or "")

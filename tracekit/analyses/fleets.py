@@ -12,7 +12,7 @@ import pandas as pd
 
 from tracekit.derived.soundness import sound_device_ops
 from tracekit.intervals import Intervals, covered, gaps, intersect, union, union_all
-from tracekit.pooling import devices_of, in_run, label_headings, plain, same_text
+from tracekit.pooling import count_distinct, devices_of, in_run, label_headings, plain, same_text
 from tracekit.report import Heading, Metric, Section
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -80,12 +80,12 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Busy shares of every role in the time that all were captured, and how far rollout and training overlap."""
     if not measured.has("busy_spans"):
         return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
-    spans, captures = plain(measured["busy_spans"]), plain(measured["captures"])
+    every, captures = measured["busy_spans"], plain(measured["captures"])
     timed = captures[captures["absolute_time"].to_numpy(np.bool_)]
     shown, metrics, reasons = [], list[Metric](), list[str]()
-    for run in spans["run"].unique():
-        mine = spans[same_text(spans["run"], run) & spans["source"].isin(set(timed["source"]))]
-        fleets = _fleets(mine, timed) if len(mine["role"].unique()) > 1 else []
+    for run in every["run"].unique():
+        mine = every[same_text(every["run"], run) & every["source"].isin(set(timed["source"]))]
+        fleets = _fleets(plain(mine), timed) if count_distinct(mine, ["role"]) > 1 else []
         told = _told(fleets)
         if told:
             reasons.append(told + in_run(measured, run))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -177,10 +178,12 @@ def _shares_of_capture(shares: pd.DataFrame) -> tuple[Metric, ...]:
 
 def _gap_sheet(measured: Measurements) -> Sheet:
     """The longest gaps of all sources."""
-    rows = whole(measured, "idle_gaps").merge(canonical_names(measured), on=STAGE_OF, how="left")
-    rows = rows.sort_values(
+    every = whole(measured, "idle_gaps")
+    listed = len(every)
+    rows = every.nlargest(SHOWN_GAPS, "dur_ns", keep="all").sort_values(
         ["dur_ns", "source", "ts_ns"], ascending=[False, True, True], kind="stable"
     )
+    rows = rows.head(SHOWN_GAPS).merge(canonical_names(measured), on=STAGE_OF, how="left")
     begin = plain(measured["captures"])[["source", "ts_ns"]].groupby("source")["ts_ns"].min()
     rows["at_ns"] = rows["ts_ns"] - rows["source"].map(begin).fillna(0).astype("int64")
     rows["why"] = [CAUSE_TITLES[cause][0] for cause in rows["cause"]]
@@ -197,10 +200,10 @@ def _gap_sheet(measured: Measurements) -> Sheet:
         Heading("before", "after", "text", "Device op that ended."),
         Heading("after", "before", "text", "Device op that began."),
     )  # fmt: skip
-    listed = len(rows)
     total = int(whole(measured, "idle_histogram")["gap_count"].sum())
     caption = f"The longest of {max(total, listed):,} gaps; each source keeps its longest 200."
-    return sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption, max_rows=SHOWN_GAPS)
+    shown = sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption)
+    return replace(shown, omitted=listed - len(rows))
 
 
 def _stage_chart(measured: Measurements) -> Chart:

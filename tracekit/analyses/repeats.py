@@ -31,6 +31,13 @@ MAX_ROWS = 200
 
 LEVEL = 0.95
 
+TYPES = dict.fromkeys(COLUMNS, "object") | {
+    "rank": "Int64",
+    "step": "Int64",
+    "value": "Float64",
+}
+"""What values recorded and values of the job have in common."""
+
 _GROUPS: tuple[tuple[str, str, Unit], ...] = (
     ("times", "Times of a step", "ns"),
     ("rates", "Rates", ""),
@@ -78,9 +85,8 @@ def kept_samples(measured: Measurements) -> tuple[dict[Key, Samples], LeftOut, i
         _longest(frame[frame["name"].isin(list(METRICS)) | frame["stage"].isna()])
         for frame in frames
     ]
-    values = pd.concat([frame.astype(object) for frame, _ in told], ignore_index=True)
-    values = values.astype({"step": "Int64", "value": "Float64"})
-    values["run"] = values["run"].astype(object).where(values["run"].notna(), "")
+    values = pd.concat([frame.astype(TYPES) for frame, _ in told], ignore_index=True)
+    values["run"] = values["run"].where(values["run"].notna(), "")
     every = samples(values)
     left_out = dropped(every, values, None)
     found = {key: kept for key, one in every.items() if (kept := left_out.kept(one)).runs}
@@ -91,7 +97,7 @@ def kept_samples(measured: Measurements) -> tuple[dict[Key, Samples], LeftOut, i
 def _longest(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """(the rows without those of all but `MAX_STAGES` stages, how many stages are left out)."""
     staged = rows[rows["stage"].notna()]
-    timed = staged["name"].map(lambda name: METRICS[name].unit == "ns").astype(bool)
+    timed = staged["name"].isin([name for name, kind in METRICS.items() if kind.unit == "ns"])
     size = staged["value"].where(timed, 0).astype("Float64").groupby(staged["stage"]).sum()
     ranked = size.sort_index(key=lambda names: names.astype(str)).sort_values(
         ascending=False, kind="stable"

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tracekit.cells import by_rank, cells, timed_units
 from tracekit.drawn_ranks import drawn
 from tracekit.logged import logs, same_steps
 from tracekit.pooling import (
+    grouped,
     in_run,
     label_headings,
+    numbered_alike,
     plain,
     same_text,
     stage_rows,
@@ -135,15 +138,15 @@ def _spread(
     rows: pd.DataFrame, cells_of: pd.DataFrame, value: str, columns: list[str]
 ) -> tuple[pd.DataFrame, list[Heading]]:
     """The rows with a column for each of these units, and their headings."""
-    headings, keys = [], dict.fromkeys(_STAGE, object)
-    rows = rows.astype(keys)
+    headings, rows = [], rows.copy(deep=False)
+    mine = cells_of[cells_of["unit"].isin(columns)]
+    longest = grouped(mine, [*_STAGE, "unit"], longest=(value, "max"))
+    place, of = numbered_alike(_STAGE, rows, longest)
     for name in columns:
-        mine = cells_of[cells_of["unit"] == name]
-        longest = mine.groupby(_STAGE, dropna=False, sort=False)[value].max()
         key = f"in_{name.replace(' ', '_')}"
-        column = longest.reset_index(name=key).astype(keys)
-        rows = rows.merge(column, on=_STAGE, how="left")
-        rows[key] = whole_if_exact(rows[key].astype("Float64"))
+        told = (longest["unit"] == name).to_numpy(np.bool_)
+        column = pd.Series(longest["longest"].array[told], of[told]).reindex(place)
+        rows[key] = whole_if_exact(column.astype("Float64")).array
         headings.append(Heading(key, name, "ns"))
     return rows, headings
 
@@ -241,9 +244,10 @@ def _charts(measured: Measurements) -> list[Chart]:
     total = walls.groupby(walls["bar"].str.strip(), sort=False)["wall_ns"].sum()
     chosen = drawn({str(bar): float(ns) for bar, ns in total.items()}, "the time of all stages")
     bars = [bar for bar in bars if bar in chosen.rows]
+    place = {bar: at for at, bar in enumerate(bars)}
     shown = walls[walls["canonical"].isin(series) & walls["bar"].str.strip().isin(bars)]
     marks = tuple(
-        (bars.index(bar.strip()), series.index(stage), round(wall))
+        (place[bar.strip()], series.index(stage), round(wall))
         for bar, stage, wall in zip(shown["bar"], shown["canonical"], shown["wall_ns"], strict=True)
         if pd.notna(wall)
     )

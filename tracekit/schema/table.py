@@ -88,7 +88,8 @@ def framed(columns: Mapping[Any, Any], length: int) -> pd.DataFrame:
     if length > COPIED_ROWS:
         # Said outright for texts, whose type pandas would guess.
         typed = {
-            n: pd.Series(a, dtype=object) if a.dtype == object else a for n, a in columns.items()
+            n: pd.Series(a, dtype=object, copy=False) if a.dtype == object else a
+            for n, a in columns.items()
         }
         return pd.DataFrame(typed, copy=False)
     names = _names(tuple(columns), str(pd.get_option("mode.string_storage")))
