@@ -60,7 +60,7 @@ def report_on(path):
 
 READABLE = {
     "chrome/gloo_cpu": 40,
-    "chrome/hta": 10,
+    "chrome/hta": 11,
     "chrome/kineto_tb_plugin": 4,
     "chrome/rl_insight": 6,
     "chrome/tracelens": 9,

@@ -51,6 +51,18 @@ def test_a_source_that_fails_is_a_failure_and_the_others_go_on(work, make_source
     assert missing.failure.problem == "cannot be read: No such file or directory"
 
 
+@EVERYWHERE
+def test_readers_have_the_environment_of_the_program_as_it_is_now(
+    work, make_sources, where, monkeypatch
+):
+    monkeypatch.setenv("BEFORE", "1")
+    collect(work.environment_of, make_sources("BEFORE", "b"), where=where)
+    monkeypatch.setenv("TRACEKIT_TRIED", "now")
+    monkeypatch.delenv("BEFORE")
+    found = collect(work.environment_of, make_sources("BEFORE", "b"), where=where)
+    assert [o.value for o in found] == [("now", None)] * 2
+
+
 @POOLS
 def test_a_function_that_leaves_the_interpreter_fails_alone(work, make_sources, where):
     left, other = collect(work.fail_if_named, make_sources("exit.json", "a"), where=where)

@@ -96,3 +96,7 @@ def sleep_long(source, advance):
 
 def pid(source, advance):
     return os.getpid()
+
+
+def environment_of(source, advance):
+    return os.environ.get("TRACEKIT_TRIED"), os.environ.get(source.name)

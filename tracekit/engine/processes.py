@@ -13,7 +13,7 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import connection, get_all_start_methods, get_context
@@ -124,7 +124,8 @@ def _hire(payload: bytes, preload: list[str]) -> _Worker:
     method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
     context: Any = get_context(method)
     ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, payload, _LOG.level), daemon=True)
+    args = (theirs, payload, _LOG.level, dict(os.environ))
+    process = context.Process(target=serve, args=args, daemon=True)
     with _without_main_module():
         if method == "forkserver":
             _start_server(preload)
@@ -179,8 +180,13 @@ def _without_main_module() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def serve(pipe: Connection[Any, Any], payload: bytes, log_level: int) -> None:
+def serve(
+    pipe: Connection[Any, Any], payload: bytes, log_level: int, environment: Mapping[str, str]
+) -> None:
     """Answer each source sent through `pipe` with how the function ended, until the pipe closes."""
+    # The server that this was forked from has the environment of when it began.
+    os.environ.clear()
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     if log_level:  # the parent shows its log: so do we
