@@ -98,7 +98,10 @@ def _plain(value: object, where: str) -> object:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, tuple):
-        if all(type(item) in _SCALARS for item in value):
+        kinds = set(map(type, value))
+        if kinds <= _SCALARS:
+            if float not in kinds:
+                return list(value)
             return [None if type(cell) is float and not isfinite(cell) else cell for cell in value]
         return [_plain(item, f"{where}[{at}]") for at, item in enumerate(value)]
     if is_dataclass(value):
@@ -115,7 +118,7 @@ def _text(value: object, depth: int = 0) -> str:
     if isinstance(value, dict):
         pairs = (f"{_encoder(0).encode(key)}: {_text(of, depth + 1)}" for key, of in value.items())
         return f"{{{inner}{f',{inner}'.join(pairs)}{outer}}}"
-    if all(type(item) in _SCALARS for item in value):
+    if _SCALARS.issuperset(map(type, value)):
         return f"[{inner}{_encoder(depth + 1).encode(value)[1:-1]}{outer}]"
     if all(type(row) is list and row and _SCALARS.issuperset(map(type, row)) for row in value):
         # No text holds a line break as it is: this is where a row ends and the next begins.
