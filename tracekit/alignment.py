@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import pandas as pd
-
+from tracekit.grouping import records
 from tracekit.matching import CLOCK, clocks
-from tracekit.pooling import plain
 from tracekit.trace import Measurements
 
 Owner = tuple[str | None, str | None, int | None, int | None]
@@ -41,29 +38,21 @@ def corrections(measured: Measurements) -> dict[Owner, Correction]:
 
 
 def _corrections(measured: Measurements) -> dict[Owner, Correction]:
-    rows = {
-        owner(row): row
-        for row in plain(clocks(measured)).astype(object).to_dict("records")
-        if not pd.isna(row["offset_ns"])
-    }
-    captures = plain(measured["captures"])[[*CLOCK, "host", "absolute_time"]].drop_duplicates()
+    told = clocks(measured)
+    told = told[told["offset_ns"].notna()]
+    numbers = records(told, ("offset_ns", "uncertainty_ns", "set"))
+    rows = dict(zip(records(told, CLOCK), numbers, strict=True))
+    captures = measured["captures"]
     hosts: dict[int, set[str | None]] = {}
-    for capture in captures.astype(object).to_dict("records"):
-        if (row := rows.get(owner(capture))) is not None:
-            known = capture["absolute_time"] and not pd.isna(capture["host"])
-            hosts.setdefault(row["set"], set()).add(str(capture["host"]) if known else None)
+    where = records(captures, ("host", "absolute_time"))
+    for key, (host, absolute) in zip(records(captures, CLOCK), where, strict=True):
+        if (row := rows.get(key)) is not None:
+            hosts.setdefault(row[2], set()).add(host if absolute else None)
     found = {}
-    for key, row in rows.items():
-        offset, spread = int(row["offset_ns"]), int(row["uncertainty_ns"])
-        together = hosts.get(row["set"], {None})
+    for key, (offset, spread, number) in rows.items():
+        together = hosts.get(number, {None})
         one_host = len(together) == 1 and None not in together
         certain = CERTAIN * spread < abs(offset) < _LARGEST_NS
         used = offset if certain and not one_host else 0
-        found[key] = Correction(used, spread, int(row["set"]))
+        found[key] = Correction(used, spread, number)
     return found
-
-
-def owner(row: Any) -> Owner:
-    """Whose clock a row of a measured table was recorded with."""
-    run, role, replica, rank = (None if pd.isna(row[name]) else row[name] for name in CLOCK)
-    return run, role, replica, rank

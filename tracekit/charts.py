@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.alignment import Correction, corrections, owner
+from tracekit.alignment import Correction, corrections
 from tracekit.allocators import Allocator, allocators
 from tracekit.crews import own_work
 from tracekit.derived.busy import PARTS
 from tracekit.derived.memory import SNAPSHOT
 from tracekit.drawn_ranks import MAX_ROWS, drawn
-from tracekit.grouping import of_keys
+from tracekit.grouping import of_keys, records
 from tracekit.matching import CLOCK
 from tracekit.pooling import (
     UNIT,
@@ -243,7 +243,7 @@ def _on_one_clock(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.DataFr
         return rows.assign(begin=rows["ts_ns"]), ""
     number, first_rows = of_keys(rows, CLOCK)
     owners, known = rows[[*CLOCK, "host"]].iloc[first_rows], corrections(measured)
-    found = [known.get(owner(row)) for row in owners.to_dict("records")]
+    found = [known.get(key) for key in records(owners, CLOCK)]
     moved_ns = np.array([one.offset_ns if one else 0 for one in found], np.int64)
     at = rows["ts_ns"].to_numpy(np.int64) - moved_ns[number]
     several = count_distinct(rows, ["who"]) > 1
@@ -286,12 +286,11 @@ def _processes(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
     keys = ("rank", "replica", "role")
     number, first = of_keys(rows, keys)
     once = rows[[*keys]].iloc[first]
-    labels = zip(*(once[key] for key in keys), strict=True)
     names = [
-        ("rank ?" if pd.isna(rank) else f"rank {int(rank)}")
-        + ("" if pd.isna(replica) else f" replica {int(replica)}")
-        + ("" if pd.isna(role) else f" {role}")
-        for rank, replica, role in labels
+        ("rank ?" if rank is None else f"rank {rank}")
+        + ("" if replica is None else f" replica {replica}")
+        + ("" if role is None else f" {role}")
+        for rank, replica, role in records(once, keys)
     ]
     return np.array([*names, ""], object)[number]
 

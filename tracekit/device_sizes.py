@@ -133,6 +133,8 @@ def parse_device_memory(text: str | int) -> int:
 
 def _key(value: Any) -> Any:
     """A key as Python has it: None where it is missing."""
-    if value is None or pd.isna(value):
+    if value is None or isinstance(value, str | int):
+        return value
+    if pd.isna(value):
         return None
     return value.item() if hasattr(value, "item") else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +14,9 @@ Ints = npt.NDArray[np.int64]
 
 ROOM = 2**20
 """A table of keys may have this many places, or four a row, before sorting is cheaper."""
+
+EXACT = 2**53
+"""Whole numbers below it are exact as floats, and so are their sums that stay below."""
 
 PLAIN = {int, float, str, bool, type(None)}
 """The types of plain values."""
@@ -32,6 +35,8 @@ def numbered(keys: Ints) -> tuple[Ints, Ints]:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     low = int(keys.min())
     room = int(keys.max()) - low + 1
+    if room == 1:
+        return keys[:1].copy(), np.zeros(len(keys), np.int64)
     if room > max(4 * len(keys), ROOM):
         distinct, place = np.unique(keys, return_inverse=True)
         return distinct, place
@@ -60,8 +65,16 @@ def of_keys(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
             room = len(found)
         number = number * count + codes
         room *= count
-    number, found = pd.factorize(number)
-    return number, first_of_each(number, len(found))
+    if room > max(len(number), FEW):
+        number, found = pd.factorize(number)
+        return number, first_of_each(number, len(found))
+    # A table of all there could be: in order of their first rows they are as they appear.
+    first = np.full(room, len(number), np.int64)
+    first[number[::-1]] = np.arange(len(number) - 1, -1, -1)
+    order = np.argsort(first, kind="stable")[: int(np.count_nonzero(first < len(number)))]
+    place = np.empty(room, np.int64)
+    place[order] = np.arange(len(order))
+    return place.take(number), first[order]
 
 
 def first_of_each(number: Ints, count: int) -> Ints:
@@ -79,10 +92,11 @@ def _codes(column: pd.Series[Any]) -> tuple[Ints, int]:
     """(a number for each value of a column, below the second); missing ones have one of their own."""
     array: Any = column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
     if isinstance(array, pd.arrays.IntegerArray):
+        distinct, codes = numbered(array.to_numpy(np.int64, na_value=0))
         missing = np.asarray(array.isna())
-        _, codes = numbered(array.to_numpy(np.int64, na_value=0))
-        codes = np.where(missing, 0, codes + 1)
-        return codes, int(codes.max(initial=0)) + 1
+        if not missing.any():
+            return codes, len(distinct)
+        return np.where(missing, 0, codes + 1), len(distinct) + 1
     of_text = isinstance(array, np.ndarray) and array.dtype == object and len(array) > FEW
     # Missing ones come as -1: to ask for a number of theirs takes pandas a look at every value more.
     codes, found = _of_objects(array) if of_text else pd.factorize(array)
@@ -95,7 +109,11 @@ def _of_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, npt.NDArray[Any]
 
     Which rows hold the very same object shows in where it lies; only one of each is compared by its value.
     """
-    place, lies = pd.factorize(_addresses(values))
+    addresses = _addresses(values)
+    if (addresses == addresses[0]).all():
+        once, found = pd.factorize(values[:1])
+        return np.full(len(values), once[0], np.int64), found
+    place, lies = pd.factorize(addresses)
     once, found = pd.factorize(values[first_of_each(place, len(lies))])
     return once[place], found
 
@@ -124,6 +142,22 @@ def as_python(column: Any) -> list[Any]:
     return [value.item() if hasattr(value, "item") else value for value in found]
 
 
+def records(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """These columns row by row, as Python has their values."""
+    return zip(*(as_python(frame[name].array) for name in names), strict=True)
+
+
+def equal(column: pd.Series[Any], value: object) -> npt.NDArray[np.bool_]:
+    """Which values of a column are this one, a missing value equalling a missing one."""
+    array: Any = column.array
+    if column.dtype == object and len(array) > FEW:
+        codes, found = _of_objects(column.to_numpy())
+        same = found == value if not pd.isna(value) else np.zeros(len(found), np.bool_)  # type: ignore[call-overload]
+        return np.append(same, bool(pd.isna(value)))[codes].astype(np.bool_)  # type: ignore[call-overload]
+    found = array.isna() if pd.isna(value) else array == value  # type: ignore[call-overload]
+    return np.asarray(pd.array(found, dtype="boolean").fillna(value=False), np.bool_)
+
+
 def by_group(group: Ints, start: Ints) -> Ints:
     """The order by group, then by start, equal ones as they stand.
 
@@ -141,9 +175,14 @@ def by_group(group: Ints, start: Ints) -> Ints:
 
 def summed(group: Ints, values: Ints, count: int) -> Ints:
     """Exact integer sums by group; group -1 counts nowhere."""
-    out = np.zeros(count, np.int64)
     known = group >= 0
-    np.add.at(out, group[known], values[known])
+    if not known.all():
+        group, values = group[known], values[known]
+    largest = max(abs(int(values.max(initial=0))), abs(int(values.min(initial=0))))
+    if len(values) * largest < EXACT:
+        return np.bincount(group, values, count).astype(np.int64)
+    out = np.zeros(count, np.int64)
+    np.add.at(out, group, values)
     return out
 
 

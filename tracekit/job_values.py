@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from tracekit.grouping import records
 from tracekit.logged import logs, same_steps
 from tracekit.metric_kinds import OUT_OF_MEMORY, PER_WORK
 from tracekit.pooling import UNIT, distinct, grouped, job, plain, same_text, stage_rows, units
@@ -95,16 +96,12 @@ def _parts(measured: Measurements, rows: pd.DataFrame) -> list[object]:
     """The part of each row: its own, else the one part that all sources of its step share."""
     steps = plain(measured["steps"])
     known: dict[tuple[object, object], set[object]] = {}
-    for run, step, part in zip(steps["run"], steps["step"], steps["part"], strict=True):
-        known.setdefault((run, None if pd.isna(step) else int(step)), set()).add(
-            None if pd.isna(part) else part
-        )
+    for run, step, part in records(distinct(steps, UNIT), UNIT):
+        known.setdefault((run, step), set()).add(part)
     found: list[object] = []
-    for run, step, part in zip(rows["run"], rows["step"], rows["part"], strict=True):
-        shared = known.get((run, None if pd.isna(step) else int(step)), set())
-        found.append(
-            part if not pd.isna(part) else next(iter(shared)) if len(shared) == 1 else None
-        )
+    for run, step, part in records(rows, UNIT):
+        shared = known.get((run, None if step is None else int(step)), set())
+        found.append(part if part is not None else next(iter(shared)) if len(shared) == 1 else None)
     return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -207,7 +207,7 @@ def measure(
     with progress_line(sys.stderr, enabled=options.progress) as on_progress:
         if cluster is None:
             here = local.run(work, found.sources, jobs=options.jobs, on_progress=on_progress)
-            return reduce(list(together(here, folding())), found, options)
+            return reduce(together(here, folding()), found, options)
         outcomes = ray.run_folded(
             work,
             found.sources,
@@ -218,7 +218,7 @@ def measure(
             cluster=cluster,
             seen_by=on_nodes.places(cluster, found.sources, found.seen_by),
         )
-        reduced = reduce(list(together(outcomes, folding())), found, options, already_folded=True)
+        reduced = reduce(together(outcomes, folding()), found, options, already_folded=True)
     count = len(cluster.nodes)
     told = f"read by Ray on {count} {'node' if count == 1 else 'nodes'}"
     return replace(reduced, facts={**reduced.facts, ENGINE: told})
@@ -253,13 +253,14 @@ def wanted() -> Want:
 
 
 def reduce(
-    outcomes: Sequence[Measured],
+    given: Iterable[Measured],
     found: Discovery,
     options: Options,
     *,
     already_folded: bool = False,
 ) -> Measurements:
     """The measurements of all sources: folded per process, concatenated, with what failed beside them."""
+    outcomes = list(given)
     values = [outcome.value for outcome in outcomes if outcome.value is not None]
     parts = [part for value in (values if already_folded else _folded(values)) for part in value]
     failures = tuple(o.failure for o in outcomes if o.failure is not None)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit import grouping
-from tracekit.grouping import Ints, of_keys
+from tracekit.grouping import Ints, equal, of_keys
 from tracekit.intervals import covered, union
 from tracekit.report import Heading
 from tracekit.schema.table import framed
@@ -376,9 +376,9 @@ def text_or_none(value: object) -> str | None:
     return None if pd.isna(value) else str(value)  # type: ignore[call-overload]
 
 
-def same_text(column: pd.Series, value: object) -> pd.Series:
+def same_text(column: pd.Series[Any], value: object) -> pd.Series[Any]:
     """Which rows equal `value`, a missing value equalling a missing one."""
-    return column.isna() if pd.isna(value) else column == value  # type: ignore[call-overload]
+    return pd.Series(equal(column, value), column.index)
 
 
 def whole_if_exact(column: pd.Series[Any]) -> pd.Series[Any]:

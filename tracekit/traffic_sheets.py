@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.drawn_ranks import MAX_ROWS, drawn
+from tracekit.grouping import records
 from tracekit.pooling import distinct, job, label_headings, same_text, whole_if_exact
 from tracekit.report import Chart, Heading, Ranked, Sheet
 from tracekit.sheets import sheet
@@ -172,14 +173,14 @@ def _who(ranks: pd.DataFrame) -> list[str]:
         " ".join(
             part
             for part in (
-                str(row["run"]) if several[0] else "",
-                "rank ?" if pd.isna(row["rank"]) else f"rank {int(row['rank'])}",
-                "" if pd.isna(row["role"]) or not several[1] else str(row["role"]),
-                f"GPU {int(row['device'])}" if gpus and not pd.isna(row["device"]) else "",
+                str(run) if several[0] else "",
+                "rank ?" if rank is None else f"rank {rank}",
+                "" if role is None or not several[1] else role,
+                f"GPU {device}" if gpus and device is not None else "",
             )
             if part
         )
-        for row in ranks.to_dict("records")
+        for run, rank, role, device in records(ranks, ("run", "rank", "role", "device"))
     ]
 
 

@@ -64,9 +64,9 @@ def of_profiles(folder: Path, engine: str, save: Path | None) -> None:
     reduce, reducing = pipeline.reduce, list[float]()
 
     def timed_reduce(outcomes: Any, *rest: Any, **more: Any) -> Any:
-        held = [outcomes]
-        del outcomes  # as without this function: what is put together is given up meanwhile
-        reduced, _, cpu = timed(lambda: reduce(held.pop(), *rest, **more))
+        came = list(outcomes)
+        one_by_one = (came.pop(0) for _ in range(len(came)))  # what is put together is given up
+        reduced, _, cpu = timed(lambda: reduce(one_by_one, *rest, **more))
         reducing.append(cpu)
         return reduced
 

@@ -71,7 +71,7 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
     rows = _with_origin(measured, units(with_canonical(measured, whole(measured, "slots"))))
     known, rows["unit"] = numbered_alike([*UNIT, "origin"], walls, rows)
     rows["wall_ns"] = rows["unit"].map(dict(zip(known, walls["wall_ns"], strict=True)))
-    rows = rows[rows["wall_ns"].notna()].copy()
+    rows = rows[rows["wall_ns"].notna()]
     # Steps that a profiler counts twice under one number are two; the files of a step belong together.
     rows["again"] = rows["occurrence"].where(rows["origin"] == "profiler", 0)
     (rows["lane"],) = numbered_alike([*_LANE, "again"], rows)

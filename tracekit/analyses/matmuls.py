@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit import grouping
 from tracekit.derived.by_name import is_named
 from tracekit.derived.kernel_names import is_gemm, unit
 from tracekit.derived.shapes import (
@@ -21,8 +22,8 @@ from tracekit.derived.shapes import (
 )
 from tracekit.derived.stage_at import stage_at, stage_names
 from tracekit.derived.work_classes import on_device
-from tracekit.grouping import summed
-from tracekit.pooling import in_run, plain, run_heading, same_text, text_or_none
+from tracekit.grouping import of_keys
+from tracekit.pooling import in_run, plain, run_heading, same_text, summed, text_or_none
 from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.sheets import sheet
 from tracekit.stage_work import StageWork, by_stage, of_run, with_canonical
@@ -122,7 +123,7 @@ def _by_size(trace: Trace, found: Products) -> dict[str, Any]:
         "shape_count": np.bincount(of_fine, minlength=count),
         "count": np.bincount(group, minlength=count),
         "flop_count": _flop_sums(group, flops[fine], count),
-        "host_ns": summed(group, host["dur_ns"].to_numpy()[rows], count),
+        "host_ns": grouping.summed(group, host["dur_ns"].to_numpy()[rows], count),
     }
     if trace.has("device_ops"):
         mine = np.where(found.owner >= 0, slot[found.owner], -1)
@@ -142,7 +143,9 @@ def _by_size(trace: Trace, found: Products) -> dict[str, Any]:
 def _flop_sums(group: Ints, flops: Ints, count: int) -> Any:
     """Σ FLOPs of each group; NA where int64 could not hold it."""
     large = np.bincount(group, flops.astype(float), minlength=count) >= 2.0**62
-    return pd.arrays.IntegerArray(summed(np.where(large[group], -1, group), flops, count), large)
+    return pd.arrays.IntegerArray(
+        grouping.summed(np.where(large[group], -1, group), flops, count), large
+    )
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
@@ -203,17 +206,17 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _rates(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Σ FLOPs / Σ time per group, most time first."""
-    grouped = rows.groupby(by, dropna=False, sort=False)
-    sums = grouped[["count", "flop_count", "rated_flop_count", "time_ns"]].sum(min_count=1)
+    sums = summed(rows, by, ["count", "flop_count", "rated_flop_count", "time_ns"])
+    unknown = of_keys(rows, by)[0][rows["rated_flop_count"].isna().to_numpy(np.bool_)]
     # A sum that holds an unknown part is unknown.
-    lost = rows["rated_flop_count"].isna().groupby([rows[n] for n in by], dropna=False, sort=False).any()  # fmt: skip
-    sums["rated"] = sums["rated_flop_count"].astype("Float64").mask(lost.to_numpy())
+    lost = np.bincount(unknown, minlength=len(sums)) > 0
+    sums["rated"] = sums["rated_flop_count"].astype("Float64").mask(lost)
     sums["gflop"] = sums["flop_count"].astype("Float64") / 1e9
     time = sums["time_ns"].astype("Float64")
     whole = float(time.sum())
     sums["share_ratio"] = time / whole if whole else None
     sums["tflop_per_s"] = sums["rated"] / time.where(time > 0) / 1e3
-    return sums.reset_index().sort_values(["time_ns", *by], ascending=[False, *[True] * len(by)], kind="stable")  # fmt: skip
+    return sums.sort_values(["time_ns", *by], ascending=[False, *[True] * len(by)], kind="stable")  # fmt: skip
 
 
 def _abstained(measured: Measurements) -> Iterator[Verdict]:

@@ -19,9 +19,10 @@ from tracekit.crews import (
 )
 from tracekit.derived.segments import MAX_ARRIVALS, Segments, segments
 from tracekit.drawn_ranks import MAX_ROWS, drawn
+from tracekit.grouping import records
 from tracekit.late_ranks import abstentions, claims, members
 from tracekit.matching import REASONS, clocks, codes, matched
-from tracekit.pooling import UNIT, job, plain, run_heading, summed, text_or_none
+from tracekit.pooling import UNIT, job, plain, run_heading, summed
 from tracekit.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.sheets import sheet
 from tracekit.thresholds import Thresholds
@@ -234,11 +235,12 @@ def _chart(measured: Measurements, found: Waits) -> Chart:
     start = (walls["ts_ns"] - zero).to_numpy(np.int64)
     end = start + walls["wall_ns"].to_numpy(np.int64)
     lost = lost.assign(place=at.to_numpy())
-    for row in in_order(lost.dropna(subset=["place"]), (*CREW, *MEMBER, "step")).to_dict("records"):
-        parts = [f"{row['run']}:" if several else "", text_or_none(row["role"]) or "",
-                 "" if pd.isna(row["replica"]) else f"replica {row['replica']}", f"rank {row['rank']}"]  # fmt: skip
-        place = int(row["place"])
-        cell = (int(start[place]), int(end[place]), int(row["lost_ns"]))
+    known = in_order(lost.dropna(subset=["place"]), (*CREW, *MEMBER, "step"))
+    names = ("run", "role", "replica", "rank", "place", "lost_ns")
+    for run, role, replica, rank, place, lost_ns in records(known, names):
+        parts = [f"{run}:" if several else "", role or "",
+                 "" if replica is None else f"replica {replica}", f"rank {rank}"]  # fmt: skip
+        cell = (int(start[int(place)]), int(end[int(place)]), lost_ns)
         cells.setdefault(" ".join(p for p in parts if p), []).append(cell)
     waited = {name: float(sum(c[2] or 0 for c in mine)) for name, mine in cells.items()}
     most = max(min(MAX_ROWS, MAX_MARKS // max(map(len, cells.values()), default=1)), 1)

@@ -21,7 +21,7 @@ from tracekit.engine.ray_cluster import (
     in_short,
     is_node_loss,
 )
-from tracekit.engine.ray_worker import Board, Label, call, fold
+from tracekit.engine.ray_worker import Board, call, fold, unpacked
 from tracekit.engine.schedules import Tally, check_jobs, estimate_bytes, outcomes_of
 from tracekit.trace import Failure, Source
 
@@ -39,7 +39,7 @@ _log = logging.getLogger("tracekit.engine")
 class Kept:
     """A value that lies where it was made: its node, what it belongs to, and where Ray finds it."""
 
-    label: Label
+    keys: frozenset[Hashable]
     node: str
     reference: Any
 
@@ -135,7 +135,7 @@ def _no_keys(_: object) -> frozenset[Hashable]:
 
 
 def _keys(outcome: Outcome[Kept]) -> frozenset[Hashable]:
-    return outcome.value.label.keys if outcome.value is not None else frozenset()
+    return outcome.value.keys if outcome.value is not None else frozenset()
 
 
 def _node_of(outcomes: Iterable[Outcome[Kept]]) -> str | None:
@@ -291,7 +291,7 @@ def _fetched(outcome: Outcome[Kept], cluster: Cluster) -> Outcome[Any]:
     import ray
 
     try:
-        value = pickle.loads(ray.get(kept.reference))  # noqa: S301 - written by our own worker
+        value = unpacked(ray.get(kept.reference))
     except Exception as error:  # noqa: BLE001 - Ray and pickle raise many kinds
         if is_node_loss(error):
             cluster.lost.setdefault(kept.node, "the node was lost")
@@ -348,7 +348,7 @@ def _brought(members: Sequence[Outcome[Kept]], folded: Any) -> list[Outcome[Any]
     import ray
 
     try:
-        values = iter(pickle.loads(ray.get(folded)))  # noqa: S301 - written by our own worker
+        values = iter(unpacked(ray.get(folded)))
     except Exception as error:  # noqa: BLE001 - Ray and pickle raise many kinds
         _log.debug("folding there failed: %s", in_short(error))
         return None

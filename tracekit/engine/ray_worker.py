@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import zlib
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tracekit.engine.attempts import Attempt, attempt, broken, out_of_memory, throttled
@@ -12,14 +13,6 @@ from tracekit.trace import Source
 
 _TELL_EVERY_S = 0.5
 """Seldom: on a large cluster very many tell one place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """What the driver learns of a value that stays on its node: what it belongs to, and its size."""
-
-    keys: frozenset[Hashable]
-    size_bytes: int
 
 
 class Board:
@@ -40,19 +33,20 @@ class Board:
 
 def call(
     payload: bytes, index: int, source: Source, board: Any
-) -> tuple[Attempt[Label], bytes | None]:
-    """How a call ended, and its value: as bytes, which travel only where they are asked for.
+) -> tuple[Attempt[frozenset[Hashable]], bytes | None]:
+    """How a call ended, giving what its value belongs to; and the value: as bytes, which travel only where they are asked for.
 
     `payload` is (function, the keys of a value), pickled by the driver.
     """
     kept: list[bytes] = []
 
-    def work(source: Source, advance: Callable[[int], None]) -> Label:
+    def work(source: Source, advance: Callable[[int], None]) -> frozenset[Hashable]:
         # Loaded within the attempt: a function that cannot be imported here is then a failure.
         function, keys_of = pickle.loads(payload)  # noqa: S301 - written by our own driver
         value = function(source, advance)
-        kept.append(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
-        return Label(keys_of(value), len(kept[0]))
+        kept.append(packed(value))
+        keys: frozenset[Hashable] = keys_of(value)
+        return keys
 
     def tell(count: int) -> None:
         if board is not None:
@@ -70,5 +64,14 @@ def call(
 def fold(payload: bytes, *values: bytes) -> bytes:
     """What the function in `payload` makes of these values together: as many, in their order."""
     function = pickle.loads(payload)  # noqa: S301 - written by our own driver
-    folded = function([pickle.loads(value) for value in values])  # noqa: S301 - by our own workers
-    return pickle.dumps(folded, protocol=pickle.HIGHEST_PROTOCOL)
+    return packed(function([unpacked(value) for value in values]))
+
+
+def packed(value: Any) -> bytes:
+    """A value as it travels and waits in the memory that the processes of a node share: a small part of its size."""
+    return zlib.compress(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), 1)
+
+
+def unpacked(value: bytes) -> Any:
+    """What `packed` was given."""
+    return pickle.loads(zlib.decompress(value))  # noqa: S301 - written by our own worker

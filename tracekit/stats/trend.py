@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -192,8 +193,8 @@ def _score(y: Floats) -> int:
 def _variance(y: Floats) -> float:
     """The variance of S without a trend, with the correction for ties."""
     n = len(y)
-    ties = np.unique(y, return_counts=True)[1]
-    whole = n * (n - 1) * (2 * n + 5) - int((ties * (ties - 1) * (2 * ties + 5)).sum())
+    ties = Counter(y.tolist()).values()
+    whole = n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)
     return whole / 18
 
 
