@@ -59,7 +59,7 @@ def values(measured: Measurements) -> Sheet | None:
     """
     if not measured.has("metrics"):
         return None
-    frame = measured.derived(value_rows)
+    frame = value_rows(measured)
     if len(frame) > MOST_VALUES:
         frame = frame.sort_values("whole", ascending=False, kind="stable")
     headings = [Heading(name, name, "") for name in VALUES]

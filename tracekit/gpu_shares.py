@@ -99,6 +99,10 @@ class Judged(NamedTuple):
 
 def judged(measured: Measurements) -> list[Judged]:
     """Every stage; of runs and roles without stages, the whole step."""
+    return measured.derived(_judged)
+
+
+def _judged(measured: Measurements) -> list[Judged]:
     rows, windows = whole_gpu_time(measured), judged_windows(measured)
     steps = job(measured)
     whole = summed(windows[windows["window"] == "step"], ["run", "role", "origin"], SUMMED)

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from tracekit.idling import (
     WHERE,
-    by_cause,
     edge_rows,
     idle_at_edges,
+    idle_by_cause,
     is_silence,
     keyed,
     pauses,
@@ -102,7 +102,7 @@ def _caused(measured: Measurements, cause: str, owners: set[tuple[object, ...]])
     """The idle time of one cause in every stage of these (run, role)."""
     if not owners or not measured.has("idle"):
         return {}
-    found = by_cause(placed(measured, "idle"))
+    found = idle_by_cause(measured)
     return {k[:3]: ns for k, ns in found.items() if k[3] == cause and k[:2] in owners}
 
 

@@ -239,6 +239,15 @@ def by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
     return {(*keyed(r), r["cause"]): int(r["idle_ns"]) for r in sums.to_dict("records")}
 
 
+def idle_by_cause(measured: Measurements) -> dict[tuple[object, ...], int]:
+    """The idle time of what is judged by run, role, stage and cause."""
+    return measured.derived(_idle_by_cause)
+
+
+def _idle_by_cause(measured: Measurements) -> dict[tuple[object, ...], int]:
+    return by_cause(placed(measured, "idle"))
+
+
 def is_silence(scope: Scope) -> bool:
     """Whether a silent host counts there: in stages that feed a GPU, and steps that a profiler counted."""
     return scope.works and scope.origin != "file"
@@ -252,7 +261,7 @@ def pauses(
     Silence where `is_silence`, recorded collection anywhere in a step.
     """
     found: dict[tuple[object, object], Pauses] = {}
-    caused = by_cause(placed(measured, "idle"))
+    caused = idle_by_cause(measured)
     for scope in scopes(measured):
         owner: tuple[object, object] = (scope.run, text_or_none(scope.role))
         before = found.get(owner, Pauses(0, 0, []))

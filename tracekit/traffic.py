@@ -114,6 +114,13 @@ def _with_parts(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+RATED = (
+    *("count", "sized_count", "size_bytes", "alg_bytes", "alg_ns", "bus_bytes", "bus_ns"),
+    *("transfer_bytes", "moved_ns", "max_busbw"),
+)
+"""What `rates` adds up, beside times; of the last it takes the most."""
+
+
 def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Of rows of `collectives` one row per distinct `by`, most time first: counts, Σ of bytes and times, and rates in GB/s (1e9).
 
@@ -121,9 +128,7 @@ def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     what crosses the wire, max_busbw of the fastest, transfer_busbw over the shortest time of any rank.
     """
     keys = list(by)
-    columns = ("count", "sized_count", "size_bytes", "dur_ns", "exposed_ns", "wait_ns")
-    parts = ("alg_bytes", "alg_ns", "bus_bytes", "bus_ns", "transfer_bytes", "moved_ns")
-    out = summed(rows, keys, (*columns, *parts))
+    out = summed(rows, keys, ("dur_ns", "exposed_ns", "wait_ns", *RATED[:-1]))
     out["max_busbw"] = grouped(rows, keys, fastest=("max_busbw", "max"))["fastest"].array
     for name, top, bottom in (
         ("algbw", "alg_bytes", "alg_ns"),
@@ -202,11 +207,12 @@ def united(rows: pd.DataFrame, by: Sequence[str]) -> pd.Series[Any]:
 
 
 def waiting(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with a known wait, as intervals: from the own start until the last rank came.
+    """Of the rows with a known wait where they are, as intervals: from the own start until the last rank came.
 
     On a device no longer than what is exposed of the collective: a wait behind compute costs nothing.
     """
-    known = rows[rows["wait_ns"].notna()]
+    names = [*CAPTURE, "device", "ts_ns", "dur_ns", "wait_ns", "exposed_ns"]
+    known = rows[names][rows["wait_ns"].notna()]
     wait, exposed = known["wait_ns"], known["exposed_ns"]
     length = wait.where(exposed.isna() | (wait <= exposed).fillna(value=True), exposed)
     return known.assign(dur_ns=length.to_numpy(np.int64))

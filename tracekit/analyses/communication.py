@@ -28,7 +28,7 @@ from tracekit.pooling import (
 from tracekit.report import Finding, Metric, Place, Section, Verdict
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
-from tracekit.traffic import WHO, by_rank, exposed_within, moving, rates, united, waiting
+from tracekit.traffic import RATED, WHO, by_rank, exposed_within, moving, rates, united, waiting
 from tracekit.traffic import collectives as pooled
 from tracekit.traffic_sheets import kind_sheet, rank_bars, rank_sheet, size_histogram, stage_sheet
 from tracekit.units import show
@@ -59,6 +59,13 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 TOGETHER = [*CAPTURE, "device", "step", "canonical", "op", "group"]
 """What small collectives must share to be made one; one that stands alone is as it must be."""
+
+
+TOLD = [
+    *(*CAPTURE, "run", "role", "rank", "device", "step", "canonical", "op", "synchronising"),
+    *("ts_ns", "dur_ns", "exposed_ns", "wait_ns", *RATED),
+]
+"""What is read of the collectives of a stage."""
 
 
 class Exposure(NamedTuple):
@@ -127,15 +134,14 @@ def _exposures(
 ) -> list[Exposure]:
     """Every stage (the step, without stages) in which a device communicates."""
     windows = judged_windows(measured)
-    windows["wait_ns"] = exposed_within(waiting(rows), windows)
-    claimed = pd.concat(small) if small else rows.iloc[:0]
+    waits = waiting(rows)
+    claimed = pd.concat([rows.iloc[:0][[*waits]], *(one[[*waits]] for one in small)])
     claimed = claimed[claimed["exposed_ns"].notna()]
     # A small collective is exposed from its start on, as far as that can be known; so is a wait.
-    both = pd.concat(
-        [waiting(rows), claimed.assign(dur_ns=claimed["exposed_ns"].to_numpy(np.int64))]
-    )
+    both = pd.concat([waits, claimed.assign(dur_ns=claimed["exposed_ns"].to_numpy(np.int64))])
+    windows["wait_ns"] = exposed_within(waits, windows)
     windows["taken_ns"] = exposed_within(both, windows)
-    on_device = rows[rows["exposed_ns"].notna()]
+    on_device = rows[TOLD][rows["exposed_ns"].notna()]
     in_stage = {_whose(mine): mine for mine in apart(on_device, WHERE)}
     in_step = {_whose(mine)[:2]: mine for mine in apart(on_device, WHERE[:2])}
     found = []

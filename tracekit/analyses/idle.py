@@ -18,6 +18,7 @@ from tracekit.idling import (
     by_cause,
     canonical_names,
     gpu_steps,
+    idle_by_cause,
     idle_time,
     keyed,
     pauses,
@@ -208,7 +209,7 @@ def _gap_sheet(measured: Measurements) -> Sheet:
 
 def _stage_chart(measured: Measurements) -> Chart:
     """Idle time of every scope by cause, per step and GPU."""
-    found = by_cause(placed(measured, "idle"))
+    found = idle_by_cause(measured)
     every = scopes(measured)
     shown = every[:MAX_CHART_ROWS]
     series = [cause for cause in CAUSES if any((*s.key, cause) in found for s in shown)]

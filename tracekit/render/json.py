@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from itertools import chain
 from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -45,7 +46,9 @@ def plain_json(value: object, name: str) -> str:
     except ValueError as error:  # an integer of more digits than Python writes
         raise TracekitError(f"the {name} cannot be written as JSON: {error}") from error
     # A lone surrogate (a file name that is not UTF-8) has no UTF-8 form, but a JSON escape.
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
+    if not text.isascii():
+        text = _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return text + "\n"
 
 
 def from_json(text: str) -> Report:
@@ -98,16 +101,26 @@ def _plain(value: object, where: str) -> object:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, tuple):
-        kinds = set(map(type, value))
-        if kinds <= _SCALARS:
-            if float not in kinds:
-                return list(value)
-            return [None if type(cell) is float and not isfinite(cell) else cell for cell in value]
-        return [_plain(item, f"{where}[{at}]") for at, item in enumerate(value)]
+        return _listed(value, where)
     if is_dataclass(value):
         names = [field.name for field in fields(value)]
         return {name: _plain(getattr(value, name), f"{where}.{name}") for name in names}
     raise TracekitError(f"{where} holds a {type(value).__name__}, which is not a plain value")
+
+
+def _listed(value: tuple[Any, ...], where: str) -> list[object]:
+    """The tuple as a list; that of rows of a table at once, as most of a report are."""
+    kinds = set(map(type, value))
+    if kinds <= _SCALARS:
+        if float not in kinds:
+            return list(value)
+        return [None if type(cell) is float and not isfinite(cell) else cell for cell in value]
+    if kinds == {tuple}:
+        cells = [*chain.from_iterable(value)]
+        kinds = set(map(type, cells))
+        if kinds <= _SCALARS and all(isfinite(c) for c in cells if type(c) is float):
+            return list(map(list, value))
+    return [_plain(item, f"{where}[{at}]") for at, item in enumerate(value)]
 
 
 def _text(value: object, depth: int = 0) -> str:

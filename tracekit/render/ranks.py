@@ -64,7 +64,7 @@ def few_rows(sheet: Sheet, limit: int | None) -> Sheet:
         for at, heading in enumerate(sheet.headings)
     ]
     title, unit = sheet.headings[value].title or ranked.value, sheet.headings[value].unit
-    known = [[n for row in group if (n := _number(row[value])) is not None] for group in groups]
+    known = [_numbers([row[value] for row in group]) for group in groups]
     columns[value + 1 : value + 1] = [
         [min(of, default=None) for of in known],
         [max(of, default=None) for of in known],
@@ -106,7 +106,7 @@ def _together(cells: Sequence[Cell], heading: Heading, *, member: bool) -> Cell:
     distinct = list(dict.fromkeys(cells))
     if len(distinct) == 1:
         return distinct[0]
-    known = [number for cell in cells if (number := _number(cell)) is not None]
+    known = _numbers(cells)
     whole = {number for number in known if isinstance(number, int)}
     if heading.unit == "id" and len(whole) == len(distinct):
         return numbers(whole, PIECES)
@@ -146,6 +146,13 @@ def _number(cell: Cell) -> int | float | None:
         return None
     # A whole number may be too large for a float, and is compared as it is.
     return cell if abs(cell) < _LARGEST else None
+
+
+def _numbers(cells: Sequence[Cell]) -> list[int | float]:
+    """Those of the cells that are numbers and can be compared with others."""
+    if set(map(type, cells)) <= {int, float}:
+        return [cell for cell in cells if abs(cell) < _LARGEST]  # type: ignore[arg-type, misc]
+    return [number for cell in cells if (number := _number(cell)) is not None]
 
 
 def _any_text(cells: Sequence[Cell]) -> bool:
