@@ -23,7 +23,7 @@ from tracekit.engine.progress import is_live, progress_line
 from tracekit.engine.ray_cluster import Cluster, connected
 from tracekit.errors import TracekitError
 from tracekit.first_sheet import what_fills_memory
-from tracekit.gathering import Measured, MeasuredSource, light_text, together
+from tracekit.gathering import Measured, MeasuredSource, give_back, light_text, together
 from tracekit.job_values import WORK
 from tracekit.loading import sniff
 from tracekit.measuring import (
@@ -290,6 +290,7 @@ def reduce(
             if frames:
                 tables[table.name] = concat(table, frames)
             del frames
+    give_back()
     return Measurements(
         tables,
         tuple(part.source for part in told),
