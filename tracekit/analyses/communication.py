@@ -133,8 +133,7 @@ def _exposures(
     measured: Measurements, rows: pd.DataFrame, small: list[pd.DataFrame]
 ) -> list[Exposure]:
     """Every stage (the step, without stages) in which a device communicates."""
-    windows = judged_windows(measured)
-    waits = waiting(rows)
+    windows, waits = judged_windows(measured), waiting(rows)
     claimed = pd.concat([rows.iloc[:0][[*waits]], *(one[[*waits]] for one in small)])
     claimed = claimed[claimed["exposed_ns"].notna()]
     # A small collective is exposed from its start on, as far as that can be known; so is a wait.
@@ -146,10 +145,8 @@ def _exposures(
     in_step = {_whose(mine)[:2]: mine for mine in apart(on_device, WHERE[:2])}
     found = []
     for one in judged(measured):
-        mine = _of(windows, one)
-        key = keyed(one.row)
-        theirs = in_step.get(key[:2]) if one.place.stage is None else in_stage.get(key)
-        theirs = on_device.iloc[:0] if theirs is None else theirs
+        mine, key, none = _of(windows, one), keyed(one.row), on_device.iloc[:0]
+        theirs = in_step.get(key[:2], none) if one.place.stage is None else in_stage.get(key, none)
         if one.row["comm_ns"] and one.row["window_ns"]:
             wait = int(mine["wait_ns"].sum()) if mine["wait_ns"].notna().any() else None
             rest = int(one.row["exposed_comm_ns"]) - int(mine["taken_ns"].sum())
