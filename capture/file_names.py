@@ -1,7 +1,7 @@
 """What the files of a profile are called: as verl 0.9.1 calls them, so that whatever reads its files reads these.
 
 A trace is `[<worker>_][<scope>_][step<S>_]rank<r>[-of-<world>][_tp<i>-pp<i>-dp<i>-cp<i>]_pid<pid>_<time>`,
-with `_mb<i>[-<j>]` or `_part<k>` where one capture gives several files.
+with `_mb<i>[-<j>]` or `_part<k>` where one capture gives several files. No file replaces another of the same process.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import chain, count
 from pathlib import Path
 
 _DIMENSIONS = ("tp", "pp", "dp", "cp")
+_MOMENTS: set[str] = set()  # in the names of this process so far
 
 
 def label(text: object) -> str:
@@ -63,14 +65,28 @@ def trace_stem(
     parts.append(f"rank{place.get('rank', rank)}" + (f"-of-{world}" if world else ""))
     grid = "-".join(f"{name}{place[name]}" for name in _DIMENSIONS if name in place)
     parts += [grid] if grid else []
-    moment = datetime.now().astimezone().strftime("%Y%m%d%H%M%S%f")[:-3]
-    return "_".join([*parts, f"pid{os.getpid()}", moment])
+    return "_".join([*parts, f"pid{os.getpid()}", _moment()])
+
+
+def _moment() -> str:
+    """This millisecond, or the next that no name of this process has: two traces may begin within one."""
+    now = datetime.now().astimezone()
+    while (text := now.strftime("%Y%m%d%H%M%S%f")[:-3]) in _MOMENTS:
+        now += timedelta(milliseconds=1)
+    _MOMENTS.add(text)
+    return text
 
 
 def manifest_name(rank: int, worker: str | None) -> str:
     """The name of a process's manifest: `capture_[<worker>_]rank<r>_pid<pid>.json`."""
     parts = ["capture", *([label(worker)] if worker else []), f"rank{rank}", f"pid{os.getpid()}"]
     return "_".join(parts) + ".json"
+
+
+def unused(path: Path) -> Path:
+    """`path`, or with `_part<k>` for the first k from 1 where there is a file already."""
+    names = (path.with_name(f"{path.stem}_part{k}{path.suffix}") for k in count(1))
+    return next(name for name in chain([path], names) if not name.exists())
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """The tool `torch_memory`: snapshots of the CUDA allocator, with the history of what it allocated.
 
 `step<S>/torch_memory_rank<r>_pid<pid>.pickle` after every step, `steps<a>-<b>/` after several, and
-`oom_<time>/torch_memory_oom_rank<r>_pid<pid>.pickle` when memory runs out. History begins when the
+`oom_<time>/torch_memory_oom_rank<r>_pid<pid>.pickle` when memory runs out; with `_part<k>` where two
+workers of one process write for the same step. History begins when the
 worker is built, since the blocks that weigh most are allocated then.
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from capture.config import TorchMemoryToolConfig
-from capture.file_names import written_whole
+from capture.file_names import unused, written_whole
 from capture.tools import NoTool, Target
 
 log = logging.getLogger("capture")
@@ -86,7 +87,8 @@ class MemorySnapshots(NoTool):
 
     def _dump(self, folder: str, label: str) -> Path:
         rank = os.environ.get("RANK") or self._target.rank
-        path = self._target.folder / folder / f"{label}_rank{rank}_pid{os.getpid()}.pickle"
+        name = f"{label}_rank{rank}_pid{os.getpid()}.pickle"
+        path = unused(self._target.folder / folder / name)
         with written_whole(path) as partial:
             self._torch.cuda.memory._dump_snapshot(str(partial))  # noqa: SLF001 - as above
         return path

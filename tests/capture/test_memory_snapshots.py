@@ -36,6 +36,15 @@ def test_a_snapshot_is_written_after_every_step_and_a_new_history_begun(tmp_path
     assert files(tmp_path) == [f"step1/{name}", f"step2/{name}"]
 
 
+def test_two_workers_of_one_process_do_not_replace_each_others_snapshot(tmp_path):
+    actor, critic = profiler(tmp_path), profiler(tmp_path)
+    steps(actor, 1)
+    steps(critic, 1)
+    steps(actor, 1)
+    name = f"torch_memory_rank0_pid{os.getpid()}"
+    assert files(tmp_path) == [f"step1/{name}{part}.pickle" for part in ("", "_part1", "_part2")]
+
+
 def test_the_rank_is_the_environments_as_in_verl_and_else_the_workers_own(tmp_path, monkeypatch):
     steps(profiler(tmp_path / "a", 3, all_ranks=True), 1)
     monkeypatch.setenv("RANK", "5")

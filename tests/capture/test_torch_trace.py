@@ -9,10 +9,11 @@ import os
 import re
 import sys
 import types
+from datetime import datetime
 
 import pytest
 
-from capture import DistProfiler, ProfilerConfig
+from capture import DistProfiler, ProfilerConfig, file_names
 from capture.file_names import trace_stem
 
 TIME = re.compile(r"_\d{17}")
@@ -58,6 +59,7 @@ def run(folder, mini_batches=3, *, steps=(1,), prefix="actor_rollout_ref", scope
     return found
 
 
+STANDING = ["20261231235959999", "20270101000000000", "20270101000000001"]
 STAGES = ["actor_compute_log_prob", "actor_update", "mini_batch0", "mini_batch1", "mini_batch2", "plain"]  # fmt: skip
 
 
@@ -159,6 +161,19 @@ def test_a_mini_batch_of_an_inner_worker_advances_the_capture_of_the_outer_one(t
     inner.step()
     assert torch.running.step_num == 1
     outer.stop()
+
+
+def test_traces_that_begin_within_a_millisecond_do_not_replace_each_other(tmp_path, monkeypatch):
+    class StandingClock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 12, 31, 23, 59, 59, 999_500, tz)
+
+    monkeypatch.setattr(file_names, "datetime", StandingClock)
+    for _ in range(3):
+        run(tmp_path, scope="train")
+    times = sorted(path.name.split("_")[-1] for path in tmp_path.glob("*.json.gz"))
+    assert times == [f"{time}.json.gz" for time in STANDING]
 
 
 def test_names_tell_rank_and_place_where_they_are_known(monkeypatch):
