@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.errors import TracekitError
-from tracekit.grouping import as_python
+from tracekit.grouping import records
 from tracekit.trace import Measurements
 from tracekit.units import parse_size, show
 
@@ -75,9 +75,7 @@ def _device_sizes(measured: Measurements) -> DeviceSizes:
     if measured.has("device_sizes"):
         rows = measured["device_sizes"]
         columns = ("run", "rank", "device", "size_bytes", "source")
-        for run, rank, device, size, source in zip(
-            *(as_python(rows[name].array) for name in columns), strict=True
-        ):
+        for run, rank, device, size, source in records(rows, columns):
             whose = f"rank {rank}" if rank is not None else str(source)
             key = (run, rank, device)
             found = DeviceSize(int(size), f"from the trace of {whose}")
