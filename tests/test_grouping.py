@@ -87,6 +87,7 @@ def test_parts_of_groups_are_what_pandas_makes_of_them():
     assert found["rows"].tolist() == [2, 2, 1]
 
 
+PYTHON_TEXT = pd.StringDtype(storage="python")
 TEXTS = st.sampled_from(["actor", "critic", "", "ref", None, np.nan])
 
 
@@ -108,9 +109,10 @@ def test_keys_of_many_rows_are_numbered_as_pandas_numbers_them(rows, data):
     for place, row in enumerate(at):
         role[2 * place], stage[2 * place] = rows[row][0], fresh(rows[row][1])
         rank[2 * place] = rows[row][2] if rows[row][2] >= 0 else pd.NA
+    named = pd.array([None if pd.isna(text) else text for text in stage[::2]], dtype=PYTHON_TEXT)
     columns = {"role": role[::2], "stage": stage[::2], "rank": pd.array(rank[::2], dtype="Int64")}
-    frame = framed(columns, len(at))
-    for by in (["role"], ["rank"], ["stage", "role"], ["role", "rank", "stage"]):
+    frame = framed({**columns, "name": named}, len(at))
+    for by in (["role"], ["rank"], ["name"], ["stage", "role"], ["role", "rank", "name"]):
         number, first = of_keys(frame, by)
         wanted, wanted_first = numbered_by_pandas(frame, by)
         assert number.tolist() == wanted.tolist()

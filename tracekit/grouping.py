@@ -97,6 +97,8 @@ def _codes(column: pd.Series[Any]) -> tuple[Ints, int]:
         if not missing.any():
             return codes, len(distinct)
         return np.where(missing, 0, codes + 1), len(distinct) + 1
+    if isinstance(array, pd.arrays.StringArray):
+        array = np.asarray(array, object)  # no copy
     of_text = isinstance(array, np.ndarray) and array.dtype == object and len(array) > FEW
     # Missing ones come as -1: to ask for a number of theirs takes pandas a look at every value more.
     codes, found = _of_objects(array) if of_text else pd.factorize(array)

@@ -93,6 +93,7 @@ def of_profiles(folder: Path, engine: str, save: Path | None) -> None:
         "reduce_s": reduced,
         "judge_s": judging,
         "render_s": rendering,
+        "frame_cpu": reduced + rendering,
         "after_cpu": reduced + judging + rendering,
         "measuring_mb": measuring_mb,
         "driver_mb": driver_mb,
