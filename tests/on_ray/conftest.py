@@ -88,6 +88,8 @@ def nodes(cluster, monkeypatch):
     for name in set(cluster.members) - set(NAMES):
         cluster.kill(name)
     cluster.cluster.wait_for_nodes()  # until those that were killed are known to be dead, too
+    for mark in cluster.folder.glob("*/marks/*"):
+        mark.unlink()  # of earlier tests
     for folder in (HERE, HERE.parent / "engine"):
         monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
