@@ -174,6 +174,34 @@ def test_an_interrupt_ends_every_call_and_the_program(nodes, example):
     assert not still_ticking(nodes, "two")
 
 
+REFUSED = """
+from tracekit.engine import ray_cluster
+from tracekit.errors import TracekitError
+
+def refuse():
+    raise TracekitError("not here", "look elsewhere")
+
+refusals = 0
+with ray_cluster.connected() as cluster:
+    for _ in range(100):
+        try:
+            ray_cluster.everywhere(cluster, refuse)
+        except TracekitError as error:
+            refusals += error.problem == "not here"
+print(refusals)
+"""
+
+
+def test_what_every_node_refuses_ends_only_the_question(nodes):
+    # Ray aborts the whole process where a task is cancelled that it just answered; in one of five such questions.
+    path = os.pathsep.join([str(HERE), str(Path(pipeline.__file__).parents[1])])
+    process = subprocess.run(
+        [sys.executable, "-c", REFUSED], check=False, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (process.returncode, process.stdout) == (0, "100\n"), process.stderr[-2000:]
+
+
 def test_without_an_address_ray_is_started_here_and_ended(nodes, monkeypatch, capfd):
     import ray
 

@@ -135,16 +135,25 @@ def is_node_loss(error: BaseException) -> bool:
 
 
 def drop(ray: Any, tasks: Sequence[Any], grace_s: float = 1.0) -> None:
-    """Nothing; ends tasks: asked first, so that they remove temporary files, then by killing their workers."""
+    """Nothing; ends tasks: asked first, so that they remove temporary files, then by killing their workers.
+
+    A task that has ended is let alone: Ray may abort this process where one is cancelled that it just answered.
+    """
+    left = _running(ray, tasks, 0)
     for force in (False, True):
-        for task in tasks:
+        for task in left:
             with contextlib.suppress(Exception):
                 ray.cancel(task, force=force)
-        if tasks:
-            with contextlib.suppress(Exception):
-                _, tasks = ray.wait(
-                    list(tasks), num_returns=len(tasks), timeout=grace_s, fetch_local=False
-                )
+        left = _running(ray, left, grace_s)
+
+
+def _running(ray: Any, tasks: Sequence[Any], timeout_s: float) -> list[Any]:
+    """Those of the tasks that still run when all have ended or the time is over."""
+    left = list(tasks)
+    if left:
+        with contextlib.suppress(Exception):
+            _, left = ray.wait(left, num_returns=len(left), timeout=timeout_s, fetch_local=False)
+    return left
 
 
 def _ask(
@@ -164,28 +173,32 @@ def _ask(
         # Waited for together, so that all get the time; then each is asked how it went.
         if tasks and timeout_s is not None:
             ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=timeout_s)
-        return {
+        said = {
             node: _answer(ray, task, None if timeout_s is None else 0)
             for node, task in tasks.items()
         }
     except BaseException:
         drop(ray, list(tasks.values()))
         raise
+    # Only when all have answered: what still runs need not be cancelled, see `drop`.
+    for told in said.values():
+        if isinstance(told, TracekitError):
+            raise told
+    return {node: told for node, told in said.items() if isinstance(told, Told)}
 
 
-def _answer(ray: Any, task: Any, timeout_s: float | None) -> Told[Any]:
-    """How one task ended."""
+def _answer(ray: Any, task: Any, timeout_s: float | None) -> Told[Any] | TracekitError:
+    """How one task ended; a `TracekitError` that it raised is meant for the user."""
     try:
         return Told(ray.get(task, timeout=timeout_s))
-    except TracekitError:
-        raise
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds, and what the task raised
         if isinstance(error, ray.exceptions.GetTimeoutError):
             drop(ray, [task])
             return Told(problem="it does not answer", gone=True)
         cause = getattr(error, "cause", None)
-        if isinstance(cause, TracekitError):
-            raise cause from None
+        for one in (cause, error):
+            if isinstance(one, TracekitError):
+                return one
         gone = is_node_loss(error)
         return Told(problem="the node was lost" if gone else in_short(error), gone=gone)
 
