@@ -81,7 +81,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def nodes(cluster, monkeypatch):
-    """The cluster with its three nodes alive; what tests call is importable here too."""
+    """The cluster with its three nodes alive and no marks on them; what tests call is importable here too."""
     for name in NAMES:
         if name not in cluster.members:
             cluster.add(name)
@@ -89,7 +89,7 @@ def nodes(cluster, monkeypatch):
         cluster.kill(name)
     cluster.cluster.wait_for_nodes()  # until those that were killed are known to be dead, too
     for mark in cluster.folder.glob("*/marks/*"):
-        mark.unlink()  # of earlier tests
+        mark.unlink()
     for folder in (HERE, HERE.parent / "engine"):
         monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
@@ -124,8 +124,6 @@ def spread(nodes, tmp_path, monkeypatch, request):
     yield put
     for name in NAMES:
         shutil.rmtree(nodes.root(name) / case, ignore_errors=True)
-        for mark in (nodes.root(name) / "marks").iterdir():
-            mark.unlink()
 
 
 @pytest.fixture
