@@ -353,6 +353,7 @@ def test_real_pairs_add_up_within_a_microsecond(name):
         assert abs(sum(r.difference for r in rows) - change.difference) < 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 def test_generation_and_the_fused_optimizer_are_named():
     """What was changed: a key-value cache in generation, and one fused optimizer kernel."""
