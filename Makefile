@@ -1,8 +1,12 @@
 # `make demo` and `make check` set up everything they need in .venv, with nothing but Python >= 3.11, make and pip.
 PYTHON ?= python3
 VENV ?= .venv
+TOOLS_VENV ?= .venv-tools
 BIN := $(VENV)/bin
+LOWEST ?= .venv-lowest
 JOBS ?= auto
+SEED ?= 0
+MUTANTS ?= 210
 
 # Real profiles beside the checkout, when they are there: with this set, a skipped test is a failure.
 ifneq ($(wildcard ../shared/data/README.md),)
@@ -12,7 +16,7 @@ endif
 # Tests start Python many times: let it keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check check-all lint types contracts test test-slow format sanitize fuzz bench reports clean
+.PHONY: demo check check-all check-lowest lint types contracts test test-slow tools nsys test-tools format sanitize fuzz mutate bench reports clean
 
 demo: $(VENV)/.demo
 	$(BIN)/tracekit analyze examples/verl_cpu/outputs/profile
@@ -48,6 +52,35 @@ test: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 
+# What only some tests need: verl, torch, Ray and nvtx in an environment of their own, and nsys where it can be had.
+# nvtx 0.2.12 and later records nothing under the nsys of Debian. verl asks for much that its profiler never imports.
+tools: $(TOOLS_VENV)/.ready
+
+$(TOOLS_VENV)/.ready: pyproject.toml setup.py $(wildcard tracekit/readers/*.c tracekit/readers/*.h)
+	$(PYTHON) -m venv $(TOOLS_VENV)
+	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ray]' \
+	  torch==2.13.0 ray==2.60.0 nvtx==0.2.11 'tensordict>=0.8,!=0.9.0,<=0.10.0' 'transformers>=5.5.3,!=5.6.0,<5.11' codetiming hydra-core orjson
+	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
+	touch $@
+
+nsys:
+	bash tests/nsys_program.sh --install
+
+# The tests of capture in verl's worker groups, of `--engine ray` on a cluster and of nsys itself; under CI nsys is installed.
+test-tools: tools
+	nsys=$$(bash tests/nsys_program.sh $(if $(CI),--install)) && \
+	TRACEKIT_NSYS=$$nsys TRACEKIT_TOOLS="verl ray compiler namespaces $${nsys:+nsys}" \
+	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $$($(TOOLS_VENV)/bin/python tests/tools.py)
+
+# The fast tests with the lowest versions that pyproject.toml allows, in a venv of their own.
+check-lowest: $(LOWEST)/.test
+	$(LOWEST)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow'
+
+$(LOWEST)/.test: pyproject.toml setup.py tests/lowest.txt $(wildcard tracekit/readers/*.c tracekit/readers/*.h)
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c tests/lowest.txt -e '.[test]' cmarkgfm
+	touch $@
+
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -57,7 +90,11 @@ sanitize: $(VENV)/.dev
 	PYTHON=$(PYTHON) bash tests/sanitize.sh
 
 fuzz: $(VENV)/.dev
-	$(BIN)/python tests/fuzz_readers.py --cases 20000 --seed 0
+	$(BIN)/python tests/fuzz_readers.py --cases 20000 --seed $(SEED)
+
+# Do tests notice wrong arithmetic? Mutants of the numeric modules, drawn by SEED; 85 % have to be killed.
+mutate: $(VENV)/.dev
+	$(BIN)/python tests/mutate.py --sample $(MUTANTS) --seed $(SEED)
 
 bench: $(VENV)/.dev
 	$(BIN)/python tests/benchmarks/run.py
@@ -66,4 +103,4 @@ reports: $(VENV)/.dev
 	$(BIN)/python examples/render_reports.py
 
 clean:
-	rm -rf build dist *.egg-info $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist *.egg-info $(VENV) $(TOOLS_VENV) $(LOWEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,17 +8,20 @@ from pathlib import Path
 
 import measured_few
 import pytest
-from click.testing import CliRunner
+import tools
+from command_line import invoke
 from hypothesis import settings
 
 from tracekit import pipeline
-from tracekit.cli import main
 from tracekit.report import Section
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what runs in the background; the programs that tests start and interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# Who watches from a terminal of another width sees the same: tests that ask for a width set it.
+os.environ.pop("COLUMNS", None)
 
 # Reference counts free nearly all that tests make: looking for cycles among everything that was imported and
 # collected took one part in twenty of their time.
@@ -27,10 +30,18 @@ gc.set_threshold(50_000, 50, 100)
 
 # The same cases in every run, however long each takes: what passes here passes elsewhere. `make fuzz` draws others.
 settings.register_profile("steady", derandomize=True, deadline=None)
-settings.load_profile("steady")
+# Other cases every time, and more of them; a failure prints what repeats it.
+settings.register_profile("nightly", deadline=None, max_examples=500, print_blob=True)
+settings.load_profile(os.environ.get("TRACEKIT_HYPOTHESIS", "steady"))
 
 collect_ignore = ["hydra_overrides.py", "verl_group_run.py"]
 """Programs that only a Python with verl can run."""
+
+
+def pytest_configure():
+    """Tests of a tool that was promised are not left out without a word."""
+    if lacking := tools.missing():
+        raise pytest.UsageError(f"TRACEKIT_TOOLS names what is not here: {', '.join(lacking)}")
 
 
 def pytest_collection_finish():
@@ -137,7 +148,7 @@ def call():
     """A function that runs the command line with these arguments, in this process."""
 
     def run(*args):
-        result = CliRunner().invoke(main, [str(arg) for arg in args])
+        result = invoke(*args)
         assert result.exception is None or isinstance(result.exception, SystemExit)
         return result
 

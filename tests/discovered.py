@@ -31,11 +31,14 @@ def sniff(path):
     return Sniffed("chrome") if found else Sniffed(None, reason="not a trace")
 
 
-def put(folder, *names, data=TRACE):
+def put(folder, *names, data=None):
+    """Files of these names that hold `data`, or each a trace that no other holds."""
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        text = TRACE[:-1] + b', "traceName": ' + json.dumps(str(path)).encode() + b"}"
+        text = text if data is None else data
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     return folder
 
 

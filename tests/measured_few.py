@@ -6,49 +6,13 @@ has only their tables and those that they read; whatever else looks at a table t
 
 import pytest
 
+from tracekit.analyses import ANALYSES
 from tracekit.trace import Measurements
 
-TABLES_OF = {
-    "steps": {"metrics", "stages", "steps"},
-    "driver-log": {"logged"},
-    "stragglers": {"arrivals", "quality", "segments"},
-    "exclusive": {"slots"},
-    "gpu-time": {"busy_bins", "gpu_time", "metrics"},
-    "idle": {"idle", "idle_gaps", "idle_histogram", "metrics"},
-    "stage-edges": {"stage_edges"},
-    "syncs": {"sync_stalls"},
-    "launch-queues": {"launch_delays", "queues"},
-    "communication": {"collectives", "metrics", "quality"},
-    "transfers": {"transfers"},
-    "fleets": {"busy_spans"},
-    "micro-batches": {"micro_batches"},
-    "forward-batches": {"forward_batches"},
-    "rollout": {"generations", "iterations", "metrics"},
-    "host": {"host_counts", "metrics"},
-    "data-loading": {"loader_waits"},
-    "optimizer": {"optimizer_steps"},
-    "interruptions": {"interruptions"},
-    "kernels": {"kernels"},
-    "matmuls": {"matrix_products", "work_classes"},
-    "unfused": {"unfused_calls", "unfused_work"},
-    "operators": {"operators"},
-    "shapes": {"operator_shapes", "operator_totals"},
-    "modules": {"modules"},
-    "copies": {"copies"},
-    "attribution": {"graph_launches", "launches"},
-    "memory": {"device_sizes", "memory_curve", "memory_peaks", "memory_stages", "memory_steps", "metrics"},
-    "memory-growth": {"step_levels"},
-    "memory-peak": {"live_frames", "live_sites", "metrics", "snapshot_levels"},
-    "live-steps": {"live_steps"},
-    "memory-categories": {"category_curve", "category_levels", "category_peaks"},
-    "fragmentation": {"free_space", "metrics", "requests", "segment_map"},
-    "allocator": {"allocator_steps", "lifetimes"},
-    "out-of-memory": {"last_actions", "out_of_memory"},
-    "leaks": {"snapshot_windows", "survivor_blocks", "survivors"},
-    "counters": {"counter_curve", "counter_levels", "metrics"},
-    "data-quality": {"captures", "quality"},
-}  # fmt: skip
+TABLES_OF = {a.id: {*a.writes} for a in ANALYSES if a.writes}
 """The tables that each question measures."""
+
+METRICS_OF = {a.id: a.metrics for a in ANALYSES}
 
 COMPARED = frozenset(id_ for id_, tables in TABLES_OF.items() if "metrics" in tables)
 """The questions of whose values a later compare is made."""
@@ -67,17 +31,21 @@ QUALITY = frozenset({"communication", "data-quality", "stragglers"})
 ALSO_READ = {
     "allocator": {"memory-peak"},
     "communication": {"gpu-time"},
+    "copies": {"gpu-time"},
     "cross-check": {"exclusive", "gpu-time"},
     "data-quality": QUALITY,
     "fragmentation": {"allocator", "memory-peak"},
     "gpu-time": {"communication", "data-loading", "host", "idle", "stage-edges", "syncs"},
+    "host": {"gpu-time"},
     "idle": {"gpu-time"},
     "imbalance": QUALITY,
     "launch-queues": {"gpu-time"},
+    "matmuls": {"gpu-time"},
     "memory-growth": {"leaks", "memory", "memory-peak"},
     "memory-peak": {"memory"},
-    "micro-batches": {"driver-log"},
+    "micro-batches": {"driver-log", "gpu-time"},
     "modules": {"attribution"},
+    "optimizer": {"gpu-time"},
     "out-of-memory": {"memory", "memory-peak"},
     "repeats": {*COMPARED, "driver-log", "interruptions", "out-of-memory"},
     "rl-matrix": {"driver-log"},
@@ -85,7 +53,8 @@ ALSO_READ = {
     "steps": {"communication"},
     "stragglers": QUALITY,
     "syncs": {"gpu-time"},
-    "transfers": {"communication", "driver-log"},
+    "transfers": {"communication", "driver-log", "gpu-time"},
+    "unfused": {"gpu-time"},
 }
 """Questions that measure tables which another one judges from, besides its own and those of `EVERYWHERE`."""
 
@@ -109,12 +78,15 @@ def owners(table):
 def measuring(measured, questions):
     """`measuring.measured` for these questions alone."""
 
-    def few(trace, analyses):
-        part = measured(trace, [a for a in analyses if a.id in questions])
+    def few(trace, analyses, *on_question):
+        part = measured(trace, [a for a in analyses if a.id in questions], *on_question)
         for id_, frames in part.frames.items():
             assert frames.keys() <= TABLES_OF.get(id_, set()), (
-                f"{id_}: a table that TABLES_OF lacks"
+                f"{id_}: a table that its WRITES lack"
             )
+            if "metrics" in frames:
+                unknown = {*frames["metrics"]["name"]} - {*METRICS_OF[id_]}
+                assert not unknown, f"{id_}: a metric that its METRICS lack"
         return part
 
     return few

@@ -1,5 +1,6 @@
 """Directories in which one thing went wrong, each with a near miss that is healthy: `TORCH` and `NSYS`."""
 
+import lzma
 import os
 import shutil
 import sqlite3
@@ -123,6 +124,15 @@ def processes(*given):
     ]
 
 
+TAR = lzma.compress(bytes(257) + b"ustar" + bytes(1000))
+
+
+def without(key):
+    """Three events that lack what stands under this key."""
+    rows = [chrome.op("a", at, 5) for at in (1, 10, 20)]
+    return [{name: value for name, value in row.items() if name != key} for row in rows]
+
+
 TORCH = {
     # code: (sick, well)
     "no-profile": (lambda f: put(f / "README.md", b"text"), healthy),
@@ -130,6 +140,23 @@ TORCH = {
     "empty-file": (beside("rank2.json.gz"), beside("stderr.log")),
     "temporary-file": (beside("rank2.json.gz.tmp", b"x"), beside("x.tmp", b"x")),
     "truncated-trace": (lambda f: (healthy(f), cut(f / "rank1.json")), healthy),
+    "archive": (beside("rank2.tar.xz", TAR), beside("rank2.bin", b"no tar")),
+    "other-text": (
+        beside("rank2.json", '{"traceEvents": []}'.encode("utf-16")),
+        beside("rank2.txt", b"text"),
+    ),
+    "empty-trace": (
+        lambda f: (healthy(f), chrome.write(f / "rank2.json", [])),
+        healthy,
+    ),
+    "no-times": (
+        lambda f: (healthy(f), chrome.write(f / "rank2.json", without("ts"))),
+        lambda f: (healthy(f), chrome.write(f / "rank2.json", without("tid"))),
+    ),
+    "odd-times": (
+        lambda f: (healthy(f), chrome.write(f / "rank2.json", [chrome.op("a", 1, -5)])),
+        lambda f: (healthy(f), chrome.write(f / "rank2.json", [chrome.op("a", 1, 0)])),
+    ),
     "never-closed": (
         told('[{"path": "rank0.json"}]', "open"),
         told('[{"path": "rank0.json"}]'),

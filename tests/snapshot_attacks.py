@@ -151,7 +151,7 @@ def attacks() -> dict[str, tuple[bytes, str]]:
             b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
             "a Git LFS pointer",
         ),
-        "archive": (b"PK\x03\x04" + bytes(100), "a zip archive"),
+        "archive": (b"PK\x03\x04" + bytes(100), "not a pickle of protocol 2 to 5"),
         "protocol 9": (b"\x80\x09}.", "not a pickle of protocol 2 to 5"),
         "unknown instruction": (P4 + b"\xff.", "0xff at byte 2 is not allowed"),
         "second protocol": (P4 + b"\x80\x04}.", "PROTO at byte 2 is not allowed"),
@@ -166,7 +166,10 @@ def attacks() -> dict[str, tuple[bytes, str]]:
         "list as a key": (P4 + b"}]Ns.", "does not load: TypeError"),
         # what it lies in
         "gzip bomb": (gzip.compress(P4 + b"N" * (3 * 10**7), 9), "bytes or more: over"),
-        "gzip cut off": (gzip.compress(pickle.dumps({"segments": []}))[:-12], "gzip stream is cut"),
+        "gzip cut off": (
+            gzip.compress(pickle.dumps({"segments": []}))[:-12],
+            "cut off or damaged at byte",
+        ),
         "page with code": (page(reduce_system), "GLOBAL at byte 2 is not allowed"),
         "page without a snapshot": (b"<html><body>local_files</body></html>", "holds 0 snapshots"),
     }

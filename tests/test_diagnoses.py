@@ -1,14 +1,30 @@
 """Every diagnosis on a directory made up for it, and a near miss that is healthy."""
 
+import gzip
+import lzma
 import os
 from pathlib import Path
 
+import chrome_builder as chrome
 import nsys_builder as nsys
 import nsys_programs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sick_runs import CALLS, LFS, LOST, NSYS, TORCH, export, healthy, put, session, trace, two
+from sick_runs import (
+    CALLS,
+    LFS,
+    LOST,
+    NSYS,
+    TORCH,
+    export,
+    healthy,
+    put,
+    session,
+    trace,
+    two,
+    without,
+)
 
 from tracekit import pipeline, thresholds
 from tracekit.ailments import AILMENTS
@@ -60,6 +76,61 @@ def test_a_newer_report_and_one_that_is_still_written_are_told_apart(tmp_path, m
     nsys_programs.install(tmp_path / "late", monkeypatch, "echo Cannot read from stream; exit 1")
     assert set(diagnoses(tmp_path / "new")) == {"being-written"}
     assert set(diagnoses(tmp_path / "old")) == {"truncated-report"}
+
+
+def test_a_report_of_another_version_is_named_with_both_and_never_called_cut_off(
+    tmp_path, monkeypatch
+):
+    report = put(
+        tmp_path / "runs" / "a.nsys-rep", nsys_programs.whole_report(b"2023.1.2.43-32377213v0")
+    )
+    os.utime(report, (1.7e9, 1.7e9))
+    says = "echo 'missing required fields: DeviceState.Props; permission denied'; exit 1"
+    nsys_programs.install(tmp_path / "old", monkeypatch, says, version="2022.4.2.1-df9881f")
+    (only,) = examine([tmp_path / "runs"], Options(jobs=1)).diagnoses
+    assert only.code == "newer-report"
+    assert only.what == (
+        "recorded by nsys 2023.1.2.43, a version that the nsys 2022.4.2.1 here cannot read"
+    )
+    nsys_programs.install(tmp_path / "new", monkeypatch, says, version="2024.2.3.38-1")
+    (only,) = examine([tmp_path / "runs"], Options(jobs=1)).diagnoses
+    assert only.code == "refused-report"
+    assert only.what.startswith("it ends as whole reports do, recorded by nsys 2023.1.2.43")
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "said"),
+    [
+        ([], "empty-trace", "1 file: empty captures, traces without a single event"),
+        (without("ts"), "no-times", "none of its 3 events can be used: 3 have no start (ts)"),
+        (without("ph"), "no-times", "none of its 3 events can be used: 3 have no phase (ph)"),
+        (
+            [chrome.op("a", at, -5) for at in (1, 10, 20)],
+            "odd-times",
+            "3 events in 1 file without a usable start or duration (missing, negative or impossible)",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+def test_a_trace_of_nothing_is_never_called_sound(tmp_path, rows, code, said, pack):
+    put(tmp_path / "rank0.json", pack(chrome.text(rows, rank=0, world_size=1)))
+    (only,) = examine([tmp_path], Options(jobs=1)).diagnoses
+    assert (only.code, only.what) == (code, said)
+    assert only.places == ("rank0.json",)
+
+
+@pytest.mark.parametrize("key", ["ts", "ph", None])
+def test_the_first_screen_says_that_a_trace_holds_nothing(tmp_path, key):
+    chrome.write(tmp_path / "rank0.json", without(key) if key else [], rank=0, world_size=1)
+    report = pipeline.analyze(tmp_path, Options(jobs=1)).report
+    assert any(line.startswith("rank0.json (") for line in report.unseen)
+    assert "cut off" not in str(report.sections)
+
+
+def test_a_file_that_was_named_alone_is_named_once(tmp_path):
+    named = put(tmp_path / "rank0.json", '{"traceEvents": []}'.encode("utf-16"))
+    (only,) = examine([named], Options(jobs=1)).diagnoses
+    assert (only.code, only.places) == ("other-text", ("rank0.json",))
 
 
 def test_what_may_not_be_read_is_told():
@@ -149,7 +220,7 @@ def test_ranks_of_a_huge_world_are_counted_not_listed(tmp_path):
 def test_runs_are_named_where_there_are_several(tmp_path):
     for run in "ab":
         healthy(tmp_path / run)
-    two(tmp_path / "b", {"steps": (1, 2, 3)})
+    two(tmp_path / "b", {"steps": (1, 2, 3)}, {"pid": 101})
     assert (
         diagnoses(tmp_path)["missing-steps"].what
         == "b: rank 1 lacks step 3, which other ranks have"
@@ -328,7 +399,7 @@ def test_a_path_that_does_not_exist_is_an_error(tmp_path):
 
 REAL_RUNS = {
     "chrome/verl_cpu/v080_e2e": set(),
-    "chrome/rl_insight": set(),
+    "chrome/rl_insight": {"same-content"},
     "chrome/gloo_cpu/fault_leak": {"missing-ranks"},
     "nsys/real_cpu/ray_steps/worker_process_24151.*.sqlite": {"lost-rows", "few-ranks"},
     "nsys/frasertajima_WeatherBench2": {"no-kernels"},

@@ -120,11 +120,12 @@ def test_directories_given_separately_are_separate_runs_with_short_unique_names(
     assert by_run(got) == {"a": ["a/rank0.json"], "b": ["b/rank1.json"]}
 
 
-def test_the_same_directory_twice_is_two_runs(tmp_path):
+def test_the_same_directory_twice_is_two_runs_where_labels_make_them_two(tmp_path):
     put(tmp_path, "rank0.json")
-    got = find(tmp_path, tmp_path)
-    assert list(by_run(got)) == [tmp_path.name, f"{tmp_path.name}#2"]
+    got = find(f"a={tmp_path}", f"a={tmp_path}")
+    assert list(by_run(got)) == ["a", "a#2"]
     assert len({s.name for s in got.sources}) == 2
+    assert len(find(tmp_path, tmp_path).sources) == 1
 
 
 def test_files_of_one_directory_named_one_by_one_are_one_run_when_names_tell_them_apart(tmp_path):

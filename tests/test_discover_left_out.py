@@ -144,7 +144,8 @@ def test_what_may_not_be_read_is_noted_and_the_rest_goes_on(tmp_path, monkeypatc
     got = discover([tmp_path], sniff=look)
     assert [s.name for s in got.sources] == ["rank0.json"]
     assert set(reasons(got).values()) == {"cannot be read: Permission denied"}
-    assert [n.code for n in got.notes] == ["unreadable", "not-read"]
+    assert [n.code for n in got.notes] == ["unreadable", "unreadable"]
+    assert got.state_counts() == {"unreadable": 2}
 
 
 def test_a_reader_that_refuses_a_head_gives_the_reason(tmp_path):
@@ -220,7 +221,7 @@ def test_sources_of_unknown_rank_and_step_are_kept_for_the_reader_to_decide(tmp_
     assert [s.name for s in find(tmp_path, ranks=[0], steps=[4]).sources] == ["trace.json"]
 
 
-def test_stages_are_matched_by_part_and_glob_and_whole_steps_are_kept(tmp_path):
+def test_stages_are_matched_by_glob_as_recorded_or_as_known_and_whole_steps_are_kept(tmp_path):
     names = ("actor-update", "actor-compute-log-prob", "ref-compute-log-prob", "train")
     put(
         tmp_path,
@@ -231,16 +232,23 @@ def test_stages_are_matched_by_part_and_glob_and_whole_steps_are_kept(tmp_path):
     def scopes(*stages):
         return {s.scope for s in find(tmp_path, stages=stages).sources}
 
-    assert scopes("log_prob") == {"actor-compute-log-prob", "ref-compute-log-prob", "train", None}
+    assert scopes("*log_prob") == {"actor-compute-log-prob", "ref-compute-log-prob", "train", None}
     assert scopes("actor*prob") == {"actor-compute-log-prob", "train", None}
-    assert scopes("Actor_Update", "ref-") == {"actor-update", "ref-compute-log-prob", "train", None}
+    assert scopes("Actor_Update", "ref-*") == {
+        "actor-update",
+        "ref-compute-log-prob",
+        "train",
+        None,
+    }
+    assert scopes("update_actor", "ref") == {"actor-update", "ref-compute-log-prob", "train", None}
+    assert scopes("log_prob", "actor", "date") == {"train", None}
 
 
 def test_filters_that_leave_nothing_are_an_error_that_says_what_there_is(tmp_path):
     put(tmp_path, f"x_actor-update_step1_rank0_pid1_{T1}.json")
     with pytest.raises(TracekitError) as caught:
         find(tmp_path, steps={2})
-    assert "ranks 0; steps 1; stages actor-update" in caught.value.hint
+    assert "ranks 0; steps 1; stages update_actor" in caught.value.hint
 
 
 def test_filtering_does_not_change_what_runs_are_called(tmp_path):

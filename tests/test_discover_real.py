@@ -92,11 +92,16 @@ def test_real_runs_below_one_directory_are_told_apart():
 def test_real_rl_insight_tree_is_one_run_with_a_rollout_replica():
     got = real_tree("rl_insight")
     assert kinds(got) == {
-        *((None, scope, None, rank, None) for scope in ("actor_update", "actor_compute_log_prob") for rank in (0, 1)),
+        *((None, "actor_update", None, rank, None) for rank in (0, 1)),
         ("rollout", None, None, None, "capture1"),
         ("rollout", None, None, None, "capture2"),
     }  # fmt: skip
     assert {s.replica for s in got.sources if s.role == "rollout"} == {0}
+    # Its stubs of two stages hold the same text, compressed at two times.
+    assert [n.source for n in got.notes if n.code == "same-content"] == [
+        "torch_data/torch_profile/actor_compute_log_prob/prof_rank-0_031847.json.gz"
+    ]
+    assert got.state_counts() == {"duplicate": 2}
     assert {s.run for s in got.sources} == {"rl_insight"}
 
 

@@ -80,6 +80,7 @@ def test_a_measured_source_travels_as_columns_and_nothing_of_it_is_lost(request)
         assert isinstance(came, MeasuredSource)
         assert (came.source, came.notes, came.versions) == (here.source, here.notes, here.versions)
         assert (came.simulated, came.options) == (here.simulated, here.options)
+        assert came.faults == here.faults
         assert {id_: set(of) for id_, of in came.frames.items()} == {
             id_: set(of) for id_, of in here.frames.items()
         }

@@ -16,7 +16,7 @@ from tracekit.render import RENDERERS
 
 ROOT = Path(__file__).parents[1]
 PROFILE = ROOT / "examples" / "simulated_gpu" / "outputs" / "profile"
-MOST_LINES = 420
+MOST_LINES = 600
 
 
 @pytest.fixture

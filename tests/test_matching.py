@@ -122,6 +122,18 @@ def test_clocks_are_solved_over_groups_that_share_ranks():
     assert table["set"][8] == table["set"][9] != table["set"][0]
 
 
+def test_a_clock_is_solved_also_against_the_way_in_which_it_was_compared():
+    """Rank 2 is 1000 ahead of rank 0 and 700 ahead of rank 1, which shares nothing with rank 0: that is 300 ahead."""
+    rows = [
+        *on_rank(0, [(0, 100)] * 3, group="a"),
+        *on_rank(2, [(0, 1100)] * 3, group="a"),
+        *on_rank(1, [(200, 800)] * 3, group="b"),
+        *on_rank(2, [(200, 1500)] * 3, group="b"),
+    ]
+    offsets = clocks(measured(rows)).set_index("rank")["offset_ns"].to_dict()
+    assert offsets == {0: 0, 1: 300, 2: 1000}
+
+
 def test_what_has_no_common_end_tells_nothing_of_clocks_and_waits():
     rows = [
         *on_rank(0, [(0, 10)], op="broadcast", synchronising=False),

@@ -63,5 +63,5 @@ def test_a_question_that_measures_another_table_than_it_is_known_for_is_told(pro
     few = measuring(measured_here.measured, {"kernels"})
     (source,) = pipeline.discover(profile).sources
     (trace,) = pipeline.read_source(source, lambda _: None, pipeline.wanted())
-    with pytest.raises(AssertionError, match="kernels: a table that TABLES_OF lacks"):
+    with pytest.raises(AssertionError, match="kernels: a table that its WRITES lack"):
         few(trace, ANALYSES)

@@ -80,7 +80,11 @@ def test_load_takes_one_file(profile):
         (lambda p: p.mkdir(), "is a directory", "tracekit.analyze"),
         (lambda p: None, "No such file", "tracekit inspect"),
         (lambda p: p.write_bytes(b""), "holds no text", "tracekit inspect"),
-        (lambda p: p.write_bytes(b"PK\x03\x04 a zip"), "no format that tracekit reads", "inspect"),
+        (
+            lambda p: p.write_bytes(b"PK\x03\x04 a zip"),
+            "its zip stream is empty, cut off or damaged",
+            "",
+        ),
         (lambda p: p.write_bytes(gzip.compress(b'{"a": 1}')), "no format", "inspect"),
         (lambda p: p.write_bytes(b'{"traceEvents": [{"ph": "X", "ts"'), "no complete event", ""),
         (lambda p: p.write_bytes(b'{"traceEvents": 5}'), "no array of events", ""),
@@ -186,11 +190,17 @@ def test_work_of_before_the_recording_left_out_by_a_cut_is_said(profile):
 
 
 @pytest.mark.parametrize(
-    "options", [Options(steps="9"), Options(stages=("nope",)), Options(steps="1", stages=("ref",))]
+    ("options", "what"),
+    [
+        (Options(steps="9"), "step"),
+        (Options(stages=("nope",)), "stage"),
+        (Options(steps="1", stages=("ref",)), "stage"),
+    ],
 )
-def test_what_no_source_holds_is_an_error_not_an_empty_answer(profile, options):
-    with pytest.raises(TracekitError, match="2 of 2 sources hold nothing of what was asked for"):
+def test_what_no_source_holds_is_an_error_not_an_empty_answer(profile, options, what):
+    with pytest.raises(TracekitError, match=f"none of 2 profiles has a {what} that was") as caught:
         analyze(profile, options)
+    assert caught.value.hint == "there are ranks 0, 1; steps 1, 2; stages gen, update_actor"
 
 
 @pytest.mark.usefixtures("measuring")
@@ -205,7 +215,7 @@ def test_a_source_that_holds_nothing_of_what_was_asked_for_is_left_out_and_that_
 
 @pytest.mark.usefixtures("measuring")
 def test_one_stage_is_cut_out_by_its_recorded_its_canonical_name_or_a_pattern(profile):
-    for pattern in ("update_actor", "update*", "actor"):
+    for pattern in ("update_actor", "update*", "*actor"):
         measured = analyze(profile / "rank0.json", Options(stages=(pattern,))).measurements
         assert set(measured["stages"]["stage"]) == {"update_actor"}
         assert set(measured["kernels"]["name"]) == {"ncclDevKernel_AllReduce"}
@@ -229,7 +239,7 @@ def test_a_failing_source_is_named_and_the_others_stand(profile):
 
 def test_when_every_source_fails_there_is_no_report(profile):
     for path in profile.iterdir():
-        path.write_bytes(b'{"traceEvents": [{"ph": "X", "ts"')
+        path.write_bytes(b'{"traceEvents": [{"name": "%b", "ph": "X", "ts"' % path.name.encode())
     with pytest.raises(
         TracekitError, match=r"no source could be read: rank0\.json: .*\(and 1 more\)"
     ):
@@ -269,12 +279,6 @@ BY_QUESTION = [
     a.id if a.id in AT_ONCE else pytest.param(a.id, marks=pytest.mark.slow)
     for a in pipeline.ANALYSES
 ]
-OF_THE_HOST = [
-    a.id if a.id in AT_ONCE else pytest.param(a.id, marks=pytest.mark.slow)
-    for a in pipeline.ANALYSES
-    if a.any_source or "host_ops" in a.needs
-]
-"""Those that are measured where a host was recorded."""
 
 
 @pytest.mark.parametrize("id_", BY_QUESTION)
@@ -283,25 +287,14 @@ def test_a_question_that_breaks_when_judged_loses_only_its_section(good, monkeyp
     report = judge(good.measurements)
     assert section(report, id_).status == "failed"
     assert "RuntimeError: boom" in section(report, id_).reason
+    assert any(f"{id_} could not be judged: RuntimeError: boom" in c for c in report.cautions)
+    assert pipeline.Result(report, good.measurements).failed
+    assert not pipeline.Result(good.report, good.measurements).failed
     own = {id_, "rules"}  # the latter tells what became of the rules
     others = [s for s in report.sections if s.id not in own]
     assert others == [s for s in good.report.sections if s.id not in own]
     for renderer in RENDERERS:
         render(report, renderer.name)
-
-
-@pytest.mark.parametrize("id_", OF_THE_HOST)
-def test_a_question_that_breaks_when_measured_loses_only_itself(profile, good, monkeypatch, id_):
-    monkeypatch.setattr(pipeline, "ANALYSES", broken(id_, measure=explode))
-    result = analyze(profile / "rank0.json")
-    expected = {s.id for s in good.report.sections}
-    assert {s.id for s in result.report.sections} == expected
-    assert f"failed:{id_}" in codes(result)
-    assert not [c for c in codes(result) if c.startswith("failed:") and c != f"failed:{id_}"]
-    if id_ in expected:  # else the question does not arise here, and the note alone tells
-        assert section(result.report, id_).status != "ok" or section(result.report, id_).caveats
-    for renderer in RENDERERS:
-        render(result.report, renderer.name)
 
 
 @pytest.mark.parametrize("part", ["identity", "headline", "where_it_goes", "fingerprint"])
@@ -314,6 +307,7 @@ def test_a_part_of_the_first_screen_that_breaks_loses_only_itself(good, monkeypa
     assert report.sections == good.report.sections
     (remark,) = [r for r in report.remarks if r.code == "failed:overview"]
     assert "KeyError: 'gone'" in remark.message
+    assert any(remark.message in caution for caution in report.cautions)
     for renderer in RENDERERS:
         render(report, renderer.name)
 

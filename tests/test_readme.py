@@ -8,11 +8,10 @@ import types
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command_line import invoke
 
 import capture.ray
 from capture.steps import StepPlan
-from tracekit.cli import main
 from tracekit.schema import TABLES
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +44,7 @@ def test_every_command_of_the_readme_prints_what_it_shows(monkeypatch, made_once
     for command, shown in found:
         name, *arguments = shlex.split(command)
         assert name == "tracekit"
-        result = CliRunner().invoke(main, arguments)
+        result = invoke(*arguments)
         assert result.exit_code == 0, (command, result.stderr)
         output = "\n".join(line.rstrip() for line in result.stdout.split("\n"))
         assert re.fullmatch(as_pattern(shown) + r"\s*" if shown else r"\s*", output), (

@@ -25,7 +25,7 @@ def torch(folder, rank, steps, *, step_us=STEP_US):
             launch(at + 1, n), kernel("gemm", at + 5, step_us * 0.3, n),
         ]  # fmt: skip
     name = f"actor_rank{rank}-of-2_pid{100 + rank}.json"
-    return write(folder / name, rows)
+    return write(folder / name, rows, rank=rank, world_size=2)
 
 
 def nsight(folder, rank, steps, *, step_us=STEP_US):

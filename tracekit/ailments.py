@@ -43,9 +43,28 @@ AILMENTS: Mapping[str, Ailment] = {
     ),
     "newer-report": Ailment(
         "error",
-        "{files}: reports of a newer nsys than the one here",
+        "{files}: reports recorded by a version of nsys that the one here cannot read",
         "nsys reads reports of its own and of older versions only",
-        f"install the version that recorded them, or export where they were recorded: {_EXPORT}",
+        f"install the version that recorded them or a newer one, or export where they were recorded: {_EXPORT}",
+    ),
+    "refused-report": Ailment(
+        "error",
+        "{files}: reports with their whole length that the nsys here cannot export",
+        "they were recorded by a version that it does not know, or some bytes in them are wrong",
+        f"try a newer nsys, or export where they were recorded: {_EXPORT}; compare them with the originals",
+    ),
+    "archive": Ailment(
+        "warning",
+        "",
+        "an archive holds several files, or something that is not read in it; profiles that are compressed "
+        "one by one (.gz, .zst, .xz, .bz2, .zip of one file) are read",
+        "unpack it, and give what comes out",
+    ),
+    "other-text": Ailment(
+        "warning",
+        "",
+        "written or saved anew by a program that uses another encoding; profilers write UTF-8",
+        "convert it to UTF-8",
     ),
     "lfs-pointer": Ailment(
         "error",
@@ -129,6 +148,13 @@ AILMENTS: Mapping[str, Ailment] = {
         "the job was killed while the profiler wrote, the disk was full, or the copy broke off",
         "compare the size with the original and copy again; leave the profiler time to stop before the job ends",
     ),
+    "no-times": Ailment(
+        "data_loss",
+        "",
+        "written by another program, or changed after it was recorded: an event needs a phase (ph), a start (ts) "
+        "and, where its phase is X, a duration (dur)",
+        "export it again from the profiler that recorded it",
+    ),
     "lost-rows": Ailment(
         "data_loss",
         "{files}: nsys says that it lost, or may have lost, part of what happened",
@@ -169,6 +195,19 @@ AILMENTS: Mapping[str, Ailment] = {
         "GPU, a CUDA graph hid its kernels, or CUPTI dropped the rows",
         "put the range around real steps; --trace-fork-before-exec=true; --cuda-graph-trace=node; in nsys's "
         "configuration CuptiUseRawGpuTimestamps=false",
+    ),
+    "empty-trace": Ailment(
+        "warning",
+        "{files}: empty captures, traces without a single event",
+        "the profiler was stopped before its first active step, ran around nothing, or what it recorded was "
+        "filtered out",
+        "let the profiler's active steps lie around real work, and call its step() after each of them",
+    ),
+    "odd-times": Ailment(
+        "warning",
+        "{count} events in {files} without a usable start or duration (missing, negative or impossible)",
+        "written by another program, changed after it was recorded, or a clock that was set back while it ran",
+        "times that rest on them are too short: export it again, and compare with the original",
     ),
     "open-ranges": Ailment(
         "warning",
@@ -237,9 +276,9 @@ AILMENTS: Mapping[str, Ailment] = {
     ),
     "same-content": Ailment(
         "warning",
-        "{files} with the same content as another",
-        "a copy that was downloaded twice, or collected from two places",
-        "remove one of them, or --exclude it: it counts twice",
+        "",
+        "a copy that was downloaded twice, collected from two places, or named twice",
+        "nothing: a copy counts once, unless both were named as runs; --exclude chooses which of them is read",
     ),
     "same-identity": Ailment(
         "warning",

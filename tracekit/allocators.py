@@ -16,6 +16,7 @@ from tracekit.grouping import as_python, of_keys
 from tracekit.matching import same
 from tracekit.pooling import STAGE_OF, distinct, grouped, plain, stage_rows, units
 from tracekit.stages import canonical
+from tracekit.stats.staircase import shaped
 from tracekit.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
 from tracekit.trace import Measurements
 
@@ -146,7 +147,7 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
     points, ordered = every["point"].to_numpy(np.int64), np.argsort(number, kind="stable")
     ends = np.cumsum(np.bincount(number, minlength=len(found)))
     for of, rows in zip(found, np.split(ordered, ends[:-1]), strict=False):
-        if of.device_type == SNAPSHOT:
+        if of.device_type == SNAPSHOT or of not in taken:
             continue
         relative = bool(is_relative[rows].any())
         at = rows
@@ -367,7 +368,8 @@ def labelled(
     for group in groups(found):
         tested = [(i, p) for i in group if (p := found[i].found.p) is not None]
         for (i, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
-            labels[i], corrected[i] = label(found[i].found, limits, p), p
+            of, corrected[i] = found[i], p
+            labels[i] = shaped(of.found, of.x, of.level, label(of.found, limits, p), limits)
     return labels, corrected
 
 

@@ -21,8 +21,8 @@ def analyze(  # noqa: PLR0913 - one per option
     *,
     ranks: str | None = None,
     steps: str | None = None,
-    stages: Sequence[str] = (),
-    exclude: Sequence[str] = (),
+    stages: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     jobs: int | None = None,
     work: Mapping[str, float] | None = None,
     device_memory: int | str | None = None,
@@ -33,7 +33,7 @@ def analyze(  # noqa: PLR0913 - one per option
 ) -> Report:
     """The report on a profile directory, a file, a glob, or several of them.
 
-    `ranks` and `steps` are like "0-3,7", `stages` and `exclude` patterns; `work` tells what every step
+    `ranks` and `steps` are like "0-3,7", `stages` and `exclude` one pattern or several; `work` tells what every step
     holds: {"tokens": 4096}, or samples or images; `device_memory` how much each GPU has: bytes, or "80GiB";
     `sample` reads so many ranks, spread over all.
     The engine "ray" reads every file on the node of a Ray cluster where it lies: at `ray_address`, else
@@ -41,19 +41,18 @@ def analyze(  # noqa: PLR0913 - one per option
     Raises `TracekitError` when nothing was found or could be read.
     """
     size = None if device_memory is None else parse_device_memory(device_memory)
-    patterns = (on_every_node,) if isinstance(on_every_node, str) else tuple(on_every_node)
     options = pipeline.Options(
         ranks,
         steps,
-        tuple(stages),
-        tuple(exclude),
+        _patterns(stages),
+        _patterns(exclude),
         jobs,
         work=dict(work or {}),
         device_memory=size,
         sample=sample,
         engine=engine,
         ray_address=ray_address,
-        on_every_node=patterns,
+        on_every_node=_patterns(on_every_node),
     )
     return pipeline.analyze(path, options).report
 
@@ -64,8 +63,8 @@ def compare(  # noqa: PLR0913 - one per option
     *,
     ranks: str | None = None,
     steps: str | None = None,
-    stages: Sequence[str] = (),
-    exclude: Sequence[str] = (),
+    stages: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     jobs: int | None = None,
     drop_first: int | None = None,
     min_effect: float = 0.03,
@@ -96,5 +95,11 @@ def compare(  # noqa: PLR0913 - one per option
         force=force,
         drop_first=drop_first,
     )
-    options = pipeline.Options(ranks, steps, tuple(stages), tuple(exclude), jobs, sample=sample)
+    parts = _patterns(stages), _patterns(exclude)
+    options = pipeline.Options(ranks, steps, *parts, jobs, sample=sample)
     return comparing.compare_paths(before, after, options, choices, work=work).comparison
+
+
+def _patterns(given: str | Sequence[str]) -> tuple[str, ...]:
+    """One pattern or several, as several."""
+    return (given,) if isinstance(given, str) else tuple(given)

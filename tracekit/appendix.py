@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit import faults
 from tracekit.grouping import Ints, of_keys
 from tracekit.job_values import job_values
 from tracekit.pooling import plain
@@ -30,7 +31,8 @@ def remarks(measured: Measurements) -> tuple[Remark, ...]:
     What could not be read is named one by one, however much it is.
     """
     order = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
-    notes = sorted(measured.notes, key=lambda n: (order[n.severity], n.code, n.source, n.message))
+    every_note = (*measured.notes, *faults.notes(measured))
+    notes = sorted(every_note, key=lambda n: (order[n.severity], n.code, n.source, n.message))
     alike: dict[tuple[str, str, str], list[Remark]] = {}
     for note in notes:
         one = Remark(note.severity, note.code, note.message, note.source, note.count)
@@ -57,7 +59,7 @@ def values(measured: Measurements) -> Sheet | None:
 
     Where they are too many, those of the job stand first and none of them is lost.
     """
-    if not measured.has("metrics"):
+    if not measured.has("metrics") and not measured.faults:
         return None
     frame = value_rows(measured)
     if len(frame) > MOST_VALUES:
@@ -66,10 +68,25 @@ def values(measured: Measurements) -> Sheet | None:
     return sheet("values", "Values by process and step", headings, frame, max_rows=MOST_VALUES)
 
 
+def contents(measured: Measurements) -> tuple[tuple[str, str], ...]:
+    """Each run and the digest of what each of its files holds, in a fixed order; files without one are left out."""
+    pairs = {(source.run, source.content) for source in measured.sources if source.content}
+    return tuple(sorted(pairs))
+
+
 def value_rows(measured: Measurements) -> pd.DataFrame:
-    """All rows of `values`, and `whole`: whether a row is of the job; in order of `VALUES`."""
-    whole = measured.derived(job_values).reindex(columns=[*VALUES]).assign(whole=True)
-    rows = _one_tool_each(plain(measured["metrics"]))[[*VALUES]].astype(object).assign(whole=False)
+    """All rows of `values`, and `whole`: whether a row is of the job; in order of `VALUES`.
+
+    Metrics that rest on an error of tracekit are left out, of all processes.
+    """
+    nothing = pd.DataFrame(columns=[*VALUES])
+    of_job = faults.sound(measured, lambda part: part.derived(job_values), nothing)
+    whole = of_job.reindex(columns=[*VALUES]).assign(whole=True)
+    rows = (
+        _one_tool_each(plain(faults.sound_metrics(measured)))[[*VALUES]]
+        .astype(object)
+        .assign(whole=False)
+    )
     frame = pd.concat([whole, rows], ignore_index=True)
     order = np.lexsort([_order(frame[name]) for name in reversed(VALUES[:7])])
     return frame.iloc[order]

@@ -12,6 +12,7 @@ import pandas as pd
 
 from tracekit.pooling import plain
 from tracekit.schema import TABLES
+from tracekit.stats.staircase import staircase
 from tracekit.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -196,12 +197,19 @@ def _of_process(
         code, stacks = pd.factorize(mine["stack"], use_na_sentinel=False)
         levels = np.zeros((len(stacks), count), np.int64)
         levels[code, mine["window"].to_numpy(np.int64)] = mine["live_bytes"].to_numpy()
+        # Before its first step a stack holds nothing.
+        since_nothing = np.pad(levels, ((0, 0), (1, 0)))
         levels = levels[:, warm_up:]
         cohorts, blocks = _last(mine, code, len(stacks))
         rises = np.diff(levels, axis=1)
         steady = (rises >= 0).all(axis=1)
         enough = max(2.0, limit["rising_ratio"] * rises.shape[1])
-        chosen = steady & ((rises > 0).sum(axis=1) >= enough) & (cohorts >= limit["cohorts"])
+        often = (rises > 0).sum(axis=1) >= enough
+        for stack in np.flatnonzero(steady & ~often & (cohorts >= limit["cohorts"])).tolist():
+            # An evaluation or a checkpoint leaks at its own steps: equal rises at equal distances.
+            stairs = staircase(since_nothing[stack]) or staircase(levels[stack])
+            often[stack] = stairs is not None
+        chosen = steady & often & (cohorts >= limit["cohorts"])
         at, numbered = _steps(times, count, warm_up)
         named = mine.assign(code=code).drop_duplicates("code").set_index("code")
         for one in np.flatnonzero(chosen).tolist():

@@ -18,6 +18,7 @@ from tracekit.compare.noise_report import noise_notes
 from tracekit.compare.sides import Input, Side, side
 from tracekit.compare.step_log import StepLog, driver_logs, table_log, with_log, with_logs
 from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.listing import refuse_missing, split_label
 from tracekit.loading import sniff
 from tracekit.render.json import from_json
 from tracekit.report import Report
@@ -29,7 +30,7 @@ _HEAD = 4096
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A comparison, and what could not be read for it."""
+    """A comparison, and of how much of it something failed: sources that could not be read, errors of tracekit."""
 
     comparison: Comparison
     failures: int
@@ -52,6 +53,7 @@ def compare_paths(
     Raises `TracekitError` where a side cannot be read, or holds no step that counts and not both have memory
     snapshots.
     """
+    refuse_missing([*base, *opt, *base_steps, *opt_steps])
     names = _names(base, opt)
     if all(map(is_step_log, base)):
         base, base_steps = (), (*base, *base_steps)
@@ -69,6 +71,7 @@ def compare_paths(
     if logs[0]:
         before, after = with_logs(before, after, logs[0], logs[1], choices.drop_first)
     failures = sum(len(part.failures) for part in (*before.measured, *after.measured))
+    failures += len(before.errors) + len(after.errors)
     return Compared(compare(before, after, choices), failures)
 
 
@@ -86,7 +89,7 @@ def read_side(
         return Side(name, {}, (), {}, (), simulated=False)
     paths = sorted(paths, key=str)
     _check_whole(paths, options)
-    reports = [path for path in paths if is_report(unlabelled(path)[1])]
+    reports = [path for path in paths if is_report(split_label(path)[1])]
     others = [path for path in paths if path not in reports]
     inputs = []
     if others:
@@ -94,9 +97,24 @@ def read_side(
         used = one_tool(result.measurements)
         inputs.append(Input(name, result.report, used, _all_values(result.report, used)))
     for given in reports:
-        label, path = unlabelled(given)
+        label, path = split_label(given)
         inputs.append(Input(label or path.stem, _report(path), None))
     return side(name, inputs, choices.drop_first)
+
+
+def read_runs(
+    name: str,
+    paths: Sequence[str | Path],
+    options: pipeline.Options = pipeline.Options(),
+    choices: Choices = Choices(),
+    logs: Sequence[str | Path] = (),
+) -> Side:
+    """One side as `read_side` gives it, or of logs of step times alone, with what further logs tell."""
+    refuse_missing([*paths, *logs])
+    if all(map(is_step_log, paths)):
+        paths, logs = (), (*paths, *logs)
+    found = read_side(name, paths, options, choices)
+    return with_log(found, read_logs(logs, options), choices.drop_first) if logs else found
 
 
 def noise_of(
@@ -112,11 +130,7 @@ def noise_of(
     """
     if not paths and not logs:
         raise TracekitError("no run is named", "tracekit noise RUN RUN RUN RUN -o noise.json")
-    if all(map(is_step_log, paths)):
-        paths, logs = (), (*paths, *logs)
-    found = read_side("noise", paths, options, Choices(drop_first=drop_first))
-    if logs:
-        found = with_log(found, read_logs(logs, options), drop_first)
+    found = read_runs("noise", paths, options, Choices(drop_first=drop_first), logs)
     return found, calibrated(found, tuple(noise_notes(found)))
 
 
@@ -126,7 +140,7 @@ def read_logs(
     """Logs of step times, each file (or directory of one) a run: of a driver, or tables of step and seconds."""
     found: list[StepLog] = []
     for given in paths:
-        label, path = unlabelled(given)
+        label, path = split_label(given)
         name = label or path.stem or str(path)
         if path.is_dir() or sniff(path).reader is not None:
             measured = pipeline.measure(
@@ -140,7 +154,7 @@ def read_logs(
 
 def is_step_log(given: str | Path) -> bool:
     """Whether a path is a list of step times and no profile: a driver's log, or a table called so."""
-    path = unlabelled(given)[1]
+    path = split_label(given)[1]
     if not path.is_file():
         return False
     found = sniff(path)
@@ -150,7 +164,7 @@ def is_step_log(given: str | Path) -> bool:
 
 def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None:
     """Raises `TracekitError` where a part is asked for of what was saved as a whole, or work is told of it."""
-    for path in (unlabelled(given)[1] for given in paths if options.work):
+    for path in (split_label(given)[1] for given in paths if options.work):
         if is_report(path):
             raise TracekitError(
                 f"{path}: a saved report holds the work of its steps or does not know it",
@@ -159,20 +173,12 @@ def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None
     if not options.cuts:
         return
     for given in paths:
-        path = unlabelled(given)[1]
-        if is_report(path) or _is_measurements(path):
+        path = split_label(given)[1]
+        if is_report(path) or saved.holds_measurements(path):
             raise TracekitError(
                 f"{path}: what was saved cannot be cut to ranks, steps or stages",
                 "give the profile itself, or choose them when it is saved",
             )
-
-
-def _is_measurements(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return saved.is_saved(file.read(saved.HEAD_BYTES))
-    except (OSError, ValueError):
-        return False
 
 
 def _all_values(report: Report, measured: Measurements) -> pd.DataFrame | None:
@@ -182,6 +188,8 @@ def _all_values(report: Report, measured: Measurements) -> pd.DataFrame | None:
 
 def is_report(path: Path) -> bool:
     """Whether a file is a report that `tracekit analyze -o x.json` wrote, by its first lines."""
+    if not path.is_file():  # a pipe would wait
+        return False
     try:
         with path.open("rb") as file:
             start = file.read(_HEAD)
@@ -199,19 +207,12 @@ def _report(path: Path) -> Report:
         raise TraceFormatError(path, error.problem, error.hint) from error
 
 
-def unlabelled(given: str | Path) -> tuple[str | None, Path]:
-    """(label, path) of an argument, of which `label=` is optional."""
-    label, equals, path = given.partition("=") if isinstance(given, str) else ("", "", "")
-    named = bool(label and equals and path) and not Path(given).exists()
-    return (label, Path(path)) if named else (None, Path(given))
-
-
 def _names(base: Sequence[str | Path], opt: Sequence[str | Path]) -> tuple[str, str]:
     """What the sides are called: their own name where each is one path and the names differ."""
     if len(base) == len(opt) == 1:
         names = [
             label or path.name or str(path)
-            for label, path in (unlabelled(base[0]), unlabelled(opt[0]))
+            for label, path in (split_label(base[0]), split_label(opt[0]))
         ]
         if names[0] != names[1]:
             return names[0], names[1]

@@ -7,21 +7,32 @@ manifest that its process wrote, else by the file itself (`complete`), else by n
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tracekit import nsys_pairs, sampling
+from tracekit.copies import Counted, counted_once, without_copied_logs
 from tracekit.errors import TracekitError
 from tracekit.labels import shown
-from tracekit.listing import Argument, Found, Ignored, read_arguments
+from tracekit.listing import UNREADABLE, Argument, Found, Ignored, State, read_arguments
 from tracekit.manifests import Manifest, account, describe, told_by_manifest
 from tracekit.names import NameFacts, read_name, stem_of
-from tracekit.runs import Placed, groups, mark_repeats, numbered, run_roots, short_names
+from tracekit.runs import (
+    Placed,
+    groups,
+    mark_repeats,
+    numbered,
+    roots_with_ids,
+    run_roots,
+    short_names,
+)
 from tracekit.selection import parse_numbers, select, wanted
-from tracekit.surveys import Sniffed, Survey, called, survey
+from tracekit.surveys import Sniffed, Survey, Unreadable, Verdict, called, survey, with_contents
 from tracekit.trace import Note, NoteSeverity, Source
 
 __all__ = [
@@ -41,6 +52,9 @@ _ROW = (
 )
 
 
+_TRACE_NAME = re.compile(r"\.json(?:\.(?:gz|zst|xz|bz2|zip))?\Z")
+
+
 @dataclass(frozen=True, slots=True)
 class Discovery:
     """The sources found, what was passed over and why, and what to know about both."""
@@ -52,6 +66,19 @@ class Discovery:
     manifests: tuple[Manifest, ...] = ()
     seen_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """The nodes that see a source, by its name, where several do."""
+    labelled: frozenset[str] = frozenset()
+    """The runs that a person named: `label=path`."""
+    left_out: tuple[Source, ...] = ()
+    """Sources that by their names are none of what was asked for."""
+
+    def state_counts(self, copies: int = 0) -> dict[str, int]:
+        """How many files are refused, unreadable or duplicates; states without any are left out.
+
+        `copies` are the files that were read and hold what another of them does.
+        """
+        states = Counter(i.state for i in self.ignored if i.state != "no profile")
+        states += Counter({"duplicate": copies})
+        return dict(sorted(states.items()))
 
     def ignored_counts(self) -> dict[str, int]:
         """How many files were ignored for each reason, most frequent first."""
@@ -93,7 +120,7 @@ def discover(  # noqa: PLR0913 - one per option
     if not given and not elsewhere:
         raise TracekitError("no path was given", "name a file, a directory or a pattern")
     named = read_arguments(given)
-    surveys = [*(survey(argument, exclude, sniff) for argument in named), *elsewhere]
+    surveys = [*_surveyed_here(named, exclude, sniff), *elsewhere]
     arguments = [one.argument for one in surveys]
     every = _Findings()
     sources: list[Source] = []
@@ -102,12 +129,19 @@ def discover(  # noqa: PLR0913 - one per option
     prefixes = short_names(bases) if len(arguments) > 1 else [""]
     prefixes = numbered(prefixes, range(len(prefixes)), range(len(prefixes)))
     runs: list[tuple[int, tuple[str, ...]]] = []
+    looked = [_look(one, prefix) for one, prefix in zip(surveys, prefixes, strict=True)]
+    for here, counted in zip(
+        looked, counted_once(arguments, [here.placed for here in looked]), strict=True
+    ):
+        _take(here, counted)
     for place, argument in enumerate(arguments):
-        here = _look(surveys[place], prefixes[place])
-        if len(arguments) > 1 and not here.placed:
+        here = looked[place]
+        if len(arguments) > 1 and not here.placed and not _holds_copies(here):
             message = "no profile was found here"
             here.notes.append(Note("warning", "nothing", message, shown(argument.text)))
-        roots = _roots(argument, here)
+        roots = roots_with_ids(here.placed, loose=argument.loose)
+        _take(here, without_copied_logs(here.placed, roots))
+        roots = roots_with_ids(here.placed, loose=argument.loose)
         for run in groups(range(len(roots)), roots.__getitem__):
             sources += mark_repeats([here.placed[i] for i in run])
             runs += [(place, roots[i]) for i in run]
@@ -125,7 +159,7 @@ def discover(  # noqa: PLR0913 - one per option
         replace(source, run=run, name=label)
         for source, run, label in zip(sources, names, labels, strict=True)
     ]
-    kept, left_out = select(sources, ranks=ranks, steps=steps, stages=stages)
+    kept, unwanted, left_out = select(sources, ranks=ranks, steps=steps, stages=stages)
     if sample is not None:
         kept, others = sampling.sample(kept, sample)
         left_out += others
@@ -135,7 +169,11 @@ def discover(  # noqa: PLR0913 - one per option
         notes=(*every.notes, *left_out),
         title=_title(arguments),
         manifests=tuple(manifest for manifest, _ in every.manifests),
+        labelled=frozenset(
+            name for name, (place, _) in zip(names, runs, strict=True) if arguments[place].label
+        ),
         seen_by={s.name: seen[key] for s in kept if (key := (s.node, s.path)) in seen},
+        left_out=tuple(unwanted),
     )
 
 
@@ -178,28 +216,55 @@ def _look(surveyed: Survey, prefix: str) -> _Findings:
     labels = [shown("/".join((prefix, *f.parts) if prefix else f.parts)) for f in files]
     labels = numbered(labels, range(len(labels)), range(len(labels)))
     verdicts = [called(one.verdict, n) for one, n in zip(surveyed.files, labels, strict=True)]
-    claims = [(v.reader, v.reason) if isinstance(v, Sniffed) else (None, str(v)) for v in verdicts]
+    claims = [_claim(verdict) for verdict in verdicts]
     passed_over = nsys_pairs.passed_over(files, claims)
     for place, (found, name) in enumerate(zip(files, labels, strict=True)):
         verdict = verdicts[place]
         if place in passed_over:
-            here.ignored.append(Ignored(found.path, passed_over[place], found.nodes))
+            here.ignored.append(Ignored(found.path, passed_over[place], found.nodes, "duplicate"))
         elif isinstance(verdict, Manifest):
             here.manifests.append((verdict, found.nodes))
         elif isinstance(verdict, Note):
             here.notes.append(verdict)
             here.ignored.append(Ignored(found.path, verdict.message, found.nodes))
+        elif isinstance(verdict, Unreadable):
+            here.ignored.append(Ignored(found.path, verdict.reason, found.nodes, "unreadable"))
+            here.notes.append(Note("error", UNREADABLE, verdict.reason, name))
         elif isinstance(verdict, str):
-            here.ignored.append(Ignored(found.path, verdict, found.nodes))
-            if _looks_like_profile(found.path.name, verdict):
+            refused = _looks_like_profile(found.path.name, verdict)
+            state: State = "refused" if refused else "no profile"
+            here.ignored.append(Ignored(found.path, verdict, found.nodes, state))
+            if refused:
                 here.notes.append(Note("data_loss", "not-read", verdict, name))
         else:
-            here.placed.append(_place(found, name, surveyed.files[place].above, verdict))
+            source = _place(found, name, surveyed.files[place].above, verdict)
+            here.placed.append(replace(source, content=surveyed.files[place].content))
     _apply_manifests(here)
     alone = not surveyed.argument.loose and all(p.source.tool != "log" for p in here.placed)
     if here.placed and alone:
         _take_log_above(surveyed, prefix, here)
     return here
+
+
+def _surveyed_here(
+    arguments: Sequence[Argument], exclude: Sequence[str], sniff: Callable[[Path], Sniffed]
+) -> list[Survey]:
+    """What lies where these point, with the content of files that hold the same, in whichever argument."""
+    surveys = [survey(argument, exclude, sniff) for argument in arguments]
+    files = iter(with_contents([looked for one in surveys for looked in one.files]))
+    return [replace(one, files=tuple(islice(files, len(one.files)))) for one in surveys]
+
+
+def _take(here: _Findings, counted: Counted) -> None:
+    """Let `here` hold only what counts, and what is said of the rest."""
+    here.placed = counted.placed
+    here.ignored += counted.ignored
+    here.notes += counted.notes
+
+
+def _holds_copies(here: _Findings) -> bool:
+    """Whether something was left out because it is read elsewhere."""
+    return any(ignored.state == "duplicate" for ignored in here.ignored)
 
 
 def _take_log_above(surveyed: Survey, prefix: str, here: _Findings) -> None:
@@ -220,8 +285,8 @@ def _looks_like_profile(name: str, reason: str) -> bool:
     if nsys_pairs.is_missed(name, reason):
         return True
     facts = read_name((name,))
-    trace = name.endswith((".json", ".json.gz")) and (facts.rank, facts.pid) != (None, None)
-    return trace or ".trace.json" in name
+    trace = _TRACE_NAME.search(name) and (facts.rank, facts.pid) != (None, None)
+    return bool(trace) or ".trace.json" in name
 
 
 def _place(found: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) -> Placed:
@@ -249,6 +314,13 @@ def _place(found: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) ->
         node=found.nodes[0] if found.nodes else None,
     )
     return Placed(source, found.parts, facts, nodes=found.nodes)
+
+
+def _claim(verdict: Verdict) -> tuple[str | None, str]:
+    """The reader that takes a file, and what is wrong with it."""
+    if isinstance(verdict, Sniffed):
+        return verdict.reader, verdict.reason
+    return None, verdict.reason if isinstance(verdict, Unreadable) else str(verdict)
 
 
 def _apply_manifests(here: _Findings) -> None:
@@ -281,35 +353,6 @@ def _apply_manifests(here: _Findings) -> None:
             placed = here.placed[place]
             source = describe(placed.source, manifest, listed)
             here.placed[place] = replace(placed, source=source, run_id=manifest.run_id)
-
-
-def _roots(argument: Argument, here: _Findings) -> list[tuple[str, ...]]:
-    """For each source its run: a directory below the argument, and the run id where one holds several."""
-    roots = _with_logs(here.placed, loose=argument.loose)
-    ids: dict[tuple[str, ...], set[str]] = {}
-    for placed, root in zip(here.placed, roots, strict=True):
-        ids.setdefault(root, set()).update([placed.run_id] if placed.run_id else [])
-    return [
-        (*root, placed.run_id) if placed.run_id and len(ids[root]) > 1 else root
-        for placed, root in zip(here.placed, roots, strict=True)
-    ]
-
-
-def _with_logs(placed: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
-    """The run of each source; a log belongs to the run that it lies in or, failing that, to the only one below it."""
-    traces = [p for p in placed if p.source.tool != "log"]
-    known = iter(run_roots(traces, loose=loose))
-    roots = {id(p): root for p, root in zip(traces, known, strict=True)}
-    runs = set(roots.values())
-    for log in placed:
-        if id(log) in roots:
-            continue
-        folder = log.parts[:-1]
-        holding = [run for run in runs if folder[: len(run)] == run]
-        below = [run for run in runs if run[: len(folder)] == folder]
-        near = [max(holding, key=len)] if holding else below
-        roots[id(log)] = near[0] if len(near) == 1 else folder
-    return [roots[id(p)] for p in placed]
 
 
 def _run_names(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,11 +19,11 @@ from tracekit.discover import discover as find
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import progress_line
 from tracekit.labels import natural, shown
-from tracekit.listing import Ignored
+from tracekit.listing import FileCounts, Ignored, accounted, counted
 from tracekit.loading import sniff
 from tracekit.nsys_pairs import REPORT_SUFFIXES
 from tracekit.ray_sessions import session_symptoms
-from tracekit.signs import IGNORED, Symptom
+from tracekit.signs import IGNORED, NAMED, Symptom, signs
 from tracekit.trace import Note, Source, Trace, Want
 from tracekit.units import numbers
 
@@ -34,8 +33,6 @@ WANT = Want(
     modules=False,
 )
 """As little as tells when something happened, how much, and in which step."""
-
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,10 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was looked at, and what is wrong with it; `read_count` sources of `source_count` could be read."""
+    """What was looked at, and what is wrong with it; `read_count` sources of `source_count` could be read.
+
+    `file_counts` are how many files were `read`, `refused`, `unreadable` and `duplicate`.
+    """
 
     title: str
     source_count: int
@@ -56,6 +56,7 @@ class Examination:
     ignored_count: int
     captures: tuple[Capture, ...]
     diagnoses: tuple[Diagnosis, ...]
+    file_counts: FileCounts = ()
 
 
 def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examination:
@@ -74,8 +75,8 @@ def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examinati
         *_ignored(found.ignored, paths),
     ]
     failures = [o.failure for o in outcomes if o.failure is not None]
-    seen = [*_same_content(found.sources), *session_symptoms(_given(paths), _reports(found))]
-    if not found.sources:
+    seen = [*session_symptoms(_given(paths), _reports(found))]
+    if not found.sources and not any(s.code in NAMED for s in signs(notes, ())):
         count = f"{len(found.ignored):,} {'file' if len(found.ignored) == 1 else 'files'}"
         seen.append(Symptom("no-profile", (), f"no profile among {count}"))
     excluded = any(i.reason.startswith("excluded") for i in found.ignored)
@@ -86,6 +87,7 @@ def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examinati
         ignored_count=len(found.ignored),
         captures=captures,
         diagnoses=diagnose(captures, notes, failures, seen, whole=not excluded),
+        file_counts=counted(read, len(failures), found.state_counts()),
     )
 
 
@@ -124,6 +126,12 @@ def _given(paths: Sequence[str | Path]) -> list[Path]:
     return [Path(os.path.abspath(p)) for p in paths if os.path.isdir(p)]  # noqa: PTH100, PTH112 - a link keeps its name
 
 
+def _above_files(paths: Sequence[str | Path]) -> list[Path]:
+    """The directory from which files that were named one by one are named: the nearest that holds them all."""
+    folders = [os.path.dirname(os.path.abspath(p)) for p in paths if os.path.isfile(p)]  # noqa: PTH100, PTH113, PTH120
+    return [Path(os.path.commonpath(folders))] if folders else []
+
+
 def _reports(found: Discovery) -> list[Path]:
     """The files that nsys wrote, read or passed over."""
     read = [source.path for source in found.sources if source.tool == "nsys"]
@@ -132,42 +140,11 @@ def _reports(found: Discovery) -> list[Path]:
 
 def _ignored(ignored: Sequence[Ignored], paths: Sequence[str | Path]) -> Iterator[Note]:
     """What was passed over as notes, named from the directory that was given."""
-    bases = _given(paths)
+    bases = [*_given(paths), *_above_files(paths)]
     for one in ignored:
         base = next((b for b in bases if one.path.is_relative_to(b)), None)
         name = str(one.path.relative_to(base)) if base else str(one.path)
         yield Note("info", IGNORED, one.reason, shown(name))
-
-
-def _same_content(sources: Sequence[Source]) -> Iterator[Symptom]:
-    """Files of equal content under several names; only files of one size are read for it."""
-    by_size: dict[int, list[Source]] = {}
-    for source in sources:
-        if source.tool != "log":
-            by_size.setdefault(source.size_bytes, []).append(source)
-    for same in by_size.values():
-        if len(same) < 2:
-            continue
-        by_hash: dict[bytes, list[str]] = {}
-        for source in same:
-            key = _digest(source.path)
-            if key is not None:
-                by_hash.setdefault(key, []).append(source.name)
-        for names in by_hash.values():
-            if len(names) > 1:
-                yield Symptom("same-content", tuple(names))
-
-
-def _digest(path: Path) -> bytes | None:
-    """The SHA-256 of a file; None where it cannot be read."""
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as stream:
-            while block := stream.read(_BLOCK_BYTES):
-                digest.update(block)
-    except OSError:
-        return None
-    return digest.digest()
 
 
 def held(examination: Examination) -> tuple[str, ...]:
@@ -180,9 +157,12 @@ def held(examination: Examination) -> tuple[str, ...]:
     steps = {step for c in captures for step in c.steps}
     steps |= {s.step for s in sources if s.step is not None}
     with_gpu = len({c.source.name for c in captures if c.device_op_count})
+    counts = examination.file_counts
     count = f"{examination.read_count:,} of {examination.source_count:,}"
     facts = (
-        f"{count} {'file' if examination.source_count == 1 else 'files'} read",
+        accounted(counts)
+        if len(counts) > 1
+        else f"{count} {'file' if examination.source_count == 1 else 'files'} read",
         f"{len(runs):,} runs" if len(runs) > 1 else "",
         f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers(ranks)}" if ranks else "",
         ", ".join(roles[:4]) + (" …" if len(roles) > 4 else ""),

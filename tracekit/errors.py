@@ -34,6 +34,10 @@ class TraceFormatError(TracekitError):
         return TraceFormatError, (self.path, self.problem, self.hint, self.where)
 
 
+class UnwritableError(TracekitError):
+    """An output that the system does not let us write: never the fault of a file that is read."""
+
+
 class SchemaError(TracekitError):
     """A table that breaks its schema: always a fault of tracekit, never of the file."""
 

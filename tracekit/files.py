@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tracekit.errors import TracekitError
+from tracekit.errors import TracekitError, UnwritableError
 
 _DEVICES = ("/dev/", "/proc/")
 
@@ -35,12 +35,12 @@ def write_atomically(path: Path | str, data: bytes | Iterable[bytes]) -> None:
     """
     path = Path(path)
     pieces = (data,) if isinstance(data, bytes) else data
-    with _explained(path):
+    with unwritable(path):
         _refuse(path)
         if _is_written_directly(path):
             with path.open("wb", buffering=0) as file:
                 for piece in pieces:
-                    _write_all(file.fileno(), piece)
+                    write_all(file.fileno(), piece)
             return
         _replace(Path(os.path.realpath(path)), pieces)
 
@@ -48,7 +48,7 @@ def write_atomically(path: Path | str, data: bytes | Iterable[bytes]) -> None:
 def refuse_unwritable(path: Path | str) -> None:
     """Nothing; raises what `write_atomically` would raise at once, before hours of work are lost to it."""
     path = Path(path)
-    with _explained(path):
+    with unwritable(path):
         _refuse(path)
         if not _is_written_directly(path):
             folder = Path(os.path.realpath(path)).parent
@@ -93,7 +93,7 @@ def _replace(target: Path, pieces: Iterable[bytes]) -> None:
             if target.exists():
                 os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
             for piece in pieces:
-                _write_all(descriptor, piece)
+                write_all(descriptor, piece)
             os.fsync(descriptor)  # some systems report a full disk only now
         finally:
             os.close(descriptor)
@@ -104,16 +104,16 @@ def _replace(target: Path, pieces: Iterable[bytes]) -> None:
         raise
 
 
-def _write_all(descriptor: int, piece: bytes) -> None:
-    """Write every byte: one call may write fewer than it is given."""
+def write_all(descriptor: int, piece: bytes) -> None:
+    """Nothing; writes every byte: one call may write fewer than it is given."""
     rest = memoryview(piece)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn the errors of the system into ones that name the file and say what to do."""
+def unwritable(path: Path | str) -> Iterator[None]:
+    """Nothing; errors of the system within it become an `UnwritableError` that says what to do."""
     try:
         yield
     except BrokenPipeError:
@@ -121,4 +121,4 @@ def _explained(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         hint = _HINTS.get(error.errno or 0, "write it elsewhere")
-        raise TracekitError(f"{path}: cannot be written: {reason}", hint) from error
+        raise UnwritableError(f"{path}: cannot be written: {reason}", hint) from error

@@ -15,7 +15,8 @@ from tracekit.analyses import Frames
 from tracekit.engine import Outcome
 from tracekit.schema import TABLES, concat
 from tracekit.schema.table import Part, packed
-from tracekit.trace import Note, Source
+from tracekit.selection import Holding
+from tracekit.trace import Fault, Note, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,11 @@ class MeasuredSource:
     versions: Mapping[str, str]
     simulated: bool
     options: Mapping[str, str] = field(default_factory=dict[str, str])
+    holding: Holding | None = None
+    """What its process holds, where only a part was asked for; not kept, it has no frames of its own."""
+    faults: tuple[Fault, ...] = ()
+    original: str | None = None
+    """The source that holds as much or more of the same recording, and counts in place of this one."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """With columns in place of frames."""
@@ -35,8 +41,8 @@ class MeasuredSource:
             analysis: {name: packed(frame) for name, frame in of.items()}
             for analysis, of in self.frames.items()
         }
-        rest = (self.notes, self.versions, self.simulated, self.options)
-        return MeasuredSource, (self.source, frames, *rest)
+        told = (self.notes, self.versions, self.simulated, self.options, self.holding)
+        return MeasuredSource, (self.source, frames, *told, self.faults, self.original)
 
 
 Measured = Outcome[tuple[MeasuredSource, ...]]

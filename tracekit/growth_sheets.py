@@ -25,6 +25,8 @@ WORDS = {
     "none": "no steady growth",
     "saturating": "levels off",
     "shift": "one jump",
+    "filling": "still grows, ever less: may be filling",
+    "stairs": "grows in equal rises",
     "likely": "grows (likely)",
     "strong": "grows",
 }

@@ -10,25 +10,22 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from tracekit.idling import (
-    WHERE,
     edge_rows,
     idle_at_edges,
     idle_by_cause,
     is_silence,
-    keyed,
     pauses,
-    placed,
-    scopes,
     sync_bound,
 )
 from tracekit.launching import of_many_kernels, pooled, waiting_for_launches
 from tracekit.loader_waits import by_rank, long_waits
 from tracekit.pooling import summed
+from tracekit.stage_windows import WHERE, keyed, placed, stage_windows
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements
 
 Key = tuple[object, ...]
-"""Run, role and canonical stage (None: the step) as of `idling.keyed`."""
+"""Run, role and canonical stage (None: the step) as of `stage_windows.keyed`."""
 
 Claims = Mapping[Key, Mapping[str, int]]
 
@@ -56,7 +53,7 @@ def _after_syncs(measured: Measurements, thresholds: Thresholds) -> dict[Key, in
     if not measured.has("sync_stalls"):
         return {}
     bound = sync_bound(measured, thresholds.of("host-sync-stalls"))
-    return {one.scope.key: one.idle_ns for one in bound}
+    return {one.window.key: one.idle_ns for one in bound}
 
 
 def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
@@ -90,7 +87,7 @@ def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     if not measured.has("idle"):
         return {}
     owners: set[Key] = set(pauses(measured, thresholds.of("host-silence")))
-    counted = {scope.key for scope in scopes(measured) if is_silence(scope)}
+    counted = {window.key for window in stage_windows(measured) if is_silence(window)}
     silent = _caused(measured, "host_silent", owners)
     found = {key: idle_ns for key, idle_ns in silent.items() if key in counted}
     for key, idle_ns in _caused(measured, "host_gc", owners).items():

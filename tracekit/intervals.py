@@ -178,7 +178,7 @@ def union_totals(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
         return totals
     order = by_group(group, start)
     start, end, group = start[order], end[order], group[order]
-    reach = _running_max(end, group)
+    reach = running_max(end, group)
     before = np.empty_like(reach)
     before[0] = start[0]
     before[1:] = np.where(group[1:] == group[:-1], reach[:-1], start[1:])
@@ -186,7 +186,7 @@ def union_totals(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
     return totals
 
 
-def _running_max(values: Ints, group: Ints) -> Ints:
+def running_max(values: Ints, group: Ints) -> Ints:
     """The running maximum of `values`, begun anew at each new value of the sorted `group`."""
     low, span = int(values.min()), int(values.max() - values.min()) + 1
     if (int(group[-1]) + 1) * span < 2**62:

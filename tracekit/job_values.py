@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
+from tracekit import faults
 from tracekit.grouping import records
 from tracekit.logged import logs, same_steps
-from tracekit.metric_kinds import OUT_OF_MEMORY, PER_WORK
+from tracekit.metric_kinds import (
+    LAUNCH_CADENCE,
+    OUT_OF_MEMORY,
+    PER_WORK,
+    RANGE_CADENCE,
+    STAGE_TIME,
+    STEP_TIME,
+    WINDOW,
+)
 from tracekit.pooling import UNIT, distinct, grouped, job, plain, same_text, stage_rows, units
+from tracekit.stages import STAGES
 from tracekit.trace import Measurements
 
-NAMES = ("step_time", "stage_time", *PER_WORK, "first_of_window", "compilations", OUT_OF_MEMORY)
+NAMES = (
+    STEP_TIME, STAGE_TIME, *PER_WORK, "first_of_window", "compilations", OUT_OF_MEMORY,
+    WINDOW, RANGE_CADENCE, LAUNCH_CADENCE,
+)  # fmt: skip
 """What is told of the whole job, as against its processes."""
 
 WORK = "work"
@@ -23,8 +37,15 @@ CAPTURE = re.compile(r"capture\d+\Z")
 """The part of a process that was captured several times."""
 
 
+_NO_ROWS = pd.DataFrame(columns=["run", "name", "value"])
+
+
 def job_values(measured: Measurements) -> pd.DataFrame:
     """One row a step, and one a step and stage: run, role, step, part, stage, name, value, unit, better.
+
+    A source without step marks (`_unmarked`) is no step: its length is `window_time` (ns), its stages have a row for
+    each time that they ran, and `range_cadence` and `launch_cadence` (ns) are from one start of what recurs in it to
+    the next: means over ranks and devices, `part` being which in order.
 
     `step_time` (ns) is the wall of the step over all ranks; `stage_time` (ns) that of the longest rank,
     Σ over its occurrences. `first_of_window` marks the first step after a profiler began, where it saw
@@ -34,32 +55,96 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     histories; a run without one has no row. `part` names the capture of a step, where it is in one alone.
     """
     again = _again(measured)
-    walls = job(measured).walls[[*UNIT, "wall_ns"]]
+    walls = job(measured).walls
+    unmarked = walls[_unmarked(walls)]
+    walls = walls[[*UNIT, "wall_ns"]]
     walls = pd.concat([walls[~_among(walls, again)].astype(object), again], ignore_index=True)
-    steps = walls[[*UNIT]].assign(role=None, stage=None, name="step_time", value=walls["wall_ns"])
+    is_window = _is_unit(walls, unmarked)
+    steps = walls[[*UNIT]].assign(role=None, stage=None, name=STEP_TIME, value=walls["wall_ns"])
+    steps["name"] = steps["name"].mask(is_window, WINDOW)
     rows = _apart(stage_rows(measured), measured["stages"], again)
+    in_window = _is_unit(rows, unmarked)
     process = ["role", "canonical", "rank", "host", "pid"]
-    per_rank = rows.groupby([*UNIT, *process], dropna=False, sort=False)["dur_ns"].sum()
+    per_rank = rows[~in_window].groupby([*UNIT, *process], dropna=False, sort=False)["dur_ns"].sum()
     longest = per_rank.groupby([*UNIT, "role", "canonical"], dropna=False, sort=False).max()
     stages = longest.reset_index().rename(columns={"canonical": "stage", "dur_ns": "value"})
-    stages["name"] = "stage_time"
+    stages["name"] = STAGE_TIME
     columns = [*UNIT, "role", "stage", "name", "value"]
     parts = [
         steps,
         stages,
-        _work(measured, walls),
+        faults.sound(measured, lambda part: _work(part, walls), _NO_ROWS),
         _first_of_window(measured, again),
         _compiling(measured, again),
-        _failed_requests(measured),
+        faults.sound(measured, _failed_requests, _NO_ROWS),
     ]
     parts = [part for part in parts if len(part)] or parts[:1]
     parts = [part.reindex(columns=columns).astype(object) for part in parts]
     out = pd.concat(parts, ignore_index=True)
     out["part"] = pd.Series(_parts(measured, out), index=out.index, dtype=object)
-    timed = out["name"].isin(["step_time", "stage_time"])
+    if len(unmarked):
+        told = [_each_time(rows[in_window]), _cadences(measured)]
+        told = [part.reindex(columns=columns).astype(object) for part in told if len(part)]
+        out = pd.concat([out, *told], ignore_index=True)
+    timed = out["name"].isin([STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE])
     out["unit"] = timed.map({True: "ns", False: "count"})
     out["better"] = timed.map({True: "lower", False: "neither"})
     return out
+
+
+def _unmarked(walls: pd.DataFrame) -> pd.Series[Any]:
+    """Which units are windows that nothing marks as a step: neither a number nor a capture range of the program."""
+    captured = walls["part"].astype(object).map(lambda part: bool(CAPTURE.match(str(part))))
+    return (walls["origin"] == "file") & walls["step"].isna() & ~captured.astype(bool)
+
+
+def _is_unit(rows: pd.DataFrame, some: pd.DataFrame) -> pd.Series[Any]:
+    """Which rows are of one of these units, none of which has a step number."""
+    if not len(some):
+        return pd.Series(data=False, index=rows.index, dtype=bool)
+    keys = {(run, None if pd.isna(part) else part) for run, part in records(some, ["run", "part"])}
+    pairs = records(rows, [*UNIT])
+    among = [
+        pd.isna(step) and (run, None if pd.isna(part) else part) in keys
+        for run, step, part in pairs
+    ]
+    return pd.Series(among, index=rows.index, dtype=bool)
+
+
+_COUNTS_CALLS = re.compile(r"\d")
+
+
+def _each_time(rows: pd.DataFrame) -> pd.DataFrame:
+    """Every time that a stage ran in a window, of its longest rank; names that count their calls are no stages."""
+    named = rows["canonical"].map(
+        lambda stage: stage in STAGES or not _COUNTS_CALLS.search(str(stage))
+    )
+    rows = rows[named.astype(bool)]
+    by = [*UNIT, "role", "canonical", "occurrence"]
+    longest = rows.groupby(by, dropna=False, sort=True)["dur_ns"].max().reset_index()
+    longest["part"] = _numbered(longest["part"], longest["occurrence"])
+    found = longest.rename(columns={"canonical": "stage", "dur_ns": "value"})
+    return found.assign(name=STAGE_TIME)
+
+
+def _cadences(measured: Measurements) -> pd.DataFrame:
+    """From one start to the next of what recurs in windows: means over ranks and devices."""
+    if not measured.has("recurrences"):
+        return pd.DataFrame(columns=[*UNIT, "name", "value"])
+    rows = plain(measured["recurrences"]).rename(columns={"name": "stage"})
+    rows["value"] = rows["dur_ns"] / rows["count"]
+    by = ["run", "part", "role", "kind", "stage", "position"]
+    keyed = rows.astype(dict.fromkeys(by, object))
+    found = keyed.groupby(by, dropna=False, sort=True).agg(value=("value", "mean")).reset_index()
+    found["part"] = _numbered(found["part"], found["position"])
+    found["name"] = found["kind"].map({"launch": LAUNCH_CADENCE, "range": RANGE_CADENCE})
+    return found
+
+
+def _numbered(parts: pd.Series[Any], numbers: pd.Series[Any]) -> list[str]:
+    """Parts of a run that come in order: each with its number, which sorts as text."""
+    pairs = zip(parts, numbers, strict=True)
+    return [f"{'' if pd.isna(part) else part} #{int(number):06d}".strip() for part, number in pairs]
 
 
 def _again(measured: Measurements) -> pd.DataFrame:
@@ -77,7 +162,7 @@ def _again(measured: Measurements) -> pd.DataFrame:
     return each[repeated].astype(object)
 
 
-def _among(rows: pd.DataFrame, again: pd.DataFrame) -> pd.Series:
+def _among(rows: pd.DataFrame, again: pd.DataFrame) -> pd.Series[Any]:
     """Which rows are of a step that several captures hold."""
     known = set(zip(again["run"], again["step"], strict=True))
     pairs = zip(rows["run"], rows["step"], strict=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from hashlib import blake2b
 
 
 def natural(text: str) -> tuple[str | int, ...]:
@@ -17,9 +20,32 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() else _escape(c) for c in text)
 
 
+def bounded(text: str, most: int) -> str:
+    """The text, or of one longer than `most` its beginning with its length and a hash that keeps it apart from others.
+
+    What refers to a long text costs a file two bytes; whoever writes the text out each time pays for all of it.
+    """
+    if len(text) <= most:
+        return text
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    rest = f"… ({len(text):,} characters, {digest})"
+    return text[: most - len(rest)] + rest
+
+
 def words(label: str) -> str:
     """A label in the one spelling used to match labels: lower case, `_` between words."""
     return re.sub(r"[\W_]+", "_", label.lower()).strip("_")
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """What is said behind "no such thing" of a mistyped `word`, in any case of letters; nothing where no choice is near.
+
+    >>> did_you_mean("kernel", ["kernels", "collectives"]), did_you_mean("x", ["kernels"])
+    ("; did you mean 'kernels'?", '')
+    """
+    spellings = {choice.lower(): choice for choice in choices}
+    near = get_close_matches(word.lower(), spellings, 1, 0.65)
+    return f"; did you mean {spellings[near[0]]!r}?" if near else ""
 
 
 def _escape(character: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from tracekit.pooling import PROCESS, STAGE_OF, count_distinct, distinct, stage_rows, units
+from tracekit.stage_windows import occurrence_of_unit
 from tracekit.trace import Measurements
 
 COUNTED = ("wall_ns", "leaf_count", "leaf_ns", "call_count", "short_ns", "launch_count")
@@ -17,8 +18,7 @@ PROCESS_STEP = (*PROCESS, "step", "part", "occurrence")
 """One step of one process, whichever files tell of it."""
 
 _COLUMNS = (
-    "run", "role", "canonical", *COUNTED, *ON_DEVICE, "device_wall_ns", "process_steps", "processes", "devices",
-    "call_p50_ns", "kernel_p50_ns",
+    "run", "role", "canonical", *COUNTED, *ON_DEVICE, "device_wall_ns", "process_steps", "call_p50_ns", "kernel_p50_ns",
 )  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def pooled(measured: Measurements) -> pd.DataFrame:
     """One row a (run, role, canonical stage), after those of whole steps (`canonical` missing).
 
     Columns: the keys, Σ over ranks and steps of `COUNTED` and `ON_DEVICE`, device_wall_ns (wall times devices),
-    process_steps, processes, devices, call_p50_ns and kernel_p50_ns (medians of the medians of steps).
+    process_steps, call_p50_ns and kernel_p50_ns (medians of the medians of steps).
     """
     return measured.derived(_pooled)
 
@@ -48,7 +48,6 @@ def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
         known = mine[mine["device_count"].notna()]
         on_device = {n: int(known[n].sum()) if len(known) else pd.NA for n in ON_DEVICE}
         wall = (known["wall_ns"] * known["device_count"]).sum()
-        devices = known.groupby(list(PROCESS), dropna=False)["device_count"].max().sum()
         found.append(
             {
                 "canonical": None,
@@ -56,14 +55,20 @@ def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
                 **sums,
                 **on_device,
                 "device_wall_ns": int(wall) if len(known) else pd.NA,
-                "process_steps": count_distinct(mine, PROCESS_STEP),
-                "processes": count_distinct(mine, PROCESS),
-                "devices": int(devices),
-                "call_p50_ns": mine["call_p50_ns"].median(),
-                "kernel_p50_ns": mine["kernel_p50_ns"].median(),
+                "process_steps": count_distinct(
+                    mine.assign(occurrence=occurrence_of_unit(mine)), PROCESS_STEP
+                ),
+                "call_p50_ns": _median(mine["call_p50_ns"]),
+                "kernel_p50_ns": _median(mine["kernel_p50_ns"]),
             }
         )
     return pd.DataFrame(found, columns=list(_COLUMNS), dtype=object)
+
+
+def _median(column: pd.Series) -> Any:
+    """The median of what is known; `<NA>` where nothing is."""
+    measured = column.dropna()
+    return measured.median() if len(measured) else pd.NA
 
 
 def waiting_for_launches(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:

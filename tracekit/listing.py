@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import glob
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from tracekit.errors import TracekitError
 from tracekit.labels import natural, shown
 from tracekit.trace import Note
 
 _MAGIC = frozenset("*?[")
+UNREADABLE = "unreadable"
+"""The code of notes on what the system does not let us read."""
+
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".swp", "~", ".crdownload")
+
+
+State = Literal["refused", "unreadable", "duplicate", "no profile"]
+"""What a file is that is not read: one that looks like a profile and no reader takes, one that the system does
+not let us read, one whose content or recording is read from another file, or nothing that was asked for."""
+
+
+FileCounts = tuple[tuple[str, int], ...]
+"""How many files are in each state: `read` first, then those of these that any is in."""
+
+_PLURALS = {"refused": "refused", "unreadable": "unreadable", "duplicate": "duplicates"}
+
+
+def counted(read: int, failed: int, states: Mapping[str, int]) -> FileCounts:
+    """The counts of files by state; those that `failed` when they were read are refused. No profile is not counted."""
+    counts = {**states, "refused": states.get("refused", 0) + failed}
+    return ("read", read), *(
+        (state, counts[state]) for state in _PLURALS if counts.get(state, 0) > 0
+    )
+
+
+def accounted(counts: FileCounts) -> str:
+    """`26 files: 22 read, 2 refused, 1 unreadable, 1 duplicate`."""
+    total = sum(count for _, count in counts)
+    states = (
+        f"{count:,} {_PLURALS.get(state, state) if count > 1 else state}" for state, count in counts
+    )
+    return f"{total:,} {'file' if total == 1 else 'files'}: {', '.join(states)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +84,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A file or directory that is not read, and why in plain words."""
+    """A file or directory that is not read, and why in plain words; `state` is what that means for the answer."""
 
     path: Path
     reason: str
     nodes: tuple[str, ...] = ()
+    state: State = "no profile"
 
     @property
     def name(self) -> str:
@@ -83,7 +117,7 @@ def read_arguments(paths: Sequence[str | Path]) -> tuple[Argument, ...]:
     place = 0
     for given in paths:
         text = os.fspath(given)
-        argument = _read_argument(text, label_allowed=isinstance(given, str))
+        argument = _read_argument(given)
         if argument.loose:
             place = place if loose else len(arguments)
             loose.append((text, argument.entries[0]))
@@ -97,11 +131,48 @@ def read_arguments(paths: Sequence[str | Path]) -> tuple[Argument, ...]:
     return tuple(arguments)
 
 
+def split_label(given: str | Path) -> tuple[str | None, Path]:
+    """(label, path) of an argument: the one place that knows what `label=path` means.
+
+    What exists or matches as it is typed has no label, whatever characters it holds, nor has a `Path`.
+    """
+    text = os.fspath(given)
+    label, equals, path = text.partition("=")
+    named = isinstance(given, str) and bool(label and equals and path)
+    if not named or os.path.lexists(text) or _pattern(text, None) is not None:
+        return None, Path(text)
+    return label, Path(os.path.expanduser(path))  # noqa: PTH111 - the path may be a pattern
+
+
+def refuse_missing(paths: Sequence[str | Path]) -> None:
+    """Nothing; raises `TracekitError` for the first argument that leads to no file and no directory."""
+    for given in paths:
+        _read_argument(given)
+
+
+def refuse_special(path: str | Path) -> None:
+    """Nothing; raises `TracekitError` for a pipe, a socket or a device: opening one may wait for ever."""
+    with contextlib.suppress(OSError, ValueError):
+        _refuse_special(shown(os.fspath(path)), os.stat(path).st_mode)  # noqa: PTH116 - what is no path is suppressed
+
+
+def _refuse_special(text: str, mode: int) -> None:
+    """Raise for whatever is neither a file nor a directory."""
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return
+    kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    kind = kinds.get(stat.S_IFMT(mode), "a device")
+    raise TracekitError(
+        f"{text}: {kind}, and a file is wanted",
+        "write what comes out of it to a file, and give that",
+    )
+
+
 def expanded(pattern: str) -> str:
     """The pattern with `~`, also after `label=`, and variables as they are on this machine."""
     text = os.path.expandvars(pattern)
     label, equals, path = text.partition("=")
-    if equals and path.startswith("~") and os.sep not in label:
+    if equals and path.startswith("~") and not os.path.lexists(text):
         return label + equals + os.path.expanduser(path)  # noqa: PTH111 - text, not yet a path
     return os.path.expanduser(text)  # noqa: PTH111
 
@@ -142,19 +213,17 @@ def list_files(argument: Argument, exclude: Sequence[str]) -> Listing:
     return listing
 
 
-def _read_argument(text: str, *, label_allowed: bool) -> Argument:
+def _read_argument(given: str | Path) -> Argument:
     """One argument as typed."""
-    argument = _existing(text, None) or _pattern(text, None)
-    if argument is not None:
-        return argument
-    label, equals, rest = text.partition("=")
-    named = label_allowed and bool(label and equals and rest) and os.sep not in label
-    if named:
-        argument = _existing(os.path.expanduser(rest), label) or _pattern(rest, label)  # noqa: PTH111
+    label, path = split_label(given)
+    text = os.fspath(given)
+    rest = text if label is None else str(path)
+    argument = _existing(rest, label) or _pattern(rest, label)
     if argument is None:
         magic = _MAGIC & set(text)
         hint = "the pattern matches nothing" if magic else "check the spelling and the directory"
-        raise TracekitError(f"{shown(rest if named else text)}: no such file or directory", hint)
+        whole = label is None or os.sep in label  # perhaps no label was meant
+        raise TracekitError(f"{shown(text if whole else rest)}: no such file or directory", hint)
     return argument
 
 
@@ -170,6 +239,7 @@ def _existing(given: str, label: str | None, text: str = "") -> Argument | None:
         raise TracekitError(
             f"{shown(text)}: cannot be read: {error.strerror}", "check the permissions"
         ) from error
+    _refuse_special(shown(text), mode)
     if stat.S_ISDIR(mode):
         return Argument(text, label, path, (path,))
     return Argument(text, label, path.parent, (path,), loose=label is None)
@@ -252,7 +322,8 @@ def _take_file(path: Path, base: Path, seen: set[tuple[int, int]], listing: List
         return
     key = (status.st_dev, status.st_ino)
     if path.is_symlink() and key in seen:
-        listing.ignored.append(Ignored(path, "a link to a file that is read under its own name"))
+        reason = "a link to a file that is read under its own name"
+        listing.ignored.append(Ignored(path, reason, state="duplicate"))
         return
     seen.add(key)
     parts = Path(os.path.relpath(path, base)).parts
@@ -267,5 +338,5 @@ def _refuse(path: Path, error: OSError, listing: Listing) -> None:
         listing.ignored.append(Ignored(path, reason))
         return
     reason = f"cannot be read: {error.strerror or type(error).__name__}"
-    listing.ignored.append(Ignored(path, reason))
-    listing.notes.append(Note("error", "unreadable", f"{shown(str(path))} {reason}"))
+    listing.ignored.append(Ignored(path, reason, state="unreadable"))
+    listing.notes.append(Note("error", UNREADABLE, f"{shown(str(path))} {reason}"))

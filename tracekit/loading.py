@@ -8,7 +8,7 @@ from pathlib import Path
 from tracekit.discover import Sniffed
 from tracekit.discover import discover as find
 from tracekit.errors import TraceFormatError, TracekitError
-from tracekit.readers import READERS, Reader, head, nsys_files
+from tracekit.readers import READERS, Reader, foreign, form_of, head, nsys_files
 from tracekit.readers.no_profiles import no_profile
 from tracekit.trace import Trace, Want
 
@@ -56,11 +56,16 @@ def load(
 def sniff(path: Path) -> Sniffed:
     """Which reader claims a file, by its content, and what is wrong with it; for no profile, what it is."""
     start, problem = head(path)
+    form = form_of(path)
+    if refusal := foreign.refusal(start, packed=bool(form)) or (form and problem):
+        return Sniffed(None, "torch", refusal, certain=True)
     if known := no_profile(start):
         return Sniffed(None, "torch", known)
     for reader in READERS:
         if not reader.sniff(start):
             continue
+        if form and reader.tool == "nsys":
+            return Sniffed(None, "nsys", foreign.packed_nsys(form), certain=True)
         reason = nsys_files.export_problem(path) if reader.name == "nsys" else ""
         if reader.name == "nsys" and not nsys_files.is_claimed(path, reason):
             return Sniffed(None, "torch", reason)

@@ -35,6 +35,9 @@ def merge(
     versions = [_mapping(part.facts.get("versions")) for part in parts]
     options = [_mapping(part.facts.get("options")) for part in parts]
     ignored = [line for part in parts for line in _lines(part.facts.get("ignored"))]
+    file_counts: Counter[str] = Counter()
+    for part in parts:
+        file_counts.update(_numbers(part.facts.get("files")))
     given = {name: [part.facts.get(name) for part in parts] for name in (WORK, DEVICE_MEMORY)}
     limits = [_lines(part.facts.get("stages")) for part in parts]
     stages = list(dict.fromkeys(pattern for limit in limits for pattern in limit))
@@ -52,6 +55,7 @@ def merge(
             "versions": agreed(versions),
             "options": agreed(options),
             "ignored": ignored,
+            "files": dict(file_counts),
             "stages": stages,
             "simulated": any(bool(part.facts.get("simulated")) for part in parts),
             **{
@@ -60,6 +64,7 @@ def merge(
                 if told[0] and all(one == told[0] for one in told)
             },
         },
+        faults=tuple(fault for part in parts for fault in part.faults),
     )
 
 
@@ -146,6 +151,7 @@ def _renamed(
             for failure in part.failures
         ),
         notes=noted(part.notes),
+        faults=tuple(replace(f, source=sources.get(f.source, f.source)) for f in part.faults),
     )
 
 
@@ -159,6 +165,11 @@ def _called(column: pd.Series, names: Mapping[str, str]) -> pd.Series:
 
 def _mapping(value: object) -> Mapping[str, str]:
     return value if isinstance(value, dict) else {}
+
+
+def _numbers(value: object) -> Mapping[str, int]:
+    counts = value.items() if isinstance(value, dict) else ()
+    return {str(name): count for name, count in counts if isinstance(count, int)}
 
 
 def _lines(value: object) -> list[str]:

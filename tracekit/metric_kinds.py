@@ -32,6 +32,9 @@ METRICS: Mapping[str, Kind] = {
     "step_time": Kind("step", "ns", "lower", "max"),
     "stage_time": Kind("stage", "ns", "lower", "max"),
     "unprofiled_stage_time": Kind("stage, un-profiled", "ns", "lower", "max"),
+    "window_time": Kind("recording", "ns", "neither", "max"),
+    "range_cadence": Kind("range", "ns", "lower", "mean", pieces="mean"),
+    "launch_cadence": Kind("launch", "ns", "lower", "mean", pieces="mean"),
     "gpu_busy": Kind("GPU busy", "ns", "lower", "mean"),
     "gpu_idle": Kind("GPU idle", "ns", "lower", "mean"),
     "exposed_comm": Kind("exposed communication", "ns", "lower", "mean"),
@@ -98,6 +101,12 @@ STEP_TIME, STAGE_TIME = "step_time", "stage_time"
 UNPROFILED, UNPROFILED_STAGE = "unprofiled_step_time", "unprofiled_stage_time"
 """Of logs of runs without a profiler; stages are those that no profile has."""
 
+WINDOW = "window_time"
+"""How long a source without step marks is: no step, and nothing to compare by itself."""
+
+RANGE_CADENCE, LAUNCH_CADENCE = "range_cadence", "launch_cadence"
+"""From one start to the next of a range or kernel that recurs in such a source; their stage is its name."""
+
 OUT_OF_MEMORY = "out_of_memory"
 """How often memory ran out in a run, as far as histories of snapshots tell; of no step."""
 
@@ -142,7 +151,14 @@ def titled(name: str, stage: str | None) -> str:
 
     >>> titled("step_time", None), titled("stage_time", "gen"), titled("unprofiled_stage_time", "gen")
     ('step', 'gen', 'gen, un-profiled')
+    >>> titled("launch_cadence", "void flash::flash_fwd_kernel<Traits<128>>(Params)")
+    'launch of flash::flash_fwd_kernel'
     """
+    if stage is not None and name == RANGE_CADENCE:
+        return f"range {stage}"
+    if stage is not None and name == LAUNCH_CADENCE:
+        kernel = stage.partition("<")[0].partition("(")[0].removeprefix("void ").strip()
+        return f"launch of {kernel or stage}"
     if stage is None or name not in STEP_AND_STAGES:
         return METRICS[name].title
     return f"{stage}, un-profiled" if name == UNPROFILED_STAGE else stage

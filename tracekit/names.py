@@ -82,8 +82,8 @@ def is_scope(label: str) -> bool:
 
 # Only what is safe to strip: a CI upload puts its epoch before `.gz`, a browser " (1)" into copies.
 _SUFFIX = re.compile(
-    r"(?: \([0-9]{1,3}\))?(?:\.pt)?(?:\.trace)?(?:\.json)?(?:\.[0-9]{9,19})?(?:\.gz)?"
-    r"(?:\.(?:nsys-rep|qdrep|qdstrm|sqlite|pickle|pkl|snap))?(?: \([0-9]{1,3}\))?\Z"
+    r"(?: \([0-9]{1,3}\))?(?:\.pt)?(?:\.trace)?(?:\.json)?(?:\.[0-9]{9,19})?"
+    r"(?:\.(?:nsys-rep|qdrep|qdstrm|sqlite|pickle|pkl|snap))?(?:\.(?:gz|zst|xz|bz2|zip))?(?: \([0-9]{1,3}\))?\Z"
 )
 _RELOCATED = re.compile(r"rollout-replica([0-9]{1,6})(?:-globalrank([0-9]{1,6}))?(?:_|\Z)")
 

@@ -10,9 +10,17 @@ from pathlib import Path
 
 from tracekit.errors import TracekitError
 from tracekit.labels import natural, shown
-from tracekit.listing import Argument, Found, Ignored, expanded, read_arguments, split_pattern
+from tracekit.listing import (
+    Argument,
+    Found,
+    Ignored,
+    expanded,
+    read_arguments,
+    split_label,
+    split_pattern,
+)
 from tracekit.names import HOST_FOLDER
-from tracekit.surveys import FOLDERS_ABOVE, Log, Looked, Sniff, Survey, survey
+from tracekit.surveys import FOLDERS_ABOVE, Log, Looked, Sniff, Survey, survey, with_contents
 from tracekit.trace import Note
 
 Parts = tuple[str, ...]
@@ -47,7 +55,7 @@ def look(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting | str:
         seen = survey(argument, exclude, sniff)
     except TracekitError as error:
         return error.problem
-    path = text if argument.label is None else text.partition("=")[2]
+    path = str(split_label(text)[1])
     if os.path.lexists(path):
         (entry,) = argument.entries
         anchor = argument.base
@@ -61,7 +69,7 @@ def look(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting | str:
         argument.base.relative_to(anchor).parts,
         open_parts,
         argument.label,
-        seen.files,
+        with_contents(seen.files),
         tuple((ignored, _stamp_of(ignored.path)) for ignored in seen.ignored),
         seen.notes,
         seen.log_above(),
@@ -118,7 +126,7 @@ def _argument(pattern: str, sightings: Mapping[str, Sighting]) -> tuple[Argument
         base = tops[0] if folder else tops[0][:-1]
     else:
         base = _common([top[:-1] for top in tops])
-    path = pattern if first.label is None else pattern.partition("=")[2]
+    path = str(split_label(pattern)[1])
     typed = Path(os.path.abspath(path)).parts  # noqa: PTH100 - the name of a link is kept
     anchor = Path(*typed[: max(1, len(typed) - first.open_parts)])
     entries = tuple(anchor.joinpath(*top) for top in tops)

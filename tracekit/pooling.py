@@ -16,7 +16,7 @@ import pandas as pd
 
 from tracekit import grouping
 from tracekit.grouping import Ints, equal, of_keys
-from tracekit.intervals import covered, union
+from tracekit.intervals import union_totals
 from tracekit.report import Heading
 from tracekit.schema.table import framed
 from tracekit.stages import canonical, may_be_stage, scope_stage
@@ -93,13 +93,17 @@ def numbered_alike(by: Sequence[str], *frames: pd.DataFrame) -> list[Ints]:
 
 def from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
     """Whether the clocks of all these rows count from the Unix epoch: their times can be compared."""
+    return not bool(_relative(measured, rows).any())
+
+
+def _relative(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which rows are of a source whose clock has a zero of its own."""
     captures = plain(measured["captures"])
     absolute = captures["absolute_time"].to_numpy(np.bool_)
     if absolute.all():
-        return True
-    others = captures[~absolute]
-    mine, relative = processes(rows, others)
-    return not bool(np.isin(mine, relative).any())
+        return np.zeros(len(rows), np.bool_)
+    of_rows, relative = processes(rows, captures[~absolute])
+    return np.isin(of_rows, relative)
 
 
 def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
@@ -186,64 +190,80 @@ def step_walls(measured: Measurements) -> pd.DataFrame:
     attributed_ns: what stages of any process cover of it (NA without stages); see `stage_rows`.
     """
     steps = units(measured["steps"])
-    stages = stage_rows(measured).copy(deep=False)
-    steps["process"], stages["process"] = processes(steps, stages)
-    rows = []
-    for key, mine in steps.groupby(list(UNIT), dropna=False, sort=False):
-        unit = dict(zip(UNIT, key, strict=True))
-        origin = next(o for o in STEP_ORIGINS if (mine["origin"] == o).any())
-        steps_of = mine[mine["origin"] == origin]
-        covering = stages[_same(stages, unit)]
-        one_clock = from_epoch(measured, steps_of)
-        rows.append(
-            {
-                **unit,
-                "origin": origin,
-                "ranks": steps_of["rank"].nunique() or None,
-                **_wall(steps_of, covering, origin, one_clock),
-            }
-        )
-    columns = [*UNIT, "origin", "ranks", "ts_ns", "wall_ns", "attributed_ns"]
-    out = pd.DataFrame(rows, columns=columns)
-    out = out.astype({"ranks": "Int64", "attributed_ns": "Int64"})
-    return out.sort_values(["run", "step", "ts_ns"], kind="stable", ignore_index=True)
-
-
-def _same(frame: pd.DataFrame, unit: dict[str, Any]) -> pd.Series[Any]:
-    """Which rows belong to a unit."""
-    mask = pd.Series(data=True, index=frame.index)
-    for name, value in unit.items():
-        mask &= frame[name].isna() if pd.isna(value) else frame[name].eq(value).fillna(value=False)
-    return mask
-
-
-def _wall(
-    steps: pd.DataFrame, stages: pd.DataFrame, origin: str, one_clock: bool
-) -> dict[str, object]:
-    """The wall of one unit and what its stages cover of it, on the host with the longest wall."""
-    apart = origin in ("profiler", "range") or not one_clock
-    start = steps["ts_ns"].to_numpy(np.int64)
-    end = start + steps["dur_ns"].to_numpy(np.int64)
-    by = ["process", "occurrence"] if apart else ["host"]
-    number = steps.groupby(by, dropna=False, sort=False).ngroup().to_numpy(np.int64)
-    first, last = np.full(number.max() + 1, start.max()), np.full(number.max() + 1, end.min())
-    np.minimum.at(first, number, start)
-    np.maximum.at(last, number, end)
-    walls = last - first
-    if origin == "stage":
-        walls = np.array(
-            [union(start[number == at], end[number == at]).total for at in range(len(walls))]
-        )
-    longest = int(walls.argmax())
-    inside = stages[stages["process"].isin(steps["process"].to_numpy()[number == longest])]
-    begin = inside["ts_ns"].to_numpy(np.int64)
-    cover = union(begin, begin + inside["dur_ns"].to_numpy(np.int64))
-    window = first[longest : longest + 1], last[longest : longest + 1]
-    return {
-        "ts_ns": int(first[longest]),
-        "wall_ns": int(walls[longest]),
-        "attributed_ns": covered(cover, *window)[0] if len(inside) else None,
+    stages = stage_rows(measured)
+    unit_of, stage_unit = numbered_alike(UNIT, steps, stages)
+    count = int(unit_of.max()) + 1 if len(steps) else 0
+    # Of each unit the rows of its best origin.
+    rank_of = {origin: rank for rank, origin in enumerate(STEP_ORIGINS)}
+    rank = np.fromiter(map(rank_of.__getitem__, steps["origin"]), np.int64, len(steps))
+    best = np.full(count, len(STEP_ORIGINS), np.int64)
+    np.minimum.at(best, unit_of, rank)
+    chosen = rank == best[unit_of]
+    rows, unit_of = steps[chosen], unit_of[chosen]
+    process, stage_process = processes(rows, stages)
+    longest, low, high, wall = _longest(measured, rows, unit_of, process, best)
+    # What stages of the processes of the longest wall cover of it.
+    of_unit, of_stage = _alike((unit_of[longest], process[longest]), (stage_unit, stage_process))
+    inside = np.isin(of_stage, of_unit)
+    begin = stages["ts_ns"].to_numpy(np.int64)[inside]
+    end = begin + stages["dur_ns"].to_numpy(np.int64)[inside]
+    group = stage_unit[inside]
+    begin, end = np.clip(begin, low[group], None), np.clip(end, None, high[group])
+    no_stage = np.bincount(group, minlength=count) == 0
+    first = grouping.first_of_each(unit_of, count)
+    out = {
+        **{name: list(keys_at(rows[name], first)) for name in UNIT},
+        "origin": [STEP_ORIGINS[rank] for rank in best.tolist()],
+        "ranks": _counted(rows["rank"], unit_of, count),
+        "ts_ns": low,
+        "wall_ns": wall,
+        "attributed_ns": pd.arrays.IntegerArray(union_totals(begin, end, group, count), no_stage),
     }
+    walls = pd.DataFrame(out)
+    return walls.sort_values(["run", "step", "ts_ns"], kind="stable", ignore_index=True)
+
+
+def _longest(
+    measured: Measurements, rows: pd.DataFrame, unit_of: Ints, process: Ints, best: Ints
+) -> tuple[npt.NDArray[np.bool_], Ints, Ints, Ints]:
+    """(which rows are of the longest wall of their unit; its start, its end and its length for every unit)."""
+    count = len(best)
+    # The steps of each process, or all that one host did where the clocks of a unit can be compared.
+    apart = np.isin(best, [STEP_ORIGINS.index(origin) for origin in ("profiler", "range")])
+    apart |= np.bincount(unit_of[_relative(measured, rows)], minlength=count) > 0
+    occurrence = rows["occurrence"].to_numpy(np.int64)
+    host = numbered_alike(["host"], rows)[0]
+    alone = apart[unit_of]
+    keys = np.where(alone, process, host), np.where(alone, occurrence, 0)
+    (group,) = _alike((unit_of, *keys))
+    first = grouping.first_of_each(group, int(group.max()) + 1 if len(group) else 0)
+    start = rows["ts_ns"].to_numpy(np.int64)
+    end = start + rows["dur_ns"].to_numpy(np.int64)
+    low, high = start[first], end[first]
+    np.minimum.at(low, group, start)
+    np.maximum.at(high, group, end)
+    of_stages = best[unit_of[first]] == STEP_ORIGINS.index("stage")
+    wall = np.where(of_stages, union_totals(start, end, group, len(first)), high - low)
+    # The first of equally long ones, in order of appearance.
+    order = np.lexsort((np.arange(len(first)), -wall, unit_of[first]))
+    heads = order[np.unique(unit_of[first][order], return_index=True)[1]]
+    return np.isin(group, heads), low[heads], high[heads], wall[heads]
+
+
+def _alike(*keys: tuple[Ints, ...]) -> list[Ints]:
+    """The number of each combination of these columns of numbers, one numbering for all, in order of appearance."""
+    joined = {str(i): np.concatenate(column) for i, column in enumerate(zip(*keys, strict=True))}
+    number, _ = of_keys(pd.DataFrame(joined), [*joined])
+    return np.split(number, np.cumsum([len(columns[0]) for columns in keys])[:-1])
+
+
+def _counted(column: pd.Series[Any], group: Ints, count: int) -> Any:
+    """How many different values each group has; NA where it has none."""
+    known = column.notna().to_numpy(np.bool_)
+    values, _ = pd.factorize(column[known])
+    pairs = np.unique(np.stack((group[known], values)), axis=1)
+    found = np.bincount(pairs[0], minlength=count)
+    return pd.arrays.IntegerArray(found.astype(np.int64), found == 0)
 
 
 def stage_rows(measured: Measurements) -> pd.DataFrame:

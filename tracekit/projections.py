@@ -9,7 +9,7 @@ from tracekit.allocators import Series
 from tracekit.cohorts import Kept
 from tracekit.device_sizes import UNKNOWN
 from tracekit.report import Metric
-from tracekit.stats.trend import Label, Slope, theil_sen
+from tracekit.stats.trend import GROWS, Label, Slope, theil_sen
 from tracekit.units import show
 
 NO_GROWTH: dict[Label, str] = {
@@ -17,8 +17,11 @@ NO_GROWTH: dict[Label, str] = {
     "none": "all memory together shows no steady growth",
     "saturating": "all memory together levels off",
     "shift": "all memory together shows one jump",
+    "filling": "all memory together grows by less and less",
 }
 """Answers after which nothing is foretold, in words."""
+
+SLOWING = "not projected: it grows by less and less"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,9 @@ def of_trend(one: Series, answer: Label | None) -> Projection:
     """The projection of a series that grows; of any other, and of host memory, none."""
     if one.of.kind == "CPU":
         return Projection()
-    if answer not in ("likely", "strong"):
+    if answer == "filling":
+        return Projection(why=SLOWING)
+    if answer not in GROWS:
         return Projection(why="not projected: alone it does not clearly grow")
     assert one.found.slope is not None, "what grows has a slope"
     return _full(one, one.found.slope)
@@ -72,7 +77,7 @@ def of_stacks(
     """
     if one is None:
         return Projection(why="not projected: nothing tells of all memory of the device")
-    if answer in ("likely", "strong"):
+    if answer in GROWS:
         return of_trend(one, answer)
     if answer in NO_GROWTH:
         return Projection(why=f"not projected: {NO_GROWTH[answer]}")

@@ -18,8 +18,8 @@ Better = Literal["lower", "higher", "neither"]
 Severity = Literal["high", "medium", "low", "info"]
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low", "info")
 Status = Literal["ok", "skipped", "failed"]
-Answer = Literal["fired", "clear", "not applicable", "insufficient data"]
-"""What a rule says: a finding, none, or that it abstains and why."""
+Answer = Literal["fired", "failed", "clear", "not applicable", "insufficient data"]
+"""What a rule says: a finding, none, or that it abstains and why; `failed` is an error of tracekit."""
 Outcome = Literal[
     "pass", "fail", "inconclusive", "not comparable", "not tested", "accepted", "expired",
 ]  # fmt: skip
@@ -220,7 +220,8 @@ class Report:
     numbers of the second; `overview` names the sheet that is shown first. `unseen` lists what was not
     analysed and why. `values` are the metrics of every process and step, `fingerprint` what must agree
     between two reports to compare them. `answer` is the first sentence where numbers alone are none,
-    `basis` what it rests on, and `cautions` what to keep in mind, the gravest first.
+    `basis` what it rests on, and `cautions` what to keep in mind, the gravest first. `contents` are pairs of a run
+    and the digest of what a file of it holds: files of the same digest are the same, byte by byte. `files` are how many files were `read`, `refused`, `unreadable` and `duplicate`.
     """
 
     title: str
@@ -236,6 +237,8 @@ class Report:
     answer: str = ""
     basis: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
+    contents: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, int], ...] = ()
     schema: str = SCHEMA
 
     @property

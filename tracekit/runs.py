@@ -24,7 +24,8 @@ Key = tuple[Hashable, ...]
 class Placed:
     """A source, where it lies below its argument, and what its names say that a `Source` does not keep.
 
-    `nodes` are those of a cluster that see the file; none means here.
+    `nodes` are those of a cluster that see the file; none means here. `content` is a digest of what it holds, where
+    another file holds the same.
     """
 
     source: Source
@@ -32,6 +33,7 @@ class Placed:
     facts: NameFacts
     run_id: str | None = None
     nodes: tuple[str, ...] = ()
+    content: str | None = None
 
 
 def run_roots(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
@@ -61,6 +63,35 @@ def run_roots(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]
             for i in _untold(same, members):
                 roots[i] = members[i].parts
     return roots
+
+
+def roots_with_ids(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
+    """For each member its run: a directory below the argument, and the run id where one holds several."""
+    roots = _with_logs(members, loose=loose)
+    ids: dict[tuple[str, ...], set[str]] = {}
+    for placed, root in zip(members, roots, strict=True):
+        ids.setdefault(root, set()).update([placed.run_id] if placed.run_id else [])
+    return [
+        (*root, placed.run_id) if placed.run_id and len(ids[root]) > 1 else root
+        for placed, root in zip(members, roots, strict=True)
+    ]
+
+
+def _with_logs(placed: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
+    """The run of each source; a log belongs to the run that it lies in or, failing that, to the only one below it."""
+    traces = [p for p in placed if p.source.tool != "log"]
+    known = iter(run_roots(traces, loose=loose))
+    roots = {id(p): root for p, root in zip(traces, known, strict=True)}
+    runs = set(roots.values())
+    for log in placed:
+        if id(log) in roots:
+            continue
+        folder = log.parts[:-1]
+        holding = [run for run in runs if folder[: len(run)] == run]
+        below = [run for run in runs if run[: len(folder)] == folder]
+        near = [max(holding, key=len)] if holding else below
+        roots[id(log)] = near[0] if len(near) == 1 else folder
+    return [roots[id(p)] for p in placed]
 
 
 def short_names(paths: Sequence[tuple[str, ...]]) -> list[str]:

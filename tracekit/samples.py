@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.grouping import Ints, of_keys
+from tracekit.grouping import Ints, as_python, of_keys
 from tracekit.metric_kinds import METRICS, STEP_TIME, Reduction
 
 COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value")
@@ -53,7 +53,7 @@ def samples(values: pd.DataFrame) -> dict[Key, Samples]:
     reduced = _reduced_ranks(rows, number, first)
     pieces: dict[Key, dict[tuple[str, StepId], float]] = {}
     keys = [_texts(rows[name].array[first]) for name in ("name", "role", "stage", "run", "part")]
-    steps = [None if pd.isna(step) else int(step) for step in rows["step"].array[first]]
+    steps = [None if step is None else int(step) for step in as_python(rows["step"].array[first])]
     again = rows["again"].to_numpy(np.bool_)[first].tolist()
     for value, name, role, stage, run, part, step, several in zip(
         reduced, *keys, steps, again, strict=True
@@ -75,7 +75,7 @@ def _captured_again(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def _texts(keys: Any) -> list[str | None]:
-    return [None if pd.isna(key) else str(key) for key in keys]
+    return [None if key is None else str(key) for key in as_python(keys)]
 
 
 def _reduced_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[float]:

@@ -27,7 +27,7 @@ import pandas as pd
 from tracekit.errors import TraceFormatError, TracekitError
 from tracekit.files import write_atomically
 from tracekit.schema import TABLES, Column, Table
-from tracekit.trace import Failure, Measurements, Note, NoteSeverity, Source, Tool
+from tracekit.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
 
 T = TypeVar("T")
 
@@ -51,8 +51,19 @@ _HINT = "save it again with --save, from the profiles"
 _VALUES = {"int32": "<i4", "int64": "<i8", "Int64": "<i8", "Float64": "<f8", "bool": "|u1"}
 _WIDTHS = {"int32": 4, "int64": 8, "Int64": 9, "Float64": 9, "bool": 1, "category": 4}
 _SOURCE_TEXTS = ("name", "reader", "tool", "run")
-_SOURCE_MAYBE_TEXTS = ("role", "scope", "topology", "part", "host")
+_SOURCE_MAYBE_TEXTS = ("role", "scope", "topology", "part", "host", "content")
 _SOURCE_MAYBE_NUMBERS = ("step", "rank", "world_size", "replica", "pid")
+
+
+def holds_measurements(path: Path) -> bool:
+    """Whether a file holds saved measurements; what is no file, or cannot be read, does not."""
+    try:
+        if not path.is_file():  # a pipe would wait
+            return False
+        with path.open("rb") as file:
+            return is_saved(file.read(HEAD_BYTES))
+    except (OSError, ValueError):
+        return False
 
 
 def is_saved(head: bytes) -> bool:
@@ -84,6 +95,7 @@ def save(measurements: Measurements, path: Path | str) -> None:
         "failures": [asdict(failure) for failure in measurements.failures],
         "notes": [asdict(note) for note in measurements.notes],
         "facts": dict(measurements.facts),
+        **({"faults": list(map(asdict, measurements.faults))} if measurements.faults else {}),
     }
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -262,6 +274,7 @@ def _measurements(archive: _Archive) -> Measurements:
         failures=tuple(_failure(item) for item in _as_list(manifest.get("failures"), "failures")),
         notes=tuple(_note(item) for item in _as_list(manifest.get("notes"), "notes")),
         facts=_as_object(manifest.get("facts"), "facts"),
+        faults=tuple(_fault(item) for item in _as_list(manifest.get("faults", []), "faults")),
     )
 
 
@@ -310,11 +323,11 @@ def _array(table: Table, name: str, rows: int, archive: _Archive) -> Any:
 
 def _flags(
     values: np.ndarray[Any, np.dtype[np.uint8]], entry: str
-) -> np.ndarray[Any, np.dtype[np.bool]]:
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Bytes that are 0 or 1 as truth values."""
     if (values > 1).any():
         raise _Bad(f"{entry!r} holds a truth value that is neither 0 nor 1")
-    return values.astype(np.bool)
+    return values.astype(np.bool_)
 
 
 def _categorical(column: Column, entry: str, rows: int, archive: _Archive) -> pd.Categorical[Any]:
@@ -355,6 +368,20 @@ def _failure(item: Any) -> Failure:
     """A failure as saved."""
     found = _as_object(item, "a failure")
     return Failure(*(_as_text(found.get(name), name) for name in ("source", "problem", "hint")))
+
+
+def _fault(item: Any) -> Fault:
+    """An error of tracekit as saved."""
+    found = _as_object(item, "a fault")
+    names = ("question", "error", "source")
+    question, error, source = (_as_text(found.get(name), name) for name in names)
+    action: Any = _as_text(found.get("action"), "action")
+    if action not in ("measured", "folded"):
+        raise _Bad(f"unknown action {action!r}", "use the tracekit that saved it")
+    lists = [(name, _as_list(found.get(name), name)) for name in ("tables", "metrics")]
+    tables, metrics = (tuple(_as_text(text, name) for text in texts) for name, texts in lists)
+    pid = _maybe(_as_number, found.get("pid"), "pid")
+    return Fault(question, action, error, source, pid, tables, metrics)
 
 
 def _note(item: Any) -> Note:

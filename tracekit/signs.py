@@ -12,6 +12,9 @@ FAILED, IGNORED, MISSED = "unreadable", "ignored", "not-read"
 """Codes of notes on sources that failed, on files that were passed over, and on those of them that are missed."""
 
 
+NO_EVENTS, NO_TIMES = "no-events", "no-usable-events"
+"""Codes of notes on a trace that holds nothing, and on one of which nothing has a place in time."""
+
 OPENED = "opened"
 """Code of what a reader notes about the state in which it found a database."""
 
@@ -35,24 +38,32 @@ _PROFILES = (
     *(".nsys-rep", ".qdrep", ".qdstrm", ".sqlite", ".json", ".json.gz"),
     *(".pickle", ".pkl", ".snap"),
 )
+_PACKED = re.compile(r"\.(?:gz|zst|xz|bz2|zip)\Z")
 
 # Said of a file that could not be read or was passed over: the first that matches.
 _SAID = tuple(
     (code, re.compile(pattern, re.IGNORECASE))
     for code, pattern in (
+        ("newer-report", r"^recorded by .* cannot read"),
+        ("refused-report", r"^it ends as whole reports do"),
+        ("archive", r"\b(?:unpack it first|decompress it first|nothing to read in it)"),
+        ("other-text", r"\bconvert it first"),
+        ("truncated-trace", r"stream is empty, cut off or damaged"),
         ("ray-check", r"Ray's check"),
         ("lfs-pointer", r"git lfs|lfs pointer"),
         ("empty-file", r"\b0 bytes|\bempty file"),
         ("stream-only", r"never made a report"),
         ("truncated-report", r"named like an Nsight Systems report"),
         ("being-written", r"being written|still writing|is writing"),
-        ("newer-report", r"\bnewer\b"),
         ("no-nsys", r"\bno nsys\b"),
         ("interrupted-export", r"export was interrupted|first page"),
         ("stale-export", r"export that is older"),
         ("forbidden", r"permission denied|not permitted"),
     )
 )
+_OF_VERSIONS = frozenset({"newer-report", "refused-report"})
+"""What names versions, before what nsys says: that is told, not what the table has for it."""
+
 _OPENED = (
     ("wal-missing", re.compile(r"write-ahead log|-wal\b")),
     ("truncated-database", re.compile(r"\bmissing at its end\b")),
@@ -63,10 +74,16 @@ _CUT = re.compile(
 )
 _PERHAPS = re.compile(r"\b(?:might|may|could) (?:not )?have\b", re.IGNORECASE)
 _OF_TRACE = frozenset(
-    {"truncated", "damaged", "gzip-truncated", "gzip-damaged", "gzip-crc", "not-an-event", "too-long"}
+    {"truncated", "damaged", "gzip-truncated", "gzip-damaged", "gzip-crc", "packed-truncated",
+     "packed-damaged", "packed-crc", "packed-bomb", "not-an-event", "too-long"}
 )  # fmt: skip
 _BY_NOTE = {
     "no-gpu-rows": "no-kernels",
+    NO_EVENTS: "empty-trace",
+    NO_TIMES: "no-times",
+    "no-time": "odd-times",
+    "no-duration": "odd-times",
+    "bad-duration": "odd-times",
     "open-ranges": "open-ranges",
     "nvtx-empty-domains": "empty-domains",
     "lost-rows": "lost-rows",
@@ -74,6 +91,7 @@ _BY_NOTE = {
     "missing": "missing-files",
     "duplicate": "same-identity",
     "stale-export": "stale-export",
+    "same-content": "same-content",
 }
 _CUT_KINDS = {
     ".sqlite": "truncated-database",
@@ -82,7 +100,10 @@ _CUT_KINDS = {
     ".json": "truncated-trace",
     ".gz": "truncated-trace",
 }
-_COUNTED = frozenset({"open-ranges", "missing-files"})
+_IN_OWN_WORDS = frozenset({"other-loss", "same-content", "no-times"})
+_COUNTED = frozenset({"open-ranges", "missing-files", "odd-times"})
+NAMED = frozenset({"archive", "other-text"})
+"""What its reason names in full: what it is, and behind a colon what to do."""
 
 
 def signs(notes: Sequence[Note], nsys: Collection[str]) -> Iterator[Symptom]:
@@ -101,7 +122,7 @@ def signs(notes: Sequence[Note], nsys: Collection[str]) -> Iterator[Symptom]:
         elif note.code.startswith("failed:"):
             yield Symptom("broken-question", (name,), note.message)
         elif code := _code(note, name in nsys):
-            what = note.message if code == "other-loss" else ""
+            what = note.message if code in _IN_OWN_WORDS else ""
             count = note.count if code in _COUNTED else 0
             yield Symptom(code, (name,), what, count, severity=_softened(note))
 
@@ -131,12 +152,21 @@ def _softened(note: Note) -> NoteSeverity | None:
 
 def _passed_over(note: Note) -> Iterator[Symptom]:
     """What is wrong with a file that nobody reads; nothing where it is no profile, or read in another form."""
-    name = note.source.lower()
-    if note.message.startswith("temporary"):
+    name = _PACKED.sub("", note.source.lower())
+    code = _first_said(note.message)
+    if code in NAMED:
+        yield _of_reason(code, note.source, note.message)
+    elif note.message.startswith("temporary"):
         if name.rpartition(".")[0].endswith(_PROFILES):
             yield Symptom("temporary-file", (note.source,))
-    elif name.endswith(_PROFILES) and (said := _first_said(note.message)) is not None:
-        yield Symptom(said, (note.source,))
+    elif name.endswith(_PROFILES) and code is not None:
+        yield Symptom(code, (note.source,))
+
+
+def _of_reason(code: str, name: str, reason: str) -> Symptom:
+    """A symptom whose reason says what the file is and, behind a colon, what to do."""
+    what, _, remedy = reason.partition(": ")
+    return Symptom(code, (name,), what, remedy=remedy)
 
 
 def _first_said(text: str) -> str | None:
@@ -148,9 +178,13 @@ def _failed(note: Note) -> Symptom:
     """Why a file could not be read; in its own words where it is none of what is known."""
     problem, _, hint = note.message.partition("\n")
     said = _first_said(problem)
+    if said in NAMED:
+        return _of_reason(said, note.source, problem)
     if said is None and _CUT.search(problem):
         name = note.source.lower()
         said = next((code for end, code in _CUT_KINDS.items() if name.endswith(end)), None)
+    if said in _OF_VERSIONS:
+        return Symptom(said, (note.source,), problem.partition(": ")[0])
     if said is not None:
         return Symptom(said, (note.source,))
     return Symptom("unreadable", (note.source,), problem, remedy=hint)

@@ -11,25 +11,24 @@ import pandas as pd
 from tracekit.matching import same
 from tracekit.pooling import (
     STAGE_OF,
-    count_distinct,
     distinct,
     in_run,
-    job,
     plain,
     same_text,
     stage_rows,
     text_or_none,
 )
 from tracekit.report import Place
+from tracekit.stage_windows import ExistingSteps, steps_of
 from tracekit.stages import scope_stage
 from tracekit.trace import Measurements
 
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """One class of work of one stage: `busy_ns` of `whole_ns`, both summed over `lanes` × `steps`.
+    """One class of work of one stage: `busy_ns` of `whole_ns`, both summed over `steps`.
 
-    A lane is a device of a process, a process where no device was recorded.
+    Each device counts its own steps, a process those of which no device was recorded.
     """
 
     run: str | None
@@ -41,9 +40,7 @@ class StageWork:
     count: int
     on_gpu: bool
     top: str | None
-    lanes: int
-    steps: int
-    step_ns: float | None
+    steps: ExistingSteps
 
     @property
     def ratio(self) -> float | None:
@@ -51,9 +48,9 @@ class StageWork:
         return self.busy_ns / self.whole_ns if self.whole_ns else None
 
     def per_step(self, value: float) -> tuple[int, float | None]:
-        """(`value` per step and lane in ns, the same as a share of the step)."""
-        each = value / (self.lanes * self.steps)
-        return round(each), each / self.step_ns if self.step_ns else None
+        """(`value` per step and GPU (process) in ns, the same as a share of the step)."""
+        each, ratio = self.steps.per_step(value)
+        return round(each), ratio
 
     @property
     def place(self) -> Place:
@@ -85,11 +82,9 @@ def by_stage(
 ) -> list[StageWork]:
     """The work of class `kind` of every (run, role, stage) that has any, with that of class `of` as its whole."""
     rows = with_canonical(measured, plain(measured[table]))
-    steps = job(measured)
     found = []
     for (run, role), mine in rows.groupby(["run", "role"], dropna=False, sort=False):
-        lanes = count_distinct(mine, ("host", "pid", "rank", "device"))
-        its = steps.of(run)
+        steps = steps_of(measured, mine)
         anywhere = bool(mine["canonical"].notna().any())
         for stage, part in mine.groupby("canonical", dropna=False, sort=False):
             chosen = part[part["class"] == kind]
@@ -107,9 +102,7 @@ def by_stage(
                     int(chosen["count"].sum()),
                     bool(chosen["device"].notna().any()),
                     _top(chosen),
-                    max(lanes, 1),
-                    max(its.count, 1),
-                    its.step_ns,
+                    steps,
                 )
             )
     return found

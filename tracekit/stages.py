@@ -7,7 +7,8 @@ framework and its version call the range. A name that is not known stays as it i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 STAGES: Mapping[str, tuple[str, ...]] = {
     "gen": (
@@ -155,3 +156,27 @@ def scope_stage(scope: str | None, role: str | None = None) -> str | None:
     if scope is None or scope in WHOLE_STEP_SCOPES:
         return None
     return canonical(scope, role)
+
+
+def stage_filter(patterns: Sequence[str]) -> Callable[[str, str | None], bool]:
+    """Whether a recorded name (of a process of that role) is a stage that one of these globs asks for.
+
+    They are matched with the whole recorded name and with that of the stage it is, `-` and `_` alike, in any
+    case; a pattern that is itself a recorded name of a stage asks for that stage.
+
+    >>> wanted = stage_filter(["update*", "actor_compute_log_prob"])
+    >>> wanted("actor-update", None), wanted("old_log_prob", None), wanted("date", None)
+    (True, True, False)
+    """
+    globs = {_spelt(name) for pattern in patterns for name in (pattern, canonical(_spelt(pattern)))}
+
+    def is_wanted(name: str, role: str | None) -> bool:
+        names = {_spelt(name), _spelt(canonical(name, role))}
+        return any(fnmatchcase(spelt, pattern) for spelt in names for pattern in globs)
+
+    return is_wanted
+
+
+def _spelt(name: str) -> str:
+    """A name in the one spelling in which patterns and names are compared."""
+    return name.lower().replace("-", "_")

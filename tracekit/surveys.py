@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracekit import nsys_pairs
+from tracekit.contents import same_contents
 from tracekit.errors import TracekitError
 from tracekit.labels import shown
 from tracekit.listing import Argument, Found, Ignored, list_files
@@ -31,11 +32,20 @@ class Sniffed:
     reader: str | None
     tool: Tool = "torch"
     reason: str = ""
+    certain: bool = False
+    """Whether the reason is what its content alone tells, whatever it is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """That the system did not let us read a file, and why."""
+
+    reason: str
 
 
 Sniff = Callable[[Path], Sniffed]
-Verdict = Sniffed | Manifest | Note | str
-"""What one file is: something a reader takes, a manifest, an unusable one, or why it is neither."""
+Verdict = Sniffed | Manifest | Note | Unreadable | str
+"""What one file is: something a reader takes, a manifest, an unusable one, nothing to be read, or why it is none."""
 
 Log = tuple[Found, Sniffed] | Note | None
 """The driver's log above a directory, the reason why it cannot be told, or that there is none."""
@@ -43,11 +53,15 @@ Log = tuple[Found, Sniffed] | Note | None
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One file, what it is, and the directories above the argument, which may say something of it."""
+    """One file, what it is, and the directories above the argument, which may say something of it.
+
+    `content` is a digest of what it holds, where another file of its machine was found to hold the same.
+    """
 
     found: Found
     verdict: Verdict
     above: tuple[str, ...] = ()
+    content: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,13 @@ def survey(argument: Argument, exclude: Sequence[str], sniff: Sniff) -> Survey:
     return Survey(argument, files, tuple(listing.ignored), tuple(listing.notes), log_above)
 
 
+def with_contents(files: Sequence[Looked]) -> tuple[Looked, ...]:
+    """The same files, of this machine, with the content of those that hold the same as another one of them."""
+    read = (one for one in files if isinstance(one.verdict, Sniffed) and one.verdict.reader)
+    contents = same_contents(one.found.path for one in read)
+    return tuple(replace(one, content=contents.get(one.found.path)) for one in files)
+
+
 def called(verdict: Verdict, name: str) -> Verdict:
     """What a file is, once the file is called `name`."""
     if isinstance(verdict, Manifest):
@@ -96,17 +117,20 @@ def _read_head(found: Found, sniff: Sniff) -> Verdict:
     if not found.size_bytes:
         return ": ".join(filter(None, ("empty file (0 bytes)", nsys_pairs.why_empty(suffix))))
     try:
+        with found.path.open("rb", buffering=0) as stream:
+            stream.read(1)
         if _is_lfs_pointer(found):
             return "Git LFS pointer: the file itself was not downloaded"
         if is_manifest(found.path, found.size_bytes):
             return read_manifest(found.path, "")
         sniffed = sniff(found.path)
     except OSError as error:
-        return f"cannot be read: {error.strerror or type(error).__name__}"
+        return Unreadable(f"cannot be read: {error.strerror or type(error).__name__}")
     except TracekitError as error:
         sniffed = Sniffed(None, reason=error.problem)
     reason = sniffed.reason or f"no reader takes {shown(suffix) or 'files without a suffix'}"
-    known = nsys_pairs.unread(suffix) or _PICKLES.get(suffix, reason)
+    by_name = nsys_pairs.unread(suffix) or _PICKLES.get(suffix, reason)
+    known = reason if sniffed.certain else by_name
     return sniffed if sniffed.reader is not None else known
 
 

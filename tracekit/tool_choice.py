@@ -82,4 +82,5 @@ def _part(measured: Measurements, names: frozenset[str], *, kept: bool) -> Measu
         measured.failures if not kept else (),
         measured.notes if not kept else tuple(n for n in measured.notes if n.source in names),
         measured.facts,
+        faults=tuple(f for f in measured.faults if (f.source in names) == kept),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -41,7 +42,8 @@ class Source:
     `name` is the path as shown (relative to the directory given). `scope` is the part of a run that the
     file says it covers, as recorded (`train`, `e2e`, `actor-update`); `part` the piece of it (`mb1`,
     `part2`). `node` is the id of the node of a cluster that the file lies on: here, or not known any more, if
-    None. None is unknown, never 0.
+    None. `content` is the digest of what the file holds (`contents.content_digest`), made where it is measured.
+    None is unknown, never 0.
     """
 
     path: Path
@@ -62,6 +64,7 @@ class Source:
     size_bytes: int = 0
     notes: tuple[Note, ...] = ()
     node: str | None = None
+    content: str | None = None
 
     def with_note(self, severity: NoteSeverity, code: str, message: str) -> Source:
         """This source with one note more."""
@@ -212,13 +215,32 @@ class Failure:
     hint: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error of tracekit while it measured or folded what a question asks of one process in one source.
+
+    The `tables` that the question should have written for that process are *failed*: neither absent, which
+    is not recorded, nor empty, which is recorded without anything. `metrics` are the names of its rows in
+    the table of that name, which several questions fill.
+    """
+
+    question: str
+    action: Literal["measured", "folded"]
+    error: str
+    source: str
+    pid: int | None
+    tables: tuple[str, ...]
+    metrics: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Measurements:
     """The measured tables of all sources, concatenated: all that judging sees.
 
     `sources` are as their readers completed them, in a fixed order; `failures` those that could not be
-    read. A table that no source could fill is absent. `check` is what a second tool recorded of the same
-    steps, to be compared and never added.
+    read. A table that no source could fill is absent; those of `faults` are failed, not absent (see
+    `tracekit.faults`). `check` is what a second tool recorded of the same steps, to be compared and never
+    added.
     """
 
     tables: Mapping[str, pd.DataFrame]
@@ -227,7 +249,9 @@ class Measurements:
     notes: tuple[Note, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     check: Measurements | None = None
+    faults: tuple[Fault, ...] = ()
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _looks: list[set[str]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check every table against its schema and freeze the mapping."""
@@ -237,15 +261,41 @@ class Measurements:
 
     def has(self, *names: str) -> bool:
         """Whether any source filled all of these tables."""
+        self._look(names)
         return all(name in self.tables for name in names)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         """The frame of one table, the empty table when no source filled it."""
+        self._look((name,))
         return self.tables[name] if name in self.tables else TABLES[name].empty()
 
     def derived(self, function: Callable[[Measurements], T]) -> T:
         """`function(self)`, computed once: what several judgements share; not to be changed in place."""
         if function not in self._derived:
-            self._derived[function] = function(self)
-        value: T = self._derived[function]
+            with self.watched() as tables:
+                value: T = function(self)
+            self._derived[function] = value, tables
+        value, tables = self._derived[function]
+        self._look(tables)
         return value
+
+    @contextmanager
+    def watched(self) -> Iterator[set[str]]:
+        """The names of the tables that are looked at within it, also by what was derived before.
+
+        Where it is left by an error they count as looked at by what is around it.
+        """
+        tables: set[str] = set()
+        self._looks.append(tables)
+        try:
+            yield tables
+        except BaseException:
+            for outer in self._looks[-2:-1]:
+                outer.update(tables)
+            raise
+        finally:
+            self._looks.pop()
+
+    def _look(self, names: Iterable[str]) -> None:
+        if self._looks:
+            self._looks[-1].update(names)

@@ -9,11 +9,12 @@ import pandas as pd
 
 from tracekit.drawn_ranks import MAX_ROWS, drawn
 from tracekit.grouping import records
-from tracekit.pooling import distinct, job, label_headings, same_text, whole_if_exact
+from tracekit.pooling import distinct, label_headings, same_text, whole_if_exact
 from tracekit.report import Chart, Heading, Ranked, Sheet
 from tracekit.sheets import sheet
+from tracekit.stage_windows import steps_of
 from tracekit.trace import Measurements
-from tracekit.traffic import WHO, by_rank, collectives, rates
+from tracekit.traffic import by_rank, collectives, rates
 
 KIND = ("run", "role", "op", "group", "group_size", "dtype", "size")
 
@@ -58,15 +59,15 @@ def stage_sheet(measured: Measurements) -> Sheet:
     rows = collectives(measured)
     by = ["run", "role", "canonical", "op"]
     shown = rates(rows, by)
-    per = {
-        (str(run), str(role)): _rank_steps(measured, rows, run, role)
-        for run, role in shown[["run", "role"]].drop_duplicates().itertuples(index=False)
+    steps = {
+        (run, role): steps_of(
+            measured, rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
+        )
+        for run, role in records(distinct(shown, ("run", "role")), ("run", "role"))
     }
-    divisor = [
-        per[str(run), str(role)] for run, role in zip(shown["run"], shown["role"], strict=True)
-    ]
+    counts = [max(steps[owner].count, 1) for owner in records(shown, ("run", "role"))]
     for name in ("count", "size_bytes", "dur_ns", "exposed_ns", "wait_ns"):
-        shown[name] = whole_if_exact((shown[name] / divisor).astype("Float64"))
+        shown[name] = whole_if_exact((shown[name] / counts).astype("Float64"))
     shown["stage"] = shown["canonical"].where(shown["canonical"].notna(), "(outside any stage)")
     headings = (
         *label_headings(measured),
@@ -79,13 +80,6 @@ def stage_sheet(measured: Measurements) -> Sheet:
         Heading("wait_ns", "waiting", "ns", "Of the time, until the last rank had come."),
     )
     return sheet("collectives_by_stage", "Collectives by stage, per step and rank", headings, shown)
-
-
-def _rank_steps(measured: Measurements, rows: pd.DataFrame, run: object, role: object) -> int:
-    """Steps times ranks (devices of processes) of a run and role."""
-    who = distinct(rows, WHO)
-    ranks = int((same_text(who["run"], run) & same_text(who["role"], role)).sum())
-    return max(ranks, 1) * max(job(measured).of(run).count, 1)
 
 
 def rank_sheet(measured: Measurements) -> Sheet:

@@ -174,6 +174,15 @@ def with_label(text: str, scale: Scale) -> str:
     return f"{text} {scale.label}"
 
 
+def speedup(ratio: float) -> str:
+    """Before over after in words: below 1 it is told the other way round, 1.10× slower, never 0.91× faster.
+
+    >>> speedup(0.5), speedup(1.25), speedup(1.0)
+    ('2.00× slower', '1.25× faster', '1.00× faster')
+    """
+    return f"{show(1 / ratio, 'factor')} slower" if ratio < 1 else f"{show(ratio, 'factor')} faster"
+
+
 def moment(ns: int) -> str:
     """A point on a clock, to the microsecond: rounding it further would lose the place.
 

@@ -16,7 +16,7 @@ from rules.traces_communication import (
     small_ones,
 )
 
-from tracekit.gpu_shares import judged_windows
+from tracekit.stage_windows import placed
 from tracekit.thresholds import defaults
 from tracekit.traffic import by_rank, collectives, exposed_within, rates, waiting, wire_factor
 
@@ -225,7 +225,7 @@ def test_parts_add_up_on_any_ranks(tmp_path_factory, ranks, staged):
     found = measured(folder)
     judged = QUESTION.judge(found, defaults())
     rows = collectives(found)
-    windows = judged_windows(found)
+    windows = placed(found, "gpu_time")
     wait = exposed_within(waiting(rows), windows)
     assert (
         wait.to_numpy("int64", na_value=0) <= windows["exposed_comm_ns"].to_numpy("int64")

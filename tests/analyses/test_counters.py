@@ -18,11 +18,14 @@ SAMPLES = {
 }
 
 
-def recording(path, *, top=100, gpu=0):
+def recording(path, *, top=100, gpu=0, annotated=True):
     """gen at 20 % twice, update_actor at 80 % and `top` %, nothing at all after it; times in µs."""
-    rows = [
+    stages = [
         nsys.nvtx("step 1", 0, 100_000), nsys.nvtx("generate_sequences", 0, 40_000),
-        nsys.nvtx("update_actor", 40_000, 80_000), *nsys.launched("gemm", 41_000, 44_000, 60_000, 1, device=gpu),
+        nsys.nvtx("update_actor", 40_000, 80_000),
+    ]  # fmt: skip
+    rows = [
+        *(stages if annotated else ()), *nsys.launched("gemm", 41_000, 44_000, 60_000, 1, device=gpu),
         *(nsys.metric_name(name, number, gpu=gpu) for number, name in enumerate(NAMES)),
     ]  # fmt: skip
     for name, samples in SAMPLES.items():

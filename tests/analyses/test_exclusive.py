@@ -90,6 +90,19 @@ def test_stages_captured_one_by_one_are_the_step(tmp_path):
     }  # fmt: skip
 
 
+def test_a_step_that_one_process_recorded_twice_is_two_and_no_time_is_negative(tmp_path):
+    """The same step number, 0–100 in one file and 7–127 in the other, 80 of it and 90 of it in an op."""
+    for name, start, length, in_op in (("a", 0, 100, 80), ("b", 7, 120, 90)):
+        rows_of = [step(1, start, length), op("aten::mm", start, in_op)]
+        write(tmp_path / f"{name}_rank0.json", rows_of, rank=0, world_size=1)
+    total_ns = {
+        row["stage"]: row["total_ns"] for row in rows(section(tmp_path), "exclusive_stages")
+    }
+    assert total_ns == {
+        "(no stage)": 110_000, "(rest of the step)": 10_000, "(the step)": 120_000,
+    }  # fmt: skip
+
+
 def test_nothing_recorded_is_a_reason(tmp_path):
     found = exclusive.judge(Measurements({}, ()), defaults())
     assert (found.status, bool(found.reason)) == ("skipped", True)

@@ -11,8 +11,8 @@ from rules.traces_idle import silent, synchronised
 
 from tracekit.derived.host_side import launch_gaps
 from tracekit.idle_claims import claims
-from tracekit.idling import scopes
 from tracekit.pooling import summed, whole_gpu_time
+from tracekit.stage_windows import stage_windows
 from tracekit.thresholds import Thresholds, defaults
 
 R01 = "low-gpu-utilization"
@@ -240,7 +240,7 @@ def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
     stages = stages[stages["window"] == "stage"]
     idle = dict(summed(stages, ["stage"], ["idle_ns"]).itertuples(index=False, name=None))
     assert {key[2] for key in told} <= set(idle)
-    assert len(scopes(measured)) == len(idle)
+    assert len(stage_windows(measured)) == len(idle)
     for key, parts in told.items():
         assert sum(parts.values()) <= idle[key[2]]
         assert all(part > 0 for part in parts.values())

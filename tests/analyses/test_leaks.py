@@ -36,7 +36,7 @@ def write(folder, allocators, number, rank=0, clear=True, pid=1):
     """A snapshot of these devices as verl lays it out."""
     path = folder / f"step{number}" / f"torch_memory_rank{rank}_pid{pid}.pickle"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickled(snapshot(*allocators)))
+    path.write_bytes(pickled(snapshot(*allocators, rank=rank)))
     for allocator in allocators:
         if clear:
             allocator.clear_history()
@@ -46,7 +46,7 @@ def write(folder, allocators, number, rank=0, clear=True, pid=1):
 def run(folder, steps, work, clear=True, rank=0):
     """A snapshot after each of the steps; `work` does what one of them does."""
     device = Allocator()
-    device.alloc(8 * MIB, MODEL)
+    device.alloc(8 * MIB + 512 * rank, MODEL)
     for number in range(steps):
         work(device, number)
         write(folder, [device], number, rank=rank, clear=clear)
@@ -253,6 +253,34 @@ def test_a_place_that_is_freed_and_taken_again_is_a_new_block(tmp_path):
     found = measured(run(tmp_path, 6, work))
     assert found["survivors"]["cohort_count"].dropna().max() == 2
     assert kept(found, LIMIT) == []
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_what_is_kept_in_every_fourth_step_is_found_in_twelve(tmp_path, first):
+    def work(device, number):
+        if number % 4 == first:
+            device.alloc(10 * MIB, LEAK)
+
+    (one,) = found_in(run(tmp_path, 12, work))
+    assert (one.site, one.growth, one.cohorts) == ("job/train.py:4 keep", (20 + 10 * (first > 0)) * MIB, 3)  # fmt: skip
+
+
+def test_two_jumps_are_not_kept_step_after_step(tmp_path):
+    def work(device, number):
+        if number in (0, 5, 11):
+            device.alloc(10 * MIB, LEAK)
+
+    assert found_in(run(tmp_path, 12, work)) == []
+
+
+def test_a_cache_that_fills_more_and_more_slowly_is_no_leak_yet(tmp_path):
+    def work(device, number):
+        device.alloc(512 * int(2**14 * 0.7**number), CACHE)
+
+    (found,) = findings(run(tmp_path, 8, work))
+    assert found.severity == "info"
+    assert found.claim.endswith("per step; still growing, may be filling: record 8 more snapshots")
+    assert "not projected: it grows by less and less" in found.caveats
 
 
 def test_ranks_are_apart_and_share_one_finding(tmp_path):

@@ -157,7 +157,7 @@ def test_segments_made_up_for_a_profile_are_neither_reserved_nor_fragmented(tmp_
     (level,) = table(memory_peak.measure(trace), "snapshot_levels").to_dict("records")
     assert (level["peak_bytes"], level["end_requested_bytes"]) == (800, 800)
     made = table(memory_peak.measure(trace), "snapshot_levels")
-    for name in ("peak_reserved_bytes", "reserved_peak_bytes", "end_reserved_bytes", "end_allocated_bytes"):  # fmt: skip
+    for name in ("peak_reserved_bytes", "reserved_peak_bytes", "end_reserved_bytes", "end_allocated_bytes", "peak_allocated_bytes"):  # fmt: skip
         assert made[name].isna().all(), name
     told = table(memory_peak.measure(trace), "live_sites")
     assert set(told[told["moment"] == "peak"]["category"].dropna()) == {"activation"}

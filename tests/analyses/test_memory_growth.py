@@ -1,5 +1,7 @@
 """Growth of memory from step to step: what is compared, what is called a leak and what is not; finding R19."""
 
+from math import exp
+
 import pytest
 from analyses.memory_sections import FEW, analyze, real, sections, sheet, verdicts
 from chrome_builder import annotation, step, write
@@ -204,6 +206,26 @@ def test_a_later_clock_and_another_order_of_files_change_nothing(tmp_path):
     rows = [row | {"ts": row["ts"] + 10**9} for row in leak()]
     (found,) = findings(write(tmp_path / "r.json", rows[::-1]))
     assert found.claim == FIRES["memory-growth"].claim.replace("rank 0", "process 100")
+
+
+def test_a_leak_of_every_fourth_step_is_told_by_its_rises(tmp_path):
+    """The level at which each of the steps 1 to 11 begins: up by 40 MiB at steps 3, 7 and 11."""
+    rows = steps_at([1024 * MIB + 40 * MIB * ((n + 2) // 4) for n in range(12)])
+    (found,) = findings(write(tmp_path / "r.json", rows))
+    assert found.severity == "medium"
+    assert found.claim == "GPU memory of process 100 grows by 40.0 MiB every 4 steps"
+
+
+def test_a_cache_that_fills_more_and_more_slowly_may_be_filling(tmp_path):
+    """Of 400 MiB 1 − 1/e are there after 6 or 12 steps; what the card has left is not projected."""
+    for constant in (6, 12):
+        levels = [1024 * MIB + round(400 * MIB * (1 - exp(-n / constant))) for n in range(12)]
+        rows = steps_at(levels)
+        (found,) = findings(write(tmp_path / "r.json", rows, **card(rows, 2048 * MIB).meta))
+        assert found.severity == "info"
+        assert found.claim.endswith("per step; still growing, may be filling: record 12 more steps")
+        assert "not projected: it grows by less and less" in found.caveats
+        assert trend(tmp_path / "r.json") == "still grows, ever less: may be filling"
 
 
 def test_a_real_leak_of_three_steps_is_insufficient_and_its_slope_is_printed():

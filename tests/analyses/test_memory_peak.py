@@ -1,16 +1,20 @@
 """What fills memory at its peak: by place in the program, category and stack, from snapshots of our own making."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from chrome_builder import kernel, memory, step, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from memory_builder import Allocator, as_written_by, frame, pickled, snapshot
 from snapshot_traces import MIB, loaded, report, rows, section, table, written
 
 from tracekit.analyses import memory_peak
 from tracekit.derived import snapshot_windows
+from tracekit.derived.snapshot_metrics import allocated_peak
 from tracekit.derived.snapshot_replay import replays
 from tracekit.derived.snapshot_sites import short_path, site_table, tree
 from tracekit.readers import torch_memory
@@ -137,6 +141,38 @@ def test_rounding_is_told_at_the_end_where_blocks_tell_it(tmp_path):
     made = table(memory_peak.measure(loaded(tmp_path, allocator)), "snapshot_levels")
     assert made["end_requested_bytes"].tolist() == [1000]
     assert made["end_allocated_bytes"].tolist() == [1024]
+
+
+def test_the_allocated_peak_is_of_sizes_as_the_allocator_rounds_them(tmp_path):
+    allocator = Allocator()
+    first = allocator.alloc(1000)  # 1,024
+    allocator.alloc(MIB + 1)  # MIB + 512
+    allocator.free(first)
+    allocator.alloc(3)  # 512
+    made = table(memory_peak.measure(loaded(tmp_path, allocator)), "snapshot_levels")
+    assert made["peak_allocated_bytes"].tolist() == [1024 + MIB + 512]
+    assert made["peak_bytes"].tolist() == [1000 + MIB + 1]
+    found = table(memory_peak.measure(loaded(tmp_path, allocator)), "metrics")
+    told = dict(zip(found["name"], found["value"], strict=True))
+    assert told["device_peak_allocated"] == 1024 + MIB + 512
+
+
+@given(sizes=st.lists(st.integers(1, MIB), min_size=1, max_size=40), seed=st.randoms())
+@settings(max_examples=30)
+def test_the_allocated_peak_is_that_of_the_allocator_where_every_rest_is_split_off(sizes, seed):
+    """Blocks to 1 MiB come out of segments of which every rest of 512 bytes is split off."""
+    allocator, held, before = Allocator(), [], 0
+    for at, size in enumerate(sizes):
+        if at == len(sizes) // 3:
+            allocator.clear_history()
+            before = allocator.allocated
+        held.append(allocator.alloc(size))
+        if seed.random() < 0.5:
+            allocator.free(held.pop(seed.randrange(len(held))))
+    with tempfile.TemporaryDirectory() as folder:
+        trace = loaded(Path(folder), allocator)
+    (replay,) = replays(trace)
+    assert allocated_peak(trace, replay) == max(before, *(level[1] for level in allocator.levels))
 
 
 def test_more_places_than_are_told_of_are_one_row_of_the_rest(tmp_path):
@@ -292,7 +328,7 @@ def test_the_curve_is_drawn_stage_by_stage(tmp_path):
     assert curve.caption.endswith("The peak lies in update_actor.")
 
 
-def test_metrics_of_a_snapshot_say_that_they_are_requested_bytes(tmp_path):
+def test_metrics_of_a_snapshot_say_which_bytes_they_are(tmp_path):
     from tracekit.pipeline import Options, analyze
 
     allocator = Allocator()
@@ -300,8 +336,8 @@ def test_metrics_of_a_snapshot_say_that_they_are_requested_bytes(tmp_path):
     found = analyze(written(tmp_path, {4: allocator}), Options(jobs=1)).measurements["metrics"]
     told = found[["step", "name", "value"]].astype(object).to_numpy().tolist()
     assert {name: value / MIB for _, name, value in told} == {
-        "device_peak_requested": 3, "device_peak_reserved": 20, "device_end_requested": 3,
-        "device_end_allocated": 3, "device_end_reserved": 20, "device_end_stranded": 17,
+        "device_peak_requested": 3, "device_peak_allocated": 3, "device_peak_reserved": 20,
+        "device_end_requested": 3, "device_end_allocated": 3, "device_end_reserved": 20, "device_end_stranded": 17,
     }  # fmt: skip
     assert {step for step, *_ in told} == {4}
 

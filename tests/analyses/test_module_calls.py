@@ -47,7 +47,7 @@ def with_calls(rows, word):
 def sections(path):
     """All that the report on a path says, by section; and the rest of it."""
     told = json.loads(tracekit.render(analyze(path, Options(jobs=1)).report, "json"))
-    return {one["id"]: one for one in told["sections"]}, told | {"sections": None}
+    return {one["id"]: one for one in told["sections"]}, told | {"sections": None, "contents": None}
 
 
 def both(folder, sources):

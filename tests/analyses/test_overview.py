@@ -55,7 +55,7 @@ def test_facts_that_were_not_recorded_are_left_out(tmp_path):
 
 def test_roles_are_named_while_they_are_few(tmp_path):
     for role in ("actor-rollout-ref", "value-model"):
-        write(tmp_path / verl(3, 0, role), [op("a", 0, 50)])
+        write(tmp_path / verl(3, 0, role), [op("a", 100 * len(role), 50)])
     assert "actor-rollout-ref, value-model" in report_on(tmp_path).identity
 
 
@@ -167,7 +167,9 @@ def test_what_was_not_seen_is_named(tmp_path):
 def test_many_damaged_sources_are_counted_past_the_first(tmp_path):
     count = MAX_UNSEEN + 3
     for rank in range(count):
-        body = write(tmp_path / f"rank{rank}.json", [op("a", 0, 9), op("b", 9, 9)]).read_bytes()
+        body = write(
+            tmp_path / f"rank{rank}.json", [op(f"a{rank}", 0, 9), op("b", 9, 9)]
+        ).read_bytes()
         (tmp_path / f"rank{rank}.json").write_bytes(body[:-10])
     unseen = report_on(tmp_path).unseen
     assert len(unseen) == MAX_UNSEEN + 1

@@ -303,9 +303,9 @@ def test_a_real_continuous_capture_holds_its_steps():
 def test_the_answer_says_what_its_bounds_are_in_every_form(tmp_path):
     """Two steps, of 100 and 140."""
     report = report_on(tmp_path, {"rank0.json": ([step(1, 0, 100), step(2, 100, 140)], 0)})
-    assert "120 µs (steps 100–140)" in render(report, "text")
-    assert "120 µs (steps 100–140)" in render(report, "md")
-    assert "<small>steps 100–140</small>" in render(report, "html")
+    assert "120 µs (steps 100–140 µs)" in render(report, "text")
+    assert "120 µs (steps 100–140 µs)" in render(report, "md")
+    assert "<small>steps 100–140 µs</small>" in render(report, "html")
 
 
 def test_one_step_has_no_bounds(tmp_path):

@@ -116,6 +116,29 @@ def test_a_few_that_take_turns_in_being_last_are_told_of_together(tmp_path):
     assert [place.rank for place in found.places] == [6, 7]
 
 
+def test_a_few_that_share_unequally_many_collectives_are_measured_by_the_most(tmp_path):
+    """Rank 6 is last in one more collective of each step, which rank 7 does not share: 22 beside 20."""
+    rows = alike(2)
+    for rank in range(7):
+        rows[rank] += [
+            annotation("gloo:all_gather", begin + 80 + 5 * (rank == 6), 15 - 5 * (rank == 6), tid=RUNLOOP)
+            for begin in (0, 1000)
+        ]  # fmt: skip
+    (found,) = findings(measured_of(tmp_path, rows), "straggler")
+    told = {metric.name: metric.value for metric in found.evidence}
+    assert (told["last_ratio"], told["collectives"]) == (1.0, 22)
+
+
+@pytest.mark.parametrize(("slowest", "step"), [((70, 75), 2), ((75, 70), 1), ((70, 70), 1)])
+def test_it_is_shown_in_the_step_in_which_it_works_longest_beyond_the_others(
+    tmp_path, slowest, step
+):
+    """Beyond the others by 200 or 250 of 1,000; of steps alike the first."""
+    work = [[[50, 50, own]] * 10 for own in slowest]
+    (found,) = findings(measured_of(tmp_path, crew(work)), "straggler")
+    assert [(p.rank, p.step, p.stage) for p in found.places] == [(2, step, "update_actor")]
+
+
 def test_what_more_than_a_quarter_do_sets_no_rank_apart(tmp_path):
     measured = measured_of(tmp_path, alike(3))
     assert findings(measured, "straggler") == []
@@ -276,7 +299,9 @@ def test_roles_are_not_compared_with_one_another(tmp_path):
     for role, own in (("actor", 20), ("critic", 200)):
         for rank, mine in crew([[[own, own + 1]] * 10] * 2, 250).items():
             name = f"{role}_train_step1_rank{rank}-of-2_pid{rank + own}_20260101000000000.json"
-            write(tmp_path / name, mine, rank=rank, world_size=2)
+            # The rows say the same process: at one time that would be one recording.
+            later = [row | {"ts": row["ts"] + own} if "ts" in row else row for row in mine]
+            write(tmp_path / name, later, rank=rank, world_size=2)
     measured = measure_folder(tmp_path)
     rows = rows_of(section(measured), "ranks")
     assert [(r["role"], r["rank"], abs(r["beyond_ns"])) for r in rows] == [

@@ -3,12 +3,11 @@
 Needs a C compiler and a Python with torch and nvtx (`TRACEKIT_VERL_PYTHON`); else nothing here is collected.
 """
 
-import os
-import shutil
 import subprocess
 from collections import Counter
 
 import pytest
+import tools
 import verl_python
 
 PROGRAM = """
@@ -46,9 +45,7 @@ for discrete in (False, True):
     assert sorted(times) == ["adv", "gen", "update_critic"]
 """
 
-COMPILER = shutil.which(os.environ.get("CC", "cc"))
-
-if verl_python.PYTHON and COMPILER:
+if verl_python.PYTHON and tools.COMPILER:
 
     @pytest.fixture(scope="module")
     def heard(tmp_path_factory):
@@ -56,7 +53,7 @@ if verl_python.PYTHON and COMPILER:
         folder = tmp_path_factory.mktemp("nvtx")
         library, lines = folder / "listener.so", folder / "heard"
         source = verl_python.ROOT / "tests" / "nvtx_listener.c"
-        subprocess.run([COMPILER, "-shared", "-fPIC", source, "-o", library], check=True)
+        subprocess.run([tools.COMPILER, "-shared", "-fPIC", source, "-o", library], check=True)
         told = {"NVTX_INJECTION64_PATH": str(library), "NVTX_LISTENER_OUT": str(lines)}
         verl_python.run("-c", PROGRAM, folder, **told)
         return [line.split(" ", 3) for line in lines.read_text().splitlines()]

@@ -42,6 +42,11 @@ class Worker:
         await asyncio.sleep(0)
         return "waited"
 
+    @DistProfiler.annotate()
+    async def fail_later(self):
+        await asyncio.sleep(0)
+        raise RuntimeError("of the coroutine")
+
 
 @pytest.mark.parametrize(
     ("changes", "ranks"),
@@ -118,8 +123,18 @@ def test_a_coroutine_is_a_stage_until_it_is_done(tmp_path, torch):
     assert asyncio.run(worker.wait()) == "waited"
     worker.profiler.start()
     assert asyncio.run(worker.wait()) == "waited"
+    assert torch.log == [
+        "+wait",
+        "-wait",
+    ]  # now, not when the profiler stops: what comes next is not in it
+    worker.compute_log_prob(1)
+    with pytest.raises(RuntimeError, match="of the coroutine"):
+        asyncio.run(worker.fail_later())
+    named = "actor_compute_log_prob"
+    ended = ["+wait", "-wait", f"+{named}", f"-{named}", "+fail_later", "-fail_later"]
+    assert torch.log == ended
     worker.profiler.stop()
-    assert torch.log == ["+wait", "-wait"]
+    assert torch.log == ended
 
 
 def test_a_tool_that_cannot_start_costs_one_line_in_the_log(tmp_path, torch, caplog):

@@ -75,7 +75,7 @@ class Pipeline(SimpleNamespace):
 @pytest.fixture
 def pipeline(monkeypatch):
     stand_in = Pipeline(calls=[], discovery=None)
-    stand_in.result = SimpleNamespace(report=REPORT, measurements=measurements())
+    stand_in.result = SimpleNamespace(report=REPORT, measurements=measurements(), failed=False)
     monkeypatch.setitem(sys.modules, "tracekit.pipeline", stand_in)
     monkeypatch.setattr(tracekit, "pipeline", stand_in, raising=False)
     return stand_in
@@ -108,6 +108,8 @@ def report_file(tmp_path):
 @pytest.fixture
 def fail_some(pipeline):
     def fail(read, failed):
-        pipeline.result = SimpleNamespace(report=REPORT, measurements=measurements(read, failed))
+        pipeline.result = SimpleNamespace(
+            report=REPORT, measurements=measurements(read, failed), failed=bool(failed)
+        )
 
     return fail

@@ -160,6 +160,11 @@ def test_one_rule_is_explained(call, two_rules):
     assert call("explain", "R02").stdout == "# R02\n\nText\n"
 
 
+def test_a_rule_is_named_by_its_number_with_or_without_its_zero(call):
+    assert call("explain", "r9").stdout == call("explain", "R09").stdout
+    assert call("explain", "R9").stdout.startswith("# R09 straggler")
+
+
 def test_an_unknown_rule_is_refused(call):
     assert call("explain", "no-such-rule").exit_code == 2
 
@@ -195,7 +200,92 @@ def test_help_names_every_command(call):
         assert result.stdout.startswith(f"Usage: tracekit {name}")
 
 
-def test_an_unknown_command_is_wrong_usage(call):
-    result = call("analyse")
+def test_without_a_command_the_help_is_the_result(call):
+    result = call()
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert result.stdout == call("--help").stdout
+    assert result.stdout.startswith("Usage: tracekit [OPTIONS]")
+    assert "\n  analyze " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("analyze", "Missing argument 'PATH...'."),
+        ("compare", "two sides are needed: what was before, and what is after"),
+        ("gate", "Missing argument 'PATH...'."),
+        ("noise", "no run is named"),
+        ("inspect", "Missing argument 'PATH...'."),
+        ("doctor", "Missing argument 'PATH...'."),
+        ("render", "Missing argument 'FILE'."),
+        ("export", "Missing argument 'PATH...'."),
+        ("collect", "Missing option '-o' / '--output'."),
+        ("completion", "Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish"),
+    ],
+)
+def test_a_command_without_what_it_needs_says_in_one_line_what_is_missing(call, command, missing):
+    result = call(command)
+    assert (result.exit_code, result.stdout) == (2, "")
+    problem, hint = result.stderr.splitlines()
+    assert problem == f"tracekit: {missing}"
+    assert hint.startswith("          try: tracekit ")
+
+
+def test_every_command_is_called_without_arguments(call):
+    """The table above and the two commands that list everything are all there are."""
+    from tracekit.cli import COMMANDS
+
+    assert {name for name in COMMANDS if call(name).exit_code == 0} == {"explain", "tables"}
+
+
+@pytest.mark.parametrize(
+    ("args", "problem", "hint"),
+    [
+        (["analyse"], "no command 'analyse'; did you mean 'analyze'?", "tracekit --help"),
+        (["xyzzy"], "no command 'xyzzy'", "tracekit --help"),
+        (
+            ["explain", "straggle"],
+            "no rule 'straggle'; did you mean 'straggler'?",
+            "tracekit explain lists all rules",
+        ),
+        (
+            ["tables", "Kernel"],
+            "no table 'Kernel'; did you mean 'kernels'?",
+            "tracekit tables shows all",
+        ),
+        (
+            ["analyze", "x", "--rank", "3"],
+            "no option '--rank'; did you mean '--ranks'?",
+            "tracekit analyze --help",
+        ),
+        (["analyze", "x", "--wibble"], "no option '--wibble'", "tracekit analyze --help"),
+        (
+            ["analyze", "x", "--export", "cvs=d"],
+            "no output format 'cvs'; did you mean 'csv'?",
+            "there are: text, html, md, json, csv, parquet, openmetrics",
+        ),
+        (
+            ["analyze", "x", "-o", "a.jsn"],
+            "a.jsn: no output format ends in '.jsn'; did you mean '.json'?",
+            "there are: .txt .html .htm .md .markdown .json .csv .parquet .prom",
+        ),
+        (
+            ["compare", "a", "b", "--fail-on", "step_tme>3%"],
+            "no metric is called 'step_tme'; did you mean 'step_time'?",
+            "there are: ",
+        ),
+    ],
+)
+def test_what_was_mistyped_is_told_with_what_was_meant(call, args, problem, hint):
+    result = call(*args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    lines = result.stderr.splitlines()
+    assert lines[0] == f"tracekit: {problem}"
+    assert lines[1].startswith(f"          try: {hint}")
+
+
+def test_a_path_where_a_command_was_expected_is_taken_to_be_analysed(call, tmp_path):
+    result = call(tmp_path)
     assert result.exit_code == 2
-    assert "No such command 'analyse'" in result.stderr
+    assert result.stderr.splitlines()[1] == f"          try: tracekit analyze {tmp_path}"

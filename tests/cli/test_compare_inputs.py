@@ -119,7 +119,7 @@ def test_logs_alone_are_compared_and_what_they_cannot_tell_is_said(call, logs):
 def test_the_same_log_twice_is_told(call):
     one = log("one.csv", [1.0, 1.1, 1.2])
     warnings = found(call, f"a={one}", f"b={one}")["warnings"]
-    assert "both sides hold the same values: the same log was given twice" in warnings
+    assert "both sides are the same files: the same log was given twice" in warnings
 
 
 def test_a_gate_holds_logs_alone(call, logs):

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command_line import invoke
 from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -65,9 +65,9 @@ def test_a_saved_comparison_is_the_same_tables_and_annotations(call, folder, tmp
     assert b"::error title=" in (folder / "c.notes").read_bytes()
 
 
-def test_what_was_to_fail_where_it_is_inconclusive_still_does(call, folder):
+def test_what_was_not_tested_still_is_an_error(call, folder):
     again = call("render", folder / "c.json", "-f", "junit").stdout
-    assert '<failure message="not tested: throughput' in again
+    assert '<error message="not tested: throughput' in again
 
 
 def test_without_a_format_it_is_text_on_standard_output(call, folder):
@@ -148,9 +148,7 @@ def test_a_comparison_with_any_values_exchanged_is_shown_or_refused(folder, tmp_
     path.write_text(json.dumps(raw))
     kind = data.draw(st.sampled_from([*KINDS, "notes"]))
     args = ["-f", "github"] if kind == "notes" else []
-    done = CliRunner().invoke(
-        main, ["render", str(path), *args, "-o", str(tmp_path / f"y.{kind}"), "-v"]
-    )
+    done = invoke("render", path, *args, "-o", tmp_path / f"y.{kind}", "-v")
     assert done.exit_code == 0 or done.stderr.startswith(f"tracekit: {path}: "), done.stderr
 
 

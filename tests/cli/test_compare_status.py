@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -196,6 +197,7 @@ def test_a_job_of_github_gets_annotations_outputs_and_a_summary(call, fast, slow
     found = dict(line.split("=") for line in Path("out").read_text().splitlines())
     numbers = [float(found.pop(key)) for key in ("speedup", "ci_low", "ci_high")]
     assert numbers == pytest.approx([1 / 1.116613, 1 / 1.138398, 1 / 1.095244], abs=2e-6)
+    assert found.pop("change").startswith("1.12× slower [1.10×, 1.14×]")
     assert found == {"before": "1", "verdict": "regression", "gate": "fail", "report": "x.html"}
     assert Path("summary").read_text().startswith("# before\n<!-- tracekit:compare:")
 
@@ -309,3 +311,21 @@ def read_side(*args, **kwargs):
 comparing.read_side = read_side
 main()
 """
+
+
+@pytest.mark.parametrize(("sides", "way"), [(("fast", "slow"), "slower"), (("slow", "fast"), "faster")])  # fmt: skip
+def test_every_factor_in_words_says_its_way_and_every_other_is_before_over_after(
+    call, request, sides, way
+):
+    base, opt = map(request.getfixturevalue, sides)
+    text = call("compare", base, opt, "-v").stdout
+    markdown = call("compare", base, opt, "-v", "-o", "x.md", "-o", "x.html", "-q")
+    assert markdown.exit_code == 0
+    for page in (text, Path("x.md").read_text(), Path("x.html").read_text()):
+        assert f"1.12× {way}" in page
+        assert "ratio of means" not in page
+    lines = text.splitlines()
+    assert f"by means 1.12× {way}  by medians 1.12× {way}" in lines
+    table = next(at for at, line in enumerate(lines) if "before/after" in line)
+    (cell,) = re.findall(r"([0-9.]+)×", lines[table + 1])[:1]
+    assert (float(cell) < 1) == (way == "slower")

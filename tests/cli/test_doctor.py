@@ -40,7 +40,7 @@ def test_what_is_wrong_is_told_with_cause_and_remedy_the_gravest_first(call, hea
     for number in range(4, 9):
         (healthy / f"rank{number}.json").touch()
     result = call("doctor", healthy)
-    assert result.exit_code == 0
+    assert result.exit_code == 2
     lines = result.stdout.splitlines()
     assert lines[0] == f"{healthy}: 2 things to know"
     assert lines[2:4] == [
@@ -50,16 +50,19 @@ def test_what_is_wrong_is_told_with_cause_and_remedy_the_gravest_first(call, hea
     assert lines[4].startswith("  cause: still being written, the disk was full")
     assert lines[5].startswith("  to do: wait until the job has ended")
     assert lines[7] == "careful: 1 rank of 4 missing: 2"
-    assert lines[-1] == "3 of 3 files read · ranks 0, 1, 3 · step 1 · GPU work in 3"
+    assert lines[-1] == "8 files: 3 read, 5 refused · ranks 0, 1, 3 · step 1 · GPU work in 3"
     assert "rank8.json" in call("doctor", "-v", healthy).stdout
 
 
-def test_strict_fails_on_what_was_lost_and_on_nothing_less(call, healthy):
+def test_strict_fails_on_what_was_lost_and_without_it_only_what_is_no_profile_does(call, healthy):
     rank(healthy, 3, world=4)
     assert call("doctor", "--strict", healthy).exit_code == 0
-    (healthy / "rank2.json").touch()
+    cut = healthy / "rank3.json"
+    cut.write_bytes(cut.read_bytes()[:-20])
     assert call("doctor", "--strict", healthy).exit_code == 2
     assert call("doctor", healthy).exit_code == 0
+    (healthy / "rank2.json").touch()
+    assert call("doctor", healthy).exit_code == 2
 
 
 def test_where_nothing_could_be_read_the_status_is_2_and_the_reason_is_told(
@@ -89,7 +92,7 @@ def test_programs_get_json(call, healthy):
         ["rank2.json"],
     )
     assert (value["file_count"], value["read_count"], value["ignored_count"]) == (2, 2, 1)
-    assert value["held"][0] == "2 of 2 files read"
+    assert value["held"][0] == "3 files: 2 read, 1 refused"
 
 
 def test_names_from_the_disk_do_not_reach_the_terminal_as_they_are(call, healthy):

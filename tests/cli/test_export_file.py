@@ -1,5 +1,10 @@
 """The file of the timeline: the same bytes again, whole or not there; and what the command says."""
 
+import errno
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
 from chrome_builder import (
     launched,
@@ -8,6 +13,7 @@ from chrome_builder import (
 from cli.exports import exported, named, rows_of, two_ranks, with_collectives
 
 import tracekit
+from tracekit import files
 from tracekit.errors import TracekitError
 from tracekit.merged import document
 
@@ -58,6 +64,47 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
         exported(folder, target)
     assert target.read_bytes() == b"before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.json.gz"]
+
+
+@pytest.mark.parametrize("fits", [0, 1, 2])
+def test_a_disk_that_fills_up_ends_the_export_whatever_part_it_was(
+    call, tmp_path, monkeypatch, fits
+):
+    """Of two ranks none, one or both still fit: no timeline may lack a rank because of the disk."""
+
+    def write_all(descriptor, piece):
+        begun.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if len(begun) > fits:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        really(descriptor, piece)
+
+    really, begun = files.write_all, set()
+    monkeypatch.setattr(document, "write_all", write_all)
+    monkeypatch.setattr(files, "write_all", write_all)
+    target = tmp_path / "out.json.gz"
+    result = call("export", two_ranks(tmp_path / "in"), "--perfetto", target)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines() == [
+        f"tracekit: {target}: cannot be written: No space left on device",
+        "          try: free some space there, or write it elsewhere",
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_a_full_place_for_the_parts_is_named(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "room"))
+    (tmp_path / "room").mkdir()
+
+    def write_all(descriptor, piece):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(document, "write_all", write_all)
+    result = call("export", two_ranks(tmp_path / "in"), "--perfetto", "/dev/null")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[0] == (
+        f"tracekit: /dev/null, whose parts wait in {tmp_path / 'room'}: cannot be written: "
+        "No space left on device"
+    )
 
 
 def test_the_command_says_what_it_wrote(call, tmp_path):

@@ -4,9 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
-from tracekit.cli import main
+from command_line import invoke
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -41,7 +39,7 @@ def tracekit(monkeypatch, made_once):
         monkeypatch.delenv(name, raising=False)
 
     def run(*args):
-        result = CliRunner().invoke(main, [*args])
+        result = invoke(*args)
         assert result.exit_code == 0, result.output
         return result
 

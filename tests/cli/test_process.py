@@ -145,3 +145,14 @@ def test_an_interrupt_ends_a_run_with_130_within_seconds(tmp_path):
     assert process.returncode == 130
     assert errors.strip() == "tracekit: interrupted"
     assert output == ""
+
+
+def test_what_an_export_needs_is_asked_for_before_the_work(call, pipeline, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result = call("analyze", "x", "--export", f"parquet={tmp_path / 'tables'}")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines() == [
+        "tracekit: parquet needs pyarrow",
+        "          try: pip install 'tracekit[parquet]'",
+    ]
+    assert pipeline.calls == []

@@ -322,7 +322,6 @@ def real_pairs():
         "per step": ([gloo / "verl_like_perstep"], [gloo / "verl_like_perstep"]),
         "workers": ([kineto / "resnet50_num_workers_0"], [kineto / "resnet50_num_workers_4"]),
         "devices": (sorted((lens / "h100").glob("Qwen*")), sorted((lens / "mi300").glob("Qwen*"))),
-        "b200": ([lens / "b200"], sorted((lens / "h100").glob("Qwen*"))),
         "straggler, verl": ([verl_cpu / "v091_e2e_all_ranks"], [verl_cpu / "v091_straggler"]),
         "discrete": ([verl_cpu / "v090_discrete"], [verl_cpu / "v091_discrete"]),
         "files": ([verl_cpu / "v080_e2e"], [verl_cpu / "v090_e2e"]),

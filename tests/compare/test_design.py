@@ -1,14 +1,20 @@
 """Could something else than the change explain the difference? What recorded times and hosts tell."""
 
-import pytest
-from compare.made import report, step_rows
+from dataclasses import replace
 
+import pytest
+from compare.made import BASE_RUNS, OPT_RUNS, made_side, report, step_rows
+
+from tracekit.compare.assemble import answer
+from tracekit.compare.changes import Choices
 from tracekit.compare.design import design_warnings
+from tracekit.compare.judge import compare
 from tracekit.compare.sides import Input, side
 from tracekit.schema import TABLES
 from tracekit.trace import Measurements
 
 DAY = 86_400 * 10**9
+SAMPLED = made_side("base", step_rows(*BASE_RUNS)), made_side("opt", step_rows(*OPT_RUNS))
 
 
 def made(name, *captures):
@@ -40,6 +46,20 @@ def test_all_base_runs_before_all_opt_runs_is_said():
         "all base runs ran before all opt runs: what changed in between cannot be told from the change (alternate the runs)"
     ]
     assert warnings(runs(3, 4), runs(1, 2))[0].startswith("all base runs ran after all opt runs:")
+
+
+def test_a_verdict_between_sessions_is_not_plain():
+    sides = [made("base", *runs(1, 2)), made("opt", *runs(3, 4))]
+    faster = [replace(one, samples=side.samples) for one, side in zip(sides, SAMPLED, strict=True)]
+    found = compare(*faster, Choices())
+    assert found.verdict == "improvement"
+    assert found.sessions_apart
+    assert answer(found).endswith(" · if nothing else changed in between")
+    alternating = [made("base", *runs(1, 3)), made("opt", *runs(2, 4))]
+    plain = [
+        replace(one, samples=side.samples) for one, side in zip(alternating, SAMPLED, strict=True)
+    ]
+    assert "nothing else" not in answer(compare(*plain, Choices()))
 
 
 def test_on_other_hosts_as_well_is_one_warning():

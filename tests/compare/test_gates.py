@@ -97,6 +97,22 @@ def throughput(*runs):
     return step_rows(*runs, name="throughput")
 
 
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("5%", "fail"), ("7.8%", "fail"), ("7.9%", "inconclusive"), ("12.1%", "inconclusive"), ("12.2%", "pass")],
+)  # fmt: skip
+def test_a_falling_metric_is_held_by_its_whole_interval_as_well(limit, expected):
+    """Log means 4.605137 and 4.499769, Σu² = 2.0003e-4 and 2.4695e-4: se = .0086312 on 4 degrees, t = 2.7764.
+
+    It falls by 1 − e^−.105368 = 10.0007 %, [1 − e^−.081404, 1 − e^−.129332] = [7.818 %, 12.132 %].
+    """
+    falls = throughput([100.0], [101.0], [99.0]), throughput([90.0], [91.0], [89.0])
+    (gate,) = held((SLOWER[0] + falls[0], SLOWER[1] + falls[1]), f"throughput>{limit}")
+    assert gate.outcome == expected
+    assert gate.value == pytest.approx(-0.100007, abs=1e-6)
+    assert (gate.low, gate.high) == pytest.approx((-0.12132, -0.07818), abs=2e-5)
+
+
 def test_directions_come_from_the_registry():
     high = [[100.0, 101, 99]] * 2, [[100.0, 100, 101]] * 2
     low = [[80.0, 81, 80]] * 2, [[80.0, 79, 80]] * 2
@@ -153,7 +169,7 @@ def test_every_role_is_tested_and_named():
 def test_what_was_not_recorded_is_never_a_pass():
     (gate,) = held(SLOWER, "memory.peak_allocated>1")
     assert gate.outcome == "not tested"
-    assert overall([gate]) == "inconclusive"
+    assert overall([gate]) == "not tested"
     one_side = SLOWER[0] + peaks(10), SLOWER[1]
     assert outcome(one_side, "memory.peak_allocated>1") == "not tested"
 
@@ -359,7 +375,7 @@ def test_where_nothing_tells_that_memory_ran_out_the_rule_never_passes():
     assert gate.claim == (
         "new-oom was not tested: no profile that was given records whether memory ran out"
     )
-    assert overall(found) == "inconclusive"
+    assert overall(found) == "not tested"
     tested = self_test(rules, made_side("base", SLOWER[0]), Choices())
     assert not tested.rules[0].can_fail
 
@@ -372,7 +388,7 @@ def test_rollout_means_generation_where_no_stage_is_called_so():
         ]
 
     base, opt = (
-        step_rows([1.0], [1.0]) + stages("gen", *pair) for pair in ((1.0, 1.1), (2.0, 2.1))
+        step_rows([1.0], [1.0]) + stages("gen", *pair) for pair in ((1.0, 1.01), (2.0, 2.01))
     )
     assert outcome((base, opt), "stage.rollout.time>50%") == "fail"
     own = (base + stages("rollout", 1.0, 1.1), opt + stages("rollout", 1.0, 1.1))

@@ -193,10 +193,12 @@ def test_a_small_table_says_what_can_be_seen():
     found = calibrated(side)
     report = as_report(found, side)
     assert report.identity == ("4 runs of one setting", "H100", "world size 8")
-    # (t(3, .975) + t(3, .8)) · √2 · 0.0550274 = (3.182446 + 0.978472) · 0.0778205 = 0.323805
-    assert resolves(found.of(STEP)) == pytest.approx(math.expm1(0.323805), abs=1e-5)
+    # Beyond t(3, .996) · √2 · 0.0550274 = 6.322101 · 0.0778205 = 0.491989, which is more than the least effect and
+    # the interval, .055027 + 3.182446 · 0.0778205; and z(.8) more of what √2 sd may be, √(3 / χ²(3, .2) = 1.005174)
+    # times as large: 0.841621 · 0.0778205 · 1.727592 = 0.113149.
+    assert resolves(found.of(STEP)) == pytest.approx(math.expm1(0.605138), rel=2e-3)
     assert report.answer.startswith("runs differ by 5.5 % in the step")
-    assert report.answer.endswith("one run a side shows changes from 38 % on")
+    assert report.answer.endswith("one run a side shows changes from 83 % on")
     titles = [heading.name for heading in report.overview.headings]
     assert [line[titles.index("title")] for line in report.overview.rows] == ["step", "gen"]
     few = as_report(calibrated(made_side("n", step_rows([1.0], [1.1]))), made_side("n", step_rows([1.0], [1.1])))  # fmt: skip

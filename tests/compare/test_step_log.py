@@ -172,9 +172,9 @@ def test_both_sides_need_logs(tmp_path):
 
 def test_equal_names_are_different_runs(tmp_path):
     paths = []
-    for folder in ("a", "b"):
+    for folder, last in (("a", 2.0), ("b", 2.5)):
         (tmp_path / folder).mkdir()
-        paths.append(csv_log(tmp_path / folder / "steps.csv", [2.0, 2.0]))
+        paths.append(csv_log(tmp_path / folder / "steps.csv", [2.0, last]))
     found = both(read_logs(paths), read_logs(paths))
     assert (found.headline.base_runs, found.headline.base_steps) == (2, 2)
     named = both(read_logs([f"x={paths[0]}"]), read_logs([f"y={paths[1]}"]))

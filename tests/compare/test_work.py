@@ -222,7 +222,8 @@ def test_a_rate_can_be_budgeted_without_a_baseline(tmp_path, call, monkeypatch):
     assert call("gate", str(run), "--tokens", "100").exit_code == 1
     assert call("gate", str(run), "--tokens", "130").exit_code == 0
     untold = call("gate", str(run))
-    assert untold.exit_code == 0
+    assert untold.exit_code == 3
+    assert call("gate", str(run), "--allow-untested").exit_code == 0
     assert "not tested: throughput was not tested" in untold.stdout
 
 

@@ -134,6 +134,17 @@ def test_kernels_of_one_call_are_one_collective_whose_bytes_count_once(tmp_path)
     ]  # fmt: skip
 
 
+def test_a_call_of_several_kernels_is_one_collective_also_beside_others(tmp_path):
+    rows = [
+        *nccl("all_to_all", 0, 10, 10, 1, 100, **{"External id": 5}),
+        *nccl("all_to_all", 1, 25, 10, 2, 100, **{"External id": 5}),
+        *nccl("allreduce", 2, 50, 10, 3, 64, **{"External id": 6}),
+    ]
+    frame = found(tmp_path, rows).frame
+    assert frame["size_bytes"].tolist() == [100, 64]
+    assert frame["dur_ns"].tolist() == [25_000, 10_000]
+
+
 def test_kernels_of_one_graph_are_collectives_of_their_own(tmp_path):
     rows = [launch(0, 1, name="cudaGraphLaunch")]
     for start in (10, 30):

@@ -1,5 +1,7 @@
 """Which frame names a stack: own code before frameworks, these before what they call through, Python before C++."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from memory_builder import Allocator, frame
@@ -132,3 +134,24 @@ def test_names_made_to_be_slow_to_match_are_not():
     for text in ("(" * 100_000, "a.py(" * 20_000, "/site-packages" * 20_000, "a" * 100_000 + ".py"):
         file_grade(text + ".py")
         name_grade(text)
+
+
+def test_a_tree_costs_its_frames_once_however_long_the_name_of_one(tmp_path):
+    """Texts of one width for all take gigabytes: 4 bytes a letter of the longest, for each frame."""
+    allocator = Allocator()
+    for line in range(1, 600):
+        allocator.alloc(
+            512, [frame("f", "/job/a.py", line), frame("g" * 4000, "/job/" + "b" * 4000 + ".py", 1)]
+        )
+    trace = loaded(tmp_path, allocator)
+    stacks = trace.get("stacks")
+    ids = np.unique(stacks["stack"].to_numpy())
+    tracemalloc.start()
+    shown, rest = tree(stacks, ids, np.full(len(ids), 512), 1000, 1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
+    assert (rest, len(shown)) == (0, 600)
+    longest = shown["name"].iloc[0]
+    assert longest.startswith("job/bbbb")
+    assert len(longest) < 420

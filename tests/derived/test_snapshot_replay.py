@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from memory_builder import Allocator, stack
 from snapshot_traces import MIB, loaded
 
+from tracekit.derived import snapshot_replay
 from tracekit.derived.cut import cut
 from tracekit.derived.snapshot_calls import needless, retries
 from tracekit.derived.snapshot_live import by_site, live
-from tracekit.derived.snapshot_replay import NEVER, replays
+from tracekit.derived.snapshot_replay import NEVER, is_made_up, replays
 from tracekit.derived.snapshot_space import free_at, free_at_end, rounded, segments
 from tracekit.trace import Trace
 
@@ -140,14 +141,18 @@ def test_pieces_know_their_entries_and_blocks(tmp_path):
     allocator.clear_history()
     allocator.alloc(1024)  # entry 0
     allocator.free(gone)  # entries 1 and 2
-    (one,) = loaded(tmp_path, allocator).derived(replays)
+    trace = loaded(tmp_path, allocator)
+    (one,) = trace.derived(replays)
     by_size = {int(s): i for i, s in enumerate(one.pieces.size)}
     assert one.base == 4096 + 2048
     assert one.requested.tolist() == [7168, 7168, 5120]
     new, freed, stays = by_size[1024], by_size[2048], by_size[4096]
     assert (one.pieces.born[new], one.pieces.died[new], one.pieces.row[new]) == (0, NEVER, 0)
     assert (one.pieces.born[freed], one.pieces.died[freed], one.pieces.freed[freed]) == (-1, 2, 2)
-    assert one.pieces.block[freed] == -1
+    assert (one.pieces.row[freed], one.pieces.block[freed]) == (-1, -1)
+    assert (one.pieces.freed[new], one.pieces.freed[stays]) == (-1, -1)
+    in_use = trace["blocks"]["requested_bytes"].tolist()
+    assert one.pieces.block[[new, stays]].tolist() == [in_use.index(1024), in_use.index(4096)]
     assert (one.pieces.born[stays], one.pieces.row[stays]) == (-1, -1)
     assert one.pieces.address[stays] == old
     assert one.peak() == 0
@@ -291,3 +296,133 @@ def test_a_retry_is_told_from_a_cache_that_the_program_emptied(tmp_path):
     trace = loaded(tmp_path, retried, emptied)
     found = {one.device: len(retries(trace, one)) for one in trace.derived(replays)}
     assert found == {0: 1, 1: 0}
+
+
+def with_table(trace, name, **columns):
+    """The trace with columns of one table replaced."""
+    frame = trace[name].assign(**columns)
+    return Trace(trace.source, {**trace.tables, name: frame})
+
+
+def test_what_was_reserved_before_is_what_the_history_gives_back(tmp_path):
+    allocator = Allocator()
+    for address in [allocator.alloc(4096), allocator.alloc(4 * MIB)]:
+        allocator.free(address)
+    allocator.clear_history()
+    allocator.empty_cache()  # gives back 2 MiB, then 20 MiB
+    (one,) = loaded(tmp_path, allocator).derived(replays)
+    assert one.reserved.tolist() == [20 * MIB, 0]
+    assert one.reserved_before == 22 * MIB
+
+
+def test_less_than_nothing_reserved_is_a_contradiction_and_says_nothing(tmp_path):
+    """Got 2 and 20 MiB: with 2 MiB at the end there were -18 MiB after the first."""
+    allocator = Allocator()
+    allocator.alloc(4096)
+    allocator.alloc(4 * MIB)
+    trace = loaded(tmp_path, allocator)
+    (one,) = trace.derived(replays)
+    assert one.reserved.tolist() == [2 * MIB, 2 * MIB, 22 * MIB, 22 * MIB]
+    assert one.reserved_before == 0
+    sizes = pd.array([MIB, MIB], "Int64")
+    (one,) = with_table(trace, "memory_segments", size_bytes=sizes).derived(replays)
+    assert one.reserved is None
+    assert one.reserved_before == 0
+
+
+def test_a_segment_of_unknown_size_is_unsound_and_was_there_before(tmp_path):
+    allocator = Allocator()
+    allocator.alloc(4096)
+    trace = loaded(tmp_path, allocator)
+    (one,) = with_table(trace, "allocations", size_bytes=pd.array([pd.NA, 4096], "Int64")).derived(
+        replays
+    )
+    assert (one.unsound, one.size.tolist()) == (1, [0, 4096])
+    assert (one.reserved.tolist(), one.reserved_before) == ([2 * MIB, 2 * MIB], 2 * MIB)
+
+
+@pytest.mark.parametrize(("size", "unsound"), [(0, 0), (2**50 - 1, 0), (2**50, 1), (-1, 1)])
+def test_no_bytes_are_a_size_and_a_pebibyte_is_none(tmp_path, size, unsound):
+    allocator = Allocator()
+    allocator.alloc(4096)
+    trace = loaded(tmp_path, allocator)
+    sizes = pd.array([2 * MIB, size], "Int64")
+    (one,) = with_table(trace, "allocations", size_bytes=sizes).derived(replays)
+    assert one.unsound == unsound
+
+
+def test_a_block_in_use_where_the_history_ends_with_a_free_was_there_before(tmp_path):
+    allocator = Allocator()
+    allocator.free(allocator.alloc(4096))
+    allocator.alloc(4096)  # at the same address, but of unknown size
+    trace = loaded(tmp_path, allocator)
+    sizes = pd.array([2 * MIB, 4096, 4096, 4096, pd.NA], "Int64")
+    (one,) = with_table(trace, "allocations", size_bytes=sizes).derived(replays)
+    assert (one.base, one.requested.tolist()) == (4096, [4096, 8192, 8192, 4096, 4096])
+
+
+def test_the_level_before_a_history_of_one_free_is_its_peak(tmp_path):
+    allocator = Allocator()
+    allocator.free(allocator.alloc(4096), wait=True)
+    allocator.clear_history()
+    (one,) = loaded(tmp_path, allocator).derived(replays)  # no history at all
+    assert (one.peak(), one.held(-1), one.reserved_before) == (-1, 4096, 0)
+    allocator.synchronize()
+    (one,) = loaded(tmp_path, allocator).derived(replays)
+    assert (one.peak(), one.held(-1), one.held(0)) == (-1, 4096, 0)
+    assert one.pieces.block.tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    ("times", "timed", "expected"),
+    [([50, 30, 80], True, [50, 50, 80]), ([50, None, 80], False, [0, 1, 2])],
+)
+def test_times_never_go_back_and_are_all_known_or_none(tmp_path, times, timed, expected):
+    allocator = Allocator()
+    allocator.alloc(4096)
+    allocator.alloc(4096)
+    trace = with_table(loaded(tmp_path, allocator), "allocations", ts_ns=pd.array(times, "Int64"))
+    (one,) = trace.derived(replays)
+    assert (one.timed, one.ts_ns.tolist()) == (timed, expected)
+
+
+def test_bytes_of_history_and_blocks_are_bounded_together(tmp_path):
+    """2,100 entries and 2,100 blocks of a pebibyte less one: each below 2**62 = 4,096 pebibytes, both beyond."""
+    allocator = Allocator()
+    allocator.alloc(4096)
+    trace = loaded(tmp_path, allocator)
+    most = pd.array([2**50 - 1] * 2100, "Int64")
+    tables = {
+        name: trace[name].iloc[[0] * 2100].reset_index(drop=True)
+        for name in ("allocations", "blocks")
+    }
+    history = tables["allocations"].assign(size_bytes=most)
+    blocks = tables["blocks"].assign(
+        requested_bytes=most, state=trace["blocks"]["state"].iloc[[0] * 2100].array
+    )
+    few = Trace(trace.source, {**trace.tables, "allocations": history})
+    assert len(few.derived(replays)) == 1
+    both = Trace(trace.source, {**trace.tables, "allocations": history, "blocks": blocks})
+    assert both.derived(replays) == ()
+
+
+def test_of_many_devices_those_with_the_longest_histories_are_replayed(tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot_replay, "MAX_DEVICES", 1)
+    first, second = Allocator(0), Allocator(1)
+    first.alloc(1024)
+    second.alloc(2048)
+    second.alloc(4096)
+    (one,) = loaded(tmp_path, first, second).derived(replays)
+    assert one.device == 1
+
+
+def test_only_what_tells_nothing_of_an_allocator_is_made_up(tmp_path):
+    allocator = Allocator()
+    allocator.alloc(4096)
+    segment = loaded(tmp_path, allocator)["memory_segments"]
+    names = ["allocated_bytes", "active_bytes", "kind"]
+    unknown = segment.assign(**dict.fromkeys(names, pd.NA))
+    partly = segment.assign(active_bytes=pd.NA)
+    assert [is_made_up(s) for s in (None, segment.iloc[:0], segment, partly, unknown)] == [
+        False, False, False, False, True,
+    ]  # fmt: skip

@@ -1,9 +1,13 @@
 import io
 
 import pytest
+from chrome_builder import step, write
 
+from tracekit import pipeline
+from tracekit.analyses import ANALYSES
 from tracekit.engine import Progress
-from tracekit.engine.progress import describe, progress_line
+from tracekit.engine.progress import count_line, describe, progress_line
+from tracekit.measuring import by_parts
 
 
 class Terminal(io.StringIO):
@@ -121,5 +125,52 @@ def test_the_rate_is_told_only_once_it_means_something():
     assert describe(HALF, 40000.0).endswith("  11 h 07 min left")
 
 
+def test_what_comes_after_the_files_is_counted_in_the_time_left():
+    line = describe(Progress(4, 2000, 4, 2000), 8.0, "measuring", share=0.8)
+    assert line == "measuring  4 of 4 files  1.95 of 1.95 KiB  80 %  250 B/s  2 s left"
+
+
 def test_files_without_bytes_are_counted_alone():
     assert describe(Progress(2, 0), 5.0) == "reading  0 of 2 files"
+
+
+def test_pieces_of_work_are_counted_and_the_line_is_erased():
+    stream, clock = Terminal(), Clock()
+    with count_line(stream, "judging {} questions", 3, clock=clock, width=lambda: 80) as count:
+        assert screen(stream.getvalue()) == "judging 0 of 3 questions"
+        clock.now = 1.0
+        count()
+        assert screen(stream.getvalue()) == "judging 1 of 3 questions"
+        clock.now = 1.01
+        count()
+        assert (
+            screen(stream.getvalue()) == "judging 1 of 3 questions"
+        )  # not more often than can be seen
+    assert screen(stream.getvalue()) == ""
+
+
+def test_nothing_is_counted_where_nobody_watches():
+    stream = io.StringIO()
+    with count_line(stream, "judging {} questions", 3) as count:
+        count()
+    assert stream.getvalue() == ""
+
+
+def test_reading_and_every_question_count_towards_the_bytes_of_a_file(tmp_path):
+    path = write(tmp_path / "rank0.json", [step(1, 0, 100)])
+    (source,) = pipeline.discover([tmp_path]).sources
+    told = []
+    pipeline.measure_source(source, told.append)
+    size = path.stat().st_size
+    assert size - len(ANALYSES) <= sum(told) <= size
+    # Reading is a part of it, and the rest comes question by question.
+    assert len([count for count in told if 0 < count < size / 10]) >= len(ANALYSES) - 1
+
+
+def test_parts_of_bytes_are_told_in_whole_bytes_and_none_is_lost():
+    told = []
+    tell = by_parts(told.append, 0.25)
+    for _ in range(12):
+        tell(1)
+    assert sum(told) == 3
+    assert set(told) == {0, 1}

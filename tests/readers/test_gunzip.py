@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from tracekit.readers import gunzip
+from tracekit.readers import gunzip, unpack
 from tracekit.readers.scan import Loss
 
 TEXT = b"".join(b'{"ph": "X", "ts": %d.%03d},\n' % (i, i * 7 % 1000) for i in range(400))
@@ -17,7 +17,7 @@ def read(path, data, *, careful=True, **options):
     """The text that a file with these bytes gives, and its faults."""
     path.write_bytes(data)
     losses: list[Loss] = []
-    return b"".join(gunzip.blocks(path, losses, careful=careful, **options)), losses
+    return b"".join(unpack.blocks(path, losses, careful=careful, **options)), losses
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def body_and_trailer(text):
 def test_a_whole_file_gives_its_text_in_blocks_of_any_size(path, careful, size):
     path.write_bytes(gzip.compress(TEXT))
     losses: list[Loss] = []
-    pieces = list(gunzip.blocks(path, losses, size=size, careful=careful))
+    pieces = list(unpack.blocks(path, losses, size=size, careful=careful))
     assert b"".join(pieces) == TEXT
     assert all(0 < len(piece) <= size for piece in pieces)
     assert losses == []
@@ -148,13 +148,13 @@ def test_the_fast_library_asks_for_care_at_any_fault(path):
         data + b"x",
         data[:50] + data[60:],
     ):
-        with pytest.raises(gunzip.Unproven):
+        with pytest.raises(unpack.Unproven):
             read(path, broken, careful=False)
 
 
 def test_a_bomb_comes_in_bounded_blocks(path):
     path.write_bytes(gzip.compress(b"\0" * 30_000_000))
-    sizes = [len(piece) for piece in gunzip.blocks(path, [], size=2**16)]
+    sizes = [len(piece) for piece in unpack.blocks(path, [], size=2**16)]
     assert sum(sizes) == 30_000_000
     assert max(sizes) <= 2**16
 
@@ -171,4 +171,4 @@ def test_progress_counts_the_bytes_of_the_file(path):
 
 def test_a_missing_file_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
-        list(gunzip.blocks(tmp_path / "none", []))
+        list(unpack.blocks(tmp_path / "none", []))

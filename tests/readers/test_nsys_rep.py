@@ -1,6 +1,7 @@
 """Reports are exported by the nsys that is installed: once, elsewhere than beside them, and never for ever."""
 
 import os
+import shlex
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from nsys_programs import (
     put_export,
     put_report,
     uninstall,
+    whole_report,
 )
 
 from tracekit.errors import TraceFormatError, TracekitError
@@ -189,7 +191,7 @@ def test_a_report_of_a_newer_nsys_says_which_to_install(tmp_path, monkeypatch, s
     report = put_report(tmp_path / "x.nsys-rep", b"NVIDIA Tegra Profiler Report 2026@1@2@63-9v0")
     error = error_of(report)
     assert error.problem.startswith(
-        "a newer Nsight Systems wrote it than the nsys 2024.2.3.38 that is here: "
+        "recorded by nsys 2026.1.2.63, a version that the nsys 2024.2.3.38 here cannot read: "
     )
     assert "install nsys 2026.1.2 or newer" in error.hint
 
@@ -197,6 +199,73 @@ def test_a_report_of_a_newer_nsys_says_which_to_install(tmp_path, monkeypatch, s
 def test_another_build_of_the_same_release_is_not_newer(tmp_path, monkeypatch, report):
     install(tmp_path, monkeypatch, "echo broken; exit 1", version="2024.2.3.1-x")
     assert error_of(report).problem.startswith("damaged or cut off")
+
+
+PROTOBUF = (
+    "[libprotobuf ERROR message_lite.cc:122] Can't parse message of type SessionState because it is "
+    "missing required fields: DeviceState.Props.Items[56].Type\nExportation error: ProtobufParseException"
+)
+"""What nsys 2022.4.2 says, status 1, of a report whose head is of the old form and whose content is newer."""
+
+
+def refusing(folder, monkeypatch, said, version):
+    """An nsys of that version that fails with those words, and leaves the database that the real one does."""
+    (folder / "said").write_text(said)
+    script = f'head -c 4096 /dev/zero > "$OUT"; cat {shlex.quote(str(folder / "said"))}; exit 1'
+    install(folder, monkeypatch, script, version=version)
+
+
+def put_old(path, data):
+    """A report that nobody is writing any more."""
+    put_report(path, data)
+    os.utime(path, (OLD, OLD))
+    return path
+
+
+def test_a_whole_report_of_2023_is_no_damaged_one_to_an_nsys_of_2022(tmp_path, monkeypatch):
+    refusing(tmp_path, monkeypatch, PROTOBUF, "2022.4.2.1-df9881f")
+    report = put_old(tmp_path / "x.nsys-rep", whole_report(b"2023.1.2.43-32377213v0"))
+    assert report_version(report) == (2023, 1, 2, 43)
+    error = error_of(report)
+    assert error.problem.startswith(
+        "recorded by nsys 2023.1.2.43, a version that the nsys 2022.4.2.1 here cannot read: "
+    )
+    assert "install nsys 2023.1.2 or newer" in error.hint
+    assert "damaged" not in error.problem
+    assert "copy it again" not in error.hint
+
+
+def test_a_whole_report_of_a_version_that_nsys_should_know_may_be_damaged_inside(
+    tmp_path, monkeypatch
+):
+    refusing(tmp_path, monkeypatch, PROTOBUF, "2024.2.3.38-242334140272v0")
+    data = whole_report(b"2023.1.2.43-32377213v0")
+    error = error_of(put_old(tmp_path / "x.nsys-rep", data))
+    assert error.problem.startswith(
+        "it ends as whole reports do, recorded by nsys 2023.1.2.43, and nsys 2024.2.3.38 cannot export it: "
+    )
+    assert "a newer nsys" in error.hint
+    unnamed = put_old(tmp_path / "y.nsys-rep", whole_report(b"no version"))
+    assert report_version(unnamed) is None
+    assert error_of(unnamed).problem.startswith("it ends as whole reports do, and nsys 2024.2.3.38")
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 16, 24, 60, 100_000])
+def test_a_report_that_lost_its_end_is_cut_off(tmp_path, monkeypatch, cut):
+    refusing(tmp_path, monkeypatch, PROTOBUF, "2024.2.3.38-242334140272v0")
+    data = whole_report(b"2023.1.2.43-32377213v0")
+    assert error_of(put_old(tmp_path / "x.nsys-rep", data[:-cut])).problem.startswith(
+        "damaged or cut off: "
+    )
+
+
+def test_an_end_that_points_beyond_the_file_is_no_whole_report(tmp_path, monkeypatch):
+    refusing(tmp_path, monkeypatch, PROTOBUF, "2024.2.3.38-242334140272v0")
+    data = whole_report(b"2023.1.2.43-32377213v0")
+    pieces = (
+        data[:50_000] + data[-16:]
+    )  # a hole in the middle: the list of sections is not where it was
+    assert error_of(put_old(tmp_path / "x.nsys-rep", pieces)).problem.startswith("damaged or cut")
 
 
 def test_a_report_that_just_changed_may_still_be_being_written(tmp_path, monkeypatch, report):

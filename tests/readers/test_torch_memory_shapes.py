@@ -87,7 +87,7 @@ SPOILT = {
     ),
     "forward frames": (
         lambda s: s["device_traces"][0][2].update(forward_frames=[[]]),
-        "expected a list of texts",
+        "a frame is neither a dictionary nor text",
     ),
     "a pool": (
         lambda s: s["device_traces"][0][2].update(pool_id=[1, 2, 3]),
@@ -158,13 +158,14 @@ def test_snapshots_are_told_by_content():
 
 
 def test_snapshots_are_found_by_content_and_named_by_their_path(tmp_path):
-    data = pickled(snapshot(small_program()))
+    # No two of them hold the same: that would count once.
+    data = [pickled(snapshot(small_program(), number=number)) for number in range(5)]
     files = {
-        "step3/torch_memory_rank1_pid77.pickle": data,
-        "step4/torch_memory_rank1_pid77.pickle": zipped(data),
-        "oom_20261120-101500/torch_memory_oom_rank1_pid77.pickle": data,
-        "memory_snapshot_time1790000000_rank5_rollout": data,
-        "shown.html": page(data),
+        "step3/torch_memory_rank1_pid77.pickle": data[0],
+        "step4/torch_memory_rank1_pid77.pickle": zipped(data[1]),
+        "oom_20261120-101500/torch_memory_oom_rank1_pid77.pickle": data[2],
+        "memory_snapshot_time1790000000_rank5_rollout": data[3],
+        "shown.html": page(data[4]),
         "other.pickle": pickled({"lr": 0.1}),
     }
     for name, content in files.items():

@@ -33,8 +33,9 @@ def suite(gates, **keys):
         ("inconclusive", "error", False, "skipped", None),
         ("inconclusive", "error", True, "failure", "inconclusive"),
         ("inconclusive", "warn", True, "skipped", None),
-        ("not tested", "error", False, "skipped", None),
-        ("not tested", "error", True, "failure", "inconclusive"),
+        ("not tested", "error", False, "error", "not tested"),
+        ("not tested", "error", True, "error", "not tested"),
+        ("not tested", "warn", True, "skipped", None),
         ("not comparable", "error", False, "error", "not comparable"),
         ("expired", "error", False, "error", "expired"),
         ("accepted", "error", False, "system-out", None),
@@ -49,6 +50,15 @@ def test_only_a_breach_is_a_failure_of_type_regression(outcome, severity, fails,
     for name, attribute in counts.items():
         assert found.get(attribute) == str(int(name == tag))
     assert found.get("tests") == "1"
+
+
+def test_a_rule_that_tested_nothing_is_skipped_where_that_passes():
+    (case,) = suite([gate("not tested", "error")], untested_passes=True).iter("testcase")
+    assert [part.tag for part in case] == ["properties", "skipped"]
+    (line,) = gate_annotations([gate("not tested", "error")])
+    assert line.startswith("::error ")
+    (line,) = gate_annotations([gate("not tested", "error")], untested_passes=True)
+    assert line.startswith("::warning ")
 
 
 def test_numbers_stand_in_properties_and_unknown_ones_nowhere():

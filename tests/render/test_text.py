@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from sample_report import HOSTILE
 
-from tracekit.render import render
-from tracekit.report import Finding, Report, Section
+from tracekit.render import phrases, render, text
+from tracekit.render.grid import grid
+from tracekit.report import Finding, Heading, Metric, Report, Section, Sheet
 
 
 @pytest.mark.parametrize("width", [100, 60])
@@ -113,3 +114,33 @@ def test_long_identities_break_between_facts(sample):
     report = replace(sample, identity=tuple(f"fact number {i}" for i in range(20)))
     for line in render(report, width=60).splitlines()[:4]:
         assert re.fullmatch(r"fact number \d+( · fact number \d+)*", line)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 150, 200])
+def test_no_column_is_left_out_that_there_is_room_for(width):
+    """30 columns of names and numbers of many widths; what is left out would not fit beside what is shown."""
+    headings = tuple(
+        Heading(f"c{n}", f"c{n}" + "x" * (7 * n % 23), "text" if n % 5 == 0 else "count")
+        for n in range(30)
+    )
+    row = tuple("name" * 9 if n % 5 == 0 else n for n in range(30))
+    table = grid(Sheet("t", "T", headings, (row,)))
+    columns, widths = text._fit(table, width)
+    natural = text._natural(table)
+    assert text._total(widths) <= width
+    room = width - text._total([natural[at] for at in columns])
+    assert all(natural[at] + 2 > room for at in range(30) if at not in columns)
+    lines = text._sheet(table, width, titled=True)
+    words = " ".join("".join(piece for piece, _ in line) for line in lines)
+    whole = text._whole(table)
+    assert f"(COLUMNS={whole} shows all, or -o report.html)" in words
+    assert len(text._fit(table, whole)[0]) == 30
+    assert len(text._fit(table, whole - 1)[0]) < 30
+
+
+def test_bounds_that_are_called_steps_have_their_unit():
+    metric = Metric("step", 220_000_000, "ns", low=177_000_000, high=274_000_000, bounds="steps")
+    assert phrases.metric_phrase(metric) == "step 220 ms (steps 177–274 ms)"
+    assert phrases.metric_phrase(replace(metric, bounds="")) == "step 220 ms (177–274)"
+    share = Metric("idle", 0.5, "ratio", low=0.25, high=0.75, bounds="steps")
+    assert phrases.metric_phrase(share) == "idle 50 % (steps 25–75 %)"

@@ -133,7 +133,7 @@ def test_a_rule_is_found_by_id_and_by_number_in_any_case():
         assert rules.rule(rule.number.lower()) is rules.rule(rule.id.upper()) is rule
     with pytest.raises(tracekit.TracekitError) as caught:
         rules.rule("R99")
-    assert all(rule.id in caught.value.hint for rule in rules.RULES)
+    assert "tracekit explain" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ FIRES: dict[str, Firing] = {
     # All 36 pairs rise: p is that of 35 of a normal deviation of 9 * 8 * 23 / 18, rooted.
     "memory-growth": Firing(
         leak(), "GPU memory of rank 0 grows by 8.00 MiB per step", "medium", None, None,
-        {"growth": 8 * MIB, "floor_growth": 8 * MIB, "p": 0.000131630401, "detectable": 0, "steps": 9},
+        {"growth": 8 * MIB, "floor_growth": 8 * MIB, "p": 0.000131630401, "detectable": MIB // 4, "steps": 9},
     ),
     "memory-near-limit": Firing(
         card(steps_at([50 * MIB], reserved=90 * MIB), 100 * MIB),

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from tracekit.stats.certainty import Spread, is_certain, reach
 from tracekit.stats.designs import (
     Terms,
     between_runs,
-    half_width,
-    noise_half_width,
     paired_steps,
+    spreads_of,
     welch,
     within_run,
 )
@@ -24,6 +24,16 @@ TABLE_REPS = 4_000
 POINTS = 1.5
 TRUE = 1.15
 SIZES = (3, 5, 10, 20)
+
+
+def half_width(terms, level):
+    """Half of the interval of these terms."""
+    return reach([Spread(np.sqrt(terms.variance), terms.df)], level)
+
+
+def noise_half_width(sd, df, level):
+    """Half of the interval that two runs of this A/A spread need."""
+    return reach([Spread(2**0.5 * sd, df, drawn=False)], level)
 
 
 def walk(random, shape, rho, sd):
@@ -240,18 +250,26 @@ def test_verdicts_of_single_comparisons_agree_with_the_arrays(name):
     base = runs_of(random, runs, steps, sd, 0.3, between)[:500]
     opt = 1.1 * runs_of(random, runs, steps, sd, 0.3, between)[:500]
     equal = runs_of(random, 8, steps, sd, 0.3, between)[:500]
-    terms = shipped_terms(base, opt)
-    half = half_width(terms, 0.95)
     spread = np.log(equal.mean(axis=2)).std(axis=1, ddof=1)
-    wide = np.maximum(half, noise_half_width(spread, 7, 0.95))
+    sides = [[side[:, run] for run in range(runs)] for side in (base, opt)]
+    terms = shipped_terms(base, opt)
+    design = "steps" if runs == 1 else "runs"
+
+    def slower(spreads, least):
+        beyond = -terms.log_ratio - reach(spreads, 0.95) > least
+        return beyond & is_certain(terms.log_ratio, spreads)
+
+    alone = slower(spreads_of(*sides, design, terms), np.log1p(0.03))
+    wide = slower(
+        spreads_of(*sides, design, terms, (spread, 7.0)), np.maximum(np.log1p(0.03), spread)
+    )
     for at in range(500):
         found = verdict(speedup(list(base[at]), list(opt[at])), assume_independent_steps=True)
-        assert (found.word == "regression") == (-terms.log_ratio[at] - half[at] > np.log1p(0.03))
+        assert (found.word == "regression") == alone[at]
         if runs == 1:
             noise = calibrate(list(equal[at]))
             found = verdict(speedup(list(base[at]), list(opt[at]), noise=noise))
-            least = max(np.log1p(0.03), spread[at])
-            assert (found.word == "regression") == (-terms.log_ratio[at] - wide[at] > least)
+            assert (found.word == "regression") == wide[at]
 
 
 # Steps; then power in percent and false ones of 270 by the reference: Benjamini-Hochberg without a

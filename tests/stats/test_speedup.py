@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.stats.designs import detectable, within_run
+from tracekit.stats.designs import inside_runs, within_run
 from tracekit.stats.noise import Noise
 from tracekit.stats.speedup import FOOTNOTES, exact, speedup
 
@@ -42,11 +42,21 @@ def test_the_reference_values(base, opt, noise, ratio, low, high, df, label):
 def test_one_step_a_side_is_a_number_without_an_interval():
     found = speedup([[10.0]], [[9.0]])
     assert found.ratio == pytest.approx(10 / 9)
-    assert (found.low, found.high, found.se, found.df, found.detectable) == (None,) * 5
+    assert (found.low, found.high, found.se, found.df, found.spreads) == (None,) * 4 + ((),)
     assert (found.label, found.footnotes) == ("no interval", ("one step",))
     # Neither many steps on the other side nor calibrated noise make one step more.
     assert speedup([[10.0]], [OPT]).label == "no interval"
     assert speedup([[10.0]], [[9.0]], noise=NOISE).low is None
+
+
+def test_the_spread_of_few_runs_is_that_of_one_run_not_of_a_mean():
+    # Σu² of the logs: 2.0003e-4 of three and 2.4695e-4 of three, 6.1051e-5 of two; on 4 and 3 degrees of freedom.
+    three, other, two = [[100.0], [101], [99]], [[90.0], [91], [89]], [[90.0], [91]]
+    found = speedup(three, other)
+    assert found.label == "run-to-run (equal spread assumed)"
+    assert found.base.spread == found.opt.spread == pytest.approx((4.4698e-4 / 4) ** 0.5, rel=1e-4)
+    found = speedup(three, two)
+    assert found.base.spread == found.opt.spread == pytest.approx((2.61081e-4 / 3) ** 0.5, rel=1e-4)
 
 
 def test_four_runs_a_side_have_each_their_own_spread():
@@ -129,6 +139,31 @@ def test_noise_of_few_runs_is_not_used():
     assert longer.footnotes == ("noise of longer runs",)
 
 
+def test_runs_beside_one_alone_pool_their_spread_with_the_calibrated_one():
+    # 3 v 1: the spread of the three (df 2) and 1 % of eight (df 7) are one on 9 degrees; SE = s √(1/3 + 1).
+    means = np.log([np.mean(run) for run in BASE_RUNS])
+    pooled = (((means - means.mean()) ** 2).sum() + 7 * 0.01**2) / 9
+    found = speedup(BASE_RUNS, [OPT], noise=NOISE)
+    assert (found.label, found.df) == ("run-to-run (A/A noise)", 9)
+    assert found.se == pytest.approx((pooled * (1 / 3 + 1)) ** 0.5)
+    assert log(found.high / found.ratio) == pytest.approx(2.262157 * found.se, abs=1e-6)
+
+
+def test_steps_inside_runs_are_a_spread_of_their_own():
+    # Shares of the run's mean: (.9, 1.1) and (1.1, .9) of base, (1, 1) twice of opt; every place has mean 1 in all
+    # four. Base is left with 4 · .01 on 2 · (2 − 1) · 3/4 = 1.5 degrees, opt with nothing: (.04/1.5) (1/2 + 1/2) / 2².
+    base, opt = [np.array([9.0, 11.0]), np.array([11.0, 9.0])], [np.array([5.0, 5.0])] * 2
+    variance, df = inside_runs(base, opt)
+    assert (float(variance), float(df)) == pytest.approx((0.04 / 1.5 / 4, 1.5))
+    assert inside_runs([np.array([1.0])] * 2, opt[:1]) is None
+
+
+def test_what_places_have_in_common_in_all_runs_is_no_scatter():
+    pattern = np.array([1.0, 3.0, 2.0, 5.0])
+    variance, _ = inside_runs([pattern, 2 * pattern], [3 * pattern])
+    assert float(variance) == pytest.approx(0, abs=1e-30)
+
+
 def test_several_runs_have_no_use_for_calibrated_noise():
     assert speedup(BASE_RUNS, OPT_RUNS, noise=NOISE).low == speedup(BASE_RUNS, OPT_RUNS).low
 
@@ -187,32 +222,6 @@ def test_a_median_that_tells_another_story_is_pointed_out():
     assert "median disagrees" in found.footnotes
 
 
-@pytest.mark.parametrize(
-    ("spread", "units", "wanted"),
-    [
-        (0.005, (3, 5, 10, 20), (1.5, 1.0, 0.7, 0.5)),
-        (0.01, (3, 5, 10, 20), (3.1, 2.0, 1.3, 0.9)),
-        (0.02, (3, 5, 10, 20), (6.3, 4.1, 2.7, 1.8)),
-        (0.05, (3, 5, 10, 20), (16, 11, 6.8, 4.7)),
-        (0.1, (3, 5, 10, 20), (36, 22, 14, 9.5)),
-        # Runs of 5 steps with 2 % each: spread √(τ² + .02²/5).
-        (0.0092, (2, 3, 5, 10), (5.0, 2.8, 1.9, 1.2)),
-        (0.0134, (2, 3, 5, 10), (7.5, 4.2, 2.7, 1.8)),
-        (0.0219, (2, 3, 5, 10), (12.5, 6.9, 4.5, 2.9)),
-    ],
-)
-def test_the_detectable_change_of_the_reference_table(spread, units, wanted):
-    n = np.array(units, float)
-    found = 100 * detectable(spread * np.sqrt(2 / n), 2 * n - 2)
-    assert found == pytest.approx(np.array(wanted), rel=0.04, abs=0.05)
-
-
-def test_a_comparison_tells_what_it_could_have_found():
-    # df 4: t(.975) + t(.8) = 2.776445 + 0.940965.
-    found = speedup(BASE_RUNS, OPT_RUNS)
-    assert found.detectable == pytest.approx(exp(3.717410 * found.se) - 1, abs=1e-7)
-
-
 @settings(deadline=None)
 @given(sides, sides, st.floats(1e-6, 1e6))
 def test_a_unit_of_measure_changes_nothing(base, opt, factor):
@@ -232,7 +241,8 @@ def test_swapped_sides_invert_the_ratio(base, opt):
     assert two.ratio == pytest.approx(1 / one.ratio)
     assert two.median_ratio == pytest.approx(1 / one.median_ratio)
     if one.low is not None:
-        assert (two.se, two.df, two.detectable) == pytest.approx((one.se, one.df, one.detectable))
+        assert (two.se, two.df) == pytest.approx((one.se, one.df))
+        assert [s.se for s in two.spreads] == pytest.approx([s.se for s in one.spreads])
         assert (log(two.low), log(two.high)) == pytest.approx((-log(one.high), -log(one.low)))
 
 

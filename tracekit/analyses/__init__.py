@@ -36,6 +36,10 @@ class Analysis:
     fold: Callable[[Frames], Frames] | None = None
     rules: tuple[str, ...] = ()
     """The rules that it judges; see `report.Verdict` for those that abstain."""
+    writes: tuple[str, ...] = ()
+    """The tables that it measures."""
+    metrics: tuple[str, ...] = ()
+    """The names of its rows in the table `metrics`."""
     any_source: bool = False
     """Whether it has something to say of every source, also of one that holds nothing of what it reads."""
 
@@ -56,6 +60,8 @@ def _analysis(name: str) -> Analysis:
         module.judge,
         getattr(module, "fold", None),
         getattr(module, "RULES", ()),
+        getattr(module, "WRITES", ()),
+        getattr(module, "METRICS", ()),
         getattr(module, "ANY_SOURCE", False),
     )
 

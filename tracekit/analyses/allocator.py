@@ -21,6 +21,7 @@ from tracekit.units import show
 
 ID, TITLE = "allocator", "What does the caching allocator do?"
 NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
+WRITES = ("allocator_steps", "lifetimes")
 RULES = ("allocator-calls",)
 
 _COUNTS = ("driver_alloc_count", "driver_free_count", "retry_count")

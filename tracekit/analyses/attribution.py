@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracekit.derived.launches import LINKS, Launches, launches
@@ -25,6 +26,7 @@ from tracekit.units import show
 
 ID, TITLE = "attribution", "Who launched the GPU's work?"
 NEEDS = ("device_ops", "host_ops", "device_ranges")
+WRITES = ("graph_launches", "launches")
 
 OUTSIDE = "(outside any stage)"
 
@@ -131,7 +133,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
             "unlinked_ns", int(unlinked["dur_ns"].sum()), "ns", "lower", label="unlinked GPU time"
         ),
     )
-    rows["belongs"] = rows["canonical"].fillna(rows["stage"]).fillna(OUTSIDE)
+    rows["belongs"] = _shown_stage(rows)
     rows["belongs"] = rows["belongs"].where(rows["placed"] != "before", "(before the recording)")
     rows["stage"] = rows["belongs"].where(rows["link"] != "unlinked", "(unlinked)")
     rows["call"] = rows["call"].where(rows["call"].notna(), "(unknown)")
@@ -208,7 +210,7 @@ def _placed_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
 def _graph_sheet(measured: Measurements) -> Any:
     """Replays of graphs by stage; a replay with fewer ops than its like was recorded in part."""
     rows = with_canonical(measured, plain(measured["graph_launches"]))
-    rows["stage"] = rows["canonical"].fillna(rows["stage"]).fillna(OUTSIDE)
+    rows["stage"] = _shown_stage(rows)
     pooled = rows.groupby(["run", "role", "stage", "call"], dropna=False, sort=False).agg(
         launch_count=("launch_count", "sum"), empty_count=("empty_count", "sum"), op_count=("op_count", "sum"),
         least=("least", "min"), most=("most", "max"), dur_ns=("dur_ns", "sum"), busy_ns=("busy_ns", "sum"),
@@ -232,3 +234,10 @@ def _pooled(rows: pd.DataFrame, by: list[str], whole: int) -> pd.DataFrame:
     pooled = rows.groupby(by, dropna=False, sort=False)[["count", "dur_ns"]].sum().reset_index()
     pooled["share_ratio"] = pooled["dur_ns"] / whole if whole else None
     return pooled.sort_values(["dur_ns", by[-1]], ascending=[False, True], kind="stable")
+
+
+def _shown_stage(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """What the stage of each row is called: its canonical name, else its own, else that there is none."""
+    own, canonical = rows["stage"].to_numpy(object), rows["canonical"].to_numpy(object)
+    name = np.where(pd.isna(canonical), own, canonical)
+    return np.where(pd.isna(name), OUTSIDE, name)

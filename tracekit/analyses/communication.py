@@ -12,29 +12,28 @@ import pandas as pd
 from tracekit.derived.collective_facts import ARGS as COLLECTIVE_ARGS
 from tracekit.derived.collective_sums import per_step
 from tracekit.derived.collectives import Collectives, collectives
-from tracekit.gpu_shares import Judged, judged, judged_windows
-from tracekit.idling import WHERE, keyed
+from tracekit.gpu_shares import Judged, judged
 from tracekit.pooling import (
     CAPTURE,
     apart,
-    count_distinct,
     in_run,
-    job,
     plain,
     same_text,
     text_or_none,
     whole_gpu_time,
 )
 from tracekit.report import Finding, Metric, Place, Section, Verdict
+from tracekit.stage_windows import WHERE, keyed, placed, steps_of
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
-from tracekit.traffic import RATED, WHO, by_rank, exposed_within, moving, rates, united, waiting
+from tracekit.traffic import RATED, by_rank, exposed_within, moving, rates, united, waiting
 from tracekit.traffic import collectives as pooled
 from tracekit.traffic_sheets import kind_sheet, rank_bars, rank_sheet, size_histogram, stage_sheet
 from tracekit.units import show
 
 ID, TITLE = "communication", "What is communicated, and does it wait?"
 NEEDS = ("device_ops", "host_ops", "device_ranges")
+WRITES, METRICS = ("collectives", "metrics", "quality"), ("comm", "comm_count", "comm_bytes")
 ARGS = COLLECTIVE_ARGS
 RULES = ("exposed-communication", "no-comm-overlap", "small-collectives")
 
@@ -86,8 +85,7 @@ class Exposure(NamedTuple):
     @property
     def per_step(self) -> tuple[float, float | None]:
         """(the rest per step and GPU, the same as a share of the step)."""
-        value, step_ns = self.rest_ns / self.judged.steps_and_gpus, self.judged.step_ns
-        return value, value / step_ns if step_ns else None
+        return self.judged.window.per_step(self.rest_ns)
 
 
 class Small(NamedTuple):
@@ -133,7 +131,7 @@ def _exposures(
     measured: Measurements, rows: pd.DataFrame, small: list[pd.DataFrame]
 ) -> list[Exposure]:
     """Every stage (the step, without stages) in which a device communicates."""
-    windows, waits = judged_windows(measured), waiting(rows)
+    windows, waits = placed(measured, "gpu_time").copy(), waiting(rows)
     claimed = pd.concat([rows.iloc[:0][[*waits]], *(one[[*waits]] for one in small)])
     claimed = claimed[claimed["exposed_ns"].notna()]
     # A small collective is exposed from its start on, as far as that can be known; so is a wait.
@@ -145,8 +143,8 @@ def _exposures(
     in_step = {_whose(mine)[:2]: mine for mine in apart(on_device, WHERE[:2])}
     found = []
     for one in judged(measured):
-        mine, key, none = _of(windows, one), keyed(one.row), on_device.iloc[:0]
-        theirs = in_step.get(key[:2], none) if one.place.stage is None else in_stage.get(key, none)
+        mine, key, none = _of(windows, one), one.window.key, on_device.iloc[:0]
+        theirs = in_step.get(key[:2], none) if key[2] is None else in_stage.get(key, none)
         if one.row["comm_ns"] and one.row["window_ns"]:
             wait = int(mine["wait_ns"].sum()) if mine["wait_ns"].notna().any() else None
             rest = int(one.row["exposed_comm_ns"]) - int(mine["taken_ns"].sum())
@@ -173,7 +171,7 @@ def _unseen(measured: Measurements, run: object) -> str:
 def _of(frame: pd.DataFrame, one: Judged) -> pd.DataFrame:
     """The rows of a judged stage; for a whole step all of its run and role."""
     mine = same_text(frame["run"], one.row["run"]) & same_text(frame["role"], one.row["role"])
-    if one.place.stage is not None:
+    if one.window.canonical is not None:
         mine &= same_text(frame["canonical"], one.row["canonical"])
     return frame[mine]
 
@@ -195,20 +193,20 @@ def _longest(one: Exposure) -> tuple[str | None, tuple[Place, ...]]:
     """(the operation that is exposed longest, the stage with it and where its longest one is)."""
     rows = one.rows
     if not len(rows):
-        return None, (one.judged.place,)
+        return None, (one.judged.window.place,)
     op = str(rows.groupby("op")["exposed_ns"].sum().idxmax())
     mine = rows[rows["op"] == op]
     row = mine.iloc[int(mine["exposed_ns"].astype("int64").argmax())]
     start = int(row["ts_ns"])
     return op, (
-        replace(one.judged.place, name=op),
+        replace(one.judged.window.place, name=op),
         Place(
             source=str(row["source"]),
             role=text_or_none(row["role"]),
             rank=None if pd.isna(row["rank"]) else int(row["rank"]),
             device=None if pd.isna(row["device"]) else int(row["device"]),
             step=None if pd.isna(row["step"]) else int(row["step"]),
-            stage=one.judged.row["canonical"],
+            stage=one.judged.window.canonical,
             name=op,
             start_ns=start,
             end_ns=start + int(row["dur_ns"]),
@@ -222,11 +220,11 @@ def _moved(one: Exposure, op: str | None) -> tuple[Metric, ...]:
     if not len(found):
         return ()
     size, rate = found.iloc[0]["size_bytes"], found.iloc[0]["busbw"]
-    per = one.judged.steps_and_gpus
     told = []
     if not pd.isna(size):
         label = f"{op} per step and GPU"
-        told.append(Metric("size_bytes", round(int(size) / per), "bytes", "lower", label=label))
+        each = round(one.judged.window.steps.mean(int(size)))
+        told.append(Metric("size_bytes", each, "bytes", "lower", label=label))
     if not pd.isna(rate):
         told.append(Metric("busbw", float(rate), "gb_per_s", "higher", label=f"busbw of {op}"))
     return tuple(told)
@@ -241,7 +239,7 @@ def _waited(one: Exposure) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
     """(evidence, caveats) about waiting for other ranks."""
     if one.wait_ns is None:
         return (), ("includes waiting for slower ranks: not told apart here",)
-    wait = round(one.wait_ns / one.judged.steps_and_gpus)
+    wait = round(one.judged.window.steps.mean(one.wait_ns))
     synchronising = one.rows[one.rows["synchronising"]]
     unknown = int(synchronising["wait_ns"].isna().sum())
     caveats = [one.unseen] if one.unseen else []
@@ -264,7 +262,7 @@ def _exposed(one: Exposure, thresholds: Thresholds) -> Finding | None:
     return Finding(
         "exposed-communication",
         thresholds.severity(ratio),
-        f"{show(one.share, 'ratio')} of {one.judged.name} is communication that no compute hides",
+        f"{show(one.share, 'ratio')} of {one.judged.window.name} is communication that no compute hides",
         ADVICE.get(op or "", OTHERWISE),
         (share, _overlap(one), *evidence, *_moved(one, op)),
         places,
@@ -277,13 +275,13 @@ def _exposed(one: Exposure, thresholds: Thresholds) -> Finding | None:
 def _not_overlapped(one: Exposure, thresholds: Thresholds) -> Finding | None:
     """R06: a stage whose collectives hardly run beside compute, where R05 does not say so already."""
     limit = thresholds.of("no-comm-overlap")
-    row, name = one.judged.row, one.judged.row["canonical"]
+    row, name = one.judged.row, one.judged.window.canonical
     comm = int(row["overlap_ns"]) + one.rest_ns
     overlap = int(row["overlap_ns"]) / comm if comm else 1.0
     if (
         comm / row["window_ns"] < limit["comm_ratio"]
         or overlap >= limit["overlap_ratio"]
-        or len(one.rows) / one.judged.steps_and_gpus < limit["collectives_per_step"]
+        or one.judged.window.steps.mean(len(one.rows)) < limit["collectives_per_step"]
         or name in BY_DESIGN
     ):
         return None
@@ -295,7 +293,7 @@ def _not_overlapped(one: Exposure, thresholds: Thresholds) -> Finding | None:
     return Finding(
         "no-comm-overlap",
         "info" if severity == "low" else severity,
-        f"{show(overlap, 'ratio')} of the communication of {one.judged.name} runs beside compute",
+        f"{show(overlap, 'ratio')} of the communication of {one.judged.window.name} runs beside compute",
         ADVICE.get(op or "", OTHERWISE),
         (
             Metric("overlap_ratio", overlap, "ratio", "higher", label="hidden share"),
@@ -327,7 +325,7 @@ def _abstained(
     for one, finding in told:
         exposed = one.judged.row["exposed_comm_ratio"]
         if finding is None and exposed >= limit:
-            reason = f"{show(float(exposed), 'ratio')} of {one.judged.name} is exposed, but it is waiting for slower ranks or small collectives"
+            reason = f"{show(float(exposed), 'ratio')} of {one.judged.window.name} is exposed, but it is waiting for slower ranks or small collectives"
             yield Verdict(rules[0], "clear", reason)
     if any(finding is not None for _, finding in told):
         yield Verdict(rules[1], "clear", "what no compute hides is told by exposed-communication")
@@ -337,7 +335,7 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
     """R07: so many small messages that their number, not their bytes, takes the time."""
     limit = thresholds.of("small-collectives")
     run, role = rows.iloc[0]["run"], text_or_none(rows.iloc[0]["role"])
-    ranks, steps = count_distinct(rows, WHO), job(measured).of(run)
+    steps = steps_of(measured, rows)
     calls = rows[rows["op"] != "barrier"]
     is_small = (calls["size_bytes"] < limit["small_bytes"]).fillna(value=False)
     small, unknown = calls[is_small], int(calls["size_bytes"].isna().sum())
@@ -354,9 +352,9 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
     exposed = moved["exposed_ns"].to_numpy(np.int64, na_value=0)
     bound = np.where(known, np.minimum(moved["dur_ns"], exposed), moved["dur_ns"])
     alone = moved.assign(dur_ns=bound)
-    count = ranks * max(steps.count, 1)
-    spent, gain = (int(united(part, (*CAPTURE, "device")).sum()) / count for part in (moved, alone))
-    if spent / steps.step_ns < limit["time_ratio"]:
+    totals = (int(united(part, (*CAPTURE, "device")).sum()) for part in (moved, alone))
+    (spent, share), (gain, ratio) = (steps.per_step(total_ns) for total_ns in totals)
+    if share is None or share < limit["time_ratio"]:
         return nothing
     by = moved.groupby(["canonical", "op"], dropna=False, sort=False)["dur_ns"].sum()
     stage, op = (text_or_none(value) for value in by.index[int(by.argmax())])
@@ -367,7 +365,7 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
         caveats.append("recorded on the host: whether something runs beside them is not known")
     finding = Finding(
         "small-collectives",
-        thresholds.severity(gain / steps.step_ns),
+        thresholds.severity(ratio),
         f"{len(small):,} of {len(calls):,} collectives move less than {show(int(limit['small_bytes']), 'bytes')} each"
         + in_run(measured, run),
         "put small tensors into one: flatten them into a bucket, reduce what is only logged once per step",
@@ -375,12 +373,14 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
             Metric(
                 "small_ratio", len(small) / len(calls), "ratio", "lower", label="of all collectives"
             ),
-            Metric("small_count", len(moved) / count, "count", "lower", label="per step and rank"),
+            Metric(
+                "small_count", steps.mean(len(moved)), "count", "lower", label="per step and rank"
+            ),
             Metric("small_ns", round(spent), "ns", "lower", label="their time per step and rank"),
         ),
         (Place(role=role, stage=stage, name=op),),
         round(gain),
-        gain / steps.step_ns,
+        ratio,
         tuple(caveats),
     )
     return Small(small, finding, None)

@@ -11,14 +11,16 @@ import pandas as pd
 
 from tracekit.derived.copy_names import way_of
 from tracekit.derived.soundness import sound_device_ops
-from tracekit.pooling import in_run, job, plain, run_heading, same_text
+from tracekit.pooling import in_run, plain, run_heading, same_text
 from tracekit.report import Finding, Heading, Metric, Place, Section
 from tracekit.sheets import sheet
+from tracekit.stage_windows import steps_of
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "copies", "What was copied, and how fast?"
 NEEDS = ("device_ops",)
+WRITES = ("copies",)
 RULES = ("pageable-copies",)
 
 SMALL_BYTES = 64_000
@@ -132,15 +134,13 @@ def _pageable(
 ) -> list[Finding]:
     """R08: copies between a device and pageable host memory, which the driver stages through a buffer."""
     limit = thresholds.of("pageable-copies")
-    jobs, rows = job(measured), plain(measured["copies"])
+    rows = plain(measured["copies"]).drop(columns="device", errors="ignore")
     found = []
     is_pageable = pooled["memory"].str.contains("pageable", case=False) & pooled["direction"].isin(
         ("HtoD", "DtoH")
     )
     for row in pooled[is_pageable].to_dict("records"):
-        steps, mine = jobs.of(row["run"]), rows[same_text(rows["run"], row["run"])]
-        processes = len(mine[["host", "pid", "rank"]].drop_duplicates())
-        per_step = max(steps.count, 1) * processes
+        steps = steps_of(measured, rows[same_text(rows["run"], row["run"])])
         size = 0 if pd.isna(row["size_bytes"]) else row["size_bytes"]
         count, dur = row["count"], row["dur_ns"]
         if (
@@ -151,9 +151,9 @@ def _pageable(
                 count - row["small_count"],
                 dur - row["small_ns"],
             )
-        dur /= per_step
-        ratio = dur / steps.step_ns if steps.step_ns else None
-        if size / per_step < limit["bytes_per_step"] and (ratio or 0.0) < limit["time_ratio"]:
+        size_each = steps.mean(size)
+        dur_each, ratio = steps.per_step(dur)
+        if size_each < limit["bytes_per_step"] and (ratio or 0.0) < limit["time_ratio"]:
             continue
         pinned = pooled[
             same_text(pooled["run"], row["run"])
@@ -161,19 +161,20 @@ def _pageable(
             & pooled["memory"].str.contains("pinned", case=False)
         ]
         rate = pinned["gb_per_s"].max() if len(pinned) else pd.NA
-        better = size / per_step / float(rate) if not pd.isna(rate) and rate > 0 else 0.0
-        gain = max(dur - better, 0.0)
+        better = size_each / float(rate) if not pd.isna(rate) and rate > 0 else 0.0
+        gain = max(dur_each - better, 0.0)
+        gain_ratio = gain / steps.step_ns if steps.step_ns else None
         found.append(
             Finding(
                 "pageable-copies",
-                thresholds.severity(gain / steps.step_ns if steps.step_ns else None),
+                thresholds.severity(gain_ratio),
                 f"{count:,} copies {row['direction']} use pageable host memory"
                 + in_run(measured, row["run"]),
                 "pin the host buffers (pin_memory=True) and copy with non_blocking=True",
                 (
                     Metric(
                         "pageable_bytes",
-                        round(size / per_step),
+                        round(size_each),
                         "bytes",
                         "lower",
                         label="per step and process",
@@ -195,7 +196,7 @@ def _pageable(
                 ),
                 (Place(name=f"{row['direction']} ({row['memory']})"),),
                 round(gain),
-                gain / steps.step_ns if steps.step_ns else None,
+                gain_ratio,
                 ("copies hidden behind compute give nothing back",),
             )
         )

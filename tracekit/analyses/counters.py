@@ -21,6 +21,8 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "counters", "What did the GPUs' own counters say?"
 NEEDS = ("counters", "host_ops")
+WRITES = ("counter_curve", "counter_levels", "metrics")
+METRICS = ("sm_active", "tensor_active")
 
 MAX_COUNTERS = 500
 """Most counters of one source that are followed: those with the most samples."""
@@ -37,8 +39,6 @@ _ACTIVE = (
     ("sm_issue", re.compile(r"\bSM Issue\b", re.IGNORECASE)),
 )
 """The counters that tell how well a GPU is used, by what they are called; in per cent."""
-
-_COMPARED = ("sm_active", "tensor_active")
 
 _LEVELS = ("sample_count", "sum", "max", "zero_count")
 
@@ -149,7 +149,7 @@ def _metrics(levels: pd.DataFrame) -> Mapping[str, Mapping[str, Any]]:
     """What compare and gates see of each step: the mean activity of SMs and tensor cores, as a share."""
     steps = levels[levels["window"].eq("step")]
     known = pd.Series([known_as(name) for name in steps["name"]], index=steps.index, dtype=object)
-    kept = steps[known.isin(_COMPARED)].assign(metric=known)
+    kept = steps[known.isin(METRICS)].assign(metric=known)
     if not len(kept):
         return {}
     sums = (
@@ -183,7 +183,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         canonical(str(stage), None if pd.isna(role) else str(role))
         for stage, role in zip(staged["stage"], staged["role"], strict=True)
     ]
-    staged = staged[[known_as(str(name)) is not None for name in staged["name"]]]
+    # An empty list would choose columns: there need not be a stage.
+    is_known = [known_as(str(name)) is not None for name in staged["name"]]
+    staged = staged[np.array(is_known, np.bool_)]
     by_stage = _pooled(staged, ["run", "canonical", "name"])
     sheets = [sheet("counters", "Counters", _headings(measured), whole)]
     if len(by_stage):
@@ -224,7 +226,7 @@ def _headlines(measured: Measurements, whole: pd.DataFrame) -> Iterator[Metric]:
     """The mean of each well-known counter over all GPUs of a run."""
     known = np.array([known_as(str(name)) for name in whole["name"]], object)
     for (run, key), mine in whole.assign(known=known).groupby(["run", "known"], sort=True):
-        if key not in _COMPARED:
+        if key not in METRICS:
             continue
         share = float(mine["sum"].sum()) / float(mine["sample_count"].sum()) / 100
         label = str(key).replace("_", " ") + in_run(measured, run)

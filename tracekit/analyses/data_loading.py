@@ -20,6 +20,7 @@ from tracekit.units import show
 
 ID, TITLE = "data-loading", "How long do steps wait for data?"
 NEEDS = ("host_ops",)
+WRITES = ("loader_waits",)
 RULES = ("data-loader-wait",)
 
 

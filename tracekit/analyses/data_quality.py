@@ -12,7 +12,8 @@ from tracekit.derived.launches import Launches, launches
 from tracekit.derived.soundness import overlong, sound_dur_ns
 from tracekit.derived.steps import Windows, windows
 from tracekit.diagnoses import Capture, diagnose
-from tracekit.intervals import union
+from tracekit.grouping import by_group
+from tracekit.intervals import running_max, union_totals
 from tracekit.pooling import CAPTURE, label_headings, plain, processes
 from tracekit.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet
 from tracekit.sheets import sheet
@@ -30,6 +31,7 @@ NEEDS = (
     "counters",
     "windows",
 )
+WRITES = ("captures", "quality")
 RULES = ("profiling-artefact",)
 ARGS = ("In msg nelems",)
 ANY_SOURCE = True
@@ -138,17 +140,17 @@ def _dropped(trace: Trace) -> int:
 
 def _same_stream_overlap(device: pd.DataFrame) -> Check:
     """Device ops that begin before their stream is free, and the time counted twice by adding them up."""
-    start = device["ts_ns"].to_numpy()
-    end = start + device["dur_ns"].to_numpy()
-    number = device.groupby(["device", "stream"], dropna=False, sort=False).ngroup().to_numpy()
-    count = double = 0
-    for queue in range(int(number.max(initial=-1)) + 1):
-        mine = number == queue
-        order = np.argsort(start[mine], kind="stable")
-        begin, finish = start[mine][order], end[mine][order]
-        count += int((begin[1:] < np.maximum.accumulate(finish)[:-1]).sum())
-        double += int((finish - begin).sum()) - union(begin, finish).total
-    return count, double
+    start = device["ts_ns"].to_numpy(np.int64)
+    end = start + device["dur_ns"].to_numpy(np.int64)
+    queues = device.groupby(["device", "stream"], dropna=False, sort=False)
+    number = np.asarray(queues.ngroup(), np.int64)
+    order = by_group(number, start)
+    queue, begin, finish = number[order], start[order], end[order]
+    if not len(order):
+        return 0, 0
+    busy = (begin[1:] < running_max(finish, queue)[:-1]) & (queue[1:] == queue[:-1])
+    apart = union_totals(start, end, number, int(number.max()) + 1)
+    return int(busy.sum()), int((end - start).sum()) - int(apart.sum())
 
 
 def _bare_collectives(trace: Trace, device: pd.DataFrame) -> Check:

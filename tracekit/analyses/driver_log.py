@@ -19,6 +19,7 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "driver-log", "What did the driver time, and do the traces agree?"
 NEEDS = ("log_values",)
+WRITES = ("logged",)
 
 MAX_LOGGED = 500_000
 """Most numbers kept of one log: timers first, then the latest."""

@@ -9,15 +9,7 @@ import pandas as pd
 
 from tracekit.derived.idle import DeviceIdle
 from tracekit.derived.stalls import stage_edges, stalls
-from tracekit.idling import (
-    DAMAGED,
-    each_gpu_step,
-    edge_rows,
-    gpu_steps,
-    idle_at_edges,
-    idle_time,
-    whole,
-)
+from tracekit.idling import DAMAGED, edge_rows, idle_at_edges, idle_time
 from tracekit.pooling import (
     in_run,
     label_headings,
@@ -27,12 +19,14 @@ from tracekit.pooling import (
 )
 from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.sheets import sheet
+from tracekit.stage_windows import NO_STEPS, each_gpu_step, gpu_steps, whole
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "stage-edges", "Are GPUs idle between one stage and the next?"
 NEEDS = ("host_ops", "device_ops", "syncs")
+WRITES = ("stage_edges",)
 RULES = ("stage-edge-idle",)
 
 TIMES = ("edge_ns", "idle_ns", "explained_ns", "inside_ns", "after_sync_ns", "host_ns")
@@ -108,16 +102,16 @@ def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
 def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
     """R15: GPUs that wait from the end of stages to the first work of the next ones."""
     limit = thresholds.of("stage-edge-idle")
-    counts = gpu_steps(measured)
+    existing = gpu_steps(measured)
     found = []
     for (run, role), (idle, ratio) in idle_at_edges(measured, rows, limit).items():
-        per = max(counts.get((run, role), 0), 1)
+        steps = existing.get((run, role), NO_STEPS)
         mine = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
         by_edge = summed(mine, PAIR, ["claimed_ns"])
         by_edge = by_edge.sort_values("claimed_ns", ascending=False, kind="stable").head(3)
         tops = by_edge.to_dict("records")
         first = tops[0]
-        unseen = int(mine["unseen_ns"].sum()) / per
+        unseen = steps.mean(int(mine["unseen_ns"].sum()))
         found.append(
             Finding(
                 "stage-edge-idle",
@@ -127,7 +121,7 @@ def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
                 "prepare and dispatch the next stage's inputs while the GPU still works on this one",
                 (
                     Metric("edge_idle_ns", round(idle), "ns", "lower", label="idle at edges per step"),
-                    Metric("largest_edge_ns", round(int(first["claimed_ns"]) / per), "ns", "lower",
+                    Metric("largest_edge_ns", round(steps.mean(int(first["claimed_ns"]))), "ns", "lower",
                            label=f"{first['canonical']} to {first['next_canonical']}"),
                     Metric("unseen_ns", round(unseen), "ns", "lower", label="no host activity recorded"),
                 ),

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.slots import exclusive_slots
-from tracekit.idling import idle_time, whole
+from tracekit.idling import idle_time
 from tracekit.pooling import (
     CAPTURE,
     UNIT,
@@ -27,12 +27,14 @@ from tracekit.pooling import (
 from tracekit.report import Heading, Section, Sheet
 from tracekit.schema.slots import CLASS_TITLES, CLASSES, class_title
 from tracekit.sheets import sheet
+from tracekit.stage_windows import whole
 from tracekit.stage_work import with_canonical
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "exclusive", "What took the wall time, op by op?"
 NEEDS = ("host_ops", "device_ops", "syncs", "windows")
+WRITES = ("slots",)
 
 SHOWN_ROWS = 60
 
@@ -72,9 +74,11 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
     known, rows["unit"] = numbered_alike([*UNIT, "origin"], walls, rows)
     rows["wall_ns"] = rows["unit"].map(dict(zip(known, walls["wall_ns"], strict=True)))
     rows = rows[rows["wall_ns"].notna()]
-    # Steps that a profiler counts twice under one number are two; the files of a step belong together.
+    # Steps that a profiler counts twice under one number, or records twice, are two, as their walls are; the files
+    # of a step belong together.
     rows["again"] = rows["occurrence"].where(rows["origin"] == "profiler", 0)
-    (rows["lane"],) = numbered_alike([*_LANE, "again"], rows)
+    rows["whole_in"] = rows["source"].where(rows["origin"] == "profiler", None)
+    (rows["lane"],) = numbered_alike([*_LANE, "again", "whole_in"], rows)
     (rows["owner"],) = numbered_alike(["run", "role"], rows)
     lanes = rows.groupby(["owner", "unit"])["lane"].transform("nunique")
     share = 1 / (lanes * rows.groupby("owner")["unit"].transform("nunique"))
@@ -107,7 +111,7 @@ def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
         ends = pd.DataFrame({"stage": [_REST, _STEP], "total_ns": [rest, wall]})
         frame = pd.concat([sums, ends], ignore_index=True)
         for name in ("total_ns", *CLASSES):
-            share = frame[name] / wall if name in frame and wall else None
+            share = frame[name] / wall if name in frame and wall else np.nan
             frame["share_ratio" if name == "total_ns" else name] = share
         tables.append(frame.assign(run=mine["run"].iloc[0], role=mine["role"].iloc[0]))
     table = pd.concat(tables, ignore_index=True)

@@ -20,6 +20,7 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "fleets", "Do rollout and training work at the same time?"
 NEEDS = ("host_ops", "device_ops")
+WRITES = ("busy_spans",)
 
 MAX_SPANS = 1_000
 """Most spans kept of one device: past it the shortest gaps close, and the closed time is counted."""

@@ -26,6 +26,7 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "forward-batches", "How large are micro-batches?"
 NEEDS = ("host_ops",)
+WRITES = ("forward_batches",)
 ARGS = (DIMS, TYPES)
 RULES = ("forward-batch-size",)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.derived.snapshot_calls import entry_sites
-from tracekit.derived.snapshot_metrics import end_metrics
+from tracekit.derived.snapshot_metrics import level_metrics
 from tracekit.derived.snapshot_replay import MAX_BYTES, Replay, has_segments, ints, replays
 from tracekit.derived.snapshot_space import (
     DEFAULT_POOL,
@@ -30,6 +30,8 @@ from tracekit.units import show
 
 ID, TITLE = "fragmentation", "How much of the reserved memory is in use?"
 NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
+WRITES = ("free_space", "metrics", "requests", "segment_map")
+METRICS = ("device_end_stranded",)
 RULES = ("fragmentation",)
 
 MAX_REQUESTS, MAX_SEGMENTS, MAX_RUNS = 8, 48, 400
@@ -69,7 +71,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         maps.append(_map(trace, replay).assign(**of))
     tables = {"free_space": space, "requests": wanted, "segment_map": maps}
     measured = {name: columns(parts) for name, parts in tables.items()}
-    return {**measured, **end_metrics(trace, stranded)}
+    return {**measured, **level_metrics(trace, stranded)}
 
 
 def _largest(replay: Replay) -> Any:

@@ -18,7 +18,6 @@ from tracekit.derived.soundness import sound_device_ops
 from tracekit.derived.steps import Windows, windows
 from tracekit.gpu_shares import SUMMED, Judged, by_stage, judged, shares
 from tracekit.idle_claims import claims
-from tracekit.idling import keyed
 from tracekit.pooling import (
     label_headings,
     run_heading,
@@ -34,6 +33,8 @@ from tracekit.units import show
 
 ID, TITLE = "gpu-time", "Where did each GPU's time go?"
 NEEDS = ("device_ops",)
+WRITES = ("busy_bins", "gpu_time", "metrics")
+METRICS = ("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies")
 RULES = ("low-gpu-utilization",)
 
 
@@ -155,7 +156,7 @@ SHARES = (
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """GPU time per device and per stage; finding R01."""
     rows = whole_gpu_time(measured)
-    if not len(rows):
+    if not len(rows) or not (rows["window"] == "capture").any():
         lost = measured.has("gpu_time") and len(measured["gpu_time"])
         reason = "every source with GPU activity is damaged: what is missing would look idle"
         return Section(ID, TITLE, "skipped", reason if lost else "no GPU activity was recorded")
@@ -247,25 +248,26 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
             or row["window_ns"] == 0
             or row["busy_ratio"] >= limit["busy_ratio"]
             or (share or 0.0) < limit["stage_ratio"]
-            or row.get("origin") == "file"
+            or one.window.origin == "file"
         ):
             continue
         found.append(one)
     told = claims(measured, thresholds) if found else {}
-    return [Idling(one, told.get(keyed(one.row), {})) for one in found]
+    return [Idling(one, told.get(one.window.key, {})) for one in found]
 
 
 def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
     """R01: the idle time of a stage that no rule with a cause of its own tells."""
-    row, per = one.judged.row, one.judged.steps_and_gpus
+    row, window = one.judged.row, one.judged.window
     idle, _ = one.judged.per_step("idle_ns")
-    left = one.left_ns / per
-    ratio = left / one.judged.step_ns if one.judged.step_ns else None
-    others = ", ".join(f"{rule} ({show(ns / per, 'ns')})" for rule, ns in one.told.items())
+    left, ratio = window.per_step(one.left_ns)
+    others = ", ".join(
+        f"{rule} ({show(window.steps.mean(ns), 'ns')})" for rule, ns in one.told.items()
+    )
     return Finding(
         "low-gpu-utilization",
         thresholds.severity(ratio),
-        f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.judged.name}"
+        f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.judged.window.name}"
         + (f", and idle {show(1 - one.accounted, 'ratio')} of it for reasons that no other finding names" if others else ""),
         "look at what the host does meanwhile: synchronising calls, data loading, many short kernels",
         (
@@ -273,7 +275,7 @@ def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
             Metric("idle_ns", round(idle), "ns", "lower", label="idle per step"),
             *((Metric("unexplained_ns", round(left), "ns", "lower", label="of it in no other finding"),) if others else ()),
         ),
-        (one.judged.place,),
+        (window.place,),
         round(left),
         ratio,
         (
@@ -287,13 +289,13 @@ def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
     """Of every run, the stages whose idle time other findings tell."""
     reasons: dict[str | None, list[str]] = {}
     for one in idling:
-        row, window = one.judged.row, int(one.judged.row["window_ns"])
+        row, window_ns = one.judged.row, one.judged.window.window_ns
         others = ", ".join(
-            f"{rule} ({show(ns / window, 'ratio')})" for rule, ns in one.told.items()
+            f"{rule} ({show(ns / window_ns, 'ratio')})" for rule, ns in one.told.items()
         )
         run = text_or_none(row["run"]) if run_heading(measured) else None
         reasons.setdefault(run, []).append(
-            f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.judged.name}: explained by {others};"
+            f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.judged.window.name}: explained by {others};"
             f" {show(1 - one.accounted, 'ratio')} are left"
         )
     return [Verdict(RULES[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()]

@@ -24,9 +24,7 @@ from tracekit.derived.soundness import sound_dur_ns
 from tracekit.grouping import summed
 from tracekit.launching import COUNTED, of_many_kernels, pooled, waiting_for_launches
 from tracekit.pooling import (
-    Job,
     in_run,
-    job,
     label_headings,
     plain,
     same_text,
@@ -35,12 +33,15 @@ from tracekit.pooling import (
 )
 from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.sheets import sheet
+from tracekit.stage_windows import ExistingSteps, gpu_steps_of, steps_of
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "host", "In how many pieces does the host do its work?"
 NEEDS = ("host_ops", "device_ranges")
+WRITES = ("host_counts", "metrics")
+METRICS = ("host_ops", "host_launches")
 RULES = ("launch-bound",)
 
 Ints = npt.NDArray[np.int64]
@@ -196,7 +197,7 @@ def _number(column: pd.Series) -> pd.Series[Any]:
 def _abstains(measured: Measurements, table: pd.DataFrame) -> Iterator[Verdict]:
     """Runs in which nothing that R03 counts was recorded."""
     for run, mine in table.groupby("run", dropna=False, sort=False):
-        if not mine["leaf_count"].sum() and not mine["kernel_count"].fillna(0).sum():
+        if not mine["leaf_count"].sum() and not mine["kernel_count"].dropna().sum():
             reason = "neither host ops nor kernels launched one by one were recorded"
             yield Verdict("launch-bound", "not applicable", reason + in_run(measured, run))
 
@@ -206,20 +207,21 @@ def _launch_bound(
 ) -> Iterator[Finding]:
     """R03: stages whose GPUs wait for launches of short kernels; else steps of very many short ones."""
     limit = thresholds.of("launch-bound")
-    jobs = job(measured)
     told = plain(measured["host_counts"])
     for run, mine in table.groupby("run", dropna=False, sort=False):
-        steps, name = jobs.of(run), in_run(measured, run)
+        name = in_run(measured, run)
         found = waiting_for_launches(mine, limit)
         for row in found or of_many_kernels(mine, limit):
-            yield _gap_finding(row, thresholds, steps, name)
+            owned = told[same_text(told["run"], run) & same_text(told["role"], row["role"])]
+            on_gpus = gpu_steps_of(measured, owned[owned["device_count"].notna()])
+            yield _gap_finding(row, thresholds, on_gpus, name)
         if found:
             continue
         staged = mine[mine["canonical"].notna()]
         for row in mine[mine["canonical"].isna()].to_dict("records"):
             same = told[same_text(told["run"], run) & same_text(told["role"], row["role"])]
             if not same["device_count"].notna().any() and _many_ops(row, limit):
-                yield _ops_finding(row, staged, thresholds, steps, name)
+                yield _ops_finding(row, staged, thresholds, steps_of(measured, same), name)
 
 
 def _many_ops(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
@@ -232,15 +234,16 @@ def _many_ops(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
     return bool(each > limit["ops_per_step"] and short)
 
 
-def _gap_finding(row: Mapping[Any, Any], thresholds: Thresholds, steps: Job, run: str) -> Finding:
+def _gap_finding(
+    row: Mapping[Any, Any], thresholds: Thresholds, steps: ExistingSteps, run: str
+) -> Finding:
     """The finding for a stage, or a step, of a run that has a device."""
     name = row["canonical"] or "the step"
     kernels = row["kernel_count"]
     share = row["launch_gap_ns"] / row["device_wall_ns"] if row["device_wall_ns"] else None
     # Per GPU and step of the run: a stage need not be in every step.
-    per = max(row["devices"], 1) * max(steps.count, 1)
-    gap, wall = row["launch_gap_ns"] / per, row["device_wall_ns"] / per
-    ratio = gap / steps.step_ns if steps.step_ns else None
+    gap, ratio = steps.per_step(row["launch_gap_ns"])
+    wall = steps.mean(row["device_wall_ns"])
     mean = row["kernel_ns"] / kernels
     claim = f"{name} launches {round(kernels / row['process_steps']):,} kernels of {show(mean, 'ns')} on average one by one{run}"
     return Finding(
@@ -262,12 +265,15 @@ def _gap_finding(row: Mapping[Any, Any], thresholds: Thresholds, steps: Job, run
 
 
 def _ops_finding(
-    row: Mapping[Any, Any], staged: pd.DataFrame, thresholds: Thresholds, steps: Job, run: str
+    row: Mapping[Any, Any],
+    staged: pd.DataFrame,
+    thresholds: Thresholds,
+    steps: ExistingSteps,
+    run: str,
 ) -> Finding:
     """The finding for a step of a run without a device."""
     per = row["process_steps"]
-    short = row["short_ns"] / (row["processes"] * max(steps.count, 1))
-    ratio = short / steps.step_ns if steps.step_ns else None
+    short, ratio = steps.per_step(row["short_ns"])
     most = staged.sort_values("leaf_count", ascending=False, kind="stable").head(1)
     stage = None if not len(most) else most["canonical"].iloc[0]
     return Finding(

@@ -11,25 +11,10 @@ import pandas as pd
 
 from tracekit.derived.idle import DeviceIdle
 from tracekit.derived.idle_tables import histogram, idle_by_window, longest
-from tracekit.idling import (
-    DAMAGED,
-    WHERE,
-    Pauses,
-    by_cause,
-    canonical_names,
-    gpu_steps,
-    idle_by_cause,
-    idle_time,
-    keyed,
-    pauses,
-    placed,
-    scopes,
-    whole,
-)
+from tracekit.idling import DAMAGED, Pauses, by_cause, idle_by_cause, idle_time, pauses
 from tracekit.pooling import (
     STAGE_OF,
     in_run,
-    job,
     label_headings,
     plain,
     same_text,
@@ -39,12 +24,24 @@ from tracekit.pooling import (
 from tracekit.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.schema.idle import CAUSE_TITLES, CAUSES
 from tracekit.sheets import sheet
+from tracekit.stage_windows import (
+    NO_STEPS,
+    WHERE,
+    canonical_names,
+    gpu_steps,
+    keyed,
+    placed,
+    stage_windows,
+    whole,
+)
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "idle", "Why were GPUs idle?"
 NEEDS = ("host_ops", "device_ops", "syncs", "windows")
+WRITES = ("idle", "idle_gaps", "idle_histogram", "metrics")
+METRICS = ("host_wait",)
 RULES = ("host-silence",)
 
 SHOWN_GAPS = 30
@@ -121,7 +118,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _by_place(measured: Measurements) -> pd.DataFrame:
-    """One row a scope, and one (canonical `(whole capture)`) a role: window_ns, idle_ns and a column a cause."""
+    """One row a stage window, and one (canonical `(whole capture)`) a role: window_ns, idle_ns and a column a cause."""
     captures = [
         rows[rows["window"] == "capture"].assign(canonical=None)
         for rows in (whole(measured, "gpu_time"), whole(measured, "idle"))
@@ -208,24 +205,22 @@ def _gap_sheet(measured: Measurements) -> Sheet:
 
 
 def _stage_chart(measured: Measurements) -> Chart:
-    """Idle time of every scope by cause, per step and GPU."""
+    """Idle time of every stage window by cause, per step and GPU."""
     found = idle_by_cause(measured)
-    every = scopes(measured)
-    shown = every[:MAX_CHART_ROWS]
+    windows = stage_windows(measured)
+    shown = windows[:MAX_CHART_ROWS]
     series = [cause for cause in CAUSES if any((*s.key, cause) in found for s in shown)]
     marks = tuple(
-        (at, number, round(found[(*scope.key, cause)] / scope.gpu_steps))
-        for at, scope in enumerate(shown)
+        (row, number, round(window.steps.mean(found[(*window.key, cause)])))
+        for row, window in enumerate(shown)
         for number, cause in enumerate(series)
-        if (*scope.key, cause) in found
+        if (*window.key, cause) in found
     )
-    names = tuple(
-        " ".join(filter(None, (text_or_none(scope.role), scope.where))) for scope in shown
-    )
+    names = tuple(" ".join(filter(None, (window.role, window.name))) for window in shown)
     return Chart(
         "idle-causes", "Idle GPU time per step, by cause", "bars", marks,
         tuple(CAUSE_TITLES[cause][0] for cause in series), names,
-        caption="Mean over steps and GPUs.", omitted=len(every) - len(shown),
+        caption="Mean over steps and GPUs.", omitted=len(windows) - len(shown),
     )  # fmt: skip
 
 
@@ -248,12 +243,11 @@ def _gap_chart(measured: Measurements) -> Chart:
 
 def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
     """R29: GPUs that wait while nothing at all is recorded of the host, or while it collects garbage."""
-    steps, counts = job(measured), gpu_steps(measured)
+    existing = gpu_steps(measured)
     found = []
     for (run, role), lost in pauses(measured, thresholds.of("host-silence")).items():
-        per, step_ns = max(counts.get((run, role), 0), 1), steps.of(run).step_ns
-        total = (lost.silent_ns + lost.collection_ns) / per
-        ratio = total / step_ns if step_ns else None
+        steps = existing.get((run, role), NO_STEPS)
+        total, ratio = steps.per_step(lost.silent_ns + lost.collection_ns)
         gaps = _gaps_of(measured, run, role, lost)
         collected = lost.collection_ns >= lost.silent_ns
         what = "the host collects garbage" if collected else "nothing is recorded of the host"
@@ -266,12 +260,12 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                 if not collected
                 else "gc.freeze() after set-up, gc.collect() only between steps",
                 (
-                    Metric("silent_ns", round(lost.silent_ns / per), "ns", "lower", label="silent host, per step"),
-                    Metric("collection_ns", round(lost.collection_ns / per), "ns", "lower", label="recorded collection, per step"),
+                    Metric("silent_ns", round(steps.mean(lost.silent_ns)), "ns", "lower", label="silent host, per step"),
+                    Metric("collection_ns", round(steps.mean(lost.collection_ns)), "ns", "lower", label="recorded collection, per step"),
                     Metric("longest_ns", int(gaps["cause_ns"].max()) if len(gaps) else None, "ns", "lower", label="longest pause"),
                 ),
                 tuple(_place(row) for row in gaps.head(3).to_dict("records"))
-                or tuple(scope.place for scope in lost.scopes[:3]),
+                or tuple(window.place for window in lost.windows[:3]),
                 round(total),
                 ratio,
                 () if collected else ("no trace row says what the host did: it may have waited for another process or a file",),
@@ -284,7 +278,7 @@ def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) ->
     """The longest gaps that are mostly such a pause, in the stages where it counts."""
     rows = whole(measured, "idle_gaps").merge(canonical_names(measured), on=STAGE_OF, how="left")
     rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
-    stages = {scope.canonical for scope in lost.scopes}
+    stages = {window.canonical for window in lost.windows}
     counted = np.array(
         [None in stages or text_or_none(c) in stages for c in rows["canonical"]], bool
     )
@@ -310,7 +304,7 @@ def _abstaining(measured: Measurements) -> list[Verdict]:
     hosts = (
         captures[captures["device_op_count"] > 0].groupby("run", sort=False)["host_op_count"].sum()
     )
-    framed = {scope.run for scope in scopes(measured) if scope.origin != "file"}
+    framed = {window.run for window in stage_windows(measured) if window.origin != "file"}
     reasons = {
         run: "no host activity was recorded" if not count else "no stage and no counted step is annotated: a host may be silent by design"
         for run, count in hosts.items() if not count or run not in framed

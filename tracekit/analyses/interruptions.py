@@ -32,6 +32,7 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "interruptions", "What interrupts steady steps?"
 NEEDS = ("host_ops",)
+WRITES = ("interruptions",)
 RULES = ("allocator-calls", "recompilation")
 
 Ints = npt.NDArray[np.int64]

@@ -19,6 +19,7 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "kernels", "Which kernels take the GPU's time?"
 NEEDS = ("device_ops",)
+WRITES = ("kernels",)
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,15 +8,17 @@ from typing import Any
 import pandas as pd
 
 from tracekit.derived.queues import launch_delays, queues
-from tracekit.idling import DAMAGED, WHERE, canonical_names, idle_time, whole
+from tracekit.idling import DAMAGED, idle_time
 from tracekit.pooling import STAGE_OF, label_headings
 from tracekit.report import Heading, Ranked, Section, Sheet
 from tracekit.sheets import sheet
+from tracekit.stage_windows import WHERE, canonical_names, whole
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "launch-queues", "How long does launched work wait before it runs?"
 NEEDS = ("host_ops", "device_ops", "syncs")
+WRITES = ("launch_delays", "queues")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:

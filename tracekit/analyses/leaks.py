@@ -19,6 +19,7 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "leaks", "What is allocated and never freed?"
 NEEDS = ("allocations", "blocks", "stacks", "annotations")
+WRITES = ("snapshot_windows", "survivor_blocks", "survivors")
 
 NO_STACK, NO_FRAMES = "no stack was recorded", "no frame was recorded"
 

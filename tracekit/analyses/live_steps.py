@@ -23,6 +23,7 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "live-steps", "What is in use at the end of every step?"
 NEEDS = ("allocations", "blocks", "stacks", "annotations")
+WRITES = ("live_steps",)
 
 MAX_SITES = 60
 """Most places in the program that one snapshot tells apart: those with most bytes at any end of a step."""

@@ -33,6 +33,7 @@ from tracekit.units import show
 
 ID, TITLE = "matmuls", "How fast are matrix products, and on which units?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
+WRITES = ("matrix_products", "work_classes")
 ARGS = (DIMS, TYPES)
 RULES = ("no-tensor-cores", "unaligned-gemm")
 

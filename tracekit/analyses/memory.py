@@ -23,16 +23,7 @@ from tracekit.derived.memory import (
 from tracekit.derived.steps import step_of
 from tracekit.device_sizes import UNKNOWN, device_sizes
 from tracekit.pooling import grouped, in_run, plain, run_heading, text_or_none
-from tracekit.report import (
-    Finding,
-    Heading,
-    Metric,
-    Place,
-    Ranked,
-    Section,
-    Sheet,
-    Verdict,
-)
+from tracekit.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.sheets import sheet
 from tracekit.stages import canonical
 from tracekit.thresholds import Thresholds
@@ -41,6 +32,9 @@ from tracekit.units import show
 
 ID, TITLE = "memory", "Where does memory go?"
 NEEDS = ("host_ops", "memory_ops", "allocations", "memory_segments", "blocks", "annotations")
+WRITES = ("device_sizes", "memory_curve", "memory_peaks", "memory_stages", "memory_steps", "metrics")  # fmt: skip
+_HELD = ("allocated", "requested", "reserved")
+METRICS = tuple(f"{whose}_peak_{held}" for whose in ("device", "host", "driver") for held in _HELD)
 RULES = ("memory-near-limit", "memory-imbalance")
 
 CURVE_POINTS = 400
@@ -232,7 +226,7 @@ def _headline(peaks: pd.DataFrame) -> Iterator[Metric]:
 
 def _on_card(peaks: pd.DataFrame) -> pd.DataFrame:
     """The peaks of all memory but that of hosts."""
-    return peaks[[of.kind != "CPU" for of in peaks["of"]]]
+    return peaks[np.array([of.kind != "CPU" for of in peaks["of"]], np.bool_)]
 
 
 def _place(of: Allocator, **more: Any) -> Place:

@@ -20,6 +20,7 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "memory-categories", "What are the tensors for that fill memory at its peak?"
 NEEDS = ("memory_categories",)
+WRITES = ("category_curve", "category_levels", "category_peaks")
 
 CURVE_POINTS, MAX_DRAWN = 400, 150
 """Most stretches of time that are kept of one timeline, and that are drawn."""

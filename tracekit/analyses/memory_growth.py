@@ -20,15 +20,17 @@ from tracekit.cohorts import Kept, kept
 from tracekit.derived.step_levels import step_levels
 from tracekit.growth_sheets import WORDS, guide_sheets, trend_sheet
 from tracekit.pooling import in_run
-from tracekit.projections import of_stacks, of_trend
+from tracekit.projections import SLOWING, Projection, of_stacks, of_trend
 from tracekit.report import Finding, Metric, Place, Section, Severity, Verdict
-from tracekit.stats.trend import Label, Limits, Slope
+from tracekit.stats.staircase import Staircase, slows_down, staircase
+from tracekit.stats.trend import GROWS, Label, Limits, Slope
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "memory-growth", "Does memory grow from step to step?"
 NEEDS = ("allocations", "blocks", "annotations", "memory_log", "log_values")
+WRITES = ("step_levels",)
 RULES = ("memory-growth",)
 
 MAX_PLACES = 8
@@ -122,13 +124,15 @@ def _holding(
     for (run, role, site), mine in sites.items():
         worst = max(mine, key=lambda one: one.per_step)
         own = [i for i, s in enumerate(found) if s.judged and _process(s) == worst.process]
-        trend = next((i for i in own if labels[i] in ("likely", "strong")), own[0] if own else None)
+        trend = next((i for i in own if labels[i] in GROWS), own[0] if own else None)
         unit = "step" if worst.numbered or worst.basis == "step" else "snapshot"
         many = "steps" if worst.basis == "step" else "snapshots"
         slope = None if trend is None else found[trend].found.slope
         told = labels[trend] if trend is not None else None
         ahead = of_stacks(holding, worst, None if trend is None else found[trend], told)
         soon = unit == "step" and ahead.steps is not None and ahead.steps < limit["oom_steps"]
+        filling = not soon and slows_down(worst.at, worst.levels)
+        ahead = Projection(why=SLOWING) if filling else ahead
         caveats = [
             "a cache or a buffer that is still being filled looks like a leak until it is full"
         ]
@@ -137,11 +141,12 @@ def _holding(
         caveats += [ahead.why] if ahead.why else []
         yield Finding(
             "memory-growth",
-            "low" if worst.windows == 3 else "high" if soon else "medium",
+            "info" if filling else "low" if worst.windows == 3 else "high" if soon else "medium",
             f"what {site} allocates is kept: {show(round(worst.per_step), 'bytes')} more per {unit}"
             + (f", on {len(mine)} devices" if len(mine) > 1 else "")
             + ahead.claim(unit)
-            + in_run(measured, run),
+            + in_run(measured, run)
+            + (_may_be_filling(worst.windows, many) if filling else ""),
             "look there for what outlives a step: lists and caches that are only added to, tensors kept with "
             "their graph (.item() or .detach())",
             (
@@ -200,9 +205,9 @@ def _growth(
                 "memory-growth", "insufficient data", reason + in_run(measured, first.run)
             )
             continue
-        rising = [
-            i for i in group if labels[i] in ("likely", "strong") and matters(found[i], limit)
-        ]
+        clear = [i for i in group if labels[i] in GROWS and matters(found[i], limit)]
+        slowing = [i for i in group if labels[i] == "filling" and matters(found[i], limit)]
+        rising = clear or slowing
         strong = any(labels[i] == "strong" for i in rising)
         # What a stack is known to keep is not told twice.
         grows = [i for i in rising if _process(found[i]) not in explained]
@@ -220,11 +225,28 @@ def _growth(
                 if single
                 else f"{what}, {who},"
             )
+            fastest = max(grows, key=lambda i: _slope_of(found[i]))
             p = min((q for i in grows if (q := corrected[i]) is not None), default=None)
             yield _leak(
                 measured, [found[i] for i in grows], f"{claim} grows", limit, p,
-                "strong" if strong else "likely" if rising else None,
+                "strong" if strong else labels[fastest] if rising else None,
             )  # fmt: skip
+
+
+def _slope_of(one: Series) -> float:
+    return one.found.slope.per_x if one.found.slope else 0.0
+
+
+def _may_be_filling(count: int, many: str) -> str:
+    """What is said after the growth of what slows down; twice as long a run tells a cache from a leak."""
+    return f"; still growing, may be filling: record {count} more {many}"
+
+
+def _by_how_much(slope: Slope, stairs: Staircase | None) -> str:
+    """The growth in words."""
+    if stairs is None:
+        return f"{show(round(slope.per_x), 'bytes')} per step"
+    return f"{show(round(stairs.height), 'bytes')} every {stairs.every} steps"
 
 
 def _leak(
@@ -236,8 +258,8 @@ def _leak(
     answer: Label | None,
 ) -> Finding:
     """The finding on series that grow, by the numbers of the one that grows fastest; `answer` None: only together."""
-    worst = max(grows, key=lambda s: s.found.slope.per_x if s.found.slope else 0.0)
-    slope, floor, strong = worst.found.slope, worst.floor, answer == "strong"
+    worst = max(grows, key=_slope_of)
+    slope, floor, firm = worst.found.slope, worst.floor, answer in ("strong", "stairs")
     assert slope is not None, "what grows has a slope"
     assert floor is not None, "what grows has a floor"
     every = [of_trend(one, answer) for one in grows]
@@ -245,11 +267,15 @@ def _leak(
     ahead = min(every, key=lambda one: one.steps if one.steps is not None else NEVER)
     level = worst.level[worst.found.warm_up :]
     severity: Severity = (
-        "medium" if strong and level[-1] - level[0] >= limit["growth_bytes"] else "low"
+        "medium" if firm and level[-1] - level[0] >= limit["growth_bytes"] else "low"
     )
     severity = "high" if ahead.steps is not None and ahead.steps < limit["oom_steps"] else severity
+    stairs = staircase(worst.level) or staircase(level) if answer == "stairs" else None
+    severity = "info" if answer == "filling" else severity
     caveats = [f"the first {worst.found.warm_up} steps count as warm-up"]
-    if not strong:
+    if firm:
+        caveats.append("a cache that fills over many more steps than these looks the same")
+    else:
         caveats.append("growth that levels off later, or a sawtooth longer than the capture, looks the same")  # fmt: skip
     if len(worst.x) < SURE_STEPS:
         caveats.append(f"a slow warm-up cannot be told from a leak in fewer than {SURE_STEPS} steps: memory snapshots of several steps can")  # fmt: skip
@@ -258,7 +284,8 @@ def _leak(
     return Finding(
         "memory-growth",
         severity,
-        f"{claim} by {show(round(slope.per_x), 'bytes')} per step{ahead.claim()}{in_run(measured, worst.of.run)}",
+        f"{claim} by {_by_how_much(slope, stairs)}{ahead.claim()}{in_run(measured, worst.of.run)}"
+        + (_may_be_filling(len(worst.x), "steps") if answer == "filling" else ""),
         "look for what is kept from step to step: losses and metrics that hold their graph (.item() or "
         ".detach()), lists of outputs, caches by shape; a memory snapshot names the stacks",
         (

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.derived import snapshot_windows
 from tracekit.derived.snapshot_live import by_site, live
-from tracekit.derived.snapshot_metrics import end_metrics
+from tracekit.derived.snapshot_metrics import allocated_peak, level_metrics
 from tracekit.derived.snapshot_replay import MAX_BYTES, Replay, has_segments, replays
 from tracekit.derived.snapshot_sites import tree
 from tracekit.derived.snapshot_tables import columns, rows_of, whose
@@ -28,6 +28,10 @@ from tracekit.units import show
 
 ID, TITLE = "memory-peak", "What fills GPU memory at its peak?"
 NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
+WRITES = ("live_frames", "live_sites", "metrics", "snapshot_levels")
+METRICS = (
+    "device_peak_allocated", "device_end_requested", "device_end_allocated", "device_end_reserved",
+)  # fmt: skip
 
 MAX_FRAMES, SMALLEST_SHARE = 300, 500
 """Most frames of the tree of one snapshot, and which part of the peak the smallest of them is."""
@@ -53,7 +57,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             if moment == "peak":
                 tables["live_frames"].append(_frames(trace, found.frame).assign(**of))
     measured = {name: columns(parts) for name, parts in tables.items()}
-    return {**measured, **end_metrics(trace, tables["snapshot_levels"])}
+    return {**measured, **level_metrics(trace, tables["snapshot_levels"])}
 
 
 def _levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
@@ -78,6 +82,7 @@ def _levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
         "peak_ts_ns": int(when[0]) if told else pd.NA,
         "peak_step": step_of(steps, when)[0] if len(when) else pd.NA,
         "peak_stage": stages["stage"].iloc[int(inside[0])] if in_stage else None,
+        "peak_allocated_bytes": allocated_peak(trace, replay),
         "peak_reserved_bytes": _reserved_at(replay, peak, segments),
         "reserved_peak_bytes": pd.NA
         if reserved is None

@@ -11,6 +11,7 @@ from tracekit.cells import cells, timed_units
 from tracekit.derived.micro_batches import micro_batches
 from tracekit.pooling import (
     CAPTURE,
+    PROCESS,
     UNIT,
     grouped,
     in_run,
@@ -24,6 +25,7 @@ from tracekit.pooling import (
 )
 from tracekit.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.sheets import sheet
+from tracekit.stage_windows import steps_of
 from tracekit.stages import canonical, scope_stage
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -31,6 +33,7 @@ from tracekit.units import show
 
 ID, TITLE = "micro-batches", "Are micro-batches alike, and is every pass needed?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
+WRITES = ("micro_batches",)
 RULES = ("redundant-log-prob", "ragged-micro-batches")
 
 _KEYS = ["run", "role", "canonical", "kind"]
@@ -93,7 +96,7 @@ def _instances(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
     variation (sample standard deviation over mean, NA for one), small (batches of less than
     `empty_ratio` of the median), small_ns, on_device.
     """
-    by = ["run", "role", "rank", *[n for n in _INSTANCE if n not in CAPTURE], *CAPTURE]
+    by = [*PROCESS, *(name for name in _INSTANCE if name != "pid")]
     median = rows.groupby(by, dropna=False, sort=False)["length_ns"].transform("median")
     small = rows["length_ns"] < empty_ratio * median
     rows = rows.assign(small=small.astype(int), small_ns=rows["length_ns"].where(small, 0.0))
@@ -163,10 +166,8 @@ def _ragged(
             small, count = int(mine["small"].sum()), int(mine["count"].sum())
             if variation < limit["variation"] and not small:
                 continue
-            steps = job(measured).of(run)
-            ranks = len(mine["rank"].drop_duplicates())
-            gain = float(mine["small_ns"].sum()) / max(steps.count, 1) / max(ranks, 1)
-            ratio = gain / steps.step_ns if steps.step_ns else None
+            steps = steps_of(measured, mine.drop(columns="device", errors="ignore"))
+            gain, ratio = steps.per_step(float(mine["small_ns"].sum()))
             where = text_or_none(stage) or "no stage"
             uneven = f"vary by {show(variation, 'ratio')}"
             empty = f"{small} of {count} take less than {show(limit['empty_ratio'], 'ratio')} of the median"

@@ -22,6 +22,7 @@ from tracekit.units import show
 
 ID, TITLE = "modules", "Which modules of the model take the time?"
 NEEDS = ("host_ops", "device_ops")
+WRITES = ("modules",)
 ARGS = (HIERARCHY,)
 
 MAX_CLASSES = 2_000

@@ -23,6 +23,7 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "operators", "Which operators cost the host and feed the GPU?"
 NEEDS = ("host_ops",)
+WRITES = ("operators",)
 
 Ints = npt.NDArray[np.int64]
 

@@ -24,9 +24,7 @@ from tracekit.grouping import summed
 from tracekit.intervals import covered
 from tracekit.pooling import (
     PROCESS,
-    Job,
     in_run,
-    job,
     label_headings,
     same_text,
     text_or_none,
@@ -35,12 +33,14 @@ from tracekit.pooling import (
 )
 from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.sheets import sheet
+from tracekit.stage_windows import steps_of
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "optimizer", "What does the optimizer cost?"
 NEEDS = ("host_ops",)
+WRITES = ("optimizer_steps",)
 RULES = ("unfused-optimizer",)
 
 Ints = npt.NDArray[np.int64]
@@ -158,7 +158,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = units(measured["optimizer_steps"])
     if not len(rows):
         return Section(ID, TITLE, "skipped", NO_OPTIMIZER)
-    pooled = _pool(rows, job(measured))
+    pooled = _pool(measured, rows)
     return Section(
         ID,
         TITLE,
@@ -168,7 +168,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _pool(rows: pd.DataFrame, jobs: Job) -> pd.DataFrame:
+def _pool(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """One row a (run, role, optimizer): Σ over ranks and steps, its tensors, and what one call holds on average.
 
     step_count: steps of all processes that have it; `each_…`: per call of Optimizer.step.
@@ -177,8 +177,7 @@ def _pool(rows: pd.DataFrame, jobs: Job) -> pd.DataFrame:
     found = []
     for key, mine in rows.groupby(by, dropna=False, sort=False):
         who = dict(zip(by, key, strict=True))
-        processes = len(mine[list(PROCESS)].drop_duplicates())
-        steps = jobs.of(who["run"])
+        steps = steps_of(measured, mine[[*PROCESS]])
         known = mine["kernel_count"].notna().all()
         tensors = mine["tensor_count"].dropna()
         found.append(
@@ -187,7 +186,7 @@ def _pool(rows: pd.DataFrame, jobs: Job) -> pd.DataFrame:
                 **{name: int(mine[name].sum()) for name in COUNTED},
                 **{name: int(mine[name].sum()) if known else None for name in ON_DEVICE},
                 "tensor_count": int(tensors.median()) if len(tensors) else None,
-                "process_steps": processes * max(steps.count, 1),
+                "process_steps": max(steps.count, 1),
                 "step_ns": steps.step_ns,
             }
         )

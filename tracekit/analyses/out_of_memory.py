@@ -21,6 +21,7 @@ from tracekit.units import show
 
 ID, TITLE = "out-of-memory", "Why did memory run out?"
 NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
+WRITES = ("last_actions", "out_of_memory")
 RULES = ("out-of-memory",)
 
 _WHY = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from tracekit.faults import sound_metrics, unsound_metrics
 from tracekit.job_values import job_values
 from tracekit.metric_kinds import METRICS, STAGE_TIME, STEP_TIME, devices_caption
 from tracekit.pooling import plain
@@ -65,6 +66,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     caveats = (
         *(["runs are taken for repeats of one and the same setting"] if several else []),
         *([f"{omitted:,} stages that take less time are left out"] if omitted else []),
+        *_unmeasured(measured),
     )
     every = (_overview(rows), *(_group(rows, *group) for group in _GROUPS), _dropped(left_out))
     return Section(
@@ -79,8 +81,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 def kept_samples(measured: Measurements) -> tuple[dict[Key, Samples], LeftOut, int]:
     """(the samples of every metric over the steps that count, the steps that do not, stages left out)."""
     frames = [measured.derived(job_values).reindex(columns=[*COLUMNS])]
-    if measured.has("metrics"):
-        frames.append(plain(measured["metrics"])[[*COLUMNS]])
+    metrics = plain(sound_metrics(measured))
+    if len(metrics):
+        frames.append(metrics[[*COLUMNS]])
     told = [
         _longest(frame[frame["name"].isin(list(METRICS)) | frame["stage"].isna()])
         for frame in frames
@@ -92,6 +95,13 @@ def kept_samples(measured: Measurements) -> tuple[dict[Key, Samples], LeftOut, i
     found = {key: kept for key, one in every.items() if (kept := left_out.kept(one)).runs}
     rates = work_rates(found, _world_size(measured))
     return {**found, **rates}, left_out, max(omitted for _, omitted in told)
+
+
+def _unmeasured(measured: Measurements) -> Iterator[str]:
+    """The metrics that are left out as an error of tracekit left some or all of them unmeasured."""
+    titles = [METRICS[name].title for name in METRICS if name in unsound_metrics(measured)]
+    if titles:
+        yield f"an error of tracekit left these unmeasured: {', '.join(titles)}"
 
 
 def _longest(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:

@@ -28,6 +28,8 @@ from tracekit.units import show
 
 ID, TITLE = "rollout", "How does generation go?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
+WRITES = ("generations", "iterations", "metrics")
+METRICS = ("decode_pace", "generation_wall")
 RULES = ("rollout-tail", "replica-imbalance", "slow-first-iterations")
 
 MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64

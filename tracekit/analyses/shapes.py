@@ -36,6 +36,7 @@ from tracekit.trace import Measurements, Trace
 
 ID, TITLE = "shapes", "What do operators cost by input shape, and with all that runs inside them?"
 NEEDS = ("host_ops", "device_ops", "memory_ops")
+WRITES = ("operator_shapes", "operator_totals")
 ARGS = (DIMS, TYPES)
 
 Ints = npt.NDArray[np.int64]

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.charts import stage_gantts, step_strips
+from tracekit.derived.recurrences import recurrences
 from tracekit.derived.steps import Windows, windows
 from tracekit.derived.work import work_within
+from tracekit.faults import sound
 from tracekit.pooling import (
     STEP_BOUNDS,
     Job,
@@ -35,6 +37,8 @@ from tracekit.units import show
 
 ID, TITLE = "steps", "Where does the step go?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
+WRITES = ("metrics", "recurrences", "stages", "steps")
+METRICS = ("step_wall", "stage_wall")
 RULES = ("step-variance",)
 
 
@@ -67,6 +71,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "unit": np.full(len(long), "ns", object),
         "better": np.full(len(long), "lower", object),
     }
+    recurring = recurrences(trace)
+    if len(recurring):
+        tables["recurrences"] = {str(name): recurring[name].array for name in recurring}
     return tables
 
 
@@ -80,6 +87,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if len(stages):
         sheets.append(_stage_sheet(measured, stages, steps))
         sheets.append(_range_sheet(measured))
+    gantts = sound(measured, stage_gantts, None)
+    undrawn = "an error of tracekit: the stages of single steps could not be drawn"
     metrics = (
         Metric(
             "step_wall", steps.step_ns, "ns", "lower", *_spread(steps.walls), "step", STEP_BOUNDS
@@ -92,9 +101,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         metrics=metrics,
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(_variance(measured, steps.walls, thresholds)),
-        caveats=tuple(_numbering(measured)),
+        caveats=(*_numbering(measured), *([undrawn] if gantts is None else [])),
         verdicts=tuple(_too_few(measured, steps.walls, thresholds)),
-        charts=(*stage_gantts(measured), *step_strips(measured)),
+        charts=(*(gantts or ()), *step_strips(measured)),
     )
 
 

@@ -31,6 +31,7 @@ from tracekit.waiting import Waits, waits
 
 ID, TITLE = "stragglers", "Who waits for whom?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
+WRITES = ("arrivals", "quality", "segments")
 RULES = ("straggler",)
 
 MAX_MARKS = 1_500
@@ -159,7 +160,7 @@ def _matrix_sheet(measured: Measurements, found: Waits) -> Sheet:
 def _rank_sheet(measured: Measurements, found: Waits) -> Sheet:
     """Each rank: own work, wait, and how often it comes last."""
     names = ["own_ns", "beyond_ns", "lost_ns", "last_ratio", "taken"]
-    parts = []
+    parts = [pd.DataFrame(columns=[*CREW, *MEMBER, *names], dtype=object)]
     for crew in crews(measured):
         every = members(crew, found)
         every["lost_ns"] = every["lost_ns"] / crew.steps

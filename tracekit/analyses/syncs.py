@@ -13,25 +13,18 @@ from tracekit.derived.idle import DeviceIdle
 from tracekit.derived.stage_at import range_at, row_at
 from tracekit.derived.stalls import stalls
 from tracekit.derived.steps import Windows, step_of, windows
-from tracekit.idling import (
-    DAMAGED,
-    WHERE,
-    SyncBound,
-    each_gpu_step,
-    idle_time,
-    placed,
-    sync_bound,
-    whole,
-)
+from tracekit.idling import DAMAGED, SyncBound, idle_time, sync_bound
 from tracekit.pooling import label_headings, plain, same_text, summed, text_or_none
 from tracekit.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.sheets import sheet
+from tracekit.stage_windows import WHERE, each_gpu_step, placed, whole
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
 from tracekit.units import show
 
 ID, TITLE = "syncs", "Which calls make the host wait for the GPU?"
 NEEDS = ("host_ops", "device_ops", "syncs")
+WRITES = ("sync_stalls",)
 RULES = ("host-sync-stalls",)
 
 MAX_KINDS = 1_000
@@ -144,10 +137,10 @@ def _calls(measured: Measurements, rows: pd.DataFrame) -> Any:
 
 def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Finding:
     """R02: calls after which the GPU has nothing to do until the host has launched again."""
-    scope = one.scope
-    idle, ratio = scope.per_step(one.idle_ns)
-    stalls_per_step = one.stall_count / scope.gpu_steps
-    same = [same_text(rows[name], value) for name, value in zip(WHERE, scope.key, strict=True)]
+    window = one.window
+    idle, ratio = window.per_step(one.idle_ns)
+    stalls_per_step = window.steps.mean(one.stall_count)
+    same = [same_text(rows[name], value) for name, value in zip(WHERE, window.key, strict=True)]
     mine = rows[same[0] & same[1] & same[2]]
     by_op = summed(mine, ["op", "call"], ["count", "idle_ns"])
     by_op = by_op.sort_values(["idle_ns", "count"], ascending=False, kind="stable").head(3)
@@ -155,20 +148,20 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
         (text_or_none(r["op"]) or text_or_none(r["call"]) or "calls of other kinds", text_or_none(r["call"]))
         for r in by_op.to_dict("records")
     ]  # fmt: skip
-    share = one.idle_ns / scope.window_ns
+    share = one.idle_ns / window.window_ns
     return Finding(
         "host-sync-stalls",
         thresholds.severity(ratio),
-        f"{stalls_per_step:,.0f} synchronising calls per step leave GPUs idle for {show(share, 'ratio')} of {scope.where}",
+        f"{stalls_per_step:,.0f} synchronising calls per step leave GPUs idle for {show(share, 'ratio')} of {window.name}",
         f"avoid those of {tops[0][0]}: keep scalars on the device and read them once per step, not per micro-batch",
         (
-            Metric("sync_count", one.count / scope.gpu_steps, "count", "lower", label="calls per step and GPU"),
+            Metric("sync_count", window.steps.mean(one.count), "count", "lower", label="calls per step and GPU"),
             Metric("stall_count", stalls_per_step, "count", "lower", label="to an idle GPU"),
             Metric("idle_ns", round(idle), "ns", "lower", label="idle after them, per step"),
             Metric("idle_ratio", share, "ratio", "lower", label="of the stage"),
         ),
         tuple(
-            Place(role=scope.place.role, stage=scope.canonical, name=name if call in (None, name) else f"{name} ({call})")
+            Place(role=window.role, stage=window.canonical, name=name if call in (None, name) else f"{name} ({call})")
             for name, call in tops
         ),
         round(idle),

@@ -13,7 +13,6 @@ from tracekit.derived.transfers import transfers
 from tracekit.logged import logs
 from tracekit.pooling import (
     in_run,
-    job,
     label_headings,
     plain,
     same_text,
@@ -22,6 +21,7 @@ from tracekit.pooling import (
 )
 from tracekit.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.sheets import sheet
+from tracekit.stage_windows import steps_of
 from tracekit.stages import canonical
 from tracekit.thresholds import Thresholds
 from tracekit.trace import Measurements, Trace
@@ -29,6 +29,7 @@ from tracekit.units import show
 
 ID, TITLE = "transfers", "What do weight sync and offloading cost?"
 NEEDS = ("host_ops", "device_ops")
+WRITES = ("transfers",)
 RULES = ("weight-sync", "offload")
 
 SYNC = "update_weights"
@@ -264,12 +265,12 @@ def _moved(measured: Measurements) -> pd.DataFrame:
     """Copies by run, role, stage, direction and memory: per step and device (Q13).
 
     Columns: the keys, size_bytes, count, busy_ns, exposed_ns, gb_per_s, max_gb_per_s, share_ratio (exposed, of
-    the step). A device of a process counts in every step of its run.
+    the step). A device of a process counts in every step of its own.
     """
     rows = plain(measured["transfers"])
     rows = rows[rows["direction"].isin(("HtoD", "DtoH", "any"))]
     keys = ["run", "role", "canonical", "direction", "memory"]
-    columns = [*keys, "size_bytes", "count", "busy_ns", "exposed_ns", "gb_per_s", "max_gb_per_s", "share_ratio"]  # fmt: skip
+    columns = [*keys, "size_bytes", "count", "busy_ns", "exposed_ns", "gb_per_s", "max_gb_per_s", "share_ratio", "step_ns"]  # fmt: skip
     if not len(rows):
         return pd.DataFrame(columns=columns)
     names = rows[["stage", "role"]].drop_duplicates()
@@ -288,10 +289,12 @@ def _moved(measured: Measurements) -> pd.DataFrame:
     out = grouped[["size_bytes", "count", "busy_ns", "exposed_ns"]].sum().reset_index()
     out["max_gb_per_s"] = grouped["max_gb_per_s"].max().to_numpy()
     out["gb_per_s"] = out["size_bytes"] / out["busy_ns"].where(out["busy_ns"] > 0)
-    devices = rows[["run", "role", "host", "pid", "rank", "device"]].drop_duplicates()
-    per = devices.groupby(["run", "role"], dropna=False, sort=False).size().reset_index(name="gpus")
-    steps = [job(measured).of(run) for run in per["run"]]
-    per["times"] = per["gpus"] * [max(step.count, 1) for step in steps]
+    per = rows[["run", "role"]].drop_duplicates()
+    steps = [
+        steps_of(measured, rows[same_text(rows["run"], run) & same_text(rows["role"], role)])
+        for run, role in per.itertuples(index=False, name=None)
+    ]
+    per["times"] = [max(step.count, 1) for step in steps]
     per["step_ns"] = pd.array([step.step_ns for step in steps], dtype="Float64")
     texts = {"run": object, "role": object}
     out = out.astype(texts).merge(per.astype(texts), on=["run", "role"], how="left")
@@ -342,11 +345,10 @@ def _offload(
     for run, role in moved[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
         mine = moved[same_text(moved["run"], run) & same_text(moved["role"], role)]
         both = mine[mine["direction"] == "any"]
-        steps = job(measured).of(run)
-        exposed = float(both["exposed_ns"].sum())
-        if not steps.step_ns or exposed / steps.step_ns < limit["exposed_ratio"]:
+        exposed, step_ns = float(both["exposed_ns"].sum()), both["step_ns"].max()
+        ratio = None if pd.isna(step_ns) or not step_ns else exposed / float(step_ns)
+        if ratio is None or ratio < limit["exposed_ratio"]:
             continue
-        ratio = exposed / steps.step_ns
         ways = {way: mine[mine["direction"] == way] for way in ("HtoD", "DtoH")}
         size = {way: float(rows["size_bytes"].sum()) for way, rows in ways.items()}
         pageable = mine["memory"].astype(str).str.contains("pageable", case=False)

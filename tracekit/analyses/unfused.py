@@ -24,6 +24,7 @@ from tracekit.units import show
 
 ID, TITLE = "unfused", "Which attention and losses are made of single operators?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
+WRITES = ("unfused_calls", "unfused_work")
 ARGS = (DIMS, TYPES)
 RULES = ("unfused-operators",)
 
@@ -177,7 +178,7 @@ def _unfused(
         advice = "use flash attention or scaled_dot_product_attention"
         caveats = ("its backward pass is not counted, and gains as well",)
     else:
-        each = round(copied / (one.lanes * one.steps))
+        each = round(one.steps.mean(copied))
         evidence += (Metric("copied_bytes", each, "bytes", "lower", label="32-bit copies per step"),)  # fmt: skip
         claim = f"{share} is a log-softmax over the vocabulary on 32-bit copies"
         advice = "use a fused or chunked cross-entropy (use_fused_kernels in verl)"

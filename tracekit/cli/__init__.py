@@ -55,6 +55,20 @@ class Commands(click.Group):
         command: click.Command = importlib.import_module(f"tracekit.cli.{cmd_name}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """What click says of the command that `args` name; for none of ours the nearest is named."""
+        name = args[0]
+        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        from tracekit.errors import TracekitError
+        from tracekit.labels import did_you_mean
+
+        is_path = os.path.exists(name)  # noqa: PTH110 - false, not an error, for what is no path
+        hint = f"{PROGRAM} analyze {name}" if is_path else f"{PROGRAM} --help"
+        raise TracekitError(f"no command {name!r}{did_you_mean(name, COMMANDS)}", hint)
+
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the command that `args` (by default the process's own) name, and leave with its status."""
         sys.exit(self.status(list(sys.argv[1:] if args is None else args)))
@@ -93,7 +107,12 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
         ctx.exit()
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+# Without a command click would print the help itself: to other streams and with another status in each version.
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -102,7 +121,8 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     callback=_print_version,
     help="Print the version.",
 )
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Where the time and the memory of an RL post-training run went, and what to do about it.
 
     \b
@@ -110,3 +130,5 @@ def main() -> None:
     tracekit analyze outputs/profile -o report.html    all of it
     tracekit inspect outputs/profile                   which files are read, and as what
     """  # noqa: D301 - \b keeps click from wrapping
+    if ctx.invoked_subcommand is None:
+        terminal.say(f"{ctx.get_help()}\n")

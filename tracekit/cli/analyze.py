@@ -11,6 +11,7 @@ from tracekit.cli import cluster, terminal, work
 
 if TYPE_CHECKING:
     from tracekit.cli.outputs import Target
+    from tracekit.report import Report
     from tracekit.trace import Measurements
 
 _SHOWN_FAILURES = 10
@@ -73,7 +74,11 @@ _SHOWN_FAILURES = 10
     metavar="SIZE",
     help="Memory of each GPU (80GiB): peaks as a share of it, steps until it is full [default: as a trace records it].",
 )
-@click.option("--strict", is_flag=True, help="Exit with 2 if any file could not be read.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit with 2 if any profile was refused or could not be read, or tracekit failed at one.",
+)
 @terminal.quiet_option
 @terminal.verbose_option
 def command(  # noqa: PLR0913 - one per option
@@ -149,7 +154,13 @@ def command(  # noqa: PLR0913 - one per option
         if plots is not None:
             terminal.tell(f"wrote {drawn:,} images to {plots}")
     read_none = not result.measurements.sources
-    return 2 if read_none or (strict and result.measurements.failures) else 0
+    failed = result.failed or not _all_read(result.report)
+    return 2 if read_none or (strict and failed) else 0
+
+
+def _all_read(report: Report) -> bool:
+    """Whether no file that may be a profile was refused or could not be read."""
+    return not {"refused", "unreadable"} & dict(report.files).keys()
 
 
 def _saved(path: str | None) -> list[Target]:

@@ -13,6 +13,7 @@ from tracekit.files import refuse_unwritable, write_atomically
 
 if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
+    from tracekit.compare.gate_rules import Rules
     from tracekit.report import Gate, Report
 
 JUNIT, GITHUB = "junit", "github"
@@ -67,24 +68,36 @@ def write(
     top: int = 10,
     verbose: bool = False,
     quiet: bool = False,
-    inconclusive_fails: bool = False,
+    rules: Rules | None = None,
 ) -> None:
-    """Nothing; afterwards every target holds its form of the report, the gate or the comparison."""
+    """Nothing; afterwards every target holds its form of the report, the gate or the comparison.
+
+    `rules` (else the comparison) say what an undecided gate is.
+    """
     from tracekit.render.comment import pull_request_comment
     from tracekit.render.github import gate_annotations
     from tracekit.render.json import plain_json
     from tracekit.render.junit import gate_junit
     from tracekit.render.options import Options
 
+    stated = rules or comparison
+    inconclusive_fails = stated is not None and stated.inconclusive_fails
+    untested_passes = stated is not None and stated.untested_passes
     for target in wanted:
         text: str | None = None
         if target.format == GITHUB:
-            text = "".join(f"{line}\n" for line in gate_annotations(gates))
+            lines = gate_annotations(gates, untested_passes=untested_passes)
+            text = "".join(f"{line}\n" for line in lines)
             if target.path == _STANDARD_ERROR:
                 _annotate(text)
                 continue
         elif target.format == JUNIT:
-            text = gate_junit(report.title, gates, inconclusive_fails=inconclusive_fails)
+            text = gate_junit(
+                report.title,
+                gates,
+                inconclusive_fails=inconclusive_fails,
+                untested_passes=untested_passes,
+            )
         elif comparison is not None and target.format == "json":
             text = plain_json(comparison, "comparison")
         elif comparison is not None and target.format == "md":
@@ -116,12 +129,18 @@ def tell_github(
 
 
 def comparison_outputs(found: Comparison) -> dict[str, str | float | None]:
-    """The outputs of a comparison: its word, the speedup with its interval, and the gate's word."""
+    """The outputs of a comparison: its word, the change in words, the speedup with its interval, the gate's word.
+
+    The speedup is before over after, as everywhere: above 1 the second side is faster.
+    """
+    from tracekit.compare.amdahl import factor
     from tracekit.compare.gates import overall
 
     step = found.headline
+    known = step.unit == "ns" and step.ratio is not None
     return {
         "verdict": found.verdict,
+        "change": factor(step.ratio, step.low, step.high) if known else "",
         "speedup": step.ratio if step.unit == "ns" else None,
         "ci_low": step.low,
         "ci_high": step.high,

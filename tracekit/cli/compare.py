@@ -140,6 +140,7 @@ def command(  # noqa: PLR0913 - one per option
     config: str | None,
     isolated: bool,
     on_inconclusive: str | None,
+    allow_untested: bool,
     top: int,
     jobs: int | None,
     strict: bool,
@@ -162,9 +163,16 @@ def command(  # noqa: PLR0913 - one per option
     counts = work_of_texts({"tokens": tokens, "samples": samples, "images": images})
     before, after = _sides(paths, bases, opts)
     steps_before, steps_after = _step_logs(logs)
-    gate = gating.gate_file(fail_on, config, on_inconclusive, isolated=isolated)
+    gate = gating.gate_file(
+        fail_on,
+        config,
+        on_inconclusive,
+        isolated=isolated,
+        allow_untested=allow_untested,
+        least=None if gating.is_default("min_effect") else min_effect / 100,
+    )
     targets = ci.targets(outputs, exports, quiet=quiet)
-    if gate.rules and (lost := gating.missing(before)) is not None:
+    if gate.rules.stated and (lost := gating.missing(before)) is not None:
         terminal.tell_problem(f"no baseline: nothing is at {lost}", "")
         ci.tell_github({"verdict": "missing baseline", "gate": "missing baseline"})
         return gating.UNDECIDED
@@ -200,7 +208,7 @@ def command(  # noqa: PLR0913 - one per option
             counts,
         )
     except NothingComparableError as error:
-        if not gate.rules:
+        if not gate.rules.stated:
             raise
         terminal.tell_error(error)
         ci.tell_github({"verdict": "nothing comparable", "gate": "not comparable"})
@@ -214,16 +222,17 @@ def command(  # noqa: PLR0913 - one per option
         top=top,
         verbose=verbose,
         quiet=quiet,
-        inconclusive_fails=gate.rules.inconclusive_fails,
     )
     ci.tell_github(ci.comparison_outputs(comparison), targets)
     ci.summarize(report, (comparison.base, comparison.opt))
-    gating.tell(comparison.gates)
+    gating.tell(gate.rules, comparison.gates)
     if strict and found.failures:
         return gating.FAILED
     barred = comparison.verdict == "not comparable"
-    if not gate.rules:
+    if not gate.rules.stated:
         return gating.FAILED if barred else gating.PASSED
+    if not gate.rules:
+        return gating.of_empty(gate.rules)
     found_status = gating.status(gate.rules, comparison.gates)
     barred = barred and forbids(comparison.differences)
     return gating.UNDECIDED if barred and found_status == gating.PASSED else found_status
@@ -246,12 +255,12 @@ def _sides(
 
 def _step_logs(given: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """(logs of base, logs of opt): by the side that each names, or two that name none."""
-    from tracekit.comparing import unlabelled
+    from tracekit.listing import split_label
 
     named: dict[str | None, list[str]] = {"base": [], "opt": []}
     for text in given:
-        side, _ = unlabelled(text)
-        named.setdefault(side, []).append(text if side is None else text.removeprefix(f"{side}="))
+        side, path = split_label(text)
+        named.setdefault(side, []).append(text if side is None else str(path))
     bare = named.pop(None, [])
     if len(bare) == len(given) == 2:
         return bare[:1], bare[1:]

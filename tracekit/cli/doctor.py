@@ -63,7 +63,8 @@ def command(
     )
     terminal.say(shown + "\n")
     grave = any(d.severity in GRAVE for d in examination.diagnoses)
-    return 2 if not examination.read_count or (strict and grave) else 0
+    unread = {"refused", "unreadable"} & dict(examination.file_counts).keys()
+    return 2 if not examination.read_count or unread or (strict and grave) else 0
 
 
 def _as_json(examination: Examination) -> str:
@@ -75,6 +76,7 @@ def _as_json(examination: Examination) -> str:
         "file_count": examination.source_count,
         "read_count": examination.read_count,
         "ignored_count": examination.ignored_count,
+        "files": dict(examination.file_counts),
         "held": held(examination),
         "diagnoses": [asdict(d) for d in examination.diagnoses],
     }

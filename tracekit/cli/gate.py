@@ -65,6 +65,7 @@ def command(  # noqa: PLR0913 - one per option
     config: str | None,
     isolated: bool,
     on_inconclusive: str | None,
+    allow_untested: bool,
     tokens: float | None,
     samples: float | None,
     images: float | None,
@@ -87,7 +88,11 @@ def command(  # noqa: PLR0913 - one per option
     from tracekit.compare.gates import gates, overall
     from tracekit.compare.slowed import self_test as held_against_itself
 
-    gate = gating.gate_file(fail_on, config, on_inconclusive, isolated=isolated)
+    gate = gating.gate_file(
+        fail_on, config, on_inconclusive, isolated=isolated, allow_untested=allow_untested
+    )
+    if gate.rules.stated and not gate.rules:
+        return gating.of_empty(gate.rules)
     if not gate.rules:
         raise TracekitError("no rule is set", "--fail-on 'step_time>3%', or a tracekit.toml")
     if not (self_test or any(rule.test == "budget" for rule in gate.rules.rules)):
@@ -103,7 +108,7 @@ def command(  # noqa: PLR0913 - one per option
         drop_first=drop_first,
         assume_independent_steps=assume_independent_steps,
     )
-    side = comparing.read_side(_name(paths), paths, options, choices)
+    side = comparing.read_runs(_name(paths), paths, options, choices)
     if self_test:
         tested = held_against_itself(gate.rules, side, choices)
         ci.write(_tested(side, tested), tested.gates, targets, verbose=True, quiet=quiet)
@@ -116,21 +121,20 @@ def command(  # noqa: PLR0913 - one per option
     budgets = tuple(rule for rule in gate.rules.rules if rule.test == "budget")
     found = gates(replace(gate.rules, rules=budgets), None, side, choices)
     report = _held(side, found, len(gate.rules.rules) - len(budgets))
-    fails = gate.rules.inconclusive_fails
-    ci.write(report, found, targets, verbose=True, quiet=quiet, inconclusive_fails=fails)
+    ci.write(report, found, targets, verbose=True, quiet=quiet, rules=gate.rules)
     ci.tell_github({"gate": overall(found)}, targets)
     if not any(target.printed and target.format == "text" for target in targets):
-        gating.tell(found)
-    if strict and any(part.failures for part in side.measured):
+        gating.tell(gate.rules, found)
+    if strict and (side.errors or any(part.failures for part in side.measured)):
         return gating.FAILED
     return gating.status(gate.rules, found)
 
 
 def _name(paths: tuple[str, ...]) -> str:
     """What the side is called."""
-    from tracekit.comparing import unlabelled
+    from tracekit.listing import split_label
 
-    label, path = unlabelled(paths[0])
+    label, path = split_label(paths[0])
     return (label or path.name or str(path)) if len(paths) == 1 else "runs"
 
 
@@ -196,7 +200,7 @@ def _try(tested: SelfTest) -> str:
     from tracekit.stats.verdict import CAPS
 
     said = {caveat for gate in tested.gates for caveat in gate.caveats}
-    if CAPS["one run each"] in said:
+    if said & {CAPS["one run each"], CAPS["one run alone"]}:
         return "give several runs of it, or test the estimate alone: 'step_time>point:3%'"
     if any(gate.outcome == "inconclusive" and gate.severity == "error" for gate in tested.gates):
         return "its runs differ too much to show 20 %: record more of them, or test the estimate: 'step_time>point:3%'"

@@ -32,7 +32,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
                 multiple=True,
                 metavar="RULE",
                 help="Exit with 1 where this is exceeded: 'step_time>3%', 'memory.peak_allocated>256MiB', "
-                "'step_time>point:5%'. Repeatable.",
+                "'step_time>point:5%'; or a word: regression, new-oom. Repeatable.",
             ),
             click.option(
                 "--config",
@@ -46,6 +46,11 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.Choice(["warn", "fail"]),
                 help="What an inconclusive gate is: a warning, or exit status 3 [default: warn].",
             ),
+            click.option(
+                "--allow-untested",
+                is_flag=True,
+                help="Let a gate pass with rules that nothing was recorded for, or with none: a warning, not status 3.",
+            ),
         )
     ):
         command = option(command)
@@ -53,14 +58,23 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def gate_file(
-    fail_on: Sequence[str], config: str | None, on_inconclusive: str | None, *, isolated: bool
+    fail_on: Sequence[str],
+    config: str | None,
+    on_inconclusive: str | None,
+    *,
+    isolated: bool,
+    allow_untested: bool,
+    least: float | None = None,
 ) -> GateFile:
-    """The gate of the command line and of a file; raises for whatever either does not mean."""
+    """The gate of the command line and of a file; raises for whatever either does not mean.
+
+    `least` is the share from which on a change is a regression, where the command line says so.
+    """
     from tracekit.compare import gate_file as files
 
     path = Path(config) if config else None if isolated else files.find(Path.cwd())
     found = files.read(path) if path else files.GateFile()
-    rules = files.together(found, fail_on)
+    rules = replace(files.together(found, fail_on, least), untested_passes=allow_untested)
     if on_inconclusive is not None:
         rules = replace(rules, inconclusive_fails=on_inconclusive == "fail")
     if rules.accepts:
@@ -83,19 +97,27 @@ def is_default(name: str) -> bool:
 
 def status(rules: Rules, gates: Sequence[Gate]) -> int:
     """The exit status of a gate: 1 for a breach and nothing else."""
-    from tracekit.compare.gates import overall
-
-    word = overall(gates)
-    if word == "fail":
+    outcomes = {gate.outcome for gate in gates if gate.severity == "error"}
+    if "fail" in outcomes:
         return BREACHED
-    if word == "expired":
+    if "expired" in outcomes:
         return FAILED
-    if word == "not comparable" or (word == "inconclusive" and rules.inconclusive_fails):
-        return UNDECIDED
-    return PASSED
+    undecided = {"not comparable"}
+    undecided |= set() if rules.untested_passes else {"not tested"}
+    undecided |= {"inconclusive"} if rules.inconclusive_fails else set()
+    return UNDECIDED if outcomes & undecided else PASSED
 
 
-def tell(gates: Sequence[Gate]) -> None:
+def of_empty(rules: Rules) -> int:
+    """The exit status of a gate without a rule, which standard error tells: nothing was tested."""
+    terminal.tell_problem(
+        f"{', '.join(rules.sources)}: the gate holds no rule: nothing was tested",
+        'add fail-on = ["regression"], or a rule; or say --allow-untested',
+    )
+    return PASSED if rules.untested_passes else UNDECIDED
+
+
+def tell(rules: Rules, gates: Sequence[Gate]) -> None:
     """Nothing; writes every rule that did not pass to standard error, also with --quiet."""
     from tracekit.render.escape import printable
 
@@ -106,14 +128,20 @@ def tell(gates: Sequence[Gate]) -> None:
         terminal.tell(f"tracekit: gate: {word}: {printable(gate.claim + why)}")
     if len(found) > _MOST_LINES:
         terminal.tell(f"tracekit: gate: {len(found) - _MOST_LINES} more")
+    untested = sum((gate.outcome, gate.severity) == ("not tested", "error") for gate in found)
+    if untested and not rules.untested_passes:
+        terminal.tell_problem(
+            f"gate: {untested} of {len(gates)} rules tested nothing",
+            "mend the rule, or record what it asks for; --allow-untested lets it pass",
+        )
 
 
 def missing(paths: Sequence[str | Path]) -> str | None:
     """The first path of a baseline where nothing is; None where there is something at each."""
-    from tracekit.comparing import unlabelled
+    from tracekit.listing import split_label
 
     for given in paths:
-        _, path = unlabelled(given)
+        _, path = split_label(given)
         text = str(path)
         there = path.exists() or (
             has_magic(text) and any(True for _ in iglob(text, recursive=True))  # noqa: PTH207 - may be absolute

@@ -9,7 +9,7 @@ from pathlib import Path
 from tracekit.cli import terminal
 from tracekit.errors import TracekitError
 from tracekit.files import refuse_unwritable, write_atomically
-from tracekit.render import format_of, render, renderer
+from tracekit.render import format_of, refuse_without_library, render, renderer
 from tracekit.report import Report
 
 STANDARD_OUTPUT = "-"
@@ -48,6 +48,7 @@ def export_target(text: str) -> Target:
     name, equals, path = text.partition("=")
     if not (equals and path):
         raise TracekitError(f"--export {text}: not KIND=PATH", "--export csv=tables/")
+    refuse_without_library(name)
     if not renderer(name).files:
         if path != STANDARD_OUTPUT:
             refuse_unwritable(path)

@@ -44,7 +44,6 @@ def command(*, path: str, wanted: str | None, output: str | None, top: int, verb
         comparison=found,
         top=top,
         verbose=verbose,
-        inconclusive_fails=found is not None and found.inconclusive_fails,
     )
     return 0
 
@@ -65,6 +64,9 @@ def _target(wanted: str | None, output: str | None, *, compared: bool) -> Target
 
 def _read(path: Path) -> tuple[Report, Comparison | None]:
     """The report that a file of any saved form tells, and the comparison if it holds one."""
+    from tracekit.listing import refuse_special
+
+    refuse_special(path)
     try:
         with path.open("rb") as file:
             if file.read(2) == b"PK":

@@ -10,6 +10,7 @@ import click
 from tracekit.cli import terminal
 from tracekit.cli.layout import columns
 from tracekit.errors import TracekitError
+from tracekit.labels import did_you_mean
 
 if TYPE_CHECKING:
     from tracekit.schema import Column, Table
@@ -29,7 +30,11 @@ def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
     elif name in schema.TABLES:
         text = _table(schema.TABLES[name], schema.TABLES[name].columns, markdown=markdown)
     else:
-        raise TracekitError(f"no table {name!r}", f"one of {', '.join(schema.TABLES)}")
+        near = did_you_mean(name, schema.TABLES)
+        everything = f"one of {', '.join(schema.TABLES)}"
+        raise TracekitError(
+            f"no table {name!r}{near}", "tracekit tables shows all" if near else everything
+        )
     terminal.say(text + "\n")
     return 0
 

@@ -92,7 +92,7 @@ def described(error: Exception) -> tuple[str, str]:
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "tracekit"
-        return error.format_message(), f"{command} --help"
+        return _misused(error), f"{command} --help"
     if isinstance(error, MemoryError):
         return (
             "memory ran out",
@@ -108,6 +108,16 @@ def described(error: Exception) -> tuple[str, str]:
     return f"internal error: {type(error).__name__}: {error}", place
 
 
+def _misused(error: click.ClickException) -> str:
+    """What click found wrong, in one line and in the same words whatever its version."""
+    if isinstance(error, click.NoSuchOption):
+        from tracekit.labels import did_you_mean
+
+        near = did_you_mean(error.option_name, error.possibilities or ())
+        return f"no option {error.option_name!r}{near}"
+    return " ".join(error.format_message().split())
+
+
 def _issues() -> str:
     """Where to report faults, as the installed package says; empty if it does not."""
     from importlib.metadata import PackageNotFoundError, metadata
@@ -121,9 +131,13 @@ def _issues() -> str:
 
 
 def page() -> tuple[int | None, bool]:
-    """The width of the terminal on standard output (None if it is none), and whether to use colour."""
+    """The width of the terminal on standard output, and whether to use colour.
+
+    Where it is none the width is that of `COLUMNS`, or None.
+    """
     if sys.stdout is None or not sys.stdout.isatty():
-        return None, False
+        width = os.environ.get("COLUMNS", "")
+        return (int(width) if width.isdecimal() and len(width) < 5 else None), False
     color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return shutil.get_terminal_size().columns, color
 

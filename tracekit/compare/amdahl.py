@@ -9,7 +9,7 @@ from math import log
 from tracekit.compare.comparison import Change
 from tracekit.compare.origins import Attribution
 from tracekit.metric_kinds import STAGE_TIME
-from tracekit.units import show
+from tracekit.units import show, speedup
 
 ASSUMES = (
     "Step from this alone: 1 / (1 − p + p / ratio), p being the part of the step before that its longest rank spends "
@@ -82,5 +82,4 @@ def factor(ratio: float | None, low: float | None, high: float | None) -> str:
     slower = ratio < 1
     shown = sorted(1 / bound if slower else bound for bound in (low, high) if bound and bound > 0)
     ends = f" [{show(shown[0], 'factor')}, {show(shown[1], 'factor')}]" if len(shown) == 2 else ""
-    word = "slower" if slower else "faster"
-    return f"{show(1 / ratio if slower else ratio, 'factor')} {word}{ends}"
+    return speedup(ratio) + ends

@@ -8,13 +8,25 @@ from dataclasses import replace
 from tracekit.compare import attribution_sheets, memory_sheets
 from tracekit.compare.amdahl import factor
 from tracekit.compare.comparison import Change, Comparison
+from tracekit.compare.differences import short
 from tracekit.compare.first_screen import FIRST_CAUTIONS, barred, basis, cautions
 from tracekit.compare.gate_sheet import gate_section, gate_word
 from tracekit.compare.pictures import pictures
 from tracekit.compare.stage_columns import with_stage_columns
-from tracekit.metric_kinds import STEP_AND_STAGES, devices_caption
+from tracekit.metric_kinds import (
+    LAUNCH_CADENCE,
+    RANGE_CADENCE,
+    STEP_AND_STAGES,
+    STEP_TIME,
+    UNPROFILED,
+    WINDOW,
+    devices_caption,
+)
 from tracekit.report import Cell, Heading, Metric, Report, Section, Sheet
 from tracekit.units import MINUS, show
+
+FIRST_TABLE = (*STEP_AND_STAGES, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE)
+"""Metrics of the first table: the step and its stages, or what recurs in recordings without step marks."""
 
 WORDS = {
     "improvement": "faster",
@@ -56,11 +68,13 @@ def answer(found: Comparison) -> str:
     step = found.headline
     if found.memory is not None and step.unit == "bytes":
         return memory_sheets.sentence(found.memory, found.verdict)
-    times = f"{step.title} {show(step.base, 'ns')} → {show(step.opt, 'ns')}"
+    times = f"{short(step.title)} {show(step.base, 'ns')} → {show(step.opt, 'ns')}"
     delta = "" if step.difference is None else f" ({signed(step.difference)})"
     if found.verdict == "not comparable" or step.ratio is None:
         return f"{WORDS.get(found.verdict, found.verdict)} · {times}{delta}"
     much = factor(step.ratio, step.low, step.high)
+    if found.sessions_apart and found.verdict in ("improvement", "regression", "no change"):
+        delta += " · if nothing else changed in between"
     if found.verdict in ("improvement", "regression"):
         return f"{much} · {times}{delta}"
     return f"{WORDS.get(found.verdict, found.verdict)}: {much} · {times}{delta}"
@@ -74,8 +88,9 @@ def signed(ns: float) -> str:
 
 def _stages(name: str, found: Comparison) -> Sheet:
     """The step and its stages, in how many steps each is, and what each alone makes of the step."""
-    rows = _of(found.changes, *STEP_AND_STAGES)
-    return with_stage_columns(_changes(name, "Step and stages", rows), rows)
+    rows = _of(found.changes, *FIRST_TABLE)
+    title = "Step and stages" if found.headline.name in (STEP_TIME, UNPROFILED) else "What recurs"
+    return with_stage_columns(_changes(name, title, rows), rows)
 
 
 def _basis(found: Comparison) -> Iterable[str]:
@@ -99,8 +114,8 @@ def _figures(found: Comparison) -> Iterable[Metric]:
     if found.memory is not None and step.unit == "bytes":
         yield from memory_sheets.figures(found.memory)
         return
-    yield Metric("grand_ratio", step.grand_ratio, "factor", "higher", label="ratio of means")
-    yield Metric("median_ratio", step.median_ratio, "factor", "higher", label="ratio of medians")
+    yield Metric("grand_ratio", step.grand_ratio, "factor", "higher", label="by means")
+    yield Metric("median_ratio", step.median_ratio, "factor", "higher", label="by medians")
 
 
 def _of(changes: Iterable[Change], *names: str) -> list[Change]:
@@ -109,14 +124,16 @@ def _of(changes: Iterable[Change], *names: str) -> list[Change]:
 
 def _sections(found: Comparison) -> Iterable[Section]:
     """What stands below the first screen."""
-    rest = [c for c in found.changes if c.name not in STEP_AND_STAGES]
+    rest = [c for c in found.changes if c.name not in FIRST_TABLE]
     whole = [c for c in rest if c.stage is None]
     parts = [c for c in rest if c.stage is not None]
     yield Section(
         "comparison",
         "What changed, and how surely",
         sheets=tuple(
-            s for s in (_differences(found), _overhead(found), _dropped(found)) if s is not None
+            s
+            for s in (_differences(found), _outlook(found), _overhead(found), _dropped(found))
+            if s is not None
         ),
         caveats=found.warnings[FIRST_CAUTIONS:],
         charts=pictures(found),
@@ -148,7 +165,7 @@ def _by_kind(name: str, changes: list[Change]) -> Iterable[Sheet]:
 def _changes(name: str, title: str, changes: list[Change]) -> Sheet:
     """Changes as a table: both means, the difference, the ratio with its interval, the word."""
     unit = changes[0].unit if changes else "ns"
-    staged = any(c.stage is not None and c.name not in STEP_AND_STAGES for c in changes)
+    staged = any(c.stage is not None and c.name not in FIRST_TABLE for c in changes)
     roles = any(c.role for c in changes)
     headings = [
         *([Heading("role", "role")] if roles else []),
@@ -157,7 +174,7 @@ def _changes(name: str, title: str, changes: list[Change]) -> Sheet:
         Heading("base", "before", unit, "Mean over runs."),
         Heading("opt", "after", unit, "Mean over runs."),
         Heading("difference", "change", unit, "After less before."),
-        Heading("ratio", "ratio", "factor", _ratio_doc(changes).capitalize()),
+        Heading("ratio", "before/after", "factor", _ratio_doc(changes).capitalize()),
         Heading("low", "from", "factor", "Lower end of the interval."),
         Heading("high", "to", "factor", "Upper end of the interval."),
         Heading("word", "verdict"),
@@ -190,6 +207,28 @@ def _differences(found: Comparison) -> Sheet | None:
     )  # fmt: skip
     rows = tuple((d.name, d.base, d.opt, d.blocking, d.meaning) for d in found.differences)
     return Sheet("differences", "What else differs", headings, rows)
+
+
+def _outlook(found: Comparison) -> Sheet | None:
+    if not found.outlook:
+        return None
+    headings = (
+        Heading("runs", "runs"),
+        Heading("change", "true change", "ratio", "Of the step, for the worse."),
+        Heading("regression", "slower", "ratio"),
+        Heading("no_change", "no change", "ratio"),
+        Heading("improvement", "faster", "ratio"),
+        Heading("inconclusive", "inconclusive", "ratio"),
+        Heading(
+            "at_least",
+            "slower, at least",
+            "ratio",
+            "With the largest spread that these runs leave possible (in 80 % of cases).",
+        ),
+    )
+    rows = tuple(tuple(getattr(one, heading.name) for heading in headings) for one in found.outlook)
+    caption = "How often comparisons of such runs end in each verdict, by the spread that was seen."
+    return Sheet("outlook", "How probable each verdict is", headings, rows, caption=caption)
 
 
 def _overhead(found: Comparison) -> Sheet | None:

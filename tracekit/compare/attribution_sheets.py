@@ -261,7 +261,7 @@ def _kernels(found: Attribution) -> Section | None:
         Heading("base", "before", "ns", "Time of its own in the mean step."),
         Heading("opt", "after", "ns", "The same after."),
         Heading("difference", "change", "ns", "After less before."),
-        Heading("ratio", "after / before", "factor", "As measured."),
+        Heading("ratio", "before/after", "factor", "As measured; above 1 it takes less after."),
         Heading("corrected", "corrected", "factor", "Less the shift of its class."),
         Heading("q", "false share", "ratio", "Share of false ones among those up to this row's certainty."),
         Heading("presence", "how"),

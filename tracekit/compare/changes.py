@@ -9,10 +9,19 @@ from tracekit.compare.comparison import Change, Word
 from tracekit.compare.gate_rules import NO_RULES, Rules
 from tracekit.compare.noise_file import NoiseFile
 from tracekit.compare.sides import Side
+from tracekit.compare.work_units import (
+    WINDOW_KEY,
+    of_whole_recording,
+    unit_key,
+    without_steps,
+)
 from tracekit.metric_kinds import (
+    LAUNCH_CADENCE,
     METRICS,
     PER_WORK,
+    RANGE_CADENCE,
     STAGE_TIME,
+    STEP_AND_STAGES,
     STEP_TIME,
     UNPROFILED,
     UNPROFILED_STAGE,
@@ -21,8 +30,17 @@ from tracekit.metric_kinds import (
 )
 from tracekit.report import Better, Unit
 from tracekit.samples import Key, Samples
+from tracekit.stats.outlook import detectable
 from tracekit.stats.speedup import FOOTNOTES, Pairing, Speedup, exact, speedup
-from tracekit.stats.verdict import CAPS, LEAST_EFFECT, Verdict, together, verdict
+from tracekit.stats.verdict import (
+    CAPS,
+    LEAST_EFFECT,
+    Verdict,
+    threshold,
+    together,
+    verdict,
+    why_capped,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +61,20 @@ STEP: Key = (STEP_TIME, None, None)
 UNPROFILED_STEP: Key = (UNPROFILED, None, None)
 
 
-def step_key(base: Side, opt: Side) -> Key:
-    """What the answer is of: the un-profiled step where both sides have it, else the profiled one."""
+def step_key(base: Side, opt: Side, *, force: bool = False) -> Key:
+    """What the answer is of: the un-profiled step where both sides have it, else the profiled one.
+
+    Without step marks it is the unit of work that both sides hold, with `force` else the recording as it is.
+    """
     both = base.samples.keys() & opt.samples.keys()
-    return UNPROFILED_STEP if UNPROFILED_STEP in both else STEP
+    if UNPROFILED_STEP in both:
+        return UNPROFILED_STEP
+    if not (without_steps(base) or without_steps(opt)):
+        return STEP
+    unit = unit_key(base, opt)
+    if not isinstance(unit, str):
+        return unit
+    return WINDOW_KEY if force and WINDOW_KEY in both else STEP
 
 
 def changes(base: Side, opt: Side, choices: Choices) -> tuple[Change, ...]:
@@ -54,16 +82,20 @@ def changes(base: Side, opt: Side, choices: Choices) -> tuple[Change, ...]:
 
     The step answers the question; all others are looked at together, so Holm's correction is theirs.
     """
-    found = _together([one for one in _all(base, opt, choices) if one is not None], choices.level)
-    ranks = {UNPROFILED: -1, STEP_TIME: 0, STAGE_TIME: 1, UNPROFILED_STAGE: 1}
+    found = _together(
+        [one for one in _all(base, opt, choices) if one is not None],
+        choices.level,
+        step_key(base, opt, force=choices.force),
+    )
+    ranks = {
+        UNPROFILED: -1, STEP_TIME: 0, STAGE_TIME: 1, UNPROFILED_STAGE: 1, RANGE_CADENCE: 1, LAUNCH_CADENCE: 1,
+    }  # fmt: skip
     return tuple(
         sorted(
             found,
             key=lambda c: (
                 ranks.get(c.name, 2 + list(METRICS).index(c.name)),
-                -max(c.base or 0.0, c.opt or 0.0)
-                if c.name in (STAGE_TIME, UNPROFILED_STAGE)
-                else 0.0,
+                -max(c.base or 0.0, c.opt or 0.0) if ranks.get(c.name) == 1 else 0.0,
                 c.role or "",
                 c.stage or "",
             ),
@@ -72,14 +104,17 @@ def changes(base: Side, opt: Side, choices: Choices) -> tuple[Change, ...]:
 
 
 def _all(base: Side, opt: Side, choices: Choices) -> Iterator[Judged | None]:
+    answered = step_key(base, opt, force=choices.force)
     for key in sorted(base.samples.keys() | opt.samples.keys(), key=str):
+        if key != answered and any(of_whole_recording(key, side) for side in (base, opt)):
+            continue
         yield _judged(key, base.samples.get(key), opt.samples.get(key), choices)
 
 
-def _together(found: Sequence[Judged], level: float) -> list[Change]:
-    """The changes with the words that are left to them among so many."""
-    steps = (STEP_TIME, UNPROFILED)
-    at = [n for n, one in enumerate(found) if one.said and one.change.name not in steps]
+def _together(found: Sequence[Judged], level: float, answered: Key) -> list[Change]:
+    """The changes with the words that are left to them among so many; `answered` is looked at alone."""
+    steps = {STEP, UNPROFILED_STEP, answered}
+    at = [n for n, one in enumerate(found) if one.said and _key(one.change) not in steps]
     words = together([said for n in at if (said := found[n].said)], level=level)
     changed = [one.change for one in found]
     for n, said in zip(at, words, strict=True):
@@ -87,6 +122,10 @@ def _together(found: Sequence[Judged], level: float) -> list[Change]:
             notes = (*changed[n].notes, CAPS["many comparisons"])
             changed[n] = replace(changed[n], word=said.word, notes=notes)
     return changed
+
+
+def _key(change: Change) -> Key:
+    return change.name, change.role, change.stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +166,7 @@ def _judged(key: Key, base: Samples | None, opt: Samples | None, choices: Choice
         found.grand_ratio,
         found.median_ratio,
         found.label,
-        found.detectable,
+        least_seen(found, choices) if name in STEP_AND_STAGES else None,
         found.base.runs,
         found.base.steps,
         found.opt.runs,
@@ -143,7 +182,7 @@ def _unsaid(change: Change | None) -> Judged | None:
 
 def headline(base: Side, opt: Side, choices: Choices) -> tuple[Speedup, Verdict]:
     """The step itself with all that was computed of it: what a plan for more runs rests on."""
-    key = step_key(base, opt)
+    key = step_key(base, opt, force=choices.force)
     found, _ = compared(base.samples[key], opt.samples[key], choices)
     said = verdict(
         found,
@@ -151,6 +190,13 @@ def headline(base: Side, opt: Side, choices: Choices) -> tuple[Speedup, Verdict]
         assume_independent_steps=choices.assume_independent_steps,
     )
     return found, said
+
+
+def least_seen(found: Speedup, choices: Choices) -> float | None:
+    """The least change that such runs call a regression in 80 % of cases; None where they may say nothing at all."""
+    if found.low is None or why_capped(found, choices.assume_independent_steps):
+        return None
+    return detectable(found.spreads, threshold(found, choices.min_effect), found.level)
 
 
 def compared(base: Samples, opt: Samples, choices: Choices) -> tuple[Speedup, tuple[str, ...]]:

@@ -24,7 +24,8 @@ class Change:
     """One metric on both sides: means over runs, and how many times less the second takes.
 
     `ratio` is first over second with `low` and `high`, all None where there is none; `difference` second less
-    first. `label` says what the interval covers, `detectable` the least change that would have been found.
+    first. `label` says what the interval covers, `detectable` the least change that would have been called a regression
+    in 80 % of cases (of the step and its stages; None where these runs may say nothing).
     `step_ratio` with `step_low` and `step_high` is what a stage alone makes of the step (`compare.amdahl`).
     """
 
@@ -77,6 +78,23 @@ class LeftStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """How probable each verdict is, were the second side slower by `change`: for the runs at hand, or for more of them.
+
+    The four words by the spread as it was estimated; `at_least` is the first of them by the largest spread that the
+    estimate leaves possible.
+    """
+
+    runs: str
+    change: float
+    regression: float
+    no_change: float
+    improvement: float
+    inconclusive: float
+    at_least: float
+
+
+@dataclass(frozen=True, slots=True)
 class Overhead:
     """What the profiler made of the steps of a side: mean step with it and without, ns, and their ratio."""
 
@@ -104,7 +122,8 @@ class Comparison:
     Of sides without a step of which both have memory snapshots, `headline` is the peak of memory, in bytes.
     `memory` is what those snapshots tell, None where a side has none. `changes` hold every metric, the step
     first. `reading` says how the inputs were understood, `warnings` what to keep in mind, `needed` what it
-    would take to say more.
+    would take to say more, `outlook` how probable each verdict was. `sessions_apart`: all runs of one side ran before
+    all of the other, so what else changed in between cannot be told from the change.
     """
 
     tool_version: str
@@ -121,10 +140,13 @@ class Comparison:
     simulated: bool = False
     min_effect: float = 0.0
     level: float = 0.95
+    outlook: tuple[Outlook, ...] = ()
+    sessions_apart: bool = False
     overhead: tuple[Overhead, ...] = ()
     steps: tuple[StepValue, ...] = ()
     gates: tuple[Gate, ...] = ()
     inconclusive_fails: bool = False
+    untested_passes: bool = False
     origin: Attribution | None = None
     memory: MemoryChange | None = None
     schema: str = SCHEMA

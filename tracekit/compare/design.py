@@ -12,20 +12,27 @@ from tracekit.pooling import plain
 
 def design_warnings(base: Side, opt: Side) -> Iterator[str]:
     """What the recorded times and hosts say of the design; nothing where they are not known."""
-    spans = [run_spans(side) for side in (base, opt)]
     hosts = [_hosts(side) for side in (base, opt)]
     apart = bool(hosts[0] and hosts[1] and not hosts[0] & hosts[1])
     where = ", on other hosts" if apart else ""
-    if len(spans[0]) > 1 and len(spans[1]) > 1:
-        for first, second, order in ((0, 1, "before"), (1, 0, "after")):
-            if max(end for _, end in spans[first]) <= min(start for start, _ in spans[second]):
-                yield (
-                    f"all base runs ran {order} all opt runs{where}: what changed in between cannot be told from"
-                    " the change (alternate the runs)"
-                )
-                return
+    if order := sessions_apart(base, opt):
+        yield (
+            f"all base runs ran {order} all opt runs{where}: what changed in between cannot be told from"
+            " the change (alternate the runs)"
+        )
+        return
     if apart:
         yield "the sides ran on other hosts: a difference between hosts cannot be told from the change"
+
+
+def sessions_apart(base: Side, opt: Side) -> str:
+    """Whether all runs of the first side ran "before" or "after" all of the second; empty where neither, or unknown."""
+    spans = [run_spans(side) for side in (base, opt)]
+    if min(map(len, spans)) > 1:
+        for first, second, order in ((0, 1, "before"), (1, 0, "after")):
+            if max(end for _, end in spans[first]) <= min(start for start, _ in spans[second]):
+                return order
+    return ""
 
 
 def run_spans(side: Side) -> list[tuple[int, int]]:

@@ -107,13 +107,13 @@ def _work(base: Side, opt: Side) -> Iterator[Difference]:
     common = float(both.min(axis=1).sum())
     if common < LEAST_COMMON:
         text = f"{common:.0%} of the time in common".replace("%", " %")
-        before, after = (f"mostly {_short(str(one.idxmax()))}" for one in shares if one is not None)
+        before, after = (f"mostly {short(str(one.idxmax()))}" for one in shares if one is not None)
         yield Difference(
             "work", before, after, blocking=True, meaning=f"other kernels and ops: {text}"
         )
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     """The beginning of a name, by which it is known."""
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tracekit.compare.amdahl import largest
 from tracekit.compare.comparison import Change, Comparison
+from tracekit.compare.work_units import counted_as
 from tracekit.metric_kinds import UNPROFILED
 from tracekit.report import Cell, Heading, Sheet
 from tracekit.units import show
@@ -24,12 +26,36 @@ def basis(found: Comparison) -> tuple[str, ...]:
     """
     step = found.headline
     first = [", ".join(word for word in (step.label, _counted(step)) if word)]
-    if step.detectable is not None and found.verdict != "not comparable":
-        first.append(f"could have detected a change of ≥ {show(step.detectable, 'ratio')}")
+    if found.verdict != "not comparable":
+        first.append(_seen(step))
     plan = found.needed[:1].upper() + found.needed[1:]
     of = "profiled step" if step.name == UNPROFILED else "step"
     alone = () if found.verdict == "not comparable" else largest(found.changes, of)
-    return (" · ".join(first), *alone, *([plan] if plan else []))
+    return (" · ".join(filter(None, first)), *_foretold(found), *alone, *([plan] if plan else []))
+
+
+def _seen(step: Change) -> str:
+    """The least change that these runs would have shown; nothing where there is no interval."""
+    if step.low is None:
+        return ""
+    if step.detectable is None:
+        return "no change of any size could have been detected"
+    return f"could have detected a change of ≥ {show(step.detectable, 'ratio')}"
+
+
+def _foretold(found: Comparison) -> Iterator[str]:
+    """How often such runs call a change that is there slower, in one line; nothing where they never do."""
+    rows = [one for one in found.outlook if one.runs == found.outlook[0].runs and one.change > 0]
+    if any(one.inconclusive < 1 for one in rows):
+        parts = (f"{_percent(one.regression)} at +{one.change:.0%}" for one in rows)
+        yield f"chance that a slower step is called slower: {', '.join(parts)}".replace("%", " %")
+
+
+def _percent(share: float) -> str:
+    """A probability in whole percent; 0 and 100 only where they are."""
+    if 0 < share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
 
 
 def _counted(step: Change) -> str:
@@ -41,8 +67,8 @@ def _counted(step: Change) -> str:
     each = {(steps // runs, steps % runs) for runs, steps in sides}
     if len(each) == 1 and all(rest == 0 for _, rest in each):
         number = next(iter(each))[0]
-        return f"{runs} × {number:,} {'step' if number == 1 else 'steps'}"
-    return f"{runs}, {step.base_steps:,} v {step.opt_steps:,} steps"
+        return f"{runs} × {number:,} {counted_as(step.name, number)}"
+    return f"{runs}, {step.base_steps:,} v {step.opt_steps:,} {counted_as(step.name)}"
 
 
 def cautions(found: Comparison) -> tuple[str, ...]:

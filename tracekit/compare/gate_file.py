@@ -6,10 +6,9 @@ Whatever is not understood is refused: a gate that silently ignores a line would
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from difflib import get_close_matches
 from pathlib import Path
 
 from tracekit.compare.gate_rules import (
@@ -27,6 +26,8 @@ from tracekit.compare.gate_rules import (
     rule_of_text,
 )
 from tracekit.errors import TracekitError
+from tracekit.labels import did_you_mean
+from tracekit.listing import refuse_special
 from tracekit.metric_kinds import STEP_TIME
 from tracekit.stats.verdict import LEAST_EFFECT
 
@@ -37,7 +38,8 @@ _RULE_KEYS = (
     "metric", "max-increase", "max-decrease", "max", "min", "severity", "scope", "role",
 )  # fmt: skip
 _ACCEPT_KEYS = ("metric", "until", "reason")
-_WORDS = ("regression", "inconclusive", "not-comparable", NEW_OOM, "missing-baseline")
+INCONCLUSIVE = "inconclusive"
+_WORDS = ("regression", INCONCLUSIVE, "not-comparable", NEW_OOM, "missing-baseline")
 """Words of `fail-on`; what is not comparable or has no baseline never passes a gate, said or not."""
 _TESTS = {
     "max-increase": ("change", True),
@@ -76,19 +78,27 @@ def read(path: Path) -> GateFile:
         raise TracekitError(f"{path}: {error.problem}", error.hint) from None
 
 
-def together(file: GateFile, texts: Iterable[str]) -> Rules:
-    """The rules of a file and those of the command line; raises where they are too many to mean anything."""
-    every = (*file.rules.rules, *map(rule_of_text, texts))
-    _check_number(every)
-    sources = (
-        *file.rules.sources,
-        *(["the command line"] if len(every) > len(file.rules.rules) else []),
+def together(file: GateFile, texts: Sequence[str], least: float | None = None) -> Rules:
+    """The rules of a file and those of the command line; raises where they are too many to mean anything.
+
+    `least` is what the word `regression` means, as a share; else it is what the file says.
+    """
+    added = _of_texts(texts, file.min_effect if least is None else least, "--fail-on")
+    rules = (*file.rules.rules, *(one for one in added if one not in file.rules.rules))
+    if texts and not rules:
+        raise TracekitError(_nothing_held("--fail-on", texts), "add --fail-on regression")
+    _check_number(rules)
+    return replace(
+        file.rules,
+        rules=rules,
+        inconclusive_fails=file.rules.inconclusive_fails or INCONCLUSIVE in texts,
+        sources=(*file.rules.sources, *(["the command line"] if texts else [])),
     )
-    return replace(file.rules, rules=every, sources=sources)
 
 
 def _toml(path: Path) -> Mapping[str, object]:
     """The file as TOML."""
+    refuse_special(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -124,18 +134,25 @@ def _gate(table: Mapping[str, object] | None, source: str) -> GateFile:
         raise TracekitError(f"level is {level}", "a share from 0.5 to below 1, as 0.95")
     fails = _one_of(table, "on-inconclusive", ("warn", "fail"), "warn") == "fail"
     words = _texts(table, "fail-on")
-    for word in words:
-        if ">" not in word and word not in _WORDS:
-            raise TracekitError(f"fail-on: {word!r} is unknown", _nearest(word, _WORDS))
-        rules += [one for one in _of_word(word, least) if one not in rules]
-    fails = fails or "inconclusive" in words
+    rules += [one for one in _of_texts(words, least, "fail-on") if one not in rules]
+    fails = fails or INCONCLUSIVE in words
     if words and not rules and not table.get("rule"):
-        raise TracekitError(
-            f"fail-on names only {', '.join(words)}: nothing is held", 'add "regression", or a rule'
-        )
+        raise TracekitError(_nothing_held("fail-on", words), 'add "regression", or a rule')
     _check_number(rules)
     accepts = tuple(_accept(entry) for entry in _tables(table, "accept"))
     return GateFile(Rules(tuple(rules), accepts, fails, None, (source,)), level, least)
+
+
+def _of_texts(texts: Iterable[str], least: float | None, option: str) -> list[Rule]:
+    """The rules that are meant, each once; raises for a text that is neither a rule nor a word."""
+    rules: list[Rule] = []
+    for text in texts:
+        if ">" not in text and text not in _WORDS:
+            near = did_you_mean(text, _WORDS)
+            hint = f"there are: {', '.join(_WORDS)}; or a rule: 'step_time>3%'"
+            raise TracekitError(f"{option}: {text!r} is unknown{near}", hint)
+        rules += [one for one in _of_word(text, least) if one not in rules]
+    return rules
 
 
 def _of_word(word: str, least: float | None) -> list[Rule]:
@@ -146,6 +163,10 @@ def _of_word(word: str, least: float | None) -> list[Rule]:
         limit = f"{100 * (LEAST_EFFECT if least is None else least):g}%"
         return [rule(STEP_TIME, limit, "change", rise=True)]
     return [rule(NEW_OOM, "0", "change", rise=True)] if word == NEW_OOM else []
+
+
+def _nothing_held(option: str, words: Iterable[str]) -> str:
+    return f"{option} names only {', '.join(words)}: nothing is held"
 
 
 def _rules(entry: Mapping[str, object]) -> list[Rule]:
@@ -253,7 +274,7 @@ def _share(table: Mapping[str, object], key: str) -> float | None:
 def _one_of(table: Mapping[str, object], key: str, choices: tuple[str, ...], default: str) -> str:
     found = table.get(key, default)
     if not isinstance(found, str) or (found not in choices and found != default):
-        raise TracekitError(f"{key} cannot be {found!r}", _nearest(str(found), choices))
+        raise _unknown(f"{key} cannot be {found!r}", str(found), choices)
     return found
 
 
@@ -261,9 +282,11 @@ def _refuse_unknown(table: Mapping[str, object], known: tuple[str, ...], what: s
     """Raises for the first key that means nothing."""
     for key in table:
         if key not in known:
-            raise TracekitError(f"{what} has an unknown key {key!r}", _nearest(key, known))
+            raise _unknown(f"{what} has an unknown key {key!r}", key, known)
 
 
-def _nearest(word: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(word, known, 1, 0.5)
-    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+def _unknown(problem: str, word: str, choices: tuple[str, ...]) -> TracekitError:
+    """The error for a word that is none of its choices."""
+    return TracekitError(
+        f"{problem}{did_you_mean(word, choices)}", f"there are: {', '.join(choices)}"
+    )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import date
-from difflib import get_close_matches
 from typing import Literal
 
 from tracekit.errors import TracekitError
+from tracekit.labels import did_you_mean
 from tracekit.metric_kinds import METRICS, OUT_OF_MEMORY, STAGE_TIME, Kind
 from tracekit.report import Unit
 from tracekit.units import MINUS, parse_size, parse_time, show
@@ -112,17 +112,26 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A whole gate; `today` is only known where there are exceptions, `sources` say where it stands."""
+    """A whole gate; `today` is only known where there are exceptions, `sources` say where it stands.
+
+    With sources and without a rule it is a gate that measures nothing, which is no pass unless `untested_passes`.
+    """
 
     rules: tuple[Rule, ...] = ()
     accepts: tuple[Accept, ...] = ()
     inconclusive_fails: bool = False
     today: date | None = None
     sources: tuple[str, ...] = ()
+    untested_passes: bool = False
 
     def __bool__(self) -> bool:
         """Whether anything is held."""
         return bool(self.rules)
+
+    @property
+    def stated(self) -> bool:
+        """Whether somebody asked for a gate, be it an empty one."""
+        return bool(self.rules or self.sources)
 
 
 NO_RULES = Rules()
@@ -199,11 +208,11 @@ def recorded(metric: str) -> tuple[str, str | None]:
     if whole and not (stage and found in ("step_time", "unprofiled_step_time")):
         return found, stage
     known = [*KINDS, *NAMES, "stage.rollout.time"]
-    near = get_close_matches(name if stage else metric, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(KINDS))}"
     if metric == STAGE_TIME or name == "time":
-        hint = "name the stage: stage.rollout.time"
-    raise TracekitError(f"no metric is called {metric!r}", hint)
+        raise TracekitError(f"no metric is called {metric!r}", "name the stage: stage.rollout.time")
+    near = did_you_mean(name if stage else metric, known)
+    hint = f"there are: {', '.join(sorted(KINDS))}"
+    raise TracekitError(f"no metric is called {metric!r}{near}", hint)
 
 
 def _limit(metric: str, kind: Kind, limit: object, test: Test) -> tuple[float, Unit, bool]:

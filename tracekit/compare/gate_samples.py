@@ -59,6 +59,11 @@ def _of_rule(rule: Rule, side: Side) -> dict[Key, Samples]:
     return named or {key: one for key, one in mine.items() if key[2] == STAGES.get(rule.stage, "")}
 
 
+def stage_names(stage: str, role: str | None) -> set[str]:
+    """The names by which a stage of a rule may have been recorded."""
+    return {stage, canonical(stage, role), STAGES.get(stage, stage)}
+
+
 def _idle_shares(side: Side) -> dict[Key, Samples]:
     """Idle over busy and idle in every step that both are known of."""
     found: dict[Key, Samples] = {}

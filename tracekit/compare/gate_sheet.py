@@ -25,6 +25,8 @@ def gate_word(gates: Sequence[Gate]) -> str:
     parts += [f"{accepted} accepted"] if accepted else []
     if not word:
         return ""
+    untested = [gate for gate in gates if (gate.outcome, gate.severity) == ("not tested", "error")]
+    parts += [f"{len(untested)} of {len(gates)} rules"] if word == "not tested" else []
     said = "what was accepted ran out" if word == "expired" else word
     return f"gate: {said}" + (f" ({', '.join(parts)})" if parts else "")
 

@@ -7,14 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from math import inf, log1p
 from typing import Literal
 
 from tracekit.compare.changes import Choices, compared, step_key
 from tracekit.compare.gate_rules import Accept, Rule, Rules, amount
-from tracekit.compare.gate_samples import rule_samples
+from tracekit.compare.gate_samples import rule_samples, stage_names
 from tracekit.compare.sides import Side
-from tracekit.metric_kinds import OUT_OF_MEMORY, STEP_TIME, grows_with_work
+from tracekit.compare.work_units import of_whole_recording
+from tracekit.metric_kinds import (
+    OUT_OF_MEMORY,
+    STAGE_TIME,
+    STEP_TIME,
+    UNPROFILED,
+    UNPROFILED_STAGE,
+    WINDOW,
+    grows_with_work,
+    titled,
+)
 from tracekit.report import Gate, Outcome, Unit
 from tracekit.samples import Samples
 from tracekit.stats.estimate import Estimate, estimate, t_tail
@@ -22,7 +33,13 @@ from tracekit.stats.speedup import Speedup, exact
 from tracekit.stats.verdict import CAPS, Verdict, together, verdict, why_capped
 from tracekit.units import MINUS
 
-Overall = Literal["", "pass", "fail", "expired", "not comparable", "inconclusive"]
+Overall = Literal["", "pass", "fail", "expired", "not comparable", "not tested", "inconclusive"]
+
+MOST_STAGES = 20
+"""So many stages are named where a rule asks for one that there is none of."""
+
+_GRAVEST: tuple[Overall, ...] = ("fail", "expired", "not comparable", "not tested", "inconclusive")
+"""Outcomes that are no pass, the gravest first."""
 
 _LEAST_BASE = 1e-9
 
@@ -78,17 +95,11 @@ def gates(
 
 
 def overall(found: Sequence[Gate]) -> Overall:
-    """The word for a whole gate; rules that only warn have no say, and without rules there is none."""
+    """The word for a whole gate: its gravest; rules that only warn have no say, and without rules there is none."""
     if not found:
         return ""
     outcomes = {gate.outcome for gate in found if gate.severity == "error"}
-    if "fail" in outcomes:
-        return "fail"
-    if "expired" in outcomes:
-        return "expired"
-    if "not comparable" in outcomes:
-        return "not comparable"
-    return "inconclusive" if outcomes & {"inconclusive", "not tested"} else "pass"
+    return next((word for word in _GRAVEST if word in outcomes), "pass")
 
 
 def _caps(found: Verdict | None) -> tuple[str, ...]:
@@ -99,8 +110,9 @@ def _rule(
     rule: Rule, base: Side | None, opt: Side, choices: Choices, blocked: bool
 ) -> Iterator[_Judged]:
     """One rule on each role that either side holds it for."""
-    if base is not None and rule.name == STEP_TIME and not rule.stage:
-        rule = replace(rule, name=step_key(base, opt)[0])  # what the answer is of
+    of_unit = ""
+    if rule.name == STEP_TIME and not rule.stage:
+        rule, of_unit = _of_answer(rule, base or opt, opt, choices)
     before = {} if base is None else rule_samples(rule, base)
     after = rule_samples(rule, opt)
     if rule.test == "change" and base is None:
@@ -108,27 +120,66 @@ def _rule(
         return
     keys = sorted({*before, *after} if rule.test == "change" else after, key=str)
     if not keys:
-        where = opt.name if rule.test == "budget" or base is None else "either side"
-        reason = (
-            "no profile that was given records whether memory ran out"
-            if rule.name == OUT_OF_MEMORY
-            else f"it was not recorded in {where}"
-        )
+        sides = (opt,) if rule.test == "budget" or base is None else (base, opt)
+        reason = _failed(*sides) or _not_recorded(rule, sides)
         yield _Judged(_untested(rule, rule.metric, reason))
     roles = {key[1] for key in keys}
     for key in keys:
         metric = f"{rule.metric} ({key[1]})" if len(roles) > 1 and key[1] else rule.metric
+        metric += of_unit
         mine = after.get(key)
-        if rule.test == "budget" and mine is not None:
+        given = [side for side in (base, opt) if side is not None]
+        if rule.name != WINDOW and any(of_whole_recording(key, side) for side in given):
+            yield _Judged(_untested(rule, metric, "without step marks it is of a whole recording"))
+        elif rule.test == "budget" and mine is not None:
             yield _budget(rule, metric, mine, choices)
         elif blocked:
             gate = _untested(rule, metric, "the sides must not be compared")
             yield _Judged(replace(gate, outcome="not comparable"))
         elif (first := before.get(key)) is None or mine is None:
-            side = opt.name if mine is None else base.name if base else ""
-            yield _Judged(_untested(rule, metric, f"it was not recorded in {side}"))
+            side = opt if mine is None or base is None else base
+            reason = _failed(side) or f"it was not recorded in {side.name}"
+            yield _Judged(_untested(rule, metric, reason))
         else:
             yield _change(rule, metric, first, mine, choices)
+
+
+def _of_answer(rule: Rule, base: Side, opt: Side, choices: Choices) -> tuple[Rule, str]:
+    """(a rule on the step as one on what the answer is of, what to add to its name): a budget is of steps alone."""
+    name, role, stage = step_key(base, opt, force=choices.force)
+    if name in (STEP_TIME, UNPROFILED):
+        return replace(rule, name=name), ""
+    if rule.test == "budget":
+        return rule, ""
+    return replace(rule, name=name, role=role, stage=stage), f" ({titled(name, stage)})"
+
+
+def _not_recorded(rule: Rule, sides: Sequence[Side]) -> str:
+    """Why a rule finds nothing: a stage that there is none of, or a metric that these sides do not hold."""
+    if rule.name == OUT_OF_MEMORY:
+        return "no profile that was given records whether memory ran out"
+    recorded = {str(key[2]) for side in sides for key in side.samples if key[2] is not None}
+    if rule.stage and not recorded & stage_names(rule.stage, rule.role):
+        timed = [STAGE_TIME, UNPROFILED_STAGE]
+        stages = {str(key[2]) for side in sides for key in side.samples if key[0] in timed}
+        return f"no stage is called {rule.stage}: {_listed(rule.stage, sorted(stages))}"
+    return f"it was not recorded in {'either side' if len(sides) > 1 else sides[0].name}"
+
+
+def _listed(name: str, stages: Sequence[str]) -> str:
+    """The stages that there are, the one first that may have been meant."""
+    if not stages:
+        return "none was recorded"
+    near = get_close_matches(name, stages, 1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    rest = f" and {len(stages) - MOST_STAGES} more" if len(stages) > MOST_STAGES else ""
+    return f"{meant}there are: {', '.join(stages[:MOST_STAGES])}{rest}"
+
+
+def _failed(*sides: Side) -> str:
+    """What tracekit failed at where a metric is missing: it may have been recorded."""
+    errors = [f"{side.name}: {error}" for side in sides for error in side.errors]
+    return f"an error of tracekit may have left it out ({errors[0]})" if errors else ""
 
 
 def _change(rule: Rule, metric: str, base: Samples, opt: Samples, choices: Choices) -> _Judged:
@@ -199,7 +250,8 @@ def _by_interval(gate: Gate, rule: Rule, found: Speedup, choices: Choices) -> _J
         outcome = "fail"
     elif not caps and gate.high is not None and _logs(gate.high / scale, rule.rise) <= least:
         outcome = "pass"
-    gate = replace(gate, caveats=tuple(CAPS[cap] for cap in caps))
+    unsure = said.caps if said.uncapped == "regression" else ()
+    gate = replace(gate, caveats=tuple(CAPS[cap] for cap in dict.fromkeys((*caps, *unsure))))
     return _Judged(_told(gate, rule, worse, outcome), said)
 
 

@@ -9,7 +9,6 @@ from tracekit.compare.amdahl import factor, with_steps
 from tracekit.compare.attribution import attribute
 from tracekit.compare.changes import (
     STEP,
-    UNPROFILED_STEP,
     Choices,
     changes,
     headline,
@@ -18,20 +17,33 @@ from tracekit.compare.changes import (
     step_key,
 )
 from tracekit.compare.comparison import Change, Comparison, Difference, LeftStep
-from tracekit.compare.design import design_warnings
+from tracekit.compare.design import design_warnings, sessions_apart
 from tracekit.compare.differences import differences, forbids, uneven
 from tracekit.compare.gates import gates
 from tracekit.compare.memory_alone import compare_memory, ran_out
 from tracekit.compare.memory_judge import memory_change
 from tracekit.compare.noise_file import usable
-from tracekit.compare.planning import what_to_record
+from tracekit.compare.planning import outlook, what_to_record
 from tracekit.compare.sides import Side
 from tracekit.compare.step_log import logged_reading, overheads
 from tracekit.compare.step_values import step_values
+from tracekit.compare.work_units import HINT as UNIT_HINT
+from tracekit.compare.work_units import reading as recording_reading
+from tracekit.compare.work_units import unit_key, without_steps
 from tracekit.errors import NothingComparableError, TracekitError
-from tracekit.metric_kinds import PER_WORK, grows_with_work
+from tracekit.metric_kinds import (
+    LAUNCH_CADENCE,
+    PER_WORK,
+    RANGE_CADENCE,
+    STEP_TIME,
+    UNPROFILED,
+    WINDOW,
+    grows_with_work,
+)
 from tracekit.units import show
 from tracekit.version import VERSION
+
+STEPS = (STEP_TIME, UNPROFILED)
 
 
 def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
@@ -39,12 +51,20 @@ def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
 
     Where a side recorded no step, but both have memory snapshots, these alone are compared.
     """
-    key = step_key(base, opt)
+    key = step_key(base, opt, force=choices.force)
     memory = memory_change(base, opt)
     without = [side for side in (base, opt) if key not in side.samples]
     if memory is not None and without and not any(side.dropped for side in without):
         return compare_memory(base, opt, memory, choices)
+    if key == STEP and (without_steps(base) or without_steps(opt)):
+        why = unit_key(base, opt)
+        raise NothingComparableError(f"not comparable: {why}", UNIT_HINT)
     for side in (base, opt):
+        if key not in side.samples and side.errors:
+            raise NothingComparableError(
+                f"{side.name}: an error of tracekit, not of the run: {side.errors[0]}",
+                "tracekit analyze -v prints where it happened",
+            )
         if key not in side.samples:
             raise NothingComparableError(
                 f"{side.name}: no step is left to compare"
@@ -54,7 +74,7 @@ def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
                 if side.dropped
                 else "profile with a step annotation or a schedule",
             )
-        if not all(value > 0 for run in _profiled(side) for value in run):
+        if not all(value > 0 for run in side.samples[key].values for value in run):
             raise TracekitError(
                 f"{side.name}: a step took no time at all",
                 "its file may be damaged: see tracekit analyze, leave it out with --steps",
@@ -87,12 +107,19 @@ def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
         headline=first,
         changes=with_steps(every, origin),
         needed=""
-        if blocked or unequal or said.word != "inconclusive"
-        else what_to_record(speedup, said.effect or choices.min_effect),
+        if blocked or unequal or said.word != "inconclusive" or key[0] not in STEPS
+        else what_to_record(
+            speedup,
+            said.effect or choices.min_effect,
+            alone=choices.assume_independent_steps,
+        ),
+        outlook=() if blocked or unequal or key[0] not in STEPS else outlook(speedup, choices),
+        sessions_apart=bool(sessions_apart(base, opt)),
         differences=found,
         dropped=tuple(_dropped(base, opt)),
         reading=(
             *(_reading(side) for side in (base, opt) if STEP in side.samples),
+            *(line for side in (base, opt) for line in recording_reading(side)),
             *(line for side in (base, opt) for line in logged_reading(side)),
             *(memory.reading if memory else ()),
         ),
@@ -115,6 +142,7 @@ def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
         origin=origin,
         gates=gates(choices.gate, base, opt, choices, blocked=blocked, uneven=unequal),
         inconclusive_fails=choices.gate.inconclusive_fails,
+        untested_passes=choices.gate.untested_passes,
         memory=memory,
     )
 
@@ -160,12 +188,25 @@ def _warnings(
     yield from dict.fromkeys((*base.notes, *opt.notes))
     yield from _same_profiles(base, opt)
     yield from step.notes
-    if not (_profiled(base) or _profiled(opt)):
+    if without_steps(base) or without_steps(opt):
+        yield from _unit_warnings(step)
+    elif not (_profiled(base) or _profiled(opt)):
         yield "logs alone: that both sides ran on the same GPUs, ranks and versions is not known"
     elif step_key(base, opt) == STEP:
         yield "times are under the profiler: what it adds to a step shrinks the true speedup"
     else:
         yield "the un-profiled step is of logs; all else that a profile tells is under the profiler"
+
+
+def _unit_warnings(step: Change) -> Iterator[str]:
+    """What the answer is of where nothing marks a step."""
+    if step.name == WINDOW:
+        yield "nothing marks a step: the recordings are compared as they are, whatever work each holds"
+    elif step.name in (RANGE_CADENCE, LAUNCH_CADENCE):
+        yield f"nothing marks a step: the unit is from one {step.title} to the next, which both sides repeat"
+    else:
+        yield f"nothing marks a step: the unit is {step.title}, which both sides hold"
+    yield "times are under the profiler: what it adds to them shrinks the true speedup"
 
 
 def _per_one(name: str) -> str:
@@ -181,17 +222,21 @@ def _by_work(change: Change) -> str:
 
 
 def _same_profiles(base: Side, opt: Side) -> Iterator[str]:
-    """Which runs recorded exactly the same step times, to the nanosecond: they are one profile, or one log."""
-    before, after = _profiled(base), _profiled(opt)
-    what = "profile"
-    if not (before or after):
-        before, after = (side.samples[UNPROFILED_STEP].values for side in (base, opt))
-        what = "log"
-    both = set(before) & set(after)
-    if set(before) == set(after):
-        yield f"both sides hold the same values: the same {what} was given twice"
+    """Which runs are the same files on both sides, and which step times are equal to the nanosecond."""
+    of_logs = not (base.contents or opt.contents)
+    what = "log" if of_logs else "profile"
+    held = [set((s.log_contents if of_logs else s.contents).values()) for s in (base, opt)]
+    both = held[0] & held[1]
+    if both and held[0] == held[1]:
+        yield f"both sides are the same files: the same {what} was given twice"
     elif both:
-        yield f"{len(both)} {'run is' if len(both) == 1 else 'runs are'} on both sides: the same {what} was given twice"
+        yield f"{len(both)} {'run is' if len(both) == 1 else 'runs are'} the same files on both sides: the same {what} was given twice"
+    if both or without_steps(base) or without_steps(opt):
+        return
+    key = step_key(base, opt)
+    before, after = (side.samples[key].values for side in (base, opt))
+    if set(before) == set(after):
+        yield "step times are equal on both sides, to the nanosecond"
     for side, runs in ((base, before), (opt, after)):
         if len(set(runs)) < len(runs):
-            yield f"{side.name} holds a run more than once: copies look like runs that do not differ"
+            yield f"{side.name}: several runs have equal step times, to the nanosecond: copies would look like runs that do not differ"

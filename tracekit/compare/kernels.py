@@ -80,7 +80,8 @@ def kernel_changes(table: SlotTable) -> KernelChanges:
 
 
 def _ratio(log: float | None) -> float | None:
-    return None if log is None else exp(log)
+    """Before over after of a change on the log scale."""
+    return None if log is None else exp(-log)
 
 
 def _by_name(table: SlotTable) -> tuple[list[str], list[str], tuple[Floats, Floats], bool]:

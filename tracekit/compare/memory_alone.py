@@ -42,6 +42,7 @@ def compare_memory(base: Side, opt: Side, memory: MemoryChange, choices: Choices
         level=choices.level,
         gates=gates(choices.gate, base, opt, choices, blocked=blocked),
         inconclusive_fails=choices.gate.inconclusive_fails,
+        untested_passes=choices.gate.untested_passes,
         memory=memory,
     )
 

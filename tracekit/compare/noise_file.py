@@ -10,6 +10,7 @@ from typing import Any
 
 from tracekit.compare.sides import Side
 from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.listing import refuse_special
 from tracekit.metric_kinds import METRICS, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.samples import Key
 from tracekit.stats.noise import LEAST_RUNS, Noise, calibrate
@@ -105,6 +106,7 @@ def to_json(noise: NoiseFile) -> str:
 
 def read(path: Path) -> NoiseFile:
     """The calibration in a file; raises `TraceFormatError` for anything else, whatever its bytes."""
+    refuse_special(path)
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from math import log1p
 from typing import Any
 
 import pandas as pd
@@ -14,8 +15,10 @@ from tracekit.compare.sides import Side
 from tracekit.metric_kinds import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE, titled
 from tracekit.report import Heading, Report
 from tracekit.sheets import sheet
-from tracekit.stats.designs import detectable
+from tracekit.stats.certainty import Spread
 from tracekit.stats.noise import LEAST_RUNS, Noise
+from tracekit.stats.outlook import detectable
+from tracekit.stats.verdict import LEAST_EFFECT
 from tracekit.units import show
 
 LEVEL = 0.95
@@ -34,10 +37,11 @@ def noise_notes(side: Side) -> Iterator[str]:
 
 
 def resolves(noise: Noise, level: float = LEVEL) -> float | None:
-    """The least change that one run a side shows in 80 % of cases with this noise; None where it was not seen."""
+    """The least change that one run a side calls a regression in 80 % of cases with this noise; None where it was not seen."""
     if not noise.usable:
         return None
-    return float(detectable(2**0.5 * noise.sd, noise.df, level))
+    delta = max(log1p(LEAST_EFFECT), noise.sd)
+    return detectable([Spread(2**0.5 * noise.sd, noise.df, drawn=False)], delta, level)
 
 
 def as_report(found: NoiseFile, side: Side) -> Report:

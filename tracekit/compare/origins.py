@@ -51,7 +51,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class KernelChange:
-    """One kernel that changed, its time on both sides; ratios are after over before.
+    """One kernel that changed, its time on both sides; ratios are before over after.
 
     `corrected` is the ratio without the shift of its class, `q` the share of false ones up to it.
     """

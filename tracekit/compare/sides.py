@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
 import pandas as pd
 
+from tracekit import faults
 from tracekit.errors import TracekitError
 from tracekit.job_values import NAMES
-from tracekit.metric_kinds import STEP_TIME
+from tracekit.metric_kinds import STEP_TIME, WINDOW
 from tracekit.report import Report
 from tracekit.samples import COLUMNS, Key, Samples, samples
 from tracekit.stats.estimate import RANGE
@@ -40,6 +41,11 @@ class Side:
     left_out_of_logs: tuple[Dropped, ...] = ()
     every_step: Samples | None = None
     notes: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    """What tracekit failed at: what rests on it is in neither `samples` nor `measured`."""
+    contents: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    log_contents: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The digests of what the files of each run, and each log, hold, by run. What is not known is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +64,82 @@ class Input:
 def side(name: str, inputs: Sequence[Input], drop_first: int | None = None) -> Side:
     """The side that these inputs make together; raises `TracekitError` where one holds no values.
 
-    Runs of different inputs are different runs, called by their label where they share a name.
-    `drop_first` steps of every run are left out, or with None those that are known to be warm-up.
+    Runs of different inputs are different runs, called by their label where they share a name; but those whose
+    files hold the same bytes are one, however often it is given. `drop_first` steps of every run are left out, or
+    with None those that are known to be warm-up.
     """
-    marks = _apart([one.label for one in inputs], [_values(one) for one in inputs])
+    marks, renamed = _apart([one.label for one in inputs], [_values(one) for one in inputs])
+    contents = _contents(inputs, renamed)
+    copies = copies_of(contents)
+    marks = marks[~marks["run"].isin(copies)].reset_index(drop=True)
     found = samples(marks)
     left_out = dropped(found, marks, drop_first)
     kept = {key: rest for key, every in found.items() if (rest := left_out.kept(every)).runs}
     fingerprint = _agreed([dict(one.report.fingerprint) for one in inputs])
     return Side(
         name,
-        {**kept, **work_rates(kept, world_size(fingerprint))},
+        {**kept, **work_rates(kept, world_size(fingerprint), _timed(kept))},
         left_out.steps,
         fingerprint,
-        tuple(one.measured for one in inputs if one.measured is not None),
+        tuple(one.measured for one in inputs if one.measured is not None and not _errors(one)),
         any("SIMULATED DATA" in one.report.identity for one in inputs),
         every_step=found.get((STEP_TIME, None, None)),
-        notes=tuple(one for part in inputs for one in (*_lost(name, part), *_cut(name, part))),
+        notes=(
+            *(one for part in inputs for one in (*_lost(name, part), *_cut(name, part))),
+            *copies_told(name, copies),
+        ),
+        errors=tuple(dict.fromkeys(error for part in inputs for error in _errors(part))),
+        contents={run: held for run, held in contents.items() if run not in copies},
     )
+
+
+def _errors(one: Input) -> tuple[str, ...]:
+    """The errors of tracekit that its report names."""
+    return tuple(dict.fromkeys(r.message for r in one.report.remarks if faults.is_of(r)))
+
+
+def copies_of(contents: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    """Each run whose files hold the same bytes as those of one before it, with that one."""
+    first: dict[frozenset[str], str] = {}
+    return {
+        run: first[held] for run, held in contents.items() if first.setdefault(held, run) != run
+    }
+
+
+def copies_told(name: str, copies: Mapping[str, str]) -> Iterator[str]:
+    """What is to be said of runs that were given more than once."""
+    several: dict[str, list[str]] = {}
+    for run, first in copies.items():
+        several.setdefault(first, []).append(run)
+    for first, runs in several.items():
+        hold = "holds" if len(runs) == 1 else "hold"
+        yield f"{name}: {', '.join(runs)} {hold} the same files as {first}: copies of one run count as one run"
+
+
+def _contents(
+    inputs: Sequence[Input], renamed: Sequence[Mapping[str, str]]
+) -> dict[str, frozenset[str]]:
+    """The digests of every run by the name that it has on this side, in order of names."""
+    found: dict[str, set[str]] = {}
+    for one, names in zip(inputs, renamed, strict=True):
+        for run, digest in one.report.contents:
+            if run in names:
+                found.setdefault(names[run], set()).add(digest)
+    return {run: frozenset(found[run]) for run in sorted(found)}
+
+
+def _timed(found: Mapping[Key, Samples]) -> str:
+    """What holds the work: the step, or the recording where nothing marks one."""
+    unmarked = (WINDOW, None, None) in found and (STEP_TIME, None, None) not in found
+    return WINDOW if unmarked else STEP_TIME
 
 
 def _lost(name: str, one: Input) -> Iterator[str]:
     """What is to be said of sources that could not be read, or not whole."""
     unread = sum(remark.code == "unreadable" for remark in one.report.remarks)
     damaged = {r.source for r in one.report.remarks if r.severity == "data_loss"}
+    for error in _errors(one):
+        yield f"{name}: an error of tracekit, not of the run: {error}; what rests on it is not compared"
     if unread:
         yield f"{name}: {unread:,} {'source' if unread == 1 else 'sources'} could not be read and are not in these numbers"
     if damaged:
@@ -132,13 +190,16 @@ def _checked(label: str, frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({"step": "Int64"})
 
 
-def _apart(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """All rows, every run of every input having a name of its own, in whichever order they were given."""
+def _apart(
+    labels: Sequence[str], frames: Sequence[pd.DataFrame]
+) -> tuple[pd.DataFrame, list[dict[str, str]]]:
+    """(all rows, every run of every input having a name of its own, in whichever order they were given; these names)."""
     counts = Counter(str(run) for frame in frames for run in frame["run"].unique())
     same = len(set(labels)) < len(labels)
     content = [str(frame.to_numpy(object).tolist()) if same else "" for frame in frames]
     order = sorted(range(len(frames)), key=lambda at: (labels[at], content[at]))
     taken = {run for run, count in counts.items() if count == 1}
+    renamed: list[dict[str, str]] = [{} for _ in frames]
     for at in order:
         runs = [str(run) for run in frames[at]["run"].unique()]
         names = {run: run for run in runs if counts[run] == 1}
@@ -146,7 +207,8 @@ def _apart(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> pd.DataFram
             names[run] = _free(labels[at] if len(runs) == 1 else f"{labels[at]}/{run}", taken)
             taken.add(names[run])
         frames[at]["run"] = frames[at]["run"].astype(str).map(names)
-    return pd.concat([frames[at] for at in order], ignore_index=True)
+        renamed[at] = names
+    return pd.concat([frames[at] for at in order], ignore_index=True), renamed
 
 
 def _free(wanted: str, taken: set[str]) -> str:

@@ -15,10 +15,11 @@ import pandas as pd
 
 from tracekit.compare.origins import StageTime
 from tracekit.compare.sides import Side
-from tracekit.idling import whole
+from tracekit.compare.work_units import without_steps
 from tracekit.intervals import Intervals, intersect, union
 from tracekit.metric_kinds import STEP_TIME
 from tracekit.pooling import CAPTURE, UNIT, from_epoch, job, plain, units
+from tracekit.stage_windows import whole
 from tracekit.stage_work import with_canonical
 from tracekit.trace import Measurements
 
@@ -132,8 +133,12 @@ def _stage_times(rows: pd.DataFrame, halves: Sequence[Half]) -> tuple[StageTime,
 
 def counted_steps(side: Side) -> Steps | str:
     """The steps of a side that count, all of them measured; else why that is not so."""
+    if without_steps(side):
+        return "nothing marks a step: where the time of a unit of work went is not told"
     if (STEP_TIME, None, None) not in side.samples:
         return "a log tells no more than how long steps and stages last: give profiles as well"
+    if side.errors:
+        return f"an error of tracekit: {side.errors[0]}"
     if not side.measured:
         return "saved reports do not hold where time went: give the profiles, or what --save wrote"
     known: dict[tuple[object, object, object], set[float]] = {}
@@ -141,9 +146,7 @@ def counted_steps(side: Side) -> Steps | str:
         walls = job(measured).walls
         for run, step, part, wall in zip(*(walls[n] for n in (*UNIT, "wall_ns")), strict=True):
             known.setdefault(step_id(run, step, part), set()).add(float(wall))
-    samples = side.samples.get((STEP_TIME, None, None))
-    if samples is None:
-        return "no step was profiled: logs do not hold where time went"
+    samples = side.samples[STEP_TIME, None, None]
     ids, runs, wall = [], [], []
     for number, (steps, values) in enumerate(zip(samples.steps, samples.values, strict=True)):
         for (run, step, part), value in zip(steps, values, strict=True):

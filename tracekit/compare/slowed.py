@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tracekit.compare.changes import Choices
+from tracekit.compare.changes import Choices, step_key
 from tracekit.compare.gate_rules import IDLE_SHARE, KINDS, Rule, Rules
 from tracekit.compare.gates import gates, overall
 from tracekit.compare.sides import Side
@@ -52,7 +52,7 @@ def self_test(rules: Rules, base: Side, choices: Choices) -> SelfTest:
     A rule can fail if it does where its own metric alone is a thousand times worse.
     """
     plain = replace(rules, accepts=())
-    slowed = worse(base, {STEP_TIME: 1 + SLOWED, UNPROFILED: 1 + SLOWED})
+    slowed = worse(base, dict.fromkeys(_answered(base), 1 + SLOWED))
     before = gates(plain, base, base, choices)
     said = gates(plain, base, slowed, choices)
     tested = tuple(_tested(rule, base, slowed, choices) for rule in plain.rules)
@@ -98,11 +98,14 @@ def _absurd(rule: Rule, base: Side) -> Side:
     """The base, a thousand times worse in what the rule is about."""
     if rule.name == IDLE_SHARE:
         return worse(base, {"gpu_idle": ABSURD, "gpu_busy": 1 / ABSURD})
-    names = [rule.name]
-    if rule.name == STEP_TIME:
-        names.append(UNPROFILED)
+    names = [*_answered(base)] if rule.name == STEP_TIME else [rule.name]
     factor = ABSURD if rule.rise else 1 / ABSURD
     return _lifted(worse(base, dict.fromkeys(names, factor)), names, rule)
+
+
+def _answered(side: Side) -> set[str]:
+    """The metrics that a comparison may answer of: the step, or what stands for it without step marks."""
+    return {STEP_TIME, UNPROFILED, step_key(side, side)[0]}
 
 
 def _lifted(side: Side, names: list[str], rule: Rule) -> Side:

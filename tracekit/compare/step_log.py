@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from tracekit.compare.comparison import Overhead
-from tracekit.compare.sides import Side, world_size
+from tracekit.compare.sides import Side, copies_of, copies_told, world_size
 from tracekit.errors import TracekitError
 from tracekit.logged import Logged, logs
 from tracekit.metric_kinds import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
@@ -45,10 +46,14 @@ _HINT = "a driver's log, or a table with the columns step and seconds (CSV or JS
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """One run as logged: `values` are recorded values by step (`samples.COLUMNS`), `profiled` steps with a profiler."""
+    """One run as logged: `values` are recorded values by step (`samples.COLUMNS`), `profiled` steps with a profiler.
+
+    `content` is the digest of the log, None where it is not known.
+    """
 
     values: pd.DataFrame
     profiled: frozenset[int] = frozenset()
+    content: str | None = None
 
 
 def driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
@@ -61,7 +66,8 @@ def driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
         name = label if len(known) == 1 or run is None else f"{label}/{run}"
         rows = plain(measured["logged"])
         rows = rows[rows["source"] == log.source]
-        found.append(StepLog(_values(name, log), _profiled(rows)))
+        content = next((s.content for s in measured.sources if s.name == log.source), None)
+        found.append(StepLog(_values(name, log), _profiled(rows), content))
     if not found:
         raise TracekitError(f"{label}: no step is timed in it", _HINT)
     return tuple(found)
@@ -127,7 +133,8 @@ def table_log(path: Path, label: str) -> StepLog:
         raise TracekitError(f"{label}: over {MAX_STEPS:,} steps", _HINT)
     told = [(step, name, value) for step, row in dict(rows).items() for name, value in row.items()]
     frame = pd.DataFrame(told, columns=["step", "name", "value"])
-    return StepLog(frame.assign(run=label).reindex(columns=[*COLUMNS]).astype(object))
+    values = frame.assign(run=label).reindex(columns=[*COLUMNS]).astype(object)
+    return StepLog(values, content=sha256(raw).hexdigest())
 
 
 _Row = tuple[int, dict[str, float]]
@@ -186,7 +193,13 @@ def with_logs(
     Raises `TracekitError` where nothing is left of a side's logs. Of a log the first step, which pays for
     start-up, and steps with a profiler are left out; with `drop_first` that many instead of one.
     """
-    found = [_kept(logged, drop_first) for logged in (base_logs, opt_logs)]
+    named = [_named(logged) for logged in (base_logs, opt_logs)]
+    copies = [copies_of(_contents(runs)) for runs in named]
+    named = [
+        {run: log for run, log in runs.items() if run not in out}
+        for runs, out in zip(named, copies, strict=True)
+    ]
+    found = [_kept(runs, drop_first) for runs in named]
     profiled = {key[2] for side in (base, opt) for key in side.samples if key[0] == STAGE_TIME}
     stages = [{key for key in kept if key[0] == UNPROFILED_STAGE} for kept, _ in found]
     wanted = {key for key in stages[0] | stages[1] if key[2] not in profiled}
@@ -195,7 +208,9 @@ def with_logs(
     ]
     both = rates[0].keys() & rates[1].keys()
     sides = []
-    for side, (kept, dropped), rate in zip((base, opt), found, rates, strict=True):
+    for side, (kept, dropped), rate, runs, out in zip(
+        (base, opt), found, rates, named, copies, strict=True
+    ):
         if KEY not in kept:
             raise TracekitError(
                 f"{side.name}: no logged step is left: all are the first of a log, or profiled",
@@ -203,7 +218,15 @@ def with_logs(
             )
         new = {key: kept[key] for key in kept if key in wanted or key == KEY}
         new |= {key: rate[key] for key in both}
-        sides.append(replace(side, samples={**side.samples, **new}, left_out_of_logs=dropped.steps))
+        sides.append(
+            replace(
+                side,
+                samples={**side.samples, **new},
+                left_out_of_logs=dropped.steps,
+                notes=(*side.notes, *copies_told(side.name, out)),
+                log_contents=_contents(runs),
+            )
+        )
     return sides[0], sides[1]
 
 
@@ -222,13 +245,25 @@ def with_log(side: Side, logged: Sequence[StepLog], drop_first: int | None = Non
     return with_logs(side, side, logged, logged, drop_first)[0]
 
 
-def _kept(logged: Sequence[StepLog], first: int | None) -> tuple[dict[Key, Samples], LeftOut]:
+def _named(logged: Sequence[StepLog]) -> dict[str, StepLog]:
+    """The logs by the name of their run, those of one name with a number."""
+    names = [str(log.values["run"].iloc[0]) for log in logged]
+    return {
+        name if names.count(name) == 1 else f"{name} ({number})": log
+        for number, (log, name) in enumerate(zip(logged, names, strict=True), 1)
+    }
+
+
+def _contents(runs: Mapping[str, StepLog]) -> dict[str, frozenset[str]]:
+    """The digest of every log that has one, by its run."""
+    return {run: frozenset({log.content}) for run, log in runs.items() if log.content}
+
+
+def _kept(logged: Mapping[str, StepLog], first: int | None) -> tuple[dict[Key, Samples], LeftOut]:
     """The samples of all logs of one side without the steps that do not count."""
     frames = []
     out: list[Dropped] = []
-    names = [str(log.values["run"].iloc[0]) for log in logged]
-    for number, (log, name) in enumerate(zip(logged, names, strict=True), 1):
-        run = name if names.count(name) == 1 else f"{name} ({number})"
+    for run, log in logged.items():
         frames.append(log.values.assign(run=run))
         timed = log.values[log.values["name"] == UNPROFILED]["step"]
         steps = sorted({int(step) for step in timed})

@@ -15,13 +15,14 @@ from tracekit.derived.placement import Placement, placement
 from tracekit.derived.snapshot_replay import replays
 from tracekit.derived.steps import Windows, windows
 from tracekit.intervals import Intervals, covered, union
-from tracekit.stages import canonical, numbered_step, profiler_step
+from tracekit.stages import may_be_stage, numbered_step, profiler_step, scope_stage
 from tracekit.trace import Note, Trace
 
+StageFilter = Callable[[str, str | None], bool]
+"""Whether a recorded name, of a process of that role, is a stage that was asked for."""
 
-def cut(
-    trace: Trace, steps: frozenset[int] | None, stage: Callable[[str], bool] | None
-) -> Trace | None:
+
+def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -> Trace | None:
     """The host activity of the chosen steps and stages, and the device work that belongs to it.
 
     None when nothing of the trace is in them. A trace whose steps have no number is in every step;
@@ -87,11 +88,34 @@ def _log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
 
 def _snapshot(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
     """All of a snapshot that tells of a chosen step or names none: levels need what came before."""
-    told = [snapshot_windows.steps(trace, replay)["step"] for replay in trace.derived(replays)]
-    numbers = {int(number) for column in told for number in column.dropna()}
-    if trace.source.step is not None:
-        numbers.add(trace.source.step)
+    numbers = steps_of(trace)
     return trace if steps is None or not numbers or numbers & steps else None
+
+
+def steps_of(trace: Trace) -> frozenset[int]:
+    """The numbers of the steps that a process is known to hold."""
+    if trace.source.tool == "log":
+        columns = [trace[name]["step"] for name in ("log_values", "memory_log") if trace.has(name)]
+    elif trace.source.tool == "torch_memory":
+        held = trace.derived(replays)
+        columns = [snapshot_windows.steps(trace, replay)["step"] for replay in held]
+    else:
+        columns = [trace.derived(windows).steps["step"]]
+    step = trace.source.step
+    named = frozenset() if step is None else frozenset({step})
+    return named.union(*(map(int, column.dropna().unique()) for column in columns))
+
+
+def stages_of(trace: Trace) -> frozenset[str]:
+    """The recorded names of the stages that a process holds, and the scope of its file where that is one."""
+    source = trace.source
+    scope = scope_stage(source.scope, source.role)
+    named = frozenset() if scope is None or source.scope is None else frozenset({source.scope})
+    if source.tool in ("log", "torch_memory"):
+        return named
+    stages = trace.derived(windows).stages
+    outermost = map(str, stages.loc[stages["parent"].isna(), "stage"].unique())
+    return named.union(name for name in outermost if may_be_stage(name))
 
 
 def _windows_within(found: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:
@@ -103,7 +127,7 @@ def _windows_within(found: Windows, chosen: Intervals, steps: frozenset[int] | N
 
 
 def _chosen(
-    trace: Trace, found: Windows, steps: frozenset[int] | None, stage: Callable[[str], bool] | None
+    trace: Trace, found: Windows, steps: frozenset[int] | None, stage: StageFilter | None
 ) -> Intervals | None:
     """The chosen time; None when nothing is to be cut."""
     if steps is None and stage is None:
@@ -112,7 +136,7 @@ def _chosen(
     if stage is not None:
         top = found.stages[found.stages["parent"].isna()]
         role = trace.source.role
-        wanted = [stage(str(name)) or stage(canonical(str(name), role)) for name in top["stage"]]
+        wanted = [stage(str(name), role) for name in top["stage"]]
         frame = top[np.array(wanted, np.bool_)]
     if steps is not None:
         frame = frame[_in_steps(frame["step"], steps)]

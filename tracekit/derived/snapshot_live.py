@@ -91,8 +91,9 @@ def by_site(found: Live) -> pd.DataFrame:
     ).reset_index()  # fmt: skip
     table["stack"] = table["stack"].astype("Int64")
     table["place"] = table["place"].astype(object).where(table["site"].notna(), None)
-    named = table["site"].where(table["site"].notna(), "").to_numpy(object).astype(str)
-    order = np.lexsort((named, -table["size_bytes"].to_numpy()))
+    sites = table["site"].where(table["site"].notna(), "").to_numpy(object)
+    _, site_rank = np.unique(sites, return_inverse=True)
+    order = np.lexsort((site_rank, -table["size_bytes"].to_numpy()))
     table = table.iloc[order].reset_index(drop=True)
     if len(table) > MAX_SITES:
         rest = table.iloc[MAX_SITES - 1 :]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from tracekit.derived.site_grades import ANYTHING, COMPILED, KIND_OF, PROFILED, grades
+from tracekit.grouping import of_keys
+from tracekit.labels import bounded
 from tracekit.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -17,6 +21,9 @@ Ints = npt.NDArray[np.int64]
 _QUALIFIED = re.compile(r"(?:at|torch|c10)::[\w:]+")
 _KEPT = 3
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+_MOST_SHOWN = 200
+"""Most characters of a function or a file in a site; those of real snapshots have up to 80."""
 
 MAX_DEPTH = 200
 """Most levels of a tree of frames."""
@@ -49,8 +56,8 @@ def site_table(trace: Trace) -> pd.DataFrame:
 def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
     """`train.py:12 forward` for each of these rows; the function alone where there is no file."""
     frames = stacks.iloc[rows]
-    names = np.array([*(short_name(str(n)) for n in frames["name"].cat.categories), "?"], object)
-    files = np.array([*(short_path(str(f)) for f in frames["file"].cat.categories), ""], object)
+    names = _of_categories(frames["name"], short_name, "?")
+    files = _of_categories(frames["file"], short_path, "")
     name = names[frames["name"].cat.codes.to_numpy()]
     file = files[frames["file"].cat.codes.to_numpy()]
     line = frames["line"].to_numpy(np.int64, na_value=0)
@@ -66,13 +73,21 @@ def place_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
     That are its line and its folders; the file of what Inductor compiled is called by a hash of it.
     """
     frames = stacks.iloc[rows]
-    names = np.array([*(short_name(str(n)) for n in frames["name"].cat.categories), "?"], object)
-    files = np.array([*(_file_name(str(f)) for f in frames["file"].cat.categories), ""], object)
+    names = _of_categories(frames["name"], short_name, "?")
+    files = _of_categories(frames["file"], _file_name, "")
     name = names[frames["name"].cat.codes.to_numpy()]
     file = files[frames["file"].cat.codes.to_numpy()]
     placed = (file != "") & (frames["line"].to_numpy(np.int64, na_value=0) > 0)
     found: npt.NDArray[np.object_] = np.where(placed, file + " " + name, name).astype(object)
     return found
+
+
+def _of_categories(
+    column: pd.Series[Any], shortened: Callable[[str], str], missing: str
+) -> npt.NDArray[np.object_]:
+    """The shortened text of every category of a column, and one for code -1 behind them."""
+    texts = (bounded(shortened(str(text)), _MOST_SHOWN) for text in column.cat.categories)
+    return np.array([*texts, missing], object)
 
 
 def _file_name(path: str) -> str:
@@ -128,7 +143,7 @@ def tree(
     key = used["stack"].to_numpy()
     order = np.lexsort((-used["depth"].to_numpy(), key))
     used, key = used.iloc[order], key[order]
-    texts, text = np.unique(frame_texts(used, np.arange(len(used))).astype(str), return_inverse=True)  # fmt: skip
+    texts, text = _numbered_texts(used)
     begins = np.append(True, key[1:] != key[:-1])[: len(key)]
     heads = np.flatnonzero(begins)
     level = np.arange(len(key)) - np.repeat(heads, np.diff(np.append(heads, len(key))))
@@ -171,3 +186,10 @@ def tree(
     made = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
     top = made[made["depth"] == 0]["size_bytes"].sum() if len(made) else 0
     return made, int(weight.sum()) - int(top)
+
+
+def _numbered_texts(frames: pd.DataFrame) -> tuple[npt.NDArray[np.object_], Ints]:
+    """(the different texts of these frames in order; the number of each frame's): one made for equal frames."""
+    number, first = of_keys(frames, ("name", "file", "line"))
+    texts, text_of = np.unique(frame_texts(frames, first), return_inverse=True)
+    return texts, text_of[number]

@@ -15,7 +15,7 @@ from tracekit.trace import Failure, Source
 R = TypeVar("R")
 
 Advance = Callable[[int], None]
-"""Tells the engine that so many more bytes of the source's file have been read."""
+"""Tells the engine that so many more bytes of the source's file are done; work may count parts of a byte's work."""
 
 Work = Callable[[Source, Advance], R]
 """What runs on each source: importable by name, its result picklable and small."""
@@ -33,7 +33,7 @@ class Outcome(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: sources ended (failed ones too) and bytes of their files read."""
+    """How far a run is: sources ended (failed ones too) and bytes of their files done."""
 
     file_count: int
     byte_count: int

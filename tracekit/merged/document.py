@@ -19,8 +19,8 @@ from tracekit import pipeline
 from tracekit.discover import Discovery, parse_numbers
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import progress_line
-from tracekit.errors import TracekitError
-from tracekit.files import refuse_unwritable, write_atomically
+from tracekit.errors import TracekitError, UnwritableError
+from tracekit.files import refuse_unwritable, unwritable, write_all, write_atomically
 from tracekit.merged.annotations import Annotations, annotate
 from tracekit.merged.lanes import Lane, Plan, plan
 from tracekit.merged.rows import rows
@@ -77,7 +77,9 @@ def export(
         raise TracekitError("there is no trace among these files", "name profiles, not logs alone")
     told = annotate(measured, report, where)
     among = _is_among(target, found)
-    with tempfile.TemporaryDirectory(prefix=".tracekit-", dir=_room(target)) as folder:
+    with unwritable(target):
+        waiting = tempfile.TemporaryDirectory(prefix=".tracekit-", dir=_room(target))
+    with waiting as folder:
         outcomes = _written(found, where, Path(folder), target, options, python=python)
         counts: Counter[str] = Counter()
         parts: list[Path] = []
@@ -86,6 +88,8 @@ def export(
             if isinstance(value, Failure):
                 failures.append(value)
                 continue
+            if isinstance(value, Unwritten):
+                raise TracekitError(value.problem, value.hint)
             counts.update(value)
             parts.append(Path(folder) / name)
         if not parts:
@@ -97,9 +101,17 @@ def export(
     return Exported(counts, where.lanes, told, where.apart, _distinct(failures), among)
 
 
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """Why a part of the timeline could not be written: the fault of no source, and the end of the export."""
+
+    problem: str
+    hint: str
+
+
 def _written(
     found: Discovery, where: Plan, folder: Path, target: Path, options: Options, *, python: bool
-) -> Iterator[tuple[str, Mapping[str, int] | Failure]]:
+) -> Iterator[tuple[str, Mapping[str, int] | Failure | Unwritten]]:
     """(name of its file, rows by table or why there is none) of every source, in their order."""
     lanes = where.of_source()
     sources = [source for source in found.sources if source.name in lanes]
@@ -107,7 +119,7 @@ def _written(
         write_source,
         lanes=lanes,
         folder=folder,
-        compressed=_compressed(target),
+        target=target,
         python=python,
         ranks=None if options.ranks is None else parse_numbers(options.ranks),
         steps=None if options.steps is None else parse_numbers(options.steps),
@@ -125,12 +137,12 @@ def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
     *,
     lanes: Mapping[str, tuple[Lane, ...]],
     folder: Path,
-    compressed: bool,
+    target: Path,
     python: bool,
     ranks: frozenset[int] | None,
     steps: frozenset[int] | None,
     stages: tuple[str, ...],
-) -> dict[str, int]:
+) -> dict[str, int] | Unwritten:
     """One source as a file in `folder` that stands on its own between others; its rows by table."""
     want = Want(tables=_TABLES, python=python, modules=python)
     mine = lanes[source.name]
@@ -148,10 +160,27 @@ def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
                 counts[table] += count
                 yield text.encode()
 
-    with (folder / _member(mine[0])).open("wb") as file:
-        for piece in _packed(texts(), compressed=compressed):
-            file.write(piece)
+    part = folder / _member(mine[0])
+    pieces = _packed(texts(), compressed=_compressed(target))
+    try:
+        _write_part(part, pieces, target)
+    except UnwritableError as error:
+        return Unwritten(error.problem, error.hint)
     return {table: count for table, count in counts.items() if count}
+
+
+def _write_part(part: Path, pieces: Iterable[bytes], target: Path) -> None:
+    """Write the pieces; an `UnwritableError` names the file that the user wants, what reading raises stays as it is."""
+    waits_elsewhere = part.parent.parent != _room(target)
+    wanted = f"{target}, whose parts wait in {part.parent.parent}" if waits_elsewhere else target
+    with unwritable(wanted):
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        for piece in pieces:
+            with unwritable(wanted):
+                write_all(descriptor, piece)
+    finally:
+        os.close(descriptor)
 
 
 def _member(lane: Lane) -> str:

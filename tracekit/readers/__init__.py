@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from tracekit.readers import gunzip
+from tracekit.readers import unpack
 from tracekit.trace import Source, Tool, Trace, Want
 
+_MAGIC_BYTES = 16
 HEAD_BYTES = 2**16
 """How much of a file's text a reader sees to claim it."""
 
@@ -42,13 +43,34 @@ READERS: tuple[Reader, ...] = (
 
 
 def head(path: Path) -> tuple[bytes, str]:
-    """(the first bytes of a file's text, why there are none); gzip is inflated."""
+    """(the first bytes of a file's text, why there are none); what is packed is unpacked for it."""
     for careful in (False, True):
+        found = bytearray()
         try:
-            for block in gunzip.blocks(path, [], size=HEAD_BYTES, careful=careful):
-                return block, ""
-        except gunzip.Unproven:
+            for block in unpack.blocks(path, [], size=HEAD_BYTES, careful=careful):
+                found += block
+                if len(found) >= HEAD_BYTES:
+                    break
+        except unpack.Unproven:
             continue
         except OSError as error:
             return b"", error.strerror or str(error)
-    return b"", "the file holds no text"
+        return bytes(found[:HEAD_BYTES]), "" if found else _no_text(path)
+    return b"", _no_text(path)
+
+
+def _no_text(path: Path) -> str:
+    """Why there is no text in a file that could be opened."""
+    form = form_of(path)
+    return "the file holds no text" + (
+        f": its {form} stream is empty, cut off or damaged" if form else ""
+    )
+
+
+def form_of(path: Path) -> str:
+    """How a file is packed: gzip, Zstandard, xz, bzip2 or zip; empty for one that is plain or cannot be opened."""
+    try:
+        with path.open("rb") as stream:
+            return unpack.form_name(stream.read(_MAGIC_BYTES))
+    except OSError:
+        return ""

@@ -7,7 +7,7 @@ says what each row is, `chrome_tables` makes the tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.discover import complete
-from tracekit.readers import chrome_stream, chrome_tables, snapshot_json
+from tracekit.readers import chrome_stream, chrome_tables, snapshot_json, unpack
 from tracekit.readers.arena import Arena
 from tracekit.readers.chrome_classes import CLASS_CODE, classify
 from tracekit.readers.chrome_tables import Rows, Scratch
 from tracekit.readers.scan import Keep, Loss, Scan
 from tracekit.schema import HOST_OP_KINDS
+from tracekit.signs import NO_EVENTS, NO_TIMES
 from tracekit.trace import Note, Source, Trace, Want
 
 ARGUMENTS = (
@@ -54,9 +55,7 @@ LOSSES: Mapping[str, str] = {
     "damaged": "damaged text was passed over",
     "repaired": "elements of invalid JSON were repaired",
     "not-an-event": "elements that are no objects were passed over",
-    "gzip-truncated": "the gzip stream ends early",
-    "gzip-damaged": "the gzip stream is damaged from there on",
-    "gzip-crc": "the gzip checksum does not fit: the content may have changed",
+    **unpack.LOSSES,
     "too-long": "elements beyond the size limit were passed over",
     "metadata": "metadata outside the event array could not be read",
 }
@@ -104,7 +103,9 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         "skipped_count": dict(scan.skipped),
         "text_bytes": scan.size_bytes,
     }
-    notes = [*_loss_notes(scan.losses, source.name), *notes]
+    # Where nothing can be used, why not is told once, of all events.
+    useless = list(_nothing_usable(scan, rows, source.name))
+    notes = [*_loss_notes(scan.losses, source.name), *(useless or notes)]
     return [Trace(complete(source, _facts(scan, rows)), tables, tuple(notes), meta, scan.args)]
 
 
@@ -167,6 +168,27 @@ def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
     ts = scan.ts_ns
     ts += base  # in place: nobody else has the scan, and a copy of every start would cost memory
     return Rows(scan, ts, dur, classes, *threads, scratch, Arena(count)), notes
+
+
+def _nothing_usable(scan: Scan, rows: Rows, name: str) -> Iterator[Note]:
+    """A note on a trace that holds no event, or none that has a place in time."""
+    is_meta = rows.classes == CLASS_CODE["meta"]
+    count = len(is_meta) - int(np.count_nonzero(is_meta))
+    if scan.skipped or (rows.classes[~is_meta] != CLASS_CODE["ignored"]).any():
+        return
+    if not count:
+        if not scan.losses:
+            yield Note("warning", NO_EVENTS, "an empty capture: it holds no event", name)
+        return
+    without = {
+        "start (ts)": count - int(np.count_nonzero(scan.has_ts[~is_meta])),
+        "phase (ph)": int(np.count_nonzero(scan.ph.codes[~is_meta] < 0)),
+    }
+    told = " and ".join(f"{number:,} have no {what}" for what, number in without.items() if number)
+    message = (
+        f"none of its {count:,} events can be used: {told or 'none is of a kind that is read'}"
+    )
+    yield Note("error", NO_TIMES, message, name, count)
 
 
 def _within(values: npt.NDArray[np.int64], low: int, high: int) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tracekit.errors import TraceFormatError
-from tracekit.readers import gunzip
+from tracekit.readers import unpack
 from tracekit.readers.ahead import ahead
 from tracekit.readers.chrome_events import Text, read_events
 from tracekit.readers.chrome_losses import Losses
@@ -65,7 +65,7 @@ def scan(
     try:
         try:
             return _scan(path, keep, make_scanner, on_bytes, careful=False)
-        except gunzip.Unproven:
+        except unpack.Unproven:
             return _scan(path, keep, make_scanner, on_bytes, careful=True)
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
@@ -106,8 +106,10 @@ def _scan(
     careful: bool,
 ) -> Scan:
     losses = Losses()
-    gzip_losses: list[Loss] = []  # of whole members, so that it is complete only at the end
-    blocks = gunzip.blocks(path, gzip_losses, size=BLOCK_BYTES, careful=careful, on_bytes=on_bytes)
+    packing_losses: list[Loss] = []  # of whole members, so that it is complete only at the end
+    blocks = unpack.blocks(
+        path, packing_losses, size=BLOCK_BYTES, careful=careful, on_bytes=on_bytes
+    )
     text = Text(ahead(blocks) if _is_worth_a_thread(path) else blocks)
     head, head_offset = _read_head(path, text)
     scanner = make_scanner(keep, MAX_EVENT_BYTES)
@@ -116,7 +118,7 @@ def _scan(
     if read_events(text, scanner, losses, MAX_EVENT_BYTES):
         tail_offset = text.offset
         tail = _read_tail(text, losses)
-    losses.extend(gzip_losses)
+    losses.extend(packing_losses)
     columns = scanner.finish()
     if not len(columns["ts_ns"]) and not columns["skipped"] and losses.of_events():
         raise TraceFormatError(path, "the event array holds no complete event")

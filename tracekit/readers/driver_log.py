@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.errors import TraceFormatError
-from tracekit.readers import gunzip
+from tracekit.readers import unpack
 from tracekit.readers.lines import lines, log_notes
 from tracekit.readers.scan import Loss
 from tracekit.schema import TABLES
@@ -148,7 +148,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
             for number, line in _lines(path, losses, log, careful=careful, on_bytes=on_bytes):
                 _take(line, number, log)
             break
-        except gunzip.Unproven:
+        except unpack.Unproven:
             continue
         except OSError as error:
             reason = error.strerror or type(error).__name__

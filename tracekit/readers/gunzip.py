@@ -1,4 +1,4 @@
-"""The bytes of a trace file, inflated where it is gzip, with every fault of the gzip layer reported.
+"""The text of a gzip file, with every fault of the gzip layer reported.
 
 `isal` inflates three times as fast as the standard library, but it loses the output of the call
 that fails and accepts a few streams that zlib rejects. So it is trusted only with a file that proves
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from tracekit.readers.file_bytes import Damaged, FileBytes, Truncated, Unproven
 from tracekit.readers.scan import Loss
 
 fast_zlib: Any
@@ -20,52 +20,29 @@ try:
 except ImportError:
     fast_zlib = None
 
-PIECE_BYTES = 2**16
-"""How much of the file is read at a time."""
-
 MAGIC = b"\x1f\x8b"
 FIXED_HEADER_BYTES, TRAILER_BYTES = 10, 8
 FLAG_HEADER_CRC, FLAG_EXTRA, FLAG_NAME, FLAG_COMMENT, FLAGS_RESERVED = 2, 4, 8, 16, 0xE0
 
 
-class Unproven(Exception):  # noqa: N818 - no error of the file: it asks for the careful way
-    """The file has a fault that only `careful=True` describes exactly."""
-
-
-class _Truncated(Exception):  # noqa: N818 - never leaves this module
-    """The file ends within a member."""
-
-
-class _Damaged(Exception):  # noqa: N818 - never leaves this module
-    """The file holds something else where a member must go on."""
-
-
-def blocks(
-    path: Path,
-    losses: list[Loss],
-    *,
-    size: int = 2**20,
-    careful: bool = False,
-    on_bytes: Callable[[int], None] | None = None,
-) -> Iterator[bytes]:
+def blocks(source: FileBytes, losses: list[Loss], size: int, *, careful: bool) -> Iterator[bytes]:
     """Non-empty pieces of the text of at most `size` bytes; faults are appended to `losses`.
 
-    `on_bytes` is told how many bytes of the file have been read so far. A file without a fault, and
-    every plain one, gives the same text with and without `careful`.
+    Without `careful`, `Unproven` is raised after the text of a file with a fault.
     """
-    with path.open("rb", buffering=0) as file:
-        source = _Source(file, on_bytes)
-        if source.peek(2) != MAGIC:
-            yield from source.pieces(size)
-            return
-        _let_malloc_keep_blocks(size)
-        if careful or fast_zlib is None:
-            yield from _Members(source, losses, size).blocks(_careful_inflate, zlib.crc32)
-        else:
-            faults: list[Loss] = []
-            yield from _Members(source, faults, size).blocks(_fast_inflate, fast_zlib.crc32)
-            if faults:
-                raise Unproven
+    _let_malloc_keep_blocks(size)
+    if careful or fast_zlib is None:
+        yield from _Members(source, losses, size).blocks(inflate_careful, zlib.crc32)
+    else:
+        faults: list[Loss] = []
+        yield from _Members(source, faults, size).blocks(_fast_inflate, fast_zlib.crc32)
+        if faults:
+            raise Unproven
+
+
+def inflate(source: FileBytes, size: int) -> Iterator[bytes]:
+    """The text of one deflated member, as fast as can be; a fault may cost what came just before it."""
+    return inflate_careful(source, size) if fast_zlib is None else _fast_inflate(source, size)
 
 
 def _let_malloc_keep_blocks(size: int) -> None:
@@ -78,74 +55,10 @@ def _let_malloc_keep_blocks(size: int) -> None:
     del larger
 
 
-class _Source:
-    """A file read in pieces, with what was read and not yet taken at hand."""
-
-    def __init__(self, file: BinaryIO, on_bytes: Callable[[int], None] | None) -> None:
-        self.file = file
-        self.on_bytes = on_bytes
-        self.rest = b""
-        self.position = 0
-
-    def take(self, limit: int = PIECE_BYTES) -> bytes:
-        """The next bytes, at most `limit`; empty at the end of the file."""
-        if self.rest:
-            piece, self.rest = self.rest[:limit], self.rest[limit:]
-            return piece
-        piece = self.file.read(limit)
-        self.position += len(piece)
-        if self.on_bytes is not None and piece:
-            self.on_bytes(self.position)
-        return piece
-
-    def give_back(self, rest: bytes) -> None:
-        """Put bytes back that were taken last but not used."""
-        self.rest = rest + self.rest
-
-    def peek(self, count: int) -> bytes:
-        """The next `count` bytes without taking them; fewer at the end of the file."""
-        found = b""
-        while len(found) < count and (piece := self.take()):
-            found += piece
-        self.give_back(found)
-        return found[:count]
-
-    def exactly(self, count: int) -> bytes:
-        """The next `count` bytes."""
-        found = b""
-        while len(found) < count:
-            piece = self.take(count - len(found))
-            if not piece:
-                raise _Truncated
-            found += piece
-        return found
-
-    def skip_text(self) -> None:
-        """Pass over a text and the zero byte that ends it."""
-        while piece := self.take():
-            _, zero, rest = piece.partition(b"\0")
-            if zero:
-                self.give_back(rest)
-                return
-        raise _Truncated
-
-    def skip_zeros(self) -> None:
-        """Pass over zero bytes."""
-        while piece := self.take():
-            if rest := piece.lstrip(b"\0"):
-                self.give_back(rest)
-                return
-
-    def pieces(self, size: int) -> Iterator[bytes]:
-        """All that is left, in pieces of at most `size`."""
-        while piece := self.take(size):
-            yield piece
-
-
 class _Members:
     """The members of a gzip file, one after another."""
 
-    def __init__(self, source: _Source, losses: list[Loss], size: int) -> None:
+    def __init__(self, source: FileBytes, losses: list[Loss], size: int) -> None:
         self.source = source
         self.losses = losses
         self.size = size
@@ -153,7 +66,7 @@ class _Members:
 
     def blocks(
         self,
-        inflate: Callable[[_Source, int], Iterator[bytes]],
+        inflate: Callable[[FileBytes, int], Iterator[bytes]],
         checksum: Callable[[bytes, int], int],
     ) -> Iterator[bytes]:
         """The text of all members up to the first fault that ends reading."""
@@ -169,9 +82,9 @@ class _Members:
                 if trailer != _trailer(crc, self.delivered - start):
                     self._lose("gzip-crc")
                 self.source.skip_zeros()
-        except _Truncated:
+        except Truncated:
             self._lose("gzip-truncated")
-        except _Damaged:
+        except Damaged:
             self._lose("gzip-damaged")
 
     def _lose(self, kind: str) -> None:
@@ -183,13 +96,13 @@ def _trailer(crc: int, length: int) -> bytes:
     return crc.to_bytes(4, "little") + (length % 2**32).to_bytes(4, "little")
 
 
-def _skip_header(source: _Source) -> None:
+def _skip_header(source: FileBytes) -> None:
     if not MAGIC.startswith(source.peek(2)):
-        raise _Damaged
+        raise Damaged
     header = source.exactly(FIXED_HEADER_BYTES)
     method, flags = header[2], header[3]
     if method != zlib.DEFLATED or flags & FLAGS_RESERVED:
-        raise _Damaged
+        raise Damaged
     if flags & FLAG_EXTRA:
         source.exactly(int.from_bytes(source.exactly(2), "little"))
     if flags & FLAG_NAME:
@@ -200,14 +113,7 @@ def _skip_header(source: _Source) -> None:
         source.exactly(2)  # not checked: a header holds nothing that is used
 
 
-def _needed(source: _Source) -> bytes:
-    piece = source.take()
-    if not piece:
-        raise _Truncated
-    return piece
-
-
-def _fast_inflate(source: _Source, size: int) -> Iterator[bytes]:
+def _fast_inflate(source: FileBytes, size: int) -> Iterator[bytes]:
     """The text of one member, by the fast library."""
     inflater = fast_zlib.decompressobj(-zlib.MAX_WBITS)
     error: type[Exception] = fast_zlib.error
@@ -216,15 +122,15 @@ def _fast_inflate(source: _Source, size: int) -> Iterator[bytes]:
             piece = inflater.unconsumed_tail
             block = inflater.decompress(piece, size)
             if not block and not piece and not inflater.eof:
-                block = inflater.decompress(_needed(source), size)
+                block = inflater.decompress(source.needed(), size)
             if block:
                 yield block
     except error:
-        raise _Damaged from None
+        raise Damaged from None
     source.give_back(inflater.unused_data)
 
 
-def _careful_inflate(source: _Source, size: int) -> Iterator[bytes]:
+def inflate_careful(source: FileBytes, size: int) -> Iterator[bytes]:
     """The text of one member, up to the fault if there is one.
 
     A call that fails keeps its output to itself, so its piece of input is inflated once more from
@@ -237,13 +143,13 @@ def _careful_inflate(source: _Source, size: int) -> Iterator[bytes]:
         try:
             block = inflater.decompress(rest, size)
             if not block and not rest and not inflater.eof:
-                before, piece, given = inflater.copy(), _needed(source), 0
+                before, piece, given = inflater.copy(), source.needed(), 0
                 block = inflater.decompress(piece, size)
         except zlib.error:
             found = _up_to_fault(before, piece)
             for start in range(given, len(found), size):
                 yield found[start : start + size]
-            raise _Damaged from None
+            raise Damaged from None
         given += len(block)
         if block:
             yield block

@@ -8,7 +8,6 @@ oldest that nobody holds go when all together exceed the limit.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracekit.contents import content_digest
 from tracekit.errors import TraceFormatError, TracekitError
 from tracekit.readers import nsys_export
 from tracekit.readers.nsys_files import export_problem
@@ -62,7 +62,7 @@ def _export(stack: contextlib.ExitStack, report: Path) -> Export:
     nsys = nsys_export.program()
     limit = _limit()
     folder = _cache()
-    digest = _digest(report)
+    digest = content_digest(report)
     if folder is not None:
         kept = _kept(stack, folder, digest, nsys)
         if kept is not None:
@@ -110,12 +110,6 @@ def _cache() -> Path | None:
         return None
     ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
     return folder if ours and os.access(folder, os.R_OK | os.W_OK | os.X_OK) else None
-
-
-def _digest(report: Path) -> str:
-    """What the content of a report is known by."""
-    with report.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _name(digest: str, nsys: nsys_export.Program) -> str:

@@ -1,11 +1,11 @@
-"""The lines of a text file of any size, gzip or not: bounded, and never a reason to fail."""
+"""The lines of a text file of any size, packed or not: bounded, and never a reason to fail."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tracekit.readers import gunzip
+from tracekit.readers import unpack
 from tracekit.readers.scan import Loss
 from tracekit.trace import Note, NoteSeverity
 
@@ -22,7 +22,7 @@ def lines(
 ) -> Iterator[tuple[int, str | None]]:
     """(number from 1, text) of every line; None instead of one beyond the bound. Only a line feed ends a line."""
     number, rest, skipping = 0, b"", False
-    for block in gunzip.blocks(path, losses, careful=careful, on_bytes=on_bytes):
+    for block in unpack.blocks(path, losses, careful=careful, on_bytes=on_bytes):
         *whole, rest = (rest + block).split(b"\n")
         for line in whole:
             number += 1
@@ -41,9 +41,8 @@ def log_notes(
     losses: Sequence[Loss], counts: Sequence[tuple[NoteSeverity, str, str, int]], source: str
 ) -> Iterator[Note]:
     """What of a log was lost to damage, and what was passed over: of each (severity, code, text, count) that counts any."""
-    cut = {"gzip-truncated": "the gzip stream ends early"}
     for loss in losses:
-        message = cut.get(loss.kind, "the gzip stream is damaged")
+        message = unpack.LOSSES[loss.kind]
         yield Note("data_loss", loss.kind, message, source, loss.count, loss.offset)
     for severity, code, message, count in counts:
         if count:

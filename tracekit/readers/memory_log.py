@@ -22,7 +22,7 @@ import pandas as pd
 from tracekit.derived.memory_names import UNITS, quantity_of
 from tracekit.errors import TraceFormatError
 from tracekit.names import read_name
-from tracekit.readers import driver_log, gunzip
+from tracekit.readers import driver_log, unpack
 from tracekit.readers.lines import MAX_LINE_BYTES, lines, log_notes
 from tracekit.readers.scan import Loss
 from tracekit.schema import TABLES
@@ -142,7 +142,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         try:
             _take_all(lines(path, losses, careful=careful, on_bytes=on_bytes), log)
             break
-        except gunzip.Unproven:
+        except unpack.Unproven:
             continue
         except OSError as error:
             reason = error.strerror or type(error).__name__

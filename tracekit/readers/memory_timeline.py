@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.errors import TraceFormatError
-from tracekit.readers import gunzip
+from tracekit.readers import unpack
 from tracekit.readers.array_text import (
     COMMA,
     INTEGER,
@@ -77,9 +77,7 @@ _LOSSES = {
     "truncated": "the file ends within the timeline; everything whole before that was read",
     "damaged": "what follows is no memory timeline; everything before that was read",
     "timeline-cut": f"changes beyond the first {MAX_CHANGES:,} were left out",
-    "gzip-truncated": "the gzip stream ends early",
-    "gzip-damaged": "the gzip stream is damaged from there on",
-    "gzip-crc": "the gzip checksum does not fit: the content may have changed",
+    **unpack.LOSSES,
 }
 
 
@@ -128,9 +126,9 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     losses: list[Loss] = []
     try:
         try:
-            found = _read(ArrayText(gunzip.blocks(path, [], on_bytes=on_bytes)), path)
-        except gunzip.Unproven:
-            careful = gunzip.blocks(path, losses, careful=True, on_bytes=on_bytes)
+            found = _read(ArrayText(unpack.blocks(path, [], on_bytes=on_bytes)), path)
+        except unpack.Unproven:
+            careful = unpack.blocks(path, losses, careful=True, on_bytes=on_bytes)
             found = _read(ArrayText(careful), path)
         frame = _frame(found)
     except OSError as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 from tracekit.errors import TraceFormatError, TracekitError
 from tracekit.labels import shown
 from tracekit.nsys_pairs import export_beside
-from tracekit.readers.nsys_files import export_problem, report_version
+from tracekit.readers.nsys_files import export_problem, is_whole_report, report_version
 
 PROGRAM_VARIABLE = "TRACEKIT_NSYS"
 EXPORT_NAME = "export.sqlite"
@@ -217,10 +217,18 @@ def _refusal(report: Path, nsys: Program, said: str) -> TraceFormatError:
     # Releases are told by three numbers; the fourth is a build.
     if _NEWER.search(said) or (wrote and ours and wrote[:3] > ours[:3]):
         needed = f"nsys {_dotted(wrote[:3])} or newer" if wrote else "a newer nsys"
+        by = f"nsys {_dotted(wrote)}" if wrote else "a newer nsys"
         return TraceFormatError(
             report,
-            f"a newer Nsight Systems wrote it than the nsys {nsys.version} that is here: {said}",
+            f"recorded by {by}, a version that the nsys {nsys.version} here cannot read: {said}",
             f"install {needed} (or name it in {PROGRAM_VARIABLE}), or run where it is: {command(report)}",
+        )
+    if is_whole_report(report):
+        by = f", recorded by nsys {_dotted(wrote)}" if wrote else ""
+        return TraceFormatError(
+            report,
+            f"it ends as whole reports do{by}, and nsys {nsys.version} cannot export it: {said}",
+            f"try a newer nsys (or name it in {PROGRAM_VARIABLE}), or compare it with the original: {command(report)}",
         )
     age = time.time() - report.stat().st_mtime
     if age < FRESH_S:

@@ -17,6 +17,12 @@ REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """The head of `.nsys-rep` and `.qdrep` of every version; ` 1.` follows until 2022, then the version."""
 
 _VERSION = re.compile(rb"NVIDIA Tegra Profiler Report ([0-9]{4}(?:@[0-9]{1,9}){1,3})")
+_AGENT = re.compile(rb"([0-9]{4}(?:\.[0-9]{1,9}){3})-[0-9a-f]{6,}(?:v[0-9]+)?:")
+"""How a report names the nsys that recorded it, near its end: that is all that one says until 2023."""
+
+_END_MARK, _END_BYTES, _TAIL_BYTES = b"U3w[END]", 16, 1 << 20
+"""A whole report ends with its list of sections, eight bytes that say where that begins, and the mark."""
+
 _ROOTS = frozenset({"TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "EXPORT_META_DATA"})
 _RECORDED: Mapping[str, str] = {
     "NVTX_EVENTS": "WHERE eventType IN (59, 60, 70, 71)",
@@ -37,13 +43,35 @@ _MOST_BYTES = 1 << 24
 
 
 def report_version(path: Path) -> tuple[int, ...] | None:
-    """The version of the nsys that wrote a report; None where the report does not say, as until 2022."""
+    """The version of the nsys that wrote a report, by its head or its end; None where neither says."""
     try:
         with path.open("rb") as stream:
             match = _VERSION.match(stream.read(128))
+            if match:
+                return tuple(map(int, match[1].split(b"@")))
+            stream.seek(-min(_TAIL_BYTES, os.fstat(stream.fileno()).st_size), os.SEEK_END)
+            agents = _AGENT.findall(stream.read(_TAIL_BYTES))
     except OSError:
         return None
-    return tuple(map(int, match[1].split(b"@"))) if match else None
+    return tuple(map(int, agents[-1].split(b"."))) if agents else None
+
+
+def is_whole_report(path: Path) -> bool:
+    """Whether a report has the end that nsys writes last, where its length says: then nothing of it was cut off."""
+    try:
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size < _END_BYTES:
+                return False
+            stream.seek(-_END_BYTES, os.SEEK_END)
+            end = stream.read(_END_BYTES)
+            sections = int.from_bytes(end[:8], "little")
+            if not end.endswith(_END_MARK) or sections >= size - _END_BYTES:
+                return False
+            stream.seek(sections)
+            return stream.read(1) == b"\n"
+    except OSError:
+        return False
 
 
 def export_problem(path: Path) -> str:

@@ -59,8 +59,8 @@ class Json(str):
 class Loss:
     """What could not be read, or only after repair; offsets count bytes of the uncompressed text.
 
-    `kind`: truncated | damaged | repaired | not-an-event | gzip-truncated | gzip-damaged | gzip-crc |
-    too-long | metadata. `count` elements or regions, `size_bytes` bytes lost, `offset` of the first.
+    `kind`: truncated | damaged | repaired | not-an-event | too-long | metadata, or one of
+    `unpack.LOSSES`. `count` elements or regions, `size_bytes` bytes lost, `offset` of the first.
     """
 
     kind: str

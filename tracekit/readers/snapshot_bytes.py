@@ -1,4 +1,4 @@
-"""The pickle of a memory snapshot, whatever it lies in: a plain file, gzip, or the page that shows it."""
+"""The pickle of a memory snapshot, whatever it lies in: a plain file, a packed one, or the page that shows it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tracekit.errors import TraceFormatError
-from tracekit.readers import gunzip
+from tracekit.readers import unpack
 from tracekit.readers.scan import Loss
 
 MAX_BYTES = 2 * 2**30
 """Largest pickle that is read: some 12 million actions with their stacks, in five times its size of memory."""
 
 _FREE_INFLATED, _MOST_INFLATED = 2**24, 200
-"""Real snapshots shrink by gzip to a thirtieth at most; what grows more from there on is a bomb."""
+"""Real snapshots shrink to a thirtieth at most; what grows more from there on is a bomb."""
+
+_MAGIC_BYTES = 16
 
 _PAGE = (b"local_files", b"add_local_files")
 _IN_PAGE = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/]*+={0,2})"')
@@ -69,7 +71,7 @@ def _content(
 ) -> bytes:
     """The bytes of the file, inflated."""
     with path.open("rb") as file:
-        packed = file.read(2) == gunzip.MAGIC
+        packed = unpack.is_packed(file.read(_MAGIC_BYTES))
         if size > max_bytes:
             raise _too_large(path, size, max_bytes)
         if not packed:
@@ -83,22 +85,22 @@ def _content(
     most = min(max_bytes, max(_FREE_INFLATED, size * _MOST_INFLATED))
     try:
         return _inflated(path, most, on_bytes, careful=False)
-    except gunzip.Unproven:
+    except unpack.Unproven:
         return _inflated(path, most, on_bytes, careful=True)
 
 
 def _inflated(
     path: Path, most: int, on_bytes: Callable[[int], None] | None, *, careful: bool
 ) -> bytes:
-    """What gzip packed, at most so many bytes; a snapshot that is not whole cannot be read."""
+    """What was packed, at most so many bytes; a snapshot that is not whole cannot be read."""
     pieces = bytearray()
     losses: list[Loss] = []
-    for block in gunzip.blocks(path, losses, careful=careful, on_bytes=on_bytes):
+    for block in unpack.blocks(path, losses, careful=careful, on_bytes=on_bytes):
         pieces += block
         if len(pieces) > most:
             raise _too_large(path, len(pieces), most)
     if losses:
-        problem = f"the gzip stream is cut off or damaged at byte {losses[0].offset:,}"
+        problem = f"the compressed file is cut off or damaged at byte {losses[0].offset:,}"
         raise TraceFormatError(path, problem, "copy it again: part of a pickle cannot be read")
     return bytes(pieces)
 

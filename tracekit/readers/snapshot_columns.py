@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from operator import itemgetter, methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from tracekit.errors import TraceFormatError
+from tracekit.labels import bounded
 from tracekit.readers.values import without_surrogates
 
 MAX_SIZE = 2**50
@@ -22,25 +23,30 @@ MAX_SIZE = 2**50
 
 MAX_US = 2**61 // 1000
 UINT64 = 2**64
+MAX_NAME = 4096
+"""A longer text is kept in part: the longest of real frames have 1,100 characters."""
+
 _CHUNK = 2**16
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+NameOf = Callable[[int], str]
+"""What a group of records is called, made when it is asked for: a million names would be made for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The dictionaries of one kind: those of group `names[i]` begin at `starts[i]` of `rows`."""
+    """The dictionaries of one kind: those of the group called `name_of(i)` begin at `starts[i]` of `rows`."""
 
     path: Path
     rows: list[dict[str, Any]]
-    names: Sequence[str]
+    name_of: NameOf
     starts: Sequence[int]
 
     def place(self, row: int) -> str:
         """Where in the file a row is, as Python would address it."""
         group = bisect_right(self.starts, row) - 1
-        return f"{self.names[group]}[{row - self.starts[group]}]"
+        return f"{self.name_of(group)}[{row - self.starts[group]}]"
 
     def lengths(self) -> Ints:
         """How many rows each group has."""
@@ -65,18 +71,18 @@ def wrong_shape(path: Path, where: str, problem: str) -> TraceFormatError:
     return TraceFormatError(path, problem, "no memory snapshot is written so", where)
 
 
-def records(path: Path, groups: Sequence[tuple[str, object]], most: int) -> Records:
+def records(path: Path, name_of: NameOf, lists: Sequence[object], most: int) -> Records:
     """The dictionaries of several lists as one; no more of them than the file can hold at `most`."""
-    for name, group in groups:
-        if type(group) is not list:
-            raise wrong_shape(path, name, f"expected a list, found {_kind(group)}")
-    lists: list[list[Any]] = [group for _, group in groups if type(group) is list]
-    starts = [0, *accumulate(map(len, lists))]
+    if set(map(type, lists)) - {list}:
+        odd = next(i for i, each in enumerate(lists) if type(each) is not list)
+        raise wrong_shape(path, name_of(odd), f"expected a list, found {_kind(lists[odd])}")
+    groups = cast(Sequence[list[Any]], lists)
+    starts = [0, *accumulate(map(len, groups))]
     if starts[-1] > most:
         problem = f"{starts[-1]:,} entries, but the file has {most:,} dictionaries"
-        raise wrong_shape(path, groups[0][0], problem)
-    rows: list[Any] = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
-    made = Records(path, rows, [name for name, _ in groups], starts[:-1])
+        raise wrong_shape(path, name_of(0), problem)
+    rows: list[Any] = groups[0] if len(groups) == 1 else list(chain.from_iterable(groups))
+    made = Records(path, rows, name_of, starts[:-1])
     if set(map(type, rows)) - {dict}:
         row = next(i for i, value in enumerate(rows) if type(value) is not dict)
         raise wrong_shape(path, made.place(row), f"expected a dictionary, found {_kind(rows[row])}")
@@ -87,7 +93,8 @@ def keys_of(of: Records) -> set[str]:
     """Every key that any of the dictionaries has."""
     found: set[str] = set()
     for start in range(0, len(of.rows), _CHUNK):
-        found.update(*of.rows[start : start + _CHUNK])
+        rows = {id(row): row for row in of.rows[start : start + _CHUNK]}
+        found.update(*rows.values())  # one with many keys may stand in many places
     odd = [key for key in found if type(key) is not str]
     if odd:
         row = next(i for i, value in enumerate(of.rows) if odd[0] in value)
@@ -185,12 +192,17 @@ def distinct(of: Records, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
 def encoded(column: tuple[npt.NDArray[np.int32], Iterable[str]]) -> pd.Categorical:
     """A categorical of these codes and texts, which become writable and, where two become one, united."""
     codes, names = column
-    plain = list(map(without_surrogates, names))
+    plain = list(map(kept_text, names))
     if len(set(plain)) < len(plain):
         place = {text: i for i, text in enumerate(dict.fromkeys(plain))}
         codes = np.array([*map(place.__getitem__, plain), -1], np.int32)[codes]
         plain = list(place)
     return pd.Categorical.from_codes(codes, categories=pd.Index(plain, dtype="str"))
+
+
+def kept_text(text: str) -> str:
+    """A text as the tables have it: bounded, and without lone surrogates."""
+    return bounded(without_surrogates(text), MAX_NAME)
 
 
 def pools(of: Records, key: str) -> pd.Categorical:
@@ -207,7 +219,7 @@ def pools(of: Records, key: str) -> pd.Categorical:
     if any(len(pair) != 2 or set(map(type, pair)) != {int} for pair in seen) or (
         not seen and types - {type(None)}
     ):
-        raise wrong_shape(of.path, f"{of.names[0]}[].{key}", "expected pairs of integers")
+        raise wrong_shape(of.path, f"{of.name_of(0)}[].{key}", "expected pairs of integers")
     place: dict[Any, int] = {pair: i for i, pair in enumerate(seen)}
     place[None] = -1
     codes = np.fromiter(map(place.__getitem__, found), np.int32, len(found))

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tracekit.errors import TraceFormatError
+from tracekit.readers.snapshot_opcodes import has_too_many
 
 MAX_BYTES = 2**29
 """Largest JSON that is read, in some five times its size of memory: a pickle of the same is far smaller."""
 
 _FRAME = frozenset({"name", "filename", "line"})
-_PER_CONTAINER, _FREE_CONTAINERS = 8, 4096
-"""A snapshot has at most one object or array in so many bytes, and may have so many beside that."""
 
 _FIRST_KEY = re.compile(
     rb'\s*\{\s*"(?:segments|device_traces|allocator_settings|external_annotations|host_segments|host_traces)"\s*:'
@@ -45,7 +44,7 @@ def loaded(data: bytes, path: Path) -> tuple[Any, int]:
         problem = f"JSON of {len(data):,} bytes: over {MAX_BYTES:,}"
         raise TraceFormatError(path, problem, "torch.cuda.memory._dump_snapshot writes less")
     dicts, lists = data.count(b"{"), data.count(b"[")
-    if dicts + lists > len(data) // _PER_CONTAINER + _FREE_CONTAINERS:
+    if has_too_many(len(data), dicts, lists):
         problem = (
             f"some {dicts + lists:,} objects and arrays in {len(data):,} bytes are no snapshot"
         )

@@ -18,8 +18,11 @@ PROTOCOLS = (2, 3, 4, 5)
 _NO_SNAPSHOT = "no snapshot needs it, so it was not loaded; it may be harmful"
 _DAMAGED = "the file is cut off or damaged: copy it again"
 
-_PER_CONTAINER, _FREE_CONTAINERS = 8, 4096
-"""A snapshot has at most one dictionary or list in so many bytes, and may have so many beside that."""
+_PER_CONTAINER, _PER_DICT, _FREE_CONTAINERS = 8, 16, 4096
+"""A snapshot has at most one dictionary or list, and one dictionary, in so many bytes; and so many beside that.
+
+In memory the smallest dictionary takes 250 bytes with its row; the smallest real one is 23 bytes of a pickle.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,16 @@ def check(data: bytes, path: Path) -> Census:
         at = _long_token(data, at, code, path)
     _check_rest(data, at + 1, path)
     dicts, lists = data.count(b"}"), data.count(b"]")
-    if dicts + lists > size // _PER_CONTAINER + _FREE_CONTAINERS:
+    if has_too_many(size, dicts, lists):
         problem = f"some {dicts + lists:,} dictionaries and lists in {size:,} bytes are no snapshot"
         raise TraceFormatError(path, problem, "it was not loaded: it may be harmful", "shape")
     return Census(dicts, size)
+
+
+def has_too_many(size: int, dicts: int, lists: int) -> bool:
+    """Whether a file of so many bytes has more dictionaries and lists than a snapshot of that size."""
+    most, most_dicts = size // _PER_CONTAINER, size // _PER_DICT
+    return dicts + lists > most + _FREE_CONTAINERS or dicts > most_dicts + _FREE_CONTAINERS
 
 
 def _long_token(data: bytes, at: int, code: bytes, path: Path) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import blake2b
-from itertools import chain, compress, count
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,10 @@ from tracekit.readers.snapshot_columns import (
     Records,
     check_kinds,
     encoded,
+    kept_text,
     values,
     wrong_shape,
 )
-from tracekit.readers.values import without_surrogates
 from tracekit.schema import TABLES
 
 MAX_FRAMES = 4_000_000
@@ -33,17 +32,29 @@ _KEYS = frozenset({"name", "filename", "line"})
 _FX_KEY = "fx_"
 """How the keys begin that `_dump_snapshot(augment_with_fx_traces=True)` adds to frames."""
 
+_MOST_KEYS, _LONGEST_KEY = 20, 100
+"""How many different keys that are not understood are counted one by one, and how much of each is kept."""
+
+_DIGEST_BYTES = 8
+
 Frame = tuple[str | None, str | None, int | None]
+Codes = npt.NDArray[np.int32]
 
 
 @dataclass(slots=True)
 class Stacks:
-    """The different stacks found so far, by the hash of their content, and what was not understood in them."""
+    """The different stacks so far, as codes of frames, by the hash of their content; what was not understood.
+
+    A file may refer to one long text, one frame or one list of frames as often as it has room for two bytes:
+    each is looked at, kept and counted once, whatever refers to it.
+    """
 
     path: Path
-    found: dict[int, tuple[Frame, ...]] = field(default_factory=dict[int, tuple[Frame, ...]])
-    frames: dict[int, Frame] = field(default_factory=dict[int, Frame])
-    reprs: dict[int, str] = field(default_factory=dict[int, str])
+    found: dict[int, Codes] = field(default_factory=dict[int, Codes])
+    frames: dict[Frame, int] = field(default_factory=dict[Frame, int])
+    codes: dict[int, int] = field(default_factory=dict[int, int])
+    digests: array[int] = field(default_factory=lambda: array("q"))
+    texts: dict[str | None, str | None] = field(default_factory=dict[str | None, str | None])
     unknown: Counter[str] = field(default_factory=Counter[str])
     recorded: bool = False
     frame_count: int = 0
@@ -51,97 +62,95 @@ class Stacks:
 
 def stack_column(stacks: Stacks, of: Records, key: str) -> Numbers:
     """The hash of each row's stack, which is added to `stacks`; missing where none was recorded."""
-    lists = values(of, key)
-    kinds = check_kinds(of, key, lists, list)
-    hashes, missing = np.zeros(len(lists), np.int64), np.ones(len(lists), np.bool_)
+    rows = values(of, key)
+    kinds = check_kinds(of, key, rows, list)
     if list not in kinds:
-        return Numbers(hashes, missing)
+        return Numbers(np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_))
     stacks.recorded = True
-    identity = np.fromiter(map(id, lists), np.int64, len(lists))
-    # The two actions of a free share one list and follow each other.
-    first = np.diff(identity, prepend=-1) != 0
-    run = np.cumsum(first) - 1
-    heads = list(compress(lists, first))
-    codes, kept = _numbered(heads, of, key)
-    by_code = np.array(
-        [_hash(stacks, frames, f"{key} of {of.names[0]}") for frames in kept], np.int64
-    )
-    code = codes[run]
-    missing = code < 0
-    hashes[~missing] = by_code[code[~missing]]
-    return Numbers(hashes, missing)
+    # The two actions of a free share one list, an allocation and its block another.
+    list_of, identities = pd.factorize(np.fromiter(map(id, rows), np.int64, len(rows)))
+    first = np.empty(len(identities), np.int64)
+    first[list_of[::-1]] = np.arange(len(rows) - 1, -1, -1)
+    lists = [rows[row] for row in first.tolist()]
+    hashes = _hashes(stacks, lists, f"{key} of {of.name_of(0)}")
+    unrecorded = np.fromiter((frames is None for frames in lists), np.bool_, len(lists))
+    return Numbers(hashes[list_of], unrecorded[list_of])
 
 
 def frames_table(stacks: Stacks) -> pd.DataFrame:
     """The frames of every stack found: the table `stacks`."""
     table = TABLES["stacks"]
-    lengths = np.fromiter(map(len, stacks.found.values()), np.int64, len(stacks.found))
-    frames = list(chain.from_iterable(stacks.found.values()))
-    if not frames:
+    lengths = np.fromiter(map(len, stacks.found.values()), np.int32, len(stacks.found))
+    if not lengths.any():
         return table.frame()
-    starts = np.cumsum(lengths) - lengths
-    lines = list(map(itemgetter(2), frames))
+    code = np.concatenate(list(stacks.found.values()))
+    starts = np.cumsum(lengths, dtype=np.int32) - lengths
+    names, files, lines = zip(*stacks.frames, strict=True)
     missing = np.fromiter((line is None for line in lines), np.bool_, len(lines))
     line = np.fromiter((line or 0 for line in lines), np.int64, len(lines))
     columns = {
         "stack": np.repeat(np.fromiter(stacks.found, np.int64, len(lengths)), lengths),
-        "depth": (np.arange(len(frames)) - np.repeat(starts, lengths)).astype(np.int32),
-        "name": _texts(list(map(itemgetter(0), frames))),
-        "file": _texts(list(map(itemgetter(1), frames))),
-        "line": pd.arrays.IntegerArray(line, missing),
+        "depth": np.arange(len(code), dtype=np.int32) - np.repeat(starts, lengths),
+        "name": _texts(names, code),
+        "file": _texts(files, code),
+        "line": pd.arrays.IntegerArray(line[code], missing[code]),
     }
     return table.frame(columns)
 
 
-def _numbered(
-    heads: list[Any], of: Records, key: str
-) -> tuple[npt.NDArray[np.int64], list[list[Any]]]:
-    """(for each list the number of the first alike, -1 for None; the first of each)."""
-    there = np.fromiter((head is not None for head in heads), np.bool_, len(heads))
-    lists = heads if there.all() else list(compress(heads, there))
-    # Frames are shared objects, told apart by identity in a third of the time; texts are not.
-    keys = lists if key == "forward_frames" else map(partial(map, id), lists)
-    seen: dict[tuple[Any, ...], int] = {}
-    try:
-        first = np.fromiter(map(seen.setdefault, map(tuple, keys), count()), np.int64, len(lists))
-    except TypeError as error:
-        raise wrong_shape(of.path, f"{of.names[0]}[].{key}", "expected a list of texts") from error
-    kept, found = np.unique(first, return_inverse=True)
-    codes = np.full(len(heads), -1, np.int64)
-    codes[there] = found
-    return codes, [lists[i] for i in kept.tolist()]
+def _hashes(stacks: Stacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
+    """The hash of the content of each list, 0 for None; stacks that are new are added."""
+    hashes = np.zeros(len(lists), np.int64)
+    hash_of: dict[bytes, int] = {}
+    for place, frames in enumerate(lists):
+        if frames is None:
+            continue
+        # Frames are shared objects: lists of the same ones are told apart faster than by content.
+        identities = np.fromiter(map(id, frames), np.int64, len(frames)).tobytes()
+        if identities not in hash_of:
+            hash_of[identities] = _hash(stacks, frames, where)
+        hashes[place] = hash_of[identities]
+    return hashes
 
 
 def _hash(stacks: Stacks, frames: list[Any], where: str) -> int:
-    """The hash of a stack's content, which is kept with its frames if it is new."""
-    known, texts = stacks.frames, stacks.reprs
+    """The hash of a stack's content, which is kept with the codes of its frames if it is new."""
+    code_of = stacks.codes
     for frame in frames:
-        if id(frame) not in known:
-            known[id(frame)] = _frame(stacks, frame, where)
-            texts[id(frame)] = repr(known[id(frame)])
-    ids = list(map(id, frames))
-    text = "".join(map(texts.__getitem__, ids))
-    digest = blake2b(text.encode(), digest_size=8).digest()
+        if id(frame) not in code_of:
+            code_of[id(frame)] = _code(stacks, _frame(stacks, frame, where))
+    codes = np.fromiter(map(code_of.__getitem__, map(id, frames)), np.int32, len(frames))
+    digests = np.frombuffer(stacks.digests, np.int64)[codes].tobytes() if frames else b""
+    digest = blake2b(digests, digest_size=_DIGEST_BYTES).digest()
     value = int.from_bytes(digest, "little", signed=True)
     if value not in stacks.found:
         stacks.frame_count += len(frames)
         if stacks.frame_count > MAX_FRAMES:
             raise wrong_shape(stacks.path, where, f"stacks of over {MAX_FRAMES:,} frames in all")
-        stacks.found[value] = tuple(map(known.__getitem__, ids))
+        stacks.found[value] = codes
     return value
+
+
+def _code(stacks: Stacks, frame: Frame) -> int:
+    """The code of a frame by its content; a new one is added with its digest."""
+    code = stacks.frames.setdefault(frame, len(stacks.frames))
+    if code == len(stacks.digests):
+        digest = blake2b(repr(frame).encode(), digest_size=_DIGEST_BYTES).digest()
+        stacks.digests.append(int.from_bytes(digest, "little", signed=True))
+    return code
 
 
 def _frame(stacks: Stacks, frame: Any, where: str) -> Frame:
     """(name, file, line) of one frame; a text alone is its name."""
     if type(frame) is str:
-        return without_surrogates(frame), None, None
+        return _text(stacks, frame), None, None
     if type(frame) is not dict:
         raise wrong_shape(stacks.path, where, "a frame is neither a dictionary nor text")
     for odd in frame.keys() - _KEYS:
         if type(odd) is not str:
             raise wrong_shape(stacks.path, where, "a frame has a key that is no text")
         if not odd.startswith(_FX_KEY):
-            stacks.unknown[f"frames[].{odd}"] += 1
+            _count_key(stacks.unknown, odd[:_LONGEST_KEY])
     name, file, line = frame.get("name"), frame.get("filename"), frame.get("line")
     if not (
         type(name) in (str, type(None))
@@ -149,18 +158,30 @@ def _frame(stacks: Stacks, frame: Any, where: str) -> Frame:
         and (line is None or (type(line) is int and -(2**63) <= line < 2**63))
     ):
         raise wrong_shape(stacks.path, where, "a frame's name, filename or line is of a wrong kind")
-    return _plain(name), _plain(file), line
+    return _text(stacks, name), _text(stacks, file), line
 
 
-def _plain(text: str | None) -> str | None:
-    return None if text is None else without_surrogates(text)
+def _count_key(unknown: Counter[str], key: str) -> None:
+    """Nothing; a key that is not understood is counted, by name while there are few."""
+    place = f"frames[].{key}"
+    few = len(unknown) < _MOST_KEYS or place in unknown
+    unknown[place if few else "frames[].* (other keys)"] += 1
 
 
-def _texts(found: list[str | None]) -> pd.Categorical:
-    """Texts dictionary-encoded, in the order of first use."""
-    seen = dict.fromkeys(found)
-    seen.pop(None, None)
-    place: dict[str | None, int] = {text: i for i, text in enumerate(seen)}
+def _text(stacks: Stacks, text: str | None) -> str | None:
+    """The text as it is kept: the same object for equal ones."""
+    if text is None:
+        return None
+    if text not in stacks.texts:
+        stacks.texts[text] = kept_text(text)
+    return stacks.texts[text]
+
+
+def _texts(of_frames: Sequence[str | None], code: Codes) -> pd.Categorical:
+    """The texts of a stack's frames, of which each has the text of its code; in the order of first use."""
+    texts = dict.fromkeys(of_frames)
+    texts.pop(None, None)
+    place: dict[str | None, int] = {text: i for i, text in enumerate(texts)}
     place[None] = -1
-    codes = np.fromiter(map(place.__getitem__, found), np.int32, len(found))
-    return encoded((codes, [text for text in seen if text is not None]))
+    text_of = np.fromiter(map(place.__getitem__, of_frames), np.int32, len(of_frames))
+    return encoded((text_of[code], [text for text in texts if text is not None]))

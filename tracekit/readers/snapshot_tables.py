@@ -95,7 +95,7 @@ def contents(root: object, path: Path, most: int) -> Contents:
     if type(top) is not dict or not ({"segments", "device_traces", *_HOST} & top.keys()):
         raise wrong_shape(path, "top", "no dictionary with segments or device_traces")
     made, stacks = Contents(), Stacks(path)
-    _count_unknown(made, "", Records(path, [top], ["top"], [0]), _TOP)
+    _count_unknown(made, "", Records(path, [top], lambda _: "top", [0]), _TOP)
     ranges = _annotations(made, top, path, most)
     traces = _traces(top, path, most)
     if traces is not None:
@@ -144,7 +144,8 @@ def _traces(
     top: Mapping[str, Any], path: Path, most: int
 ) -> tuple[Records, Ints, npt.NDArray[np.bool_]] | None:
     """(the history of every device and of the host, device of each group, which are the host's)."""
-    groups: list[tuple[str, object]] = []
+    names: list[str] = []
+    groups: list[object] = []
     device: list[int] = []
     for key in ("device_traces", "host_traces"):
         lists = top.get(key)
@@ -156,9 +157,10 @@ def _traces(
             lists = [lists]
         if len(lists) > _MOST_DEVICES:
             raise wrong_shape(path, key, f"{len(lists):,} devices")
-        groups += [(f"{key}[{i}]", each) for i, each in enumerate(lists)]
+        names += [f"{key}[{i}]" for i in range(len(lists))]
+        groups += lists
         device += [i if key == "device_traces" else -1 for i in range(len(lists))]
-    made = records(path, groups, most) if groups else None
+    made = records(path, names.__getitem__, groups, most) if groups else None
     if made is None or not made.rows:
         return None
     return made, np.array(device, np.int64), np.array(device, np.int64) < 0
@@ -225,13 +227,13 @@ def _segments(
     made: Contents, stacks: Stacks, top: Mapping[str, Any], path: Path, most: int
 ) -> None:
     """The tables `memory_segments` and `blocks`, where they were recorded."""
-    groups = [(key, top[key]) for key in ("segments", "host_segments") if key in top]
-    if not groups:
+    names = [key for key in ("segments", "host_segments") if key in top]
+    if not names:
         return
-    of = records(path, groups, most)
+    of = records(path, names.__getitem__, [top[key] for key in names], most)
     keys = _count_unknown(made, "segments[].", of, _SEGMENT)
     count = len(of.rows)
-    on_host = np.repeat([key == "host_segments" for key, _ in groups], of.lengths())
+    on_host = np.repeat([key == "host_segments" for key in names], of.lengths())
     memory = _closed(on_host.astype(np.int8), ("device", "host"))
     device = integers(of, "device", 0, 2**31)
     start = required(of, "address", addresses(of, "address"), "an integer of 64 bits")
@@ -251,8 +253,7 @@ def _segments(
     }
     made.tables["memory_segments"] = TABLES["memory_segments"].frame(columns, count)
     lists = [[] if blocks is None else blocks for blocks in values(of, "blocks")]
-    places = [f"{of.place(i)}.blocks" for i in range(count)]
-    inner = records(path, list(zip(places, lists, strict=True)), most) if lists else None
+    inner = records(path, lambda i: f"{of.place(i)}.blocks", lists, most) if lists else None
     if inner is None:
         made.tables["blocks"] = TABLES["blocks"].frame()
         return
@@ -304,7 +305,7 @@ def _last_of_history(of: Records, key: str) -> Records:
         if each is not None and (type(each) is not list or (each and type(each[0]) is not dict)):
             raise wrong_shape(of.path, f"{of.place(row)}.{key}", "expected a list of dictionaries")
         rows.append(each[0] if each else {})
-    return Records(of.path, rows, of.names, of.starts)
+    return Records(of.path, rows, of.name_of, of.starts)
 
 
 def _annotations(
@@ -313,7 +314,7 @@ def _annotations(
     """The table of `external_annotations` in a list; an empty list where none were recorded."""
     if top.get("external_annotations") is None:
         return []
-    of = records(path, [("external_annotations", top["external_annotations"])], most)
+    of = records(path, ["external_annotations"].__getitem__, [top["external_annotations"]], most)
     _count_unknown(made, "external_annotations[].", of, _ANNOTATION)
     codes, names = distinct(of, "stage")
     columns = {
@@ -336,11 +337,13 @@ def _user_ranges(of: Records, mine: npt.NDArray[np.bool_], device: Ints) -> pd.D
     for row, frame in zip(np.flatnonzero(mine).tolist(), first, strict=True):
         if type(frame) is not dict:
             raise wrong_shape(of.path, f"{of.place(row)}.frames", "expected dictionaries")
-    told = Records(of.path, first, ["frames of user_defined"], [0])
+    told = Records(of.path, first, lambda _: "frames of user_defined", [0])
     codes, names = distinct(told, "name")
     number = device[mine]
     columns = {
-        "ts_ns": nanoseconds(Records(of.path, rows, ["user_defined"], [0]), "time_us").nullable(),
+        "ts_ns": nanoseconds(
+            Records(of.path, rows, lambda _: "user_defined", [0]), "time_us"
+        ).nullable(),
         "device": Numbers(np.maximum(number, 0), number < 0).nullable(),
         "stage": _coded(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
         "name": texts(told, "filename"),
@@ -354,7 +357,7 @@ def _without(of: Records, mine: npt.NDArray[np.bool_]) -> Records:
     starts = np.array([*of.starts, len(of.rows)], np.int64)
     gone = np.append(before, np.count_nonzero(mine))[starts]
     kept = (starts - gone)[:-1]
-    return Records(of.path, list(compress(of.rows, ~mine)), of.names, kept.tolist())
+    return Records(of.path, list(compress(of.rows, ~mine)), of.name_of, kept.tolist())
 
 
 def _truths(of: Records, key: str) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from tracekit.readers.snapshot_tables import Contents, contents
 from tracekit.readers.values import without_surrogates
 from tracekit.trace import Note, Source, Trace, Want
 
-MAX_SETTINGS, MAX_TEXT = 1000, 10_000
-"""Most allocator settings kept, and the longest text among them."""
+MAX_SETTINGS, MAX_TEXT = 1000, 1000
+"""Most allocator settings kept, those within settings counted apart, and the longest text among them."""
 
 _MOST_NAMED = 12
 _ELEMENTS = ("allocations", "memory_segments", "blocks", "annotations")
@@ -84,23 +85,29 @@ def _settings(root: object) -> dict[str, Any]:
     """The allocator's settings as recorded, and what newer versions say of the history's length."""
     if type(root) is not dict:
         return {}
-    told = root.get("allocator_settings")
-    found: dict[str, Any] = {}
-    for key, value in list(told.items())[:MAX_SETTINGS] if type(told) is dict else ():
-        found[str(key)] = value
+    settings = root.get("allocator_settings")
+    recorded: dict[str, object] = {}
+    if type(settings) is dict:
+        recorded = {str(key): value for key, value in islice(settings.items(), MAX_SETTINGS)}
     for key in ("trace_alloc_max_entries", "trace_alloc_overflowed"):
         if key in root:
-            found.setdefault(key, root[key])
-    return {_plain(key): _simple(value) for key, value in found.items()}
+            recorded.setdefault(key, root[key])
+    # One dictionary or list may stand in many places: what is kept is counted over all of them.
+    left = MAX_SETTINGS
+    plain: dict[str, Any] = {}
+    for key, value in recorded.items():
+        plain[_plain(key)] = _simple(value, left)
+        left -= len(value) if isinstance(value, dict | list) else 0
+    return plain
 
 
-def _simple(value: object) -> object:
-    """A setting as a plain value; of lists and dictionaries one level, deeper ones are left out."""
+def _simple(value: object, most: int) -> object:
+    """A setting as a plain value; of lists and dictionaries one level, and no more than so many values."""
     if type(value) is dict:
-        inner = list(value.items())[:MAX_SETTINGS]
-        return {_plain(str(k)): _simple(v) for k, v in inner if type(v) not in (dict, list)}
+        inner = islice(value.items(), max(most, 0))
+        return {_plain(str(k)): _simple(v, 0) for k, v in inner if type(v) not in (dict, list)}
     if type(value) is list:
-        return [_simple(v) for v in value[:MAX_SETTINGS] if type(v) not in (dict, list)]
+        return [_simple(v, 0) for v in value[: max(most, 0)] if type(v) not in (dict, list)]
     if type(value) is str:
         return _plain(value)
     return value if type(value) in (int, float, bool, type(None)) else None

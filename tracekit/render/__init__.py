@@ -6,11 +6,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any, Protocol
 
 from tracekit.errors import TracekitError
+from tracekit.labels import did_you_mean
 from tracekit.render.json import from_json, to_json
 from tracekit.render.options import Options
 from tracekit.report import Report
@@ -23,6 +25,7 @@ __all__ = [
     "Reported",
     "format_of",
     "from_json",
+    "refuse_without_library",
     "render",
     "to_json",
 ]
@@ -33,18 +36,24 @@ Output = str | bytes | dict[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """One output: its name, the file suffixes it is chosen by, and whether it is several files."""
+    """One output: its name, the file suffixes it is chosen by, whether it is several files, and the library it needs.
+
+    That library comes with the extra of the output's name.
+    """
 
     name: str
     suffixes: tuple[str, ...]
     render: Callable[[Report, Options], Output]
     files: bool = False
+    library: str = ""
 
 
-def _renderer(name: str, file: str, *suffixes: str, files: bool = False) -> Renderer:
+def _renderer(
+    name: str, file: str, *suffixes: str, files: bool = False, library: str = ""
+) -> Renderer:
     """The output that a file of this directory writes, with its function `render_<file>`."""
     module = import_module(f"tracekit.render.{file}")
-    return Renderer(name, suffixes, getattr(module, f"render_{file}"), files)
+    return Renderer(name, suffixes, getattr(module, f"render_{file}"), files, library)
 
 
 RENDERERS: tuple[Renderer, ...] = (
@@ -53,7 +62,7 @@ RENDERERS: tuple[Renderer, ...] = (
     _renderer("md", "markdown", ".md", ".markdown"),
     _renderer("json", "json", ".json"),
     _renderer("csv", "csv", ".csv", files=True),
-    _renderer("parquet", "parquet", ".parquet", files=True),
+    _renderer("parquet", "parquet", ".parquet", files=True, library="pyarrow"),
     _renderer("openmetrics", "openmetrics", ".prom"),
 )
 
@@ -85,8 +94,22 @@ def renderer(name: str) -> Renderer:
     for candidate in RENDERERS:
         if candidate.name == name:
             return candidate
-    names = ", ".join(candidate.name for candidate in RENDERERS)
-    raise TracekitError(f"no output format {name!r}", f"there are: {names}")
+    names = [candidate.name for candidate in RENDERERS]
+    near = did_you_mean(name, names)
+    raise TracekitError(f"no output format {name!r}{near}", f"there are: {', '.join(names)}")
+
+
+def refuse_without_library(name: str) -> None:
+    """Nothing; raises what rendering in this format would raise for want of a library, without loading it."""
+    library = renderer(name).library
+    if not library:
+        return
+    try:
+        spec = find_spec(library)
+    except ValueError:  # what stands in its place is no module
+        spec = None
+    if spec is None:
+        raise TracekitError(f"{name} needs {library}", f"pip install 'tracekit[{name}]'")
 
 
 def format_of(path: PurePath | str) -> str:
@@ -95,8 +118,11 @@ def format_of(path: PurePath | str) -> str:
     for candidate in RENDERERS:
         if suffix in candidate.suffixes:
             return candidate.name
-    known = " ".join(suffix for candidate in RENDERERS for suffix in candidate.suffixes)
-    raise TracekitError(f"{path}: no output format ends in {suffix!r}", f"there are: {known}")
+    suffixes = [suffix for candidate in RENDERERS for suffix in candidate.suffixes]
+    near = did_you_mean(suffix, suffixes)
+    raise TracekitError(
+        f"{path}: no output format ends in {suffix!r}{near}", f"there are: {' '.join(suffixes)}"
+    )
 
 
 class _CallableModule(ModuleType):

@@ -13,16 +13,19 @@ MOST = 10
 _LONGEST = 4_000
 
 
-def gate_annotations(gates: Sequence[Gate]) -> tuple[str, ...]:
+def gate_annotations(gates: Sequence[Gate], *, untested_passes: bool = False) -> tuple[str, ...]:
     """One workflow command for each rule that did not pass: breaches are errors, doubts are warnings.
+
+    A rule that tested nothing is an error, unless `untested_passes`.
 
     Of a kind there are at most ten, of which the last tells how many are left out.
     """
     kinds: dict[str, list[tuple[str, str]]] = {"error": [], "warning": []}
+    grave = {"fail", "expired", "not comparable", *([] if untested_passes else ["not tested"])}
     for gate in gates:
         if gate.outcome == "pass":
             continue
-        decides = gate.severity == "error" and gate.outcome in ("fail", "expired", "not comparable")
+        decides = gate.severity == "error" and gate.outcome in grave
         caveats = "".join(f" ({caveat})" for caveat in gate.caveats)
         title = f"tracekit gate: {gate.metric} {gate.outcome}"
         kinds["error" if decides else "warning"].append((title, gate.claim + caveats))

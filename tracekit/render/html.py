@@ -286,7 +286,7 @@ def _unjudged(section: Section) -> list[tuple[str, str]]:
     """The rules of a section that abstain, and why: the first reason where there is one for each run."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for verdict in section.verdicts:
-        if verdict.answer in ("not applicable", "insufficient data"):
+        if verdict.answer in ("failed", "not applicable", "insufficient data"):
             reasons.setdefault((verdict.rule, verdict.answer), []).append(verdict.reason)
     return [
         (

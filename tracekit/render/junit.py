@@ -11,18 +11,25 @@ from tracekit.report import Gate
 _LONGEST = 2_000
 
 
-def gate_junit(title: str, gates: Sequence[Gate], *, inconclusive_fails: bool = False) -> str:
+def gate_junit(
+    title: str,
+    gates: Sequence[Gate],
+    *,
+    inconclusive_fails: bool = False,
+    untested_passes: bool = False,
+) -> str:
     """The gate as JUnit XML.
 
     Only a breach is a failure of type `regression`. What could not be judged is skipped, or with
-    `inconclusive_fails` a failure of type `inconclusive`; what has to be mended first is an error.
+    `inconclusive_fails` a failure of type `inconclusive`; what has to be mended first is an error, as is a
+    rule that tested nothing, unless `untested_passes`.
     """
     suite = ET.Element("testsuite", name=f"tracekit: {_text(title)}")
     counts = {"tests": len(gates), "failures": 0, "errors": 0, "skipped": 0}
     for gate in gates:
         case = ET.SubElement(suite, "testcase", classname="tracekit.gate", name=_name(gate))
         _properties(case, gate)
-        kind, tag = _result(gate, inconclusive_fails=inconclusive_fails)
+        kind, tag = _result(gate, inconclusive_fails, untested_passes)
         said = _text(_sentence(gate))
         if tag:
             counts[{"failure": "failures", "error": "errors"}.get(tag, tag)] += 1
@@ -39,17 +46,19 @@ def gate_junit(title: str, gates: Sequence[Gate], *, inconclusive_fails: bool = 
     return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
 
 
-def _result(gate: Gate, *, inconclusive_fails: bool) -> tuple[str, str]:
+def _result(gate: Gate, inconclusive_fails: bool, untested_passes: bool) -> tuple[str, str]:
     """(type, tag) of what stands in a test case; without a tag it passed."""
-    unsure = gate.outcome in ("inconclusive", "not tested")
     if gate.outcome in ("pass", "accepted"):
         return "", ""
     if gate.severity == "warn":
-        return "", "skipped" if unsure or gate.outcome == "not comparable" else ""
+        unsure = gate.outcome in ("inconclusive", "not tested", "not comparable")
+        return "", "skipped" if unsure else ""
     if gate.outcome == "fail":
         return "regression", "failure"
-    if unsure:
+    if gate.outcome == "inconclusive":
         return "inconclusive", "failure" if inconclusive_fails else "skipped"
+    if gate.outcome == "not tested" and untested_passes:
+        return "", "skipped"
     return gate.outcome, "error"
 
 

@@ -20,7 +20,7 @@ def render_parquet(report: Report, _options: Options) -> dict[str, bytes]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise TracekitError("Parquet needs pyarrow", "pip install 'tracekit[parquet]'") from None
+        raise TracekitError("parquet needs pyarrow", "pip install 'tracekit[parquet]'") from None
 
     files = {}
     for name, sheet in tables(report).items():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracekit.render.escape import printable
 from tracekit.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Sheet
-from tracekit.units import UNKNOWN, Scale, cell, column_unit, moment, show, with_label
+from tracekit.units import UNKNOWN, Scale, cell, column_unit, moment, show, speedup, with_label
 
 SENTENCE = 600
 """Characters of a claim, an advice or a reason that are shown."""
@@ -27,6 +27,8 @@ def metric_value(metric: Metric) -> str:
     """The number with its unit."""
     if metric.unit == "ratio":
         return show(metric.value, "ratio")
+    if metric.unit == "factor" and metric.better == "higher" and metric.value:
+        return speedup(metric.value)
     scale = _metric_scale(metric)
     return with_label(cell(metric.value, scale), scale)
 
@@ -34,13 +36,16 @@ def metric_value(metric: Metric) -> str:
 def metric_range(metric: Metric) -> str:
     """The bounds of the number in its unit as `1,795` dash `1,910`, `≥ 3` where one is known, or nothing.
 
-    What they are comes first, where the metric says it: `steps 1,795` …
+    What they are comes first, where the metric says it, and then the unit, lest they are taken for numbers of steps:
+    `steps 1,795` … `ms`.
     """
     scale = _metric_scale(metric)
     low, high = (cell(bound, scale).removesuffix(" %") for bound in (metric.low, metric.high))
     if metric.low is not None and metric.high is not None:
         words = printable(metric.bounds, 40)
-        return f"{words} {low}–{high}" if words else f"{low}–{high}"
+        span = f"{low}–{high}"
+        whole = f"{span} %" if metric.unit == "ratio" else with_label(span, scale)
+        return f"{words} {whole}" if words else span
     if metric.low is not None:
         return f"≥ {low}"
     return f"≤ {high}" if metric.high is not None else ""

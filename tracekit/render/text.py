@@ -104,27 +104,29 @@ def _sheet(table: Grid, width: int, *, titled: bool, where: str = "-v for all") 
         lines += _wrap(f"… {note}", width, style="dim")
     if len(columns) < len(table.columns):
         hidden = ", ".join(c.title for at, c in enumerate(table.columns) if at not in columns)
-        lines += _wrap(f"Not shown at this width: {hidden}", width, style="dim")
+        how = f"COLUMNS={_whole(table)} shows all, or -o report.html"
+        lines += _wrap(f"Not shown at this width: {hidden} ({how})", width, style="dim")
     if table.caption:
         lines += _wrap(table.caption, width, style="dim")
     return lines
 
 
 def _fit(table: Grid, width: int) -> tuple[list[int], list[int]]:
-    """The columns that fit and their widths: names shrink first, then columns go from the right."""
-    natural = []
-    for at, column in enumerate(table.columns):
-        cells = max([_cells(column.title), *(_cells(row[at]) for row in table.rows)])
-        natural.append(cells if column.numeric else min(cells, _NAME_WIDTH))
+    """The columns that fit and their widths: names shrink first, then columns go from the right.
+
+    Of those that went, narrower ones come back where there is room without cutting a name.
+    """
+    natural, shrunk = _natural(table), _shrunk(table)
     keep = answer_columns(table)
     columns = list(range(len(natural)))
-    while True:
-        floor = _SHRUNK if len(columns) > len(keep) else _SMALLEST
-        widths = _shrink([natural[at] for at in columns], columns, table, width, floor)
-        loose = [at for at in columns if at not in keep]
-        if _total(widths) <= width or not loose:
-            break
-        columns.remove(loose[-1])
+    loose = [at for at in columns if at not in keep]
+    while loose and _total([shrunk[at] for at in columns]) > width:
+        columns.remove(loose.pop())
+    for at in sorted(set(range(len(natural))) - set(columns)):
+        if _total([natural[at] for at in (*columns, at)]) <= width:
+            columns = sorted([*columns, at])
+    floor = _SHRUNK if len(columns) > len(keep) else _SMALLEST
+    widths = _shrink([natural[at] for at in columns], columns, table, width, floor)
     while _total(widths) > width and len(columns) > 1:
         # Narrower than even the answer: the name and one number are what is left.
         gone = 1 if len(columns) > 2 and not table.columns[columns[1]].numeric else len(columns) - 1
@@ -132,6 +134,28 @@ def _fit(table: Grid, width: int) -> tuple[list[int], list[int]]:
     if _total(widths) > width:
         widths = [width]
     return columns, widths
+
+
+def _natural(table: Grid) -> list[int]:
+    """The width that each column asks for: its widest cell, of names no more than a person reads."""
+    natural = []
+    for at, column in enumerate(table.columns):
+        cells = max([_cells(column.title), *(_cells(row[at]) for row in table.rows)])
+        natural.append(cells if column.numeric else min(cells, _NAME_WIDTH))
+    return natural
+
+
+def _shrunk(table: Grid) -> list[int]:
+    """The least width of each column beside others: names may be cut, numbers not."""
+    return [
+        size if column.numeric else min(size, _SHRUNK)
+        for size, column in zip(_natural(table), table.columns, strict=True)
+    ]
+
+
+def _whole(table: Grid) -> int:
+    """The width at which every column is shown."""
+    return _total(_shrunk(table))
 
 
 def _shrink(

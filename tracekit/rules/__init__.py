@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib import resources
 
 from tracekit.errors import TracekitError
+from tracekit.labels import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +59,13 @@ RULES: tuple[Rule, ...] = (
 
 
 def rule(id_or_number: str) -> Rule:
-    """The rule of that id or R number, in any case; `TracekitError` lists them when there is none."""
-    asked = id_or_number.strip().lower()
+    """The rule of that id or R number, in any case; `TracekitError` names the nearest when there is none."""
+    asked = re.sub(r"\Ar([0-9])\Z", r"r0\1", id_or_number.strip().lower())
     for known in RULES:
         if asked in (known.id, known.number.lower()):
             return known
-    listed = ", ".join(f"{known.number} {known.id}" for known in RULES)
-    raise TracekitError(f"no rule {id_or_number!r}", f"rules: {listed}")
+    near = did_you_mean(asked, [name for known in RULES for name in (known.id, known.number)])
+    raise TracekitError(f"no rule {id_or_number!r}{near}", "tracekit explain lists all rules")
 
 
 def page(id_or_number: str) -> str:

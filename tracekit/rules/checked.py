@@ -13,7 +13,7 @@ from tracekit.thresholds import Thresholds
 
 ID, TITLE = "rules", "Which rules were checked?"
 
-ANSWERS = ("fired", "clear", "insufficient data", "not applicable")
+ANSWERS = ("fired", "failed", "clear", "insufficient data", "not applicable")
 
 
 def section(
@@ -75,6 +75,6 @@ def _verdicts(part: Section, rules: Sequence[str]) -> list[Verdict]:
         elif part.status == "skipped" and not told:
             told = [Verdict(rule, "not applicable", part.reason)]
         elif part.status == "failed":
-            told = [Verdict(rule, "insufficient data", f"the analysis failed: {part.reason}")]
+            told = [Verdict(rule, "failed", part.reason)]
         found += told or ([] if fired else [Verdict(rule, "clear")])
     return found

@@ -101,6 +101,22 @@ TABLES: tuple[Table, ...] = (
         },
     ),
     Table(
+        "recurrences",
+        "one kernel or range coming again, in a source without step marks",
+        {
+            **KEYS,
+            "kind": Column(
+                "category", "launch (a kernel) | range (annotated).", ("launch", "range")
+            ),
+            "name": Column("category", "Name as recorded; of ranges with # for numbers."),
+            "device": DEVICE,
+            "position": Column("int64", "Which in order, from 0."),
+            "ts_ns": TS,
+            "dur_ns": Column("int64", "From its start to the start of what follows, ns."),
+            "count": Column("int64", "Recurrences in that time: beyond 200 rows several are one."),
+        },
+    ),
+    Table(
         "launches",
         "device ops by how they were traced back to the host",
         {

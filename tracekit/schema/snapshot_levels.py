@@ -59,6 +59,10 @@ TABLES: tuple[Table, ...] = (
             "peak_ts_ns": Column("Int64", "When first; <NA>: before the history, or not recorded."),
             "peak_step": Column("Int64", "Step of the peak."),
             "peak_stage": Column("category", "Outermost annotated range then, as recorded."),
+            "peak_allocated_bytes": Column(
+                "Int64",
+                "Most allocated at one time, at least: as rounded up; what was freed may have held a little more.",
+            ),
             "peak_reserved_bytes": Column("Int64", "Reserved at that time."),
             "reserved_peak_bytes": Column("Int64", "Most reserved at one time."),
             "end_requested_bytes": Column("int64", "Requested and in use at the end."),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from tracekit.stats.estimate import Floats, shared_rho, t_quantile, variance_of_mean
+from tracekit.stats.certainty import Spread
+from tracekit.stats.estimate import ROUNDING, Floats, shared_rho, variance_of_mean
 
-POWER = 0.8
-"""The share of cases in which a change of the detectable size is found."""
+Design = Literal["runs", "steps", "paired runs", "paired steps"]
 
 WELCH_FROM = 4
 """From so many runs a side on each side has its own spread; below, one is pooled."""
@@ -83,20 +85,75 @@ def welch(
     return total, np.where(known, 1 / np.where(known, parts, 1.0), np.nan)
 
 
-def half_width(terms: Terms, level: float) -> Floats:
-    """Half of the interval of the log ratio: the t quantile times the standard error."""
-    return t_quantile(0.5 + level / 2, terms.df) * np.sqrt(terms.variance)
+def terms_of(base: Sequence[Floats], opt: Sequence[Floats], design: Design) -> Terms:
+    """The terms of a design from the runs of both sides, each with its steps along the last axis.
+
+    Of pairs there have to be two at least, and two steps where steps are compared.
+    """
+    if design == "steps":
+        return within_run(base[0], opt[0])
+    if design == "paired steps":
+        return paired_steps(base[0], opt[0])
+    means = [np.log(np.stack([run.mean(axis=-1) for run in side], axis=-1)) for side in (base, opt)]
+    return paired_runs(*means) if design == "paired runs" else between_runs(*means)
 
 
-def noise_half_width(sd: float | Floats, df: float, level: float) -> Floats:
-    """Half of the interval that two runs of this A/A spread need: `t · √2 · sd`."""
-    return np.asarray(t_quantile(0.5 + level / 2, df) * 2**0.5 * sd)
+def spreads_of(
+    base: Sequence[Floats],
+    opt: Sequence[Floats],
+    design: Design,
+    terms: Terms,
+    noise: tuple[float | Floats, float] | None = None,
+) -> tuple[Spread, ...]:
+    """What a log ratio is uncertain by: its own terms, calibrated noise, and steps inside runs.
+
+    `noise` is (standard deviation of log run means, degrees of freedom). It counts where a side is one run, as that
+    cannot show how much runs differ: beside the terms of steps, and pooled with the spread of the other side's runs.
+    A standard error is NaN where nothing varied.
+    """
+    found = [_spread(terms.variance, terms.df)]
+    alone = min(len(base), len(opt)) == 1 and design != "paired runs"
+    if noise is not None and alone:
+        sd, df = noise
+        units = 1 / len(base) + 1 / len(opt)
+        if design == "runs":
+            of_run = (terms.variance / units * terms.df + sd**2 * df) / (terms.df + df)
+            found = [Spread(np.sqrt(of_run * units), terms.df + df, drawn=False)]
+        else:
+            found.append(Spread(units**0.5 * sd, df, drawn=False))
+    if design == "runs" and (inner := inside_runs(base, opt)) is not None:
+        found.append(_spread(*inner, widens=False))
+    return tuple(found)
 
 
-def detectable(
-    se: float | Floats, df: float | Floats, level: float = 0.95, power: float = POWER
-) -> Floats:
-    """The least change that is found with this power: `exp((t(level) + t(power)) · SE) − 1`."""
-    with np.errstate(over="ignore"):
-        steps = t_quantile(0.5 + level / 2, df) + t_quantile(power, df)
-        return np.asarray(np.expm1(steps * se))
+def inside_runs(base: Sequence[Floats], opt: Sequence[Floats]) -> tuple[Floats, Floats] | None:
+    """(variance, degrees of freedom) of the log ratio by steps alone; None where no place is in two runs.
+
+    What steps of one place have in common in all runs is no scatter: `(x / mean of the run) − mean of the place`
+    is what is left of a step. Of a side of `k` of all `R` runs of `n` steps it has `k (n − 1) (R − 1) / R` degrees of
+    freedom; of runs of different lengths each step has its share `(1 − 1/n) (1 − 1/R)` by the runs with its place.
+    """
+    runs = (*base, *opt)
+    lengths = [run.shape[-1] for run in runs]
+    holds = np.array(lengths)[:, None] > np.arange(max(lengths))
+    holders = holds.sum(axis=0)
+    shares = np.zeros((*runs[0].shape[:-1], *holds.shape))
+    for at, run in enumerate(runs):
+        shares[..., at, : lengths[at]] = run / run.mean(axis=-1, keepdims=True)
+    places = shares.sum(axis=-2, keepdims=True) / holders
+    squares = (((shares - places) * holds) ** 2).sum(axis=-1)
+    free = np.array([(1 - 1 / n) * float((1 - 1 / holders[:n]).sum()) for n in lengths])
+    parts = []
+    for begin, end in ((0, len(base)), (len(base), len(runs))):
+        df = float(free[begin:end].sum())
+        if df <= 0:
+            return None
+        of_step = squares[..., begin:end].sum(axis=-1) / df
+        parts.append((of_step * sum(1 / n for n in lengths[begin:end]) / (end - begin) ** 2, df))
+    return welch(parts[0][0], parts[0][1], parts[1][0], parts[1][1])
+
+
+def _spread(variance: Floats, df: Floats, *, widens: bool = True) -> Spread:
+    """The spread of a variance; NaN where it is only the rounding of numbers."""
+    varied = variance > ROUNDING**2
+    return Spread(np.where(varied, np.sqrt(np.where(varied, variance, 1.0)), np.nan), df, widens)

@@ -7,18 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from tracekit.stats.designs import (
-    WELCH_FROM,
-    Terms,
-    between_runs,
-    detectable,
-    half_width,
-    noise_half_width,
-    paired_runs,
-    paired_steps,
-    within_run,
-)
-from tracekit.stats.estimate import ROUNDING, Floats, Runs, check_level, checked
+from tracekit.stats.certainty import Spread, reach
+from tracekit.stats.designs import WELCH_FROM, Design, Terms, spreads_of, terms_of
+from tracekit.stats.estimate import Floats, Runs, check_level, checked
 from tracekit.stats.noise import LEAST_RUNS, Noise
 
 Label = Literal[
@@ -31,7 +22,6 @@ Label = Literal[
     "exact",
     "no interval",
 ]
-Design = Literal["runs", "steps", "paired runs", "paired steps"]
 Pairing = Literal["run", "step"]
 Footnote = Literal[
     "one step",
@@ -90,8 +80,8 @@ class Speedup:
     """How many times faster the second side is: `ratio` above 1 means it takes less.
 
     `low` and `high` bound the ratio at `level` by Student's t on `df` with standard error `se` of
-    `log_ratio`; all None without an interval, and `label` says what they cover. `detectable` is the
-    least change (0.041 = 4.1 %) that is found in 80 % of cases. `grand_ratio` is that of the sides'
+    `log_ratio`; all None without an interval, and `label` says what they cover. `spreads` are all that
+    a change has to stand out from, that of the interval among them. `grand_ratio` is that of the sides'
     arithmetic means, whose `difference` (second less first) attribution adds up to; `median_ratio`
     that of the medians. `rho` is the lag-1 correlation of steps, `pair_spread` the standard deviation
     of one pair on the log scale; each None where it is not used. `noise` is the A/A calibration
@@ -107,7 +97,7 @@ class Speedup:
     high: float | None
     se: float | None
     df: float | None
-    detectable: float | None
+    spreads: tuple[Spread, ...]
     base: Side
     opt: Side
     grand_ratio: float
@@ -148,8 +138,8 @@ def speedup(
 
     Values are per step, in order, positive, lower is better; ranks are reduced before. Several runs:
     t on log run means (Welch from four a side on, else one pooled spread). One run each: t on the
-    log ratio of means with steps counted by their lag-1 correlation, widened to the A/A noise where
-    at least four runs were calibrated. `paired` is only for what was declared to be pairs.
+    log ratio of means with steps counted by their lag-1 correlation. Where a side is one run the interval is
+    widened to the A/A noise, if at least four runs were calibrated. `paired` is only for what was declared to be pairs.
 
     >>> found = speedup([[10.2, 10.4, 10.1, 10.6, 10.3]], [[9.1, 9.3, 9.0, 9.2, 9.4]])
     >>> f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}] {found.label}"
@@ -158,33 +148,35 @@ def speedup(
     check_level(level)
     sides = checked(base, positive=True, side="base"), checked(opt, positive=True, side="opt")
     design = _design(sides, paired)
-    label, terms = _terms(sides, design)
+    label = _label(sides, design)
+    terms = None if label == "no interval" else terms_of(*sides, design)
     spreads = _spreads(sides, label, terms)
     first, second = (_side(parts, spread) for parts, spread in zip(sides, spreads, strict=True))
     pairs = {"paired steps": first.steps, "paired runs": first.runs}.get(design)
-    apart = None if pairs is None or label == "no interval" else pairs * float(terms.variance)
+    apart = None if pairs is None or terms is None else pairs * float(terms.variance)
+    log_ratio = _log_ratio(sides) if terms is None else float(terms.log_ratio)
     found = Speedup(
         label="no interval",
         design=design,
         level=level,
-        ratio=float(np.exp(terms.log_ratio)),
-        log_ratio=float(terms.log_ratio),
+        ratio=float(np.exp(log_ratio)),
+        log_ratio=log_ratio,
         low=None,
         high=None,
         se=None,
         df=None,
-        detectable=None,
+        spreads=(),
         base=first,
         opt=second,
         grand_ratio=first.mean / second.mean,
         difference=second.mean - first.mean,
         median_ratio=first.median / second.median,
-        rho=None if terms.rho is None else float(terms.rho),
+        rho=None if terms is None or terms.rho is None else float(terms.rho),
         pair_spread=None if apart is None else apart**0.5,
         noise=noise if noise is not None and noise.usable else None,
         footnotes=tuple(_footnotes(first, second, design, noise)),
     )
-    return _with_interval(found, label, terms)
+    return found if terms is None else _with_interval(found, label, sides, terms)
 
 
 def exact(base: Runs, opt: Runs) -> Exact:
@@ -229,28 +221,31 @@ def _design(sides: tuple[list[Floats], list[Floats]], paired: Pairing | None) ->
     return "steps" if len(base) == len(opt) == 1 else "runs"
 
 
-def _terms(sides: tuple[list[Floats], list[Floats]], design: Design) -> tuple[Label, Terms]:
-    """What the interval of this design is called, and is made of."""
-    base, opt = (np.log([part.mean() for part in parts]) for parts in sides)
-    alone = min(len(sides[0][0]), len(sides[1][0])) if "steps" in design else len(base)
-    if (design != "runs") and alone < 2:
-        nothing = np.asarray(np.nan)
-        return "no interval", Terms(base.mean() - opt.mean(), nothing, nothing)
-    if design == "steps":
-        return "within-run", within_run(sides[0][0], sides[1][0])
-    if design == "paired steps":
-        return "within-run, paired", paired_steps(sides[0][0], sides[1][0])
+def _label(sides: tuple[list[Floats], list[Floats]], design: Design) -> Label:
+    """What the interval of this design is called before noise widens it."""
+    base, opt = sides
+    if design == "runs":
+        few = min(len(base), len(opt)) < WELCH_FROM
+        return "run-to-run (equal spread assumed)" if few else "run-to-run"
+    alone = len(base) if design == "paired runs" else min(len(base[0]), len(opt[0]))
+    if alone < 2:
+        return "no interval"
     if design == "paired runs":
-        return "run-to-run, paired", paired_runs(base, opt)
-    few = min(len(base), len(opt)) < WELCH_FROM
-    return "run-to-run (equal spread assumed)" if few else "run-to-run", between_runs(base, opt)
+        return "run-to-run, paired"
+    return "within-run" if design == "steps" else "within-run, paired"
+
+
+def _log_ratio(sides: tuple[list[Floats], list[Floats]]) -> float:
+    """The log ratio of what has no interval."""
+    base, opt = (float(np.mean([np.log(part.mean()) for part in parts])) for parts in sides)
+    return base - opt
 
 
 def _spreads(
-    sides: tuple[list[Floats], list[Floats]], label: Label, terms: Terms
+    sides: tuple[list[Floats], list[Floats]], label: Label, terms: Terms | None
 ) -> tuple[float | None, float | None]:
     """The spread of one unit on each side; None where unknown, or where pairs were compared."""
-    if label == "run-to-run (equal spread assumed)":
+    if terms is not None and label == "run-to-run (equal spread assumed)":
         shared = float(np.sqrt(terms.variance / sum(1 / len(parts) for parts in sides)))
         return shared, shared
     if label == "run-to-run":
@@ -283,39 +278,39 @@ def _footnotes(first: Side, second: Side, design: Design, noise: Noise | None) -
         few: dict[int, Footnote] = {1: "one step", 2: "two steps", 3: "few steps", 4: "few steps"}
         if fewest in few:
             notes.append(few[fewest])
-        if noise is not None and not noise.usable:
-            notes.append("noise of few runs" if noise.runs < LEAST_RUNS else "noise without spread")
-        if noise is not None and noise.usable and fewest < noise.steps:
-            notes.append("noise of longer runs")
     elif design == "paired runs" and first.runs == 1:
         notes.append("one pair of runs")
     elif 2 in (first.runs, second.runs):
         notes.append("two runs")
+    if noise is not None and min(first.runs, second.runs) == 1 and design != "paired runs":
+        if not noise.usable:
+            notes.append("noise of few runs" if noise.runs < LEAST_RUNS else "noise without spread")
+        elif min(first.fewest, second.fewest) < noise.steps:
+            notes.append("noise of longer runs")
     return notes
 
 
-def _with_interval(found: Speedup, label: Label, terms: Terms) -> Speedup:
+def _with_interval(
+    found: Speedup, label: Label, sides: tuple[list[Floats], list[Floats]], terms: Terms
+) -> Speedup:
     """The comparison with its interval, or with the footnote that says why there is none.
 
-    Noise of runs is wider than that of steps or it is not used: the wider half-width stands.
+    Noise of runs is wider than that of the terms or it is not used: the wider half-width stands.
     """
-    if label == "no interval":
-        return found
-    varied = float(terms.variance) > ROUNDING**2
-    half, se, df = 0.0, 0.0, None
-    if varied:
-        half, se = float(half_width(terms, found.level)), float(terms.variance) ** 0.5
-        df = float(terms.df)
-    if found.noise is not None and "steps" in found.design:
-        label = "run-to-run (A/A noise)"
-        wider = float(noise_half_width(found.noise.sd, found.noise.df, found.level))
-        if wider >= half:
-            half, se, df = wider, 2**0.5 * found.noise.sd, found.noise.df
-    if df is None:
+    noise = None if found.noise is None else (found.noise.sd, found.noise.df)
+    every = spreads_of(*sides, found.design, terms, noise)
+    spreads = tuple(
+        replace(one, se=float(one.se), df=float(one.df)) for one in every if not np.isnan(one.se)
+    )
+    widening = [one for one in spreads if one.widens]
+    if not widening:
         return replace(found, se=0.0, footnotes=(*found.footnotes, "no variation"))
+    if any(not one.drawn for one in widening):
+        label = "run-to-run (A/A noise)"
+    widest = max(widening, key=lambda one: float(reach([one], found.level)))
+    half, se, df = float(reach(spreads, found.level)), float(widest.se), float(widest.df)
     if not half + abs(found.log_ratio) < WIDEST:
         return replace(found, se=se, df=df, footnotes=(*found.footnotes, "too wide"))
-    least = float(detectable(se, df, found.level))
     notes = list(found.footnotes)
     if abs(float(np.log(found.median_ratio)) - found.log_ratio) > half:
         notes.append("median disagrees")
@@ -326,6 +321,6 @@ def _with_interval(found: Speedup, label: Label, terms: Terms) -> Speedup:
         high=float(np.exp(found.log_ratio + half)),
         se=se,
         df=df,
-        detectable=least if np.isfinite(least) else None,
+        spreads=spreads,
         footnotes=tuple(notes),
     )

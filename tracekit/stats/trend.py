@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,13 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-Label = Literal["too few", "flat", "none", "saturating", "shift", "likely", "strong"]
+Label = Literal[
+    "too few", "flat", "none", "saturating", "shift", "filling", "stairs", "likely", "strong"
+]  # fmt: skip
+"""`label` gives all but two: `filling` grows by less and less, `stairs` by as much every so many points."""
+
+GROWS = ("stairs", "likely", "strong")
+"""What is growth that nothing speaks against."""
 
 MAX_POINTS = 1_000
 """Most points that are compared pair by pair; longer series are thinned evenly."""
@@ -118,9 +125,17 @@ def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Lim
         (float(xs[split]), by) if split else None,
         rising and late.per_x >= limits.late_ratio * slope.per_x,
         late.per_x,
-        DETECTABLE * deviation / len(xs) ** 1.5,
+        _detectable(deviation, ys, limits),
         float(np.median(ys)),
     )
+
+
+def _detectable(deviation: float, ys: Floats, limits: Limits) -> float:
+    """The least slope that 4 of 5 such series show: beyond their noise, and beyond what is no growth by the limits."""
+    enough = max(limits.slope, limits.slope_ratio * abs(float(np.median(ys))))
+    count = float(len(ys))
+    noise = DETECTABLE * deviation / (count * math.sqrt(count))
+    return max(noise, enough, limits.flat / (len(ys) - 1))
 
 
 def least_squares(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> float | None:

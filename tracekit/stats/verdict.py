@@ -1,40 +1,36 @@
-"""What may be said of a comparison in one of four words, and what it would take to say more?"""
+"""What may be said of a comparison in one of four words?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, log, log1p
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
-from tracekit.stats.designs import WELCH_FROM, detectable, welch
-from tracekit.stats.estimate import Floats, n_effective, t_tail
+from tracekit.stats.certainty import Word, is_certain, words
+from tracekit.stats.estimate import t_tail
 from tracekit.stats.speedup import Exact, Speedup
 from tracekit.stats.trend import holm
 
-Word = Literal["regression", "improvement", "no change", "inconclusive"]
 Better = Literal["lower", "higher"]
-Cap = Literal["no interval", "two steps", "one run each", "many comparisons"]
+Cap = Literal[
+    "no interval", "two steps", "one run each", "one run alone", "chance", "many comparisons"
+]
 
 CAPS: dict[Cap, str] = {
     "no interval": "without an interval nothing can be told from noise",
     "two steps": "two steps of one run are too few to tell anything from noise",
     "one run each": "one run a side cannot show how much runs differ",
+    "one run alone": "a side of one run cannot show how much its runs differ",
+    "chance": "equal sides may seem as far apart by chance, with runs so few or steps so uneven",
     "many comparisons": "among so many comparisons this may be chance",
 }
 """Why a verdict may be weaker than its interval."""
 
 LEAST_EFFECT = 0.03
 """Changes up to this share do not matter, unless the caller says otherwise."""
-
-ENOUGH_STEPS = 5
-"""So many steps of one run give an interval without a footnote: what to ask for where none is known."""
-
-MOST_STEPS = 2_000
-MOST_RUNS = 100
-"""More than these are not recommended to anybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +51,6 @@ class Verdict:
     p: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Needed:
-    """What resolves a change of `effect` in 80 % of cases, per side; None where nothing known would.
-
-    `detectable` is what this comparison resolves. `steps` are those of one run each; None as well
-    where steps are not what limits. `runs` is a lower bound (`at_least`) where the spread between
-    runs was never seen. `pairs` says that steps and runs are pairs of them.
-    """
-
-    effect: float
-    detectable: float | None
-    steps: int | None
-    runs: int | None
-    at_least: bool
-    pairs: bool
-
-
 def verdict(
     found: Speedup,
     *,
@@ -81,9 +60,10 @@ def verdict(
 ) -> Verdict:
     """The word for a comparison: its whole interval beyond ±δ, or inside, or neither.
 
-    δ is `ln(1 + min_effect)`, at least the spread of calibrated runs. One run a side without A/A
+    δ is `ln(1 + min_effect)`, at least the spread of calibrated runs. A side of one run without A/A
     noise stays inconclusive unless its steps are declared to stand for runs; two steps of one run
-    always do, and so does a comparison without an interval.
+    always do, and so does a comparison without an interval. A change has to be larger as well than
+    what equal sides seem to differ by once in 250 comparisons (`certainty.least_certain`).
 
     >>> from tracekit.stats.speedup import speedup
     >>> verdict(speedup([[10, 11, 10, 11, 10]] * 2, [[20, 21, 20, 21, 20]] * 2)).word
@@ -91,17 +71,17 @@ def verdict(
     >>> verdict(speedup([[10, 11], [10, 10]], [[21, 21], [20, 21]])).word
     'regression'
     """
-    delta = _log_effect(min_effect)
-    if found.noise is not None:
-        delta = max(delta, found.noise.sd)
+    delta = threshold(found, min_effect)
     sign = _sign(better)
     worse = -sign * found.log_ratio
     if found.low is None or found.high is None or found.se is None or found.df is None:
         caps: tuple[Cap, ...] = ("no interval",)
         return Verdict("inconclusive", "inconclusive", caps, float(np.expm1(delta)), worse, None)
     ends = sorted((-sign * log(found.low), -sign * log(found.high)))
-    word = _word(ends[0], ends[1], delta)
+    word = cast(Word, words(np.asarray(ends[0]), np.asarray(ends[1]), delta).item())
     caps = () if word == "inconclusive" else why_capped(found, assume_independent_steps)
+    if word in ("regression", "improvement") and not is_certain(worse, found.spreads):
+        caps = (*caps, "chance")
     return Verdict(
         word="inconclusive" if caps else word,
         uncapped=word,
@@ -156,86 +136,21 @@ def together(verdicts: Sequence[Verdict], *, level: float = 0.95) -> tuple[Verdi
     )
 
 
-def needed(found: Speedup, *, effect: float = LEAST_EFFECT) -> Needed:
-    """How many steps of one run each, or how many runs a side, resolve a change of `effect`.
-
-    The closed form of the detectable change, turned round for as many units a side on both. The
-    spread between runs is what runs showed, or the calibrated noise; else steps bound it from below.
-    """
-    _log_effect(effect)
-    paired = found.pair_spread is not None
-    steps = runs = None
-    if effect > 0 and found.se is not None and found.label != "no interval":
-        if "steps" in found.design:
-            steps = _steps(found, effect)
-        runs = _runs(found, effect)
-    unseen = "steps" in found.design and found.noise is None
-    return Needed(effect, found.detectable, steps, runs, unseen and runs is not None, paired)
-
-
-def _steps(found: Speedup, effect: float) -> int | None:
-    """The least number of steps of one run each; None where noise between runs forbids, or too many."""
-    noise = found.noise
-    if noise is not None and float(detectable(2**0.5 * noise.sd, noise.df, found.level)) > effect:
-        return None
-    n = np.arange(2, MOST_STEPS + 1, dtype=float)
-    if found.pair_spread is not None:
-        return _first(n, found.pair_spread**2 / n, n - 1, effect, found.level)
-    one, two = found.base.spread, found.opt.spread
-    if one is None or two is None or found.rho is None:
-        return None
-    degrees = n_effective(n, found.rho) - 1
-    factor = (n - 1) / (n * degrees)
-    variance, df = welch(one**2 * factor, degrees, two**2 * factor, degrees)
-    return _first(n, variance, df, effect, found.level)
-
-
-def _runs(found: Speedup, effect: float) -> int | None:
-    """The least number of runs a side (from two on); None where too many."""
-    noise = found.noise
-    k = np.arange(2, MOST_RUNS + 1, dtype=float)
-    if found.pair_spread is not None:
-        of_pair = found.pair_spread**2
-        if found.design == "paired steps":
-            of_pair = max(of_pair / found.base.steps, 2 * noise.sd**2 if noise else 0.0)
-        return _first(k, of_pair / k, k - 1, effect, found.level)
-    sides = []
-    for side in (found.base, found.opt):
-        if side.spread is None:
-            return None
-        of_run = side.spread**2
-        if found.design == "steps":
-            n = side.steps
-            of_run *= (n - 1) / (n * (float(n_effective(n, found.rho or 0.0)) - 1))
-            of_run = max(of_run, noise.sd**2 if noise else 0.0)
-        sides.append(of_run)
-    variance, df = welch(sides[0] / k, k - 1, sides[1] / k, k - 1)
-    return _first(k, variance, np.where(k < WELCH_FROM, 2 * k - 2, df), effect, found.level)
-
-
-def _first(units: Floats, variance: Floats, df: Floats, effect: float, level: float) -> int | None:
-    """The first number of units whose detectable change is within `effect`."""
-    enough = detectable(np.sqrt(variance), df, level) <= effect
-    return int(units[enough.argmax()]) if enough.any() else None
-
-
-def _word(low: float, high: float, delta: float) -> Word:
-    """The word for an interval of the change for the worse, on the log scale."""
-    if low > delta:
-        return "regression"
-    if high < -delta:
-        return "improvement"
-    return "no change" if -delta < low and high < delta else "inconclusive"
+def threshold(found: Speedup, min_effect: float) -> float:
+    """δ on the log scale: what matters, and at least the spread of calibrated runs."""
+    delta = _log_effect(min_effect)
+    return delta if found.noise is None else max(delta, found.noise.sd)
 
 
 def why_capped(found: Speedup, assume_independent_steps: bool) -> tuple[Cap, ...]:
-    """Why the word of the interval may not be said."""
+    """Why no word of the interval may be said, whichever it is."""
     caps: list[Cap] = []
-    if "steps" in found.design and min(found.base.steps, found.opt.steps) < 3:
+    steps = "steps" in found.design
+    if steps and min(found.base.steps, found.opt.steps) < 3:
         caps.append("two steps")
-    within = found.label in ("within-run", "within-run, paired")
-    if within and not assume_independent_steps:
-        caps.append("one run each")
+    alone = steps or (found.design == "runs" and min(found.base.runs, found.opt.runs) == 1)
+    if alone and found.noise is None and not assume_independent_steps:
+        caps.append("one run each" if steps else "one run alone")
     return tuple(caps)
 
 

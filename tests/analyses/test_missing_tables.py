@@ -1,0 +1,91 @@
+"""Every question judged on measurements of which one table is absent, empty, or holds the rows of one kind of window alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from analyses.test_counters import recording
+
+from tracekit import pipeline
+from tracekit.analyses import ANALYSES
+from tracekit.thresholds import defaults
+from tracekit.trace import Measurements
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FOLDERS = ("simulated_gpu", "simulated_memory", "verl_cpu")
+
+
+class Watched(Measurements):
+    """Measurements that note which tables are looked at."""
+
+    def has(self, *names):
+        self.looked_at.update(names)
+        return super().has(*names)
+
+    def __getitem__(self, name):
+        self.looked_at.add(name)
+        return super().__getitem__(name)
+
+
+def measured(folder):
+    found = pipeline.discover(folder)
+    return pipeline.measure(found, pipeline.Options(progress=False))
+
+
+def looked_at(analysis, whole):
+    """The tables that a question reads of these measurements."""
+    watched = Watched(
+        whole.tables, whole.sources, whole.failures, whole.notes, whole.facts, whole.check
+    )
+    object.__setattr__(watched, "looked_at", set())
+    analysis.judge(watched, defaults())
+    return sorted(watched.looked_at & set(whole.tables))
+
+
+def variants(whole, name):
+    """(what was done to it, the measurements) for every way in which a table can be poorer."""
+    frame = whole.tables[name]
+    others = {key: table for key, table in whole.tables.items() if key != name}
+    yield "absent", replace(whole, tables=others)
+    yield "empty", replace(whole, tables={**others, name: frame.iloc[:0]})
+    if "window" in frame:
+        for window in frame["window"].dropna().unique():
+            alone = frame[(frame["window"] == window).to_numpy()].reset_index(drop=True)
+            yield f"{window} alone", replace(whole, tables={**others, name: alone})
+
+
+def failures(whole, analyses):
+    """What goes wrong, in words."""
+    wrong = []
+    for analysis in analyses:
+        for name in looked_at(analysis, whole):
+            for what, poorer in variants(whole, name):
+                try:
+                    analysis.judge(poorer, defaults())
+                except AssertionError:
+                    continue  # what must add up over tables of one measure is asserted
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault
+                    wrong.append(f"{analysis.id}: {name} {what}: {error!r}")
+    return wrong
+
+
+def test_counters_without_any_stage_are_those_of_the_recording(tmp_path):
+    """GPU metrics of a process that annotates nothing: levels over the recording, no table by stage."""
+    recording(tmp_path / "worker_process_100.sqlite", annotated=False)
+    (analysis,) = [one for one in ANALYSES if one.id == "counters"]
+    section = analysis.judge(measured(tmp_path), defaults())
+    assert section.status == "ok"
+    assert [sheet.name for sheet in section.sheets] == ["counters"]
+    assert failures(measured(tmp_path), [analysis]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_question_needs_a_table_to_be_filled(folder):
+    assert failures(measured(EXAMPLES / folder), ANALYSES) == []
+
+
+@pytest.mark.slow
+def test_no_question_needs_a_table_of_nsys_to_be_filled(tmp_path):
+    recording(tmp_path / "worker_process_100.sqlite")
+    assert failures(measured(tmp_path), ANALYSES) == []

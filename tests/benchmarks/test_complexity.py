@@ -1,0 +1,118 @@
+"""The benchmark of how cost grows makes the runs that it says, and judges them; what it led to stays so. No timings."""
+
+import importlib
+import json
+import sys
+from collections import Counter
+from gzip import decompress
+from pathlib import Path
+
+import pytest
+
+from tracekit import pipeline
+from tracekit.analyses.data_quality import _same_stream_overlap
+from tracekit.pipeline import Options
+from tracekit.pooling import step_walls
+from tracekit.readers import chrome
+from tracekit.trace import Source, Want
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture
+def complexity(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    return importlib.import_module("complexity")
+
+
+def calls_of(function, *given):
+    """How many Python functions it calls: one a step shows, however fast the machine is."""
+    count = 0
+
+    def on_call(_frame, event, _arg):
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(on_call)
+    try:
+        function(*given)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_walls_of_steps_take_as_many_calls_for_few_steps_as_for_many(complexity, tmp_path):
+    calls = []
+    for count in (10, 200):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        found = pipeline.discover(complexity.write(folder, complexity.KINDS["steps"], count))
+        measured = pipeline.measure(found, Options(jobs=1))
+        assert len(step_walls(measured)) == count
+        calls.append(calls_of(step_walls, measured))
+    assert calls[1] < 1.2 * calls[0] + 50
+
+
+def test_overlaps_of_streams_take_as_many_calls_for_few_streams_as_for_many(complexity, tmp_path):
+    calls = []
+    for count in (10, 500):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        complexity.write(folder, complexity.KINDS["bare_streams"], count)
+        (path,) = folder.iterdir()
+        (trace,) = chrome.read(Source(path, path.name, "chrome"), Want())
+        device = trace.get("device_ops")
+        assert device["stream"].nunique() == count
+        calls.append(calls_of(_same_stream_overlap, device))
+    assert calls[1] < 1.2 * calls[0] + 50
+
+
+@pytest.mark.parametrize(
+    ("kind", "event", "key"),
+    [
+        ("steps", "user_annotation", lambda row: row["name"] if "#" in row["name"] else None),
+        ("streams", "kernel", lambda row: row["tid"]),
+        ("threads", "cpu_op", lambda row: row["tid"]),
+        ("names", "kernel", lambda row: row["name"]),
+        ("groups", "kernel", lambda row: row["args"]["Process Group Name"]),
+        ("stages", "user_annotation", lambda row: None if "#" in row["name"] else row["name"]),
+    ],
+)
+def test_a_run_holds_as_many_as_it_says(complexity, tmp_path, kind, event, key):
+    complexity.write(tmp_path, complexity.KINDS[kind], 9)
+    (path,) = tmp_path.iterdir()
+    document = json.loads(decompress(path.read_bytes()))
+    assert document["simulated"].startswith("SIMULATED")
+    rows = [row for row in document["traceEvents"] if row["cat"] == event]
+    assert len(set(map(key, rows)) - {None}) == 9
+
+
+def test_files_are_of_ranks_and_processes_of_their_own(complexity, tmp_path):
+    complexity.write(tmp_path, complexity.KINDS["files"], 3)
+    documents = [json.loads(decompress(path.read_bytes())) for path in tmp_path.iterdir()]
+    assert sorted(each["distributedInfo"]["rank"] for each in documents) == [0, 1, 2]
+    pids = Counter(row["pid"] for each in documents for row in each["traceEvents"] if row["pid"])
+    assert len(pids) == 3
+
+
+def test_what_takes_more_than_five_times_as_much_is_missed_unless_it_is_noise(complexity):
+    assert complexity.is_too_steep([1.0, 2.5, 5.1])
+    assert not complexity.is_too_steep([1.0, 2.0, 5.0])
+    assert not complexity.is_too_steep([0.0, 0.0, 0.09])
+    assert complexity.is_too_steep([0.01, 0.04, 0.16])
+    lines = complexity.table("steps", [1, 2, 4], {"analyze": [1.0, 2.0, 4.0], "judge x": [0.1, 0.3, 0.9]}, everything=False)  # fmt: skip
+    assert lines[2:] == [
+        "| analyze | 1.00 | 2.00 | 4.00 | 4.0 | pass |",
+        "| judge x | 0.10 | 0.30 | 0.90 | 9.0 | MISSED |",
+    ]
+
+
+@pytest.mark.slow
+def test_every_kind_runs_and_every_question_is_timed(complexity, capsys):
+    # What so little takes is noise: the verdict is for the benchmark itself.
+    assert complexity.main(["--scale", "0.01", "--rounds", "1", "--all"]) in (0, 1)
+    printed = capsys.readouterr().out
+    for kind in complexity.KINDS:
+        assert f"| {kind} | " in printed
+    assert "| judge steps | " in printed
+    assert "| measure gpu-time | " in printed

@@ -1,0 +1,284 @@
+"""Mutants of the numeric modules: do the tests that belong to a module notice when its arithmetic is wrong?
+
+`python tests/mutate.py --sample 210 --seed 0` changes one operator, constant or call at a time, in a copy of the
+tree, and runs the tests of the changed module until the first fails. It lists the mutants that survive and exits
+with 1 where fewer than 85 % of those that make a difference are killed. Mutants that make none are declared in
+`mutants_equivalent.toml`, each with its reason.
+
+Why not a tool of others: mutmut and cosmic-ray mutate a whole package or none and run one command for all of it;
+what is needed here is a sample of a given seed over named modules, with the tests of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+EQUIVALENT = ROOT / "tests" / "mutants_equivalent.toml"
+LEAST = 0.85
+"""The share of mutants that has to be killed."""
+TIMEOUT_S = 300
+"""A mutant whose tests take longer is killed: it made a loop endless."""
+
+TESTS: Mapping[str, tuple[str, ...]] = {
+    "tracekit/intervals.py": ("tests/test_intervals.py",),
+    "tracekit/grouping.py": ("tests/test_grouping.py",),
+    "tracekit/matching.py": ("tests/test_matching.py", "tests/analyses/test_stragglers.py"),
+    "tracekit/late_ranks.py": ("tests/analyses/test_stragglers.py",),
+    "tracekit/pooling.py": ("tests/test_shared_time.py", "tests/analyses/test_steps_section.py"),
+    "tracekit/gpu_shares.py": ("tests/analyses/test_gpu_time.py",),
+    "tracekit/idling.py": ("tests/analyses/test_idle.py", "tests/analyses/test_idle_rules.py"),
+    "tracekit/faults.py": ("tests/test_faults.py",),
+    "tracekit/derived/collectives.py": ("tests/derived/test_collectives.py",),
+    "tracekit/derived/flops.py": ("tests/derived/test_flops.py",),
+    "tracekit/derived/idle.py": ("tests/derived/test_idle.py",),
+    "tracekit/derived/launches.py": ("tests/derived/test_launches.py",),
+    "tracekit/derived/nesting.py": ("tests/derived/test_nesting.py",),
+    "tracekit/derived/segments.py": ("tests/derived/test_segments.py",),
+    "tracekit/derived/slots.py": ("tests/derived/test_slots.py", "tests/derived/test_slot_sums.py"),
+    "tracekit/derived/snapshot_replay.py": ("tests/derived/test_snapshot_replay.py",),
+    "tracekit/derived/steps.py": ("tests/derived/test_steps.py",),
+    "tracekit/stats/designs.py": ("tests/stats/test_speedup.py",),
+    "tracekit/stats/estimate.py": ("tests/stats/test_estimate.py",),
+    "tracekit/stats/many.py": ("tests/stats/test_many.py",),
+    "tracekit/stats/noise.py": ("tests/stats/test_noise.py",),
+    "tracekit/stats/speedup.py": ("tests/stats/test_speedup.py",),
+    "tracekit/stats/verdict.py": ("tests/stats/test_verdict.py",),
+    "tracekit/compare/gates.py": ("tests/compare/test_gates.py",),
+    "capture/profiler.py": ("tests/capture/test_profiler.py",),
+}
+"""The numeric modules, and the tests that belong to each."""
+
+COMPARISONS: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+ARITHMETIC: Mapping[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: the module, where in it, what stood there, and what stands there now."""
+
+    module: str
+    function: str
+    line: int
+    before: str
+    after: str
+    source: str
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What it is known by, wherever its line moves to."""
+        return self.module, self.function, self.before, self.after
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} {self.function}: {self.before}  →  {self.after}"
+
+
+def mutants(module: str) -> Iterator[Mutant]:
+    """Every mutant of one module, in the order of its text."""
+    tree = ast.parse((ROOT / module).read_text())
+    for function, number, statement in _statements(tree):
+        for changed in _changes(statement):
+            text, was = ast.unparse(changed), ast.unparse(statement)
+            if text != was:
+                yield Mutant(
+                    module,
+                    function,
+                    statement.lineno,
+                    _first(was),
+                    _first(text),
+                    _with(tree, number, changed),
+                )
+
+
+def _statements(tree: ast.Module) -> list[tuple[str, int, ast.stmt]]:
+    """(name of the function, place in the walk, statement) of every statement that is in a function."""
+    owner: dict[int, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for child in ast.walk(node):
+                owner[id(child)] = node.name
+    return [
+        (owner[id(node)], number, node)
+        for number, node in enumerate(ast.walk(tree))
+        if isinstance(node, ast.stmt)
+        and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assert)
+        and id(node) in owner
+        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
+
+
+def _own(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The expressions of a statement itself, not those of statements within it."""
+    queue: list[ast.AST] = [statement]
+    while queue:
+        node = queue.pop(0)
+        yield node
+        queue += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
+
+
+def _changes(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """The statement with one thing in it changed, for everything that can be; a call alone is dropped."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        yield ast.copy_location(ast.Pass(), statement)
+    for place, node in enumerate(_own(statement)):
+        for edit in _edits(node):
+            copy = deepcopy(statement)
+            target = next(n for at, n in enumerate(_own(copy)) if at == place)
+            for name, value in edit.items():
+                setattr(target, name, value)
+            yield copy
+
+
+def _edits(node: ast.AST) -> Iterator[dict[str, object]]:
+    """The attributes to set on a node so that it means another thing."""
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS:
+        yield {"ops": [COMPARISONS[type(node.ops[0])]()]}
+    elif isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in ARITHMETIC:
+        yield {"op": ARITHMETIC[type(node.op)]()}
+    elif isinstance(node, ast.BoolOp):
+        yield {"op": ast.And() if isinstance(node.op, ast.Or) else ast.Or()}
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Invert):
+        yield {"op": ast.UAdd()} if isinstance(node.op, ast.USub) else {"op": ast.USub()}
+    elif isinstance(node, ast.IfExp | ast.If | ast.While):
+        yield {"test": ast.UnaryOp(ast.Not(), node.test)}
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield {"value": not node.value}
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        yield {"value": node.value + 1}
+    elif isinstance(node, ast.Name) and node.id in NAMES:
+        yield {"id": NAMES[node.id]}
+    elif isinstance(node, ast.Attribute) and node.attr in NAMES:
+        yield {"attr": NAMES[node.attr]}
+
+
+def _with(tree: ast.Module, number: int, changed: ast.stmt) -> str:
+    """The text of the module with the statement of this place in the walk changed."""
+    copy = deepcopy(tree)
+    target = next(node for at, node in enumerate(ast.walk(copy)) if at == number)
+    for node in ast.walk(copy):
+        for _, field in ast.iter_fields(node):
+            if isinstance(field, list) and any(item is target for item in field):
+                field[[item is target for item in field].index(True)] = changed
+    return ast.unparse(ast.fix_missing_locations(copy))
+
+
+def _first(text: str) -> str:
+    """The first line of a statement: of an `if` its condition."""
+    return text.partition("\n")[0]
+
+
+def declared() -> dict[tuple[str, str, str, str], str]:
+    """The mutants that make no difference, and why."""
+    found = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
+    assert all(one["reason"] for one in found), "every equivalent mutant needs its reason"
+    return {(m["module"], m["function"], m["before"], m["after"]): m["reason"] for m in found}
+
+
+def chosen(modules: Sequence[str], count: int, seed: int) -> list[Mutant]:
+    """So many mutants, as evenly over the modules as these have them, in an order of chance."""
+    chance = random.Random(seed)
+    known = declared()
+    rounds: list[list[Mutant]] = []
+    for module in modules:
+        every = [mutant for mutant in mutants(module) if mutant.key not in known]
+        rounds.append(chance.sample(every, min(len(every), count)))
+    picked = [of[at] for at in range(count) for of in rounds if at < len(of)]
+    return picked[:count]
+
+
+def killed(mutant: Mutant, tree: Path) -> bool:
+    """Whether the tests of its module fail on it."""
+    path = tree / mutant.module
+    whole = path.read_text()
+    path.write_text(mutant.source)
+    try:
+        return not passes(TESTS[mutant.module], tree)
+    finally:
+        path.write_text(whole)
+
+
+def passes(tests: Sequence[str], tree: Path) -> bool:
+    """Whether these tests pass in this tree, in time."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+    ]
+    # Without real profiles: they take long, and a skipped test is no failure then.
+    rest = {name: value for name, value in os.environ.items() if name != "TRACEKIT_REAL_DATA"}
+    environment = {**rest, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        run = subprocess.run(
+            [*command, *tests], cwd=tree, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False
+    return run.returncode == 0
+
+
+def copied(folder: Path) -> Path:
+    """A copy of what the tests need, with the compiled scanner."""
+    tree = folder / "tree"
+    ignored = shutil.ignore_patterns(
+        ".git", ".venv*", "__pycache__", ".mypy_cache", "reports", "build"
+    )
+    shutil.copytree(ROOT, tree, ignore=ignored, symlinks=True)
+    return tree
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 where enough mutants are killed, 1 where not, 2 where a test fails on a module as it is."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sample", type=int, default=210, help="so many mutants")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=3 * 3600, help="begin none after so long")
+    parser.add_argument("modules", nargs="*", help="only these [default: all]")
+    given = parser.parse_args(arguments)
+    picked = chosen(given.modules or list(TESTS), given.sample, given.seed)
+    began, survivors, tried = time.monotonic(), [], 0
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = copied(Path(folder))
+        for module in sorted({mutant.module for mutant in picked}):
+            if not passes(TESTS[module], tree):
+                print(f"{module}: its tests fail without any change", file=sys.stderr)
+                return 2
+        for mutant in picked:
+            if time.monotonic() - began > given.seconds:
+                break
+            tried += 1
+            if not killed(mutant, tree):
+                survivors.append(mutant)
+                print(f"survived  {mutant}", flush=True)
+    share = 1 - len(survivors) / tried if tried else 0.0
+    print(f"{tried - len(survivors)} of {tried} mutants killed ({share:.0%}); seed {given.seed}, {len(picked) - tried} not tried")  # fmt: skip
+    return 0 if share >= LEAST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

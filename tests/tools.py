@@ -1,0 +1,46 @@
+"""What some tests need and not every machine has: which of it is here, and which must be.
+
+`python tests/tools.py` prints the modules that hold such tests; `make test-tools` runs them with
+TRACEKIT_TOOLS naming what it installed, and what is named and not found ends the run: without that, these
+tests would just not be collected.
+"""
+
+import os
+import shutil
+from importlib.util import find_spec
+
+import nsys_tool
+import verl_python
+
+MODULES = (
+    "tests/capture/test_conformance.py",
+    "tests/capture/test_nvtx_pairs.py",
+    "tests/capture/test_ray_run.py",
+    "tests/capture/test_recipes.py",
+    "tests/capture/test_with_verl.py",
+    "tests/on_ray",
+    "tests/readers/test_nsys_stats.py",
+    "tests/test_nsys_capture.py",
+    "tests/test_nsys_reports.py",
+)
+"""The modules and folders of which some tests are collected only where a tool is."""
+
+COMPILER = shutil.which(os.environ.get("CC", "cc"))
+
+HERE = {
+    "verl": lambda: verl_python.PYTHON is not None,
+    "ray": lambda: find_spec("ray") is not None and find_spec("nvtx") is not None,
+    "nsys": lambda: bool(nsys_tool.found()),
+    "compiler": lambda: COMPILER is not None,
+    "namespaces": lambda: shutil.which("unshare") is not None,
+}
+
+
+def missing(asked=None):
+    """The tools that TRACEKIT_TOOLS (or `asked`) names, separated by spaces, and that are not here."""
+    named = (os.environ.get("TRACEKIT_TOOLS", "") if asked is None else asked).split()
+    return [name for name in named if name not in HERE or not HERE[name]()]
+
+
+if __name__ == "__main__":
+    print(" ".join(MODULES))

@@ -1,0 +1,112 @@
+"""What a file holds, as a digest: the same digest, the same bytes; and which of many files hold the same."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+gzip: Any
+inflate_error: Any
+try:
+    from isal import igzip as gzip
+    from isal.isal_zlib import error as inflate_error
+except ImportError:
+    import gzip
+    from zlib import error as inflate_error
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_TRAILER_BYTES = 8
+_BLOCK_BYTES = 1 << 20
+_ENDS_BYTES = 1 << 16
+"""So much of both ends tells most files of one size apart, exports of nsys among them: whole pages."""
+
+
+def content_digest(path: Path) -> str:
+    """The SHA-256 of a file's bytes in hexadecimal digits; raises `OSError` where they cannot be read."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def same_contents(paths: Iterable[Path]) -> dict[Path, str]:
+    """Each file that holds what another of `paths` holds, inflated where it is gzip, and a digest of that.
+
+    Only files of one length are looked into, and read as a whole only where both ends are equal too or, of gzip,
+    the checksum in its trailer. A gzip file of several members is known from its equals alone. What cannot be
+    read is left out.
+    """
+    by_length: dict[int, list[tuple[Path, bytes | None]]] = {}
+    for path in dict.fromkeys(paths):
+        with contextlib.suppress(OSError):
+            length, checksum = _length(path)
+            by_length.setdefault(length, []).append((path, checksum))
+    by_digest: dict[str, list[Path]] = {}
+    for same_length in by_length.values():
+        for path in _suspects(same_length):
+            with contextlib.suppress(OSError):
+                by_digest.setdefault(_inflated_digest(path), []).append(path)
+    return {path: digest for digest, same in by_digest.items() if len(same) > 1 for path in same}
+
+
+def _length(path: Path) -> tuple[int, bytes | None]:
+    """(bytes of the text modulo 2³², its CRC32 where the file is gzip), as gzip's trailer (RFC 1952) has them."""
+    with path.open("rb", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if stream.read(2) != _GZIP_MAGIC or size < _TRAILER_BYTES:
+            return size % (1 << 32), None
+        stream.seek(-_TRAILER_BYTES, os.SEEK_END)
+        trailer = stream.read(_TRAILER_BYTES)
+    return int.from_bytes(trailer[4:], "little"), trailer[:4]
+
+
+def _suspects(same_length: list[tuple[Path, bytes | None]]) -> list[Path]:
+    """Those of some files of one length that something short does not tell from another of them."""
+    if len(same_length) < 2:
+        return []
+    any_gzip = any(checksum is not None for _, checksum in same_length)
+    by_sign: dict[bytes, list[Path]] = {}
+    for path, checksum in same_length:
+        with contextlib.suppress(OSError):
+            sign = checksum or (_checksum(path) if any_gzip else _ends(path))
+            by_sign.setdefault(sign, []).append(path)
+    return [path for same in by_sign.values() if len(same) > 1 for path in same]
+
+
+def _ends(path: Path) -> bytes:
+    """A digest of both ends of a file."""
+    with path.open("rb", buffering=0) as stream:
+        digest = hashlib.sha256(stream.read(_ENDS_BYTES))
+        stream.seek(-min(_ENDS_BYTES, os.fstat(stream.fileno()).st_size), os.SEEK_END)
+        digest.update(stream.read(_ENDS_BYTES))
+    return digest.digest()
+
+
+def _checksum(path: Path) -> bytes:
+    """The CRC32 of a file as gzip writes it."""
+    crc = 0
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            crc = zlib.crc32(block, crc)
+    return crc.to_bytes(4, "little")
+
+
+def _inflated_digest(path: Path) -> str:
+    """The SHA-256 of the text in a file; of its bytes, where it is no gzip or damaged."""
+    with path.open("rb") as stream:
+        is_gzip = stream.read(2) == _GZIP_MAGIC
+    if is_gzip:
+        with contextlib.suppress(OSError, EOFError, inflate_error), gzip.open(path, "rb") as text:
+            return _digest(text)
+    return content_digest(path)
+
+
+def _digest(stream: BinaryIO) -> str:
+    """The SHA-256 of what a stream still holds."""
+    digest = hashlib.sha256()
+    while block := stream.read(_BLOCK_BYTES):
+        digest.update(block)
+    return digest.hexdigest()

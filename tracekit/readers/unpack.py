@@ -1,0 +1,107 @@
+"""The bytes of a file, unpacked where it is gzip, Zstandard, xz, bzip2 or a zip archive of one file.
+
+Told by content, not by name; every fault of the packing is reported, and what comes before it is given.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from tracekit.readers import gunzip, unpack_streams, unpack_zip
+from tracekit.readers.file_bytes import Damaged, FileBytes, Truncated, Unproven
+from tracekit.readers.scan import Loss
+
+__all__ = ["LOSSES", "MOST_TIMES", "Unproven", "blocks", "form_name", "is_packed"]
+
+LOSSES: Mapping[str, str] = {
+    "gzip-truncated": "the gzip stream ends early",
+    "gzip-damaged": "the gzip stream is damaged from there on",
+    "gzip-crc": "the gzip checksum does not fit: the content may have changed",
+    "packed-truncated": "the compressed file ends early",
+    "packed-damaged": "the compressed file is damaged from there on",
+    "packed-crc": "the checksum of the compressed file does not fit: the content may have changed",
+    "packed-bomb": "it unpacks to more than 1,032 times its size: the rest was not read",
+}
+"""What each fault of packing means to a user."""
+
+MOST_TIMES, FREE_BYTES = 1_032, 2**26
+"""No gzip stream unpacks to more than 1,032 times its size; from 64 MiB on no other may either."""
+
+
+def blocks(
+    path: Path,
+    losses: list[Loss],
+    *,
+    size: int = 2**20,
+    careful: bool = False,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Iterator[bytes]:
+    """Non-empty pieces of the text of at most `size` bytes; faults are appended to `losses`.
+
+    `on_bytes` is told how many bytes of the file have been read so far. A file without a fault, and
+    every plain one, gives the same text with and without `careful`; of another `Unproven` asks for that.
+    Raises `OSError` for an archive that is not read, and where the system does not let us read.
+    """
+    with path.open("rb", buffering=0) as file:
+        source = FileBytes(file, on_bytes)
+        head = source.peek(unpack_streams.LONGEST_MAGIC)
+        if head.startswith(gunzip.MAGIC):
+            yield from gunzip.blocks(source, losses, size, careful=careful)
+        elif not is_packed(head):
+            yield from source.pieces(size)
+        else:
+            faults = losses if careful else []
+            most = max(FREE_BYTES, MOST_TIMES * os.fstat(file.fileno()).st_size)
+            yield from _others(source, path, faults, size, most, careful=careful)
+            if faults and not careful:
+                raise Unproven
+
+
+def is_packed(head: bytes) -> bool:
+    """Whether a file that begins so is packed in a way that `blocks` knows."""
+    return form_name(head) != ""
+
+
+def form_name(head: bytes) -> str:
+    """How a file that begins so is packed: gzip, Zstandard, xz, bzip2 or zip; empty for a plain one."""
+    if head.startswith(gunzip.MAGIC):
+        return "gzip"
+    if head.startswith(unpack_zip.MAGICS):
+        return "zip"
+    form = unpack_streams.form_of(head)
+    return form.name if form is not None else ""
+
+
+def _others(
+    source: FileBytes, path: Path, losses: list[Loss], size: int, most: int, *, careful: bool
+) -> Iterator[bytes]:
+    """The text of a file that is packed and not gzip, up to the first fault and to `most` bytes."""
+    kind, given = "", 0
+    try:
+        for block in _unpacked(source, path, size, careful=careful):
+            if given + len(block) > most:
+                kind = "packed-bomb"
+                break
+            given += len(block)
+            yield block
+    except Truncated:
+        kind = "packed-truncated"
+    except Damaged:
+        kind = "packed-damaged"
+    except unpack_zip.WrongSum:
+        kind = "packed-crc"
+    if kind:
+        losses.append(Loss(kind, offset=given, count=1, size_bytes=0))
+
+
+def _unpacked(source: FileBytes, path: Path, size: int, *, careful: bool) -> Iterator[bytes]:
+    """The text of a Zstandard, xz, bzip2 or zip file."""
+    form = unpack_streams.form_of(source.peek(unpack_streams.LONGEST_MAGIC))
+    if form is not None:
+        return unpack_streams.streams(source, form, path, size, careful=careful)
+    if problem := unpack_zip.refusal(path):
+        raise OSError(errno.EINVAL, problem)
+    return unpack_zip.member(source, size, gunzip.inflate_careful if careful else gunzip.inflate)

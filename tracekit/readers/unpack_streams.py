@@ -1,0 +1,161 @@
+"""The text of Zstandard, xz and bzip2 files, as far as it can be had, by the libraries that define them."""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import lzma
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tracekit.readers.file_bytes import PIECE_BYTES, Damaged, FileBytes
+
+MEMORY_BYTES = 2**28
+"""Most memory that a file may ask its decoder for: four times that of the strongest usual settings."""
+
+WINDOW_LOG = 27
+"""Largest window of Zstandard, 2**27 bytes: what its own tools allow unless they are told otherwise."""
+
+_TOO_LARGE = "that needs more memory to unpack than is allowed: decompress it first"
+_STEP_BYTES = 256
+"""Text asked for at a time near a fault: a call that fails keeps to itself what it had."""
+
+
+class Decoder(Protocol):
+    """What the three libraries have in common."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the stream has ended."""
+        ...
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether nothing more can be had without more input."""
+        ...
+
+    @property
+    def unused_data(self) -> bytes:
+        """What follows the end of the stream in the last input."""
+        ...
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        """At most so much text of all that was given so far."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way of packing: how its streams begin (at least one of `magics`) and what unpacks them."""
+
+    name: str
+    magics: tuple[bytes, ...]
+    decoder: Callable[[], Decoder]
+    suffix: str
+    padded: bool = False
+
+
+def _zstandard() -> Decoder:
+    """A decoder of one frame. Imported here: few files need it."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
+
+
+def _xz() -> Decoder:
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY_BYTES)
+
+
+_SKIPPED = tuple(bytes((0x50 + number, 0x2A, 0x4D, 0x18)) for number in range(16))
+
+FORMS: tuple[Form, ...] = (
+    Form("Zstandard", (b"\x28\xb5\x2f\xfd", *_SKIPPED), _zstandard, ".zst"),
+    Form("xz", (b"\xfd7zXZ\0",), _xz, ".xz", padded=True),
+    Form(
+        "bzip2",
+        tuple(
+            b"BZh%d%s" % (level, block)
+            for level in range(1, 10)
+            for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+        ),
+        bz2.BZ2Decompressor,
+        ".bz2",
+    ),
+)
+LONGEST_MAGIC = max(len(magic) for form in FORMS for magic in form.magics)
+
+
+def form_of(head: bytes) -> Form | None:
+    """The form in which a file that begins so is packed; None for another."""
+    return next((form for form in FORMS if head.startswith(form.magics)), None)
+
+
+def streams(
+    source: FileBytes, form: Form, path: Path, size: int, *, careful: bool
+) -> Iterator[bytes]:
+    """The text of all streams of a file, one after another, in pieces of at most `size` bytes.
+
+    Raises `Truncated` where the file ends too early and `Damaged` at a fault; when `careful`, after all of
+    the text before that.
+    """
+    while source.peek(1):
+        if not source.peek(LONGEST_MAGIC).startswith(form.magics):
+            raise Damaged
+        yield from _stream(source, form, path, size, careful=careful)
+        if form.padded:
+            source.skip_zeros()
+
+
+def _stream(
+    source: FileBytes, form: Form, path: Path, size: int, *, careful: bool
+) -> Iterator[bytes]:
+    """The text of one stream."""
+    decoder = form.decoder()
+    begin = fed = source.offset
+    given = 0
+    while not decoder.eof:
+        piece = b""
+        if decoder.needs_input:
+            fed = source.offset
+            piece = source.needed()
+        try:
+            block = decoder.decompress(piece, size)
+        except Exception as error:  # noqa: BLE001 - each library has errors of its own
+            if isinstance(error, MemoryError) or "memory" in str(error).lower():
+                raise OSError(errno.ENOMEM, f"{form.name} {_TOO_LARGE}") from None
+            if careful:
+                yield from _up_to_fault(path, form, (begin, fed), given)
+            raise Damaged from None
+        given += len(block)
+        if block:
+            yield block
+    source.give_back(decoder.unused_data)
+
+
+def _up_to_fault(path: Path, form: Form, where: tuple[int, int], given: int) -> Iterator[bytes]:
+    """What a stream gives after `given` bytes of text and before its fault.
+
+    It is unpacked once more, from its begin: quickly up to the input that fails, and that byte by byte.
+    """
+    begin, fault = where
+    decoder = form.decoder()
+    with path.open("rb", buffering=0) as file:
+        file.seek(begin)
+        while not decoder.eof:
+            near = file.tell() >= fault
+            count = 1 if near else min(PIECE_BYTES, fault - file.tell())
+            piece = file.read(count) if decoder.needs_input else b""
+            try:
+                block = decoder.decompress(piece, _STEP_BYTES if near else PIECE_BYTES)
+            except Exception:  # noqa: BLE001 - the fault that was met before
+                return
+            if new := block[given:]:
+                yield new
+            given = max(given - len(block), 0)
+            if decoder.needs_input and not piece and not block:
+                return

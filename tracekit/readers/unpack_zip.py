@@ -1,0 +1,96 @@
+"""The text of a zip archive that holds one file, as far as it can be had; of any other archive, why not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tracekit.readers.file_bytes import FileBytes, Truncated
+
+MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
+"""How an archive begins: with its first file, or with its end where it holds none."""
+
+_END_MAGIC, _END_BYTES, _LONGEST_COMMENT = b"PK\x05\x06", 22, 2**16
+_HEADER_BYTES, _DESCRIPTOR_MAGIC = 30, b"PK\x07\x08"
+_ENCRYPTED, _SIZE_FOLLOWS = 1, 8
+_STORED, _DEFLATED = 0, 8
+_UNKNOWN = 2**32 - 1
+
+Inflate = Callable[[FileBytes, int], Iterator[bytes]]
+
+
+class WrongSum(Exception):  # noqa: N818 - never leaves the readers of packed files
+    """All text is there, and its checksum is another."""
+
+
+def refusal(path: Path) -> str:
+    """Why an archive is not read: it holds no file, or several; empty for one file, or where that is not known."""
+    count = _count(path)
+    if count is None or count == 1:
+        return ""
+    held = "no file" if not count else f"{count:,} files"
+    return f"a zip archive of {held}: " + (
+        "unpack it first (unzip)" if count else "there is nothing to read in it"
+    )
+
+
+def _count(path: Path) -> int | None:
+    """How many files an archive says at its end that it holds; None where its end is missing."""
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - _END_BYTES - _LONGEST_COMMENT))
+        tail = file.read(_END_BYTES + _LONGEST_COMMENT)
+    place = tail.rfind(_END_MAGIC)
+    if place < 0 or len(tail) - place < _END_BYTES:
+        return None
+    return int.from_bytes(tail[place + 10 : place + 12], "little")
+
+
+def member(source: FileBytes, size: int, inflate: Inflate) -> Iterator[bytes]:
+    """The text of the first file of an archive, in pieces of at most `size` bytes.
+
+    Raises `OSError` for one that is packed in a way that is not read, `Truncated`, `Damaged` or `WrongSum`
+    after the text that could be had.
+    """
+    header = source.exactly(_HEADER_BYTES)
+    flags, method = _number(header, 6, 2), _number(header, 8, 2)
+    crc, packed = _number(header, 14, 4), _number(header, 18, 4)
+    source.exactly(_number(header, 26, 2))
+    source.exactly(_number(header, 28, 2))
+    if flags & _ENCRYPTED:
+        raise OSError(errno.EINVAL, "a zip archive with a password: unpack it first (unzip)")
+    sized = not flags & _SIZE_FOLLOWS and packed != _UNKNOWN
+    if method == _STORED and sized:
+        found = _stored(source, packed, size)
+    elif method == _DEFLATED:
+        found = inflate(source, size)
+    else:
+        raise OSError(
+            errno.EINVAL, f"a zip archive packed by method {method}: unpack it first (unzip)"
+        )
+    total = 0
+    for block in found:
+        total = zlib.crc32(block, total)
+        yield block
+    if flags & _SIZE_FOLLOWS:
+        first = source.exactly(4)
+        crc = _number(source.exactly(4) if first == _DESCRIPTOR_MAGIC else first, 0, 4)
+    if crc != total:
+        raise WrongSum
+
+
+def _stored(source: FileBytes, count: int, size: int) -> Iterator[bytes]:
+    """The next `count` bytes as they are."""
+    while count:
+        piece = source.take(min(size, count))
+        if not piece:
+            raise Truncated
+        count -= len(piece)
+        yield piece
+
+
+def _number(header: bytes, place: int, length: int) -> int:
+    return int.from_bytes(header[place : place + length], "little")
