@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,20 @@ from tracekit.readers.scan import BAD, MORE, Json, Keep
 
 def test_the_states_are_those_of_the_scanner_protocol():
     assert (fed(b" "), fed(b"]"), fed(b"x")) == ((1, scan.MORE), (1, scan.END), (0, scan.BAD))
+
+
+def test_one_scanner_serves_every_python_whichever_built_it():
+    """With the headers of 3.13 a format with `#` compiles to what 3.11 and 3.12 refuse when it is called."""
+    sources = sorted(Path(scan.__file__).parent.glob("_scan*.[ch]"))
+    formats = [
+        found
+        for source in sources
+        for found in re.findall(
+            r'Py(?:Arg_Parse\w*|_BuildValue)\([^"]*"([^"]*)"', source.read_text()
+        )
+    ]
+    assert len(formats) > 5
+    assert not [text for text in formats if "#" in text]
 
 
 def test_every_part_of_an_event_reaches_its_column():

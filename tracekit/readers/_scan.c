@@ -1,7 +1,6 @@
 /* tracekit.readers._scan: the C scanner of Chrome traces, and two passes over columns, for Python.
  * `_scan.pyi` describes what Python sees; the work is in _scan_core.c (the grammar), _scan_setup.c and
  * _scan_passes.c. Column memory is handed over, never copied. */
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,9 +151,12 @@ static PyObject *take_column(PyTypeObject *type, tk_column *column, const unsign
     PyObject *kinds = NULL, *texts = NULL, *taken = NULL;
     if (values) kinds = column->kinds ? take_block(type, &column->kinds, count, 1) : Py_NewRef(Py_None);
     if (kinds) texts = take_texts(type, column->texts);
-    if (texts)
-        taken = Py_BuildValue("y#iOOOOO", (const char *)key, (Py_ssize_t)key_size, (int)column->kind,
-                              column->overwritten ? Py_True : Py_False, rows, values, kinds, texts);
+    /* No format with '#': built with Python 3.13 it fails in an older Python. */
+    PyObject *name = texts ? PyBytes_FromStringAndSize((const char *)key, (Py_ssize_t)key_size) : NULL;
+    if (name)
+        taken = Py_BuildValue("OiOOOOO", name, (int)column->kind, column->overwritten ? Py_True : Py_False, rows,
+                              values, kinds, texts);
+    Py_XDECREF(name);
     Py_XDECREF(rows);
     Py_XDECREF(values);
     Py_XDECREF(kinds);

@@ -2,7 +2,6 @@
 #ifndef TRACEKIT_SCAN_BLOCK_H
 #define TRACEKIT_SCAN_BLOCK_H
 
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdlib.h>
 #include <string.h>
