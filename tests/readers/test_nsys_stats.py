@@ -70,7 +70,8 @@ def of_copies(trace, column):
 def of_ranges(trace):
     """(`domain:name` as recorded, ns) of every NVTX range, also of those that the capture's end cut off."""
     ops, cut = trace.get("host_ops"), trace.get("open_ranges")
-    ranges = pd.concat([ops[ops["kind"].isin(["range", "op"])][[*cut.columns]], cut])
+    ranges = ops[ops["kind"].isin(["range", "op"])][[*cut.columns]]
+    ranges = pd.concat([ranges, cut]) if len(cut) else ranges
     domains = ranges["cat"].astype(str)
     domains = (domains + ":").mask(domains.isin(["nvtx", "cpu_op"]), "")
     names = domains + ranges["name"].astype(str) + torch_tails(trace, ranges)

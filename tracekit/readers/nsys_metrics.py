@@ -49,7 +49,8 @@ def _read(db: Database, clock: Clock) -> Samples | None:
     thousandth = {"value": 'CAST(round("value" * 1000) AS INTEGER)'}
     for block in blocks(db, TABLE, ("timestamp", "typeId", "metricId"), expressions=thousandth):
         pair = pd.MultiIndex.from_arrays([block["typeId"], block["metricId"]])
-        codes, distinct = pd.factorize(pair)
+        # pandas 2.2 cannot number no pairs at all.
+        codes, distinct = pd.factorize(pair) if len(pair) else (np.empty(0, np.intp), pair)
         texts = [
             series(key[0], listed[key]) if key in listed else None for key in distinct.tolist()
         ]

@@ -258,6 +258,8 @@ def _category(db: Database, where: Places, found: Rows, at: npt.NDArray[np.int32
         return None
     row, category = _pairs(db, "category", "category > 0")
     position, which = placed(where, row)
+    if not len(position):
+        return None
     gtid = found.gtids[found.thread[at[position]]]
     domain = found.domains[found.domain[at[position]]]
     keys = pd.MultiIndex.from_arrays([gtid >> 24, domain, category[which]])
