@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from tracekit.pooling import PROCESS, STAGE_OF, count_distinct, distinct, stage_rows, units
+from tracekit.grouping import of_keys, summed
+from tracekit.pooling import PROCESS, STAGE_OF, distinct, keys_at, stage_rows, units
 from tracekit.stage_windows import occurrence_of_unit
 from tracekit.trace import Measurements
+
+Ints = npt.NDArray[np.int64]
 
 COUNTED = ("wall_ns", "leaf_count", "leaf_ns", "call_count", "short_ns", "launch_count")
 ON_DEVICE = ("kernel_count", "kernel_ns", "graph_kernel_count", "launch_gap_ns")
@@ -42,33 +47,33 @@ def _pooled(measured: Measurements) -> pd.DataFrame:
 def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
     """The rows of one kind of window, pooled."""
     by = ["run", "role", *([stage] if stage else [])]
-    found = []
-    for key, mine in rows.groupby(by, dropna=False, sort=False):
-        sums = {name: int(mine[name].sum()) for name in COUNTED}
-        known = mine[mine["device_count"].notna()]
-        on_device = {n: int(known[n].sum()) if len(known) else pd.NA for n in ON_DEVICE}
-        wall = (known["wall_ns"] * known["device_count"]).sum()
-        found.append(
-            {
-                "canonical": None,
-                **dict(zip(by, key, strict=True)),
-                **sums,
-                **on_device,
-                "device_wall_ns": int(wall) if len(known) else pd.NA,
-                "process_steps": count_distinct(
-                    mine.assign(occurrence=occurrence_of_unit(mine)), PROCESS_STEP
-                ),
-                "call_p50_ns": _median(mine["call_p50_ns"]),
-                "kernel_p50_ns": _median(mine["kernel_p50_ns"]),
-            }
-        )
-    return pd.DataFrame(found, columns=list(_COLUMNS), dtype=object)
+    number, first = of_keys(rows, by)
+    count = len(first)
+    table: dict[str, Any] = {name: keys_at(rows[name], first) for name in by}
+    table["canonical"] = table.get("canonical", np.full(count, None, object))
+    for name in COUNTED:
+        table[name] = summed(number, _whole(rows[name]), count)
+    on_device = rows["device_count"].notna().to_numpy(np.bool_)
+    recorded = np.bincount(number[on_device], minlength=count) > 0
+    for name in ON_DEVICE:
+        sums = summed(number[on_device], _whole(rows[name])[on_device], count)
+        table[name] = pd.arrays.IntegerArray(sums, ~recorded)
+    walls = (_whole(rows["wall_ns"]) * _whole(rows["device_count"]))[on_device]
+    sums = summed(number[on_device], walls, count)
+    table["device_wall_ns"] = pd.arrays.IntegerArray(sums, ~recorded)
+    process_steps = of_keys(rows.assign(occurrence=occurrence_of_unit(rows)), [*by, *PROCESS_STEP])[
+        1
+    ]
+    table["process_steps"] = np.bincount(number[process_steps], minlength=count)
+    for name in ("call_p50_ns", "kernel_p50_ns"):
+        medians = rows[name].astype("Float64").groupby(number, sort=False).median()
+        table[name] = medians.array
+    return pd.DataFrame(table, columns=list(_COLUMNS)).astype(object)
 
 
-def _median(column: pd.Series) -> Any:
-    """The median of what is known; `<NA>` where nothing is."""
-    measured = column.dropna()
-    return measured.median() if len(measured) else pd.NA
+def _whole(column: pd.Series[Any]) -> Ints:
+    """Whole numbers, 0 where one is missing."""
+    return np.asarray(column.astype("Int64").to_numpy(np.int64, na_value=0), np.int64)
 
 
 def waiting_for_launches(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit import faults, gpu_shares
-from tracekit.crews import MEMBER, crews
+from tracekit.crews import MEMBER, Crew, crews
 from tracekit.listing import FileCounts, accounted, counted
 from tracekit.pooling import (
     ORIGIN_NOTES,
@@ -348,20 +348,28 @@ def _slowest(measured: Measurements) -> dict[tuple[object, str | None, object], 
     found: dict[tuple[object, str | None, object], tuple[float, str]] = {}
     steps = job(measured)
     for crew in crews(measured):
-        by = ["canonical", *MEMBER]
-        own = crew.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
-        for stage, mine in own.dropna(subset="canonical").groupby("canonical", sort=False):
-            values = mine["own_ns"].to_numpy(float)
-            longest = int(values.argmax())
-            others = float(np.median(np.delete(values, longest))) if len(values) > 1 else 0.0
-            over = values[longest] / others - 1 if others > 0 else 0.0
-            if values[longest] - others < WORTH_OF_STEP * (steps.of(crew.run).step_ns or 0.0):
-                continue
+        least = WORTH_OF_STEP * (steps.of(crew.run).step_ns or 0.0)
+        ranks = _most_own_work(crew, least)
+        for stage, rank, over in zip(ranks["canonical"], ranks["rank"], ranks["over"], strict=True):
             key = (crew.run, text_or_none(crew.role), stage)
-            if over >= WORTH_NAMING and over > found.get(key, (0.0, ""))[0]:
-                rank = int(mine["rank"].iloc[longest])
-                found[key] = (over, f"rank {rank} (+{show(over, 'ratio')})")
+            if over > found.get(key, (0.0, ""))[0]:
+                found[key] = (over, f"rank {int(rank)} (+{show(over, 'ratio')})")
     return {key: text for key, (_, text) in found.items()}
+
+
+def _most_own_work(crew: Crew, least_ns: float) -> pd.DataFrame:
+    """One row a stage in which a rank stands out from the median of the others by `least_ns`: canonical, rank, over."""
+    by = ["canonical", *MEMBER]
+    own = crew.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
+    own = own.dropna(subset="canonical").astype({"own_ns": np.float64})
+    longest = own.loc[own.groupby("canonical", sort=False)["own_ns"].idxmax()]
+    median = own.drop(longest.index).groupby("canonical")["own_ns"].median()
+    others = median.reindex(longest["canonical"]).fillna(0.0).to_numpy()
+    own_ns = longest["own_ns"].to_numpy()
+    over = np.divide(own_ns, others, out=np.ones(len(others)), where=others > 0) - 1
+    stands_out = (over >= WORTH_NAMING) & (own_ns - others >= least_ns)
+    found: pd.DataFrame = longest.assign(over=over)[stands_out]
+    return found
 
 
 FILES = "files"

@@ -252,7 +252,8 @@ def table(name: str, counts: list[int], seconds: dict[str, list[float]], *, ever
             continue
         times = taken[-1] / taken[0] if taken[0] else float("nan")
         cells = " | ".join(f"{second:.2f}" for second in taken)
-        lines.append(f"| {part} | {cells} | {times:.1f} | {'MISSED' if steep else 'pass'} |")
+        verdict = "MISSED" if steep else "pass" if taken[-1] >= FLOOR else "too short to say"
+        lines.append(f"| {part} | {cells} | {times:.1f} | {verdict} |")
     return lines
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tracekit import pipeline
+from tracekit import launching, pipeline
 from tracekit.analyses.data_quality import _same_stream_overlap
+from tracekit.crews import crews
+from tracekit.overview import _most_own_work
 from tracekit.pipeline import Options
-from tracekit.pooling import step_walls
+from tracekit.pooling import stage_rows, step_walls
 from tracekit.readers import chrome
 from tracekit.trace import Source, Want
 
@@ -67,6 +69,34 @@ def test_overlaps_of_streams_take_as_many_calls_for_few_streams_as_for_many(comp
     assert calls[1] < 1.2 * calls[0] + 50
 
 
+@pytest.fixture
+def measured_of_stages(complexity, tmp_path):
+    """The measurements of runs of few stages and of many."""
+    runs = []
+    for count in (10, 300):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        found = pipeline.discover(complexity.write(folder, complexity.KINDS["stages"], count))
+        runs.append(pipeline.measure(found, Options(jobs=1)))
+        assert len(stage_rows(runs[-1])) == count  # their names take a call each, once
+    return runs
+
+
+def test_pooled_launches_take_as_many_calls_for_few_stages_as_for_many(measured_of_stages):
+    few, many = (calls_of(launching.pooled, measured) for measured in measured_of_stages)
+    assert [len(launching.pooled(measured)) for measured in measured_of_stages] == [11, 301]
+    assert many < 1.2 * few + 50
+
+
+def test_the_rank_with_most_own_work_takes_as_many_calls_for_few_stages_as_for_many(
+    measured_of_stages,
+):
+    few, many = (
+        calls_of(_most_own_work, crews(measured)[0], 0.0) for measured in measured_of_stages
+    )
+    assert many < 1.2 * few + 50
+
+
 @pytest.mark.parametrize(
     ("kind", "event", "key"),
     [
@@ -100,11 +130,15 @@ def test_what_takes_more_than_five_times_as_much_is_missed_unless_it_is_noise(co
     assert not complexity.is_too_steep([1.0, 2.0, 5.0])
     assert not complexity.is_too_steep([0.0, 0.0, 0.09])
     assert complexity.is_too_steep([0.01, 0.04, 0.16])
-    lines = complexity.table("steps", [1, 2, 4], {"analyze": [1.0, 2.0, 4.0], "judge x": [0.1, 0.3, 0.9]}, everything=False)  # fmt: skip
+    seconds = {"analyze": [1.0, 2.0, 4.0], "judge x": [0.1, 0.3, 0.9], "judge y": [0.0, 0.0, 0.09]}
+    lines = complexity.table("steps", [1, 2, 4], seconds, everything=True)
     assert lines[2:] == [
         "| analyze | 1.00 | 2.00 | 4.00 | 4.0 | pass |",
         "| judge x | 0.10 | 0.30 | 0.90 | 9.0 | MISSED |",
+        "| judge y | 0.00 | 0.00 | 0.09 | nan | too short to say |",
     ]
+    told = complexity.table("steps", [1, 2, 4], seconds, everything=False)
+    assert told == lines[:-1]
 
 
 @pytest.mark.slow
