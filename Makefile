@@ -72,9 +72,10 @@ test-tools: tools
 	TRACEKIT_NSYS=$$nsys TRACEKIT_TOOLS="verl ray compiler namespaces $${nsys:+nsys}" \
 	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $$($(TOOLS_VENV)/bin/python tests/tools.py)
 
-# The fast tests with the lowest versions that pyproject.toml allows, in a venv of their own.
+# The fast tests with the lowest versions that pyproject.toml allows, in a venv of their own; but for those of the import
+# contracts, whose tool wants newer ones.
 check-lowest: $(LOWEST)/.test
-	$(LOWEST)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow'
+	$(LOWEST)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow' --ignore tests/test_layers.py
 
 $(LOWEST)/.test: pyproject.toml setup.py tests/lowest.txt $(wildcard tracekit/readers/*.c tracekit/readers/*.h)
 	$(PYTHON) -m venv $(LOWEST)
