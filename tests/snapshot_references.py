@@ -190,6 +190,34 @@ def small_dictionaries() -> bytes:
     return actions([first, *[rest] * count], pad=long_text("x", 16 * count))
 
 
+def long_frames_of_blocks_in_use() -> bytes:
+    """Two hundred frames of long names in any order: five kilobytes of text for each of 20,000 stacks, of 16 devices."""
+    chance, names = random.Random(0), [f"{i:03}" + "\U0001f525" * 250 for i in range(200)]
+    frames = []
+    for i, name in enumerate(names):
+        raw = name.encode()
+        long = b"X" + u32(len(raw)) + raw
+        frames.append(frame(long, long, i + 1) + b"\x94")
+    keys = ("size", "state", "frames", "address", "active_allocated")
+    first = [text(key) + b"\x94" for key in keys]
+    size, state, stack_of, address, active = (again(200 + i) for i in range(len(keys)))
+
+    def block(row: int) -> bytes:
+        stack = listed(again(chance.randrange(200)) for _ in range(12))
+        return dictionary(size, number(512), state, active, address, number(row * 512), stack_of, stack)  # fmt: skip
+
+    memo = listed([*frames, *first])
+    segments = (
+        dictionary(
+            text("pad"), b"N" if device else memo, text("device"), number(device), text("address"), number(device * 1250 * 512),
+            text("total_size"), number(1250 * 512), text("blocks"),
+            listed(block(device * 1250 + row) for row in range(1250)),
+        )
+        for device in range(16)
+    )  # fmt: skip
+    return of(segments=listed(segments))
+
+
 MADE = (
     long_file_name,
     long_function_name,
@@ -207,6 +235,7 @@ MADE = (
     segments_of_the_same_blocks,
     settings_within_settings,
     small_dictionaries,
+    long_frames_of_blocks_in_use,
 )
 
 

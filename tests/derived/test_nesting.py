@@ -1,5 +1,8 @@
 """The call tree against a plain stack and a plain clock."""
 
+import sys
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from chrome_builder import BACKWARD, annotation, launch, op, write
@@ -7,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.derived.nesting import _nest, by_start, innermost, nesting
+from tracekit.derived.nesting import Nesting, _nest, by_start, innermost, nesting
+
+LEVELS = "tracekit.derived.nesting.FEW_LEVELS"
 
 spans = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 12)), min_size=1, max_size=30
@@ -30,10 +35,11 @@ def test_the_parent_is_the_last_one_started_that_still_runs(rows):
         assert parent[row] == (running[-1] if running else -1)
 
 
-@given(spans)
-def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows):
+@given(spans, st.sampled_from([0, 2, 64]))
+def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows, few_levels):
     thread, start, end = columns(rows)
-    _, own = _nest(np.arange(len(rows)), thread, start, end)
+    with patch(LEVELS, few_levels):
+        _, own = _nest(np.arange(len(rows)), thread, start, end)
     order = by_start(thread, start, end).tolist()
     counted = np.zeros(len(rows), np.int64)
     for t in range(3):
@@ -42,6 +48,42 @@ def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows):
             if running:
                 counted[running[-1]] += 1
     assert own.tolist() == counted.tolist()
+
+
+@given(spans, st.sets(st.integers(0, 29)), st.sampled_from([0, 2, 64]))
+def test_the_nearest_wanted_row_is_found_by_going_up_one_by_one(rows, chosen, few_levels):
+    parent, own = _nest(np.arange(len(rows)), *columns(rows))
+    wanted = np.isin(np.arange(len(rows)), list(chosen))
+    with patch(LEVELS, few_levels):
+        found = Nesting(parent, own).nearest(wanted, np.arange(len(rows)))
+    for row in range(len(rows)):
+        above = parent[row]
+        while above >= 0 and not wanted[above]:
+            above = parent[above]
+        assert found[row] == above
+
+
+def test_a_deep_tree_of_crossing_ranges_takes_few_calls():
+    calls = []
+    for depth in (200, 3200):
+        start = np.arange(depth, dtype=np.int64)
+        end = 2 * depth + start  # each begins within the one before and ends after it
+        count = 0
+
+        def on_call(_frame, event, _arg):
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(on_call)
+        try:
+            parent, own = _nest(np.arange(depth), np.zeros(depth, np.int32), start, end)
+            none = np.zeros(depth, np.bool_)
+            assert (Nesting(parent, own).nearest(none, np.arange(depth)) == -1).all()
+        finally:
+            sys.setprofile(None)
+        calls.append(count)
+        assert own.tolist() == [1] * (depth - 1) + [2 * depth]
+    assert calls[1] < 1.3 * calls[0]
 
 
 @given(spans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 from tracekit.cohorts import Kept, folded, kept
 from tracekit.derived.snapshot_sites import frame_texts, site_table
 from tracekit.derived.survivors import over_marks, survivors
+from tracekit.labels import bounded
 from tracekit.pooling import plain, run_heading
 from tracekit.report import Heading, Metric, Section, Sheet
 from tracekit.sheets import sheet
@@ -23,8 +24,11 @@ WRITES = ("snapshot_windows", "survivor_blocks", "survivors")
 
 NO_STACK, NO_FRAMES = "no stack was recorded", "no frame was recorded"
 
-MAX_FRAMES = 12
-"""Most frames of one stack that are named, from the innermost out."""
+MAX_FRAMES, MAX_TEXT = 12, 1000
+"""Most frames of one stack that are named, from the innermost out, and most characters of them all."""
+
+MAX_NAMED = 4000
+"""Of so many stacks of one source the frames are named; of those with less memory the site alone."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -45,7 +49,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     # A stack without frames has no row of its own.
     unnamed = np.where(every["stack"].isna(), NO_STACK, NO_FRAMES)
     every["site"] = every["site"].astype(object).where(every["site"].notna(), unnamed)
-    every["frames"] = every["stack"].map(_frames(trace, every["stack"])).astype(object)
+    largest = pd.concat([grown["stack"], at_end["stack"]]) if len(grown) else at_end["stack"]
+    wanted = largest.dropna().unique()[:MAX_NAMED]
+    every["frames"] = every["stack"].map(_frames(trace, wanted)).astype(object)
     every["frames"] = every["frames"].where(every["frames"].notna(), every["site"])
     return {
         "snapshot_windows": _columns(windows),
@@ -54,14 +60,19 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _frames(trace: Trace, wanted: pd.Series[Any]) -> pd.Series[Any]:
+def _frames(trace: Trace, wanted: Any) -> pd.Series[Any]:
     """The frames of each of these stacks in one text, innermost first, by stack."""
     stacks = trace.get("stacks")
-    rows = stacks[stacks["stack"].isin(wanted.dropna().unique())]
+    rows = stacks[stacks["stack"].isin(wanted)]
     rows = rows.sort_values(["stack", "depth"], kind="stable")
     rows = rows[rows.groupby("stack", sort=False).cumcount() < MAX_FRAMES]
     texts = pd.Series(frame_texts(rows, np.arange(len(rows))), dtype=object)
-    return texts.groupby(rows["stack"].to_numpy(), sort=False).agg(" < ".join)
+    return texts.groupby(rows["stack"].to_numpy(), sort=False).agg(_one_text)
+
+
+def _one_text(frames: Iterable[str]) -> str:
+    """The frames of one stack, in part where their names are too long for a line that anyone reads."""
+    return bounded(" < ".join(frames), MAX_TEXT)
 
 
 def _columns(frame: pd.DataFrame) -> Mapping[str, Any]:

@@ -18,6 +18,9 @@ NESTED_KINDS = ("op", "runtime", "range")
 So do Python functions: their clock reads up to a microsecond apart from that of the ops that they call.
 """
 
+FEW_LEVELS = 64
+"""Up so many levels of a tree it is cheaper to go one by one; what lies deeper goes up by twice as many each time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
@@ -36,11 +39,21 @@ class Nesting:
         found = self.parent[rows]
         active = np.flatnonzero(found >= 0)
         active = active[~wanted[found[active]]]
-        while len(active):
+        for _ in range(FEW_LEVELS):
+            if not len(active):
+                return found
             found[active] = self.parent[found[active]]
             active = active[found[active] >= 0]
             active = active[~wanted[found[active]]]
+        found[active] = self._wanted_above(wanted)[found[active]]
         return found
+
+    def _wanted_above(self, wanted: npt.NDArray[np.bool_]) -> Ints:
+        """For each row itself where it is wanted, else the nearest such row that encloses it: each look goes twice as far."""
+        above = np.where(wanted, np.arange(len(wanted)), self.parent)
+        while len(open_ := np.flatnonzero((above >= 0) & ~wanted[above])):
+            above[open_] = above[above[open_]]
+        return above
 
 
 def nesting(trace: Trace) -> Nesting:
@@ -196,6 +209,15 @@ def _pairwise_max(values: Ints) -> Ints:
     return np.maximum(values[0::2], values[1::2])
 
 
+def _latest_below(up: Ints, end: Ints) -> Ints:
+    """The latest end of each interval and its descendants, those of 1, 2, 4 … levels below it."""
+    reach, above = end.copy(), up
+    while len(below := np.flatnonzero(above >= 0)):
+        np.maximum.at(reach, above[below], reach[below])
+        above = np.where(above >= 0, above[above], -1)
+    return reach
+
+
 def _covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
     """How much of each interval its descendants cover.
 
@@ -205,11 +227,15 @@ def _covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
     reach = end.copy()
     late = np.flatnonzero(up >= 0)
     late = late[reach[late] > reach[up[late]]]
-    while len(late):
+    for _ in range(FEW_LEVELS):
+        if not len(late):
+            break
         above = up[late]
         np.maximum.at(reach, above, reach[late])
         late = np.unique(above[up[above] >= 0])
         late = late[reach[late] > reach[up[late]]]
+    if len(late):
+        reach = _latest_below(up, end)
     covered = np.zeros(len(start), np.int64)
     child = np.flatnonzero(up >= 0)
     inside = np.minimum(reach[child], end[up[child]]) - start[child]

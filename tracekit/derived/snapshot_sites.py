@@ -25,6 +25,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _MOST_SHOWN = 200
 """Most characters of a function or a file in a site; those of real snapshots have up to 80."""
 
+_FRAME = ("name", "file", "line")
+"""What makes a frame another one."""
+
 MAX_DEPTH = 200
 """Most levels of a tree of frames."""
 
@@ -46,16 +49,17 @@ def site_table(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "stack": keys,
-            "site": frame_texts(stacks, rows),
-            "place": place_texts(stacks, rows),
+            "site": pd.Series(frame_texts(stacks, rows), dtype=object),
+            "place": pd.Series(place_texts(stacks, rows), dtype=object),
             "kind": KIND_OF[every[rows]],
         }
     )
 
 
 def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
-    """`train.py:12 forward` for each of these rows; the function alone where there is no file."""
-    frames = stacks.iloc[rows]
+    """`train.py:12 forward` for each of these rows, one object for equal frames; the function alone where there is no file."""
+    number, first = of_keys(stacks.iloc[rows], _FRAME)
+    frames = stacks.iloc[rows[first]]
     names = _of_categories(frames["name"], short_name, "?")
     files = _of_categories(frames["file"], short_path, "")
     name = names[frames["name"].cat.codes.to_numpy()]
@@ -63,7 +67,7 @@ def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
     line = frames["line"].to_numpy(np.int64, na_value=0)
     told = zip(file.tolist(), line.tolist(), name.tolist(), strict=True)
     texts = [f"{f}:{number} {n}" if f and number > 0 else str(n) for f, number, n in told]
-    found: npt.NDArray[np.object_] = np.array([*texts, None], object)[:-1]
+    found: npt.NDArray[np.object_] = np.array([*texts, None], object)[number]
     return found
 
 
@@ -72,14 +76,15 @@ def place_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
 
     That are its line and its folders; the file of what Inductor compiled is called by a hash of it.
     """
-    frames = stacks.iloc[rows]
+    number, first = of_keys(stacks.iloc[rows], _FRAME)
+    frames = stacks.iloc[rows[first]]
     names = _of_categories(frames["name"], short_name, "?")
     files = _of_categories(frames["file"], _file_name, "")
     name = names[frames["name"].cat.codes.to_numpy()]
     file = files[frames["file"].cat.codes.to_numpy()]
     placed = (file != "") & (frames["line"].to_numpy(np.int64, na_value=0) > 0)
     found: npt.NDArray[np.object_] = np.where(placed, file + " " + name, name).astype(object)
-    return found
+    return found[number]
 
 
 def _of_categories(
@@ -190,6 +195,6 @@ def tree(
 
 def _numbered_texts(frames: pd.DataFrame) -> tuple[npt.NDArray[np.object_], Ints]:
     """(the different texts of these frames in order; the number of each frame's): one made for equal frames."""
-    number, first = of_keys(frames, ("name", "file", "line"))
+    number, first = of_keys(frames, _FRAME)
     texts, text_of = np.unique(frame_texts(frames, first), return_inverse=True)
     return texts, text_of[number]

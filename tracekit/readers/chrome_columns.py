@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.labels import bounded
 from tracekit.readers import values
 from tracekit.readers.scan import Codes, Json, Scalar, Sparse
 from tracekit.readers.values import (
     INT64_MAX,
     INT_MIN,
     MAX_DEPTH,
+    MAX_LABEL,
     TOO_DEEP,
     UINT64_MAX,
     Number,
@@ -30,6 +32,8 @@ class _CodeOf(dict[int | str, int]):
             return -1
         if isinstance(value, int) and not INT_MIN <= value <= UINT64_MAX:
             return self[str(value)]
+        if isinstance(value, str) and len(value) > MAX_LABEL:
+            return self[bounded(value, MAX_LABEL)]
         code = self[value] = len(self)
         return code
 

@@ -11,6 +11,7 @@ import re
 from json.encoder import encode_basestring
 from typing import Any
 
+from tracekit.labels import bounded
 from tracekit.readers.scan import Json, Scalar
 
 MAX_DEPTH = 100
@@ -19,6 +20,9 @@ TOO_DEEP = Json('"nested deeper than 100"')
 
 MAX_PARSED_LENGTH = 2**20
 """A longer array stays its own text: parsing it would take fifty times its size in memory."""
+
+MAX_LABEL = 4096
+"""Characters of a label that are kept; a packed trace of a megabyte has room for a thousand names of a megabyte each."""
 
 INT_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
@@ -77,12 +81,10 @@ def key(raw_key: bytes) -> str:
 
 
 def label(value: Scalar | Json) -> str | None:
-    """A value as text: a string stands for itself, others for their JSON text, null for nothing."""
+    """A value as text: a string stands for itself, others for their JSON text, null for nothing; a long one is kept in part."""
     if value is None:
         return None
-    if isinstance(value, str):
-        return str(value)
-    return json.dumps(value)
+    return bounded(str(value) if isinstance(value, str) else json.dumps(value), MAX_LABEL)
 
 
 def identity(value: Scalar | Json) -> int | str | None:

@@ -85,7 +85,9 @@ TABLES: tuple[Table, ...] = (
             "step": STEP,
             "stack": _STACK,
             "site": Column("category", "Where the program asked for it: `file.py:12 function`."),
-            "frames": Column("category", "The stack, innermost first, at most 12 frames."),
+            "frames": Column(
+                "category", "The stack, innermost first, at most 12 frames and 1,000 characters."
+            ),
             "live_bytes": Column("int64", "In use, as requested."),
             "live_count": Column("int64", "Blocks in use."),
             "born_bytes": Column("Int64", "Of these allocated within the snapshot's history."),

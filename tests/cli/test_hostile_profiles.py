@@ -1,4 +1,4 @@
-"""No snapshot harms the whole command: reading, every question, and every form of the report."""
+"""No profile harms the whole command: reading, every question, and every form of the report."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import long_names
 import pytest
 from snapshot_references import references, small
 
@@ -50,11 +51,8 @@ PROGRAM = textwrap.dedent(
 )
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    profiles, outputs = tmp_path_factory.mktemp("profiles"), tmp_path_factory.mktemp("outputs")
-    for name, data in {"small": small(), **references()}.items():
-        (profiles / f"{name}.pickle").write_bytes(data)
+def outcomes_of(profiles, outputs):
+    """(exit status, peak MB, CPU seconds, MB written, files written) of analysing each file of a folder."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, profiles, outputs],
         capture_output=True,
@@ -64,6 +62,14 @@ def outcomes(tmp_path_factory):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    profiles, outputs = tmp_path_factory.mktemp("profiles"), tmp_path_factory.mktemp("outputs")
+    for name, data in {"small": small(), **references()}.items():
+        (profiles / f"{name}.pickle").write_bytes(data)
+    return outcomes_of(profiles, outputs)
 
 
 @pytest.mark.slow
@@ -77,3 +83,24 @@ def test_the_whole_command_takes_little_for_what_is_referred_to_often(name, outc
     assert megabytes - idle_megabytes < MOST_TIMES_FILE * size_mb + MOST_MB
     assert seconds < MOST_SECONDS
     assert written_mb < 2 + size_mb
+
+
+@pytest.fixture(scope="module")
+def outcomes_of_long_names(tmp_path_factory):
+    """The outcomes, and the unpacked size of each file in MB."""
+    profiles, outputs = tmp_path_factory.mktemp("profiles"), tmp_path_factory.mktemp("outputs")
+    (profiles / "small.pickle").write_bytes(small())
+    sizes = {name: make(profiles / name) / 1e6 for name, make in long_names.MADE.items()}
+    return outcomes_of(profiles, outputs), sizes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", long_names.MADE)
+def test_the_whole_command_takes_little_for_long_names(name, outcomes_of_long_names):
+    outcomes, sizes = outcomes_of_long_names
+    status, megabytes, seconds, written_mb, _ = outcomes[name]
+    packed_times = 2 if name.endswith(".gz") else MOST_TIMES_FILE
+    assert status == 0
+    assert megabytes - outcomes["small.pickle"][1] < packed_times * sizes[name] + MOST_MB
+    assert seconds < MOST_SECONDS
+    assert written_mb < 12

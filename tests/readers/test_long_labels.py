@@ -1,0 +1,51 @@
+"""Names, categories and threads of a trace that are long texts are kept in part, by both scanners alike."""
+
+import json
+import re
+
+import pytest
+
+from tracekit.readers import chrome_stream
+from tracekit.readers.scan import Keep
+
+try:
+    from tracekit.readers.native import NativeScanner
+except ImportError:
+    NativeScanner = None
+
+needs_native = pytest.mark.skipif(NativeScanner is None, reason="_scan is not built")
+pytestmark = pytest.mark.parametrize("pure", [True, pytest.param(False, marks=needs_native)])
+
+LONG = "x" * 5000
+
+
+@pytest.fixture
+def scan(tmp_path, pure):
+    def scanned(labels, key="name"):
+        rows = [{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 1, key: label} for label in labels]
+        path = tmp_path / "trace.json"
+        path.write_text(json.dumps({"traceEvents": rows}))
+        return getattr(chrome_stream.scan(path, Keep(), pure=pure), key)
+
+    return scanned
+
+
+@pytest.mark.parametrize("key", ["name", "cat", "tid", "pid"])
+def test_long_labels_are_kept_in_part_and_stay_apart(scan, key):
+    found = scan([LONG, LONG + "y", LONG, "x" * 4096, "x" * 4097], key)
+    assert found.codes.tolist() == [0, 1, 0, 2, 3]
+    assert [len(label) for label in found.values] == [4096] * 4
+    assert re.fullmatch(r"x+… \(5,000 characters, [0-9a-f]{16}\)", found.values[0])
+    assert found.values[2] == "x" * 4096
+
+
+def test_a_label_that_reads_as_the_kept_part_of_another_is_the_same_value(scan):
+    (kept,) = scan([LONG]).values
+    found = scan([LONG, kept, "short"])
+    assert found.codes.tolist() == [0, 0, 1]
+    assert found.values == [kept, "short"]
+
+
+def test_arrays_as_names_are_bounded_by_their_text(scan):
+    (kept,) = scan([[LONG]]).values
+    assert re.fullmatch(r'\["x+… \(5,004 characters, [0-9a-f]{16}\)', kept)
