@@ -334,6 +334,8 @@ def _categorical(column: Column, entry: str, rows: int, archive: _Archive) -> pd
     """A categorical of the saved list, or of the closed set of the column, which must hold what is used."""
     codes = np.frombuffer(archive.read(f"{entry}.codes", rows * 4), "<i4").astype(np.int32)
     texts = [_as_text(text, entry) for text in _as_list(archive.json(f"{entry}.categories"), entry)]
+    if any("\ud800" <= letter <= "\udfff" for letter in set("".join(texts))):
+        raise _Bad(f"{entry!r} holds half a character")
     if len(set(texts)) != len(texts):
         raise _Bad(f"{entry!r} repeats a category")
     if rows and not (codes.min() >= -1 and codes.max() < len(texts)):

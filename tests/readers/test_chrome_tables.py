@@ -368,7 +368,7 @@ def test_every_frame_has_exactly_the_types_of_the_schema(load):
             if c.values:
                 assert tuple(frame[n].cat.categories) == c.values
             elif c.dtype == "category":
-                assert str(frame[n].cat.categories.dtype) == "str"
+                assert frame[n].cat.categories.dtype == pd.Index([], dtype="str").dtype
 
 
 cats = st.sampled_from([*CLASS_OF_CATEGORY, "Kernel", "Operator", "odd", None])

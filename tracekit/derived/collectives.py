@@ -132,7 +132,7 @@ def _one_a_call(frame: pd.DataFrame, ops: pd.DataFrame, own: Bools) -> pd.DataFr
     number[shared] = len(frame) + keys[shared].groupby(list(keys), dropna=False).ngroup()
     frame["end"] = frame["ts_ns"] + frame["dur_ns"]
     how = dict.fromkeys(frame.columns, "first") | {"end": "max", "exposed_ns": "sum"}
-    merged = frame.groupby(number, sort=False, as_index=False).agg(how)
+    merged = frame.groupby(number, sort=False).agg(how).reset_index(drop=True)
     merged["dur_ns"] = merged.pop("end") - merged["ts_ns"]
     return merged
 

@@ -123,6 +123,8 @@ def _cast(column: Column, given: Any, length: int) -> Any:
         and given.dtype == column.dtype
     ):
         return given
+    if not column.nullable:
+        given = np.asarray(given)
     cast: Any = pd.array(given, dtype=column.dtype)
     # numpy casts to these without a word whatever is lost.
     if not column.nullable and not (np.asarray(cast) == np.asarray(given)).all():
