@@ -4,12 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracekit import intervals
 from tracekit.intervals import (
     EMPTY,
+    affordable,
     covered,
     exclusive,
     gaps,
     intersect,
+    side_by_side,
     subtract,
     union,
     union_all,
@@ -119,3 +122,26 @@ def test_a_point_is_in_the_window_that_began_last_if_that_still_lasts(spans, ask
         begun = [k for k, (start, _) in enumerate(spans) if start <= point]
         lasts = bool(begun) and point < sum(spans[begun[-1]])
         assert at == (begun[-1] if lasts else -1)
+
+
+def laid(line, begin, end):
+    """(which intervals, their shifts) of every part, as lists."""
+    found = side_by_side(*(np.array(part, np.int64) for part in (line, begin, end)))
+    return [(which.tolist(), shift.tolist()) for which, shift in found]
+
+
+def test_a_line_of_a_single_moment_takes_one_of_the_common_line():
+    """The line of 5 … 5 comes to lie at 0, that of 7 … 9 behind it, at 1 … 3."""
+    assert laid([0, 1], [5, 7], [5, 9]) == [([True, True], [-5, -6])]
+
+
+def test_lines_whose_sum_does_not_fit_in_64_bits_come_in_parts():
+    assert laid([0, 1], [0, 0], [2**61 - 1] * 2) == [([True, False], [0]), ([False, True], [0])]
+
+
+def test_windows_are_shared_out_as_far_as_four_pairs_an_op_go(monkeypatch):
+    """Of ops at 0, 10 and 20 two begin in each window of 8 … 30 and none lies over its start: 12 pairs are six windows."""
+    monkeypatch.setattr(intervals, "FREE_PAIRS", 0)
+    start = np.array([0, 10, 20])
+    kept = affordable(start, start + 5, np.full(7, 8), np.full(7, 30))
+    assert kept.tolist() == [True] * 6 + [False]

@@ -114,6 +114,9 @@ def test_a_few_that_take_turns_in_being_last_are_told_of_together(tmp_path):
     told = {metric.name: metric.value for metric in found.evidence}
     assert (told["last_ratio"], told["collectives"], told["excess_ns"]) == (1.0, 20, 205_000)
     assert [place.rank for place in found.places] == [6, 7]
+    labels = {metric.name: metric.label for metric in found.evidence}
+    assert labels["last_ratio"] == "one of them comes last"
+    assert labels["without_ns"] == "step without them"
 
 
 def test_a_few_that_share_unequally_many_collectives_are_measured_by_the_most(tmp_path):
@@ -137,6 +140,53 @@ def test_it_is_shown_in_the_step_in_which_it_works_longest_beyond_the_others(
     work = [[[50, 50, own]] * 10 for own in slowest]
     (found,) = findings(measured_of(tmp_path, crew(work)), "straggler")
     assert [(p.rank, p.step, p.stage) for p in found.places] == [(2, step, "update_actor")]
+
+
+def test_it_is_not_shown_in_the_step_in_which_another_rank_works_longest(tmp_path):
+    """Beyond the others by 200, 250 and 250 of 1,000; in the fourth step rank 0 is, by 400."""
+    work = [[[50, 50, own]] * 10 for own in (70, 75, 75)]
+    rows = crew([*work, [[90, 50, 50]] * 10])
+    (found,) = findings(measured_of(tmp_path, rows), "straggler")
+    assert [(p.rank, p.step, p.device) for p in found.places] == [(2, 2, None)]
+
+
+def in_two_stages():
+    """Two steps of ten segments, three in `gen` and seven in `update_actor`: rank 2 works 20 more before each."""
+    rows = crew([[[50, 50, 70]] * 10] * 2)
+    for rank, mine in rows.items():
+        rows[rank] = [row for row in mine if row["name"] != "actor_update"]
+        for at in (0, 1000):
+            rows[rank] += [annotation("gen", at, 300), annotation("actor_update", at + 300, 700)]
+    return rows
+
+
+def test_the_stage_named_is_that_of_most_of_the_work_beyond(tmp_path):
+    """60 of it in `gen`, 140 in `update_actor`."""
+    (found,) = findings(measured_of(tmp_path, in_two_stages()), "straggler")
+    assert found.claim == (
+        "rank 2 keeps the others waiting: 200 µs more work of its own per step, most of it in update_actor"
+    )
+    told = {metric.name: (metric.value, metric.label) for metric in found.evidence}
+    assert told["excess_stage_ns"] == (140_000, "of it in update_actor")
+    assert told["last_ratio"] == (1.0, "comes last")
+    assert told["without_ns"] == (800_000, "step without it")
+
+
+def test_what_it_costs_is_told_of_the_group_that_waits_longest_for_it(tmp_path):
+    """Three collectives of a step in one group, seven in another: 60 and 140 of waits that would not be."""
+    measured = measured_of(tmp_path, in_two_stages())
+    tables = dict(measured.tables)
+    for name in ("collectives", "arrivals"):
+        frame = tables[name].copy()
+        number = (
+            frame.groupby(["rank", "step"]).cumcount()
+            if "step" in frame
+            else frame.groupby("rank").cumcount() % 10
+        )
+        tables[name] = frame.assign(group=pd.Categorical(np.where(number < 3, "few", "many")))
+    parted = dataclasses.replace(measured, tables=tables)
+    (found,) = findings(parted, "straggler")
+    assert found.recoverable_ns == 140_000
 
 
 def test_what_more_than_a_quarter_do_sets_no_rank_apart(tmp_path):

@@ -11,10 +11,10 @@ from tracekit.thresholds import defaults
 NAMES = ("steps", "data_quality", "communication", "stragglers", "imbalance")
 
 
-def measure_folder(folder: Path):
-    """The measurements of a folder's files by the analyses of `NAMES`."""
+def measure_folder(folder: Path, names=NAMES):
+    """The measurements of a folder's files by the analyses of these names."""
     kept = pipeline.ANALYSES
-    pipeline.ANALYSES = tuple(_analysis(name) for name in NAMES)
+    pipeline.ANALYSES = tuple(_analysis(name) for name in names)
     try:
         found = pipeline.discover(folder, Options())
         outcomes = [

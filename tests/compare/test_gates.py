@@ -156,6 +156,22 @@ def test_from_zero_every_share_is_exceeded_and_no_amount_is_invented():
     assert outcome(sides, "memory.peak_allocated>5") == "pass"
 
 
+def test_counts_that_differ_between_steps_are_exact_where_all_runs_have_one_mean():
+    """400 and 600 launches, and 600 and 400: 500 a step in every run; after, 530."""
+
+    def launches(*runs):
+        return [
+            row("host_launches", value, run=f"run{number}", step=at, rank=0)
+            for number, values in enumerate(runs, 1)
+            for at, value in enumerate(values, 1)
+        ]
+
+    sides = launches((400, 600), (600, 400)), launches((430, 630), (630, 430))
+    (gate,) = held((SLOWER[0] + sides[0], SLOWER[1] + sides[1]), "host.launches>5%")
+    assert (gate.outcome, gate.base, gate.opt, gate.value) == ("fail", 500, 530, 0.06)
+    assert outcome((SLOWER[0] + sides[0], SLOWER[1] + sides[1]), "host.launches>6%") == "pass"
+
+
 def test_every_role_is_tested_and_named():
     before = peaks(10, role="actor") + peaks(10, role="critic")
     after = peaks(10, role="actor") + peaks(30, role="critic")

@@ -139,6 +139,13 @@ def test_noise_of_few_runs_is_not_used():
     assert longer.footnotes == ("noise of longer runs",)
 
 
+def test_the_spread_within_a_run_is_a_share_of_its_mean():
+    # 9 10 11: standard deviation 1 of 10; 4 5 6: 1 of 5.
+    found = speedup([[9.0, 10, 11]], [[4.0, 5, 6]])
+    assert found.label == "within-run"
+    assert (found.base.spread, found.opt.spread) == pytest.approx((0.1, 0.2))
+
+
 def test_runs_beside_one_alone_pool_their_spread_with_the_calibrated_one():
     # 3 v 1: the spread of the three (df 2) and 1 % of eight (df 7) are one on 9 degrees; SE = s √(1/3 + 1).
     means = np.log([np.mean(run) for run in BASE_RUNS])
