@@ -24,15 +24,18 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
+from math import ceil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = ROOT / "tests" / "mutants_equivalent.toml"
 LEAST = 0.85
 """The share of mutants that has to be killed."""
-COMPUTED_S = 60
-"""A mutant whose tests compute longer is killed: it made a loop endless. However busy the machine, the same."""
+TIMES, LEAST_S = 5, 20
+"""A mutant whose tests compute so many times longer than without it, and at least so long, is killed: it made a loop
+endless. However busy the machine, the same."""
 AROUND = 70
 """So many letters of a statement are shown before and after the place that was changed."""
 TIMEOUT_S = 600
@@ -235,21 +238,21 @@ def chosen(modules: Sequence[str], count: int, seed: int) -> list[Mutant]:
     return picked[:count]
 
 
-def killed(mutant: Mutant, tree: Path) -> bool:
-    """Whether the tests of its module fail on it."""
+def killed(mutant: Mutant, tree: Path, most_s: int) -> bool:
+    """Whether the tests of its module fail on it, or compute longer than this."""
     path = tree / mutant.module
     whole, times = path.read_text(), path.stat()
     path.write_text(mutant.source)
     try:
-        return not passes(TESTS[mutant.module], tree, compiles=False)
+        return not passes(TESTS[mutant.module], tree, most_s)
     finally:
         path.write_text(whole)
         # What was compiled from it before serves the next mutant.
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def passes(tests: Sequence[str], tree: Path, compiles: bool) -> bool:
-    """Whether these tests pass in this tree, in time; what they compile is kept only of a tree without a mutant."""
+def passes(tests: Sequence[str], tree: Path, most_s: int | None = None) -> bool:
+    """Whether these tests pass in this tree, in time; what they compile is kept where there is no bound."""
     command = [
         sys.executable,
         "-m",
@@ -265,21 +268,28 @@ def passes(tests: Sequence[str], tree: Path, compiles: bool) -> bool:
     unset = ("TRACEKIT_REAL_DATA", "PYTHONDONTWRITEBYTECODE")
     rest = {name: value for name, value in os.environ.items() if name not in unset}
     environment = {**rest, "PYTHONPATH": str(tree)} | (
-        {} if compiles else {"PYTHONDONTWRITEBYTECODE": "1"}
+        {} if most_s is None else {"PYTHONDONTWRITEBYTECODE": "1"}
     )
     try:
         run = subprocess.run(
             [*command, *tests], cwd=tree, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False,
-            preexec_fn=_computes_at_most,
+            preexec_fn=partial(_computes_at_most, most_s),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return False
     return run.returncode == 0
 
 
-def _computes_at_most() -> None:
+def _computes_at_most(most_s: int | None) -> None:
     """Sets in the process of the tests how long it may compute."""
-    resource.setrlimit(resource.RLIMIT_CPU, (COMPUTED_S, COMPUTED_S))
+    if most_s is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+
+
+def _computed_s() -> float:
+    """How long the tests up to now have computed."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def copied(folder: Path) -> Path:
@@ -302,17 +312,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     picked = chosen(given.modules or list(TESTS), given.sample, given.seed)
     began, survivors, tried = time.monotonic(), [], 0
+    most_s: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copied(Path(folder))
         for module in sorted({mutant.module for mutant in picked}):
-            if not passes(TESTS[module], tree, compiles=True):
+            before = _computed_s()
+            if not passes(TESTS[module], tree):
                 print(f"{module}: its tests fail without any change", file=sys.stderr)
                 return 2
+            most_s[module] = max(ceil(TIMES * (_computed_s() - before)), LEAST_S)
         for mutant in picked:
             if time.monotonic() - began > given.seconds:
                 break
             tried += 1
-            if not killed(mutant, tree):
+            if not killed(mutant, tree, most_s[mutant.module]):
                 survivors.append(mutant)
                 print(f"survived  {mutant}", flush=True)
     share = 1 - len(survivors) / tried if tried else 0.0

@@ -257,6 +257,15 @@ def test_the_order_in_a_step_goes_on_over_the_files_of_a_process():
     assert by_rank(rows, "match") == {0: [0, 1], 1: [1, 0]}
 
 
+def test_a_collective_without_a_position_is_the_first_of_its_step():
+    """Rank 0's smaller one has none, and began later than the other, whose position is 1."""
+    rows = [
+        *on_rank(0, [(20, 30), (0, 10)], size_bytes=[1, 2], ordinal=[None, 1]),
+        *on_rank(1, [(0, 10), (20, 30)], size_bytes=[1, 2]),
+    ]
+    assert by_rank(rows, "match") == {0: [0, 1], 1: [0, 1]}
+
+
 def test_nothing_gives_nothing():
     empty = Measurements({}, ())
     assert len(matched(empty)) == len(clocks(empty)) == 0

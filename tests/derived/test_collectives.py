@@ -178,6 +178,23 @@ def test_step_and_stage_are_those_of_the_issue_not_of_the_run(tmp_path):
     assert pd.isna(other["issue_ns"])
 
 
+def test_on_a_device_ordinals_count_in_the_order_in_which_collectives_ran(tmp_path):
+    """What was launched at 0 ran at 60, what was launched at 10 ran at 20."""
+    rows = [
+        *nccl("allreduce", 0, 60, 10, 1, 1, ranks=(0, 1)),
+        *nccl("allreduce", 10, 20, 10, 2, 1, ranks=(0, 1)),
+    ]
+    frame = found(tmp_path, rows).frame.sort_values("ts_ns")
+    assert frame["issue_ns"].is_monotonic_decreasing
+    assert frame["ordinal"].tolist() == [0, 1]
+
+
+def test_of_ranges_of_the_host_within_one_another_the_outermost_is_the_collective(tmp_path):
+    """The one around is the first range of the file."""
+    rows = [gloo("all_reduce", 0, 50), gloo("all_reduce", 10, 20)]
+    assert found(tmp_path, rows).frame["dur_ns"].tolist() == [50_000]
+
+
 def test_ordinals_count_within_a_group_and_operation(tmp_path):
     rows = [
         *nccl("allreduce", 0, 10, 5, 1, 1), *nccl("broadcast", 1, 20, 5, 2, 1), *nccl("allreduce", 2, 30, 5, 3, 1),

@@ -25,6 +25,7 @@ from tracekit.derived.stage_at import outermost_ranges
 from tracekit.derived.stalls import stage_edges, stalls
 from tracekit.derived.steps import windows
 from tracekit.schema.idle import CAUSES
+from tracekit.trace import Trace
 
 # Causes
 
@@ -44,6 +45,30 @@ def test_what_the_host_did_counts_once_the_loader_first(tmp_path):
     ]  # fmt: skip
     _, idle = only(tmp_path, between(*host, start=200, at=200))
     assert causes(idle) == {"host_loader": 30, "host_sync": 20, "host_op": 20, "host_none": 30}
+
+
+def test_an_op_without_length_ends_no_gap(tmp_path):
+    """At the end of the gap begin two: one that takes no time, of a name that comes first, and "b"."""
+    rows = [*between(start=130), kernel("a", 150, 0)]
+    trace, idle = only(tmp_path, rows)
+    assert trace["device_ops"]["name"].iloc[idle.after].tolist() == ["b"]
+    assert causes(idle) == {"host_none": 30, "kernel_wait": 20}
+
+
+def test_devices_come_in_order_of_their_number_those_of_unknown_number_last(tmp_path):
+    rows = [
+        row
+        for at, device in enumerate((2, 0, 1))
+        for row in launched("k", at, 10 * at + 5, 5, at + 1, device=device)
+    ]
+    trace = load(tmp_path, rows)
+    device = trace["device_ops"]["device"].mask(trace["device_ops"]["device"] == 2)
+    unknown = Trace(
+        trace.source,
+        {**trace.tables, "device_ops": trace["device_ops"].assign(device=device)},
+    )
+    assert [idle.device for idle in unknown.derived(LIMITS)] == [0, 1, None]
+    assert [idle.device for idle in trace.derived(LIMITS)] == [0, 1, 2]
 
 
 def test_garbage_collection_and_profiler_overhead_have_their_own_cause(tmp_path):

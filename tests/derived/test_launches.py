@@ -42,6 +42,19 @@ def test_of_calls_with_one_correlation_the_last_one_before_the_kernel_counts(tmp
     assert names(trace, launches(trace).call) == ["second", "first"]
 
 
+def test_a_call_that_is_the_first_row_of_the_host_is_not_looked_for_again(tmp_path):
+    """No op is around it, and the one with the kernel's external id did not launch it."""
+    rows = [
+        launch(0, 5),
+        op("aten::mul", 3, 2, **{"External id": 77}),
+        kernel("k", 20, 5, 5, **{"External id": 77}),
+    ]
+    trace = load(tmp_path, rows)
+    found = launches(trace)
+    assert names(trace, found.op) == [None]
+    assert LINKS[found.link[0]] == "correlation"
+
+
 def test_without_correlation_the_external_id_leads_to_the_op(tmp_path):
     rows = [
         op("aten::mul", 0, 10, **{"External id": 77}),

@@ -14,7 +14,7 @@ from tracekit.derived import snapshot_replay
 from tracekit.derived.cut import cut
 from tracekit.derived.snapshot_calls import needless, retries
 from tracekit.derived.snapshot_live import by_site, live
-from tracekit.derived.snapshot_replay import NEVER, is_made_up, replays
+from tracekit.derived.snapshot_replay import NEVER, has_segments, is_made_up, replays
 from tracekit.derived.snapshot_space import free_at, free_at_end, rounded, segments
 from tracekit.trace import Trace
 
@@ -426,3 +426,86 @@ def test_only_what_tells_nothing_of_an_allocator_is_made_up(tmp_path):
     assert [is_made_up(s) for s in (None, segment.iloc[:0], segment, partly, unknown)] == [
         False, False, False, False, True,
     ]  # fmt: skip
+
+
+def test_segments_that_are_made_up_or_not_recorded_are_no_allocators(tmp_path):
+    allocator = Allocator()
+    allocator.alloc(4096)
+    trace = loaded(tmp_path, allocator)
+    segment = trace["memory_segments"]
+    unknown = {
+        name: segment[name].mask([True]) for name in ("allocated_bytes", "active_bytes", "kind")
+    }
+    made_up = with_table(trace, "memory_segments", **unknown)
+    tables = {name: frame for name, frame in trace.tables.items() if name != "memory_segments"}
+    found = [has_segments(one) for one in (trace, made_up, Trace(trace.source, tables))]
+    assert found == [True, False, False]
+
+
+def test_memories_without_a_device_are_apart_and_all_come_in_order(tmp_path):
+    """Device 1 is recorded first, then device 0; the third and fourth have no number, one being the host's."""
+    allocators = [Allocator(device) for device in range(4)]
+    for number, allocator in enumerate(allocators, 1):
+        allocator.alloc(1024 * number)
+    trace = loaded(tmp_path, *allocators)
+    changed = {}
+    for name in ("allocations", "blocks", "memory_segments"):
+        frame = trace[name]
+        order = frame["device"].map({1: 0, 0: 1, 2: 2, 3: 3}).argsort(kind="stable")
+        frame = frame.iloc[order].reset_index(drop=True)
+        memory = np.where(frame["device"] == 3, "host", "device")
+        frame["memory"] = pd.Categorical(memory, ["device", "host"])
+        frame["device"] = frame["device"].mask(frame["device"] > 1)
+        changed[name] = frame
+    found = Trace(trace.source, {**trace.tables, **changed}).derived(replays)
+    assert [(one.memory, one.device, int(one.requested[-1])) for one in found] == [
+        ("device", 0, 1024), ("device", 1, 2048), ("device", None, 3072), ("host", None, 4096),
+    ]  # fmt: skip
+
+
+def test_a_block_is_that_of_the_last_that_was_allocated_at_its_address(tmp_path):
+    """The first at this address was freed: the block in use there is not its own."""
+    allocator = Allocator()
+    address = allocator.alloc(4096)
+    allocator.free(address)
+    assert allocator.alloc(4096) == address
+    trace = loaded(tmp_path, allocator)
+    (one,) = trace.derived(replays)
+    in_use = trace["blocks"]["requested_bytes"].tolist().index(4096)
+    assert one.pieces.block.tolist() == [-1, in_use]
+
+
+def test_what_is_kept_has_no_block_where_none_or_only_others_were_recorded(tmp_path):
+    allocator = Allocator()
+    kept, other = allocator.alloc(4096), allocator.alloc(8192)
+    trace = loaded(tmp_path, allocator)
+    for left, expected in (({other}, [-1, 0]), (set(), [-1, -1])):
+        blocks = trace["blocks"]
+        blocks = blocks[blocks["address"].isin(left)].reset_index(drop=True)
+        (one,) = Trace(trace.source, {**trace.tables, "blocks": blocks}).derived(replays)
+        assert one.pieces.address.tolist() == [kept, other]
+        assert one.pieces.block.tolist() == expected
+
+
+@pytest.mark.parametrize(("rows", "known"), [(8192, True), (8193, False)])
+def test_sums_may_be_just_what_fits(tmp_path, rows, known):
+    """8,192 times 2**49 bytes are 2**62."""
+    allocator = Allocator()
+    allocator.alloc(4096)
+    trace = loaded(tmp_path, allocator)
+    most = {"size_bytes": pd.array([2**49] * rows, "Int64")}
+    segments = trace["memory_segments"].iloc[[0] * rows].reset_index(drop=True).assign(**most)
+    (one,) = Trace(trace.source, {**trace.tables, "memory_segments": segments}).derived(replays)
+    assert (one.reserved is not None) == known
+    history = trace["allocations"].iloc[[0] * rows].reset_index(drop=True).assign(**most)
+    tables = {"allocations": history, "blocks": trace["blocks"].iloc[:0]}
+    assert len(Trace(trace.source, {**trace.tables, **tables}).derived(replays)) == known
+
+
+def test_an_address_that_is_not_known_is_told_as_0(tmp_path):
+    allocator = Allocator()
+    address = allocator.alloc(4096)
+    trace = loaded(tmp_path, allocator)
+    unknown = pd.array([pd.NA, address], "Int64")
+    (one,) = with_table(trace, "allocations", address=unknown).derived(replays)
+    assert one.address.tolist() == [0, address]
