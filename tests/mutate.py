@@ -97,10 +97,9 @@ class Mutant:
     place: int
     changed: ast.stmt = field(compare=False)
 
-    @property
-    def source(self) -> str:
-        """The text of the module with the change: made only for those that are tried."""
-        return _with(ast.parse((ROOT / self.module).read_text()), self.place, self.changed)
+    def applied(self, text: str) -> str:
+        """This text of the module with the change."""
+        return _with(ast.parse(text), self.place, self.changed)
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -242,7 +241,7 @@ def killed(mutant: Mutant, tree: Path, most_s: int) -> bool:
     """Whether the tests of its module fail on it, or compute longer than this."""
     path = tree / mutant.module
     whole, times = path.read_text(), path.stat()
-    path.write_text(mutant.source)
+    path.write_text(mutant.applied(whole))
     try:
         return not passes(TESTS[mutant.module], tree, most_s)
     finally:

@@ -18,11 +18,27 @@ def test_a_seed_draws_the_same_mutants_again_and_another_draws_others():
 
 def test_every_mutant_is_another_program_of_one_changed_statement():
     module = "tracekit/stats/noise.py"
-    whole = ast.unparse(ast.parse((mutate.ROOT / module).read_text())).splitlines()
+    text = (mutate.ROOT / module).read_text()
+    whole = ast.unparse(ast.parse(text)).splitlines()
     for mutant in mutate.mutants(module):
-        lines = ast.unparse(ast.parse(mutant.source)).splitlines()
+        lines = ast.unparse(ast.parse(mutant.applied(text))).splitlines()
         assert len(lines) == len(whole)
         assert sum(a != b for a, b in zip(lines, whole, strict=True)) >= 1
+
+
+def test_no_mutant_takes_the_place_of_another_where_one_is_declared(monkeypatch):
+    module = "tracekit/gpu_shares.py"
+    every = mutate.chosen([module], 1000, 0)
+    monkeypatch.setattr(mutate, "declared", lambda: {every[2].key: "for the test"})
+    assert mutate.chosen([module], 1000, 0) == [m for m in every if m.key != every[2].key]
+    assert mutate.chosen(["tracekit/stats/noise.py", module], 4, 0)[1::2] == every[:2]
+
+
+def test_a_long_statement_is_shown_around_what_is_changed():
+    found = mutate.Mutant(
+        "m.py", "f", 3, "a" * 100 + "< b" + "c" * 100, "a" * 100 + "<= b" + "c" * 100, 0, ast.Pass()
+    )
+    assert str(found) == f"m.py:3 f: …{'a' * 69}< b{'c' * 68}…  →  …{'a' * 69}<= b{'c' * 67}…"
 
 
 def test_what_is_declared_to_make_no_difference_exists_and_is_not_drawn(monkeypatch):
