@@ -6,7 +6,9 @@ so or fails itself, and everything else is as it was.
 
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
+import pandas as pd
 import pytest
 from chrome_builder import annotation, launched, op, step, write
 from measured_few import ALSO_READ, EVERYWHERE
@@ -17,10 +19,13 @@ from tracekit.compare.changes import Choices
 from tracekit.compare.gate_rules import Rules, rule_of_text
 from tracekit.compare.gates import gates, overall
 from tracekit.engine import Outcome
+from tracekit.faults import judged
 from tracekit.loading import load
 from tracekit.measuring import folded, measured, processes
 from tracekit.pipeline import Options, judge
 from tracekit.render import RENDERERS, from_json, render, to_json
+from tracekit.schema import TABLES
+from tracekit.trace import Fault, Measurements, Source
 
 ALL = pipeline.ANALYSES
 BY_ID = {analysis.id: analysis for analysis in ALL}
@@ -335,3 +340,27 @@ def test_a_gate_does_not_pass_on_what_failed(parts, reduced, failing, ranks):
     assert overall((busy, ops, step_time)) == "not tested"
     assert any("an error of tracekit" in note for note in opt.notes)
     assert not opt.measured
+
+
+@pytest.mark.parametrize(("failed", "left"), [(1, [2, None]), (2, [1, None]), (None, [1, 2])])
+def test_of_several_processes_in_one_source_only_the_rows_of_the_failed_one_are_left_out(
+    failed, left
+):
+    """One of them has no number."""
+    pids = [1, 2, None]
+    known = {
+        "source": ["f"] * 3,
+        "pid": pids,
+        "ts_ns": [0] * 3,
+        "dur_ns": [1] * 3,
+        "synchronising": [True] * 3,
+    }
+    columns = {name: [None] * 3 for name in TABLES["collectives"].columns} | known
+    rows = TABLES["collectives"].frame(columns)
+    whole = Measurements(
+        {"collectives": rows},
+        tuple(Source(Path("f"), "f", "chrome", pid=pid) for pid in pids),
+        faults=(Fault("communication", "measured", "boom", "f", failed, ("collectives",)),),
+    )
+    told = judged(whole, lambda some: some["collectives"]["pid"].tolist())
+    assert [None if pd.isna(pid) else pid for pid in told.value] == left

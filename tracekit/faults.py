@@ -162,7 +162,8 @@ def _of(
             of_pid = (
                 frame["pid"].isna() if pid is None else frame["pid"].eq(pid).fillna(value=False)
             )
-            rows |= (frame["source"].eq(name) & of_pid).to_numpy(np.bool_)
+            # What pandas hands out may not be written to.
+            rows = rows | (frame["source"].eq(name) & of_pid).to_numpy(np.bool_)
     return rows
 
 

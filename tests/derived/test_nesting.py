@@ -128,3 +128,10 @@ def test_an_instant_belongs_to_what_runs_innermost_then(trace):
     thread = trace["host_ops"]["thread"].to_numpy()[[0, 0, 0, 3]]
     found = innermost(trace, thread, base + np.array([5, 21, 60, 205]) * 1000)
     assert found.tolist() == [0, 2, 0, 3]
+
+
+def test_threads_beyond_two_bytes_are_in_order_and_none_at_all_is_an_order():
+    none = np.empty(0, np.int64)
+    assert by_start(none.astype(np.int32), none, none).tolist() == []
+    start = np.array([0, 0, 0])
+    assert by_start(np.array([40_000, 1, 32_768], np.int32), start, start + 1).tolist() == [1, 2, 0]

@@ -61,6 +61,14 @@ def test_work_of_the_backward_thread_is_work(tmp_path):
     assert found(tmp_path, rows).segments["blocked_ns"].sum() == 20_000
 
 
+def test_work_of_a_thread_that_is_neither_the_busiest_nor_of_the_backward_pass_is_none(tmp_path):
+    """The step thread works 40, the backward pass from 20 to 50; a third from 50 to 75, while both wait until 80."""
+    name = "autograd::engine::evaluate_function: MmBackward0"
+    rows = [step(1, 0, 100), op("mm", 0, 20), op("mm", 80, 20), gloo(30, 80)]
+    rows += [op(name, 20, 30, tid=BACKWARD), op("mm", 50, 25, tid=105)]
+    assert found(tmp_path, rows).segments["blocked_ns"].sum() == 30_000
+
+
 def test_of_several_in_flight_the_first_to_begin_is_awaited(tmp_path):
     """Blocked from 20 to 90: until 70 in the first, then in the second; no instant counts twice."""
     rows = [step(1, 0, 100), op("mm", 0, 20), gloo(10, 70), gloo(15, 90, tid=103), op("mm", 90, 10)]
@@ -103,6 +111,13 @@ def test_time_is_that_of_the_stage_and_step_it_lies_in(tmp_path):
         (0, 1, "gen", 20_000, 0), (0, 1, "", 10_000, 0), (0, 1, "update_actor", 40_000, 0),
         (1, 1, "update_actor", 10_000, 20_000), (1, 2, "", 20_000, 0),
     ]  # fmt: skip
+
+
+def test_time_in_several_steps_is_that_of_the_first_to_begin(tmp_path):
+    """The second lies within the first; the third begins within it and goes on for 20 after it."""
+    rows = [step(1, 0, 100), step(2, 10, 10), step(3, 50, 70), op("mm", 0, 120)]
+    part = found(tmp_path, rows)
+    assert table(part.segments, "step", "own_ns") == [(1, 100_000), (3, 20_000)]
 
 
 def test_what_does_not_synchronise_blocks_but_ends_no_segment(tmp_path):

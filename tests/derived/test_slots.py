@@ -94,6 +94,7 @@ def test_two_devices_are_two_times_the_whole_step(tmp_path):
     assert frame.groupby("device")["exclusive_ns"].sum().to_dict() == {0: 100_000, 1: 100_000}
     work = frame[frame["class"] == "compute"]
     assert told(work, "device", "kernel") == {(0, "a"): (1, 30), (1, "b"): (1, 60)}
+    assert frame.index.tolist() == list(range(len(frame)))
 
 
 def test_a_collective_hidden_by_compute_is_counted_and_takes_no_time(tmp_path):
@@ -105,6 +106,20 @@ def test_a_collective_hidden_by_compute_is_counted_and_takes_no_time(tmp_path):
     work = frame[frame["class"] != "idle"]
     assert told(work, "class", "kernel") == {
         ("compute", "k"): (1, 60), ("collective", "nccl_x"): (1, 0),
+    }  # fmt: skip
+
+
+def test_of_what_goes_on_over_an_edge_only_what_takes_time_there_is_told_in_the_next_step(tmp_path):
+    """k runs a nanosecond into the second step; nccl_x goes on in the third, where j hides all of it."""
+    rows = [
+        step(1, 0, 100), step(2, 100, 100), step(3, 200, 100),
+        *launched("k", 0, 10, 90.001, 1), *launched("j", 150, 190, 50, 2),
+        *launched("nccl_x", 155, 195, 20, 3, stream=9),
+    ]  # fmt: skip
+    frame = table(load(tmp_path, rows))
+    work = frame[frame["class"] != "idle"]
+    assert told(work, "step", "kernel") == {
+        (1, "k"): (1, 90), (2, "k"): (0, 0.001), (2, "j"): (1, 10), (2, "nccl_x"): (1, 0), (3, "j"): (0, 40),
     }  # fmt: skip
 
 

@@ -123,3 +123,28 @@ def test_beyond_the_cap_the_outermost_and_the_longest_stay(tmp_path, monkeypatch
 
 def test_a_trace_without_annotations_has_no_stages(tmp_path):
     assert len(windows(load(tmp_path, [op("a", 0, 5)])).stages) == 0
+
+
+def test_a_range_of_another_name_around_known_stages_is_a_stage(tmp_path):
+    """And an op called `step` is none of the ranges that would hide what they hold."""
+    rows = [
+        step(1, 0, 100), annotation("my_loop", 0, 90), annotation("gen", 5, 20),
+        op("step", 30, 40), annotation("update_actor", 40, 20),
+    ]  # fmt: skip
+    found = windows(load(tmp_path, rows)).stages
+    assert found["stage"].tolist() == ["my_loop", "gen", "update_actor"]
+
+
+def test_a_file_of_several_steps_is_divided_where_its_first_stage_begins_again(tmp_path):
+    name = "{}_train_step7_rank1-of-2_pid9_20260101000000000.json"
+    rows = [
+        annotation(stage, at, 10)
+        for stage, at in (("gen", 0), ("reward", 20), ("gen", 50), ("reward", 70))
+    ]
+    found = windows(load(tmp_path, rows, name.format("actor"))).steps
+    assert found["step"].tolist() == [7, 8]
+    assert found["dur_ns"].tolist() == [50_000, 30_000]
+    found = windows(
+        load(tmp_path, rows, "actor_actor-update_step7_rank1-of-2_pid9_20260101000000000.json")
+    ).steps
+    assert found["step"].tolist() == [7]
