@@ -47,11 +47,12 @@ def test_what_the_host_did_counts_once_the_loader_first(tmp_path):
     assert causes(idle) == {"host_loader": 30, "host_sync": 20, "host_op": 20, "host_none": 30}
 
 
-def test_an_op_without_length_ends_no_gap(tmp_path):
-    """At the end of the gap begin two: one that takes no time, of a name that comes first, and "b"."""
-    rows = [*between(start=130), kernel("a", 150, 0)]
+def test_an_op_without_length_begins_and_ends_no_gap(tmp_path):
+    """Where the gap begins stands one of a name that comes last, where it ends one of a name that comes first."""
+    rows = [*between(start=130), kernel("z", 100, 0), kernel("a", 150, 0)]
     trace, idle = only(tmp_path, rows)
-    assert trace["device_ops"]["name"].iloc[idle.after].tolist() == ["b"]
+    names = trace["device_ops"]["name"]
+    assert (names.iloc[idle.before].tolist(), names.iloc[idle.after].tolist()) == (["a"], ["b"])
     assert causes(idle) == {"host_none": 30, "kernel_wait": 20}
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tracekit.stats.many import (
     Limits,
+    _held,
     benjamini_hochberg,
     common_shift,
     compare_kernels,
@@ -196,6 +197,18 @@ def test_kernels_of_one_side_are_new_or_gone_and_never_infinite():
     assert [kernel.difference for kernel in found] == pytest.approx([0, 3.1, -2.05, 0.5, 0])
     assert [kernel.change is None for kernel in found] == [False, True, True, True, True]
     assert not any(kernel.changed for kernel in found)
+
+
+def test_what_ran_at_times_on_one_side_alone_is_new_or_gone():
+    base = np.array([[1.0, 0.0], [0.0, 0.0]])
+    found = compared(base, base[::-1]).kernels
+    assert [kernel.presence for kernel in found] == ["removed", "new"]
+
+
+def test_the_heaviest_weigh_a_tenth_of_all_together_where_they_are_lowered():
+    """30 and 40 beside 32 of 1: both are lowered to 4, a tenth of 32 + 2 · 4; beside 20 of 1 alone 30 weighs 20/9."""
+    assert _held(np.array([30.0, 40, *[1] * 32])) == pytest.approx([4, 4, *[1] * 32])
+    assert _held(np.array([30.0, *[1] * 20])) == pytest.approx([20 / 9, *[1] * 20])
 
 
 def test_without_spread_or_with_one_step_there_is_no_test():

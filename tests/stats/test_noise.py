@@ -73,6 +73,7 @@ GOOD = {"sd": 0.01, "df": 3, "runs": 4, "steps": 5, "rho": None}
         {"runs": 4.5},
         {"runs": 1, "df": 0},
         {"steps": 0},
+        {"sd": 1e100},
         {"rho": "high"},
     ],
 )

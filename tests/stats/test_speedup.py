@@ -139,6 +139,12 @@ def test_noise_of_few_runs_is_not_used():
     assert longer.footnotes == ("noise of longer runs",)
 
 
+def test_a_side_tells_its_runs_its_steps_and_those_of_its_shortest_run():
+    found = speedup(BASE_RUNS, OPT_RUNS)
+    sides = [(side.runs, side.steps, side.fewest) for side in (found.base, found.opt)]
+    assert sides == [(3, 11, 3), (3, 10, 2)]
+
+
 def test_the_spread_within_a_run_is_a_share_of_its_mean():
     # 9 10 11: standard deviation 1 of 10; 4 5 6: 1 of 5.
     found = speedup([[9.0, 10, 11]], [[4.0, 5, 6]])
