@@ -139,6 +139,13 @@ def test_noise_of_few_runs_is_not_used():
     assert longer.footnotes == ("noise of longer runs",)
 
 
+def test_numbers_that_vary_on_either_side_are_not_exact():
+    for base, opt in (([[5.0, 5]], [[5.0, 6]]), ([[5.0, 6]], [[5.0, 5]])):
+        found = exact(base, opt)
+        assert (found.label, found.equal) == ("no interval", None)
+    assert exact([[5.0, 5]], [[5.0]]).equal is True
+
+
 def test_a_side_tells_its_runs_its_steps_and_those_of_its_shortest_run():
     found = speedup(BASE_RUNS, OPT_RUNS)
     sides = [(side.runs, side.steps, side.fewest) for side in (found.base, found.opt)]

@@ -249,3 +249,12 @@ def test_among_many_one_lucky_change_does_not_count():
         "regression", "improvement", "regression",
     ]  # fmt: skip
     assert together([]) == ()
+
+
+@pytest.mark.parametrize(("better", "sign"), [("lower", 1), ("higher", -1)])
+def test_exact_numbers_tell_how_much_worse_on_the_log_scale(better, sign):
+    """From 0.5 to 1 is log 2 for the worse where less is better, however small the numbers; back is as much better."""
+    more, less = exact([[0.5]], [[1.0]]), exact([[1.0]], [[0.5]])
+    assert exact_verdict(more, better=better).worse == pytest.approx(sign * log(2))
+    assert exact_verdict(less, better=better).worse == pytest.approx(-sign * log(2))
+    assert exact_verdict(exact([[3.0]], [[3.0]]), better=better).worse == 0
