@@ -1,6 +1,5 @@
 """Each nanosecond of a step goes to one op, wait or cause: hand-made traces, numbers worked by hand."""
 
-import numpy as np
 import pandas as pd
 from chrome_builder import BACKWARD, annotation, kernel, launched, op, step
 from derived.idle_traces import LIMITS, load
