@@ -356,3 +356,46 @@ def test_a_worker_is_profiled_through_the_extension(tmp_path, torch):
     actor.start_profile(role="train", profile_step=8)
     actor.__ray_shutdown__()
     assert sorted(path.name.split("_")[1] for path in tmp_path.glob("*.gz")) == ["step7", "step8"]
+
+
+def test_closing_what_has_recorded_nothing_leaves_nothing_and_tells_nothing(
+    tmp_path, torch, caplog
+):
+    DistProfiler(0).close()  # has no folder to write to
+    DistProfiler(0, config(tmp_path)).close()
+    assert list(tmp_path.rglob("*")) == []
+    assert caplog.messages == []
+
+
+class Marks(DistProfiler):
+    """Keeps the stages that are entered."""
+
+    def enter(self, stage):
+        self.stages = [*getattr(self, "stages", []), stage]
+        return lambda: None
+
+
+def test_a_stage_is_as_it_was_declared_and_follows_no_schedule_unless_it_says_so(tmp_path, torch):
+    class Loops:
+        profiler = Marks(0, config(tmp_path))
+
+        @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
+        def update(self):
+            """Called by its role."""
+
+        @DistProfiler.annotate("said", role="its_role", domain="d", category="c")
+        def plain(self):
+            """Called by its message."""
+
+    loops = Loops()
+    loops.profiler.start(profile_step=1)
+    loops.update()
+    loops.plain()
+    loops.profiler.stop()
+    told = [
+        (s.name, s.scope, s.scheduled, s.color, s.domain, s.category) for s in loops.profiler.stages
+    ]
+    assert told == [
+        ("actor_update", "actor_update", True, "red", None, None),
+        ("said", "its_role", False, None, "d", "c"),
+    ]

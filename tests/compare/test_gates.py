@@ -410,3 +410,36 @@ def test_rollout_means_generation_where_no_stage_is_called_so():
     own = (base + stages("rollout", 1.0, 1.1), opt + stages("rollout", 1.0, 1.1))
     assert outcome(own, "stage.rollout.time>50%") == "pass", "its own name goes first"
     assert outcome((base, opt), "stage.reward.time>50%") == "not tested"
+
+
+@pytest.mark.parametrize(
+    ("sides", "text", "claim"),
+    [
+        # 11.6613 % of 9.2 s and its interval; the other way 1 − 9.2 / 10.2728.
+        (SLOWER, "step_time>9%", "step_time +11.7 % [+9.52 %, +13.8 %], 9,200 ms → 10.27 s; limit +9 %"),
+        (FASTER, "step_time>point:0%", "step_time −10.4 % [−12.2 %, −8.7 %], 10.27 s → 9,200 ms; limit 0 %"),
+        (SLOWER, "memory.peak_allocated>1", "memory.peak_allocated was not tested: it was not recorded in either side"),
+        ((SLOWER[0] + peaks(10), SLOWER[1]), "memory.peak_allocated>1", "memory.peak_allocated was not tested: it was not recorded in opt"),
+        ((SLOWER[0] + peaks(10), SLOWER[1] + peaks(10)), "memory.peak_allocated>1", "memory.peak_allocated 0 B, 10 B → 10 B; limit +1 B"),
+    ],
+)  # fmt: skip
+def test_the_sentence_of_a_change_tells_its_sign_its_interval_and_what_is_missing(
+    sides, text, claim
+):
+    assert [gate.claim for gate in held(sides, text)] == [claim]
+
+
+@pytest.mark.parametrize(
+    ("rows", "metric", "limit", "rise", "claim"),
+    [
+        # 10.2733 s ± 0.307.
+        (SLOWER[1], "step_time", "9.9 s", True, "step_time is 10.27 s [9,966.6 ms, 10.58 s]; at most 9,900 ms is allowed"),
+        (throughput([90.0, 90]), "throughput", 95 * 10**9, False, "throughput is 90,000,000,000; at least 95,000,000,000 is allowed"),
+        (SLOWER[1], "memory.peak_allocated", 5, True, "memory.peak_allocated was not tested: it was not recorded in after"),
+    ],
+)  # fmt: skip
+def test_the_sentence_of_a_budget_tells_what_is_allowed(rows, metric, limit, rise, claim):
+    rules = Rules((rule(metric, limit, "budget", rise=rise),))
+    assert [gate.claim for gate in gates(rules, None, made_side("after", rows), Choices())] == [
+        claim
+    ]

@@ -1,10 +1,11 @@
 """Who launched what, on hand-made traces."""
 
+import numpy as np
 from chrome_builder import BACKWARD, kernel, launch, launched, op, step, write
 
 import tracekit
 from tracekit.derived.cut import cut
-from tracekit.derived.launches import LINKS, launches
+from tracekit.derived.launches import LINKS, latest, launches
 from tracekit.derived.soundness import overlong, sound_device_ops
 from tracekit.derived.steps import windows
 from tracekit.derived.work import work_within
@@ -125,3 +126,17 @@ def test_cutting_to_a_step_keeps_its_host_time_and_what_it_launched(tmp_path):
 
 def test_cutting_to_a_step_that_is_not_there_leaves_nothing(tmp_path):
     assert cut(load(tmp_path, [step(1, 0, 100)]), frozenset({7}), None) is None
+
+
+def test_where_no_host_was_recorded_nothing_is_launched_by_anything(tmp_path):
+    trace = load(tmp_path, [kernel("k", 20, 5, 1), kernel("k", 30, 5)])
+    found = launches(trace)
+    assert (found.call.tolist(), found.op.tolist()) == ([-1, -1], [-1, -1])
+    assert (found.linked.tolist(), found.ts_ns.tolist()) == ([False] * 2, [0] * 2)
+
+
+def test_what_is_asked_for_and_did_not_start_yet_or_is_not_there_is_told_as_minus_one():
+    keys, starts = np.array([4, 4, 6]), np.array([10, 20, 10])
+    asked, limit = np.array([4, 4, 4, 5, 6]), np.array([9, 10, 30, 99, 5])
+    assert latest(keys, starts, asked, limit).tolist() == [-1, 0, 1, -1, -1]
+    assert latest(keys[:0], starts[:0], asked, limit).tolist() == [-1] * 5
