@@ -135,8 +135,8 @@ def test_where_no_host_was_recorded_nothing_is_launched_by_anything(tmp_path):
     assert (found.linked.tolist(), found.ts_ns.tolist()) == ([False] * 2, [0] * 2)
 
 
-def test_what_is_asked_for_and_did_not_start_yet_or_is_not_there_is_told_as_minus_one():
+def test_the_last_of_a_key_that_started_in_time_counts_else_the_first_and_minus_one_is_no_such_key():
     keys, starts = np.array([4, 4, 6]), np.array([10, 20, 10])
     asked, limit = np.array([4, 4, 4, 5, 6]), np.array([9, 10, 30, 99, 5])
-    assert latest(keys, starts, asked, limit).tolist() == [-1, 0, 1, -1, -1]
+    assert latest(keys, starts, asked, limit).tolist() == [0, 0, 1, -1, 2]
     assert latest(keys[:0], starts[:0], asked, limit).tolist() == [-1] * 5
