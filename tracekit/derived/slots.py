@@ -70,7 +70,7 @@ def exclusive_slots(trace: Trace, devices: Sequence[DeviceIdle]) -> pd.DataFrame
         frame = _told(trace, kept, found.steps, path_rows)
         device: Any = pd.array([number] * len(frame), dtype="Int64")
         frames.append(frame.assign(device=device))
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
 
 
 def _told(trace: Trace, parts: Parts, steps: pd.DataFrame, path_rows: Ints) -> pd.DataFrame:

@@ -116,4 +116,4 @@ def _by_place(rows: pd.DataFrame, busy: Intervals, places: pd.DataFrame) -> pd.D
     sums = found.groupby(["step", "stage"], dropna=False, sort=False).sum().reset_index()
     large = (size >= RATED_BYTES) & (rows["dur_ns"].to_numpy() > 0)
     rate = size[large] / rows["dur_ns"].to_numpy()[large]
-    return sums.assign(max_gb_per_s=float(rate.max()) if len(rate) else None)
+    return sums.assign(max_gb_per_s=float(rate.max()) if len(rate) else np.nan)
