@@ -79,7 +79,7 @@ check-lowest: $(LOWEST)/.test
 
 $(LOWEST)/.test: pyproject.toml setup.py tests/lowest.txt $(wildcard tracekit/readers/*.c tracekit/readers/*.h)
 	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c tests/lowest.txt -e '.[test]' cmarkgfm
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c tests/lowest.txt -e '.[test]'
 	touch $@
 
 format: $(VENV)/.dev
