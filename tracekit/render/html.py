@@ -205,11 +205,16 @@ def _shown_cell(value: Cell, text: str, column: Column) -> ShownCell:
 
 
 def _raw(value: Cell) -> str:
-    """The exact number as a script reads it; nothing for what is unknown."""
+    """The number as a script sorts by it; nothing for what is unknown.
+
+    Whole numbers are exact; of others twelve digits: the last ones differ from one processor to the next.
+    """
     if value is None or (isinstance(value, float) and not isfinite(value)):
         return ""
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         return ""
+    if isinstance(value, float):
+        return f"{value:.12g}"
     return str(int(value)) if isinstance(value, bool) else repr(value)
 
 
