@@ -127,7 +127,7 @@ def test_what_was_recorded_comes_back_with_its_arguments(tmp_path):
 
 
 def test_no_name_breaks_the_file(tmp_path):
-    evil = ['"', "\\", "%s %d", "</script>", "\u2028", "\x07", "}],", "表", "a" * 4_000, "{0}"]
+    evil = ['"', "\\", "%s %d", "</script>", "\u2028", "\x07", "}],", "表", "a" * 5000, "{0}"]
     rows = [op(name, 10 * at, 5, **{name: name, "%d": 1}) for at, name in enumerate(evil)]
     text = {
         "ph": "X",

@@ -16,7 +16,7 @@ except ImportError:
 needs_native = pytest.mark.skipif(NativeScanner is None, reason="_scan is not built")
 pytestmark = pytest.mark.parametrize("pure", [True, pytest.param(False, marks=needs_native)])
 
-LONG = "x" * 5000
+LONG = "x" * 20_000
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def scan(tmp_path, pure):
 
 @pytest.mark.parametrize("key", ["name", "cat", "tid", "pid"])
 def test_long_labels_are_kept_in_part_and_stay_apart(scan, key):
-    found = scan([LONG, LONG + "y", LONG, "x" * 4096, "x" * 4097], key)
+    found = scan([LONG, LONG + "y", LONG, "x" * 16_384, "x" * 16_385], key)
     assert found.codes.tolist() == [0, 1, 0, 2, 3]
-    assert [len(label) for label in found.values] == [4096] * 4
-    assert re.fullmatch(r"x+… \(5,000 characters, [0-9a-f]{16}\)", found.values[0])
-    assert found.values[2] == "x" * 4096
+    assert [len(label) for label in found.values] == [16_384] * 4
+    assert re.fullmatch(r"x+… \(20,000 characters, [0-9a-f]{16}\)", found.values[0])
+    assert found.values[2] == "x" * 16_384
 
 
 def test_a_label_that_reads_as_the_kept_part_of_another_is_the_same_value(scan):
@@ -48,4 +48,4 @@ def test_a_label_that_reads_as_the_kept_part_of_another_is_the_same_value(scan):
 
 def test_arrays_as_names_are_bounded_by_their_text(scan):
     (kept,) = scan([[LONG]]).values
-    assert re.fullmatch(r'\["x+… \(5,004 characters, [0-9a-f]{16}\)', kept)
+    assert re.fullmatch(r'\["x+… \(20,004 characters, [0-9a-f]{16}\)', kept)
