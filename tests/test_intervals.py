@@ -12,6 +12,7 @@ from tracekit.intervals import (
     exclusive,
     gaps,
     intersect,
+    running_max,
     side_by_side,
     subtract,
     union,
@@ -145,3 +146,9 @@ def test_windows_are_shared_out_as_far_as_four_pairs_an_op_go(monkeypatch):
     start = np.array([0, 10, 20])
     kept = affordable(start, start + 5, np.full(7, 8), np.full(7, 30))
     assert kept.tolist() == [True] * 6 + [False]
+
+
+def test_the_running_maximum_begins_anew_also_where_groups_do_not_fit_on_one_axis():
+    """Four times 2**61 and more is beyond 64 bits."""
+    values, group = np.array([2**61, 0, 5, 3]), np.array([0, 4, 4, 4])
+    assert running_max(values, group).tolist() == [2**61, 0, 5, 5]
