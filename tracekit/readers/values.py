@@ -21,7 +21,7 @@ TOO_DEEP = Json('"nested deeper than 100"')
 MAX_PARSED_LENGTH = 2**20
 """A longer array stays its own text: parsing it would take fifty times its size in memory."""
 
-MAX_LABEL = 16_384
+MAX_LABEL = 8_192
 """Characters of a label that are kept: real kernels have names of 5,000; a packed trace of a megabyte may have a thousand of a megabyte each."""
 
 INT_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
