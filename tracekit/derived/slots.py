@@ -70,7 +70,11 @@ def exclusive_slots(trace: Trace, devices: Sequence[DeviceIdle]) -> pd.DataFrame
         frame = _told(trace, kept, found.steps, path_rows)
         device: Any = pd.array([number] * len(frame), dtype="Int64")
         frames.append(frame.assign(device=device))
-    return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+    if len(frames) == 1:
+        return frames[0]
+    # As objects: pandas 2 warns where a column of other categories holds no value at all.
+    texts = dict.fromkeys(("stage", "cause", "op", "kernel"), object)
+    return pd.concat([f.astype(texts) for f in frames if len(f)] or frames[:1], ignore_index=True)
 
 
 def _told(trace: Trace, parts: Parts, steps: pd.DataFrame, path_rows: Ints) -> pd.DataFrame:
