@@ -207,14 +207,14 @@ def _shown_cell(value: Cell, text: str, column: Column) -> ShownCell:
 def _raw(value: Cell) -> str:
     """The number as a script sorts by it; nothing for what is unknown.
 
-    Whole numbers are exact; of others twelve digits: the last ones differ from one processor to the next.
+    Whole numbers are exact; of others eight digits: the last ones differ with the processor and the version of scipy.
     """
     if value is None or (isinstance(value, float) and not isfinite(value)):
         return ""
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         return ""
     if isinstance(value, float):
-        return f"{value:.12g}"
+        return f"{value:.8g}"
     return str(int(value)) if isinstance(value, bool) else repr(value)
 
 
