@@ -78,14 +78,16 @@ def test_of_equal_keys_the_last_counts(tmp_path):
     assert trace["allocations"]["action"].tolist() == ["snapshot"]
 
 
+TOO_DEEP = "nested too deeply|expected a (list|dictionary), found"
+"""From 3.12 on Python's json follows 3,000 levels, and what it finds there is refused."""
 START = b'{"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": '
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b'{"segments": ' + b"[" * 3000 + b"]" * 3000 + b" " * 10**5 + b"}", "nested too deeply"),
-        (b'{"segments": ' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b"}", "nested too deeply"),
+        (b'{"segments": ' + b"[" * 3000 + b"]" * 3000 + b" " * 10**5 + b"}", TOO_DEEP),
+        (b'{"segments": ' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b"}", TOO_DEEP),
         (b'{"segments": [' + b"{}," * 10**5 + b"{}]}", "objects and arrays in"),
         (b'{"segments": ' + b"[" * 10**6, "objects and arrays in"),
         (START + b"9" * 10**6 + b"}]]}", "not sound JSON"),
