@@ -26,6 +26,7 @@ def environment(**more):
         "PYTHONPATH": str(ROOT),
         "CUDA_VISIBLE_DEVICES": "",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ADDRESS": "local",  # not the cluster that other tests have started beside it
         **more,
     }
 

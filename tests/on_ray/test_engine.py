@@ -199,7 +199,7 @@ def test_what_every_node_refuses_ends_only_the_question(nodes):
     assert (process.returncode, process.stdout) == (0, "100\n"), process.stderr[-2000:]
 
 
-def test_without_an_address_ray_is_started_here_and_ended(nodes, monkeypatch, capfd):
+def test_without_an_address_ray_is_started_here_and_ended(nodes, work, monkeypatch, capfd):
     import ray
 
     monkeypatch.delenv("RAY_ADDRESS")
@@ -211,12 +211,8 @@ def test_without_an_address_ray_is_started_here_and_ended(nodes, monkeypatch, ca
     monkeypatch.undo()
     # The workers of this cluster show no tokens, and ask for none.
     with ray_cluster.connected(nodes.address) as cluster:
-        told = ray_cluster.everywhere(cluster, size, ray.put(b"from the driver"))
-    assert [one.value for one in told.values()] == [15] * 3
-
-
-def size(data):
-    return len(data)
+        told = ray_cluster.everywhere(cluster, work.size, ray.put(b"from the driver"))
+    assert [one.value for one in told.values()] == [15] * 3, told
 
 
 def test_an_address_where_nobody_listens_is_an_error_of_one_line():

@@ -41,15 +41,16 @@ def same(pattern, result):
 
 
 def snapshots():
-    """Snapshots of one process after each of four steps, of which the third lies elsewhere."""
-    device = Allocator()
-    device.alloc(8 * MIB, stack("build"))
+    """Snapshots of three processes after each of four steps; of the last one the third lies elsewhere."""
     files = {}
-    for number in range(4):
-        for rank, node in enumerate(("one", "two", "three" if number == 2 else "one")):
+    for rank in range(3):
+        device = Allocator()
+        device.alloc((8 + rank) * MIB, stack("build"))
+        for number in range(4):
+            node = ("one", "two", "three" if number == 2 else "one")[rank]
             name = f"outputs/profile/step{number}/torch_memory_rank{rank}_pid{rank + 1}.pickle"
             files[name] = (node, pickled(snapshot(device)))
-        device.alloc(MIB, stack("keep"))
+            device.alloc(MIB, stack("keep"))
     return files
 
 
