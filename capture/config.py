@@ -21,8 +21,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import FrozenInstanceError, dataclass, field, fields
 from typing import Any, ClassVar
 
-MISSING = "???"
-"""OmegaConf's mark of a value that must be given, spelled out to spare its import."""
+from capture.plain import MISSING, plain
 
 TORCH_CONTENTS = ("cuda", "cpu", "memory", "shapes", "stack")
 """What `TorchProfilerToolConfig.contents` may name; an empty list collects CPU and CUDA."""
@@ -287,8 +286,8 @@ def tool_config_of(tool: str | None, settings: Mapping[str, Any]) -> Any:
     known = {key: settings[key] for key in kind() if key in settings}
     if "contents" in known and not isinstance(known["contents"], str):
         known["contents"] = list(known["contents"] or ())
-    schedule = known.get("schedule")
-    if isinstance(schedule, Mapping):
+    if known.get("schedule") is not None:
+        schedule = plain(known["schedule"])
         names = TorchProfilerScheduleConfig()
         known["schedule"] = TorchProfilerScheduleConfig(
             **{key: schedule[key] for key in names if key in schedule}

@@ -123,6 +123,8 @@ def run_id() -> str | None:
     if named or ray is None:
         return named or None
     try:
+        if not ray.is_initialized():  # asked for its context, Ray would start or join a cluster
+            return None
         context = ray.get_runtime_context()
         return f"{context.get_session_name()}/{context.get_job_id()}"
     except Exception:  # noqa: BLE001 - Ray is loaded but not started, or an older one

@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 from capture.config import TorchMemoryToolConfig
 from capture.file_names import unused, written_whole
+from capture.plain import plain
 from capture.tools import NoTool, Target
 
 log = logging.getLogger("capture")
@@ -95,13 +95,12 @@ class MemorySnapshots(NoTool):
 
     def _record(self) -> None:
         """Begin a history. `context`, `stacks` and `kw_args` of the global block decide what it holds."""
-        shared = self._target.shared.get("torch_memory") or {}
-        more = shared.get("kw_args")
+        shared = plain(self._target.shared.get("torch_memory"))
         self._torch.cuda.memory._record_memory_history(  # noqa: SLF001 - as above
             context=shared.get("context", "all"),
             stacks=shared.get("stacks", "all"),
             max_entries=self._config.trace_alloc_max_entries,
-            **(more if isinstance(more, Mapping) else {}),
+            **plain(shared.get("kw_args")),
         )
         self._torch.cuda.reset_peak_memory_stats()
         MemorySnapshots.recording = True

@@ -6,13 +6,14 @@ runs exactly once, its result and its exception are its own, and what fails in h
 
 from __future__ import annotations
 
-import atexit
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capture.config import MISSING, ProfilerConfig, tool_config_of
+from capture.config import ProfilerConfig, tool_config_of
+from capture.plain import plain
 from capture.tools import NoTool, Stage, Target
 from capture.warn import warn
 
@@ -22,41 +23,42 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _VERLS_OWN = frozenset({"npu", "precision_debugger"})
-_live: list[DistProfiler] = []
-"""Every profiler of this process that has a tool: what is open when it ends can still be written."""
 
 
 class DistProfiler:
     """A worker's profiler: `start` and `stop` around a step, `annotate` on what the step consists of.
 
-    `config` None profiles nothing. `tool_config` is that of the config's tool, by default
-    `config.tool_config`; `save_file_prefix` names the worker in files and manifest. Raises
-    `AssertionError` for an enabled tool without its config, and for values that verl refuses. For the
-    tools npu and precision_debugger this makes verl's own profiler, or raises `ImportError`.
+    `config` None profiles nothing; it may be a config object of verl, of OmegaConf or of this package, or a
+    mapping. `tool_config` is that of the config's tool, by default `config.tool_config`; `save_file_prefix`
+    names the worker in files and manifest. Raises nothing: of a configuration that cannot be followed the log
+    says why, and nothing is profiled. For the tools npu and precision_debugger this makes verl's own profiler.
     """
 
     def __new__(
         cls,
         rank: int,
-        config: ProfilerConfig | None = None,
+        config: Any = None,
         tool_config: Any = None,
         save_file_prefix: str | None = None,
         **kwargs: Any,
     ) -> Any:
         """A profiler of this class, or verl's for the tools that only verl has."""
-        tool = getattr(config, "tool", None)
-        if config is None or not config.enable or tool not in _VERLS_OWN:
-            return super().__new__(cls)
-        try:
-            from verl.utils import profiler
-        except ImportError as error:
-            raise ImportError(f"the tool {tool} is verl's own, and verl is not here") from error
-        return profiler.DistProfiler(rank, config, tool_config, save_file_prefix, **kwargs)
+        given = plain(config)
+        if cls is DistProfiler and given.get("enable") and given.get("tool") in _VERLS_OWN:
+            try:
+                return _of_verl()(rank, config, tool_config, save_file_prefix, **kwargs)
+            except ImportError:
+                warn(
+                    "rank %s: the tool %s is verl's own, and verl is not here: nothing is profiled",
+                    rank,
+                    given["tool"],
+                )
+        return super().__new__(cls)
 
     def __init__(
         self,
         rank: int,
-        config: ProfilerConfig | None = None,
+        config: Any = None,
         tool_config: Any = None,
         save_file_prefix: str | None = None,
         **kwargs: Any,
@@ -64,54 +66,63 @@ class DistProfiler:
         del kwargs
         if config is None:
             config = ProfilerConfig(tool=None, save_path=None, tool_config=None)
+        given = plain(config)
         self.rank, self.config, self.save_file_prefix = rank, config, save_file_prefix
-        self.tool_config = config.tool_config if tool_config is None else tool_config
-        self._tool = config.tool
-        self._enable = bool(config.enable)
-        self._this_step = False
+        self.tool_config = given.get("tool_config") if tool_config is None else tool_config
+        self._tool: str | None = given.get("tool")
+        self._enable = bool(given.get("enable"))
+        self._this_step = self._this_rank = self._hook_here = self._discrete = False
+        self._told: set[str] = set()
+        self._backend: Tool = NoTool()
+        self._manifest: Any = None
+        self._given = given
+        self._try("configuration", self._configure)
+
+    def _configure(self) -> None:
+        """Follow the configuration; raises where it cannot be followed."""
+        given, rank = self._given, self.rank
         self._this_rank = _selected(
-            rank, config.all_ranks, config.ranks, self._enable and rank == 0
+            rank, bool(given.get("all_ranks")), given.get("ranks"), self._enable and rank == 0
         )
         self._hook_here = _selected(
             rank,
-            getattr(config, "finish_hook_all_ranks", False),
-            getattr(config, "finish_hook_ranks", None),
+            bool(given.get("finish_hook_all_ranks")),
+            given.get("finish_hook_ranks"),
             self._this_rank,
         )
         settings = _settings(self._tool, self.tool_config)
-        self._discrete = bool((settings or {}).get("discrete", False))
-        self._told: set[str] = set()
-        self._impl: Tool = NoTool()
-        self._manifest: Any = None
+        self._discrete = bool(settings.get("discrete", False))
         if self._enable and self._tool in _TOOLS:
-            if settings is None and self._tool != "torch_memory":
-                raise AssertionError("tool_config must be provided when profiler is enabled")
-            made = tool_config_of(self._tool, settings or {})
+            made = tool_config_of(self._tool, settings)
             if self._this_rank:
-                self._try("setting up", lambda: self._set_up(made))
-        elif self._enable and self._tool not in (None, MISSING):
+                self._set_up(made)
+        elif self._enable and self._tool is not None and self._tool not in _VERLS_OWN:
             warn("rank %s: there is no tool %r: nothing is profiled", rank, self._tool)
 
     def _set_up(self, settings: Any) -> None:
         from pathlib import Path
 
+        from capture import endings
         from capture.manifest import manifest_of
 
         assert self._tool is not None
-        folder = Path(_path(self.config.save_path)).absolute()
+        folder = Path(_path(self._given.get("save_path"))).absolute()
         manifest = manifest_of(folder, self._tool, self.rank, self.save_file_prefix)
-        shared = getattr(self.config, "global_tool_config", None)
-        target = Target(
-            self.rank,
-            self.save_file_prefix,
-            folder,
-            settings,
-            manifest,
-            shared if isinstance(shared, Mapping) else {},
-        )
-        self._impl = _TOOLS[self._tool](target)
+        shared = plain(self._given.get("global_tool_config"))
+        target = Target(self.rank, self.save_file_prefix, folder, settings, manifest, shared)
+        self._backend = _TOOLS[self._tool](target)
         self._manifest = manifest
-        _live.append(self)
+        endings.live.append(self)
+
+    @property
+    def _impl(self) -> DistProfiler:
+        """Itself: a stage that verl's own `annotate` marked asks for its backend by this name."""
+        return self
+
+    @property
+    def tool(self) -> str | None:
+        """The tool that its configuration names; None for none."""
+        return self._tool
 
     def check_enable(self) -> bool:
         """Whether the configuration enables profiling."""
@@ -136,7 +147,9 @@ class DistProfiler:
         if self._this_step:
             self._tell("start", "a step is being profiled already")
             return
-        others = [p for p in _live if p.check_this_step() and p.config.tool == self._tool]
+        from capture import endings
+
+        others = [p for p in endings.live if p.check_this_step() and p.tool == self._tool]
         if any(p.is_discrete_mode() != self._discrete for p in others):
             self._tell("start", "another worker in this process profiles with the other discrete")
             return
@@ -144,7 +157,8 @@ class DistProfiler:
         step = kwargs.get("profile_step", kwargs.get("global_step"))
         if self._manifest is not None:
             self._try("manifest", lambda: self._manifest.begin(step))
-        self._try("start", lambda: self._impl.start(kwargs.get("role"), step))
+            self._try("SIGTERM", endings.mind_sigterm)
+        self._try("start", lambda: self._backend.start(kwargs.get("role"), step))
 
     def stop(self, run_command: bool = True) -> None:
         """End what `start` began, move results and, with `run_command`, run the finish command."""
@@ -154,32 +168,40 @@ class DistProfiler:
     def _stop(self) -> None:
         if self._this_step:
             self._this_step = False
-            self._try("stop", self._impl.stop)
+            self._try("stop", self._backend.stop)
             if self._manifest is not None:
+                from capture import endings
+
                 self._try("manifest", self._manifest.end)
+                self._try("SIGTERM", endings.forget_sigterm)
 
     def close(self) -> None:
         """Write what is still open: for the end of the process, where no `stop` is going to come."""
         self._stop()
-        self._try("finish", self._impl.finish)
+        self._try("finish", self._backend.finish)
         if self._manifest is not None and self._manifest.files:
             self._try("manifest", self._manifest.save)
+
+    def abandon(self) -> None:
+        """Capture nothing any more, and write nothing: for a process that was forked off while this captured."""
+        self._enable = self._this_step = False
+        self._backend, self._manifest = NoTool(), None
 
     def step(self) -> None:
         """Go on to the next mini-batch, of whichever worker's capture is running in this process."""
         if self._enable and self._this_rank:
-            self._try("step", self._impl.advance)
+            self._try("step", self._backend.advance)
 
     def run_finish_hook(self, run_command: bool = True) -> None:
         """Move results to `save_path` where that is wanted; with `run_command`, run `finish_hook_cmd`."""
         if not self._enable:
             return
-        folder = self.config.save_path
-        if getattr(self.config, "relocate_results", False) and self._this_rank and folder:
+        folder = self._given.get("save_path")
+        if self._given.get("relocate_results") and self._this_rank and folder:
             from pathlib import Path
 
-            self._try("moving results", lambda: self._impl.relocate(Path(folder).absolute()))
-        command = getattr(self.config, "finish_hook_cmd", None)
+            self._try("moving results", lambda: self._backend.relocate(Path(folder).absolute()))
+        command = self._given.get("finish_hook_cmd")
         if run_command and command and self._hook_here:
             from capture.finish_command import run
 
@@ -188,7 +210,7 @@ class DistProfiler:
     def _told_to_command(self) -> dict[str, object]:
         """What the finish command may want to know, by the ends of verl's names for it."""
         told: dict[str, object] = {
-            "SAVE_PATH": self.config.save_path or "",
+            "SAVE_PATH": self._given.get("save_path") or "",
             "TOOL": self._tool or "",
             "RANK": self.rank,
         }
@@ -219,20 +241,9 @@ class DistProfiler:
                 category,
             )
 
-            if inspect.iscoroutinefunction(function):
-
-                @functools.wraps(function)
-                async def awaited(self: Any, *args: Any, **kwargs: Any) -> Any:
-                    profiler = getattr(self, "profiler", None)
-                    if not (isinstance(profiler, DistProfiler) and profiler.check_this_step()):
-                        return await function(self, *args, **kwargs)
-                    leave = profiler.enter(stage)
-                    try:
-                        return await function(self, *args, **kwargs)
-                    finally:
-                        leave()
-
-                return awaited  # type: ignore[return-value] # both are what F is, a coroutine function
+            lasting = _lasting(function, stage)
+            if lasting is not None:
+                return lasting  # type: ignore[no-any-return] # as F in all that it takes and gives
 
             @functools.wraps(function)
             def called(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -260,7 +271,7 @@ class DistProfiler:
     def enter(self, stage: Stage) -> Callable[[], None]:
         """What ends the stage that it begins. Neither raises."""
         try:
-            context = self._impl.stage(stage)
+            context = self._backend.stage(stage)
             context.__enter__()
         except Exception as error:  # noqa: BLE001 - the body runs all the same, unprofiled
             self._tell(f"stage {stage.name}", error)
@@ -283,6 +294,55 @@ class DistProfiler:
         if text not in self._told:
             self._told.add(text)
             warn("rank %s: profiler: %s; the training goes on", self.rank, text)
+
+
+def _lasting(function: Any, stage: Stage) -> Any:
+    """The stage of a function that is not over when it returns: a coroutine or a generator; None for another.
+
+    It lasts until the coroutine is done or the generator exhausted or closed, what its caller does between
+    included: that is how long the caller had it.
+    """
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with _in_stage(self, stage):
+                return await function(self, *args, **kwargs)
+
+        return awaited
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def generated(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with _in_stage(self, stage):
+                return (yield from function(self, *args, **kwargs))
+
+        return generated
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def streamed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with _in_stage(self, stage):
+                async with aclosing(function(self, *args, **kwargs)) as items:
+                    async for item in items:
+                        yield item
+
+        return streamed
+    return None
+
+
+@contextmanager
+def _in_stage(worker: Any, stage: Stage) -> Iterator[None]:
+    """A context in the stage, while a step of the worker is profiled."""
+    profiler = getattr(worker, "profiler", None)
+    if not (isinstance(profiler, DistProfiler) and profiler.check_this_step()):
+        yield
+        return
+    leave = profiler.enter(stage)
+    try:
+        yield
+    finally:
+        leave()
 
 
 def _torch(target: Target) -> Tool:
@@ -311,13 +371,6 @@ _TOOLS: Mapping[str, Callable[[Target], Tool]] = {
 """The tools, each imported when it is used."""
 
 
-@atexit.register
-def _close_all() -> None:
-    """Write the captures that are open when the interpreter ends: a trace that nobody stopped is not lost."""
-    for profiler in _live:
-        profiler.close()
-
-
 def _nothing() -> None:
     """What ends a stage that never began."""
 
@@ -329,16 +382,25 @@ def _selected(rank: int, all_ranks: bool, ranks: Any, otherwise: bool) -> bool:
     return rank in ranks if ranks else otherwise
 
 
-def _settings(tool: str | None, given: Any) -> Mapping[str, Any] | None:
+def _settings(tool: str | None, given: Any) -> dict[str, Any]:
     """The settings of the tool in what was given: its config, or a mapping of tools to configs."""
-    if given is None or isinstance(given, str):
-        return None
-    if isinstance(given, Mapping) and tool is not None and tool in given:
-        given = given[tool]
-    found: Mapping[str, Any] = given if isinstance(given, Mapping) else vars(given)
-    return found
+    settings = plain(given)
+    own = settings.get(tool) if tool is not None else None
+    return settings if own is None or isinstance(own, (str, int, float)) else plain(own)
+
+
+def _of_verl() -> Any:
+    """Verl's own profiler, also where this one stands in its place. Raises `ImportError` without verl."""
+    import sys
+
+    switch = sys.modules.get("capture.verl")
+    if switch is not None and switch.active():
+        return switch.original("DistProfiler")
+    from verl.utils import profiler
+
+    return profiler.DistProfiler
 
 
 def _path(path: str | None) -> str:
     """`save_path`, verl's default where it is not given."""
-    return "outputs/profile" if not path or path == MISSING else str(path)
+    return str(path) if path else "outputs/profile"

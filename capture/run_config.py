@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from capture.config import MISSING, ProfilerConfig, tool_config_of
+from capture.config import ProfilerConfig, tool_config_of
+from capture.plain import MISSING
 from capture.steps import StepPlan
 
 log = logging.getLogger("capture")

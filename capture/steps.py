@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,27 @@ class StepPlan:
     continuous: bool = False
 
     @classmethod
-    def of(cls, steps: Iterable[int] | None, *, continuous: bool = False) -> StepPlan:
-        """The plan for these steps, in any order and with repetitions; None for no step."""
-        return cls(tuple(sorted(set(steps or ()))), continuous)
+    def of(cls, steps: Iterable[int] | int | str | None, *, continuous: bool = False) -> StepPlan:
+        """The plan for these steps, in any order and with repetitions; None for no step.
+
+        A step alone is one, and text is read as a command line has it: `3`, `1,2` or `[1, 2]`. Raises
+        `ValueError` for what names no steps.
+        """
+        named: Iterable[Any]
+        if steps is None:
+            named = ()
+        elif isinstance(steps, str):
+            named = steps.strip().removeprefix("[").removesuffix("]").split(",")
+            named = [text for text in map(str.strip, named) if text]
+        else:
+            named = [steps] if isinstance(steps, int) else steps
+        try:
+            numbers = {int(step) for step in named}
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"steps must be whole numbers such as [1,2,5], not {steps!r}"
+            ) from error
+        return cls(tuple(sorted(numbers)), continuous)
 
     def __contains__(self, step: int) -> bool:
         return step in self.steps

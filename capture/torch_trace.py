@@ -1,20 +1,25 @@
 """The tool `torch`: traces of torch.profiler, one for each capture, stage or window of mini-batches.
 
 torch.profiler serves one capture at a time in a process. Whoever starts first owns it until it stops;
-the stages of others appear in the owner's trace.
+the stages of others appear in the owner's trace. What begins on another thread than the main one, as in Ray's
+threaded actors, is started and stopped on the control thread, where torch can record all threads from there;
+else only the thread that started it may stop it.
 """
 
 from __future__ import annotations
 
+import functools
 import gzip
 import logging
 import shutil
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from capture import control
 from capture.config import TorchProfilerToolConfig
 from capture.file_names import trace_stem, written_whole
 from capture.tools import NoTool, Stage, Target
@@ -28,11 +33,14 @@ class TorchTrace(NoTool):
     owner: ClassVar[TorchTrace | None] = None
     """Whose capture is running in this process."""
 
-    scheduled: ClassVar[Any] = None
-    """The running torch profiler if mini-batches advance it, whichever worker counts them."""
+    scheduled: ClassVar[_Capture | None] = None
+    """The running capture if mini-batches advance it, whichever worker counts them."""
 
     ranges: ClassVar[list[_Range]] = []
     """The stages that are under way in this process, outermost first."""
+
+    taking: ClassVar[Any] = threading.Lock()
+    """Held while somebody becomes the owner: stages may begin on several threads at once."""
 
     def __init__(self, target: Target) -> None:
         import torch.profiler
@@ -46,38 +54,36 @@ class TorchTrace(NoTool):
     def start(self, scope: str | None, step: int | None) -> None:
         """Begin the trace of a step, unless stages have traces of their own or another is running."""
         self._step = step
-        if self._config.discrete or TorchTrace.owner is not None:
+        if self._config.discrete or not self._take():
             return
         schedule = self._schedule()
         if schedule:
             # verl keeps one window of a step unless more are asked for.
             schedule["repeat"] = schedule["repeat"] or 1
-        self._begin(_Capture(self._torch, self._target, scope, step, schedule, by_stage=False))
+        self._begin(scope, schedule, by_stage=False)
 
     def stop(self) -> None:
         """End the trace, if it is this profiler's own."""
         if TorchTrace.owner is self:
             self._end()
 
+    def finish(self) -> None:
+        """End what no `stop` could end, which came on another thread."""
+        self.stop()
+
     def advance(self) -> None:
         """Tell the running schedule that a mini-batch is over."""
         running = TorchTrace.scheduled
-        if running is None:
-            return
-        if running.current_action is self._torch.ProfilerAction.RECORD_AND_SAVE:
-            _end_ranges()
-        running.step()
+        if running is not None:
+            running.advance()
 
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
         """A range in the trace, or a trace of its own."""
-        alone = self._config.discrete and TorchTrace.owner is None
+        alone = self._config.discrete and self._take()
         if alone:
             schedule = self._schedule() if stage.scheduled else None
-            scope = stage.scope or stage.name
-            self._begin(
-                _Capture(self._torch, self._target, scope, self._step, schedule, by_stage=True)
-            )
+            self._begin(stage.scope or stage.name, schedule, by_stage=True)
         mark = _Range(self._torch.record_function(stage.name))
         TorchTrace.ranges.append(mark)
         try:
@@ -89,15 +95,34 @@ class TorchTrace(NoTool):
             if alone:
                 self._end()
 
-    def _begin(self, capture: _Capture) -> None:
-        capture.start()
-        self._capture, TorchTrace.owner = capture, self
-        TorchTrace.scheduled = capture.profiler if capture.schedule else None
+    def _take(self) -> bool:
+        """Whether this profiler is the owner now and was not before; nobody is where another one is."""
+        with TorchTrace.taking:
+            if TorchTrace.owner is not None:
+                return False
+            TorchTrace.owner = self
+            return True
+
+    def _begin(self, scope: str | None, schedule: dict[str, int] | None, *, by_stage: bool) -> None:
+        """Start the capture of the owner. Raises what torch raises; then there is no owner."""
+        try:
+            capture = _Capture(
+                self._torch, self._target, scope, self._step, schedule, by_stage=by_stage
+            )
+            capture.start()
+        except BaseException:
+            TorchTrace.owner = None
+            raise
+        self._capture = capture
+        TorchTrace.scheduled = capture if schedule else None
 
     def _end(self) -> None:
         """Give torch.profiler free first: whatever fails now, the next capture can begin."""
+        capture = self._capture
+        if capture is not None:
+            capture.require_its_thread()
         _end_ranges()
-        capture, self._capture = self._capture, None
+        self._capture = None
         TorchTrace.owner = TorchTrace.scheduled = None
         if capture is not None:
             capture.stop()
@@ -108,6 +133,13 @@ class TorchTrace(NoTool):
         if schedule is None or not schedule.enabled:
             return None
         return {k: int(schedule[k]) for k in ("skip_first", "wait", "warmup", "active", "repeat")}
+
+
+def forget() -> None:
+    """Leave the captures of the process that this one was forked from to it."""
+    TorchTrace.owner = TorchTrace.scheduled = None
+    TorchTrace.ranges.clear()
+    TorchTrace.taking = threading.Lock()
 
 
 class _Range:
@@ -153,6 +185,9 @@ class _Capture:
         self._written, self._start_ns, self._empty = 0, 0, False
         contents = set(target.config.contents)
         kinds = torch.ProfilerActivity
+        every_thread = _every_thread()
+        on_main = threading.current_thread() is threading.main_thread()
+        self._thread = threading.get_ident() if on_main or not every_thread else None
         self.profiler: Any = torch.profile(
             # Stages are ranges of the host: without CPU activity no kernel has a stage.
             activities=[kinds.CPU, *([kinds.CUDA] if not contents or "cuda" in contents else [])],
@@ -161,6 +196,7 @@ class _Capture:
             record_shapes="shapes" in contents,
             profile_memory="memory" in contents,
             with_stack="stack" in contents,
+            **every_thread,
         )
         # Its steps would be mini-batches here, and the rows ProfilerStep#n say otherwise.
         self.profiler.record_steps = False
@@ -168,7 +204,13 @@ class _Capture:
     def start(self) -> None:
         """Start collecting."""
         self._start_ns = time.time_ns()
-        self.profiler.start()
+        self._run(self.profiler.start)
+
+    def advance(self) -> None:
+        """Go on to the next mini-batch."""
+        if self.profiler.current_action is self._torch.ProfilerAction.RECORD_AND_SAVE:
+            _end_ranges()
+        self._run(self.profiler.step)
 
     def stop(self) -> None:
         """Stop collecting; a window that the loop ended in is kept, unless it had just begun."""
@@ -177,7 +219,21 @@ class _Capture:
             actions = self._torch.ProfilerAction
             if self.profiler.current_action is actions.RECORD:
                 self.profiler.current_action = actions.RECORD_AND_SAVE
-        self.profiler.stop()
+        self._run(self.profiler.stop)
+
+    def require_its_thread(self) -> None:
+        """Nothing where this thread may stop it; else raises `RuntimeError`: torch would end the process."""
+        if self._thread not in (None, threading.get_ident()):
+            raise RuntimeError(
+                "this torch stops a profile only on the thread that started it: the trace goes on"
+            )
+
+    def _run(self, action: Callable[[], object]) -> None:
+        if self._thread is None:
+            control.run(action)
+        else:
+            self.require_its_thread()
+            action()
 
     def _window_just_began(self) -> bool:
         """Whether no mini-batch has run in the window that is open."""
@@ -214,6 +270,17 @@ class _Capture:
         self._target.manifest.add(
             path, step=self._step, stage=self._scope, start_unix_ns=self._start_ns
         )
+
+
+@functools.cache
+def _every_thread() -> dict[str, Any]:
+    """torch.profile's argument to record every thread; empty for a torch that cannot."""
+    try:
+        from torch._C._profiler import _ExperimentalConfig
+
+        return {"experimental_config": _ExperimentalConfig(profile_all_threads=True)}
+    except (ImportError, TypeError):
+        return {}
 
 
 def export(profiler: Any, path: Path) -> None:

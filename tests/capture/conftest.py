@@ -6,7 +6,7 @@ import types
 import fake_torch
 import pytest
 
-from capture import manifest, marks, nsys_ranges, profiler
+from capture import endings, manifest, marks, nsys_ranges
 from capture.memory_snapshots import MemorySnapshots
 from capture.torch_trace import TorchTrace
 
@@ -15,7 +15,7 @@ from capture.torch_trace import TorchTrace
 def torch(monkeypatch):
     """The fake torch; what `capture` keeps of the process is as at its start, and so it is left."""
     marks._nvtx.cache_clear()
-    monkeypatch.setattr(profiler, "_live", [])
+    monkeypatch.setattr(endings, "live", [])
     monkeypatch.setattr(manifest, "_OF_PROCESS", {})
     monkeypatch.setattr(nsys_ranges, "_open_ranges", 0)
     monkeypatch.setattr(TorchTrace, "owner", None)

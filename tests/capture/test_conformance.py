@@ -17,6 +17,8 @@ STORED = json.loads(Path(__file__).with_name("verl-0.9.1.json").read_text(encodi
 INTENDED = {
     "TorchProfilerToolConfig{'contents': 'cpu'}": "the type is told, not the first letter",
     "TorchProfilerToolConfig{'contents': None}": "refused as a wrong type, not by accident",
+    "torch enable=True without tool_config": "the tool's defaults hold: no run ends of it",
+    "nsys enable=True without tool_config": "the tool's defaults hold: no run ends of it",
     "nsys enable=False without tool_config": "a disabled profiler needs no tool_config",
     "torch enable=False without tool_config": "a disabled profiler needs no tool_config",
     "nsys discrete=False, stage fails": "the range of a stage that raises is ended",

@@ -151,7 +151,9 @@ def test_the_run_is_told_by_ray_where_nobody_named_it(tmp_path, monkeypatch, con
             **{name: lambda value=value: value for name, value in zip(names, context, strict=True)}
         )
 
-    ray = types.SimpleNamespace(get_runtime_context=runtime_context)
+    ray = types.SimpleNamespace(
+        get_runtime_context=runtime_context, is_initialized=lambda: context is not None
+    )
     monkeypatch.setitem(sys.modules, "ray", ray)
     Worker(tmp_path).step(1)
     expected = None if context is None else "/".join(context)

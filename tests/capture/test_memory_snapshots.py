@@ -5,7 +5,7 @@ import os
 import pytest
 
 from capture import DistProfiler, ProfilerConfig
-from capture.profiler import _close_all
+from capture.endings import close_all
 
 ALL = {"context": "all", "stacks": "all", "max_entries": 100_000}
 BEGIN = [("history", "all", ALL), "reset peaks"]
@@ -66,7 +66,7 @@ def test_a_window_of_steps_is_one_snapshot_and_what_remains_is_written_at_the_en
     steps(taken, 1, 2, 5)
     name = f"torch_memory_rank0_pid{os.getpid()}.pickle"
     assert files(tmp_path) == [f"steps1-2/{name}"]
-    _close_all()
+    close_all()
     assert files(tmp_path) == [f"step5/{name}", f"steps1-2/{name}"]
 
 

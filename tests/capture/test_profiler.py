@@ -11,7 +11,7 @@ import pytest
 
 import capture
 from capture import DistProfiler, DistProfilerExtension, ProfilerConfig, TorchProfilerToolConfig
-from capture.profiler import _close_all
+from capture.endings import close_all
 
 
 def config(folder, tool="torch", *, discrete=False, **changes):
@@ -137,6 +137,61 @@ def test_a_coroutine_is_a_stage_until_it_is_done(tmp_path, torch):
     assert torch.log == ended
 
 
+class Streams:
+    """A worker whose stages give one thing after another."""
+
+    def __init__(self, profiler, log):
+        self.profiler, self.log = profiler, log
+
+    @DistProfiler.annotate(role="rollout")
+    def rollout(self, count):
+        for number in range(count):
+            self.log.append(number)
+            yield number
+        return "done"
+
+    @DistProfiler.annotate(role="stream")
+    async def stream(self, count):
+        for number in range(count):
+            self.log.append(number)
+            yield number
+
+
+def test_a_generator_is_a_stage_until_it_is_exhausted_or_closed(tmp_path, torch):
+    streams = Streams(DistProfiler(0, config(tmp_path)), torch.log)
+    assert [*streams.rollout(2)] == [0, 1]
+    streams.profiler.start()
+    assert torch.log == [0, 1]
+    assert [*streams.rollout(2)] == [0, 1]
+    assert torch.log[2:] == ["+rollout", 0, 1, "-rollout"]
+    started = streams.rollout(2)
+    assert next(started) == 0
+    started.close()
+    assert torch.log[6:] == ["+rollout", 0, "-rollout"]
+    with pytest.raises(StopIteration) as end:
+        next(streams.rollout(0))
+    assert end.value.value == "done"
+
+
+def test_an_asynchronous_generator_is_a_stage_until_it_is_exhausted_or_closed(tmp_path, torch):
+    async def taken(streams, count, most=9):
+        items = streams.stream(count)
+        found = []
+        async for item in items:
+            found.append(item)
+            if len(found) == most:
+                await items.aclose()
+                break
+        return found
+
+    streams = Streams(DistProfiler(0, config(tmp_path)), torch.log)
+    streams.profiler.start()
+    assert asyncio.run(taken(streams, 2)) == [0, 1]
+    assert torch.log == ["+stream", 0, 1, "-stream"]
+    assert asyncio.run(taken(streams, 2, most=1)) == [0]
+    assert torch.log[4:] == ["+stream", 0, "-stream"]
+
+
 def test_a_tool_that_cannot_start_costs_one_line_in_the_log(tmp_path, torch, caplog):
     torch.start = RuntimeError("Profiler is already enabled on this thread")
     worker = Worker(DistProfiler(3, config(tmp_path, ranks=[3])))
@@ -219,12 +274,21 @@ def test_an_unknown_tool_is_told_and_profiles_nothing(tmp_path, torch, caplog):
 
 @pytest.mark.parametrize("tool", ["torch", "nsys"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_an_enabled_tool_without_its_configuration_is_refused_on_every_rank(tmp_path, tool, rank):
-    with pytest.raises(AssertionError, match="tool_config must be provided"):
-        DistProfiler(rank, config(tmp_path, tool, tool_config=None))
+def test_an_enabled_tool_without_its_configuration_has_the_tool_s_defaults(tmp_path, tool, rank):
+    profiler = DistProfiler(rank, config(tmp_path, tool, tool_config=None, all_ranks=True))
+    assert (profiler.check_this_rank(), profiler.is_discrete_mode()) == (True, False)
     DistProfiler(rank, config(tmp_path, tool, tool_config=None, enable=False))
-    with pytest.raises(AssertionError, match="contents only supports"):
-        DistProfiler(rank, config(tmp_path, tool_config={"contents": ["gpu"]}))
+
+
+def test_a_configuration_that_cannot_be_followed_costs_the_profile_and_not_the_run(
+    tmp_path, torch, caplog
+):
+    worker = Worker(DistProfiler(0, config(tmp_path, tool_config={"contents": ["gpu"]})))
+    worker.profiler.start(profile_step=1)
+    assert worker.compute_log_prob(1) == 1
+    worker.profiler.stop()
+    assert "contents only supports" in caplog.text
+    assert torch.log == []
 
 
 def test_the_configuration_of_the_tool_is_found_wherever_verl_puts_it(tmp_path):
@@ -278,7 +342,7 @@ def test_what_is_open_when_the_process_ends_is_written(tmp_path, torch):
     worker = Worker(DistProfiler(0, config(tmp_path)))
     worker.profiler.start(profile_step=1)
     worker.compute_log_prob(1)
-    _close_all()
+    close_all()
     assert torch.running is None
     assert len(list(tmp_path.glob("*.gz"))) == 1
     assert '"closed"' in next(tmp_path.glob("*.json")).read_text()
@@ -296,10 +360,10 @@ def test_the_finish_command_runs_with_the_last_step_and_knows_whose_profile_it_i
     assert "ended with 3" in caplog.text
 
 
-def test_verls_own_tools_are_left_to_verl(tmp_path, monkeypatch):
+def test_without_verl_its_own_tools_profile_nothing(tmp_path, monkeypatch, caplog):
     fake_torch.without(monkeypatch, "verl", "verl.utils")
-    with pytest.raises(ImportError, match="precision_debugger is verl's own"):
-        DistProfiler(0, config(tmp_path, "precision_debugger"))
+    DistProfiler(0, config(tmp_path, "precision_debugger")).start()
+    assert "precision_debugger is verl's own" in caplog.text
     DistProfiler(0, config(tmp_path, "precision_debugger", enable=False)).start()
 
 

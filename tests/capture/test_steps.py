@@ -1,5 +1,6 @@
 """Which captures a plan makes of a run."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,3 +36,19 @@ def test_every_stage_of_every_step_is_a_capture_where_stages_have_their_own():
     assert StepPlan.of([1, 2, 5], continuous=True).captures(stages=4) == 12
     assert StepPlan.of([1, 2, 5]).captures() == 3
     assert StepPlan.of(None).captures() == 0
+
+
+@pytest.mark.parametrize("given", [[5, 1], (1, 5, 1), "[1, 5]", "5,1", "1,5,", {1, 5}])
+def test_steps_are_read_however_they_are_written(given):
+    assert StepPlan.of(given).steps == (1, 5)
+
+
+def test_a_step_alone_is_one_and_nothing_is_none():
+    assert StepPlan.of(3).steps == StepPlan.of("3").steps == (3,)
+    assert StepPlan.of(None).steps == StepPlan.of("[]").steps == StepPlan.of("").steps == ()
+
+
+@pytest.mark.parametrize("given", ["one", "1-3", [None], 1.5j, ["a"]])
+def test_what_names_no_steps_is_refused_and_never_a_silent_nothing(given):
+    with pytest.raises(ValueError, match="steps must be whole numbers"):
+        StepPlan.of(given)

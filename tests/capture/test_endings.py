@@ -1,0 +1,134 @@
+"""Captures that nobody stops in good order: threads, forks and signals, with the fake torch and the real one."""
+
+import signal
+import sys
+import threading
+
+import pytest
+import verl_python
+
+from capture import DistProfiler, ProfilerConfig, control
+from tracekit.discover import discover
+from tracekit.loading import load, sniff
+
+WORKER = """
+import os, signal, sys, threading, time
+from capture import DistProfiler
+
+class Worker:
+    def __init__(self, folder):
+        config = {"tool": "torch", "enable": True, "save_path": folder, "tool_config": {"torch": {"contents": ["cpu"]}}}
+        self.profiler = DistProfiler(0, config, save_file_prefix="actor")
+
+    @DistProfiler.annotate(role="work")
+    def work(self):
+        import torch
+        return float(torch.ones(64, 64).mm(torch.ones(64, 64)).sum())
+
+worker = Worker(sys.argv[1])
+"""
+
+
+def test_what_is_asked_of_the_control_thread_is_done_there_and_raises_here():
+    there = control.run(threading.get_ident)
+    assert there != threading.get_ident()
+    assert control.run(lambda: control.run(threading.get_ident)) == there
+    with pytest.raises(ZeroDivisionError):
+        control.run(lambda: 1 / 0)
+
+
+def test_a_process_that_imported_ray_and_did_not_start_it_starts_no_cluster(tmp_path, monkeypatch):
+    import types
+
+    asked = []
+    ray = types.SimpleNamespace(
+        is_initialized=lambda: False, get_runtime_context=lambda: asked.append(1)
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    config = ProfilerConfig(tool="torch", enable=True, save_path=str(tmp_path), tool_config={})
+    profiler = DistProfiler(0, config)
+    profiler.start(profile_step=1)
+    profiler.stop()
+    assert asked == []
+
+
+def test_a_child_that_is_forked_off_in_a_step_neither_stops_nor_writes(tmp_path, torch):
+    config = ProfilerConfig(tool="torch", enable=True, save_path=str(tmp_path), tool_config={})
+    profiler = DistProfiler(0, config)
+    profiler.start(profile_step=1)
+    profiler.abandon()
+    profiler.stop()
+    assert not profiler.check_this_step()
+    assert list(tmp_path.glob("*.gz")) == []
+
+
+if verl_python.PYTHON:
+
+    def stages(folder):
+        """The threads of the stages in the one trace of a folder."""
+        (source,) = discover(folder, sniff=sniff).sources
+        ops = load(source.path)["host_ops"]
+        return ops[ops["name"] == "work"]
+
+    @pytest.mark.slow
+    def test_a_step_that_is_started_and_stopped_on_other_threads_holds_the_stages_of_all(tmp_path):
+        code = WORKER + (
+            "def on_thread(*calls):\n"
+            "    threads = [threading.Thread(target=call) for call in calls]\n"
+            "    [one.start() for one in threads]; [one.join() for one in threads]\n"
+            "on_thread(lambda: worker.profiler.start(role='train', profile_step=1))\n"
+            "on_thread(*[worker.work] * 4)\n"
+            "on_thread(worker.profiler.stop)\n"
+        )
+        verl_python.run("-c", code, tmp_path)
+        assert stages(tmp_path)["tid"].nunique() == 4
+
+    @pytest.mark.slow
+    def test_a_step_started_here_and_stopped_on_another_thread_is_written_at_the_end(tmp_path):
+        code = WORKER + (
+            "worker.profiler.start(role='train', profile_step=1)\n"
+            "worker.work()\n"
+            "thread = threading.Thread(target=worker.profiler.stop)\n"
+            "thread.start(); thread.join()\n"
+        )
+        assert "only on the thread that started it" in verl_python.run("-c", code, tmp_path).stderr
+        assert len(stages(tmp_path)) == 1
+
+    @pytest.mark.slow
+    def test_a_process_forked_off_in_a_step_ends_and_the_parent_s_trace_is_whole(tmp_path):
+        code = WORKER + (
+            "worker.profiler.start(role='train', profile_step=1)\n"
+            "worker.work()\n"
+            "import multiprocessing\n"
+            "def job():\n"
+            "    worker.profiler.stop(); worker.profiler.start(profile_step=2); sys.exit(7)\n"
+            "child = multiprocessing.get_context('fork').Process(target=job)\n"
+            "child.start(); child.join()\n"
+            "assert child.exitcode == 7\n"
+            "worker.profiler.stop()\n"
+        )
+        verl_python.run("-c", code, tmp_path, timeout=100)
+        assert len(stages(tmp_path)) == 1
+
+    @pytest.mark.slow
+    def test_a_sigterm_in_a_step_leaves_the_trace_and_ends_the_process_as_ever(tmp_path):
+        code = WORKER + (
+            "worker.profiler.start(role='train', profile_step=1)\n"
+            "worker.work()\n"
+            "os.kill(os.getpid(), signal.SIGTERM)\n"
+            "time.sleep(60)\n"
+        )
+        done = verl_python.run("-c", code, tmp_path, check=False, timeout=100)
+        assert done.returncode == -signal.SIGTERM
+        assert len(stages(tmp_path)) == 1
+
+    @pytest.mark.slow
+    def test_the_handler_of_a_sigterm_that_the_user_has_stays(tmp_path):
+        code = WORKER + (
+            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
+            "worker.profiler.start(role='train', profile_step=1)\n"
+            "worker.work()\n"
+            "os.kill(os.getpid(), signal.SIGTERM)\n"
+        )
+        assert verl_python.run("-c", code, tmp_path, check=False).returncode == 3
+        assert len(stages(tmp_path)) == 1
