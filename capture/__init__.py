@@ -1,8 +1,8 @@
 """Profile capture for Ray training jobs: verl's profiler, and NeMo-RL's, without their defects.
 
-A verl run switches to it by ``from capture import DistProfiler, DistProfilerExtension`` in its workers
-and ``_target_: capture.ProfilerConfig`` in its configuration; names, arguments and file names are those
-of verl 0.9.1. Any other Ray job uses `capture.ray`. `capture.run_config` reads a whole configuration,
+A verl run switches to it by ``VERL_USE_EXTERNAL_MODULES=capture.verl``, with nothing edited, or by importing
+`DistProfiler` and `DistProfilerExtension` from here; names, arguments and file names are those of verl
+0.9.1. Any other Ray job uses `capture.ray`. `capture.run_config` reads a whole configuration,
 `capture.nemo` NeMo-RL's variables, and `capture.metrics` writes logs. What belongs to verl's engines
 (NPU, precision debugger, rollout servers) is verl's own, under its name here where verl is installed.
 

@@ -14,9 +14,11 @@ import verl_python
 
 MODULES = (
     "tests/capture/test_conformance.py",
+    "tests/capture/test_endings.py",
     "tests/capture/test_nvtx_pairs.py",
     "tests/capture/test_ray_run.py",
     "tests/capture/test_recipes.py",
+    "tests/capture/test_switch.py",
     "tests/capture/test_with_verl.py",
     "tests/on_ray",
     "tests/readers/test_nsys_stats.py",

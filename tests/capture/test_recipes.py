@@ -51,7 +51,12 @@ if verl_python.PYTHON:
         whole, switched, by_stage, memory, nsys = composed
         assert (whole["tool"], whole["steps"], whole["enable"]) == ("torch", [1, 2, 5], True)
         assert whole["tool_config"]["contents"] == ["cpu", "cuda"]
-        assert switched["target"] == "capture.ProfilerConfig"
+        assert switched["target"] == "verl.utils.profiler.ProfilerConfig"  # nothing is edited
+        assert (switched["tool"], switched["steps"], switched["enable"]) == (
+            "torch",
+            [1, 2, 5],
+            True,
+        )
         assert by_stage["tool_config"]["discrete"] is True
         assert by_stage["tool_config"]["schedule"]["active"] == 2
         assert memory["tool"] == "torch_memory"

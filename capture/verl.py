@@ -1,0 +1,246 @@
+"""The switch: a process that imports this has capture where verl looks up its profiler, timers and marks.
+
+    VERL_USE_EXTERNAL_MODULES=capture.verl python -m verl.trainer.main_ppo …
+    python -m capture.verl verl.trainer.main_ppo …
+
+verl imports the modules of that variable in every process, before its workers look anything up; what has
+looked it up already is given capture's as well. verl's configuration stays as it is. The second form sets
+the variable, and either one hands it to the processes that Ray starts. What goes wrong here is logged, and
+verl's own profiler stays.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, TypeVar
+
+import capture
+from capture.profiler import DistProfiler
+
+log = logging.getLogger("capture")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+VARIABLE = "VERL_USE_EXTERNAL_MODULES"
+"""verl imports the modules that it names, separated by commas, in every process."""
+
+_HOMES = {
+    "verl.utils.profiler.profile": (
+        *("DistProfiler", "DistProfilerExtension"),
+        *("mark_annotate", "mark_end_range", "mark_start_range"),
+    ),
+    "verl.utils.profiler.config": (
+        *("ProfilerConfig", "NsightToolConfig", "TorchMemoryToolConfig"),
+        *("TorchProfilerToolConfig", "TorchProfilerScheduleConfig"),
+    ),
+    "verl.utils.profiler.performance": ("marked_timer", "simple_timer"),
+    "verl.utils.profiler.nvtx_profile": (
+        *("mark_annotate", "mark_end_range", "mark_start_range", "marked_timer"),
+    ),
+}
+"""The modules that define what is replaced, and its names; older versions of verl lack some."""
+
+_ASKED_TOO = ("verl.utils.profiler.torch_profile", "verl.utils.profiler.torch_memory_profile")
+"""verl's own tools: imported before the switch, so that verl's profiler can go on using them after it."""
+
+_originals: dict[str, Any] = {}
+_replaced: list[tuple[Any, str, Any]] = []
+"""(module, name, what stood there) of everything that was replaced."""
+
+
+class SwitchedProfiler(DistProfiler):
+    """The profiler as verl's code finds it: it reports stages to RL-Insight too where a run has that on."""
+
+    @classmethod
+    def annotate(
+        cls,
+        message: str | None = None,
+        color: str | None = None,
+        domain: str | None = None,
+        category: str | None = None,
+        **kwargs_outer: Any,
+    ) -> Callable[[F], F]:
+        """As `DistProfiler.annotate`."""
+        mark = super().annotate(message, color, domain, category, **kwargs_outer)
+        if os.environ.get("VERL_RL_INSIGHT_ENABLE") != "1":
+            return mark
+        return lambda function: _told_to_rl_insight(mark(function), kwargs_outer.get("role"))
+
+
+def _told_to_rl_insight(function: F, role: str | None) -> F:
+    """The function, with its calls told to RL-Insight as verl tells them."""
+    logger = getattr(import_module("verl.utils.tracking"), "RLInsightLogger", None)
+    if logger is None:
+        return function
+
+    @functools.wraps(function)
+    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        profiler = getattr(self, "profiler", None)
+        if profiler is None:
+            return function(self, *args, **kwargs)
+        state = role or function.__qualname__
+        with logger.trace_state(state, state_lane_id=f"rank_{profiler.rank}"):
+            return function(self, *args, **kwargs)
+
+    return told  # type: ignore[return-value] # as F in all that it takes and gives
+
+
+def active() -> bool:
+    """Whether capture stands in the place of verl's profiler in this process."""
+    return bool(_replaced)
+
+
+def original(name: str) -> Any:
+    """What verl has under this name, whatever stands there now. Raises `KeyError` for other names."""
+    return _originals[name]
+
+
+def install() -> bool:
+    """Whether capture stands in the place of verl's profiler now. Raises nothing."""
+    if active():
+        return True
+    try:
+        _replace_all(_found_in_verl())
+        _hand_to_ray()
+    except Exception as error:  # noqa: BLE001 - a verl that is built otherwise, or none at all
+        uninstall()
+        message = "capture cannot take the place of verl's profiler, which stays: %s: %s"
+        log.warning(message, type(error).__name__, error)
+    return active()
+
+
+def uninstall() -> None:
+    """Put back what stood in verl, and wherever else it was looked up, before `install`."""
+    while _replaced:
+        module, name, before = _replaced.pop()
+        setattr(module, name, before)
+    _originals.clear()
+
+
+def _found_in_verl() -> dict[int, Any]:
+    """What takes the place of each object of verl, by the identity of that object."""
+    import_module("verl.utils.profiler")
+    for name in _ASKED_TOO:
+        with suppress(ImportError):
+            import_module(name)
+    ours: dict[int, Any] = {}
+    for home, names in _HOMES.items():
+        try:
+            module = import_module(home)
+        except ImportError:  # no nvtx: there are no ranges of it to replace
+            continue
+        for name in names:
+            if name in vars(module):
+                _originals.setdefault(name, vars(module)[name])
+                ours[id(vars(module)[name])] = _ours(name)
+    if "DistProfiler" not in _originals:
+        raise ImportError("verl.utils.profiler.profile has no DistProfiler")
+    config = import_module("verl.utils.config")
+    if hasattr(config, "omega_conf_to_dataclass"):
+        convert = _originals["omega_conf_to_dataclass"] = config.omega_conf_to_dataclass
+        ours[id(convert)] = _with_the_global_block(convert)
+    return ours
+
+
+def _ours(name: str) -> Any:
+    return SwitchedProfiler if name == "DistProfiler" else getattr(capture, name)
+
+
+def _replace_all(ours: dict[int, Any]) -> None:
+    """Put ours wherever a module of this process holds one of verl's, under whatever name."""
+    for module in [*sys.modules.values()]:
+        if getattr(module, "__name__", __name__) == __name__:
+            continue
+        names = getattr(module, "__dict__", {})
+        for name, value in [*names.items()]:
+            if id(value) in ours:
+                _replaced.append((module, name, value))
+                setattr(module, name, ours[id(value)])
+
+
+def _with_the_global_block(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """Verl's conversion of a configuration; a role's profiler gets the settings of the global block as well.
+
+    verl gives a worker its role's block only: `context` and `stacks` of torch_memory are in the other one.
+    """
+
+    @functools.wraps(convert)
+    def converted(config: Any, *args: Any, **kwargs: Any) -> Any:
+        made = convert(config, *args, **kwargs)
+        if isinstance(made, capture.ProfilerConfig):
+            try:
+                _add_global(config, made)
+            except Exception as error:  # noqa: BLE001 - a configuration of another form
+                log.warning("the global profiler block was not read: %s", error)
+        return made
+
+    return converted
+
+
+def _add_global(config: Any, made: capture.ProfilerConfig) -> None:
+    """Give a role's profiler the tools' settings of the run, and tell once what will have no effect."""
+    root = config._get_root() if hasattr(config, "_get_root") else None  # noqa: SLF001 - OmegaConf has no other way up
+    if root is None or "global_profiler" not in root:
+        return
+    from capture.run_config import read_global
+
+    shared = read_global(root).tool_config
+    if made.global_tool_config is None and shared:
+        object.__setattr__(made, "global_tool_config", shared)
+
+
+def _hand_to_ray() -> None:
+    """Have the processes that Ray starts for this job, on whatever node, import this as well."""
+    ray: Any = sys.modules.get("ray")
+    if ray is None or not hasattr(ray, "init"):
+        return
+    start = ray.init
+
+    @functools.wraps(start)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        with suppress(Exception):
+            kwargs["runtime_env"] = _with_variable(kwargs.get("runtime_env"))
+        return start(*args, **kwargs)
+
+    _replaced.append((ray, "init", start))
+    ray.init = init
+
+
+def _with_variable(runtime_env: Any) -> dict[str, Any]:
+    """A runtime environment whose processes switch as this one did; what it says itself stays."""
+    settings = {} if runtime_env is None else dict(runtime_env)
+    variables = dict(settings.get("env_vars") or {})
+    variables.setdefault(VARIABLE, _named(os.environ.get(VARIABLE, "")))
+    return {**settings, "env_vars": variables}
+
+
+def _named(modules: str) -> str:
+    """The modules that verl is to import, this one among them."""
+    names = [name for name in modules.split(",") if name]
+    return ",".join(names if "capture.verl" in names else [*names, "capture.verl"])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a module as `python -m` does, with the switch on: `verl.trainer.main_ppo key=value …`."""
+    if not arguments or arguments[0].startswith("-"):
+        sys.stderr.write("usage: python -m capture.verl MODULE [ARGUMENT…]\n")
+        return 2
+    import runpy
+
+    os.environ[VARIABLE] = _named(os.environ.get(VARIABLE, ""))
+    sys.argv = [*arguments]
+    import_module("capture.verl")
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+else:
+    install()

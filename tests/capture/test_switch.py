@@ -1,0 +1,216 @@
+"""The switch puts capture wherever verl looks up its profiler, whatever is imported first, and takes it back.
+
+Here with a package of verl's form; with a Python that has verl (`TRACEKIT_VERL_PYTHON`), with verl's own workers.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import verl_python
+
+import capture
+
+sys.modules["verl"] = None  # the real one stays as it is
+try:
+    from capture import verl as switch
+finally:
+    del sys.modules["verl"]
+
+PROGRAM = Path(__file__).parents[1] / "verl_switched_run.py"
+UNLIKE = re.compile(r"_pid\d+(_\d{17})?")
+
+
+class Profiler:
+    """verl's."""
+
+
+class Extension:
+    """verl's."""
+
+
+class Config:
+    """verl's."""
+
+
+def convert(config, dataclass_type=None):
+    """verl's: here a configuration is what it is converted to."""
+    del dataclass_type
+    return config
+
+
+@pytest.fixture
+def verl(monkeypatch):
+    """Modules as verl has them, and one that has looked up what it needs before the switch."""
+    modules = {
+        "verl": {},
+        "verl.utils": {},
+        "verl.utils.config": {"omega_conf_to_dataclass": convert},
+        "verl.utils.profiler": {"DistProfiler": Profiler, "ProfilerConfig": Config},
+        "verl.utils.profiler.profile": {
+            "DistProfiler": Profiler,
+            "DistProfilerExtension": Extension,
+        },
+        "verl.utils.profiler.config": {"ProfilerConfig": Config},
+        "verl.utils.profiler.performance": {"simple_timer": print},
+        "verl.workers": {"Watch": Profiler, "omega_conf_to_dataclass": convert},
+    }
+    for name, values in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(values, __path__=[])
+        monkeypatch.setitem(sys.modules, name, module)
+    yield sys.modules
+    switch.uninstall()
+
+
+def test_everything_of_verls_is_replaced_under_whatever_name(verl):
+    verls = [Profiler]  # in a list: this module's own names are replaced as well
+    assert switch.install()
+    assert verl["verl.utils.profiler"].DistProfiler is switch.SwitchedProfiler
+    assert (
+        verl["verl.utils.profiler.profile"].DistProfilerExtension is capture.DistProfilerExtension
+    )
+    assert verl["verl.utils.profiler.config"].ProfilerConfig is capture.ProfilerConfig
+    assert verl["verl.workers"].Watch is switch.SwitchedProfiler
+    assert verl["verl.workers"].omega_conf_to_dataclass("x") == "x"
+    assert [switch.original("DistProfiler")] == verls
+
+
+def test_uninstalling_leaves_everything_as_it_was(verl, monkeypatch):
+    ray = types.ModuleType("ray")
+    ray.init = dict
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    before = {name: {**vars(verl[name])} for name in verl if name.partition(".")[0] == "verl"}
+    assert switch.install()
+    assert switch.install()
+    switch.uninstall()
+    assert not switch.active()
+    assert {name: vars(verl[name]) for name in before} == before
+    assert ray.init is dict
+
+
+def test_the_processes_that_ray_starts_switch_too(verl, monkeypatch):
+    asked = {}
+    ray = types.ModuleType("ray")
+    ray.init = asked.update
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setenv(switch.VARIABLE, "mine")
+    switch.install()
+    ray.init(runtime_env={"env_vars": {"A": "1"}, "working_dir": None}, num_cpus=2)
+    assert asked == {
+        "runtime_env": {"env_vars": {"A": "1", switch.VARIABLE: "mine,capture.verl"}, "working_dir": None},
+        "num_cpus": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", ["verl.utils.profiler", "verl.utils.profiler.profile"])
+def test_a_verl_that_is_built_otherwise_keeps_its_own(verl, monkeypatch, caplog, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert not switch.install()
+    assert "capture cannot take the place of verl's profiler, which stays" in caplog.text
+    assert verl["verl.workers"].Watch is Profiler
+
+
+def test_the_settings_of_the_global_block_reach_a_worker(verl):
+    class Root(dict):
+        def _get_root(self):
+            return self
+
+    given = {"torch_memory": {"stacks": "python"}}
+    made = capture.ProfilerConfig(tool="torch_memory", save_path="x", tool_config={})
+    root = Root(global_profiler={"tool": "torch_memory", "global_tool_config": given})
+    switch._with_the_global_block(lambda config: made)(root)
+    assert made.global_tool_config == given
+
+
+def test_it_does_as_python_does_with_a_module(tmp_path):
+    (tmp_path / "job.py").write_text(
+        "import os, sys; print(__name__, sys.argv, os.environ['VERL_USE_EXTERNAL_MODULES'])"
+    )
+    code = [sys.executable, "-m", "capture.verl"]
+    done = subprocess.run([*code, "job", "a=1"], cwd=tmp_path, env=verl_python.environment(), capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout.split()[0] == "__main__"
+    assert "'a=1'] capture.verl" in done.stdout
+    done = subprocess.run(
+        code, env=verl_python.environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.split(":")[0]) == (2, "usage")
+
+
+if verl_python.PYTHON:
+
+    @pytest.fixture(scope="module")
+    def runs(tmp_path_factory):
+        """What verl's own workers computed, and where they wrote, without the switch and with it."""
+        made = {}
+        for modules in ("", "capture.verl"):
+            folder = tmp_path_factory.mktemp("run")
+            done = verl_python.run(PROGRAM, folder, VERL_USE_EXTERNAL_MODULES=modules)
+            made[modules] = json.loads(done.stdout.splitlines()[-1]), folder, done.stderr
+        return made
+
+    def files(folder):
+        """The files below a folder, without process and time."""
+        found = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        return sorted(UNLIKE.sub("", name) for name in found)
+
+    @pytest.mark.slow
+    def test_verls_own_workers_compute_the_same(runs):
+        assert runs["capture.verl"][0] == runs[""][0]
+        assert len(runs[""][0]) == 3 * 4 * 3
+
+    @pytest.mark.slow
+    def test_verls_own_workers_write_the_same_files_and_manifests(runs):
+        written = files(runs["capture.verl"][1])
+        traces = [name for name in written if name.endswith(".gz")]
+        assert traces == files(runs[""][1])
+        assert len(traces) == 2 + 4 + 6
+        rest = [name for name in written if name not in traces]
+        assert {Path(name).name for name in rest} == {"capture_actor-rollout-ref_rank0.json"}
+        assert len(rest) == 2 * 3
+
+    @pytest.mark.slow
+    def test_stages_that_verls_decorator_marked_before_the_switch_are_in_the_trace(tmp_path):
+        code = (
+            "import sys, torch\n"
+            "from verl.utils.profiler import DistProfiler as Verls\n"
+            "class Worker:\n"
+            "    @Verls.annotate(role='marked')\n"
+            "    def work(self): return torch.ones(2).sum()\n"
+            "import capture.verl\n"
+            "from verl.utils.profiler import DistProfiler, ProfilerConfig, config\n"
+            "assert capture.verl.original('DistProfiler') is not DistProfiler\n"
+            "tool = config.TorchProfilerToolConfig(contents=['cpu'])\n"
+            "worker = Worker()\n"
+            "block = ProfilerConfig(tool='torch', enable=True, save_path=sys.argv[1], tool_config={'torch': tool})\n"
+            "worker.profiler = DistProfiler(0, block)\n"
+            "worker.profiler.start(profile_step=1)\n"
+            "assert float(worker.work()) == 2\n"
+            "worker.profiler.stop()\n"
+        )
+        verl_python.run("-c", code, tmp_path)
+        (trace,) = tmp_path.glob("*.gz")
+        from tracekit.loading import load
+
+        assert "marked" in set(load(trace)["host_ops"]["name"])
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        "name", ["TorchProfilerToolConfig", "NsightToolConfig", "TorchMemoryToolConfig"]
+    )
+    def test_verls_own_configuration_objects_are_understood(tmp_path, name):
+        code = (
+            "import sys, capture\n"
+            "from verl.utils.profiler import config\n"
+            "tool = {'T': 'torch', 'N': 'nsys'}[sys.argv[2][0]] if 'Memory' not in sys.argv[2] else 'torch_memory'\n"
+            "made = getattr(config, sys.argv[2])()\n"
+            "block = config.ProfilerConfig(tool=tool, enable=True, save_path=sys.argv[1], tool_config={tool: made})\n"
+            "for given in (None, made, block.tool_config):\n"
+            "    profiler = capture.DistProfiler(0, block, given)\n"
+            "    assert profiler.check_this_rank() and not profiler._told, profiler._told\n"
+        )
+        verl_python.run("-c", code, tmp_path, name)
