@@ -57,6 +57,11 @@ _replaced: list[tuple[Any, str, Any]] = []
 class SwitchedProfiler(DistProfiler):
     """The profiler as verl's code finds it: it reports stages to RL-Insight too where a run has that on."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.check_enable() and self.check_this_rank():
+            _tell_that_it_is_active()
+
     @classmethod
     def annotate(
         cls,
@@ -71,6 +76,13 @@ class SwitchedProfiler(DistProfiler):
         if os.environ.get("VERL_RL_INSIGHT_ENABLE") != "1":
             return mark
         return lambda function: _told_to_rl_insight(mark(function), kwargs_outer.get("role"))
+
+
+@functools.cache
+def _tell_that_it_is_active() -> None:
+    """Say once, where verl's logs show it, who profiles here: a warning, as verl shows nothing less."""
+    version = getattr(sys.modules.get("verl"), "__version__", "of an unknown version")
+    log.warning("capture profiles this process in the place of verl's profiler (verl %s)", version)
 
 
 def _told_to_rl_insight(function: F, role: str | None) -> F:

@@ -80,6 +80,19 @@ def test_everything_of_verls_is_replaced_under_whatever_name(verl):
     assert [switch.original("DistProfiler")] == verls
 
 
+def test_a_process_that_is_profiled_says_once_by_whom(verl, tmp_path, caplog):
+    switch._tell_that_it_is_active.cache_clear()
+    switch.install()
+    profiler = verl["verl.workers"].Watch
+    block = {"tool": "torch", "enable": True, "save_path": str(tmp_path), "tool_config": {}}
+    profiler(0, {**block, "enable": False})
+    profiler(1, block)
+    assert caplog.text == ""
+    profiler(0, block)
+    profiler(0, block)
+    assert caplog.text.count("capture profiles this process in the place of verl's profiler") == 1
+
+
 def test_uninstalling_leaves_everything_as_it_was(verl, monkeypatch):
     ray = types.ModuleType("ray")
     ray.init = dict
