@@ -13,8 +13,8 @@ from tracekit.trace import Source
 from tracekit.units import numbers
 
 T = TypeVar("T")
-Unit = tuple[str, int]
-"""What is repeated in a run: ("step", 3), or where no step is known ("range", 2), ("capture of train", 2)."""
+Units = dict[str, frozenset[int]]
+"""The numbers of what is repeated in a run, by kind: of "step", or where no step is known of "range" or "capture of train"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +145,17 @@ _NUMBERED = re.compile(r"(range|capture)([0-9]{1,9})")
 _RANGE_FILE = re.compile(r"\.([0-9]{1,6})\.(?:nsys-rep|qdrep|sqlite)\Z")
 
 
-def _units(capture: Capture) -> frozenset[Unit]:
+def _units(capture: Capture) -> Units:
     """What of the run a capture holds: its steps, else its number among the captures of its process."""
     source = capture.source
-    steps = capture.steps | (frozenset() if source.step is None else {source.step})
+    steps = capture.steps if source.step is None else capture.steps | {source.step}
     if steps:
-        return frozenset(("step", step) for step in steps)
+        return {"step": steps}
     of = f" of {words(source.scope)}" if source.scope else ""
-    return frozenset((kind + of, number) for kind, number in _ordinals(source))
+    return {kind + of: frozenset((number,)) for kind, number in _ordinals(source)}
 
 
-def _ordinals(source: Source) -> list[Unit]:
+def _ordinals(source: Source) -> list[tuple[str, int]]:
     """The number of a source among the captures of its process, where its name has one."""
     pieces = (_NUMBERED.fullmatch(piece) for piece in (source.part or "").split("-"))
     found = [(match[1], int(match[2])) for match in pieces if match]
@@ -167,12 +167,12 @@ def _missing_steps(run: Sequence[Capture]) -> Iterator[Symptom]:
     """Steps, or numbered captures, that other ranks of the team have and a rank has not."""
     for team in _groups((c for c in run if c.source.rank is not None), _team):
         held = [(mine, _held(mine)) for mine in _groups(team, lambda c: c.source.rank)]
-        every = frozenset[Unit]().union(*(units for _, units in held))
+        every = _joined(units for _, units in held)
         lacking: dict[tuple[str, tuple[int, ...]], list[Capture]] = {}
         for mine, units in held:
             # A kind of which a rank has none at all may not be its business.
-            for kind in sorted({kind for kind, _ in units}):
-                absent = tuple(sorted(n for other, n in every - units if other == kind))
+            for kind in sorted(units):
+                absent = tuple(sorted(every[kind] - units[kind]))
                 if absent:
                     lacking.setdefault((kind, absent), []).extend(mine)
         for (kind, absent), theirs in lacking.items():
@@ -190,21 +190,21 @@ def _missing_steps(run: Sequence[Capture]) -> Iterator[Symptom]:
             yield Symptom("missing-steps", _places(theirs), what, len(absent) * len(ranks))
 
 
-def _held(captures: Sequence[Capture]) -> frozenset[Unit]:
+def _held(captures: Sequence[Capture]) -> Units:
     """What one rank holds of the run; its captures of one kind count from 1, whatever they are called."""
-    units = frozenset[Unit]().union(*map(_units, captures))
-    counted: dict[str, int] = {}
-    for kind, _ in units:
-        counted[kind] = counted.get(kind, 0) + 1
-    return frozenset(
-        (kind, place)
-        for kind, count in counted.items()
-        for place in (
-            range(1, count + 1)
-            if kind.startswith("capture")
-            else (number for other, number in units if other == kind)
-        )
-    )
+    return {
+        kind: frozenset(range(1, len(ordinals) + 1)) if kind.startswith("capture") else ordinals
+        for kind, ordinals in _joined(map(_units, captures)).items()
+    }
+
+
+def _joined(units: Iterable[Units]) -> Units:
+    """What any of them holds, kind by kind."""
+    ordinals: dict[str, list[frozenset[int]]] = {}
+    for held in units:
+        for kind, some in held.items():
+            ordinals.setdefault(kind, []).append(some)
+    return {kind: frozenset[int]().union(*some) for kind, some in ordinals.items()}
 
 
 def _process(capture: Capture) -> Hashable:

@@ -284,7 +284,7 @@ def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source
     """Every source with its row of the captures, and the numbers of its steps as `steps`."""
     steps = plain(measured["steps"])
     numbered = steps[steps["step"].notna()].groupby(CAPTURE, dropna=False, sort=False)["step"]
-    of = {_process(str(s), pid): frozenset(map(int, mine)) for (s, pid), mine in numbered}
+    of = {_process(str(s), pid): frozenset(mine.tolist()) for (s, pid), mine in numbered}
     rows = {_process(row["source"], row["pid"]): row for row in captures.to_dict("records")}
     keys = [(source, _process(source.name, source.pid)) for source in measured.sources]
     return [
