@@ -56,7 +56,7 @@ test-slow: $(VENV)/.dev
 # nvtx 0.2.12 and later records nothing under the nsys of Debian. verl asks for much that its profiler never imports.
 tools: $(TOOLS_VENV)/.ready
 
-$(TOOLS_VENV)/.ready: pyproject.toml setup.py $(wildcard tracekit/readers/*.c tracekit/readers/*.h)
+$(TOOLS_VENV)/.ready: Makefile pyproject.toml setup.py $(wildcard tracekit/readers/*.c tracekit/readers/*.h)
 	$(PYTHON) -m venv $(TOOLS_VENV)
 	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ray]' \
 	  torch==2.13.0 ray==2.60.0 nvtx==0.2.11 'tensordict>=0.8,!=0.9.0,<=0.10.0' 'transformers>=5.5.3,!=5.6.0,<5.11' codetiming hydra-core orjson uvicorn fastapi datasets
