@@ -77,10 +77,10 @@ def _moment() -> str:
     return text
 
 
-def manifest_name(rank: int, worker: str | None) -> str:
-    """The name of a process's manifest: `capture_[<worker>_]rank<r>_pid<pid>.json`."""
-    parts = ["capture", *([label(worker)] if worker else []), f"rank{rank}", f"pid{os.getpid()}"]
-    return "_".join(parts) + ".json"
+def manifest_name(tool: str, rank: int, worker: str | None) -> str:
+    """The name of a process's manifest, whose ending nobody takes for a trace's."""
+    parts = ["capture", label(tool), *([label(worker)] if worker else [])]
+    return "_".join([*parts, f"rank{rank}", f"pid{os.getpid()}"]) + ".manifest"
 
 
 def unused(path: Path) -> Path:

@@ -1,7 +1,8 @@
-"""A process's account of its own profile: `capture_[<worker>_]rank<r>_pid<pid>.json` beside the traces.
+"""A process's account of its own profile: `capture_<tool>_[<worker>_]rank<r>_pid<pid>.manifest` beside the traces.
 
 Written when a capture starts (`"status": "open"`) and again when it stops, so that a process that dies
-in between can be named afterwards. It says what file names are too short to say.
+in between can be named afterwards. It says what file names are too short to say, and whose the reports of
+nsys are, which know of a process little but its id.
 """
 
 from __future__ import annotations
@@ -16,18 +17,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from capture.file_names import manifest_name, topology, written_whole
+from capture.file_names import label, manifest_name, topology, written_whole
+from capture.plain import plain
 
-SCHEMA = "capture/1"
+SCHEMA = "capture/2"
+MOST_PROBLEMS = 20
 _OF_PROCESS: dict[tuple[object, ...], Manifest] = {}
 _VERSIONS = ("torch", "ray", "verl", "nvtx", "vllm", "sglang", "transformers")
+_ASKED = ("tool", "all_ranks", "ranks", "tool_config", "global_tool_config", "relocate_results")
+_DEEPEST = 6
 
 
 @dataclass(slots=True)
 class Manifest:
-    """What this process has captured for one worker and rank; `folder` is where its files go.
+    """What this process has captured for one worker and rank; `folder` is where its files go, `beside` a copy of this.
 
-    `files` hold path (relative to the folder where it lies in it), step, stage, start and stop.
+    `files` hold path (relative to the folder where it lies in it), step, stage, start and stop; `captures` the
+    step, scope and clocks of each start and stop; `asked` the configuration as it was given, `problems` what
+    the log said of it.
     """
 
     folder: Path
@@ -37,19 +44,28 @@ class Manifest:
     steps: list[int] = field(default_factory=list[int])
     stages: list[str] = field(default_factory=list[str])
     files: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    under_way: int = 0
+    captures: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    asked: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    problems: list[str] = field(default_factory=list[str])
+    beside: Path | None = None
 
-    def begin(self, step: int | None) -> None:
-        """Write that a capture of this step is under way. Raises `OSError` where that cannot be written."""
+    def begin(self, step: int | None, scope: str | None = None) -> dict[str, Any]:
+        """The capture of this step, which begins now: what `end` takes. It is not written yet."""
         if step is not None and step not in self.steps:
             self.steps.append(step)
-        self.under_way += 1
-        self.save()
+        capture = {"step": step, "scope": scope, "start": clock(), "stop": None}
+        self.captures.append(capture)
+        return capture
 
     def saw(self, stage: str) -> None:
         """Note that a stage was captured; it is written with the rest."""
         if stage not in self.stages:
             self.stages.append(stage)
+
+    def failed(self, problem: str) -> None:
+        """Note what the log was told; it is written with the rest."""
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(problem)
 
     def add(
         self,
@@ -71,19 +87,20 @@ class Manifest:
             }
         )
 
-    def end(self) -> None:
-        """Write that the capture is complete. Raises `OSError` where that cannot be written."""
-        self.under_way -= 1
+    def end(self, capture: dict[str, Any]) -> None:
+        """Write that a capture is complete. Raises `OSError` where that cannot be written."""
+        capture["stop"] = clock()
         self.save()
 
     def save(self) -> None:
         """Write all of it. Raises `OSError` where that cannot be done."""
         place = topology()
         rank = place.get("rank", self.rank)
-        told: Mapping[str, Any] = {
+        under_way = any(capture["stop"] is None for capture in self.captures)
+        account: Mapping[str, Any] = {
             "schema": SCHEMA,
             "run_id": run_id(),
-            "role": self.worker,
+            "role": label(self.worker) if self.worker else None,
             "rank": rank,
             "world_size": place.get("world_size"),
             "host": socket.gethostname(),
@@ -91,13 +108,57 @@ class Manifest:
             "tool": self.tool,
             "steps": self.steps,
             "stages": self.stages,
+            "captures": self.captures,
             "files": self.files,
-            "clock": {"unix_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns()},
+            "asked": self.asked,
+            "ignored": without_effect(),
+            "problems": self.problems,
+            "in_place_of": replaced(),
+            "clock": clock(),
             "versions": versions(),
-            "status": "open" if self.under_way else "closed",
+            "status": "open" if under_way else "closed",
         }
-        with written_whole(self.folder / manifest_name(rank, self.worker)) as path:
-            path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(account, indent=1) + "\n"
+        name = manifest_name(self.tool, rank, self.worker)
+        for folder in filter(None, (self.folder, self.beside)):
+            with written_whole(folder / name) as path:
+                path.write_text(text, encoding="utf-8")
+
+
+def clock() -> dict[str, int]:
+    """This moment by the clock of the world and by the one that never jumps."""
+    return {"unix_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns()}
+
+
+def asked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration asks of a profiler, as JSON can hold it."""
+    return {name: _json(config[name]) for name in _ASKED if name in config}
+
+
+def _json(value: Any, depth: int = 0) -> Any:
+    """The value as JSON can hold it: what holds nothing by name and is no list is its type's name."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if depth == _DEEPEST:
+        return "…"
+    if isinstance(value, (list, tuple, set)):
+        return [_json(item, depth + 1) for item in value]
+    held = plain(value).items()
+    return {name: _json(item, depth + 1) for name, item in held if not name.startswith("_")}
+
+
+def without_effect() -> list[str]:
+    """What in the configuration of the run has no effect, as far as this process was shown it whole."""
+    run_config: Any = sys.modules.get("capture.run_config")
+    return [] if run_config is None else list(run_config.without_effect)
+
+
+def replaced() -> str | None:
+    """Whose profiler this one stands in the place of: `verl 0.9.1`; None where nothing was replaced."""
+    switch: Any = sys.modules.get("capture.verl")
+    if switch is None or not switch.active():
+        return None
+    return f"verl {getattr(sys.modules.get('verl'), '__version__', '')}".strip()
 
 
 def manifest_of(folder: Path, tool: str, rank: int, worker: str | None) -> Manifest:

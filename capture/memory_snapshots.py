@@ -8,9 +8,12 @@ worker is built, since the blocks that weigh most are allocated then.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import logging
 import os
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -96,14 +99,28 @@ class MemorySnapshots(NoTool):
     def _record(self) -> None:
         """Begin a history. `context`, `stacks` and `kw_args` of the global block decide what it holds."""
         shared = plain(self._target.shared.get("torch_memory"))
-        self._torch.cuda.memory._record_memory_history(  # noqa: SLF001 - as above
+        record = self._torch.cuda.memory._record_memory_history  # noqa: SLF001 - as above
+        record(
             context=shared.get("context", "all"),
             stacks=shared.get("stacks", "all"),
             max_entries=self._config.trace_alloc_max_entries,
+            **self._depth(record),
             **plain(shared.get("kw_args")),
         )
         self._torch.cuda.reset_peak_memory_stats()
         MemorySnapshots.recording = True
+
+    def _depth(self, record: Callable[..., object]) -> dict[str, int]:
+        """The argument that limits stacks; empty for a torch without one, which the log says where one was asked for."""
+        depth = self._config.stack_depth
+        with contextlib.suppress(TypeError, ValueError):  # a torch that hides its arguments
+            if "stack_depth" in inspect.signature(record).parameters:
+                return {"stack_depth": depth}
+        if depth != TorchMemoryToolConfig().stack_depth and not MemorySnapshots.recording:
+            problem = f"stack_depth {depth} has no effect: this torch keeps whole stacks"
+            log.warning("rank %s: torch_memory: %s", self._target.rank, problem)
+            self._target.manifest.failed(problem)
+        return {}
 
     def _observe(self) -> None:
         """Have a snapshot written when an allocation fails."""

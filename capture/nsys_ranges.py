@@ -58,6 +58,9 @@ class NsysRanges(NoTool):
     def __init__(self, target: Target) -> None:
         self._target = target
         self._discrete: bool = target.config.discrete
+        session = _session_folder()
+        if session is not None and session.is_dir():
+            target.manifest.beside = session  # whoever collects the reports finds whose they are
         self._open = self._warned = False
 
     def start(self, scope: str | None, step: int | None) -> None:
@@ -109,9 +112,14 @@ class NsysRanges(NoTool):
 
 def nsight_folder() -> Path:
     """Where nsys writes in the Ray session of this process; the latest session's where none is known."""
+    return _session_folder() or Path(RAY_NSIGHT_LOG_DIR)
+
+
+def _session_folder() -> Path | None:
+    """Where nsys writes in the Ray session of this process; None outside of Ray."""
     ray: Any = sys.modules.get("ray")
     try:
         session = Path(ray._private.worker._global_node.get_session_dir_path())  # noqa: SLF001 - Ray tells it nowhere else
     except AttributeError:  # no Ray, not started, or a Ray that keeps it elsewhere
-        return Path(RAY_NSIGHT_LOG_DIR)
+        return None
     return session / "logs" / "nsight"

@@ -75,6 +75,7 @@ class DistProfiler:
         self._told: set[str] = set()
         self._backend: Tool = NoTool()
         self._manifest: Any = None
+        self._under_way: Any = None
         self._given = given
         self._try("configuration", self._configure)
 
@@ -103,11 +104,12 @@ class DistProfiler:
         from pathlib import Path
 
         from capture import endings
-        from capture.manifest import manifest_of
+        from capture.manifest import asked, manifest_of
 
         assert self._tool is not None
         folder = Path(_path(self._given.get("save_path"))).absolute()
         manifest = manifest_of(folder, self._tool, self.rank, self.save_file_prefix)
+        manifest.asked = asked(self._given | {"tool_config": plain(settings)})
         shared = plain(self._given.get("global_tool_config"))
         target = Target(self.rank, self.save_file_prefix, folder, settings, manifest, shared)
         self._backend = _TOOLS[self._tool](target)
@@ -156,7 +158,7 @@ class DistProfiler:
         self._this_step = True
         step = kwargs.get("profile_step", kwargs.get("global_step"))
         if self._manifest is not None:
-            self._try("manifest", lambda: self._manifest.begin(step))
+            self._try("manifest", lambda: self._begin(step, kwargs.get("role")))
             self._try("SIGTERM", endings.mind_sigterm)
         self._try("start", lambda: self._backend.start(kwargs.get("role"), step))
 
@@ -172,8 +174,17 @@ class DistProfiler:
             if self._manifest is not None:
                 from capture import endings
 
-                self._try("manifest", self._manifest.end)
+                self._try("manifest", self._end)
                 self._try("SIGTERM", endings.forget_sigterm)
+
+    def _begin(self, step: int | None, scope: str | None) -> None:
+        self._under_way = self._manifest.begin(step, scope)
+        self._manifest.save()
+
+    def _end(self) -> None:
+        capture, self._under_way = self._under_way, None
+        if capture is not None:
+            self._manifest.end(capture)
 
     def close(self) -> None:
         """Write what is still open: for the end of the process, where no `stop` is going to come."""
@@ -185,7 +196,7 @@ class DistProfiler:
     def abandon(self) -> None:
         """Capture nothing any more, and write nothing: for a process that was forked off while this captured."""
         self._enable = self._this_step = False
-        self._backend, self._manifest = NoTool(), None
+        self._backend, self._manifest, self._under_way = NoTool(), None, None
 
     def step(self) -> None:
         """Go on to the next mini-batch, of whichever worker's capture is running in this process."""
@@ -293,6 +304,8 @@ class DistProfiler:
         text = f"{what}: {kind}{problem}"
         if text not in self._told:
             self._told.add(text)
+            if self._manifest is not None:
+                self._manifest.failed(text)
             warn("rank %s: profiler: %s; the training goes on", self.rank, text)
 
 

@@ -211,6 +211,12 @@ def nsight_runtime_env(
         )
         log.warning(message, python, sys.executable)
     given = {str(key): value for key, value in options.items() if value is not None}
+    if "output" in given:  # Ray adds `-o` in any case, and nsys refuses both
+        name = given.pop("output")
+        given.setdefault("o", os.path.basename(str(name)))  # noqa: PTH119 - text
+        log.warning(
+            "nsight option output: Ray keeps reports in logs/nsight of its session: %s", given["o"]
+        )
     by_range = given.get("capture-range") == "cudaProfilerApi"
     if plan is not None and by_range and "capture-range-end" not in given:
         given["capture-range-end"] = f"repeat-shutdown:{plan.captures(stages)}"

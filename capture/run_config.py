@@ -29,7 +29,11 @@ ROLES = (
 )
 """Where a role's `profiler` block lies in the configurations of verl and VeRL-Omni."""
 
+without_effect: list[str] = []
+"""What this process was told of its run's configuration that does not do what it seems to say."""
+
 _SAVE_PATH = "outputs/profile"
+_TOKENS = ("profile_token_start", "profile_token_end")
 _GLOBAL_KEYS = frozenset({"steps", "profile_continuous_steps", *ProfilerConfig()})
 
 
@@ -63,6 +67,7 @@ def read_global(config: Mapping[str, Any]) -> GlobalProfile:
 
 @functools.cache
 def _warn_once(text: str) -> None:
+    without_effect.append(text)
     log.warning("profiler configuration: %s", text)
 
 
@@ -169,12 +174,24 @@ def _surprises(config: Mapping[str, Any]) -> Iterator[str]:
         yield "steps are given, but no role's profiler is enabled: nothing is profiled"
     if enabled and not shared.plan.steps:
         yield f"{_names(enabled)}: enabled, but global_profiler.steps names no step: nothing is profiled"
+    steps = _given(_at(config, "global_profiler") or {}, "steps")
+    if isinstance(steps, (int, str)):
+        yield f"steps is {steps!r}: verl's trainers look for a step's number in a list, [1, 2]"
     for role, block in enabled.items():
-        if shared.tool and block.tool != shared.tool:
+        if block.tool is None:
+            yield f"{role}: enabled, but neither it nor the global block names a tool: nothing is profiled"
+        elif shared.tool and block.tool != shared.tool:
             yield (
                 f"{role}: its tool {block.tool} collects, while the global tool {shared.tool} "
                 "decides how processes are launched"
             )
+        yield from _options_without_effect(role, block, shared)
+    for name, options in (
+        ("controller_nsight_options", shared.controller_nsight_options),
+        ("worker_nsight_options", shared.worker_nsight_options),
+    ):
+        if "output" in options:
+            yield f"{name}.output: Ray gives nsys `-o` as well, and nsys starts nothing with both: name it `o`"
     actor = blocks.get("actor_rollout_ref.actor")
     for role in ("actor_rollout_ref.ref", "actor_rollout_ref.rollout"):
         if role in enabled and actor is not None and not actor.enable:
@@ -186,6 +203,26 @@ def _surprises(config: Mapping[str, Any]) -> Iterator[str]:
     }
     if len({_discrete(block) for block in together.values()}) > 1:
         yield f"{_names(together)}: they differ in discrete, and one worker can follow only one of them"
+
+
+def _options_without_effect(
+    role: str, block: ProfilerConfig, shared: GlobalProfile
+) -> Iterator[str]:
+    """What of an enabled role's options does nothing."""
+    settings = block.tool_config
+    if block.tool == "torch" and not role.endswith("rollout"):
+        named = [name for name in _TOKENS if settings[name] is not None]
+        if named:
+            yield f"{role}: {', '.join(named)}: only rollout servers follow tokens"
+    if block.relocate_results and block.tool in ("torch", "torch_memory"):
+        yield f"{role}: relocate_results: what the tool {block.tool} writes lies in save_path already"
+    if block.relocate_results and block.tool == "nsys":
+        end = str(shared.worker_nsight_options.get("capture-range-end") or "")
+        if not end.startswith(("repeat-shutdown", "stop")):
+            yield (
+                f"{role}: relocate_results: unless capture-range-end is repeat-shutdown and the number of captures, "
+                "nsys writes its reports when the processes end, and there is nothing to move before"
+            )
 
 
 def _names(roles: Mapping[str, object]) -> str:

@@ -34,7 +34,12 @@ settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("nightly", deadline=None, max_examples=500, print_blob=True)
 settings.load_profile(os.environ.get("TRACEKIT_HYPOTHESIS", "steady"))
 
-collect_ignore = ["hydra_overrides.py", "verl_group_run.py"]
+collect_ignore = [
+    "hydra_overrides.py",
+    "verl_group_run.py",
+    "verl_matrix.py",
+    "verl_switched_run.py",
+]
 """Programs that only a Python with verl can run."""
 
 

@@ -161,6 +161,14 @@ TORCH = {
         told('[{"path": "rank0.json"}]', "open"),
         told('[{"path": "rank0.json"}]'),
     ),
+    "capture-problem": (
+        told('[{"path": "rank0.json"}], "problems": ["stop: OSError: no space left"]'),
+        told('[{"path": "rank0.json"}], "problems": []'),
+    ),
+    "no-effect": (
+        told('[{"path": "rank0.json"}], "ignored": ["critic: relocate_results: nothing to move"]'),
+        told('[{"path": "rank0.json"}], "ignored": []'),
+    ),
     "missing-files": (told('[{"path": "gone.json"}]'), told('[{"path": "rank0.json"}]')),
     "missing-ranks": (
         lambda f: [trace(f / f"rank{r}.json", r, 4) for r in (0, 3)],

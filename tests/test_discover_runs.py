@@ -161,7 +161,7 @@ def test_missing_files_and_a_process_that_died_are_noted(tmp_path):
     "data",
     [
         b'{"schema": "capture/1", "rank":',
-        b'{"schema": "capture/2", "files": []}',
+        b'{"schema": "capture/3", "files": []}',
         b'{"schema": "capture/1"' + b"[" * 100_000,
         b'[{"schema": "capture/1"}]',
         b'{"schema": "capture/1", "role": "\xff\xfe"}',

@@ -175,6 +175,18 @@ AILMENTS: Mapping[str, Ailment] = {
         "they died, were killed at the end of the job, or are still running",
         "stop the profiler before the workers are killed; wait for it before the job ends",
     ),
+    "capture-problem": Ailment(
+        "warning",
+        "",
+        "the profiler of that process met it and said so in the worker's log; the run went on without that profile",
+        "mend what it names (room on the disk, a path that may be written, the option) and record again",
+    ),
+    "no-effect": Ailment(
+        "info",
+        "",
+        "the configuration asks for something that the tool, or the program that was profiled, does not follow",
+        "take it out of the configuration, or ask for it where it is followed: examples/capture.md",
+    ),
     "missing-files": Ailment(
         "data_loss",
         "{count} files that a process says it wrote are not here",

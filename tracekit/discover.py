@@ -20,7 +20,16 @@ from tracekit.copies import Counted, counted_once, without_copied_logs
 from tracekit.errors import TracekitError
 from tracekit.labels import shown
 from tracekit.listing import UNREADABLE, Argument, Found, Ignored, State, read_arguments
-from tracekit.manifests import Manifest, account, describe, told_by_manifest
+from tracekit.manifests import (
+    Listed,
+    Manifest,
+    account,
+    account_of,
+    configuration_notes,
+    describe,
+    told_by_manifest,
+    without_manifest,
+)
 from tracekit.names import NameFacts, read_name, stem_of
 from tracekit.runs import (
     Placed,
@@ -33,7 +42,7 @@ from tracekit.runs import (
 )
 from tracekit.selection import parse_numbers, select, wanted
 from tracekit.surveys import Sniffed, Survey, Unreadable, Verdict, called, survey, with_contents
-from tracekit.trace import Note, NoteSeverity, Source
+from tracekit.trace import Account, Note, NoteSeverity, Source
 
 __all__ = [
     "Discovery",
@@ -183,6 +192,7 @@ def complete(source: Source, facts: Mapping[str, object]) -> Source:
     `facts` are `rank`, `world_size`, `host`, `pid`, `step`, or as traces record them, `distributedInfo`
     and `host_name`. The file is believed before the name, and a manifest before the file.
     """
+    source = _by_its_account(source, facts)
     told = told_by_manifest(source)
     group = facts.get("distributedInfo")
     recorded: dict[str, object] = {**group} if isinstance(group, Mapping) else {}
@@ -195,6 +205,25 @@ def complete(source: Source, facts: Mapping[str, object]) -> Source:
     if isinstance(host, str) and host:
         source = _believe(source, "host", shown(host), described="host" in told)
     return source
+
+
+def _by_its_account(source: Source, facts: Mapping[str, object]) -> Source:
+    """`source` with what its process, which is known now, says of itself; with no account but that."""
+    if not source.accounts:
+        return source
+    pid, host = facts.get("pid", source.pid), facts.get("host", source.host)
+    mine = [
+        account
+        for account in source.accounts
+        if account.pid == pid
+        and (host is None or account.host is None or _same_host(str(host), account.host))
+    ][:1]
+    source = replace(source, accounts=(*mine,))
+    if not mine:
+        return without_manifest(source)
+    if told_by_manifest(source):
+        return source
+    return describe(source, mine[0], Listed(source.name))
 
 
 def inspect_rows(discovery: Discovery) -> list[dict[str, object]]:
@@ -353,6 +382,39 @@ def _apply_manifests(here: _Findings) -> None:
             placed = here.placed[place]
             source = describe(placed.source, manifest, listed)
             here.placed[place] = replace(placed, source=source, run_id=manifest.run_id)
+    here.notes += configuration_notes(manifest for manifest, _ in here.manifests)
+    _hand_accounts(here)
+
+
+def _hand_accounts(here: _Findings) -> None:
+    """Give the reports of nsys what their processes say of themselves: such a file names a process at most."""
+    accounts: dict[int | None, list[tuple[Account, Manifest]]] = defaultdict(list)
+    for manifest, _ in here.manifests:
+        if manifest.tool == "nsys" and manifest.pid is not None:
+            accounts[manifest.pid].append((account_of(manifest), manifest))
+    everyone = [account for pairs in accounts.values() for account, _ in pairs]
+    for place, placed in enumerate(here.placed if everyone else ()):
+        source = placed.source
+        if source.tool != "nsys":
+            continue
+        if source.pid is None:
+            here.placed[place] = replace(placed, source=replace(source, accounts=(*everyone,)))
+            continue
+        of_host = [
+            (account, manifest)
+            for account, manifest in accounts[source.pid]
+            if None in (source.host, account.host)
+            or _same_host(str(source.host), str(account.host))
+        ]
+        if not of_host:
+            continue
+        found, manifest = of_host[0]
+        if told_by_manifest(source):  # it lists this very file, whatever its host is called there
+            found = replace(found, host=None)
+        else:
+            source = describe(source, manifest, Listed(source.name))
+        source = replace(source, accounts=(found,))
+        here.placed[place] = replace(placed, source=source, run_id=manifest.run_id)
 
 
 def _run_names(

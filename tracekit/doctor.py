@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from tracekit.engine.progress import progress_line
 from tracekit.labels import natural, shown
 from tracekit.listing import FileCounts, Ignored, accounted, counted
 from tracekit.loading import sniff
+from tracekit.manifests import Manifest
 from tracekit.nsys_pairs import REPORT_SUFFIXES
 from tracekit.ray_sessions import session_symptoms
 from tracekit.signs import IGNORED, NAMED, Symptom, signs
@@ -57,6 +59,8 @@ class Examination:
     captures: tuple[Capture, ...]
     diagnoses: tuple[Diagnosis, ...]
     file_counts: FileCounts = ()
+    profilers: tuple[str, ...] = ()
+    """Who profiled, where processes left a manifest, each with how many did: `capture in the place of verl 0.9.1`."""
 
 
 def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examination:
@@ -88,7 +92,19 @@ def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examinati
         captures=captures,
         diagnoses=diagnose(captures, notes, failures, seen, whole=not excluded),
         file_counts=counted(read, len(failures), found.state_counts()),
+        profilers=tuple(_profilers(found.manifests)),
     )
+
+
+def _profilers(manifests: Sequence[Manifest]) -> Iterator[str]:
+    """Who profiled the processes that left a manifest, and how many they are."""
+    processes = {
+        (one.host, one.pid if one.pid is not None else one.name): one.in_place_of
+        for one in manifests
+    }
+    for replaced, count in Counter(processes.values()).most_common():
+        place = f" in the place of {replaced}'s profiler" if replaced else ""
+        yield f"profiled by capture{place} ({count:,} {'process' if count == 1 else 'processes'})"
 
 
 def look(source: Source, advance: Advance) -> tuple[Looked, ...]:
@@ -168,5 +184,6 @@ def held(examination: Examination) -> tuple[str, ...]:
         ", ".join(roles[:4]) + (" …" if len(roles) > 4 else ""),
         f"{'step' if len(steps) == 1 else 'steps'} {numbers(steps)}" if steps else "",
         f"GPU work in {with_gpu:,}" if with_gpu else "no GPU work" if sources else "",
+        *examination.profilers,
     )
     return tuple(fact for fact in facts if fact)

@@ -1,4 +1,4 @@
-"""What a profiled process wrote about its own files (`"schema": "capture/1"`) → facts of sources.
+"""What a profiled process wrote about its own files (`"schema": "capture/1"` or `2`) → facts of sources.
 
 A manifest is believed before the content of a file and before its name: it was written by the process
 itself, which knew its role and step; names are cut to what file systems allow, and files get renamed.
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tracekit.labels import shown, words
-from tracekit.trace import Note, Source
+from tracekit.trace import Account, Note, Recorded, Source
 
-SCHEMA = "capture/1"
+SCHEMAS = ("capture/1", "capture/2")
+_SUFFIXES = (".json", ".manifest")
 _HEAD_BYTES = 1 << 16
 _LIMIT_BYTES = 4 << 20
 _INT64 = 1 << 63
@@ -50,6 +52,11 @@ class Manifest:
     steps: tuple[int, ...] = ()
     stages: tuple[str, ...] = ()
     files: tuple[Listed, ...] = ()
+    captures: tuple[Recorded, ...] = ()
+    discrete: bool = False
+    ignored: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    in_place_of: str | None = None
     clock: Mapping[str, int] | None = None
     versions: Mapping[str, str] | None = None
     closed: bool = True
@@ -57,8 +64,8 @@ class Manifest:
 
 
 def is_manifest(path: Path, size_bytes: int) -> bool:
-    """Whether a file says that it is a manifest; only `*.json` files of moderate size are looked into."""
-    if path.suffix.lower() != ".json" or not 0 < size_bytes <= _LIMIT_BYTES:
+    """Whether a file says that it is a manifest; only files of its endings and of moderate size are looked into."""
+    if path.suffix.lower() not in _SUFFIXES or not 0 < size_bytes <= _LIMIT_BYTES:
         return False
     with path.open("rb") as stream:
         head = stream.read(_HEAD_BYTES)
@@ -73,7 +80,7 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not complete JSON"
         return Note("warning", "manifest", f"manifest not used: {reason}", name)
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+    if not isinstance(data, dict) or data.get("schema") not in SCHEMAS:
         found = data.get("schema") if isinstance(data, dict) else None
         return Note("warning", "manifest", f"manifest not used: its schema is {found!r}", name)
     wrong: list[str] = []
@@ -90,6 +97,12 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
         steps=tuple(v for v in _list(data, "steps", wrong) if _is_count(v)),
         stages=tuple(shown(v) for v in _list(data, "stages", wrong) if isinstance(v, str)),
         files=tuple(_files(_list(data, "files", wrong), wrong)),
+        captures=tuple(_captures(_list(data, "captures", wrong), wrong)),
+        discrete=_object(_object(data, "asked", wrong), "tool_config", wrong).get("discrete")
+        is True,
+        ignored=_texts(data, "ignored", wrong),
+        problems=_texts(data, "problems", wrong),
+        in_place_of=_text(data, "in_place_of", wrong),
         clock={k: v for k, v in _object(data, "clock", wrong).items() if _is_count(v)},
         versions={k: str(v) for k, v in _object(data, "versions", wrong).items()},
         closed=_text(data, "status", wrong) == "closed",
@@ -119,14 +132,40 @@ def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Lis
     if not manifest.closed:
         message = f"{_who(manifest)} never finished profiling: it died, or is still running"
         notes.append(Note("data_loss", "open", message, manifest.name))
+    if manifest.problems:
+        first = "; ".join(manifest.problems[:3]) + (" …" if len(manifest.problems) > 3 else "")
+        message = f"{_who(manifest)} could not profile all that was asked: {first}"
+        notes.append(Note("warning", "capture", message, manifest.name, len(manifest.problems)))
     return found, notes
 
 
-def describe(source: Source, manifest: Manifest, listed: Listed) -> Source:
+def account_of(manifest: Manifest) -> Account:
+    """What a manifest says of its process, for files that name nothing but the process."""
+    return Account(
+        manifest.name,
+        manifest.pid,
+        manifest.host,
+        manifest.role,
+        manifest.rank,
+        manifest.world_size,
+        manifest.captures,
+        manifest.discrete,
+    )
+
+
+def configuration_notes(manifests: Iterable[Manifest]) -> list[Note]:
+    """What of the run's configuration had no effect, as its processes said: a note each, with how many said it."""
+    counts = Counter(text for manifest in manifests for text in dict.fromkeys(manifest.ignored))
+    return [Note("info", "no-effect", text, "", count) for text, count in counts.items()]
+
+
+def describe(source: Source, manifest: Manifest | Account, listed: Listed) -> Source:
     """`source` as its manifest describes it; where the name says otherwise, a note says so."""
     step = listed.step
-    if step is None and len(manifest.steps) == 1:
-        step = manifest.steps[0]
+    steps = {capture.step for capture in manifest.captures}
+    steps |= {*manifest.steps} if isinstance(manifest, Manifest) else set()
+    if step is None and len(steps) == 1:
+        step = steps.pop()
     told: dict[str, Any] = {
         "role": manifest.role,
         "scope": listed.stage,
@@ -151,6 +190,13 @@ def told_by_manifest(source: Source) -> frozenset[str]:
     """The fields of `source` that a manifest filled."""
     told = (n.message for n in source.notes if n.code == "manifest" and n.message.startswith(_TOLD))
     return frozenset(key for m in told for key in m[len(_TOLD) :].partition(";")[0].split(", "))
+
+
+def without_manifest(source: Source) -> Source:
+    """`source` without what a manifest filled: it is another process than the manifest's."""
+    unknown: dict[str, Any] = dict.fromkeys(told_by_manifest(source))
+    notes = tuple(n for n in source.notes if n.code != "manifest")
+    return replace(source, **unknown, notes=notes) if unknown else source
 
 
 def _same(named: object, told: object) -> bool:
@@ -189,6 +235,25 @@ def _files(entries: Sequence[Any], wrong: list[str]) -> Iterable[Listed]:
             start_unix_ns=_count(entry, "start_unix_ns", wrong),
             stop_unix_ns=_count(entry, "stop_unix_ns", wrong),
         )
+
+
+def _captures(entries: Sequence[Any], wrong: list[str]) -> Iterable[Recorded]:
+    """The well-formed entries of `captures`."""
+    for entry in entries:
+        if not isinstance(entry, dict):
+            wrong.append("captures")
+            continue
+        yield Recorded(
+            _count(entry, "step", wrong),
+            _text(entry, "scope", wrong),
+            _count(_object(entry, "start", wrong), "unix_ns", wrong),
+            _count(_object(entry, "stop", wrong), "unix_ns", wrong),
+        )
+
+
+def _texts(data: Mapping[str, Any], key: str, wrong: list[str]) -> tuple[str, ...]:
+    """The texts of a list, fit to be shown."""
+    return tuple(shown(v) for v in _list(data, key, wrong) if isinstance(v, str))
 
 
 def _is_count(value: object) -> bool:

@@ -92,6 +92,8 @@ _BY_NOTE = {
     "duplicate": "same-identity",
     "stale-export": "stale-export",
     "same-content": "same-content",
+    "capture": "capture-problem",
+    "no-effect": "no-effect",
 }
 _CUT_KINDS = {
     ".sqlite": "truncated-database",
@@ -100,7 +102,9 @@ _CUT_KINDS = {
     ".json": "truncated-trace",
     ".gz": "truncated-trace",
 }
-_IN_OWN_WORDS = frozenset({"other-loss", "same-content", "no-times"})
+_IN_OWN_WORDS = frozenset(
+    {"other-loss", "same-content", "no-times", "capture-problem", "no-effect"}
+)
 _COUNTED = frozenset({"open-ranges", "missing-files", "odd-times"})
 NAMED = frozenset({"archive", "other-text"})
 """What its reason names in full: what it is, and behind a colon what to do."""

@@ -36,6 +36,30 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a process said it captured: the step, and from when to when; None is unknown, or not over."""
+
+    step: int | None
+    scope: str | None = None
+    start_unix_ns: int | None = None
+    stop_unix_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a process says of itself and its captures, in the manifest of this name; `discrete`: one a stage."""
+
+    name: str
+    pid: int | None
+    host: str | None = None
+    role: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    captures: tuple[Recorded, ...] = ()
+    discrete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """One file and what is known about it: from names and manifests at first, completed by its reader.
 
@@ -43,7 +67,7 @@ class Source:
     file says it covers, as recorded (`train`, `e2e`, `actor-update`); `part` the piece of it (`mb1`,
     `part2`). `node` is the id of the node of a cluster that the file lies on: here, or not known any more, if
     None. `content` is the digest of what the file holds (`contents.content_digest`), made where it is measured.
-    None is unknown, never 0.
+    `accounts` are those of processes that this may be a file of. None is unknown, never 0.
     """
 
     path: Path
@@ -65,6 +89,7 @@ class Source:
     notes: tuple[Note, ...] = ()
     node: str | None = None
     content: str | None = None
+    accounts: tuple[Account, ...] = ()
 
     def with_note(self, severity: NoteSeverity, code: str, message: str) -> Source:
         """This source with one note more."""

@@ -32,7 +32,7 @@ class Worker:
 
 
 def read(folder):
-    (path,) = folder.glob("capture_*.json")
+    (path,) = folder.glob("capture_*.manifest")
     return path.name, json.loads(path.read_text())
 
 
@@ -55,11 +55,11 @@ def test_it_says_who_captured_what_and_when(tmp_path, group, monkeypatch):
     worker.step(1)
     worker.step(4)
     name, told = read(tmp_path)
-    assert name == f"capture_actor-rollout-ref_rank1_pid{os.getpid()}.json"
+    assert name == f"capture_torch_actor-rollout-ref_rank1_pid{os.getpid()}.manifest"
     expected = {
-        "schema": "capture/1",
+        "schema": "capture/2",
         "run_id": "run 7",
-        "role": "actor_rollout_ref",
+        "role": "actor-rollout-ref",
         "rank": 1,
         "world_size": 2,
         "host": socket.gethostname(),
@@ -76,6 +76,51 @@ def test_it_says_who_captured_what_and_when(tmp_path, group, monkeypatch):
     times = [one[key] for one in told["files"] for key in ("start_unix_ns", "stop_unix_ns")]
     assert times == sorted(times)
     assert times[-1] <= told["clock"]["unix_ns"] < times[0] + 60 * 10**9
+    assert [(one["step"], one["scope"]) for one in told["captures"]] == [(1, "train"), (4, "train")]
+    for clock in ("unix_ns", "monotonic_ns"):
+        moments = [one[end][clock] for one in told["captures"] for end in ("start", "stop")]
+        assert moments == sorted(moments)
+    assert told["asked"] == {
+        "tool": "torch",
+        "all_ranks": True,
+        "ranks": [],
+        "tool_config": {
+            "contents": [],
+            "discrete": False,
+            "profile_token_start": None,
+            "profile_token_end": None,
+            "schedule": None,
+            "name": "torch",
+        },
+        "global_tool_config": None,
+        "relocate_results": False,
+    }
+    assert (told["ignored"], told["problems"], told["in_place_of"]) == ([], [], None)
+
+
+def test_what_the_log_is_told_stands_in_it(tmp_path, monkeypatch):
+    worker = Worker(tmp_path)
+    worker.profiler.start(profile_step=1)
+    worker.profiler.start(profile_step=1)
+    monkeypatch.setattr(
+        "capture.run_config.without_effect", ["critic: relocate_results: nothing to move"]
+    )
+    worker.profiler.stop()
+    told = read(tmp_path)[1]
+    assert told["problems"] == ["start: a step is being profiled already"]
+    assert told["ignored"] == ["critic: relocate_results: nothing to move"]
+    notes = {note.code: note.message for note in discover(tmp_path, sniff=sniff).notes}
+    assert notes["no-effect"] == "critic: relocate_results: nothing to move"
+    assert notes["capture"].endswith("start: a step is being profiled already")
+
+
+def test_two_tools_of_one_worker_have_a_manifest_each(tmp_path):
+    for tool in ("torch", "torch_memory"):
+        Worker(tmp_path, tool=tool).step(1)
+    assert {json.loads(path.read_text())["tool"] for path in tmp_path.glob("*.manifest")} == {
+        "torch",
+        "torch_memory",
+    }
 
 
 def test_it_is_open_from_the_start_on(tmp_path):
@@ -105,7 +150,7 @@ def test_tracekit_finds_role_rank_step_and_stage(tmp_path, group, discrete):
     found = discover(tmp_path, sniff=sniff)
     assert len(found.sources) == 2
     assert {(s.role, s.rank, s.world_size, s.pid, s.host) for s in found.sources} == {
-        ("actor_rollout_ref", 1, 2, os.getpid(), socket.gethostname())
+        ("actor-rollout-ref", 1, 2, os.getpid(), socket.gethostname())
     }
     stage = "actor_update" if discrete else "train"
     assert [(s.step, s.scope) for s in found.sources] == [(1, stage), (2, stage)]
@@ -130,6 +175,7 @@ def test_a_worker_killed_while_it_is_profiled_is_named(tmp_path):
         "from capture.manifest import manifest_of\n"
         "manifest = manifest_of(pathlib.Path(sys.argv[1]), 'torch', 1, 'actor_rollout_ref')\n"
         "manifest.begin(1)\n"
+        "manifest.save()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     killed = subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
@@ -137,7 +183,7 @@ def test_a_worker_killed_while_it_is_profiled_is_named(tmp_path):
     found = discover(tmp_path, sniff=sniff)
     assert [source.rank for source in found.sources] == [0]
     (note,) = [note for note in found.notes if note.code == "open"]
-    assert note.message.startswith("actor_rollout_ref rank 1 (pid ")
+    assert note.message.startswith("actor-rollout-ref rank 1 (pid ")
     assert "never finished profiling" in note.message
 
 

@@ -1,6 +1,7 @@
 """The tool `torch_memory` writes the snapshots that verl 0.9.1 writes, and none for ranks that are not profiled."""
 
 import os
+import sys
 
 import pytest
 
@@ -34,6 +35,24 @@ def test_a_snapshot_is_written_after_every_step_and_a_new_history_begun(tmp_path
     assert torch.log == [*BEGIN, *DUMP, *DUMP]
     name = f"torch_memory_rank0_pid{os.getpid()}.pickle"
     assert files(tmp_path) == [f"step1/{name}", f"step2/{name}"]
+
+
+def test_a_depth_of_stacks_reaches_a_torch_that_has_one_and_else_the_log(
+    tmp_path, torch, monkeypatch, caplog
+):
+    wanted = {"tool_config": {"torch_memory": {"stack_depth": 8}}}
+    profiler(tmp_path, **wanted)
+    assert torch.log == BEGIN
+    assert caplog.text.count("stack_depth 8 has no effect: this torch keeps whole stacks") == 1
+
+    def record(enabled="all", *, stack_depth=0, **arguments):
+        torch.log.append((enabled, stack_depth))
+
+    monkeypatch.setattr("capture.memory_snapshots.MemorySnapshots.recording", False)
+    monkeypatch.setattr(sys.modules["torch.cuda.memory"], "_record_memory_history", record)
+    torch.log.clear()
+    profiler(tmp_path, **wanted)
+    assert torch.log[0] == ("all", 8)
 
 
 def test_two_workers_of_one_process_do_not_replace_each_others_snapshot(tmp_path):
@@ -110,4 +129,4 @@ def test_without_cuda_it_says_so_once_and_makes_no_directories(tmp_path, torch, 
     taken = profiler(tmp_path)
     steps(taken, 1, 2)
     assert caplog.text.count("needs CUDA") == 1
-    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".manifest"]

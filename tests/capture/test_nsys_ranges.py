@@ -1,5 +1,6 @@
 """The tool `nsys` opens exactly the capture ranges that are wanted, and closes each of them."""
 
+import json
 import os
 import socket
 import sys
@@ -101,7 +102,10 @@ def test_finished_reports_of_this_process_are_moved_out_of_rays_session(tmp_path
     assert sorted(path.name for path in folder.glob("*.nsys-rep")) == [
         f"actor_{host}_{name}" for name in mine
     ]
-    assert sorted(path.name for path in reports.iterdir()) == sorted(left)
+    account = f"capture_nsys_actor_rank0_pid{pid}.manifest"
+    assert sorted(path.name for path in reports.iterdir()) == sorted([*left, account])
+    # Where the reports are collected from lies whose they are.
+    assert json.loads((reports / account).read_text())["steps"] == [1]
 
 
 def test_without_a_session_of_its_own_the_latest_one_is_meant(monkeypatch):

@@ -215,7 +215,7 @@ def test_a_full_disk_loses_the_trace_and_nothing_else(tmp_path, torch, caplog, d
     worker.profiler.start(profile_step=1)
     assert worker.compute_log_prob(1) == 1
     worker.profiler.stop()
-    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]  # the manifest alone
+    assert [path.suffix for path in tmp_path.iterdir()] == [".manifest"]
     assert "MB are free there" in caplog.text
     torch.export = None
     worker.profiler.start(profile_step=2)
@@ -232,7 +232,7 @@ def test_a_trace_that_torch_left_empty_is_no_trace(tmp_path, torch, caplog):
     worker.profiler.stop()
     assert list(tmp_path.glob("*.gz")) == list(tmp_path.glob(".*")) == []
     assert "torch wrote nothing" in caplog.text
-    assert '"files": []' in next(tmp_path.glob("*.json")).read_text()
+    assert '"files": []' in next(tmp_path.glob("*.manifest")).read_text()
 
 
 def test_a_path_that_cannot_be_written_loses_the_profile_and_nothing_else(tmp_path, torch, caplog):
@@ -345,7 +345,7 @@ def test_what_is_open_when_the_process_ends_is_written(tmp_path, torch):
     close_all()
     assert torch.running is None
     assert len(list(tmp_path.glob("*.gz"))) == 1
-    assert '"closed"' in next(tmp_path.glob("*.json")).read_text()
+    assert '"closed"' in next(tmp_path.glob("*.manifest")).read_text()
 
 
 def test_the_finish_command_runs_with_the_last_step_and_knows_whose_profile_it_is(tmp_path, caplog):

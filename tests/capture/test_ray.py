@@ -201,6 +201,8 @@ def test_an_end_that_was_given_stays_and_the_controller_gets_none(nsys):
     given = nsight_runtime_env(NSYS | {"capture-range-end": "stop"}, plan)
     assert given["nsight"]["capture-range-end"] == "stop"
     assert nsight_runtime_env({"trace": "nvtx", "x": None}) == {"nsight": {"trace": "nvtx"}}
+    # Ray gives nsys `-o` in any case, and nsys starts nothing with both.
+    assert nsight_runtime_env({"output": "/data/mine_%p"}) == {"nsight": {"o": "mine_%p"}}
     assert nsight_runtime_env(NSYS, StepPlan()) == {}
 
 

@@ -158,6 +158,41 @@ def test_the_actors_block_counts_and_the_others_must_agree_on_discrete():
             },
             ["actor, ref: they differ in discrete"],
         ),
+        ({"global_profiler__steps": "[1,2]"}, ["steps is '[1,2]': verl's trainers look"]),
+        ({"global_profiler__steps": 3}, ["steps is 3: verl's trainers look"]),
+        (
+            {"global_profiler__tool": None, "actor_rollout_ref__actor__profiler__tool": None},
+            ["actor_rollout_ref.actor: enabled, but neither it nor the global block names a tool"],
+        ),
+        (
+            {"actor_rollout_ref__actor__profiler__relocate_results": True},
+            ["actor_rollout_ref.actor: relocate_results: what the tool torch_memory writes"],
+        ),
+        (
+            {
+                "global_profiler__tool": "nsys",
+                "actor_rollout_ref__actor__profiler__tool": "nsys",
+                "actor_rollout_ref__actor__profiler__relocate_results": True,
+                "global_profiler__global_tool_config__nsys": {
+                    "worker_nsight_options": {"output": "here", "capture-range-end": None}
+                },
+            },
+            [
+                "actor_rollout_ref.actor: relocate_results: unless capture-range-end is",
+                "worker_nsight_options.output: Ray gives nsys `-o` as well",
+            ],
+        ),
+        (
+            {
+                "global_profiler__tool": "torch",
+                "actor_rollout_ref__actor__profiler": {
+                    "tool": "torch",
+                    "enable": True,
+                    "tool_config": {"torch": {"profile_token_end": 5}},
+                },
+            },
+            ["actor_rollout_ref.actor: profile_token_end: only rollout servers"],
+        ),
     ],
 )  # fmt: skip
 def test_what_surprises_is_told(changes, told):

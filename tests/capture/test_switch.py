@@ -183,7 +183,9 @@ if verl_python.PYTHON:
         assert traces == files(runs[""][1])
         assert len(traces) == 2 + 4 + 6
         rest = [name for name in written if name not in traces]
-        assert {Path(name).name for name in rest} == {"capture_actor-rollout-ref_rank0.json"}
+        assert {Path(name).name for name in rest} == {
+            f"capture_{tool}_actor-rollout-ref_rank0.manifest" for tool in ("torch", "torch-memory")
+        }
         assert len(rest) == 2 * 3
 
     @pytest.mark.slow

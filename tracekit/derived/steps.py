@@ -86,11 +86,13 @@ def _numbered_ranges(
 ) -> npt.NDArray[np.bool_]:
     """Which rows are ranges `step n` that divide the recording: not those within a stage, or within their like.
 
-    Where the file itself is a step or a stage, such ranges are pieces of it.
+    Where the file itself is a step or a stage, or its process says which steps it captured, such ranges are
+    pieces of that.
     """
     found = is_range & is_named(host["name"], lambda name: numbered_step(name) is not None)
     source = trace.source
-    if source.step is not None or scope_stage(source.scope, source.role) is not None:
+    told = source.step is not None or any(account.captures for account in source.accounts)
+    if told or scope_stage(source.scope, source.role) is not None:
         found[:] = False
     if rows := np.flatnonzero(found).tolist():
         above = found | (is_range & is_named(host["name"], is_known_stage))
@@ -132,33 +134,69 @@ def _annotated_steps(
 
 
 def _file_steps(trace: Trace, host: pd.DataFrame, plausible: Ints) -> pd.DataFrame:
-    """The source as one step, from the first to the last thing the host did (the device, without a host).
+    """The source as one step, or as the steps that its process says it captured.
 
-    What is recorded of Python functions does not count: whether they are is a choice of the profiler.
-    A capture of several steps in a row, named by the first, is told by stages that all come equally
-    often: it is divided where the first stage begins anew.
+    A step lasts from the first to the last thing the host did (the device, without a host). What is recorded
+    of Python functions does not count: whether they are is a choice of the profiler. A capture of several
+    steps in a row, named by the first, is told by stages that all come equally often: it is divided where the
+    first stage begins anew.
     """
     busy = host[~host["kind"].isin(("overhead", "python", "other"))]
     frame = busy if len(busy) else trace.get("device_ops")
-    if not len(frame):
-        bounds = np.empty(0, np.int64)
-    else:
-        begin = frame["ts_ns"].to_numpy()
-        last = int((begin + frame["dur_ns"].to_numpy()).max())
-        bounds = np.array([int(begin.min()), *_divisions(trace, host, plausible), last], np.int64)
-    start, count = bounds[:-1], max(len(bounds) - 1, 0)
+    start = frame["ts_ns"].to_numpy()
+    end = start + frame["dur_ns"].to_numpy()
+    numbers: list[Any] = []
+    bounds: list[tuple[int, int]] = []
+    for step, first, last in _captured(trace, start):
+        inside = (start >= first) & (start < last)
+        of_capture = plausible[_starts_within(host, plausible, first, last)]
+        ends = [*_divisions(trace, host, of_capture), int(end[inside].max())]
+        begins = [int(start[inside].min()), *ends[:-1]]
+        bounds += zip(begins, ends, strict=True)
+        numbers += [pd.NA if step is None else step + place for place in range(len(begins))]
     stage = scope_stage(trace.source.scope, trace.source.role)
-    step = trace.source.step
-    numbers = [pd.NA if step is None else step + k for k in range(count)]
+    is_stage = stage is not None or any(account.discrete for account in trace.source.accounts)
+    step_numbers = pd.array(numbers, dtype="Int64")
+    unknown = np.asarray(step_numbers.isna(), np.int32)
+    begin, finish = np.array(bounds, np.int64).reshape(-1, 2).T
     return pd.DataFrame(
         {
-            "step": pd.array(numbers, dtype="Int64"),
-            "occurrence": np.arange(count, dtype=np.int32) * (step is None),
-            "origin": np.full(count, "file" if stage is None else "stage", object),
-            "ts_ns": start,
-            "dur_ns": np.diff(bounds),
+            "step": step_numbers,
+            "occurrence": np.where(unknown, np.cumsum(unknown, dtype=np.int32) - 1, 0),
+            "origin": np.full(len(bounds), "stage" if is_stage else "file", object),
+            "ts_ns": begin,
+            "dur_ns": finish - begin,
         }
-    )
+    ).astype({"occurrence": np.int32})
+
+
+_INT64 = np.iinfo(np.int64)
+
+
+def _captured(trace: Trace, start: Ints) -> list[tuple[int | None, int, int]]:
+    """(step, from, until) of the captures in which something began, in order.
+
+    Where the process said nothing of captures, or of none in this file, that is all of it.
+    """
+    captures = [
+        (one.step, one.start_unix_ns, _INT64.max if one.stop_unix_ns is None else one.stop_unix_ns)
+        for account in trace.source.accounts
+        for one in account.captures
+        if one.start_unix_ns is not None
+    ]
+    found = [
+        (step, first, last)
+        for step, first, last in sorted(captures, key=lambda capture: capture[1:])
+        if trace.meta.get("absolute_time") and ((start >= first) & (start < last)).any()
+    ]
+    whole = [(trace.source.step, _INT64.min, _INT64.max)] if len(start) else []
+    return found or whole
+
+
+def _starts_within(host: pd.DataFrame, rows: Ints, first: int, last: int) -> npt.NDArray[np.bool_]:
+    """Which of some rows of the host begin in a capture."""
+    start = host["ts_ns"].to_numpy()[rows]
+    return np.asarray((start >= first) & (start < last))
 
 
 def _divisions(trace: Trace, host: pd.DataFrame, plausible: Ints) -> list[int]:

@@ -13,6 +13,7 @@ import pandas as pd
 from tracekit.derived.memory import DRIVER
 from tracekit.discover import complete
 from tracekit.errors import TraceFormatError
+from tracekit.manifests import without_manifest
 from tracekit.readers import (
     nsys_content,
     nsys_device,
@@ -203,7 +204,10 @@ def _of_process(
         # The name is that of another process of the file, or of its launcher.
         another = source.pid in found.pids
         source = replace(source, pid=None, rank=None if another else source.rank)
-    return source if source.role is not None else replace(source, role=identity.role)
+        source = replace(without_manifest(source), accounts=())
+    if source.role is not None or any(account.pid == pid for account in source.accounts):
+        return source
+    return replace(source, role=identity.role)
 
 
 def _meta(
