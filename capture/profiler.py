@@ -76,6 +76,7 @@ class DistProfiler:
         self._backend: Tool = NoTool()
         self._manifest: Any = None
         self._under_way: Any = None
+        self._guest: Any = None
         self._given = given
         self._try("configuration", self._configure)
 
@@ -143,7 +144,15 @@ class DistProfiler:
         return self._discrete
 
     def start(self, **kwargs: Any) -> None:
-        """Begin to profile a step: `profile_step` or `global_step` its number, `role` the scope in names."""
+        """Begin to profile a step: `profile_step` or `global_step` its number, `role` the scope in names.
+
+        `on_demand` are the settings of a request (`capture.trigger`): this step is profiled as it asks, whatever
+        the configuration says.
+        """
+        if kwargs.get("on_demand") is not None:
+            request = kwargs.pop("on_demand")
+            self._try("request", lambda: self._follow(request, kwargs))
+            return
         if not (self._enable and self._this_rank):
             return
         if self._this_step:
@@ -168,7 +177,9 @@ class DistProfiler:
         self.run_finish_hook(run_command)
 
     def _stop(self) -> None:
-        if self._this_step:
+        if self._guest is not None:
+            self._try("request", self._dismiss)
+        elif self._this_step:
             self._this_step = False
             self._try("stop", self._backend.stop)
             if self._manifest is not None:
@@ -176,6 +187,37 @@ class DistProfiler:
 
                 self._try("manifest", self._end)
                 self._try("SIGTERM", endings.forget_sigterm)
+
+    def _follow(self, request: Any, start: Mapping[str, Any]) -> None:
+        """Profile a step as a request asks, whatever the configuration says. Raises where it asks for nothing."""
+        asked = plain(request)
+        if self._this_step:
+            self._tell("request", "a step is being profiled already")
+            return
+        if asked.get("ranks") is not None and self.rank not in asked["ranks"]:
+            return
+        config = ProfilerConfig(
+            tool=asked["tool"],
+            enable=True,
+            all_ranks=True,
+            save_path=asked["folder"],
+            tool_config=tool_config_of(asked["tool"], plain(asked.get("tool_config"))),
+        )
+        guest = DistProfiler(self.rank, config, save_file_prefix=self.save_file_prefix)
+        guest.start(**start)
+        if guest.check_this_step():
+            self._guest = guest, self._backend, self._manifest
+            self._this_step = True
+            self._backend, self._manifest = guest._backend, guest._manifest
+
+    def _dismiss(self) -> None:
+        """End what a request asked for, and be as configured again."""
+        from capture import endings
+
+        guest, self._backend, self._manifest = self._guest
+        self._guest, self._this_step = None, False
+        guest.close()
+        endings.live.remove(guest)
 
     def _begin(self, step: int | None, scope: str | None) -> None:
         self._under_way = self._manifest.begin(step, scope)
@@ -196,11 +238,11 @@ class DistProfiler:
     def abandon(self) -> None:
         """Capture nothing any more, and write nothing: for a process that was forked off while this captured."""
         self._enable = self._this_step = False
-        self._backend, self._manifest, self._under_way = NoTool(), None, None
+        self._backend, self._manifest, self._under_way, self._guest = NoTool(), None, None, None
 
     def step(self) -> None:
         """Go on to the next mini-batch, of whichever worker's capture is running in this process."""
-        if self._enable and self._this_rank:
+        if (self._enable and self._this_rank) or self._guest is not None:
             self._try("step", self._backend.advance)
 
     def run_finish_hook(self, run_command: bool = True) -> None:

@@ -28,6 +28,7 @@ from capture.config import ProfilerConfig
 from capture.extension import DistProfilerExtension
 from capture.profiler import DistProfiler
 from capture.steps import StepPlan
+from capture.trigger import Request, Watch
 
 log = logging.getLogger("capture")
 
@@ -90,13 +91,18 @@ def start(
     *,
     role: str | None = "train",
     timeout_s: float = START_TIMEOUT_S,
+    on_demand: Mapping[str, Any] | None = None,
 ) -> list[Unreached]:
     """The workers that did not begin to profile this step; the others have when this returns.
 
-    `workers`: actor handles, or one of verl's worker groups. `role`: the scope in file names.
+    `workers`: actor handles, or one of verl's worker groups. `role`: the scope in file names. `on_demand`: the
+    settings of a request (`capture.trigger`), followed whatever the workers' configuration says.
     """
     _announce()
-    return _ask(workers, "start_profile", timeout_s, {"role": role, "profile_step": step})
+    arguments: dict[str, Any] = {"role": role, "profile_step": step}
+    if on_demand is not None:
+        arguments["on_demand"] = dict(on_demand)
+    return _ask(workers, "start_profile", timeout_s, arguments)
 
 
 def stop(
@@ -115,13 +121,20 @@ def profiling(
     last: bool = False,
     role: str | None = "train",
     timeout_s: float = STOP_TIMEOUT_S,
+    watch: Watch | None = None,
 ) -> Iterator[None]:
-    """A context around one step, profiled if it is one of the plan; without a plan it is.
+    """A context around one step, profiled if it is one of the plan; without plan and watch it is.
 
     `last`: no step follows, so that a capture over several steps ends here. It ends here, too, when
-    the body raises.
+    the body raises. `watch`: where requests are looked for, on the steps that are not of the plan.
     """
-    plan = StepPlan((step,)) if plan is None else plan
+    if plan is None:
+        plan = StepPlan((step,)) if watch is None else StepPlan()
+    request = None if watch is None or step in plan else watch.due(step)
+    if request is not None:
+        with _on_demand(workers, step, request, role, timeout_s):
+            yield
+        return
     if plan.opens(step):
         start(workers, step, role=role, timeout_s=min(timeout_s, START_TIMEOUT_S))
     closes = plan.closes(step, last=last)
@@ -134,6 +147,24 @@ def profiling(
         if closes:
             final = plan.is_final(step, last=last)
             stop(workers, run_command=final, timeout_s=timeout_s)
+
+
+@contextmanager
+def _on_demand(
+    workers: Any, step: int, request: Request, role: str | None, timeout_s: float
+) -> Iterator[None]:
+    """A context around one step that a request asks for."""
+    start(
+        workers,
+        step,
+        role=role,
+        timeout_s=min(timeout_s, START_TIMEOUT_S),
+        on_demand=request.settings(),
+    )
+    try:
+        yield
+    finally:
+        stop(workers, run_command=False, timeout_s=timeout_s)
 
 
 def _ask(workers: Any, method: str, timeout_s: float, arguments: dict[str, Any]) -> list[Unreached]:

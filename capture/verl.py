@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 import capture
+from capture import driver
 from capture.profiler import DistProfiler
 
 log = logging.getLogger("capture")
@@ -52,6 +53,9 @@ _ASKED_TOO = ("verl.utils.profiler.torch_profile", "verl.utils.profiler.torch_me
 _originals: dict[str, Any] = {}
 _replaced: list[tuple[Any, str, Any]] = []
 """(module, name, what stood there) of everything that was replaced."""
+
+
+_finders: list[driver.FollowWhenImported] = []
 
 
 class SwitchedProfiler(DistProfiler):
@@ -120,6 +124,7 @@ def install() -> bool:
     try:
         _replace_all(_found_in_verl())
         _hand_to_ray()
+        _finders.append(driver.install())
     except Exception as error:  # noqa: BLE001 - a verl that is built otherwise, or none at all
         uninstall()
         message = "capture cannot take the place of verl's profiler, which stays: %s: %s"
@@ -129,6 +134,8 @@ def install() -> bool:
 
 def uninstall() -> None:
     """Put back what stood in verl, and wherever else it was looked up, before `install`."""
+    while _finders:
+        driver.uninstall(_finders.pop())
     while _replaced:
         module, name, before = _replaced.pop()
         setattr(module, name, before)

@@ -1,0 +1,237 @@
+"""Profiling on demand: a running job is asked for a profile, and follows at one of its next steps.
+
+    python -m capture.trigger outputs/profile --ranks 0,4
+
+writes a request into that directory; so do `trigger` and, where a `Watch` minds it, the signal SIGUSR2. A job
+looks for it once a step: the driver of a Ray job tells its workers (`capture.ray.profiling(…, watch=…)`, a
+verl run that switched does so by itself); ranks without a driver agree on the step by a file beside it:
+
+    watch = capture.trigger.Watch("outputs/profile")
+    for step in range(1, last + 1):
+        with watch.profiling(profiler, step):
+            train()
+
+No daemon, no port, no thread; a step without a request costs one look at the directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from capture.file_names import written_whole
+from capture.warn import warn
+
+SCHEMA = "capture/request/1"
+AHEAD = 2
+"""Ranks without a driver begin so many steps after the first of them saw the request: all see it before."""
+
+_HIDDEN, _REQUEST = ".capture", "request"
+_LONGEST = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for: a tool with its settings, on these ranks (None: all), for so many steps in a row."""
+
+    id: str
+    folder: str
+    tool: str = "torch"
+    ranks: list[int] | None = field(default_factory=lambda: [0])
+    steps: int = 1
+    tool_config: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def settings(self) -> dict[str, Any]:
+        """It as plain values, which travel to workers as `on_demand`."""
+        return asdict(self)
+
+
+def trigger(
+    folder: str | os.PathLike[str],
+    *,
+    tool: str = "torch",
+    ranks: Sequence[int] | None = (0,),
+    steps: int = 1,
+    **tool_config: Any,
+) -> Path:
+    """The request that it leaves in the directory, for the job that watches it; a later one replaces it.
+
+    `ranks` None asks all of them, `tool_config` are settings of the tool (`contents=["cpu"]`). Raises
+    `OSError` where it cannot be written, and `ValueError` for a number of steps below one.
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    request = {
+        "schema": SCHEMA,
+        "id": f"{time.time_ns()}-{os.getpid()}",
+        "tool": tool,
+        "ranks": None if ranks is None else [int(rank) for rank in ranks],
+        "steps": steps,
+        "tool_config": tool_config,
+    }
+    path = _request_path(Path(folder))
+    with written_whole(path) as partial:
+        partial.write_text(json.dumps(request) + "\n", encoding="utf-8")
+    return path
+
+
+class Watch:
+    """Looks for requests in a directory, once a step.
+
+    A request that lies there when the watch begins is an old one. With `alone`, as for a driver, a request
+    begins at the step that sees it; else at the step that all ranks agree on. On the main thread SIGUSR2
+    leaves a request here for rank 0, unless the program minds that signal itself.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, alone: bool = False, on_signal: bool = True
+    ) -> None:
+        self._folder = Path(folder).absolute()
+        self._path = str(_request_path(self._folder))
+        self._alone = alone
+        self._request: Request | None = None
+        self._first = 0
+        self._seen = _stamp(self._path)
+        if on_signal:
+            _mind_signal(self._folder)
+
+    def due(self, step: int) -> Request | None:
+        """What is to be profiled in this step; None for nothing. Raises nothing."""
+        stamp = _stamp(self._path)
+        if stamp is not None and stamp != self._seen:
+            self._seen = stamp
+            try:
+                self._take(step)
+            except Exception as error:  # noqa: BLE001 - a request is never worth the training
+                warn("request for a profile not followed: %s: %s", type(error).__name__, error)
+        request = self._request
+        if request is None or step < self._first:
+            return None
+        if step >= self._first + request.steps:
+            self._request = None
+            return None
+        return request
+
+    @contextmanager
+    def profiling(self, profiler: Any, step: int, role: str | None = "train") -> Iterator[None]:
+        """A context around one step of a rank without a driver, profiled where that is asked for."""
+        request = self.due(step)
+        if request is not None:
+            profiler.start(role=role, profile_step=step, on_demand=request.settings())
+        try:
+            yield
+        finally:
+            if request is not None:
+                profiler.stop()
+
+    def _take(self, step: int) -> None:
+        """Read the request and settle at which step it begins."""
+        request = _read(Path(self._path), self._folder)
+        first = step if self._alone else _agreed(self._folder, request.id, step + AHEAD)
+        if first < step:
+            warn(
+                "request for a profile from step %s on came too late: this is step %s", first, step
+            )
+            return
+        self._request, self._first = request, first
+
+
+def _request_path(folder: Path) -> Path:
+    return folder / _HIDDEN / _REQUEST
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    """What tells one request from the next; None where there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - all that a step costs
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _read(path: Path, folder: Path) -> Request:
+    """The request in a file. Raises `OSError` and `ValueError` where there is none."""
+    with path.open(encoding="utf-8") as stream:
+        given = json.loads(stream.read(_LONGEST))
+    if not isinstance(given, dict) or given.get("schema") != SCHEMA:
+        raise ValueError(f"{path} holds no request")
+    ranks, config = given.get("ranks"), given.get("tool_config")
+    return Request(
+        id=str(given["id"]),
+        folder=str(folder),
+        tool=str(given.get("tool", "torch")),
+        ranks=None if ranks is None else [int(rank) for rank in ranks],
+        steps=max(int(given.get("steps", 1)), 1),
+        tool_config=config if isinstance(config, dict) else {},
+    )
+
+
+def _agreed(folder: Path, request: str, first: int) -> int:
+    """The step at which all ranks begin: what the first of them wrote."""
+    name = "".join(letter for letter in request if letter.isalnum() or letter == "-")[:64]
+    path = folder / _HIDDEN / f"step-{name}"
+    own = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+    own.write_text(str(first), encoding="utf-8")
+    try:
+        with suppress(FileExistsError):
+            os.link(own, path)  # whole from the moment it is there, and never a second time
+    finally:
+        own.unlink(missing_ok=True)
+    return int(path.read_text(encoding="utf-8"))
+
+
+def _mind_signal(folder: Path) -> None:
+    """Let SIGUSR2 leave a request, where nobody minds it yet and Python allows it."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+
+        def asked(number: int, frame: Any) -> None:
+            del number, frame
+            try:
+                trigger(folder)
+            except OSError as error:
+                warn("SIGUSR2: no request could be left in %s: %s", folder, error)
+
+        signal.signal(signal.SIGUSR2, asked)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Leave the request that the command line describes; exit status 2 where it cannot be written."""
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog="python -m capture.trigger",
+        description="Ask a running job for a profile of one of its next steps.",
+    )
+    parser.add_argument("folder", help="the directory that the job watches: its save_path")
+    parser.add_argument("--tool", choices=("torch", "torch_memory", "nsys"), default="torch")
+    parser.add_argument("--ranks", default="0", help="numbers separated by commas, or: all")
+    parser.add_argument("--steps", type=int, default=1, help="so many steps in a row")
+    parser.add_argument("--contents", default="", help="of torch: cpu,cuda,memory,shapes,stack")
+    given = parser.parse_args(arguments)
+    try:
+        ranks = None if given.ranks == "all" else [int(rank) for rank in given.ranks.split(",")]
+    except ValueError:
+        parser.error(f"--ranks {given.ranks}: numbers separated by commas, or: all")
+    config = {"contents": given.contents.split(",")} if given.contents else {}
+    try:
+        path = trigger(given.folder, tool=given.tool, ranks=ranks, steps=given.steps, **config)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"capture.trigger: {error}\n")
+        return 2
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
