@@ -1,12 +1,13 @@
-"""A two-worker Ray job in the shape of an RL step, profiled by `capture`: a laptop does it in under a minute.
+"""A three-worker Ray job in the shape of an RL step, profiled by `capture`: a laptop does it in under a minute.
 
     pip install 'tracekit[capture]'
     python examples/ray_cpu.py [OUT] [--steps 4] [--profile 2 3]
     tracekit analyze OUT/outputs/profile
 
-Two ranks with a data-parallel policy over gloo, CPU only: they generate, score, and update the policy
+Three ranks with a data-parallel policy over gloo, CPU only: they generate, score, and update the policy
 in two mini-batches. `OUT/outputs/profile` gets a trace of every rank and profiled step and a manifest of
-every rank, `OUT/metrics.jsonl` the times of all steps. Rank 1 has twice the samples: a straggler to find.
+every rank, `OUT/metrics.jsonl` the times of all steps. Rank 1 has three times the samples of the others: a
+straggler to find. One needs three ranks for that: of two, either may be the odd one.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from capture import DistProfiler, ProfilerConfig, TorchProfilerToolConfig, marke
 from capture.metrics import MetricsLogger
 from capture.steps import StepPlan
 
+RANKS, STRAGGLER, TIMES = 3, 1, 3
 WIDTH, TOKENS, SAMPLES, MINI_BATCHES = 512, 24, 48, 2
 
 
@@ -40,7 +42,7 @@ class Policy:
         layers = (torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH))
         self.network = torch.nn.Sequential(*layers)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=1e-4)
-        self.samples = SAMPLES * (rank + 1)
+        self.samples = SAMPLES * (TIMES if rank == STRAGGLER else 1)
 
     @DistProfiler.annotate(role="rollout_generate")
     def generate(self) -> None:
@@ -92,7 +94,7 @@ def configuration(folder: Path) -> ProfilerConfig:
 
 
 def main() -> None:
-    """Start two workers, run the steps, and profile those of the plan."""
+    """Start the workers, run the steps, and profile those of the plan."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, nargs="?", default=Path())
     parser.add_argument("--steps", type=int, default=4)
@@ -106,9 +108,9 @@ def main() -> None:
     here = Path(__file__).resolve().parent.parent
     paths = os.pathsep.join(filter(None, (str(here), os.environ.get("PYTHONPATH"))))
     environment: dict[str, Any] = {"env_vars": {"PYTHONPATH": paths}}
-    ray.init(num_cpus=2, include_dashboard=False, runtime_env=environment)
+    ray.init(num_cpus=RANKS, include_dashboard=False, runtime_env=environment)
     worker = ray.remote(capture.ray.profiled(configuration(folder), role="actor_rollout")(Policy))
-    workers = [worker.remote(rank, 2, port) for rank in range(2)]
+    workers = [worker.remote(rank, RANKS, port) for rank in range(RANKS)]
     ray.get([one.__ray_ready__.remote() for one in workers])
 
     plan = StepPlan.of(options.profile)

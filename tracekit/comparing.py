@@ -15,6 +15,7 @@ from tracekit.compare.comparison import Comparison
 from tracekit.compare.judge import compare
 from tracekit.compare.noise_file import NoiseFile, calibrated
 from tracekit.compare.noise_report import noise_notes
+from tracekit.compare.roles import spelled_alike
 from tracekit.compare.sides import Input, Side, side
 from tracekit.compare.step_log import StepLog, driver_logs, table_log, with_log, with_logs
 from tracekit.errors import TraceFormatError, TracekitError
@@ -68,6 +69,7 @@ def compare_paths(
         )
     before = read_side(names[0], base, replace(options, work=work[0]), choices)
     after = read_side(names[1], opt, replace(options, work=work[1]), choices)
+    before, after = spelled_alike(before, after)
     if logs[0]:
         before, after = with_logs(before, after, logs[0], logs[1], choices.drop_first)
     failures = sum(len(part.failures) for part in (*before.measured, *after.measured))

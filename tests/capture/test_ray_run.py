@@ -8,6 +8,7 @@ import json
 import pytest
 import verl_python
 
+from tracekit import analyze
 from tracekit.discover import discover
 from tracekit.loading import load, sniff
 from tracekit.readers import driver_log
@@ -58,12 +59,14 @@ ray.shutdown()
 if verl_python.PYTHON:
 
     @pytest.mark.slow
-    def test_the_example_gives_a_profile_of_two_ranks_and_the_times_of_all_steps(tmp_path):
+    def test_the_example_gives_a_profile_of_every_rank_the_times_of_all_steps_and_its_straggler(
+        tmp_path,
+    ):
         verl_python.run(verl_python.ROOT / "examples" / "ray_cpu.py", tmp_path, timeout=180)
         found = discover(tmp_path / "outputs" / "profile", sniff=sniff)
         traces = [source for source in found.sources if source.reader == "chrome"]
         assert {(s.role, s.rank, s.world_size, s.step) for s in traces} == {
-            ("actor_rollout", rank, 2, step) for rank in (0, 1) for step in (2, 3)
+            ("actor-rollout", rank, 3, step) for rank in (0, 1, 2) for step in (2, 3)
         }
         ranges = set(load(traces[0].path)["host_ops"]["name"])
         assert {
@@ -74,6 +77,9 @@ if verl_python.PYTHON:
         } <= ranges
         log = tmp_path / "metrics.jsonl"
         (trace,) = driver_log.read(Source(log, log.name, "driver_log", "log"), Want())
+        report = analyze(tmp_path / "outputs" / "profile")
+        (straggler,) = [finding for finding in report.findings if finding.rule == "straggler"]
+        assert {place.rank for place in straggler.places} == {1}
         times = trace["log_values"]
         assert set(times[times["name"] == "timing_s/update_actor"]["step"]) == {1, 2, 3, 4}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tracekit.compare.sides import Side
 from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.labels import words
 from tracekit.listing import refuse_special
 from tracekit.metric_kinds import METRICS, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.samples import Key
@@ -45,7 +46,15 @@ class NoiseFile:
 
     def of(self, key: Key) -> Noise | None:
         """The noise of one metric, None where it was not calibrated."""
-        return self.metrics.get(key)
+        if key in self.metrics or key[1] is None:
+            return self.metrics.get(key)
+        name, role, stage = key[0], words(key[1]), key[2]
+        alike = (
+            noise
+            for (other, of_role, of_stage), noise in self.metrics.items()
+            if (other, of_stage) == (name, stage) and of_role is not None and words(of_role) == role
+        )
+        return next(alike, None)
 
 
 def calibrated(side: Side, notes: tuple[str, ...] = ()) -> NoiseFile:
