@@ -179,8 +179,8 @@ def test_an_absent_table_stays_absent_and_an_empty_one_stays_empty(path):
     assert not loaded.has("flows")
 
 
-def test_every_field_of_a_source_is_saved_but_where_it_lay(path):
-    names = {field.name for field in fields(Source)} - {"path", "node"}
+def test_every_field_of_a_source_is_saved_but_where_it_lay_and_what_its_reader_was_told(path):
+    names = {field.name for field in fields(Source)} - {"path", "node", "accounts"}
     assert set(manifest_of(path)["sources"][0]) == names
 
 
