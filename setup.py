@@ -3,9 +3,11 @@
 from setuptools import Extension, setup
 
 SCANNER = Extension(
-    "tracekit.readers._scan",
-    [f"tracekit/readers/_scan{part}.c" for part in ("", "_core", "_passes", "_setup")],
-    depends=[f"tracekit/readers/_scan_{part}.h" for part in ("block", "columns", "core", "text")],
+    "tracekit.readers.chrome._scan",
+    [f"tracekit/readers/chrome/_scan{part}.c" for part in ("", "_core", "_passes", "_setup")],
+    depends=[
+        f"tracekit/readers/chrome/_scan_{part}.h" for part in ("block", "columns", "core", "text")
+    ],
     define_macros=[("Py_LIMITED_API", "0x030b0000")],
     py_limited_api=True,
     optional=True,

@@ -12,8 +12,8 @@ import tools
 from command_line import invoke
 from hypothesis import settings
 
-from tracekit import pipeline
-from tracekit.report import Section
+from tracekit.model.report import Section
+from tracekit.pipeline import run as pipeline
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what runs in the background; the programs that tests start and interrupt would inherit it.
@@ -35,10 +35,8 @@ settings.register_profile("nightly", deadline=None, max_examples=500, print_blob
 settings.load_profile(os.environ.get("TRACEKIT_HYPOTHESIS", "steady"))
 
 collect_ignore = [
-    "hydra_overrides.py",
-    "verl_group_run.py",
-    "verl_matrix.py",
-    "verl_switched_run.py",
+    f"support/{name}.py"
+    for name in ("hydra_overrides", "verl_group_run", "verl_matrix", "verl_switched_run")
 ]
 """Programs that only a Python with verl can run."""
 

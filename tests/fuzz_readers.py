@@ -20,12 +20,13 @@ from collections import Counter
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-sys.path[:0] = [str(TESTS.parent), str(TESTS)]
+sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "support")]
 
 from scan_comparison import differences, real_documents, scan_or_error  # noqa: E402
 
-from tracekit.readers import chrome_events, chrome_stream  # noqa: E402
-from tracekit.readers.scan import MAX_EVENT_BYTES, Keep, Scan  # noqa: E402
+from tracekit.readers.chrome import events as chrome_events  # noqa: E402
+from tracekit.readers.chrome import stream as chrome_stream  # noqa: E402
+from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, Keep, Scan  # noqa: E402
 
 TOKENS = [
     b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"\n", b" ", b"\x00", b"\xff", b"-", b"0", b".",

@@ -30,7 +30,7 @@ def test_without_a_compiler_the_package_still_works(tmp_path):
     script = (
         "import sys, tracekit; from pathlib import Path; path = next(Path(sys.argv[1]).iterdir());"
         "print(tracekit.__file__, len(tracekit.load(path)['host_ops']),"
-        "'tracekit.readers.native' in sys.modules)"
+        "'tracekit.readers.chrome.scanner_c' in sys.modules)"
     )
     read = subprocess.run(
         [sys.executable, "-c", script, str(SAMPLE)],

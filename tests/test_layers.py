@@ -57,13 +57,21 @@ def test_the_contracts_hold_as_things_are(house):
 @pytest.mark.parametrize(
     ("file", "line", "contract"),
     [
-        ("tracekit/render/grid.py", "import tracekit.cli", "imports point one way"),
-        ("tracekit/render/grid.py", "import tracekit.schema", "renderers do not know"),
-        ("tracekit/readers/chrome.py", "import tracekit.analyses", "imports point one way"),
-        ("tracekit/analyses/copies.py", "import tracekit.analyses.steps", "analyses do not know"),
-        ("tracekit/schema/table.py", "import tracekit.trace", "imports point one way"),
-        ("capture/config.py", "import tracekit.errors", "share files, not code"),
-        ("tracekit/stray.py", "", "imports point one way"),
+        ("tracekit/render/grid.py", "import tracekit.cli", "seven layers"),
+        ("tracekit/render/grid.py", "import tracekit.model.tables", "renderers do not know"),
+        (
+            "tracekit/readers/chrome/__init__.py",
+            "import tracekit.analyses",
+            "seven layers",
+        ),
+        (
+            "tracekit/analyses/ops/copies.py",
+            "import tracekit.analyses.time.steps",
+            "questions do not know",
+        ),
+        ("tracekit/model/tables/table.py", "import tracekit.model.trace", "no package has a cycle"),
+        ("capture/config.py", "import tracekit.model.errors", "share files, not code"),
+        ("tracekit/stray.py", "", "seven layers"),
     ],
 )
 def test_a_wrong_import_breaks_its_contract(house, file, line, contract):
@@ -81,13 +89,12 @@ def test_a_wrong_import_breaks_its_contract(house, file, line, contract):
 def modules_that_define(package, *names):
     """The modules of a package with a top-level function of each name (a pattern)."""
     found = set()
-    for path in sorted((ROOT / "tracekit" / package).glob("*.py")):
+    for path in sorted((ROOT / "tracekit" / package).rglob("*.py")):
         tree = ast.parse(path.read_text())
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        if path.stem != "__init__" and all(
-            any(re.fullmatch(name, function) for function in functions) for name in names
-        ):
-            found.add(f"tracekit.{package}.{path.stem}")
+        if all(any(re.fullmatch(name, function) for function in functions) for name in names):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found.add(".".join(parts).removesuffix(".__init__"))
     return found
 
 
@@ -127,9 +134,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tracekit.report import Metric, Section
-from tracekit.thresholds import Thresholds
-from tracekit.trace import Measurements, Trace
+from tracekit.model.report import Metric, Section
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
 
 ID, TITLE = "host-op-count", "How many host ops are there?"
 NEEDS = ("host_ops",)
@@ -150,12 +157,12 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def test_a_new_question_is_one_file_and_one_line(house):
-    (house / "tracekit/analyses/host_op_count.py").write_text(ANALYSIS)
+    (house / "tracekit/analyses/trust/host_op_count.py").write_text(ANALYSIS)
     registry = house / "tracekit/analyses/__init__.py"
     edit(
         registry,
-        '    "copies",\n',
-        '    "copies",\n    "host_op_count",\n',
+        '    "ops.copies",\n',
+        '    "ops.copies",\n    "trust.host_op_count",\n',
     )
     code = (
         "import sys, tracekit; report = tracekit.analyze(sys.argv[1]);"
@@ -178,7 +185,7 @@ RENDERER = '''"""A report as its title, loudly."""
 from __future__ import annotations
 
 from tracekit.render.options import Options
-from tracekit.report import Report
+from tracekit.model.report import Report
 
 
 def render_shout(report: Report, options: Options) -> str:

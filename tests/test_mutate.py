@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_seed_draws_the_same_mutants_again_and_another_draws_others():
-    modules = ["tracekit/stats/noise.py", "tracekit/gpu_shares.py"]
+    modules = ["tracekit/model/stats/noise.py", "tracekit/job/gpu_shares.py"]
     first, again, other = (mutate.chosen(modules, 10, seed) for seed in (0, 0, 1))
     assert first == again
     assert first != other
@@ -17,7 +17,7 @@ def test_a_seed_draws_the_same_mutants_again_and_another_draws_others():
 
 
 def test_every_mutant_is_another_program_of_one_changed_statement():
-    module = "tracekit/stats/noise.py"
+    module = "tracekit/model/stats/noise.py"
     text = (mutate.ROOT / module).read_text()
     whole = ast.unparse(ast.parse(text)).splitlines()
     for mutant in mutate.mutants(module):
@@ -27,11 +27,11 @@ def test_every_mutant_is_another_program_of_one_changed_statement():
 
 
 def test_no_mutant_takes_the_place_of_another_where_one_is_declared(monkeypatch):
-    module = "tracekit/gpu_shares.py"
+    module = "tracekit/job/gpu_shares.py"
     every = mutate.chosen([module], 1000, 0)
     monkeypatch.setattr(mutate, "declared", lambda: {every[2].key: "for the test"})
     assert mutate.chosen([module], 1000, 0) == [m for m in every if m.key != every[2].key]
-    assert mutate.chosen(["tracekit/stats/noise.py", module], 4, 0)[1::2] == every[:2]
+    assert mutate.chosen(["tracekit/model/stats/noise.py", module], 4, 0)[1::2] == every[:2]
 
 
 def test_a_long_statement_is_shown_around_what_is_changed():
@@ -44,7 +44,7 @@ def test_a_long_statement_is_shown_around_what_is_changed():
 def test_what_is_declared_to_make_no_difference_exists_and_is_not_drawn(monkeypatch):
     for module, *rest in mutate.declared():
         assert (module, *rest) in {mutant.key for mutant in mutate.mutants(module)}
-    module = "tracekit/gpu_shares.py"
+    module = "tracekit/job/gpu_shares.py"
     some = next(mutate.mutants(module))
     monkeypatch.setattr(mutate, "declared", lambda: {some.key: "for the test"})
     assert some.key not in {mutant.key for mutant in mutate.chosen([module], 1000, 0)}

@@ -8,8 +8,8 @@ import pytest
 from measured_few import COMPARISON
 
 import tracekit
-from tracekit import pipeline
-from tracekit.derived.launches import launches
+from tracekit.pipeline import run as pipeline
+from tracekit.process.launches import launches
 
 ASKED = {"steps", "gpu-time", "memory", "communication", "kernels"}
 MEASURED = COMPARISON

@@ -11,11 +11,12 @@ import pytest
 from nsys_programs import REPORT, copies, everything, install, put_export, put_report, uninstall
 
 import tracekit
-from tracekit import loading, nsys_pairs
 from tracekit.discover import discover
+from tracekit.discover import nsys_files as nsys_pairs
 from tracekit.engine import local
-from tracekit.errors import TracekitError
-from tracekit.trace import Source
+from tracekit.model.errors import TracekitError
+from tracekit.model.trace import Source
+from tracekit.readers import loading
 
 ASKED = ("data-quality",)
 

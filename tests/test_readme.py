@@ -12,7 +12,7 @@ from command_line import invoke
 
 import capture.ray
 from capture.steps import StepPlan
-from tracekit.schema import TABLES
+from tracekit.model.tables import TABLES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import tracekit
-from tracekit.errors import TraceFormatError, TracekitError
-from tracekit.pipeline import Options, analyze
-from tracekit.readers import chrome_stream
-from tracekit.stages import is_collective
+from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.stages import is_collective
+from tracekit.pipeline.run import Options, analyze
+from tracekit.readers.chrome import stream as chrome_stream
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

@@ -7,9 +7,9 @@ import pytest
 from memory_builder import Allocator, pickled, snapshot
 from snapshot_traces import written
 
-from tracekit.analyses.gpu_time import breakdown
-from tracekit.loading import load
-from tracekit.pipeline import analyze
+from tracekit.analyses.time.gpu_time import breakdown
+from tracekit.pipeline.run import analyze
+from tracekit.readers.loading import load
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "simulated_gpu"
 TRUTH = json.loads((EXAMPLE / "truth.json").read_text())

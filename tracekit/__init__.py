@@ -14,30 +14,30 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tracekit.errors import SchemaError, TraceFormatError, TracekitError
-from tracekit.version import VERSION
+from tracekit.model.errors import SchemaError, TraceFormatError, TracekitError
+from tracekit.model.version import VERSION
 
 if TYPE_CHECKING:
-    from tracekit.api import analyze, compare
     from tracekit.compare.comparison import Comparison
-    from tracekit.loading import load
-    from tracekit.pipeline import Options
+    from tracekit.model.report import Report
+    from tracekit.model.trace import Measurements, Trace
+    from tracekit.pipeline import analyze, compare
+    from tracekit.pipeline.run import Options
+    from tracekit.readers.loading import load
     from tracekit.render import render
-    from tracekit.report import Report
-    from tracekit.trace import Measurements, Trace
 
 __version__ = VERSION
 
 _LAZY = {
-    "analyze": "tracekit.api",
+    "analyze": "tracekit.pipeline",
     "compare": "tracekit.compare",
-    "load": "tracekit.loading",
+    "load": "tracekit.readers.loading",
     "render": "tracekit.render",
     "Comparison": "tracekit.compare.comparison",
-    "Options": "tracekit.pipeline",
-    "Report": "tracekit.report",
-    "Trace": "tracekit.trace",
-    "Measurements": "tracekit.trace",
+    "Options": "tracekit.pipeline.run",
+    "Report": "tracekit.model.report",
+    "Trace": "tracekit.model.trace",
+    "Measurements": "tracekit.model.trace",
 }
 """Public names by module: imported at first use, so that `tracekit --version` needs no pandas."""
 

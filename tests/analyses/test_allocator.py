@@ -5,8 +5,8 @@ import pytest
 from memory_builder import Allocator, stack
 from snapshot_traces import MIB, loaded, report, rows, section, table, written
 
-from tracekit.analyses import allocator as analysis
-from tracekit.schema.snapshot_levels import TABLES
+from tracekit.analyses.memory import allocator as analysis
+from tracekit.model.tables.snapshot_levels import TABLES
 
 ASKED = {"allocator", "fragmentation", "interruptions"}
 SECTIONS_ONLY = True

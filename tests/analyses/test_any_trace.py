@@ -18,7 +18,7 @@ from chrome_builder import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.pipeline import Options, analyze
+from tracekit.pipeline.run import Options, analyze
 
 TIMES = st.sampled_from((0, 1, 5, 20, 99, 100, 180))
 LENGTHS = st.sampled_from((0, 0, 1, 5, 20, 100, 250))

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.attribution import measure
-from tracekit.analyses.gpu_time import breakdown
-from tracekit.derived.launches import launches as launches_of
-from tracekit.pipeline import Options, analyze
+from tracekit.analyses.time.attribution import measure
+from tracekit.analyses.time.gpu_time import breakdown
+from tracekit.pipeline.run import Options, analyze
+from tracekit.process.launches import launches as launches_of
 
 ASKED = {"attribution"}
 SECTIONS_ONLY = True

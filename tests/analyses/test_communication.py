@@ -16,9 +16,9 @@ from rules.traces_communication import (
     small_ones,
 )
 
-from tracekit.stage_windows import placed
-from tracekit.thresholds import defaults
-from tracekit.traffic import by_rank, collectives, exposed_within, rates, waiting, wire_factor
+from tracekit.job.stage_windows import placed
+from tracekit.job.traffic import by_rank, collectives, exposed_within, rates, waiting, wire_factor
+from tracekit.model.thresholds import defaults
 
 ASKED = {"communication"}
 OWN_ROWS = {"metrics", "quality"}
@@ -192,7 +192,7 @@ def test_sums_per_step_and_stage_for_compare(tmp_path):
 
 
 def test_what_was_cut_is_said(tmp_path, monkeypatch):
-    from tracekit.derived import collectives as module
+    from tracekit.process import collectives as module
 
     monkeypatch.setattr(module, "MAX_ROWS", 4)
     found = section(tmp_path, small_ones(4))

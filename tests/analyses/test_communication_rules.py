@@ -21,7 +21,7 @@ from rules.traces_communication import (
     small_ones,
 )
 
-from tracekit.thresholds import defaults
+from tracekit.model.thresholds import defaults
 
 ASKED = {"communication"}
 OWN_ROWS = {"quality"}

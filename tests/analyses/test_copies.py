@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.copies import direction, measure
-from tracekit.pipeline import Options, analyze
+from tracekit.analyses.ops.copies import direction, measure
+from tracekit.pipeline.run import Options, analyze
 
 ASKED = {"copies"}
 SECTIONS_ONLY = True

@@ -18,8 +18,8 @@ from chrome_builder import (
 )  # fmt: skip
 
 import tracekit
-from tracekit.analyses.data_quality import measure
-from tracekit.pipeline import Options, analyze
+from tracekit.analyses.trust.data_quality import measure
+from tracekit.pipeline.run import Options, analyze
 
 ASKED = {"data-quality", "gpu-time"}
 

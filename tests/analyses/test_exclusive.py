@@ -5,11 +5,12 @@ from analyses.test_any_trace import FILES
 from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 
-from tracekit import pipeline
-from tracekit.analyses import data_quality, exclusive, steps
-from tracekit.schema import TABLES, concat
-from tracekit.thresholds import defaults
-from tracekit.trace import Measurements, labelled
+from tracekit.analyses.time import exclusive, steps
+from tracekit.analyses.trust import data_quality
+from tracekit.model.tables import TABLES, concat
+from tracekit.model.thresholds import defaults
+from tracekit.model.trace import Measurements, labelled
+from tracekit.pipeline import run as pipeline
 
 ASKED = {"exclusive"}
 SECTIONS_ONLY = True

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses import fleets
-from tracekit.intervals import union
+from tracekit.analyses.ranks import fleets
+from tracekit.model.intervals import union
 
 ASKED = {"fleets", "rollout"}
 SECTIONS_ONLY = True

@@ -4,7 +4,7 @@ import pytest
 from memory_builder import Allocator, frame, pickled, snapshot
 from snapshot_traces import MIB, loaded, report, rows, section, table, written
 
-from tracekit.analyses import fragmentation
+from tracekit.analyses.memory import fragmentation
 
 ASKED = {"fragmentation", "allocator", "memory-peak"}
 SECTIONS_ONLY = True

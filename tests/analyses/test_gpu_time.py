@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.gpu_time import breakdown, measure
-from tracekit.derived.busy import PARTS, by_window, running
-from tracekit.pipeline import analyze
-from tracekit.schema import TABLES
+from tracekit.analyses.time.gpu_time import breakdown, measure
+from tracekit.model.tables import TABLES
+from tracekit.pipeline.run import analyze
+from tracekit.process.busy import PARTS, by_window, running
 
 ASKED = {"gpu-time"}
 SECTIONS_ONLY = True

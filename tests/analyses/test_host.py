@@ -15,12 +15,14 @@ from rules.host_report import OURS, RULES, STEP, evidence, load, of, on, only_ou
 from rules.traces_host import LOADER, one_by_one
 
 import tracekit
-from tracekit import pipeline
-from tracekit.analyses import ANALYSES, _analysis, data_loading, host, interruptions, optimizer
-from tracekit.derived.host_side import host_side, uncounted
-from tracekit.intervals import union
-from tracekit.rules import rule
-from tracekit.thresholds import defaults
+from tracekit.analyses import ANALYSES, question
+from tracekit.analyses.ops import optimizer
+from tracekit.analyses.rules import rule
+from tracekit.analyses.time import data_loading, host, interruptions
+from tracekit.model.intervals import union
+from tracekit.model.thresholds import defaults
+from tracekit.pipeline import run as pipeline
+from tracekit.process.host_side import host_side, uncounted
 
 ASKED = {"host", "optimizer", "interruptions", "data-loading"}
 
@@ -37,7 +39,7 @@ def _ours(monkeypatch):
 def _all(monkeypatch):
     """All analyses are asked, these among them whether the report has them or not."""
     known = {analysis.id for analysis in ANALYSES}
-    ours = [a for a in map(_analysis, OURS) if a.id not in known]
+    ours = [a for a in map(question, OURS) if a.id not in known]
     monkeypatch.setattr(pipeline, "ANALYSES", (*ANALYSES, *ours))
 
 
@@ -302,4 +304,4 @@ def test_eight_hundred_scalar_adds_are_found_and_clean_runs_are_not():
 def test_every_threshold_of_ours_is_used_by_its_page():
     for name in RULES:
         for key in defaults().of(name):
-            assert key in tracekit.rules.page(name)
+            assert key in tracekit.analyses.rules.page(name)

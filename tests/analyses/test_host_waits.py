@@ -8,7 +8,8 @@ from chrome_builder import annotation, launch, launched, op, step, write
 from rules.host_report import STEP, evidence, of, on, only_ours, table, verdicts
 from rules.traces_host import ADAM, LOADER, asking, updating, waiting
 
-from tracekit.analyses import data_loading, host, interruptions, optimizer
+from tracekit.analyses.ops import optimizer
+from tracekit.analyses.time import data_loading, host, interruptions
 
 ASKED = {"data-loading", "interruptions", "optimizer", "host"}
 SECTIONS_ONLY = True

@@ -14,9 +14,9 @@ from rules.idle_report import RULES, answers, findings, only_few, result, rows_o
 from rules.traces_idle import between_stages, synchronised
 
 import tracekit
-from tracekit.pipeline import Options, analyze
-from tracekit.schema.idle import CAUSES
-from tracekit.thresholds import defaults
+from tracekit.model.tables.idle import CAUSES
+from tracekit.model.thresholds import defaults
+from tracekit.pipeline.run import Options, analyze
 
 ASKED = {"idle", "syncs", "stage-edges", "launch-queues"}
 OWN_ROWS = {"metrics"}
@@ -130,7 +130,7 @@ def test_hostile_rows_give_a_section_or_a_reason(tmp_path_factory, rows):
 def test_every_page_names_its_thresholds(name):
     if name != "idle-causes":
         for limit in defaults().of(name):
-            assert limit in tracekit.rules.page(name)
+            assert limit in tracekit.analyses.rules.page(name)
     assert defaults().values[name]
 
 

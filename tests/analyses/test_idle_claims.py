@@ -2,18 +2,18 @@
 
 import pytest
 from chrome_builder import annotation, launch, launched, memcpy, op, step, write
-from derived.idle_traces import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from process.idle_traces import load
 from rules.idle_report import evidence, measured_of, result, rows_of
 from rules.traces_host import LOADER, one_by_one
 from rules.traces_idle import silent, synchronised
 
-from tracekit.derived.host_side import launch_gaps
-from tracekit.idle_claims import claims
-from tracekit.pooling import summed, whole_gpu_time
-from tracekit.stage_windows import stage_windows
-from tracekit.thresholds import Thresholds, defaults
+from tracekit.job.frames import summed, whole_gpu_time
+from tracekit.job.idle_claims import claims
+from tracekit.job.stage_windows import stage_windows
+from tracekit.model.thresholds import Thresholds, defaults
+from tracekit.process.host_side import launch_gaps
 
 R01 = "low-gpu-utilization"
 

@@ -7,9 +7,9 @@ from rules.firing import write_sources
 from rules.idle_report import RULES, answers, evidence, findings, only_few, result, rows_of, section
 from rules.traces_idle import between_stages, silent, synchronised
 
-from tracekit import pipeline
 from tracekit.analyses import ANALYSES
-from tracekit.rules import rule
+from tracekit.analyses.rules import rule
+from tracekit.pipeline import run as pipeline
 
 ASKED = {"idle", "syncs", "stage-edges", "launch-queues"}
 SECTIONS_ONLY = True

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.kernels import judge, measure, pool, summary
-from tracekit.pipeline import Options, analyze
-from tracekit.pooling import plain
-from tracekit.schema import TABLES
-from tracekit.thresholds import defaults
-from tracekit.trace import Measurements, Source, labelled
+from tracekit.analyses.ops.kernels import judge, measure, pool, summary
+from tracekit.job.frames import plain
+from tracekit.model.tables import TABLES
+from tracekit.model.thresholds import defaults
+from tracekit.model.trace import Measurements, Source, labelled
+from tracekit.pipeline.run import Options, analyze
 
 ASKED = {"kernels"}
 SECTIONS_ONLY = True

@@ -10,14 +10,15 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from memory_builder import MIB, Allocator, pickled, snapshot, stack
 
-from tracekit import pipeline
-from tracekit.analyses import ANALYSES, leaks
-from tracekit.cohorts import kept, warm_up_of
-from tracekit.names import read_name
+from tracekit.analyses import ANALYSES
+from tracekit.analyses.memory import leaks
+from tracekit.discover.names import read_name
+from tracekit.job.memory_survivors import kept, warm_up_of
+from tracekit.model.tables import TABLES, concat
+from tracekit.model.thresholds import defaults
+from tracekit.model.trace import Measurements, Source, Want, labelled
+from tracekit.pipeline import run as pipeline
 from tracekit.readers import torch_memory
-from tracekit.schema import TABLES, concat
-from tracekit.thresholds import defaults
-from tracekit.trace import Measurements, Source, Want, labelled
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

@@ -8,12 +8,12 @@ import pytest
 from memory_builder import MIB, Allocator, frame, pickled, snapshot
 from snapshot_traces import loaded, rows, section, table
 
-from tracekit import pipeline
-from tracekit.analyses import live_steps
-from tracekit.names import read_name
+from tracekit.analyses.memory import live_steps
+from tracekit.discover.names import read_name
+from tracekit.model.tables import TABLES, concat
+from tracekit.model.trace import Measurements, Source, Want, labelled
+from tracekit.pipeline import run as pipeline
 from tracekit.readers import torch_memory
-from tracekit.schema import TABLES, concat
-from tracekit.trace import Measurements, Source, Want, labelled
 
 MODEL, LEAK, BUFFER = (frame(name, line=at) for at, name in enumerate(("build", "keep", "pass"), 1))
 
@@ -117,7 +117,7 @@ def measured(folder, **devices):
 
 
 def _peak():
-    from tracekit.analyses import memory_peak
+    from tracekit.analyses.memory import memory_peak
 
     return memory_peak
 

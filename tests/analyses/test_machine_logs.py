@@ -5,7 +5,7 @@ import json
 import pytest
 from analyses.rl_report import rows, section
 
-from tracekit.api import analyze
+from tracekit.pipeline import analyze
 
 ASKED = {"driver-log"}
 SECTIONS_ONLY = True

@@ -11,8 +11,8 @@ from rules.firing import Document, write_sources
 from rules.traces_memory import FIRES, MIB, NEAR_MISSES, card, sample, steps_at
 
 import tracekit
-from tracekit import pipeline
-from tracekit.derived.memory import MAX_BYTES, capacities, levels
+from tracekit.pipeline import run as pipeline
+from tracekit.process.memory.levels import MAX_BYTES, capacities, levels
 
 ASKED = {"memory", "memory-growth"}
 SECTIONS_ONLY = True

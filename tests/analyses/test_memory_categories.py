@@ -9,11 +9,11 @@ from memory_builder import MIB, pickled
 from snapshot_traces import report, rows, section, table
 from timeline_files import CHANGES, OURS, T, put, read
 
-from tracekit.analyses import fragmentation, memory_categories, memory_peak
-from tracekit.derived.memory_categories import highest, moments
+from tracekit.analyses.memory import fragmentation, memory_categories, memory_peak
+from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.model.trace import Source, Want
+from tracekit.process.memory.categories import highest, moments
 from tracekit.readers import torch_memory
-from tracekit.schema.memory_categories import CATEGORIES
-from tracekit.trace import Source, Want
 
 ASKED = {"memory-categories"}
 SECTIONS_ONLY = True

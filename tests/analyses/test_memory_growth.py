@@ -8,9 +8,9 @@ from chrome_builder import annotation, step, write
 from rules.firing import write_sources
 from rules.traces_memory import FIRES, MIB, card, leak, sample, steps_at
 
-from tracekit import pipeline
-from tracekit.allocators import series
-from tracekit.stats.trend import Limits
+from tracekit.job.memory_trend import series
+from tracekit.model.stats.trend import Limits
+from tracekit.pipeline import run as pipeline
 
 ASKED = {"memory", "memory-growth"}
 SECTIONS_ONLY = True

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from memory_builder import Allocator, as_written_by, frame, pickled, snapshot
 from snapshot_traces import MIB, loaded, report, rows, section, table, written
 
-from tracekit.analyses import memory_peak
-from tracekit.derived import snapshot_windows
-from tracekit.derived.snapshot_metrics import allocated_peak
-from tracekit.derived.snapshot_replay import replays
-from tracekit.derived.snapshot_sites import short_path, site_table, tree
+from tracekit.analyses.memory import memory_peak
+from tracekit.model.tables import TABLES
+from tracekit.model.trace import Source, Trace, Want
+from tracekit.process.memory import windows as snapshot_windows
+from tracekit.process.memory.call_sites import short_path, site_table, tree
+from tracekit.process.memory.metrics import allocated_peak
+from tracekit.process.memory.replay import replays
 from tracekit.readers import torch_memory
-from tracekit.schema import TABLES
-from tracekit.trace import Source, Trace, Want
 
 ASKED = {"memory", "memory-peak", "fragmentation", "allocator", "out-of-memory"}
 
@@ -329,7 +329,7 @@ def test_the_curve_is_drawn_stage_by_stage(tmp_path):
 
 
 def test_metrics_of_a_snapshot_say_which_bytes_they_are(tmp_path):
-    from tracekit.pipeline import Options, analyze
+    from tracekit.pipeline.run import Options, analyze
 
     allocator = Allocator()
     allocator.alloc(3 * MIB)

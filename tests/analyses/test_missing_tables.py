@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from analyses.test_counters import recording
 
-from tracekit import pipeline
 from tracekit.analyses import ANALYSES
-from tracekit.thresholds import defaults
-from tracekit.trace import Measurements
+from tracekit.model.thresholds import defaults
+from tracekit.model.trace import Measurements
+from tracekit.pipeline import run as pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = ("simulated_gpu", "simulated_memory", "verl_cpu")

@@ -11,10 +11,10 @@ from rules.firing import Document, write_sources
 from rules.traces import FIRES
 
 import tracekit
-from tracekit.derived.soundness import overlong
-from tracekit.merged import document
-from tracekit.pipeline import Options, analyze
-from tracekit.trace import Want
+from tracekit.model.trace import Want
+from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.timeline import document
+from tracekit.process.sound import overlong
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.modules import measure
+from tracekit.analyses.ops.modules import measure
 
 ASKED = {"modules"}
 SECTIONS_ONLY = True

@@ -7,9 +7,9 @@ from chrome_builder import memory, step, write
 from memory_builder import Allocator, DeviceFullError, frame, pickled, snapshot
 from snapshot_traces import MIB, report, rows, section, written
 
-from tracekit import pipeline
-from tracekit.derived.snapshot_calls import cause as cause_of
-from tracekit.device_sizes import DEVICE_MEMORY
+from tracekit.job.device_size import DEVICE_MEMORY
+from tracekit.pipeline import run as pipeline
+from tracekit.process.memory.calls import cause as cause_of
 
 ASKED = {"out-of-memory"}
 SECTIONS_ONLY = True

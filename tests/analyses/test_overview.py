@@ -8,10 +8,10 @@ from chrome_builder import annotation, kernel, launched, memcpy, memset, op, ste
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.overview import MAX_UNSEEN
-from tracekit.pipeline import Options, analyze
+from tracekit.model.units import numbers
+from tracekit.pipeline.first_screen import MAX_UNSEEN
+from tracekit.pipeline.run import Options, analyze
 from tracekit.render import render
-from tracekit.units import numbers
 
 ASKED = {"gpu-time", "idle", "stage-edges", "syncs", "kernels", "copies", "attribution"}
 

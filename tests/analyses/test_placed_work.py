@@ -9,10 +9,10 @@ import pytest
 from chrome_builder import annotation, kernel, launched, op, projected, write
 
 import tracekit
-from tracekit.derived.launches import launches
-from tracekit.derived.placement import PLACED, placement
-from tracekit.derived.work_classes import work_stages
-from tracekit.pipeline import Options, analyze
+from tracekit.pipeline.run import Options, analyze
+from tracekit.process.launches import launches
+from tracekit.process.placement import PLACED, placement
+from tracekit.process.work_classes import work_stages
 
 ASKED = {"attribution", "data-quality"}
 SECTIONS_ONLY = True

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from analyses.waiting_traces import measure_folder, rows_of, section
 
-from tracekit.crews import own_work
+from tracekit.job.rank_groups import own_work
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = [

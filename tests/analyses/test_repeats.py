@@ -10,13 +10,13 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit import pipeline
-from tracekit.analyses import repeats
+from tracekit.analyses.time import repeats
+from tracekit.job.samples import Samples
+from tracekit.job.throughput import work_rates
+from tracekit.model.report import Report
+from tracekit.model.thresholds import defaults
+from tracekit.pipeline import run as pipeline
 from tracekit.render import render
-from tracekit.report import Report
-from tracekit.samples import Samples
-from tracekit.thresholds import defaults
-from tracekit.work_rates import work_rates
 
 ASKED = {"repeats"}
 

@@ -13,11 +13,11 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 
 import tracekit
-from tracekit.cells import by_rank, cells, residuals
-from tracekit.logged import logs, timed_stage
-from tracekit.pooling import stage_rows
-from tracekit.report import Chart
-from tracekit.stages import canonical
+from tracekit.job.driver_log import logs, timed_stage
+from tracekit.job.frames import stage_rows
+from tracekit.job.stage_matrix import by_rank, cells, residuals
+from tracekit.model.report import Chart
+from tracekit.model.stages import canonical
 
 ASKED = {"rl-matrix", "driver-log"}
 SECTIONS_ONLY = True

@@ -14,11 +14,11 @@ from rules.firing import write_sources
 from rules.traces_rl import MIB, batches_of, offload_of, update_of
 
 import tracekit
-from tracekit import rules
-from tracekit.derived.micro_batches import micro_batches
-from tracekit.derived.transfers import transfers
-from tracekit.intervals import union, union_all
-from tracekit.thresholds import defaults
+from tracekit.analyses import rules
+from tracekit.model.intervals import union, union_all
+from tracekit.model.thresholds import defaults
+from tracekit.process.micro_batches import micro_batches
+from tracekit.process.transfers import transfers
 
 ASKED = {"transfers", "micro-batches", "rl-matrix"}
 SECTIONS_ONLY = True

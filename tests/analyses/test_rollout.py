@@ -12,10 +12,11 @@ from rules.firing import write_sources
 from rules.traces_rollout import FIRES, NEAR_MISSES, engine, falling, replicas, slow_first
 
 import tracekit
-from tracekit import pipeline
-from tracekit.analyses import ANALYSES, Analysis, rollout
-from tracekit.derived import iterations as derived
-from tracekit.engines import generations
+from tracekit.analyses import ANALYSES, Analysis
+from tracekit.analyses.rl import rollout
+from tracekit.job.rollout import generations
+from tracekit.pipeline import run as pipeline
+from tracekit.process import iterations as derived
 
 ASKED = {"rollout"}
 SECTIONS_ONLY = True

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rules.traces_matmuls import shaped
 
 import tracekit
-from tracekit.analyses import operators as by_name
-from tracekit.analyses import shapes as module
-from tracekit.analyses.shapes import measure
+from tracekit.analyses.ops import operators as by_name
+from tracekit.analyses.ops import shapes as module
+from tracekit.analyses.ops.shapes import measure
 
 ASKED = {"matmuls", "unfused", "forward-batches", "shapes", "modules", "operators"}
 SECTIONS_ONLY = True

@@ -5,8 +5,8 @@ from chrome_builder import annotation, op, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.pipeline import Options, analyze
-from tracekit.stages import STAGES, canonical, is_collective, may_be_stage, scope_stage
+from tracekit.model.stages import STAGES, canonical, is_collective, may_be_stage, scope_stage
+from tracekit.pipeline.run import Options, analyze
 
 RECORDED = {
     # The controller of verl, by its timers.

@@ -8,7 +8,7 @@ import pytest
 from chrome_builder import annotation, kernel, launched, op, step, write
 
 from tracekit import render
-from tracekit.pipeline import Options, analyze
+from tracekit.pipeline.run import Options, analyze
 
 ASKED = {"steps"}
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from rules.firing import write_sources
 from rules.traces_stragglers import FIRES, NEAR_MISSES, RUNLOOP, crew, late_by, turns
 
-from tracekit import rules
-from tracekit.crews import of_others, own_work
-from tracekit.pooling import job
-from tracekit.thresholds import defaults
-from tracekit.waiting import savings, waits
+from tracekit.analyses import rules
+from tracekit.job.frames import job
+from tracekit.job.rank_groups import of_others, own_work
+from tracekit.job.waits import savings, waits
+from tracekit.model.thresholds import defaults
 
 ASKED = {"stragglers", "imbalance"}
 SECTIONS_ONLY = True

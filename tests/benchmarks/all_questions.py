@@ -17,10 +17,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tracekit import pipeline
 from tracekit.analyses import ANALYSES
-from tracekit.pipeline import Options
-from tracekit.trace import Trace
+from tracekit.model.trace import Trace
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.run import Options
 
 ROUNDS = 3
 

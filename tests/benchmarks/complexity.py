@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tracekit import pipeline
 from tracekit.analyses import ANALYSES, Analysis
-from tracekit.pipeline import Options
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.run import Options
 from tracekit.render import render
 
 MOST_TIMES, FLOOR = 5.0, 0.1

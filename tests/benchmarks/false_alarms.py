@@ -12,11 +12,11 @@ import sys
 
 import numpy as np
 
-from tracekit.stats.certainty import certain_words, words
-from tracekit.stats.designs import between_runs, spreads_of, terms_of
-from tracekit.stats.estimate import t_quantile
-from tracekit.stats.speedup import speedup
-from tracekit.stats.verdict import why_capped
+from tracekit.model.stats.certainty import certain_words, words
+from tracekit.model.stats.designs import between_runs, spreads_of, terms_of
+from tracekit.model.stats.estimate import t_quantile
+from tracekit.model.stats.speedup import speedup
+from tracekit.model.stats.verdict import why_capped
 
 STEPS = 5
 DELTA = np.log(1.03)

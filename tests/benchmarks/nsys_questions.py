@@ -15,9 +15,9 @@ from pathlib import Path
 import pandas as pd
 from measurement import measure, write_line
 
-from tracekit.analyses import kernels
+from tracekit.analyses.ops import kernels
+from tracekit.model.trace import Source, Want
 from tracekit.readers import nsys
-from tracekit.trace import Source, Want
 
 
 def summaries(path: Path) -> list[pd.DataFrame]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from measurement import measure, write_line
 from two_questions import answer, answer_source, check_values
 
-from tracekit.readers.chrome_stream import scan
-from tracekit.trace import Source
+from tracekit.model.trace import Source
+from tracekit.readers.chrome.stream import scan
 
 
 def time_scan(path: Path) -> None:

@@ -23,9 +23,10 @@ from typing import Any, TypeVar
 import scale_work
 from measurement import cpu_seconds, measure, memory_mb, write_line
 
-from tracekit import pipeline, saved
 from tracekit.engine.ray_cluster import connected
-from tracekit.pipeline import Options
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline import saved
+from tracekit.pipeline.run import Options
 from tracekit.render import render
 
 HERE = Path(__file__).resolve().parent

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tracekit.pipeline import measure_source as measured
+from tracekit.pipeline.run import measure_source as measured
 
 LOG = "SCALE_LOG"
 """The variable that names the folder in which every worker has a file of its own, a line a source."""

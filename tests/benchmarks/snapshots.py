@@ -96,8 +96,11 @@ def one_run(kind: str, path: Path) -> None:
         _, figures = measure(lambda: _memory_viz.trace_plot(pickle.loads(path.read_bytes())))
         write_line(figures)
         return
-    from tracekit.readers import snapshot_bytes, snapshot_load, snapshot_opcodes, torch_memory
-    from tracekit.trace import Source, Want
+    from tracekit.model.trace import Source, Want
+    from tracekit.readers import torch_memory
+    from tracekit.readers.torch_memory import bytes as snapshot_bytes
+    from tracekit.readers.torch_memory import load as snapshot_load
+    from tracekit.readers.torch_memory import opcodes as snapshot_opcodes
 
     def least():
         with snapshot_load.without_collector():

@@ -10,14 +10,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tracekit import launching, pipeline
-from tracekit.analyses.data_quality import _same_stream_overlap
-from tracekit.crews import crews
-from tracekit.overview import _most_own_work
-from tracekit.pipeline import Options
-from tracekit.pooling import stage_rows, step_walls
+from tracekit.analyses.trust.data_quality import _same_stream_overlap
+from tracekit.job import launching
+from tracekit.job.frames import stage_rows, step_walls
+from tracekit.job.rank_groups import crews
+from tracekit.model.trace import Source, Want
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.first_screen import _most_own_work
+from tracekit.pipeline.run import Options
 from tracekit.readers import chrome
-from tracekit.trace import Source, Want
 
 HERE = Path(__file__).resolve().parent
 

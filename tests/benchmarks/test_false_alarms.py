@@ -8,9 +8,9 @@ from benchmarks.false_alarms import PROMISED, SIZES, WORLDS, by_interval, percen
 from compare.made import report, step_rows
 from measured_few import COMPARISON
 
+from tracekit.model.stats.speedup import speedup
+from tracekit.model.stats.verdict import verdict
 from tracekit.render import to_json
-from tracekit.stats.speedup import speedup
-from tracekit.stats.verdict import verdict
 
 ASKED = set()
 MEASURED = COMPARISON

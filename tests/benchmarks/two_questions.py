@@ -11,9 +11,9 @@ from pathlib import Path
 import pandas as pd
 
 import tracekit
-from tracekit.analyses.gpu_time import breakdown
-from tracekit.analyses.kernels import summary
-from tracekit.trace import Source
+from tracekit.analyses.ops.kernels import summary
+from tracekit.analyses.time.gpu_time import breakdown
+from tracekit.model.trace import Source
 
 
 def answer(path: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:

@@ -9,7 +9,7 @@ import verl_python
 
 from capture import DistProfiler, ProfilerConfig, control
 from tracekit.discover import discover
-from tracekit.loading import load, sniff
+from tracekit.readers.loading import load, sniff
 
 WORKER = """
 import os, signal, sys, threading, time

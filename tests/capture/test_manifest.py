@@ -11,7 +11,7 @@ import pytest
 
 from capture import DistProfiler, ProfilerConfig
 from tracekit.discover import discover
-from tracekit.loading import sniff
+from tracekit.readers.loading import sniff
 
 
 class Worker:

@@ -11,9 +11,9 @@ import pytest
 from capture.metrics import MemoryProfiler, MetricsLogger, PerformanceCounter, profile_model
 from capture.metrics import counters as counters_module
 from capture.metrics import memory_log as memory_module
-from tracekit.loading import sniff
+from tracekit.model.trace import Source, Want
 from tracekit.readers import driver_log, memory_log
-from tracekit.trace import Source, Want
+from tracekit.readers.loading import sniff
 
 
 def rows(path):

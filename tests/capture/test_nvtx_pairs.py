@@ -52,7 +52,7 @@ if verl_python.PYTHON and tools.COMPILER:
         """The lines that a listener in the place of nsys wrote."""
         folder = tmp_path_factory.mktemp("nvtx")
         library, lines = folder / "listener.so", folder / "heard"
-        source = verl_python.ROOT / "tests" / "nvtx_listener.c"
+        source = verl_python.ROOT / "tests" / "support" / "nvtx_listener.c"
         subprocess.run([tools.COMPILER, "-shared", "-fPIC", source, "-o", library], check=True)
         told = {"NVTX_INJECTION64_PATH": str(library), "NVTX_LISTENER_OUT": str(lines)}
         verl_python.run("-c", PROGRAM, folder, **told)

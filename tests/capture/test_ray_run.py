@@ -10,9 +10,9 @@ import verl_python
 
 from tracekit import analyze
 from tracekit.discover import discover
-from tracekit.loading import load, sniff
+from tracekit.model.trace import Source, Want
 from tracekit.readers import driver_log
-from tracekit.trace import Source, Want
+from tracekit.readers.loading import load, sniff
 
 DYING = """
 import json, os, signal, sys, time

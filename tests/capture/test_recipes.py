@@ -43,7 +43,9 @@ if verl_python.PYTHON:
     def composed():
         """What verl's trainer makes of each recipe."""
         given = json.dumps(recipes("verl.trainer.main_ppo"))
-        done = verl_python.run(verl_python.ROOT / "tests" / "hydra_overrides.py", given=given)
+        done = verl_python.run(
+            verl_python.ROOT / "tests" / "support" / "hydra_overrides.py", given=given
+        )
         return json.loads(done.stdout.splitlines()[-1])
 
     @pytest.mark.slow

@@ -21,7 +21,7 @@ try:
 finally:
     del sys.modules["verl"]
 
-PROGRAM = Path(__file__).parents[1] / "verl_switched_run.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "verl_switched_run.py"
 UNLIKE = re.compile(r"_pid\d+(_\d{17})?")
 
 
@@ -209,7 +209,7 @@ if verl_python.PYTHON:
         )
         verl_python.run("-c", code, tmp_path)
         (trace,) = tmp_path.glob("*.gz")
-        from tracekit.loading import load
+        from tracekit.readers.loading import load
 
         assert "marked" in set(load(trace)["host_ops"]["name"])
 

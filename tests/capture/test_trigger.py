@@ -163,7 +163,7 @@ def test_ranks_without_a_driver_begin_at_one_step(tmp_path):
     program.write_text(textwrap.dedent(RANK))
     folder = tmp_path / "profile"
     folder.mkdir()
-    tests = str(verl_python.ROOT / "tests")
+    tests = str(verl_python.ROOT / "tests" / "support")
     paths = os.pathsep.join((str(verl_python.ROOT), tests))
     ranks = [
         subprocess.Popen(

@@ -14,7 +14,7 @@ import verl_group_modes as modes
 import verl_python
 
 from tracekit.discover import discover
-from tracekit.loading import load, sniff
+from tracekit.readers.loading import load, sniff
 
 UNLIKE = re.compile(r"_pid\d+_\d{17}")
 

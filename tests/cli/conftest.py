@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import tracekit
-from tracekit.report import Heading, Metric, Report, Section, Sheet
-from tracekit.schema import TABLES
-from tracekit.trace import Failure, Measurements, Source
+import tracekit.pipeline
+from tracekit.model.report import Heading, Metric, Report, Section, Sheet
+from tracekit.model.tables import TABLES
+from tracekit.model.trace import Failure, Measurements, Source
 
 SHEET = Sheet("stages", "Stages", (Heading("stage", "stage"),), (("rollout",), ("actor",)))
 REPORT = Report(
@@ -76,8 +76,8 @@ class Pipeline(SimpleNamespace):
 def pipeline(monkeypatch):
     stand_in = Pipeline(calls=[], discovery=None)
     stand_in.result = SimpleNamespace(report=REPORT, measurements=measurements(), failed=False)
-    monkeypatch.setitem(sys.modules, "tracekit.pipeline", stand_in)
-    monkeypatch.setattr(tracekit, "pipeline", stand_in, raising=False)
+    monkeypatch.setitem(sys.modules, "tracekit.pipeline.run", stand_in)
+    monkeypatch.setattr(tracekit.pipeline, "run", stand_in, raising=False)
     return stand_in
 
 

@@ -14,8 +14,8 @@ from chrome_builder import (
     write,
 )
 
-from tracekit import pipeline
-from tracekit.merged import document, lanes
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.timeline import document, lanes
 
 LEAD_US = lanes.LEAD_NS // 1000
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from tracekit import saved
-from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.pipeline import saved
 
 
 def test_the_answer_is_printed_and_the_work_told_beside_it(call, pipeline):

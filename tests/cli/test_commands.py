@@ -4,10 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tracekit import rules, saved, schema
+from tracekit.analyses import rules
 from tracekit.discover import Discovery
-from tracekit.listing import Ignored
-from tracekit.trace import Measurements, Note, Source
+from tracekit.discover.arguments import Ignored
+from tracekit.model import tables as schema
+from tracekit.model.trace import Measurements, Note, Source
+from tracekit.pipeline import saved
 
 # --- inspect
 

@@ -301,7 +301,7 @@ def test_130_when_interrupted(tmp_path):
 STAND_IN = """
 import time
 from pathlib import Path
-from tracekit import comparing
+from tracekit.pipeline import comparing
 from tracekit.cli import main
 
 def read_side(*args, **kwargs):

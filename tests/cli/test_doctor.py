@@ -8,8 +8,8 @@ import nsys_programs
 import pytest
 from chrome_builder import launched, op, step, write
 
-from tracekit.diagnoses import diagnose
-from tracekit.trace import Failure
+from tracekit.health.checks import diagnose
+from tracekit.model.trace import Failure
 
 
 def rank(folder, number, world=2):
@@ -109,7 +109,7 @@ def test_names_from_the_disk_do_not_reach_the_terminal_as_they_are(call, healthy
 
 
 def test_many_problems_stay_on_one_screen(call, healthy, monkeypatch):
-    from tracekit import doctor
+    from tracekit.pipeline import doctor
 
     def examine(paths, options):
         found = examined(paths, options)

@@ -33,12 +33,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit import pipeline
-from tracekit.derived.launches import launches
-from tracekit.merged import annotations, lanes
-from tracekit.report import Finding, Metric, Place, Report
-from tracekit.schema import TABLES
-from tracekit.trace import Measurements, Source
+from tracekit.model.report import Finding, Metric, Place, Report
+from tracekit.model.tables import TABLES
+from tracekit.model.trace import Measurements, Source
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.timeline import annotations, lanes
+from tracekit.process.launches import launches
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
@@ -251,7 +251,7 @@ def test_steps_stages_and_findings_stand_where_they_are(tmp_path):
         Finding("nowhere", "info", "c", "a", places=(Place(rank=99),)),
     ]  # fmt: skip
     report = Report(
-        "t", "1", sections=(tracekit.report.Section("s", "S", findings=tuple(findings)),)
+        "t", "1", sections=(tracekit.model.report.Section("s", "S", findings=tuple(findings)),)
     )
     where = lanes.plan(measured)
     told = annotations.annotate(measured, report, where)

@@ -13,9 +13,9 @@ from chrome_builder import (
 from cli.exports import exported, named, rows_of, two_ranks, with_collectives
 
 import tracekit
-from tracekit import files
-from tracekit.errors import TracekitError
-from tracekit.merged import document
+from tracekit.model import files
+from tracekit.model.errors import TracekitError
+from tracekit.pipeline.timeline import document
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path):

@@ -106,10 +106,10 @@ def test_characters_that_the_terminal_lacks_are_no_error():
 STAND_IN = """
 import sys, types
 from pathlib import Path
-import tracekit
+import tracekit.pipeline
 from tracekit.cli import main
 from tracekit.engine.local import run
-from tracekit.trace import Source
+from tracekit.model.trace import Source
 import workloads
 
 def analyze(paths, options):
@@ -118,7 +118,7 @@ def analyze(paths, options):
     return list(run(workloads.sleep_long, sources, jobs=options.jobs, where="processes"))
 
 pipeline = types.SimpleNamespace(Options=types.SimpleNamespace, analyze=analyze)
-sys.modules["tracekit.pipeline"] = tracekit.pipeline = pipeline
+sys.modules["tracekit.pipeline.run"] = tracekit.pipeline.run = pipeline
 main()
 """
 

@@ -5,8 +5,8 @@ import zipfile
 
 import pytest
 
-from tracekit import saved
-from tracekit.trace import Measurements
+from tracekit.model.trace import Measurements
+from tracekit.pipeline import saved
 
 
 @pytest.fixture

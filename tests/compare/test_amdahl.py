@@ -15,8 +15,8 @@ from tracekit.compare.amdahl import factor, largest, step_ratio, with_steps
 from tracekit.compare.changes import Choices
 from tracekit.compare.comparison import Change
 from tracekit.compare.origins import Attribution, StageTime
-from tracekit.comparing import compare_paths
-from tracekit.pipeline import Options
+from tracekit.pipeline.comparing import compare_paths
+from tracekit.pipeline.run import Options
 
 ASKED = set()
 MEASURED = COMPARISON

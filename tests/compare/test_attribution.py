@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_few import COMPARISON
 
-from tracekit.compare import attribution_sheets
+from tracekit.compare import report_attribution as attribution_sheets
 from tracekit.compare.attribution import attribute, attributed
 from tracekit.compare.changes import STEP, Choices
 from tracekit.compare.judge import compare
 from tracekit.compare.slots_of import KEYS, Half, SlotTable
-from tracekit.comparing import compare_paths, read_side
-from tracekit.pipeline import Options
-from tracekit.report import Report
+from tracekit.model.report import Report
+from tracekit.pipeline.comparing import compare_paths, read_side
+from tracekit.pipeline.run import Options
 
 ASKED = set()
 MEASURED = COMPARISON

@@ -10,9 +10,10 @@ from compare.made import change_of, write_run
 from measured_few import EVERYTHING
 
 import tracekit
-from tracekit import pipeline, saved
 from tracekit.compare.comparison import Comparison
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline import saved
 from tracekit.render import to_json
 
 ASKED = set()

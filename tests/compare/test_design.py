@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, made_side, report, step_rows
 
-from tracekit.compare.assemble import answer
 from tracekit.compare.changes import Choices
 from tracekit.compare.design import design_warnings
 from tracekit.compare.judge import compare
+from tracekit.compare.report import answer
 from tracekit.compare.sides import Input, side
-from tracekit.schema import TABLES
-from tracekit.trace import Measurements
+from tracekit.model.tables import TABLES
+from tracekit.model.trace import Measurements
 
 DAY = 86_400 * 10**9
 SAMPLED = made_side("base", step_rows(*BASE_RUNS)), made_side("opt", step_rows(*OPT_RUNS))

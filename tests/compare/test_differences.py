@@ -6,10 +6,10 @@ from compare.made import report, step_rows, write_run
 
 from tracekit.compare.differences import FACTS, differences
 from tracekit.compare.sides import Input, side
-from tracekit.comparing import read_side
-from tracekit.pipeline import Options
-from tracekit.schema import TABLES
-from tracekit.trace import Measurements
+from tracekit.model.tables import TABLES
+from tracekit.model.trace import Measurements
+from tracekit.pipeline.comparing import read_side
+from tracekit.pipeline.run import Options
 
 
 def made(kernels=None, ops=None, rows=(), **facts):

@@ -7,7 +7,7 @@ import pytest
 
 from tracekit.compare.gate_file import find, read, together
 from tracekit.compare.gate_rules import MOST_RULES, NAMES, recorded, rule_of_text
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
 
 WHOLE = """
 [tool.tracekit.gate]

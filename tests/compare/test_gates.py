@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from measured_few import COMPARISON
 
 from tracekit.compare.changes import Choices
+from tracekit.compare.gate import gates, overall
 from tracekit.compare.gate_rules import Accept, Rules, rule, rule_of_text
 from tracekit.compare.gate_sheet import gate_word
-from tracekit.compare.gates import gates, overall
 from tracekit.compare.slowed import self_test
-from tracekit.comparing import read_side
-from tracekit.errors import TracekitError
-from tracekit.pipeline import Options
+from tracekit.model.errors import TracekitError
+from tracekit.pipeline.comparing import read_side
+from tracekit.pipeline.run import Options
 
 ASKED = set()
 MEASURED = COMPARISON

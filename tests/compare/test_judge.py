@@ -3,7 +3,7 @@
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, change_of, compared, made_side, row, step_rows
 
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
 
 
 def pair(base=None, opt=None):

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracekit.compare.attribution_sheets import sections
 from tracekit.compare.comparison import Change
 from tracekit.compare.kernels import kernel_changes
 from tracekit.compare.origins import Attribution
+from tracekit.compare.report_attribution import sections
 from tracekit.compare.slots_of import KEYS, Half, SlotTable
-from tracekit.report import Sheet
+from tracekit.model.report import Sheet
 
 STEPS = 8
 

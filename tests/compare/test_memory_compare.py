@@ -13,19 +13,19 @@ from measured_few import COMPARISON
 from memory_builder import Allocator, DeviceFullError, frame, pickled, snapshot
 
 import tracekit
-from tracekit.analyses import fragmentation, out_of_memory
-from tracekit.appendix import value_rows
-from tracekit.compare.assemble import as_report
+from tracekit.analyses.memory import fragmentation, out_of_memory
 from tracekit.compare.changes import Choices
 from tracekit.compare.comparison import SCHEMA, Comparison
+from tracekit.compare.gate import gates, overall
 from tracekit.compare.gate_rules import Rules, rule, rule_of_text
-from tracekit.compare.gates import gates, overall
 from tracekit.compare.judge import compare
+from tracekit.compare.report import as_report
 from tracekit.compare.slowed import self_test
-from tracekit.errors import NothingComparableError
-from tracekit.job_values import job_values
+from tracekit.job.step_values import job_values
+from tracekit.model.errors import NothingComparableError
+from tracekit.model.tables import TABLES
+from tracekit.pipeline.appendix import value_rows
 from tracekit.render.json import read_json
-from tracekit.schema import TABLES
 
 ASKED = set()
 MEASURED = COMPARISON

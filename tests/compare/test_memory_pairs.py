@@ -3,8 +3,8 @@
 from compare.made import made_side, row
 from compare.memory_sides import holding, memory_of, memory_side
 
+from tracekit.compare.memory import memory_change, word_of
 from tracekit.compare.memory_change import Level
-from tracekit.compare.memory_judge import memory_change, word_of
 from tracekit.compare.memory_pairs import matched
 from tracekit.compare.memory_snapshots import END, LEVELS, PEAK, Snapshot, Whose, snapshots
 

@@ -8,8 +8,8 @@ import pytest
 from compare.memory_sides import measured_sources, memory_of, side_of
 
 from tracekit.compare.memory_snapshots import END, PEAK
+from tracekit.model.trace import Source, Want
 from tracekit.readers import torch_memory
-from tracekit.trace import Source, Want
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tracekit.compare import memory_sites
 from tracekit.compare.memory_sites import shortened, site_changes
 from tracekit.compare.memory_snapshots import END, PEAK, Snapshot, Whose
-from tracekit.derived import snapshot_live
-from tracekit.derived.snapshot_live import Live, by_site
-from tracekit.derived.snapshot_sites import place_texts
-from tracekit.schema import TABLES
-from tracekit.trace import Measurements, Source, labelled
+from tracekit.model.tables import TABLES
+from tracekit.model.trace import Measurements, Source, labelled
+from tracekit.process.memory import live as snapshot_live
+from tracekit.process.memory.call_sites import place_texts
+from tracekit.process.memory.live import Live, by_site
 
 KIB = 1024
 BEFORE = "/opt/env/lib/python3.11/site-packages/verl/a.py"

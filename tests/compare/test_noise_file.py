@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from measured_few import COMPARISON
 
 from tracekit.cli import main
-from tracekit.compare.noise_file import NoiseFile, calibrated, read, to_json, usable
+from tracekit.compare.noise import NoiseFile, calibrated, read, to_json, usable
 from tracekit.compare.noise_report import as_report, noise_notes, resolves
-from tracekit.comparing import read_side
-from tracekit.errors import TraceFormatError, TracekitError
-from tracekit.pipeline import Options
-from tracekit.stats.noise import Noise
+from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.stats.noise import Noise
+from tracekit.pipeline.comparing import read_side
+from tracekit.pipeline.run import Options
 
 ASKED = set()
 MEASURED = COMPARISON

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from measured_few import COMPARISON
 
 from tracekit.compare.planning import what_to_record
+from tracekit.model.stats.needed import needed
+from tracekit.model.stats.speedup import speedup
 from tracekit.render import render
-from tracekit.stats.needed import needed
-from tracekit.stats.speedup import speedup
 
 ASKED = set()
 MEASURED = COMPARISON

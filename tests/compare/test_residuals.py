@@ -6,8 +6,8 @@ from measured_few import COMPARISON
 
 from tracekit.compare.attribution import attribute
 from tracekit.compare.changes import Choices
-from tracekit.comparing import read_side
-from tracekit.pipeline import Options
+from tracekit.pipeline.comparing import read_side
+from tracekit.pipeline.run import Options
 
 ASKED = set()
 MEASURED = COMPARISON

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tracekit.cli import main
-from tracekit.comparing import compare_paths
+from tracekit.pipeline.comparing import compare_paths
 
 VERL = Path(__file__).parents[2] / "examples" / "verl_cpu" / "outputs" / "profile"
 

@@ -7,8 +7,8 @@ from compare.made import COLUMNS, row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.metric_kinds import METRICS
-from tracekit.samples import samples
+from tracekit.job.metric_kinds import METRICS
+from tracekit.job.samples import samples
 
 
 def frame(rows):

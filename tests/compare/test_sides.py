@@ -8,8 +8,8 @@ from compare.made import made_side, report, row, step_rows
 
 from tracekit.compare.changes import STEP
 from tracekit.compare.sides import Input, side
-from tracekit.errors import TracekitError
-from tracekit.report import Report
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Report
 
 
 def made(*inputs):

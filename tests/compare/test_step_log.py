@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from measured_few import COMPARISON
 
 from tracekit.cli import main
-from tracekit.compare.assemble import as_report
 from tracekit.compare.changes import Choices
 from tracekit.compare.judge import compare
+from tracekit.compare.report import as_report
 from tracekit.compare.step_log import StepLog, table_log, with_logs
-from tracekit.comparing import compare_paths, read_logs
-from tracekit.errors import TracekitError
-from tracekit.pipeline import Options
+from tracekit.model.errors import TracekitError
+from tracekit.pipeline.comparing import compare_paths, read_logs
+from tracekit.pipeline.run import Options
 
 ASKED = set()
 MEASURED = COMPARISON

@@ -3,9 +3,9 @@
 from chrome_builder import annotation, op, step
 from compare.test_attribution import attribution, folder
 
-from tracekit.compare.attribution_sheets import overview
 from tracekit.compare.comparison import Change
 from tracekit.compare.origins import Attribution, Row, Transfer
+from tracekit.compare.report_attribution import overview
 
 
 def reduces(length):

@@ -13,8 +13,8 @@ from scipy import stats
 from tracekit.compare.attribution import attributed
 from tracekit.compare.changes import Choices
 from tracekit.compare.first_screen import basis
-from tracekit.comparing import compare_paths
-from tracekit.pipeline import Options
+from tracekit.pipeline.comparing import compare_paths
+from tracekit.pipeline.run import Options
 
 ASKED = set()
 MEASURED = COMPARISON

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from measured_few import COMPARISON
 
 from tracekit.compare.changes import Choices
+from tracekit.compare.gate import overall
 from tracekit.compare.gate_rules import Rules, rule_of_text
-from tracekit.compare.gates import overall
 from tracekit.compare.judge import compare
-from tracekit.comparing import compare_paths, read_logs
-from tracekit.errors import TracekitError
-from tracekit.pipeline import Options
+from tracekit.job.throughput import work_of_texts
+from tracekit.model.errors import TracekitError
+from tracekit.pipeline.comparing import compare_paths, read_logs
+from tracekit.pipeline.run import Options
 from tracekit.render import render
-from tracekit.work_rates import work_of_texts
 
 ASKED = {"repeats"}
 MEASURED = COMPARISON

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.trace import Source
+from tracekit.model.trace import Source
 
 
 @pytest.fixture

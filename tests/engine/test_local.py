@@ -11,7 +11,7 @@ import pytest
 
 import tracekit
 from tracekit.engine import local
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
 
 EVERYWHERE = pytest.mark.parametrize("where", ["here", "threads", "processes"])
 POOLS = pytest.mark.parametrize("where", ["threads", "processes"])
@@ -195,7 +195,7 @@ SCRIPT = """
 from pathlib import Path
 import workloads
 from tracekit.engine.local import run
-from tracekit.trace import Source
+from tracekit.model.trace import Source
 print("started", flush=True)
 sources = [Source(Path({folder!r}) / n, n, "none") for n in ("0", "1", "2")]
 print([o.value for o in run(workloads.{function}, sources, jobs=2, where={where!r})])

@@ -3,11 +3,11 @@ import io
 import pytest
 from chrome_builder import step, write
 
-from tracekit import pipeline
 from tracekit.analyses import ANALYSES
 from tracekit.engine import Progress
 from tracekit.engine.progress import count_line, describe, progress_line
-from tracekit.measuring import by_parts
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.measure import by_parts
 
 
 class Terminal(io.StringIO):

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.engine.schedules import Schedule
+from tracekit.engine.schedule import Schedule
 
 COSTS = st.lists(st.integers(0, 100), max_size=12)
 

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.model.errors import TraceFormatError, TracekitError
 
 
 def name_of(source, advance):

@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from tracekit import pipeline
+from tracekit.pipeline import run as pipeline
 
 
 def mark(source, word):

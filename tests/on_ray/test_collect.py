@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from tracekit import node_collecting
-from tracekit.collecting import Wanted
 from tracekit.engine import ray_cluster
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
+from tracekit.pipeline import node_collecting
+from tracekit.pipeline.collect import Wanted
 
 pytestmark = pytest.mark.slow
 

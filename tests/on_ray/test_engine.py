@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tracekit import pipeline
 from tracekit.engine import ray as engine
 from tracekit.engine import ray_cluster
-from tracekit.errors import TracekitError
-from tracekit.trace import Source
+from tracekit.model.errors import TracekitError
+from tracekit.model.trace import Source
+from tracekit.pipeline import run as pipeline
 
 pytestmark = pytest.mark.slow
 
@@ -173,7 +173,7 @@ def test_an_interrupt_ends_every_call_and_the_program(nodes, example):
 
 REFUSED = """
 from tracekit.engine import ray_cluster
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
 
 def refuse():
     raise TracekitError("not here", "look elsewhere")

@@ -7,11 +7,12 @@ import time
 import pytest
 from memory_builder import MIB, Allocator, pickled, snapshot, stack
 
-from tracekit import on_nodes, pipeline
 from tracekit.engine import ray as engine
 from tracekit.engine import ray_cluster
-from tracekit.errors import TracekitError
-from tracekit.pipeline import Options
+from tracekit.engine import ray_discover as on_nodes
+from tracekit.model.errors import TracekitError
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.run import Options
 from tracekit.render import render
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
 
 
 @pytest.fixture(autouse=True, params=["native", "pure"])

@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.readers.chrome_classes import CLASS_OF_CATEGORY
-from tracekit.schema import RAW, TABLES, snapshots
-from tracekit.signs import NO_TIMES
+from tracekit.model.tables import RAW, TABLES, snapshots
+from tracekit.model.trace import NO_TIMES
+from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
 
 
 @pytest.fixture(autouse=True, params=["native", "pure"])

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.errors import TraceFormatError
-from tracekit.pipeline import discover
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.trace import Source, Want
+from tracekit.pipeline.run import discover
 from tracekit.readers import driver_log
 from tracekit.readers.driver_log import sniff
 from tracekit.readers.lines import MAX_LINE_BYTES
-from tracekit.trace import Source, Want
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
@@ -197,7 +197,7 @@ def test_of_several_logs_above_none_is_guessed(tmp_path):
     found, discovery = logs_of(folder)
     assert found == []
     assert [n.code for n in discovery.notes] == ["log"]
-    from tracekit.pipeline import Options
+    from tracekit.pipeline.run import Options
 
     assert logs_of(folder, options=Options(exclude=("b*",)))[0] == [("../a.jsonl", "profile")]
 

@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scan_comparison import differences, real_documents, scan_or_error
 
-from tracekit.readers import chrome_events, chrome_stream
-from tracekit.readers.chrome_pure import PureScanner
-from tracekit.readers.scan import BAD, END, MORE, Keep
+from tracekit.readers.chrome import events as chrome_events
+from tracekit.readers.chrome import stream as chrome_stream
+from tracekit.readers.chrome.pure import PureScanner
+from tracekit.readers.chrome.scan import BAD, END, MORE, Keep
 
 try:
-    from tracekit.readers.native import NativeScanner
+    from tracekit.readers.chrome.scanner_c import NativeScanner
 except ImportError:
     NativeScanner = None
 

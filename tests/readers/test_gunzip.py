@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from tracekit.readers import gunzip, unpack
-from tracekit.readers.scan import Loss
+from tracekit.readers.loss import Loss
 
 TEXT = b"".join(b'{"ph": "X", "ts": %d.%03d},\n' % (i, i * 7 % 1000) for i in range(400))
 HEADER = b"\x1f\x8b\x08%c\0\0\0\0\0\xff"

@@ -7,8 +7,8 @@ import threading
 import pytest
 from nsys_programs import REPORT, copies, install, put_export, put_report, uninstall
 
-from tracekit.errors import TracekitError
-from tracekit.readers import kept_exports
+from tracekit.model.errors import TracekitError
+from tracekit.readers.nsys import kept_exports
 
 OLD = 1_700_000_000
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scan_comparison import differences
 
-from tracekit.readers import chrome_stream
-from tracekit.readers.scan import Keep
+from tracekit.readers.chrome import stream as chrome_stream
+from tracekit.readers.chrome.scan import Keep
 
 try:
-    from tracekit.readers.native import NativeScanner
+    from tracekit.readers.chrome.scanner_c import NativeScanner
 except ImportError:
     NativeScanner = None
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit import pipeline
 from tracekit.analyses import ANALYSES
-from tracekit.derived.memory_names import quantity_of
-from tracekit.errors import TraceFormatError
-from tracekit.loading import sniff as claimed
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.trace import Source, Want
+from tracekit.pipeline import run as pipeline
+from tracekit.process.memory.names import quantity_of
 from tracekit.readers import driver_log, memory_log
 from tracekit.readers.lines import MAX_LINE_BYTES
-from tracekit.trace import Source, Want
+from tracekit.readers.loading import sniff as claimed
 
 GIB = 2**30
 FEW = tuple(a for a in ANALYSES if a.id in ("data-quality", "driver-log", "memory-growth"))

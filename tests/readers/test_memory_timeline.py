@@ -23,13 +23,14 @@ from timeline_files import (
 )
 
 from tracekit import load
-from tracekit.errors import TracekitError
-from tracekit.loading import sniff as claimed
-from tracekit.pipeline import discover
-from tracekit.readers import READERS, memory_timeline
+from tracekit.model.errors import TracekitError
+from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.model.trace import Want
+from tracekit.pipeline.run import discover
+from tracekit.readers import READERS
+from tracekit.readers.loading import sniff as claimed
 from tracekit.readers.no_profiles import PICTURE
-from tracekit.schema.memory_categories import CATEGORIES
-from tracekit.trace import Want
+from tracekit.readers.torch_memory import timeline as memory_timeline
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

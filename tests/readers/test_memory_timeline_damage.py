@@ -21,10 +21,10 @@ from timeline_files import (
     walked,
 )
 
-from tracekit.errors import TraceFormatError
-from tracekit.readers import memory_timeline
-from tracekit.readers.array_text import ArrayText
-from tracekit.schema.memory_categories import CATEGORIES
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.readers.torch_memory import timeline as memory_timeline
+from tracekit.readers.torch_memory.array_text import ArrayText
 
 
 def whole_rows(data):

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from readers.native_scans import RAGGED, arg, fed, ns, pieces, read, values
 
-from tracekit.readers import _scan, scan
-from tracekit.readers.native import NativeScanner
-from tracekit.readers.scan import BAD, MORE, Json, Keep
+from tracekit.readers.chrome import _scan, scan
+from tracekit.readers.chrome.scan import BAD, MORE, Json, Keep
+from tracekit.readers.chrome.scanner_c import NativeScanner
 
 
 def test_the_states_are_those_of_the_scanner_protocol():

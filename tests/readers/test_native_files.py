@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from readers.native_scans import values
 
-from tracekit.readers.native import NativeScanner
-from tracekit.readers.scan import END, Json, Keep
-from tracekit.readers.values import Number, compact
+from tracekit.readers.chrome.scan import END, Json, Keep
+from tracekit.readers.chrome.scanner_c import NativeScanner
+from tracekit.readers.chrome.values import Number, compact
 
 REAL_DATA = os.environ.get("TRACEKIT_REAL_DATA")
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from readers.native_scans import arg, fed, ns, read, values
 
-from tracekit.readers.native import NativeScanner
-from tracekit.readers.scan import BAD, END, MORE, Json, Keep
+from tracekit.readers.chrome.scan import BAD, END, MORE, Json, Keep
+from tracekit.readers.chrome.scanner_c import NativeScanner
 
 # --- where it stops
 

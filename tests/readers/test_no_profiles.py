@@ -9,8 +9,8 @@ import pytest
 from chrome_builder import annotation, op, step, write
 
 from tracekit import load
-from tracekit.errors import TraceFormatError, TracekitError
-from tracekit.pipeline import Options, analyze, discover
+from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.pipeline.run import Options, analyze, discover
 from tracekit.readers.no_profiles import RAY_TASKS, no_profile
 
 

@@ -19,9 +19,9 @@ from nsys_builder import (
     write,
 )
 
-from tracekit.readers import nsys_content
-from tracekit.readers.nsys_content import Clock, absences, capture_year, clock, device_properties
-from tracekit.readers.nsys_database import opened
+from tracekit.readers.nsys import content as nsys_content
+from tracekit.readers.nsys.content import Clock, absences, capture_year, clock, device_properties
+from tracekit.readers.nsys.database import opened
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

@@ -8,17 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tracekit.errors import TraceFormatError
-from tracekit.readers import nsys_blocks, nsys_connection
-from tracekit.readers.nsys_database import (
-    MISSING,
-    blocks,
-    has,
-    integers,
-    opened,
-    rows,
-    texts,
-)
+from tracekit.model.errors import TraceFormatError
+from tracekit.readers.nsys import blocks as nsys_blocks
+from tracekit.readers.nsys import connection as nsys_connection
+from tracekit.readers.nsys.database import MISSING, blocks, has, integers, opened, rows, texts
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 

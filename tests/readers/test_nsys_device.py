@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tracekit.derived.copy_names import way_of
-from tracekit.derived.launches import launches
+from tracekit.model.trace import Source, Want
+from tracekit.process.copy_names import way_of
+from tracekit.process.launches import launches
 from tracekit.readers.nsys import read
-from tracekit.trace import Source, Want
 
 BASE = nsys.BASE_NS
 

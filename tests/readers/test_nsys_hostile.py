@@ -6,9 +6,9 @@ import sqlite3
 import nsys_builder as nsys
 import pytest
 
-from tracekit.errors import TraceFormatError
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.trace import Source, Want
 from tracekit.readers.nsys import read, sniff
-from tracekit.trace import Source, Want
 
 
 def export(path, count=40, schema="3.25", **options):

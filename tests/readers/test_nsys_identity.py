@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from nsys_builder import PID, captured, launched, nvtx, system, variable, write
 
-from tracekit import pipeline, saved
-from tracekit.readers import nsys, nsys_identity
-from tracekit.readers.nsys_database import opened
-from tracekit.readers.nsys_identity import Identity, environment, identities
+from tracekit.model.trace import Source, Want
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline import saved
+from tracekit.readers import nsys
+from tracekit.readers.nsys import identity as nsys_identity
+from tracekit.readers.nsys.database import opened
+from tracekit.readers.nsys.identity import Identity, environment, identities
 from tracekit.render import RENDERERS
 from tracekit.render import Options as RenderOptions
-from tracekit.trace import Source, Want
 
 SECRET = "hf_abcdefSECRET"
 SECRETS = {

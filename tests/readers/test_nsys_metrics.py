@@ -15,8 +15,10 @@ from nsys_builder import (
     write,
 )
 
-from tracekit.readers import nsys_content, nsys_memory, nsys_metrics
-from tracekit.readers.nsys_database import opened
+from tracekit.readers.nsys import content as nsys_content
+from tracekit.readers.nsys import memory as nsys_memory
+from tracekit.readers.nsys import metrics as nsys_metrics
+from tracekit.readers.nsys.database import opened
 
 GB = 2**30
 

@@ -16,9 +16,12 @@ from nsys_builder import (
     write,
 )
 
-from tracekit.readers import nsys, nsys_content, nsys_metrics, nsys_metrics_json
-from tracekit.readers.nsys_database import opened
-from tracekit.trace import Source, Want
+from tracekit.model.trace import Source, Want
+from tracekit.readers import nsys
+from tracekit.readers.nsys import content as nsys_content
+from tracekit.readers.nsys import metrics as nsys_metrics
+from tracekit.readers.nsys import metrics_json as nsys_metrics_json
+from tracekit.readers.nsys.database import opened
 
 SOURCE = generic_source("GpuMetrics", 5, (METRICS, METRICS | 1))
 FTRACE = generic_source("FTrace", 6, (77,))

@@ -23,11 +23,12 @@ from nsys_builder import (
 )
 from nsys_nvtx_reading import argument, listed, of_file
 
-from tracekit.derived.stage_at import outermost_stages
-from tracekit.readers import nsys, nsys_nvtx
-from tracekit.schema import HOST_OP_KINDS
-from tracekit.stages import is_collective
-from tracekit.trace import Source, Want
+from tracekit.model.stages import is_collective
+from tracekit.model.tables import HOST_OP_KINDS
+from tracekit.model.trace import Source, Want
+from tracekit.process.stage_at import outermost_stages
+from tracekit.readers import nsys
+from tracekit.readers.nsys import nvtx as nsys_nvtx
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

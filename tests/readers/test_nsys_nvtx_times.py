@@ -7,9 +7,10 @@ import pytest
 from nsys_builder import PID, TID, domain, nvtx, system, write
 from nsys_nvtx_reading import listed, of_file
 
-from tracekit.derived.nesting import nesting
-from tracekit.readers import nsys, nsys_nvtx
-from tracekit.trace import Source, Want
+from tracekit.model.trace import Source, Want
+from tracekit.process.nesting import nesting
+from tracekit.readers import nsys
+from tracekit.readers.nsys import nvtx as nsys_nvtx
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

@@ -6,9 +6,10 @@ import pytest
 from nsys_builder import PID, Text, execute, nvtx, write
 from nsys_payload_builder import COMMUNICATOR, WORLD, call, layout, sized, told
 
-from tracekit.readers import nsys_payload_texts, nsys_payloads
-from tracekit.readers.nsys_database import opened
-from tracekit.readers.scan import Json
+from tracekit.readers.chrome.scan import Json
+from tracekit.readers.nsys import payload_texts as nsys_payload_texts
+from tracekit.readers.nsys import payloads as nsys_payloads
+from tracekit.readers.nsys.database import opened
 
 GROUP = f"{COMMUNICATOR:#x}"
 

@@ -4,10 +4,11 @@ import pytest
 from nsys_builder import PID, execute, launched, nvtx, write
 from nsys_payload_builder import SIZED, WORLD, blob, call, init, layout, peer, sized, told
 
-from tracekit.derived.collectives import collectives
-from tracekit.readers import nsys, nsys_payloads
-from tracekit.readers.nsys_database import opened
-from tracekit.trace import Source, Trace, Want
+from tracekit.model.trace import Source, Trace, Want
+from tracekit.process.collectives import collectives
+from tracekit.readers import nsys
+from tracekit.readers.nsys import payloads as nsys_payloads
+from tracekit.readers.nsys.database import opened
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import nsys_builder as nsys
 import pandas as pd
 import pytest
 
+from tracekit.model.trace import Source, Want
 from tracekit.readers import nsys as reader
-from tracekit.readers import nsys_connection
-from tracekit.readers.nsys_connection import one_row, opened
-from tracekit.trace import Source, Want
+from tracekit.readers.nsys import connection as nsys_connection
+from tracekit.readers.nsys.connection import one_row, opened
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracekit.derived.launches import launches
-from tracekit.errors import TraceFormatError
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.trace import Source, Want
+from tracekit.process.launches import launches
 from tracekit.readers.nsys import read
-from tracekit.trace import Source, Want
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

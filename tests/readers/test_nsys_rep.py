@@ -16,10 +16,12 @@ from nsys_programs import (
     whole_report,
 )
 
-from tracekit.errors import TraceFormatError, TracekitError
-from tracekit.readers import kept_exports, nsys_export, nsys_rep
-from tracekit.readers.nsys_files import export_problem, report_version
-from tracekit.trace import Source, Want
+from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.trace import Source, Want
+from tracekit.readers.nsys import export as nsys_export
+from tracekit.readers.nsys import kept_exports
+from tracekit.readers.nsys import report as nsys_rep
+from tracekit.readers.nsys.files import export_problem, report_version
 
 OLD = 1_700_000_000
 

@@ -15,8 +15,8 @@ import nsys_tool
 import pandas as pd
 import pytest
 
+from tracekit.model.trace import Source, Want
 from tracekit.readers import nsys
-from tracekit.trace import Source, Want
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from tracekit.readers import chrome_stream
-from tracekit.readers.chrome_places import Place, final_array_end, find_place
-from tracekit.readers.scan import Keep, Loss, Scan
+from tracekit.readers.chrome import stream as chrome_stream
+from tracekit.readers.chrome.places import Place, final_array_end, find_place
+from tracekit.readers.chrome.scan import Keep, Scan
+from tracekit.readers.loss import Loss
 
 HEAD = b'{"schemaVersion": 1, "traceEvents": ['
 TAIL = b'], "traceName": "t"}'

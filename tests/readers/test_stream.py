@@ -10,10 +10,11 @@ import sys
 import numpy as np
 import pytest
 
-from tracekit.errors import TraceFormatError
-from tracekit.readers import chrome_stream
-from tracekit.readers.chrome_stream import head_looks_like_trace
-from tracekit.readers.scan import Json, Keep, Loss, Scan
+from tracekit.model.errors import TraceFormatError
+from tracekit.readers.chrome import stream as chrome_stream
+from tracekit.readers.chrome.scan import Json, Keep, Scan
+from tracekit.readers.chrome.stream import head_looks_like_trace
+from tracekit.readers.loss import Loss
 
 EVENTS = [
     b'{"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}}',
@@ -331,7 +332,7 @@ def test_the_environment_can_ask_for_python_only(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(DOCUMENT)
     code = (
-        "import sys; from pathlib import Path; from tracekit.readers.chrome_stream import scan;"
+        "import sys; from pathlib import Path; from tracekit.readers.chrome.stream import scan;"
         f"print(len(scan(Path({str(path)!r})).ts_ns), [m for m in sys.modules if 'native' in m or '_scan' in m"
         " and 'tracekit' in m])"
     )

@@ -18,7 +18,7 @@ from memory_builder import (
 )
 from memory_reading import curve, notes_of, same, small_program
 
-from tracekit.trace import Want
+from tracekit.model.trace import Want
 
 TABLES = {"allocations", "memory_segments", "blocks", "stacks", "annotations"}
 

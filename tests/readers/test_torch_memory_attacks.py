@@ -20,9 +20,9 @@ PROGRAM = textwrap.dedent(
     """
     import json, os, resource, sys, time
     from pathlib import Path
-    from tracekit.errors import TraceFormatError
+    from tracekit.model.errors import TraceFormatError
     from tracekit.readers import torch_memory
-    from tracekit.trace import Source, Want
+    from tracekit.model.trace import Source, Want
 
     def outcome(path):
         try:

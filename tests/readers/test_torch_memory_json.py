@@ -7,9 +7,10 @@ import pytest
 from memory_builder import VERSIONS, as_written_by, pickled, snapshot
 from memory_reading import read, same, small_program
 
-from tracekit.errors import TraceFormatError
-from tracekit.loading import sniff
-from tracekit.readers import READERS, snapshot_json
+from tracekit.model.errors import TraceFormatError
+from tracekit.readers import READERS
+from tracekit.readers.loading import sniff
+from tracekit.readers.torch_memory import json as snapshot_json
 
 
 def put(tmp_path, made, name="snapshot.json"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from memory_reading import read
 
-from tracekit.errors import TraceFormatError
+from tracekit.model.errors import TraceFormatError
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

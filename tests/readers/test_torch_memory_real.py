@@ -9,7 +9,7 @@ import pytest
 from memory_builder import Allocator, pickled, segments_of
 from memory_reading import curve, notes_of, read
 
-from tracekit.errors import TraceFormatError
+from tracekit.model.errors import TraceFormatError
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

@@ -8,9 +8,10 @@ from memory_builder import page, pickled, segments_of, snapshot, written_by_cpp,
 from memory_reading import read, small_program
 
 from tracekit.discover import discover
-from tracekit.errors import TraceFormatError
-from tracekit.loading import load, sniff
-from tracekit.readers import READERS, snapshot_bytes, torch_memory
+from tracekit.model.errors import TraceFormatError
+from tracekit.readers import READERS, torch_memory
+from tracekit.readers.loading import load, sniff
+from tracekit.readers.torch_memory import bytes as snapshot_bytes
 
 SPOILT = {
     "no dictionary": (lambda s: "text", "top: no dictionary with segments or device_traces"),

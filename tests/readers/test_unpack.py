@@ -15,11 +15,11 @@ from chrome_builder import text as trace_text
 from memory_builder import pickled, snapshot
 
 import tracekit
-from tracekit.errors import TraceFormatError
-from tracekit.loading import sniff
+from tracekit.model.errors import TraceFormatError
 from tracekit.readers import unpack
 from tracekit.readers.foreign import refusal
-from tracekit.readers.scan import Loss
+from tracekit.readers.loading import sniff
+from tracekit.readers.loss import Loss
 
 if sys.version_info >= (3, 14):
     from compression import zstd

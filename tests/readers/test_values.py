@@ -8,8 +8,15 @@ from fractions import Fraction
 
 import pytest
 
-from tracekit.readers.scan import Json
-from tracekit.readers.values import TOO_DEEP, decode, decode_id, decode_label, key, nanoseconds
+from tracekit.readers.chrome.scan import Json
+from tracekit.readers.chrome.values import (
+    TOO_DEEP,
+    decode,
+    decode_id,
+    decode_label,
+    key,
+    nanoseconds,
+)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import re
 
 from hypothesis import strategies as st
 
-from tracekit.report import (
+from tracekit.model.report import (
     SEVERITIES,
     Chart,
     Finding,

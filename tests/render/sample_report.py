@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tracekit.report import (
+from tracekit.model.report import (
     Chart,
     Finding,
     Heading,

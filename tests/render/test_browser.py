@@ -7,9 +7,9 @@ from chromium import Browser
 from sample_report import HOSTILE, charted_report
 
 import tracekit
+from tracekit.model.report import Finding, Heading, Report, Section, Sheet
 from tracekit.render import render
 from tracekit.render.escape import printable
-from tracekit.report import Finding, Heading, Report, Section, Sheet
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ from chromium import Browser
 from compared import change, comparison
 from sample_report import HOSTILE
 
-from tracekit.compare.assemble import as_report
+from tracekit.compare.report import as_report
 from tracekit.render import render
 
 pytestmark = pytest.mark.slow

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from sample_report import HOSTILE
 
 import tracekit.render
-from tracekit.compare.assemble import as_report
 from tracekit.compare.comparison import StepValue
 from tracekit.compare.first_screen import barred, basis
 from tracekit.compare.origins import Attribution, Row
 from tracekit.compare.pictures import forest, pictures, steps, waterfall
+from tracekit.compare.report import as_report
+from tracekit.model.report import Chart, Heading, Report, Section, Sheet
 from tracekit.render import from_json, render, to_json
-from tracekit.render.plots import _paint, picture
-from tracekit.render.svg import bounded, draw
-from tracekit.render.svg_log import log_axis
-from tracekit.render.svg_marks import MOST_MARKS, Mark, marks
-from tracekit.report import Chart, Heading, Report, Section, Sheet
+from tracekit.render.charts import bounded, draw
+from tracekit.render.charts.images import _paint, picture
+from tracekit.render.charts.log import log_axis
+from tracekit.render.charts.marks import MOST_MARKS, Mark, marks
 
 NS = "{http://www.w3.org/2000/svg}"
 CSS = (Path(tracekit.render.__file__).parent / "templates" / "report.css").read_text()

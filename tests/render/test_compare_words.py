@@ -7,12 +7,12 @@ from xml.etree import ElementTree as ET
 import pytest
 from compared import STEP, change, comparison
 
-from tracekit.compare.assemble import as_report
 from tracekit.compare.comparison import Change
 from tracekit.compare.gate_rules import rule_of_text
+from tracekit.compare.report import as_report
+from tracekit.model.report import Gate
 from tracekit.render import render
 from tracekit.render.junit import gate_junit
-from tracekit.report import Gate
 
 LESS = "before over after; above 1 there is less after, which is better."
 MORE = "before over after; below 1 there is more after, which is better."

@@ -5,10 +5,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tracekit.errors import TracekitError
-from tracekit.render.plots import picture
-from tracekit.render.svg import bounded, draw
-from tracekit.report import Chart
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Chart
+from tracekit.render.charts import bounded, draw
+from tracekit.render.charts.images import picture
 
 MIB = 2**20
 TREE = Chart(

@@ -7,11 +7,11 @@ import pytest
 from markdown_it import MarkdownIt
 from sample_report import HOSTILE, sample_report
 
+from tracekit.model.report import Gate, Heading, Report, Section, Sheet
 from tracekit.render.comment import COMMENT, marker, pull_request_comment
 from tracekit.render.github import MOST, annotation, gate_annotations, step_outputs
 from tracekit.render.junit import gate_junit
 from tracekit.render.options import Options
-from tracekit.report import Gate, Heading, Report, Section, Sheet
 
 
 def gate(outcome="fail", severity="error", metric="step_time", claim="12 % more", **keys):

@@ -11,14 +11,14 @@ from compared import change, comparison
 from hypothesis import example, given, settings
 from sample_report import HOSTILE, sample_report
 
-from tracekit.compare.assemble import as_report
+from tracekit.compare.report import as_report
+from tracekit.model.report import Heading, Report, Section, Sheet
 from tracekit.render import render
 from tracekit.render.comment import pull_request_comment
 from tracekit.render.escape import printable
 from tracekit.render.markdown import code, sentence
 from tracekit.render.options import Options
 from tracekit.render.phrases import SENTENCE
-from tracekit.report import Heading, Report, Section, Sheet
 
 OURS = {
     "p", "strong", "em", "h2", "h3", "ul", "ol", "li", "br", "sub", "code",

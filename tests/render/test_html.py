@@ -9,10 +9,7 @@ from any_report import reports
 from hypothesis import given, settings
 from sample_report import HOSTILE, charted_report, gantt, sample_report
 
-from tracekit.render import render
-from tracekit.render.escape import printable
-from tracekit.render.html import LIMIT
-from tracekit.report import (
+from tracekit.model.report import (
     Chart,
     Finding,
     Heading,
@@ -24,6 +21,9 @@ from tracekit.report import (
     Sheet,
     Verdict,
 )
+from tracekit.render import render
+from tracekit.render.escape import printable
+from tracekit.render.html import LIMIT
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
 

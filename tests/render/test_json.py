@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sample_report import sample_report
 
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Finding, Metric, Report, Section
 from tracekit.render import from_json, render, to_json
 from tracekit.render.json import _text as json_text
-from tracekit.report import Finding, Metric, Report, Section
 
 
 @pytest.mark.parametrize("value", [

@@ -6,9 +6,9 @@ from any_report import reports, texts
 from hypothesis import example, given, settings
 from sample_report import HOSTILE
 
+from tracekit.model.report import Heading, Remark, Report, Section, Sheet
 from tracekit.render import render
 from tracekit.render.markdown import LIMIT, code, sentence
-from tracekit.report import Heading, Remark, Report, Section, Sheet
 
 
 def test_the_comment_is_the_golden_one(sample, golden):

@@ -6,8 +6,8 @@ import pytest
 from any_report import reports
 from hypothesis import given, settings
 
+from tracekit.model.report import Heading, Metric, Report, Section, Sheet
 from tracekit.render import format_of, render
-from tracekit.report import Heading, Metric, Report, Section, Sheet
 
 LINE = re.compile(
     r"# TYPE [a-zA-Z_][a-zA-Z0-9_]* gauge"

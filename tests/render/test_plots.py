@@ -19,12 +19,12 @@ from sample_report import (
     single_bars,
 )
 
-from tracekit.errors import TracekitError
-from tracekit.render import plots
-from tracekit.render.plots import COLORS, Line, picture
-from tracekit.render.plots_picture import UNKNOWN
-from tracekit.render.svg_frame import tones
-from tracekit.report import Chart, Report, Section
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Chart, Report, Section
+from tracekit.render.charts import images as plots
+from tracekit.render.charts.frame import tones
+from tracekit.render.charts.images import COLORS, Line, picture
+from tracekit.render.charts.plots_picture import UNKNOWN
 
 SAMPLES = (gantt(), bars(), heatmap(), lines(), histogram(), hostile_chart(), single_bars())
 

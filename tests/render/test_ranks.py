@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tracekit.model.report import Heading, Ranked, Report, Section, Sheet
 from tracekit.render.csv import render_csv
 from tracekit.render.html import render_html
 from tracekit.render.json import from_json, to_json
@@ -11,7 +12,6 @@ from tracekit.render.markdown import render_markdown
 from tracekit.render.options import Options
 from tracekit.render.ranks import few_rows
 from tracekit.render.text import render_text
-from tracekit.report import Heading, Ranked, Report, Section, Sheet
 
 RANK, WORK = Heading("rank", "rank", "id"), Heading("own_ns", "own work", "ns")
 

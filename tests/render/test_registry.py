@@ -7,7 +7,7 @@ import pytest
 from any_report import reports
 from hypothesis import given, settings
 
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
 from tracekit.render import RENDERERS, format_of, render
 
 NAMES = [renderer.name for renderer in RENDERERS]

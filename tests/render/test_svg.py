@@ -20,15 +20,15 @@ from sample_report import (
 )
 
 import tracekit.render
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Chart, Report, Section
 from tracekit.render import from_json, to_json
+from tracekit.render.charts import bounded, draw, stage_tones
+from tracekit.render.charts.axis import axis
+from tracekit.render.charts.frame import TOLD, TONES, on
+from tracekit.render.charts.marks import MOST_MARKS, MOST_ROWS
+from tracekit.render.charts.text import breadth, fitted, slug
 from tracekit.render.escape import printable
-from tracekit.render.svg import bounded, draw, stage_tones
-from tracekit.render.svg_axis import axis
-from tracekit.render.svg_frame import TOLD, TONES, on
-from tracekit.render.svg_marks import MOST_MARKS, MOST_ROWS
-from tracekit.render.svg_text import breadth, fitted, slug
-from tracekit.report import Chart, Report, Section
 
 NS = "{http://www.w3.org/2000/svg}"
 CSS = (Path(tracekit.render.__file__).parent / "templates" / "report.css").read_text()

@@ -8,9 +8,9 @@ from any_report import reports
 from hypothesis import given, settings
 from sample_report import HOSTILE
 
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Heading, Report, Section, Sheet
 from tracekit.render import render
-from tracekit.report import Heading, Report, Section, Sheet
 
 
 def read_csv(data):

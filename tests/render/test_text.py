@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from sample_report import HOSTILE
 
+from tracekit.model.report import Finding, Heading, Metric, Report, Section, Sheet
 from tracekit.render import phrases, render, text
 from tracekit.render.grid import grid
-from tracekit.report import Finding, Heading, Metric, Report, Section, Sheet
 
 
 @pytest.mark.parametrize("width", [100, 60])

@@ -6,8 +6,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tracekit.errors import TracekitError
-from tracekit.units import MINUS, UNKNOWN, cell, column_unit, moment, parse_size, parse_time, show
+from tracekit.model.errors import TracekitError
+from tracekit.model.units import (
+    MINUS,
+    UNKNOWN,
+    cell,
+    column_unit,
+    moment,
+    parse_size,
+    parse_time,
+    show,
+)
 
 UNITS = ("", "ns", "bytes", "ratio", "count", "gb_per_s", "id")
 numbers = st.one_of(

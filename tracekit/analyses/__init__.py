@@ -15,9 +15,9 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.report import Section
-from tracekit.thresholds import Thresholds
-from tracekit.trace import Measurements, Trace
+from tracekit.model.report import Section
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
 
 Measured = Mapping[str, Mapping[str, Any]]
 Frames = Mapping[str, pd.DataFrame]
@@ -48,9 +48,10 @@ class Analysis:
         return self.any_source or any(map(trace.has, self.needs))
 
 
-def _analysis(name: str) -> Analysis:
-    """The question that a file of this directory answers."""
-    module = import_module(f"tracekit.analyses.{name}")
+def question(name: str) -> Analysis:
+    """The question that a file answers, by the name of the file; no other file is loaded."""
+    folder = next(file.partition(".")[0] for file in _FILES if file.partition(".")[2] == name)
+    module = import_module(f"tracekit.analyses.{folder}.{name}")
     return Analysis(
         module.ID,
         module.TITLE,
@@ -67,50 +68,50 @@ def _analysis(name: str) -> Analysis:
 
 
 _FILES = (
-    "steps",
-    "repeats",
-    "rl_matrix",
-    "driver_log",
-    "stragglers",
-    "imbalance",
-    "exclusive",
-    "gpu_time",
-    "idle",
-    "edges",
-    "syncs",
-    "launch_queues",
-    "communication",
-    "transfers",
-    "fleets",
-    "micro_batches",
-    "forward_batches",
-    "rollout",
-    "host",
-    "data_loading",
-    "optimizer",
-    "interruptions",
-    "kernels",
-    "matmuls",
-    "unfused",
-    "operators",
-    "shapes",
-    "modules",
-    "copies",
-    "attribution",
-    "memory",
-    "memory_growth",
-    "memory_peak",
-    "live_steps",
-    "memory_categories",
-    "fragmentation",
-    "allocator",
-    "out_of_memory",
-    "leaks",
-    "counters",
-    "cross_check",
-    "data_quality",
+    "time.steps",
+    "time.repeats",
+    "time.rl_matrix",
+    "rl.driver_log",
+    "ranks.stragglers",
+    "ranks.imbalance",
+    "time.exclusive",
+    "time.gpu_time",
+    "time.idle",
+    "time.edges",
+    "time.syncs",
+    "time.launch_queues",
+    "ranks.communication",
+    "ranks.transfers",
+    "ranks.fleets",
+    "rl.micro_batches",
+    "rl.forward_batches",
+    "rl.rollout",
+    "time.host",
+    "time.data_loading",
+    "ops.optimizer",
+    "time.interruptions",
+    "ops.kernels",
+    "ops.matmuls",
+    "ops.unfused",
+    "ops.operators",
+    "ops.shapes",
+    "ops.modules",
+    "ops.copies",
+    "time.attribution",
+    "memory.memory",
+    "memory.memory_growth",
+    "memory.memory_peak",
+    "memory.live_steps",
+    "memory.memory_categories",
+    "memory.fragmentation",
+    "memory.allocator",
+    "memory.out_of_memory",
+    "memory.leaks",
+    "trust.counters",
+    "trust.cross_check",
+    "trust.data_quality",
 )
-"""The files of this directory that answer a question, in the order of a report."""
+"""The files below this directory that answer a question, in the order of a report."""
 
 ANALYSES: tuple[Analysis, ...]
 """All questions. Imported when first asked for: a notebook that needs one does not wait for the others."""
@@ -120,5 +121,5 @@ def __getattr__(name: str) -> Any:
     """`ANALYSES`, made now."""
     if name != "ANALYSES":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = tuple(map(_analysis, _FILES))
+    found = globals()[name] = tuple(question(file.partition(".")[2]) for file in _FILES)
     return found

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from tracekit.cli import terminal
-from tracekit.version import VERSION
+from tracekit.model.version import VERSION
 
 COMMANDS = (
     "analyze",
@@ -62,8 +62,8 @@ class Commands(click.Group):
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        from tracekit.errors import TracekitError
-        from tracekit.labels import did_you_mean
+        from tracekit.model.errors import TracekitError
+        from tracekit.model.labels import did_you_mean
 
         is_path = os.path.exists(name)  # noqa: PTH110 - false, not an error, for what is no path
         hint = f"{PROGRAM} analyze {name}" if is_path else f"{PROGRAM} --help"

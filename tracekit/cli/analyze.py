@@ -11,8 +11,8 @@ from tracekit.cli import cluster, terminal, work
 
 if TYPE_CHECKING:
     from tracekit.cli.outputs import Target
-    from tracekit.report import Report
-    from tracekit.trace import Measurements
+    from tracekit.model.report import Report
+    from tracekit.model.trace import Measurements
 
 _SHOWN_FAILURES = 10
 
@@ -111,9 +111,11 @@ def command(  # noqa: PLR0913 - one per option
     PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. Several
     directories, or label=PATH, are several runs. With --engine ray each node reads the files that it sees.
     """
-    from tracekit import files, pipeline, saved
     from tracekit.cli import outputs as out
-    from tracekit.device_sizes import parse_device_memory
+    from tracekit.job.device_size import parse_device_memory
+    from tracekit.model import files
+    from tracekit.pipeline import run as pipeline
+    from tracekit.pipeline import saved
 
     cluster.need_paths(paths, on_every_node, "PATH")
     targets = [*map(out.file_target, outputs), *map(out.export_target, exports)]
@@ -181,7 +183,7 @@ def _tell_failures(measurements: Measurements) -> None:
 
 def _tell_work(measurements: Measurements, elapsed_s: float, targets: list[Target]) -> None:
     """Nothing; says what was read, and where it was written to."""
-    from tracekit.units import show
+    from tracekit.model.units import show
 
     sizes = {source.name: source.size_bytes for source in measurements.sources}
     count, size = len(sizes), show(sum(sizes.values()), "bytes")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from tracekit.cli import outputs as out
 from tracekit.cli import terminal
-from tracekit.files import refuse_unwritable, write_atomically
+from tracekit.model.files import refuse_unwritable, write_atomically
 
 if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.compare.gate_rules import Rules
-    from tracekit.report import Gate, Report
+    from tracekit.model.report import Gate, Report
 
 JUNIT, GITHUB = "junit", "github"
 SUMMARY = 900 * 1024
@@ -134,7 +134,7 @@ def comparison_outputs(found: Comparison) -> dict[str, str | float | None]:
     The speedup is before over after, as everywhere: above 1 the second side is faster.
     """
     from tracekit.compare.amdahl import factor
-    from tracekit.compare.gates import overall
+    from tracekit.compare.gate import overall
 
     step = found.headline
     known = step.unit == "ns" and step.ratio is not None

@@ -13,8 +13,8 @@ from tracekit.cli import cluster, terminal
 from tracekit.cli.layout import columns
 
 if TYPE_CHECKING:
-    from tracekit.collecting import Kept, LeftOut, Plan, Session, Wanted
-    from tracekit.file_copies import Copied
+    from tracekit.pipeline.collect import Kept, LeftOut, Plan, Session, Wanted
+    from tracekit.pipeline.file_copies import Copied
 
 _SHOWN = 20
 _RAY = "/tmp/ray"  # noqa: S108 - where Ray keeps its sessions, only named
@@ -67,8 +67,8 @@ def command(  # noqa: PLR0913 - one per option
     are copied to this machine, each host's into a directory of its own: /tmp/ray, or what --on-every-node names.
     """
     shown = _Shown(dry_run, quiet, verbose)
-    from tracekit import collecting
-    from tracekit.errors import TracekitError
+    from tracekit.model.errors import TracekitError
+    from tracekit.pipeline import collect as collecting
 
     folder = Path(target)
     if folder.exists() and not folder.is_dir():
@@ -95,9 +95,9 @@ def _from_nodes(
     shown: _Shown,
 ) -> int:
     """The exit status of copying what lies on the nodes of a cluster."""
-    from tracekit import node_collecting
     from tracekit.engine.ray_cluster import connected
-    from tracekit.errors import TracekitError
+    from tracekit.model.errors import TracekitError
+    from tracekit.pipeline import node_collecting
 
     if roots or host is not None:
         raise TracekitError(
@@ -119,8 +119,8 @@ def _carried_out(
     shown: _Shown,
 ) -> int:
     """The exit status of copying what is planned; says what became of it."""
-    from tracekit import collecting
-    from tracekit.errors import TracekitError
+    from tracekit.model.errors import TracekitError
+    from tracekit.pipeline import collect as collecting
 
     if not plan.wanted:
         told = ", ".join(roots[:3]) + (f" and {len(roots) - 3} more" if len(roots) > 3 else "")
@@ -156,7 +156,7 @@ def _table(
     suspects: Sequence[LeftOut],
 ) -> str:
     """A row a session and host: how many files, and what became of them; `kept` None if nothing was done."""
-    from tracekit.units import show
+    from tracekit.model.units import show
 
     rows: list[dict[str, Any]] = []
     doubted = {(one.node, one.path) for one in suspects}
@@ -210,7 +210,7 @@ def _where(file: LeftOut) -> str:
 
 def _files(wanted: Sequence[Wanted]) -> str:
     """How many files, and how large."""
-    from tracekit.units import show
+    from tracekit.model.units import show
 
     count, size = len(wanted), show(sum(one.size_bytes for one in wanted), "bytes")
     return f"{count:,} {'file' if count == 1 else 'files'} ({size})"

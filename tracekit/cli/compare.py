@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 from tracekit.cli import ci, gating, terminal, work
-from tracekit.errors import NothingComparableError, TracekitError
+from tracekit.model.errors import NothingComparableError, TracekitError
 
 
 @click.command(name="compare", short_help="Say whether a change really helped.")
@@ -153,12 +153,13 @@ def command(  # noqa: PLR0913 - one per option
     report saved with -o x.json; or logs of step times alone. Several runs a side: a directory of runs, or
     --base and --opt repeated.
     """
-    from tracekit import comparing, pipeline
-    from tracekit.compare import noise_file
-    from tracekit.compare.assemble import as_report
+    from tracekit.compare import noise as noise_file
     from tracekit.compare.changes import Choices
     from tracekit.compare.differences import forbids
-    from tracekit.work_rates import work_of_texts
+    from tracekit.compare.report import as_report
+    from tracekit.job.throughput import work_of_texts
+    from tracekit.pipeline import comparing
+    from tracekit.pipeline import run as pipeline
 
     counts = work_of_texts({"tokens": tokens, "samples": samples, "images": images})
     before, after = _sides(paths, bases, opts)
@@ -255,7 +256,7 @@ def _sides(
 
 def _step_logs(given: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """(logs of base, logs of opt): by the side that each names, or two that name none."""
-    from tracekit.listing import split_label
+    from tracekit.discover.arguments import split_label
 
     named: dict[str | None, list[str]] = {"base": [], "opt": []}
     for text in given:

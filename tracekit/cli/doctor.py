@@ -12,8 +12,8 @@ import click
 from tracekit.cli import terminal
 
 if TYPE_CHECKING:
-    from tracekit.diagnoses import Diagnosis
-    from tracekit.doctor import Examination
+    from tracekit.health.checks import Diagnosis
+    from tracekit.pipeline.doctor import Examination
 
 _SHOWN, _SHOWN_PLACES, _LONGEST = 12, 3, 300
 _MARKS = {
@@ -49,9 +49,9 @@ def command(
     Every file is looked at: those that cannot be read or are cut off, captures without GPU work, ranks and
     steps that are missing, reports of dead workers, the wrong session directory of Ray.
     """
-    from tracekit import pipeline
-    from tracekit.diagnoses import GRAVE
-    from tracekit.doctor import examine
+    from tracekit.health.checks import GRAVE
+    from tracekit.pipeline import run as pipeline
+    from tracekit.pipeline.doctor import examine
 
     options = pipeline.Options(exclude=exclude, jobs=jobs, progress=not quiet)
     examination = examine(paths, options)
@@ -69,7 +69,7 @@ def command(
 
 def _as_json(examination: Examination) -> str:
     """The examination as JSON."""
-    from tracekit.doctor import held
+    from tracekit.pipeline.doctor import held
 
     value = {
         "title": examination.title,
@@ -85,7 +85,7 @@ def _as_json(examination: Examination) -> str:
 
 def _as_text(examination: Examination, *, verbose: bool, color: bool) -> Iterator[str]:
     """The lines for a person: the gravest first, then what is there."""
-    from tracekit.doctor import held
+    from tracekit.pipeline.doctor import held
     from tracekit.render.escape import printable
 
     diagnoses = examination.diagnoses

@@ -17,7 +17,7 @@ def command(*, rule: str | None, verbose: bool) -> int:
     Without a name, list all rules.
     """
     del verbose
-    from tracekit import rules
+    from tracekit.analyses import rules
 
     if rule:
         text = rules.page(rule)

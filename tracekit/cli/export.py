@@ -9,7 +9,7 @@ import click
 from tracekit.cli import terminal
 
 if TYPE_CHECKING:
-    from tracekit.merged.document import Exported
+    from tracekit.pipeline.timeline.document import Exported
 
 _SHOWN = 10
 
@@ -64,9 +64,9 @@ def command(  # noqa: PLR0913 - one per option
     PATH is a directory of profiles, a file, or a pattern. Nothing that was recorded is left out but
     Python functions; clocks of hosts that are certainly off are corrected, and that is said.
     """
-    from tracekit import pipeline
-    from tracekit.errors import TracekitError
-    from tracekit.merged import document
+    from tracekit.model.errors import TracekitError
+    from tracekit.pipeline import run as pipeline
+    from tracekit.pipeline.timeline import document
 
     if target == "-":
         raise TracekitError("--perfetto -: a timeline goes to a file", "--perfetto out.json.gz")
@@ -115,8 +115,8 @@ def _tell(exported: Exported, target: str, *, verbose: bool) -> None:
 
 def _tell_clocks(exported: Exported, *, verbose: bool) -> None:
     """Nothing; says by how much which clocks were corrected."""
+    from tracekit.model.units import show
     from tracekit.render.escape import printable
-    from tracekit.units import show
 
     by_name = {lane.name: lane for lane in exported.lanes if lane.offset_ns}
     shown = list(by_name.values()) if verbose else list(by_name.values())[:_SHOWN]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit.cli import ci, gating, terminal, work
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
 
 if TYPE_CHECKING:
     from tracekit.compare.sides import Side
     from tracekit.compare.slowed import SelfTest
-    from tracekit.report import Gate, Report
+    from tracekit.model.report import Gate, Report
 
 
 @click.command(name="gate", short_help="Hold a profile to its budgets, or test the gate itself.")
@@ -83,10 +83,11 @@ def command(  # noqa: PLR0913 - one per option
     PATH is what `tracekit compare` takes for a side. With --self-test it is a baseline, and the exit status
     is 0 where the gate notices that its steps became 20 % longer, and 2 where it does not.
     """
-    from tracekit import comparing, pipeline
     from tracekit.compare.changes import Choices
-    from tracekit.compare.gates import gates, overall
+    from tracekit.compare.gate import gates, overall
     from tracekit.compare.slowed import self_test as held_against_itself
+    from tracekit.pipeline import comparing
+    from tracekit.pipeline import run as pipeline
 
     gate = gating.gate_file(
         fail_on, config, on_inconclusive, isolated=isolated, allow_untested=allow_untested
@@ -132,7 +133,7 @@ def command(  # noqa: PLR0913 - one per option
 
 def _name(paths: tuple[str, ...]) -> str:
     """What the side is called."""
-    from tracekit.listing import split_label
+    from tracekit.discover.arguments import split_label
 
     label, path = split_label(paths[0])
     return (label or path.name or str(path)) if len(paths) == 1 else "runs"
@@ -141,8 +142,8 @@ def _name(paths: tuple[str, ...]) -> str:
 def _held(side: Side, found: tuple[Gate, ...], changes: int) -> Report:
     """The outcome of budgets as a report, which says how many rules are about changes."""
     from tracekit.compare.gate_sheet import gate_section, gate_word
-    from tracekit.report import Report
-    from tracekit.version import VERSION
+    from tracekit.model.report import Report
+    from tracekit.model.version import VERSION
 
     simulated = ["SIMULATED DATA"] if side.simulated else []
     section = gate_section(found)
@@ -162,8 +163,8 @@ def _held(side: Side, found: tuple[Gate, ...], changes: int) -> Report:
 def _tested(side: Side, tested: SelfTest) -> Report:
     """What the test of the gate itself showed, as a report."""
     from tracekit.compare.gate_sheet import outcome_text
-    from tracekit.report import Heading, Report, Section, Sheet
-    from tracekit.version import VERSION
+    from tracekit.model.report import Heading, Report, Section, Sheet
+    from tracekit.model.version import VERSION
 
     headings = (
         Heading("rule", "rule"), Heading("outcome", "of steps 20 % longer"), Heading("can", "can fail"),
@@ -197,7 +198,7 @@ def _tested(side: Side, tested: SelfTest) -> Report:
 
 def _try(tested: SelfTest) -> str:
     """What would make the gate notice."""
-    from tracekit.stats.verdict import CAPS
+    from tracekit.model.stats.verdict import CAPS
 
     said = {caveat for gate in tested.gates for caveat in gate.caveats}
     if said & {CAPS["one run each"], CAPS["one run alone"]}:

@@ -16,7 +16,7 @@ from tracekit.cli import terminal
 if TYPE_CHECKING:
     from tracekit.compare.gate_file import GateFile
     from tracekit.compare.gate_rules import Rules
-    from tracekit.report import Gate
+    from tracekit.model.report import Gate
 
 PASSED, BREACHED, FAILED, UNDECIDED = 0, 1, 2, 3
 
@@ -138,7 +138,7 @@ def tell(rules: Rules, gates: Sequence[Gate]) -> None:
 
 def missing(paths: Sequence[str | Path]) -> str | None:
     """The first path of a baseline where nothing is; None where there is something at each."""
-    from tracekit.listing import split_label
+    from tracekit.discover.arguments import split_label
 
     for given in paths:
         _, path = split_label(given)

@@ -32,8 +32,8 @@ def command(
 
     Nothing is analysed: only names, manifests and the first bytes of each file are looked at.
     """
-    from tracekit import pipeline
     from tracekit.discover import inspect_rows
+    from tracekit.pipeline import run as pipeline
 
     discovery = pipeline.discover(paths, pipeline.Options(exclude=exclude))
     rows = inspect_rows(discovery)
@@ -64,7 +64,7 @@ def _shown(path: Path) -> str:
 
 def _as_text(discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verbose: bool) -> str:
     """A table of the files, then what was ignored and what is odd; what no file has is left out."""
-    from tracekit.units import show
+    from tracekit.model.units import show
 
     table: list[dict[str, Any]] = []
     for row in rows:

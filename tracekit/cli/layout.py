@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from tracekit.model.units import UNKNOWN
 from tracekit.render.escape import printable
-from tracekit.units import UNKNOWN
 
 
 def columns(rows: Sequence[Mapping[str, object]], right: Collection[str] = ()) -> str:

@@ -54,11 +54,12 @@ def command(  # noqa: PLR0913 - one per option
     RUN is a directory of profiles of one run, a report or saved measurements. Record the same setting several
     times, at least four, each in a launch of its own, and give the file to `tracekit compare --noise FILE`.
     """
-    from tracekit import comparing, pipeline
     from tracekit.cli import outputs as out
-    from tracekit.compare import noise_file
+    from tracekit.compare import noise as noise_file
     from tracekit.compare.noise_report import as_report
-    from tracekit.files import refuse_unwritable, write_atomically
+    from tracekit.model.files import refuse_unwritable, write_atomically
+    from tracekit.pipeline import comparing
+    from tracekit.pipeline import run as pipeline
 
     if output is not None and output != out.STANDARD_OUTPUT:
         refuse_unwritable(output)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit.cli import terminal
-from tracekit.errors import TracekitError
-from tracekit.files import refuse_unwritable, write_atomically
+from tracekit.model.errors import TracekitError
+from tracekit.model.files import refuse_unwritable, write_atomically
+from tracekit.model.report import Report
 from tracekit.render import format_of, refuse_without_library, render, renderer
-from tracekit.report import Report
 
 STANDARD_OUTPUT = "-"
 
@@ -85,7 +85,7 @@ def write(report: Report, target: Target, *, top: int, verbose: bool) -> None:
 
 def refuse_plots(folder: str) -> None:
     """Nothing; raises when images could not be drawn, or not be written into `folder`."""
-    from tracekit.render import plots
+    from tracekit.render.charts import images as plots
 
     _refuse_folder(Path(folder))
     plots.matplotlib_or_refuse()
@@ -93,7 +93,7 @@ def refuse_plots(folder: str) -> None:
 
 def write_plots(report: Report, folder: str) -> int:
     """How many images of the report's charts `folder` holds afterwards; what else is there stays."""
-    from tracekit.render import plots
+    from tracekit.render.charts import images as plots
 
     _make_folder(Path(folder))
     count = 0

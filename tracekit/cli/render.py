@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit.cli import terminal
-from tracekit.errors import TraceFormatError, TracekitError
+from tracekit.model.errors import TraceFormatError, TracekitError
 
 if TYPE_CHECKING:
     from tracekit.cli.outputs import Target
     from tracekit.compare.comparison import Comparison
-    from tracekit.report import Report
+    from tracekit.model.report import Report
 
 
 @click.command(name="render", short_help="Show a saved report or comparison in another format.")
@@ -64,7 +64,7 @@ def _target(wanted: str | None, output: str | None, *, compared: bool) -> Target
 
 def _read(path: Path) -> tuple[Report, Comparison | None]:
     """The report that a file of any saved form tells, and the comparison if it holds one."""
-    from tracekit.listing import refuse_special
+    from tracekit.discover.arguments import refuse_special
 
     refuse_special(path)
     try:
@@ -88,8 +88,8 @@ def _read(path: Path) -> tuple[Report, Comparison | None]:
 def _from_json(text: str) -> tuple[Report, Comparison | None]:
     """The same of a JSON text; raises `TracekitError` for a comparison that nothing can be told of."""
     from tracekit.compare import comparison
+    from tracekit.model.report import SCHEMA, Report
     from tracekit.render.json import read_json
-    from tracekit.report import SCHEMA, Report
 
     found = read_json(text, {SCHEMA: Report, comparison.SCHEMA: comparison.Comparison})
     if isinstance(found, Report):
@@ -109,6 +109,7 @@ def _from_json(text: str) -> tuple[Report, Comparison | None]:
 
 def _judged(path: Path) -> Report:
     """The report on saved measurements."""
-    from tracekit import pipeline, saved
+    from tracekit.pipeline import run as pipeline
+    from tracekit.pipeline import saved
 
     return pipeline.judge(saved.load(path))

@@ -9,11 +9,11 @@ import click
 
 from tracekit.cli import terminal
 from tracekit.cli.layout import columns
-from tracekit.errors import TracekitError
-from tracekit.labels import did_you_mean
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import did_you_mean
 
 if TYPE_CHECKING:
-    from tracekit.schema import Column, Table
+    from tracekit.model.tables import Column, Table
 
 
 @click.command(name="tables", short_help="Show the tables and their columns.")
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
     """Show a table: what a row of it is, and the type and meaning of each column. Without NAME, all."""
     del verbose
-    from tracekit import schema
+    from tracekit.model import tables as schema
 
     if name is None:
         text = _everything(markdown=markdown)
@@ -41,7 +41,7 @@ def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
 
 def _everything(*, markdown: bool) -> str:
     """All tables; the key columns, which every measured row begins with, only once."""
-    from tracekit.schema import KEYS, MEASURED, RAW
+    from tracekit.model.tables import KEYS, MEASURED, RAW
 
     heading = "## {}" if markdown else "{}"
     parts = [heading.format("Read from a trace"), *_tables(RAW, (), markdown=markdown)]

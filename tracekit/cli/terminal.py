@@ -12,7 +12,7 @@ from typing import TextIO
 
 import click
 
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
 
 _HINT_AT = "          try: "
 _VERBOSE = "tracekit.verbose"
@@ -111,7 +111,7 @@ def described(error: Exception) -> tuple[str, str]:
 def _misused(error: click.ClickException) -> str:
     """What click found wrong, in one line and in the same words whatever its version."""
     if isinstance(error, click.NoSuchOption):
-        from tracekit.labels import did_you_mean
+        from tracekit.model.labels import did_you_mean
 
         near = did_you_mean(error.option_name, error.possibilities or ())
         return f"no option {error.option_name!r}{near}"

@@ -14,8 +14,8 @@ __all__ = ["compare"]
 
 
 def compare(base: Any, opt: Any, **options: Any) -> Comparison:
-    """As `tracekit.api.compare`, which is looked up now: the paths are read by what stands above this package."""
-    return cast("Comparison", import_module("tracekit.api").compare(base, opt, **options))
+    """As `tracekit.pipeline.compare`, which is looked up now: the paths are read by what stands above this package."""
+    return cast("Comparison", import_module("tracekit.pipeline").compare(base, opt, **options))
 
 
 class _CallableModule(ModuleType):

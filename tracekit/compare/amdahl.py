@@ -8,8 +8,8 @@ from math import log
 
 from tracekit.compare.comparison import Change
 from tracekit.compare.origins import Attribution
-from tracekit.metric_kinds import STAGE_TIME
-from tracekit.units import show, speedup
+from tracekit.job.metric_kinds import STAGE_TIME
+from tracekit.model.units import show, speedup
 
 ASSUMES = (
     "Step from this alone: 1 / (1 − p + p / ratio), p being the part of the step before that its longest rank spends "

@@ -28,9 +28,9 @@ from tracekit.compare.slots_of import (
 )
 from tracekit.compare.spreads import intervals
 from tracekit.compare.transfers import transfers
-from tracekit.schema.slots import NO_OP, OTHER, UNLINKED, class_title
-from tracekit.stats.estimate import Floats
-from tracekit.stats.speedup import Pairing
+from tracekit.model.stats.estimate import Floats
+from tracekit.model.stats.speedup import Pairing
+from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED, class_title
 
 Ints = npt.NDArray[np.int64]
 

@@ -7,15 +7,10 @@ from dataclasses import dataclass, replace
 
 from tracekit.compare.comparison import Change, Word
 from tracekit.compare.gate_rules import NO_RULES, Rules
-from tracekit.compare.noise_file import NoiseFile
+from tracekit.compare.noise import NoiseFile
 from tracekit.compare.sides import Side
-from tracekit.compare.work_units import (
-    WINDOW_KEY,
-    of_whole_recording,
-    unit_key,
-    without_steps,
-)
-from tracekit.metric_kinds import (
+from tracekit.compare.work_units import WINDOW_KEY, of_whole_recording, unit_key, without_steps
+from tracekit.job.metric_kinds import (
     LAUNCH_CADENCE,
     METRICS,
     PER_WORK,
@@ -28,11 +23,11 @@ from tracekit.metric_kinds import (
     Kind,
     titled,
 )
-from tracekit.report import Better, Unit
-from tracekit.samples import Key, Samples
-from tracekit.stats.outlook import detectable
-from tracekit.stats.speedup import FOOTNOTES, Pairing, Speedup, exact, speedup
-from tracekit.stats.verdict import (
+from tracekit.job.samples import Key, Samples
+from tracekit.model.report import Better, Unit
+from tracekit.model.stats.outlook import detectable
+from tracekit.model.stats.speedup import FOOTNOTES, Pairing, Speedup, exact, speedup
+from tracekit.model.stats.verdict import (
     CAPS,
     LEAST_EFFECT,
     Verdict,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Literal
 
 from tracekit.compare.memory_change import MemoryChange
 from tracekit.compare.origins import Attribution
-from tracekit.report import Better, Gate, Report, Unit
+from tracekit.model.report import Better, Gate, Report, Unit
 
 SCHEMA = "tracekit.compare/1"
 """Version of the JSON form: additions keep it, a change of meaning raises it."""
@@ -153,6 +154,6 @@ class Comparison:
 
     def report(self) -> Report:
         """The comparison as a report, which every renderer takes."""
-        from tracekit.compare.assemble import as_report
-
-        return as_report(self)
+        # By name: what makes the report is made of comparisons.
+        report: Report = import_module("tracekit.compare.report").as_report(self)
+        return report

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from tracekit.compare.sides import Side
-from tracekit.pooling import plain
+from tracekit.job.frames import plain
 
 
 def design_warnings(base: Side, opt: Side) -> Iterator[str]:

@@ -11,11 +11,11 @@ import pandas as pd
 from tracekit.compare.comparison import Difference
 from tracekit.compare.gate_rules import amount
 from tracekit.compare.sides import Side
-from tracekit.metric_kinds import METRICS, PER_WORK, STAGE_TIME
-from tracekit.pooling import plain
-from tracekit.samples import Samples
-from tracekit.stats.speedup import speedup
-from tracekit.stats.verdict import LEAST_EFFECT, verdict
+from tracekit.job.frames import plain
+from tracekit.job.metric_kinds import METRICS, PER_WORK, STAGE_TIME
+from tracekit.job.samples import Samples
+from tracekit.model.stats.speedup import speedup
+from tracekit.model.stats.verdict import LEAST_EFFECT, verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from tracekit.compare.amdahl import largest
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.work_units import counted_as
-from tracekit.metric_kinds import UNPROFILED
-from tracekit.report import Cell, Heading, Sheet
-from tracekit.units import show
+from tracekit.job.metric_kinds import UNPROFILED
+from tracekit.model.report import Cell, Heading, Sheet
+from tracekit.model.units import show
 
 FIRST_CAUTIONS = 6
 """So many stand on the first screen; the others come with the details."""

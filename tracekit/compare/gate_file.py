@@ -25,11 +25,11 @@ from tracekit.compare.gate_rules import (
     rule,
     rule_of_text,
 )
-from tracekit.errors import TracekitError
-from tracekit.labels import did_you_mean
-from tracekit.listing import refuse_special
-from tracekit.metric_kinds import STEP_TIME
-from tracekit.stats.verdict import LEAST_EFFECT
+from tracekit.discover.arguments import refuse_special
+from tracekit.job.metric_kinds import STEP_TIME
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import did_you_mean
+from tracekit.model.stats.verdict import LEAST_EFFECT
 
 OWN_FILE, PROJECT_FILE = "tracekit.toml", "pyproject.toml"
 

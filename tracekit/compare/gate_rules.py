@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
-from tracekit.errors import TracekitError
-from tracekit.labels import did_you_mean
-from tracekit.metric_kinds import METRICS, OUT_OF_MEMORY, STAGE_TIME, Kind
-from tracekit.report import Unit
-from tracekit.units import MINUS, parse_size, parse_time, show
+from tracekit.job.metric_kinds import METRICS, OUT_OF_MEMORY, STAGE_TIME, Kind
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import did_you_mean
+from tracekit.model.report import Unit
+from tracekit.model.units import MINUS, parse_size, parse_time, show
 
 GateSeverity = Literal["error", "warn"]
 Test = Literal["change", "budget"]

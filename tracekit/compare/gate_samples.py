@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tracekit.compare.gate_rules import IDLE_SHARE, STAGES, Rule
 from tracekit.compare.sides import Side
-from tracekit.metric_kinds import OUT_OF_MEMORY
-from tracekit.samples import Key, Samples
-from tracekit.stages import canonical
+from tracekit.job.metric_kinds import OUT_OF_MEMORY
+from tracekit.job.samples import Key, Samples
+from tracekit.model.stages import canonical
 
 
 def rule_samples(rule: Rule, side: Side) -> dict[Key, Samples]:

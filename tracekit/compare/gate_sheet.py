@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracekit.compare.gates import overall
-from tracekit.report import Gate, Heading, Section, Sheet, Unit
+from tracekit.compare.gate import overall
+from tracekit.model.report import Gate, Heading, Section, Sheet, Unit
 
 _UNITS: tuple[tuple[Unit, str], ...] = (
     ("ratio", "Gate: shares"),

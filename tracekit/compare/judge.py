@@ -19,10 +19,10 @@ from tracekit.compare.changes import (
 from tracekit.compare.comparison import Change, Comparison, Difference, LeftStep
 from tracekit.compare.design import design_warnings, sessions_apart
 from tracekit.compare.differences import differences, forbids, uneven
-from tracekit.compare.gates import gates
+from tracekit.compare.gate import gates
+from tracekit.compare.memory import memory_change
 from tracekit.compare.memory_alone import compare_memory, ran_out
-from tracekit.compare.memory_judge import memory_change
-from tracekit.compare.noise_file import usable
+from tracekit.compare.noise import usable
 from tracekit.compare.planning import outlook, what_to_record
 from tracekit.compare.sides import Side
 from tracekit.compare.step_log import logged_reading, overheads
@@ -30,8 +30,7 @@ from tracekit.compare.step_values import step_values
 from tracekit.compare.work_units import HINT as UNIT_HINT
 from tracekit.compare.work_units import reading as recording_reading
 from tracekit.compare.work_units import unit_key, without_steps
-from tracekit.errors import NothingComparableError, TracekitError
-from tracekit.metric_kinds import (
+from tracekit.job.metric_kinds import (
     LAUNCH_CADENCE,
     PER_WORK,
     RANGE_CADENCE,
@@ -40,8 +39,9 @@ from tracekit.metric_kinds import (
     WINDOW,
     grows_with_work,
 )
-from tracekit.units import show
-from tracekit.version import VERSION
+from tracekit.model.errors import NothingComparableError, TracekitError
+from tracekit.model.units import show
+from tracekit.model.version import VERSION
 
 STEPS = (STEP_TIME, UNPROFILED)
 

@@ -15,10 +15,10 @@ from tracekit.compare.origins import KernelChange, KernelChanges, Presence
 from tracekit.compare.renames import SEPARATOR
 from tracekit.compare.slots_of import Half, SlotTable
 from tracekit.compare.spreads import run_means
-from tracekit.derived.kernel_names import is_gemm
-from tracekit.schema.slots import NO_OP, OTHER, UNLINKED
-from tracekit.stats.estimate import Floats
-from tracekit.stats.many import KernelTests, Limits, Shift, compare_kernels
+from tracekit.model.stats.estimate import Floats
+from tracekit.model.stats.many import KernelTests, Limits, Shift, compare_kernels
+from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED
+from tracekit.process.kernel_names import is_gemm
 
 Ints = npt.NDArray[np.int64]
 
@@ -42,7 +42,7 @@ CLASSES = {
 
 
 def kernel_changes(table: SlotTable) -> KernelChanges:
-    """The kernels of both sides compared (`tracekit.stats.many`), and those that one side alone runs."""
+    """The kernels of both sides compared (`tracekit.model.stats.many`), and those that one side alone runs."""
     names, kinds, sums, on_host = _by_name(table)
     halves = (table.base, table.opt)
     steps = [float(half.wall @ half.weights) for half in halves]

@@ -8,11 +8,11 @@ from dataclasses import replace
 from tracekit.compare.changes import Choices, changes, step_key
 from tracekit.compare.comparison import Change, Comparison, Difference
 from tracekit.compare.differences import differences
-from tracekit.compare.gates import gates
+from tracekit.compare.gate import gates
+from tracekit.compare.memory import word_of
 from tracekit.compare.memory_change import Level, MemoryChange
-from tracekit.compare.memory_judge import word_of
 from tracekit.compare.sides import Side
-from tracekit.version import VERSION
+from tracekit.model.version import VERSION
 
 _BLOCKING = "world_size"
 """The one fact that forbids a verdict on memory: over other ranks the same state is divided otherwise."""

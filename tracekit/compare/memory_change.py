@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tracekit.report import Better
+from tracekit.model.report import Better
 
 SiteState = Literal[
     "", "grown", "shrunk", "same", "new", "gone", "not told before", "not told after"

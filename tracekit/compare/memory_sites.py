@@ -15,8 +15,8 @@ import pandas as pd
 
 from tracekit.compare.memory_change import Moment, SiteChange, SiteKind, Sites, SiteState
 from tracekit.compare.memory_snapshots import END, PEAK, Snapshot
-from tracekit.pooling import plain
-from tracekit.snapshot_words import NATIVE, UNTOLD, of_snapshot, untold
+from tracekit.job.frames import plain
+from tracekit.job.memory_snapshots import NATIVE, UNTOLD, of_snapshot, untold
 
 MAX_PLACES = 60
 """Most places of one comparison: those that changed most."""

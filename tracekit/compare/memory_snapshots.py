@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tracekit.compare.sides import Side
-from tracekit.pooling import plain, text_or_none
-from tracekit.report import Better
-from tracekit.samples import Samples
-from tracekit.snapshot_words import SNAPSHOT_KEYS
-from tracekit.trace import Measurements
+from tracekit.job.frames import plain, text_or_none
+from tracekit.job.memory_snapshots import SNAPSHOT_KEYS
+from tracekit.job.samples import Samples
+from tracekit.model.report import Better
+from tracekit.model.trace import Measurements
 
 PEAK, END = "peak_requested", "end_requested"
 """The levels that a comparison is headed by: the second where a side recorded no history."""

@@ -10,16 +10,16 @@ from typing import Any
 import pandas as pd
 
 from tracekit.compare.design import run_spans
-from tracekit.compare.noise_file import NoiseFile
+from tracekit.compare.noise import NoiseFile
 from tracekit.compare.sides import Side
-from tracekit.metric_kinds import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE, titled
-from tracekit.report import Heading, Report
-from tracekit.sheets import sheet
-from tracekit.stats.certainty import Spread
-from tracekit.stats.noise import LEAST_RUNS, Noise
-from tracekit.stats.outlook import detectable
-from tracekit.stats.verdict import LEAST_EFFECT
-from tracekit.units import show
+from tracekit.job.metric_kinds import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE, titled
+from tracekit.job.tables import sheet
+from tracekit.model.report import Heading, Report
+from tracekit.model.stats.certainty import Spread
+from tracekit.model.stats.noise import LEAST_RUNS, Noise
+from tracekit.model.stats.outlook import detectable
+from tracekit.model.stats.verdict import LEAST_EFFECT
+from tracekit.model.units import show
 
 LEVEL = 0.95
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tracekit.stats.speedup import Pairing
+from tracekit.model.stats.speedup import Pairing
 
 Presence = Literal["both", "new", "gone", "replaced"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import fsum
 
-from tracekit.compare.attribution_sheets import heading, profiled_only
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.origins import shortened
-from tracekit.metric_kinds import STAGE_TIME, STEP_AND_STAGES, STEP_TIME
-from tracekit.report import Chart, Unit
+from tracekit.compare.report_attribution import heading, profiled_only
+from tracekit.job.metric_kinds import STAGE_TIME, STEP_AND_STAGES, STEP_TIME
+from tracekit.model.report import Chart, Unit
 
 SHOWN = {
     "improvement": "faster",

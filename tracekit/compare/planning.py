@@ -7,12 +7,12 @@ from math import log1p
 
 from tracekit.compare.changes import Choices
 from tracekit.compare.comparison import Outlook
-from tracekit.stats.certainty import Spread
-from tracekit.stats.needed import ENOUGH_STEPS, MOST_RUNS, Needed, needed, runs_of
-from tracekit.stats.outlook import POWER, SILENT, chances, detectable
-from tracekit.stats.speedup import Speedup
-from tracekit.stats.verdict import threshold, why_capped
-from tracekit.units import show
+from tracekit.model.stats.certainty import Spread
+from tracekit.model.stats.needed import ENOUGH_STEPS, MOST_RUNS, Needed, needed, runs_of
+from tracekit.model.stats.outlook import POWER, SILENT, chances, detectable
+from tracekit.model.stats.speedup import Speedup
+from tracekit.model.stats.verdict import threshold, why_capped
+from tracekit.model.units import show
 
 LARGER = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Changes that are planned for, from the least on, where too many runs would be needed to see a smaller one."""

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pandas as pd
 
 from tracekit.compare.sides import Side
-from tracekit.labels import words
-from tracekit.schema.table import of_texts
-from tracekit.trace import Measurements
+from tracekit.model.labels import words
+from tracekit.model.tables.table import of_texts
+from tracekit.model.trace import Measurements
 
 
 def spelled_alike(before: Side, after: Side) -> tuple[Side, Side]:

@@ -10,16 +10,16 @@ from itertools import count
 import numpy as np
 import pandas as pd
 
-from tracekit import faults
-from tracekit.errors import TracekitError
-from tracekit.job_values import NAMES
-from tracekit.metric_kinds import STEP_TIME, WINDOW
-from tracekit.report import Report
-from tracekit.samples import COLUMNS, Key, Samples, samples
-from tracekit.stats.estimate import RANGE
-from tracekit.trace import Measurements
-from tracekit.warm_up import Dropped, dropped
-from tracekit.work_rates import work_rates
+from tracekit.job.metric_kinds import STEP_TIME, WINDOW
+from tracekit.job.samples import COLUMNS, Key, Samples, samples
+from tracekit.job.step_values import NAMES
+from tracekit.job.throughput import work_rates
+from tracekit.job.warm_up import Dropped, dropped
+from tracekit.model import faults
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Report
+from tracekit.model.stats.estimate import RANGE
+from tracekit.model.trace import Measurements
 
 _HINT = "write it again: tracekit analyze … -o report.json"
 

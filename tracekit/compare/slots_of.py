@@ -16,12 +16,12 @@ import pandas as pd
 from tracekit.compare.origins import StageTime
 from tracekit.compare.sides import Side
 from tracekit.compare.work_units import without_steps
-from tracekit.intervals import Intervals, intersect, union
-from tracekit.metric_kinds import STEP_TIME
-from tracekit.pooling import CAPTURE, UNIT, from_epoch, job, plain, units
-from tracekit.stage_windows import whole
-from tracekit.stage_work import with_canonical
-from tracekit.trace import Measurements
+from tracekit.job.frames import CAPTURE, UNIT, from_epoch, job, plain, units
+from tracekit.job.metric_kinds import STEP_TIME
+from tracekit.job.stage_windows import whole
+from tracekit.job.stage_work import with_canonical
+from tracekit.model.intervals import Intervals, intersect, union
+from tracekit.model.trace import Measurements
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

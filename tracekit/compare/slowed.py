@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tracekit.compare.changes import Choices, step_key
+from tracekit.compare.gate import gates, overall
 from tracekit.compare.gate_rules import IDLE_SHARE, KINDS, Rule, Rules
-from tracekit.compare.gates import gates, overall
 from tracekit.compare.sides import Side
-from tracekit.metric_kinds import STEP_TIME, UNPROFILED
-from tracekit.report import Gate
-from tracekit.samples import Samples
+from tracekit.job.metric_kinds import STEP_TIME, UNPROFILED
+from tracekit.job.samples import Samples
+from tracekit.model.report import Gate
 
 SLOWED = 0.2
 """The step times of the second side are longer by this share."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.stats.designs import WELCH_FROM, welch
-from tracekit.stats.estimate import ROUNDING, Floats, shared_rho, t_quantile, variance_of_mean
-from tracekit.stats.speedup import Pairing
+from tracekit.model.stats.designs import WELCH_FROM, welch
+from tracekit.model.stats.estimate import ROUNDING, Floats, shared_rho, t_quantile, variance_of_mean
+from tracekit.model.stats.speedup import Pairing
 
 Ints = npt.NDArray[np.int64]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tracekit.compare.amdahl import ASSUMES
 from tracekit.compare.comparison import Change
-from tracekit.metric_kinds import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
-from tracekit.report import Heading, Sheet
+from tracekit.job.metric_kinds import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
+from tracekit.model.report import Heading, Sheet
 
 _STEP_OF = {STAGE_TIME: STEP_TIME, UNPROFILED_STAGE: UNPROFILED}
 

@@ -1,6 +1,6 @@
 """Step times without a profiler: what a log says of the same setting, and what the profiler added to its steps.
 
-A log is one run. It is a driver's log, as `tracekit.logged` reads it, or a table with columns `step` and
+A log is one run. It is a driver's log, as `tracekit.job.driver_log` reads it, or a table with columns `step` and
 `seconds` (CSV or JSON lines), and where they are known `tokens`, `samples` and `images` of the step.
 """
 
@@ -20,14 +20,14 @@ import pandas as pd
 
 from tracekit.compare.comparison import Overhead
 from tracekit.compare.sides import Side, copies_of, copies_told, world_size
-from tracekit.errors import TracekitError
-from tracekit.logged import Logged, logs
-from tracekit.metric_kinds import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
-from tracekit.pooling import plain
-from tracekit.samples import COLUMNS, Key, Samples, samples
-from tracekit.trace import Measurements
-from tracekit.warm_up import Dropped, LeftOut
-from tracekit.work_rates import MOST_WORK, work_rates
+from tracekit.job.driver_log import Logged, logs
+from tracekit.job.frames import plain
+from tracekit.job.metric_kinds import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
+from tracekit.job.samples import COLUMNS, Key, Samples, samples
+from tracekit.job.throughput import MOST_WORK, work_rates
+from tracekit.job.warm_up import Dropped, LeftOut
+from tracekit.model.errors import TracekitError
+from tracekit.model.trace import Measurements
 
 KEY: Key = (UNPROFILED, None, None)
 STEP: Key = (STEP_TIME, None, None)

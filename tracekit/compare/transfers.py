@@ -11,9 +11,9 @@ import pandas as pd
 from tracekit.compare.origins import Transfer
 from tracekit.compare.sides import Side
 from tracekit.compare.slots_of import Steps, counted_steps, in_units
-from tracekit.matching import matched
-from tracekit.pooling import units
-from tracekit.stage_work import with_canonical
+from tracekit.job.collectives import matched
+from tracekit.job.frames import units
+from tracekit.job.stage_work import with_canonical
 
 PARTS = ("transfer", "wait", "alone")
 """`alone`: of collectives that no other rank shows, or that could not be matched, the whole duration."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import log, log1p
 
 from tracekit.compare.sides import Side
-from tracekit.metric_kinds import (
+from tracekit.job.metric_kinds import (
     LAUNCH_CADENCE,
     METRICS,
     OUT_OF_MEMORY,
@@ -20,8 +20,8 @@ from tracekit.metric_kinds import (
     STEP_TIME,
     WINDOW,
 )
-from tracekit.samples import Key, Samples
-from tracekit.units import show
+from tracekit.job.samples import Key, Samples
+from tracekit.model.units import show
 
 WINDOW_KEY: Key = (WINDOW, None, None)
 

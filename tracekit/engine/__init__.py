@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from tracekit.trace import Failure, Source
+from tracekit.model.trace import Failure, Source
 
 R = TypeVar("R")
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from tracekit.engine import Advance, R, Work
-from tracekit.errors import TraceFormatError, TracekitError
-from tracekit.trace import Failure, Source
+from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.trace import Failure, Source
 
 R_co = TypeVar("R_co", covariant=True)
 

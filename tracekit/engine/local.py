@@ -10,7 +10,7 @@ from tracekit.engine import OnProgress, Outcome, R, Work
 from tracekit.engine.attempts import Workers, attempt
 from tracekit.engine.capacity import available_memory_bytes, core_count
 from tracekit.engine.processes import Processes
-from tracekit.engine.schedules import (
+from tracekit.engine.schedule import (
     EXPORTED_FIRST,
     MEMORY_SHARE,
     Schedule,
@@ -21,7 +21,7 @@ from tracekit.engine.schedules import (
     outcomes_of,
 )
 from tracekit.engine.threads import Threads
-from tracekit.trace import Source
+from tracekit.model.trace import Source
 
 Where = Literal["processes", "threads", "here"]
 

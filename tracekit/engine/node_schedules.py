@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracekit.engine.ray_cluster import Cluster
-from tracekit.engine.schedules import MEMORY_SHARE, Schedule
+from tracekit.engine.schedule import MEMORY_SHARE, Schedule
 
 
 class NodeSchedules:

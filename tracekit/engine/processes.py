@@ -32,7 +32,7 @@ from tracekit.engine.attempts import (
     out_of_memory,
     throttled,
 )
-from tracekit.trace import Failure, Source
+from tracekit.model.trace import Failure, Source
 
 _LOG = logging.getLogger("tracekit")
 

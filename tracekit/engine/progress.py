@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from tracekit.engine import OnProgress, Progress
-from tracekit.units import show
+from tracekit.model.units import show
 
 _REDRAW_EVERY_S = 0.1
 _ESTIMATE_AFTER_S = 2.0

@@ -22,8 +22,8 @@ from tracekit.engine.ray_cluster import (
     is_node_loss,
 )
 from tracekit.engine.ray_worker import Board, call, fold, unpacked
-from tracekit.engine.schedules import Tally, check_jobs, estimate_bytes, outcomes_of
-from tracekit.trace import Failure, Source
+from tracekit.engine.schedule import Tally, check_jobs, estimate_bytes, outcomes_of
+from tracekit.model.trace import Failure, Source
 
 _REACH_HINT = (
     "its workers must be able to connect to the host where tracekit runs, with the same tokens"

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TextIO, TypeVar
 
+from tracekit.discover.runs import numbered
 from tracekit.engine.capacity import core_count
-from tracekit.errors import TracekitError
-from tracekit.labels import natural, shown
-from tracekit.runs import numbered
-from tracekit.version import VERSION
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import natural, shown
+from tracekit.model.version import VERSION
 
 T = TypeVar("T")
 
@@ -330,7 +330,7 @@ def _probe() -> Callable[[], dict[str, Any]]:
 
         told: dict[str, Any] = {"python": sys.version_info[:2]}
         try:
-            from tracekit.version import VERSION
+            from tracekit.model.version import VERSION
 
             told["version"] = VERSION
             from tracekit.engine.capacity import available_memory_bytes, core_count

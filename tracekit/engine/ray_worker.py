@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracekit.engine.attempts import Attempt, attempt, broken, out_of_memory, throttled
-from tracekit.trace import Source
+from tracekit.model.trace import Source
 
 _TELL_EVERY_S = 0.5
 """Seldom: on a large cluster very many tell one place."""

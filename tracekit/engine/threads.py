@@ -8,7 +8,7 @@ from typing import Generic
 
 from tracekit.engine import Advance, R, Work
 from tracekit.engine.attempts import Message, attempt, broken, throttled
-from tracekit.trace import Source
+from tracekit.model.trace import Source
 
 
 class _StoppedError(BaseException):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from tracekit.model.trace import Source, Tool, Trace, Want
 from tracekit.readers import unpack
-from tracekit.trace import Source, Tool, Trace, Want
 
 _MAGIC_BYTES = 16
 HEAD_BYTES = 2**16
@@ -25,20 +25,20 @@ class Reader:
     read: Callable[[Source, Want, Callable[[int], None] | None], list[Trace]]
 
 
-def _reader(name: str, tool: Tool) -> Reader:
-    """The format that a file of this directory reads."""
-    module = import_module(f"tracekit.readers.{name}")
+def _reader(name: str, tool: Tool, file: str = "") -> Reader:
+    """The format that a file of this directory reads, by default the one of that name."""
+    module = import_module(f"tracekit.readers.{file or name}")
     return Reader(name, tool, module.sniff, module.read)
 
 
 READERS: tuple[Reader, ...] = (
-    _reader("chrome", "torch"),
     _reader("driver_log", "log"),
     _reader("memory_log", "log"),
-    _reader("memory_timeline", "torch_memory"),
+    _reader("memory_timeline", "torch_memory", "torch_memory.timeline"),
     _reader("nsys", "nsys"),
-    _reader("nsys_rep", "nsys"),
+    _reader("nsys_rep", "nsys", "nsys.report"),
     _reader("torch_memory", "torch_memory"),
+    _reader("chrome", "torch"),
 )
 
 

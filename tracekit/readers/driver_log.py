@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.errors import TraceFormatError
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.tables import TABLES
+from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.readers import unpack
 from tracekit.readers.lines import lines, log_notes
-from tracekit.readers.scan import Loss
-from tracekit.schema import TABLES
-from tracekit.trace import Note, NoteSeverity, Source, Trace, Want
+from tracekit.readers.loss import Loss
 
 MAX_VALUES = 2_000_000
 """Most numbers kept of one log."""

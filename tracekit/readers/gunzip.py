@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tracekit.readers.file_bytes import Damaged, FileBytes, Truncated, Unproven
-from tracekit.readers.scan import Loss
+from tracekit.readers.loss import Loss
 
 fast_zlib: Any
 try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers import unpack
-from tracekit.readers.scan import Loss
-from tracekit.trace import Note, NoteSeverity
+from tracekit.readers.loss import Loss
 
 MAX_LINE_BYTES = 2**20
 """A longer line is passed over: no step's numbers need as much."""

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.derived.memory_names import UNITS, quantity_of
-from tracekit.errors import TraceFormatError
-from tracekit.names import read_name
+from tracekit.discover.names import read_name
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.tables import TABLES
+from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
+from tracekit.process.memory.names import UNITS, quantity_of
 from tracekit.readers import driver_log, unpack
 from tracekit.readers.lines import MAX_LINE_BYTES, lines, log_notes
-from tracekit.readers.scan import Loss
-from tracekit.schema import TABLES
-from tracekit.trace import Note, NoteSeverity, Source, Trace, Want
+from tracekit.readers.loss import Loss
 
 MAX_VALUES = 2_000_000
 """Most numbers kept of one log."""

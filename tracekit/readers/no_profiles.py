@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tracekit.readers.chrome_classes import CLASS_OF_CATEGORY
-from tracekit.readers.chrome_stream import BYTE_ORDER_MARK
+from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
+from tracekit.readers.chrome.stream import BYTE_ORDER_MARK
 
 RAY_TASKS = "a timeline of Ray's tasks, no profile"
 PICTURE = (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tracekit.readers import gunzip, unpack_streams, unpack_zip
 from tracekit.readers.file_bytes import Damaged, FileBytes, Truncated, Unproven
-from tracekit.readers.scan import Loss
+from tracekit.readers.loss import Loss
 
 __all__ = ["LOSSES", "MOST_TIMES", "Unproven", "blocks", "form_name", "is_packed"]
 

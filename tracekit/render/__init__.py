@@ -11,11 +11,11 @@ from pathlib import PurePath
 from types import ModuleType
 from typing import Any, Protocol
 
-from tracekit.errors import TracekitError
-from tracekit.labels import did_you_mean
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import did_you_mean
+from tracekit.model.report import Report
 from tracekit.render.json import from_json, to_json
 from tracekit.render.options import Options
-from tracekit.report import Report
 
 __all__ = [
     "RENDERERS",

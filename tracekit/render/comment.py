@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from tracekit.model.report import Report
 from tracekit.render import phrases
 from tracekit.render.markdown import (
     line_start,
@@ -13,7 +14,6 @@ from tracekit.render.markdown import (
     within_limit,
 )
 from tracekit.render.options import Options
-from tracekit.report import Report
 
 COMMENT = 60_000
 """Characters of a comment: GitHub refuses more than 65,536, and a bot may add its own."""

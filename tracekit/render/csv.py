@@ -6,10 +6,10 @@ import csv
 from io import StringIO
 from math import isfinite
 
+from tracekit.model.report import Cell, Report, Sheet
 from tracekit.render.escape import printable
 from tracekit.render.options import Options
 from tracekit.render.tables import column_names, tables
-from tracekit.report import Cell, Report, Sheet
 
 # What spreadsheets take for the start of a formula; the last four are their full-width forms.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")

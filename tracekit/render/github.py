@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tracekit.model.report import Gate
 from tracekit.render.escape import printable
-from tracekit.report import Gate
 
 MOST = 10
 """GitHub shows so many annotations of a kind."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracekit.model.report import Cell, Heading, Sheet
+from tracekit.model.units import UNKNOWN, Scale, cell, column_unit
 from tracekit.render.escape import printable
 from tracekit.render.ranks import few_rows
-from tracekit.report import Cell, Heading, Sheet
-from tracekit.units import UNKNOWN, Scale, cell, column_unit
 
 NAME_LIMIT = 160
 """Characters of a name that are shown in a table; the machine-readable outputs hold all of it."""

@@ -17,16 +17,16 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Cell, Chart, Finding, Metric, Place, Report, Section, Sheet
+from tracekit.model.units import UNKNOWN, show
 from tracekit.render import phrases
+from tracekit.render.charts import bounded, draw, row_id, stage_tones
+from tracekit.render.charts.text import LONGEST_ID, slug
 from tracekit.render.escape import printable
 from tracekit.render.grid import NAME_LIMIT, Column, Grid, grid
 from tracekit.render.options import Options
 from tracekit.render.ranks import few_rows
-from tracekit.render.svg import bounded, draw, row_id, stage_tones
-from tracekit.render.svg_text import LONGEST_ID, slug
-from tracekit.report import Cell, Chart, Finding, Metric, Place, Report, Section, Sheet
-from tracekit.units import UNKNOWN, show
 
 if TYPE_CHECKING:
     from jinja2 import Template

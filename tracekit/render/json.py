@@ -15,11 +15,11 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import SCHEMA, Chart, Report, Sheet
+from tracekit.render.charts.marks import problem
 from tracekit.render.escape import printable
 from tracekit.render.options import Options
-from tracekit.render.svg_marks import problem
-from tracekit.report import SCHEMA, Chart, Report, Sheet
 
 _SCALARS = frozenset((NoneType, bool, int, float, str))
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
+from tracekit.model.report import Gate
 from tracekit.render.escape import printable
-from tracekit.report import Gate
 
 _LONGEST = 2_000
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
+from tracekit.model.report import Finding, Report, Section, Sheet
+from tracekit.model.units import UNKNOWN, show
 from tracekit.render import phrases
 from tracekit.render.escape import printable
 from tracekit.render.grid import Grid, grid
 from tracekit.render.options import Options
-from tracekit.report import Finding, Report, Section, Sheet
-from tracekit.units import UNKNOWN, show
 
 LIMIT = 65_000
 """Characters; GitHub refuses a comment of more than 65,536."""

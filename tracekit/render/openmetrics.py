@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from math import isfinite
 
+from tracekit.model.report import Cell, Metric, Report, Sheet, Unit
 from tracekit.render.escape import printable
 from tracekit.render.options import Options
-from tracekit.report import Cell, Metric, Report, Sheet, Unit
 
 MOST_ROWS = 200
 """Rows of the first table that are written; what is beyond is small."""

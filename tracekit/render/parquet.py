@@ -6,10 +6,10 @@ from io import BytesIO
 from math import isfinite
 from typing import Any
 
-from tracekit.errors import TracekitError
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Cell, Report, Sheet, Unit
 from tracekit.render.options import Options
 from tracekit.render.tables import column_names, tables
-from tracekit.report import Cell, Report, Sheet, Unit
 
 _WHOLE: tuple[Unit, ...] = ("ns", "bytes", "count", "id")
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Sheet
+from tracekit.model.units import (
+    UNKNOWN,
+    Scale,
+    cell,
+    column_unit,
+    moment,
+    show,
+    speedup,
+    with_label,
+)
 from tracekit.render.escape import printable
-from tracekit.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Sheet
-from tracekit.units import UNKNOWN, Scale, cell, column_unit, moment, show, speedup, with_label
 
 SENTENCE = 600
 """Characters of a claim, an advice or a reason that are shown."""

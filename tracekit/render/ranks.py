@@ -1,6 +1,6 @@
 """A sheet of many ranks in few rows: the worst, the best and those that differ, and the others by whom they are like.
 
-What stands together is told by `tracekit.stats.alike`. JSON, CSV and Parquet hold a row for each rank.
+What stands together is told by `tracekit.model.stats.groups`. JSON, CSV and Parquet hold a row for each rank.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracekit.report import Cell, Heading, Ranked, Sheet
-from tracekit.stats.alike import alike, middle
-from tracekit.units import numbers, show
+from tracekit.model.report import Cell, Heading, Ranked, Sheet
+from tracekit.model.stats.groups import alike, middle
+from tracekit.model.units import numbers, show
 
 MOST_ROWS = 24
 """Most rows of ranks that are compared with one another."""

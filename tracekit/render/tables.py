@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tracekit.model.report import Cell, Heading, Report, Sheet, Unit
 from tracekit.render import phrases
-from tracekit.report import Cell, Heading, Report, Sheet, Unit
 
 _SUFFIXES: dict[Unit, str] = {
     "ns": "_ns",

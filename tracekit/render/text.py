@@ -8,11 +8,11 @@ from __future__ import annotations
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from tracekit.model.report import Finding, Report, Section, Severity
 from tracekit.render import phrases
 from tracekit.render.escape import printable, shorten
 from tracekit.render.grid import Grid, answer_columns, grid, name_columns
 from tracekit.render.options import Options
-from tracekit.report import Finding, Report, Section, Severity
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,0 +1,82 @@
+"""What a file holds is known by a digest, from where it is measured to the saved forms."""
+
+import json
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from chrome_builder import step, write
+
+from tracekit.discover.contents import content_digest
+from tracekit.model.trace import Source
+from tracekit.pipeline import merge as merging
+from tracekit.pipeline import saved
+from tracekit.pipeline.measure import with_content
+from tracekit.pipeline.run import Options, analyze
+from tracekit.render import from_json, to_json
+
+ASKED = {"kernels"}
+
+
+@pytest.fixture
+def profile(tmp_path):
+    folder = tmp_path / "profile"
+    for rank in (0, 1):
+        write(folder / f"rank{rank}.json", [step(1, 0, 100 + rank)], rank=rank, world_size=2)
+    return folder
+
+
+def digests(folder):
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def test_every_source_that_was_measured_says_what_its_file_held(profile):
+    result = analyze(profile)
+    assert {s.name: s.content for s in result.measurements.sources} == digests(profile)
+    assert result.report.contents == tuple(
+        sorted(("profile", digest) for digest in digests(profile).values())
+    )
+
+
+def test_workers_tell_it_as_this_process_does(profile, monkeypatch):
+    monkeypatch.setattr("tracekit.engine.local.SMALL_BYTES", 0)
+    assert analyze(profile, Options(jobs=2)).report.contents == analyze(profile).report.contents
+
+
+def test_it_is_kept_in_what_is_saved_and_when_its_run_gets_another_name(profile, tmp_path):
+    result = analyze(profile)
+    saved.save(result.measurements, tmp_path / "a.tkm")
+    renamed = merging.labelled(saved.load(tmp_path / "a.tkm"), "base")
+    assert [(s.run, s.content) for s in renamed.sources] == [
+        ("base", digest) for digest in digests(profile).values()
+    ]
+    assert from_json(to_json(result.report)).contents == result.report.contents
+
+
+def test_what_was_saved_before_there_were_digests_is_loaded_without(profile, tmp_path):
+    saved.save(analyze(profile).measurements, tmp_path / "new.tkm")
+    with (
+        zipfile.ZipFile(tmp_path / "new.tkm") as new,
+        zipfile.ZipFile(tmp_path / "old.tkm", "w") as old,
+    ):
+        for entry in new.infolist():
+            data = new.read(entry)
+            if entry.filename == "manifest.json":
+                manifest = json.loads(data)
+                for source in manifest["sources"]:
+                    del source["content"]
+                data = json.dumps(manifest).encode()
+            old.writestr(entry.filename, data)
+    result = analyze(tmp_path / "old.tkm")
+    assert [s.content for s in result.measurements.sources] == [None, None]
+    assert result.report.contents == ()
+
+
+def test_a_file_that_cannot_be_read_has_none_and_one_that_is_known_is_not_read_again(tmp_path):
+    gone = Source(Path(tmp_path / "gone.json"), "gone.json", "chrome")
+    assert with_content(gone) == gone
+    with pytest.raises(FileNotFoundError):
+        content_digest(gone.path)
+    known = Source(gone.path, "gone.json", "chrome", content="abc")
+    assert with_content(known).content == "abc"

@@ -1,0 +1,57 @@
+"""Shares of GPU time as rules see them, worked by hand. Traces in microseconds, results in nanoseconds."""
+
+import pandas as pd
+from analyses.waiting_traces import measure_folder
+from chrome_builder import annotation, launched, step, write
+
+from tracekit.job.gpu_shares import SUMMED, by_stage, judged, shares
+from tracekit.process.busy import PARTS
+
+
+def told(column):
+    return [None if pd.isna(value) else float(value) for value in column]
+
+
+def test_a_share_is_of_the_window_and_unknown_of_nothing_and_of_the_unknown():
+    """Windows of 200, of one nanosecond, of nothing, and of an unknown length; of the 40 of collectives 10 overlap."""
+    columns = {name: [0, 0, 0, 0] for name in SUMMED} | {
+        "window_ns": [200, 1, 0, None],
+        "compute_ns": [100, 1, 0, 7],
+        "idle_ns": [50, 0, 0, 10],
+        "comm_ns": [40, 0, None, 5],
+        "overlap_ns": [10, 0, 3, None],
+    }
+    found = shares(pd.DataFrame({name: pd.array(of, "Int64") for name, of in columns.items()}))
+    assert told(found["busy_ratio"]) == [0.75, 1.0, None, None]
+    assert told(found["compute_ratio"]) == [0.5, 1.0, None, None]
+    assert told(found["idle_ratio"]) == [0.25, 0.0, None, None]
+    assert told(found["overlap_ratio"]) == [0.25, None, None, None]
+    assert {part.replace("_ns", "_ratio") for part in PARTS} <= set(found)
+
+
+def recorded(folder, role, stages):
+    """A step of 1,000 with stages of (name, begin, length) in each of which a kernel runs for 100."""
+    rows = [step(1, 0, 1000), *launched("gemm", 0, 5, 10, 1)]
+    for number, (name, begin, length) in enumerate(stages, 2):
+        rows += [annotation(name, begin, length), *launched("gemm", begin, begin + 20, 100, number)]
+    write(folder / f"{role}_train_step1_rank0-of-1_pid{len(rows)}_20260101000000000.json", rows)
+
+
+def test_stages_come_longest_first_without_the_windows_of_steps(tmp_path):
+    recorded(tmp_path, "actor", [("gen", 100, 200), ("reward", 400, 400)])
+    found = by_stage(measure_folder(tmp_path, ("steps", "gpu_time")))
+    assert found["canonical"].tolist() == ["reward", "gen"]
+    assert found["window_ns"].tolist() == [400_000, 200_000]
+    assert told(found["busy_ratio"]) == [0.25, 0.5]
+
+
+def test_the_whole_step_is_judged_where_no_stage_was_recorded_after_all_stages(tmp_path):
+    recorded(tmp_path, "actor", [])
+    recorded(tmp_path, "critic", [("values", 100, 400)])
+    found = judged(measure_folder(tmp_path, ("steps", "gpu_time")))
+    assert [(one.window.role, one.window.canonical) for one in found] == [
+        ("critic", "values"),
+        ("actor", None),
+    ]
+    assert [one.row["idle_ns"] for one in found] == [300_000, 990_000]
+    assert found[0].per_step("idle_ns") == (300_000, 0.3)

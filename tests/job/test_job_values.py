@@ -1,0 +1,130 @@
+"""The values of the whole job that a comparison rests on, worked by hand from small traces."""
+
+import pandas as pd
+import pytest
+from chrome_builder import BASE_NS, annotation, op, step, write
+
+from tracekit.job.step_values import NAMES, job_values
+from tracekit.model.trace import Measurements
+from tracekit.pipeline import appendix
+from tracekit.pipeline import run as pipeline
+
+ASKED = set()
+
+
+def values_of(path):
+    measured = pipeline.analyze(path, pipeline.Options(jobs=1)).measurements
+    return measured, job_values(measured)
+
+
+def told(values, name):
+    """{(step, stage): value} of one name."""
+    rows = values[values["name"] == name]
+    return {
+        (None if pd.isna(s) else int(s), None if pd.isna(g) else g): v
+        for s, g, v in zip(rows["step"], rows["stage"], rows["value"], strict=True)
+    }
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """Two ranks, three steps. Rank 1 is slower in step 2; both pass twice through gen in each step.
+
+    rank 0: steps of 1000, 1000, 1000 µs, gen 100 + 200; rank 1: 1000, 1500, 1000 µs, gen 100 + 250.
+    """
+    folder = tmp_path_factory.mktemp("two")
+    for rank, (lasting, second) in enumerate(
+        [((1000, 1000, 1000), 200), ((1000, 1500, 1000), 250)]
+    ):
+        rows, at = [], 0
+        for number, dur in enumerate(lasting, 1):
+            rows += [
+                step(number, at, dur),
+                annotation("gen", at + 10, 100),
+                annotation("gen", at + 400, second),
+            ]
+            rows += [op("aten::mm", at + 20, 50)]
+            at += dur
+        write(folder / f"rank{rank}.json", rows, rank=rank, world_size=2)
+    return values_of(folder)
+
+
+def test_a_step_lasts_as_long_as_its_longest_rank(two_ranks):
+    assert told(two_ranks[1], "step_time") == {
+        (1, None): 1_000_000,
+        (2, None): 1_500_000,
+        (3, None): 1_000_000,
+    }
+
+
+def test_a_stage_lasts_as_long_as_all_its_passes_on_the_longest_rank(two_ranks):
+    found = told(two_ranks[1], "stage_time")
+    assert set(found.values()) == {350_000}
+    assert {number for number, _ in found} == {1, 2, 3}
+    assert len({stage for _, stage in found}) == 1
+
+
+def test_the_first_step_of_a_window_is_marked_once_for_all_ranks(two_ranks):
+    assert told(two_ranks[1], "first_of_window") == {(1, None): 1}
+
+
+def test_a_single_step_is_not_the_first_of_anything(tmp_path):
+    write(tmp_path / "rank0.json", [step(4, 0, 100)], rank=0, world_size=1)
+    assert told(values_of(tmp_path)[1], "first_of_window") == {}
+
+
+def test_times_are_lower_better_nanoseconds_and_marks_are_counts(two_ranks):
+    rows = two_ranks[1][["name", "unit", "better"]].drop_duplicates().set_index("name")
+    assert rows.loc["step_time"].tolist() == rows.loc["stage_time"].tolist() == ["ns", "lower"]
+    assert rows.loc["first_of_window"].tolist() == ["count", "neither"]
+    assert set(rows.index) <= set(NAMES)
+
+
+def test_equal_numbers_in_two_captures_of_a_process_are_other_steps(tmp_path):
+    """Both windows hold steps 7 and 8; a merged step would be the longer of two."""
+    for number in (1, 2):
+        at = number * 60_000_000
+        rows = [
+            step(7, at, 100 * number),
+            annotation("gen", at + 10, 10 * number),
+            step(8, at + 500, 100),
+        ]
+        name = f"worker0.{1_700_000_000_000 + number}.pt.trace.json"
+        write(tmp_path / name, rows, rank=0, world_size=1)
+    values = values_of(tmp_path)[1]
+    rows = values[["name", "part", "step", "value"]].itertuples(index=False, name=None)
+    assert sorted(rows) == [
+        ("first_of_window", "capture1", 7, 1), ("first_of_window", "capture2", 7, 1),
+        ("stage_time", "capture1", 7, 10_000), ("stage_time", "capture2", 7, 20_000),
+        ("step_time", "capture1", 7, 100_000), ("step_time", "capture1", 8, 100_000),
+        ("step_time", "capture2", 7, 200_000), ("step_time", "capture2", 8, 100_000),
+    ]  # fmt: skip
+
+
+def test_shifting_the_clock_of_a_file_changes_no_value(tmp_path):
+    frames = []
+    for name, origin in (("a", 0), ("b", 3_600_000_000)):
+        rows = [
+            step(1, origin, 100),
+            annotation("gen", origin + 10, 30),
+            step(2, origin + 100, 120),
+        ]
+        write(tmp_path / name / "run" / "rank0.json", rows, rank=0, world_size=1, base_ns=BASE_NS)
+        frames.append(values_of(tmp_path / name / "run")[1])
+    pd.testing.assert_frame_equal(*frames)
+
+
+def test_a_report_that_cannot_hold_all_values_holds_those_of_the_job(two_ranks, monkeypatch):
+    """As many as the job has and three more: none of the job's is lost, what is cut is counted."""
+    measured, values = two_ranks
+    whole = appendix.values(measured)
+    monkeypatch.setattr(appendix, "MOST_VALUES", len(values) + 3)
+    cut = appendix.values(measured)
+    assert cut.omitted == len(whole.rows) - len(values) - 3 > 0
+    name = [heading.name for heading in cut.headings].index("name")
+    assert sum(row[name] in NAMES for row in cut.rows) == len(values)
+    assert set(cut.rows) <= set(whole.rows)
+
+
+def test_what_was_not_measured_has_no_values():
+    assert appendix.values(Measurements({}, (), (), (), {})) is None

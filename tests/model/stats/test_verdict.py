@@ -1,0 +1,260 @@
+"""Four words: where their borders lie, when they may not be said, and what it would take to say them."""
+
+from dataclasses import replace
+from math import exp, expm1, log, log1p
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.model.stats.needed import needed
+from tracekit.model.stats.noise import Noise
+from tracekit.model.stats.speedup import exact, speedup
+from tracekit.model.stats.verdict import exact_verdict, together, verdict
+
+NOISE = Noise(sd=0.01, df=7.0, runs=8, steps=5, rho=None)
+BASE = [10.2, 10.4, 10.1, 10.6, 10.3]
+RUNS = [[10.0], [10.1], [9.9]]
+FASTER = [[value / 2 for value in run] for run in RUNS]
+
+values = st.floats(0.5, 2.0)
+several = st.lists(st.lists(values, min_size=1, max_size=6), min_size=2, max_size=6)
+
+
+def between(low, high, **kept):
+    """A comparison of runs whose interval of the speedup is given on the log scale."""
+    middle = (low + high) / 2
+    found = speedup(RUNS, FASTER)
+    return replace(
+        found, log_ratio=middle, ratio=exp(middle), low=exp(low), high=exp(high), **kept
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (0.0301, 0.2, "improvement"),
+        (0.0299, 0.2, "inconclusive"),
+        (-0.2, -0.0301, "regression"),
+        (-0.2, -0.0299, "inconclusive"),
+        (-0.0299, 0.0299, "no change"),
+        (-0.0299, 0.0301, "inconclusive"),
+        (-0.0301, 0.0299, "inconclusive"),
+        (0.01, 0.02, "no change"),
+        (-0.5, 0.5, "inconclusive"),
+    ],
+)
+def test_the_whole_interval_has_to_lie_beyond_or_inside(low, high, word):
+    assert verdict(between(low, high), min_effect=expm1(0.03)).word == word
+
+
+def test_the_default_threshold_is_three_percent():
+    assert verdict(between(log1p(0.03) + 1e-9, 0.1)).word == "improvement"
+    assert verdict(between(log1p(0.03) - 1e-9, 0.1)).word == "inconclusive"
+    assert verdict(between(0.0, 0.01)).effect == pytest.approx(0.03)
+
+
+def test_without_a_threshold_any_certain_change_counts():
+    assert verdict(between(1e-9, 0.1), min_effect=0).word == "improvement"
+    assert verdict(between(-1e-9, 0.1), min_effect=0).word == "inconclusive"
+    assert verdict(between(0.0, 0.0), min_effect=0).word == "inconclusive"
+
+
+def test_of_a_throughput_more_is_better():
+    fewer = between(0.1, 0.2)
+    assert verdict(fewer, better="lower").word == "improvement"
+    assert verdict(fewer, better="higher").word == "regression"
+    assert verdict(fewer, better="higher").worse == pytest.approx(0.15)
+    assert verdict(fewer, better="lower").worse == pytest.approx(-0.15)
+
+
+def test_what_equal_runs_differ_by_is_no_change():
+    noisy = Noise(sd=0.05, df=7.0, runs=8, steps=5, rho=None)
+    assert verdict(between(0.04, 0.09)).word == "improvement"
+    found = verdict(between(0.04, 0.09, noise=noisy))
+    assert (found.word, found.effect) == ("inconclusive", pytest.approx(expm1(0.05)))
+    # A smaller noise does not lower the threshold.
+    assert verdict(between(0.0, 0.0, noise=NOISE)).effect == pytest.approx(0.03)
+
+
+def test_one_step_a_side_is_never_more_than_inconclusive():
+    found = verdict(speedup([[10.0]], [[1.0]], noise=NOISE), assume_independent_steps=True)
+    assert (found.word, found.caps, found.p) == ("inconclusive", ("no interval",), None)
+    assert found.worse == pytest.approx(-log(10))
+
+
+def test_two_steps_of_one_run_are_never_more_than_inconclusive():
+    for noise in (None, NOISE):
+        sure = speedup([[10.0, 10.001]], [[1.0, 1.0001]], noise=noise)
+        found = verdict(sure, assume_independent_steps=True)
+        assert (found.word, found.uncapped, found.caps) == (
+            "inconclusive", "improvement", ("two steps",),
+        )  # fmt: skip
+    # One long side does not help, a second run does.
+    assert verdict(speedup([[10, 10.001]], [[1, 1.001, 1.002]])).word == "inconclusive"
+    assert verdict(speedup([[10, 10.001]] * 2, [[1, 1.001], [1.002]])).word == "improvement"
+
+
+def test_one_run_a_side_is_never_more_than_inconclusive():
+    half = [value / 2 for value in BASE]
+    found = verdict(speedup([BASE], [half]))
+    assert (found.word, found.uncapped, found.caps) == (
+        "inconclusive", "improvement", ("one run each",),
+    )  # fmt: skip
+    assert verdict(speedup([BASE], [half], paired="step")).word == "inconclusive"
+    assert verdict(speedup([BASE * 20], [BASE * 20])).uncapped == "no change"
+    assert verdict(speedup([BASE * 20], [BASE * 20])).word == "inconclusive"
+
+
+def test_calibrated_noise_or_a_declaration_lets_one_run_speak():
+    half = [value / 2 for value in BASE]
+    assert verdict(speedup([BASE], [half], noise=NOISE)).word == "improvement"
+    assert verdict(speedup([BASE], [half]), assume_independent_steps=True).word == "improvement"
+    few = Noise(sd=0.01, df=2.0, runs=3, steps=5, rho=None)
+    assert verdict(speedup([BASE], [half], noise=few)).word == "inconclusive"
+
+
+def test_a_side_of_one_run_is_never_more_than_inconclusive():
+    runs = [[value * factor for value in BASE] for factor in (1.0, 1.001, 0.999)]
+    half = [value / 2 for value in BASE]
+    for sides in ((runs, [half]), ([half], runs)):
+        found = verdict(speedup(*sides))
+        assert (found.word, found.caps) == ("inconclusive", ("one run alone",))
+        assert found.uncapped in ("improvement", "regression")
+    assert verdict(speedup(runs, [BASE])).uncapped == "no change"
+    assert verdict(speedup(runs, [BASE])).word == "inconclusive"
+    assert verdict(speedup(runs, [half], noise=NOISE)).word == "improvement"
+    assert verdict(speedup(runs, [half]), assume_independent_steps=True).word == "improvement"
+
+
+def of_runs(*logs):
+    return [[exp(value)] for value in logs]
+
+
+def test_a_change_is_larger_than_equal_sides_seem_to_differ_by():
+    # 3 v 3, log means ±.02 around 0 and around the change: s = .02, SE = .02 √(2/3) = .0163299 on 4 degrees. The
+    # interval is beyond ln 1.03 = .029559 from .029559 + 2.776445 SE = .074898 on, and what equal sides exceed in
+    # 0.4 % is 4.907636 SE = .080141.
+    def said(change):
+        base, opt = of_runs(-0.02, 0, 0.02), of_runs(change - 0.02, change, change + 0.02)
+        return verdict(speedup(base, opt))
+
+    assert (said(0.0748).word, said(0.0748).caps) == ("inconclusive", ())
+    assert (said(0.0751).word, said(0.0751).uncapped) == ("inconclusive", "regression")
+    assert said(0.0800).caps == said(-0.0800).caps == ("chance",)
+    assert (said(0.0803).word, said(-0.0803).word) == ("regression", "improvement")
+
+
+def test_of_two_runs_a_side_more_is_asked_for():
+    # Log means ±.01: s = .0141421, SE = .0141421 on 2 degrees; 12.851777 SE = .181752.
+    def said(change):
+        return verdict(speedup(of_runs(-0.01, 0.01), of_runs(change - 0.01, change + 0.01)))
+
+    assert (said(0.1815).caps, said(0.1820).word) == (("chance",), "regression")
+
+
+def test_a_change_that_steps_alone_make_is_none():
+    """One step of three times the time in each run of a side: their means agree, and are no change all the same."""
+    calm, wild = [1.0] * 5, [1.0, 1.0, 1.0, 1.0, 3.0]
+    base = [calm, [1.001] * 5]
+    late, early = wild, [*wild[1:], 1.0]
+    found = verdict(speedup(base, [late, early]))
+    assert (found.word, found.uncapped, found.caps) == ("inconclusive", "regression", ("chance",))
+    # A step that is long in all runs of both sides is no scatter.
+    slower = [[1.2 * value for value in wild], [1.2012 * value for value in wild]]
+    assert verdict(speedup([wild, [1.001 * value for value in wild]], slower)).word == "regression"
+
+
+def test_unequal_numbers_of_steps_are_not_a_change():
+    assert verdict(speedup([[10.0]], [BASE])).word == "inconclusive"
+    even = speedup([[10.0, 10.2, 9.8] * 9], [[10.1, 9.9, 10.0]])
+    assert verdict(even, assume_independent_steps=True).word in ("no change", "inconclusive")
+
+
+@settings(deadline=None)
+@given(several, several, st.floats(0, 0.5))
+def test_swapped_sides_swap_the_words(base, opt, effect):
+    one = verdict(speedup(base, opt), min_effect=effect)
+    two = verdict(speedup(opt, base), min_effect=effect)
+    turned = {"regression": "improvement", "improvement": "regression"}
+    assert two.word == turned.get(one.word, one.word)
+    assert verdict(speedup(opt, base), min_effect=effect, better="higher").word == one.word
+
+
+@settings(deadline=None)
+@given(several, several, st.floats(0, 0.5))
+def test_the_chance_agrees_with_the_interval(base, opt, effect):
+    found = verdict(speedup(base, opt), min_effect=effect)
+    if found.p is not None and abs(found.p - 0.05) > 1e-9:
+        assert (found.uncapped in ("regression", "improvement")) == (found.p < 0.05)
+
+
+@pytest.mark.parametrize("effect", [-0.01, float("nan"), float("inf")])
+def test_an_effect_is_a_share(effect):
+    found = speedup(RUNS, FASTER)
+    for call in (
+        lambda: verdict(found, min_effect=effect),
+        lambda: needed(found, effect=effect),
+        lambda: exact_verdict(exact([[1]], [[2]]), min_effect=effect),
+        lambda: exact_verdict(exact([[1]], [[2]]), min_difference=effect),
+    ):
+        with pytest.raises(ValueError):
+            call()
+
+
+def test_a_direction_is_one_of_two():
+    with pytest.raises(ValueError, match="better"):
+        verdict(speedup(RUNS, FASTER), better="more")
+
+
+@pytest.mark.parametrize(
+    ("base", "opt", "limits", "word"),
+    [
+        (512, 512, {}, "no change"),
+        (512, 513, {}, "regression"),
+        (512, 511, {}, "improvement"),
+        (512, 511, {"better": "higher"}, "regression"),
+        # 2 % and 10 units: both have to be exceeded, not just reached.
+        (100, 103, {"min_effect": 0.02, "min_difference": 10}, "no change"),
+        (1000, 1011, {"min_effect": 0.02, "min_difference": 10}, "no change"),
+        (500, 510, {"min_effect": 0.019, "min_difference": 10}, "no change"),
+        (500, 511, {"min_effect": 0.02, "min_difference": 10}, "regression"),
+        (511, 500, {"min_effect": 0.02, "min_difference": 10}, "improvement"),
+        (0, 11, {"min_effect": 0.02, "min_difference": 10}, "regression"),
+        (0, 10, {"min_effect": 0.02, "min_difference": 10}, "no change"),
+        (11, 0, {"min_effect": 0.02, "min_difference": 10}, "improvement"),
+        (-5, 5, {"min_effect": 0.02}, "regression"),
+    ],
+)
+def test_exact_numbers_need_no_interval(base, opt, limits, word):
+    found = exact_verdict(exact([[base]], [[opt]]), **limits)
+    assert (found.word, found.p) == (word, None)
+
+
+def test_numbers_that_vary_get_no_exact_verdict():
+    assert exact_verdict(exact([[1, 2]], [[9]])).word == "inconclusive"
+
+
+def test_among_many_one_lucky_change_does_not_count():
+    lucky = replace(verdict(speedup(RUNS, FASTER)), p=0.02)
+    dull = replace(lucky, word="no change", uncapped="no change", p=0.6)
+    alone = together([lucky])
+    assert [one.word for one in alone] == ["improvement"]
+    # Of three: 3 · 0.02 = 0.06. Exact verdicts are no part of the family.
+    three = together([dull, lucky, dull])
+    assert [one.word for one in three] == ["no change", "inconclusive", "no change"]
+    assert three[1].caps == ("many comparisons",)
+    sure = exact_verdict(exact([[1]], [[2]]))
+    assert [one.word for one in together([sure, lucky, sure])] == [
+        "regression", "improvement", "regression",
+    ]  # fmt: skip
+    assert together([]) == ()
+
+
+@pytest.mark.parametrize(("better", "sign"), [("lower", 1), ("higher", -1)])
+def test_exact_numbers_tell_how_much_worse_on_the_log_scale(better, sign):
+    """From 0.5 to 1 is log 2 for the worse where less is better, however small the numbers; back is as much better."""
+    more, less = exact([[0.5]], [[1.0]]), exact([[1.0]], [[0.5]])
+    assert exact_verdict(more, better=better).worse == pytest.approx(sign * log(2))
+    assert exact_verdict(less, better=better).worse == pytest.approx(-sign * log(2))
+    assert exact_verdict(exact([[3.0]], [[3.0]]), better=better).worse == 0

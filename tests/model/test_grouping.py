@@ -1,0 +1,182 @@
+"""Sums by group, and places among keys, against loops."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit.job import frames as pooling
+from tracekit.model.keys import (
+    FEW,
+    as_python,
+    equal,
+    first_of_each,
+    of_keys,
+    place_of,
+    records,
+    summed,
+)
+from tracekit.model.tables.table import framed
+
+numbers = st.lists(st.integers(-9, 9), max_size=10)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-(2**60), 2**60)), max_size=7))
+def test_sums_are_exact_and_group_minus_one_counts_nowhere(rows):
+    group = np.array([at for at, _ in rows], np.int64)
+    values = np.array([value for _, value in rows], np.int64)
+    expected = [sum(value for at, value in rows if at == k) for k in range(4)]
+    assert summed(group, values, 4).tolist() == expected
+
+
+@given(numbers, numbers)
+def test_what_is_among_the_keys_has_its_place(keys, wanted):
+    ascending = np.unique(np.array(keys, np.int64))
+    place, there = place_of(ascending, np.array(wanted, np.int64))
+    assert there.tolist() == [number in keys for number in wanted]
+    assert ascending[place[there]].tolist() == [number for number in wanted if number in keys]
+
+
+KEYED = pd.DataFrame(
+    {
+        "role": pd.Series(["actor", None, "actor", np.nan, "ref"], dtype=object),
+        "rank": pd.array([0, pd.NA, 0, pd.NA, 0], dtype="Int64"),
+        "dur_ns": [2**53, 1, 1, 2, 4],
+        "size_bytes": pd.array([pd.NA, 1, pd.NA, 2, 2**60], dtype="Int64"),
+        "share": pd.array([0.5, pd.NA, 0.25, pd.NA, 1], dtype="Float64"),
+    }
+)
+
+
+def test_combinations_of_keys_are_numbered_as_they_appear_missing_ones_being_one_key():
+    number, first = of_keys(KEYED, ["role", "rank"])
+    assert number.tolist() == [0, 1, 0, 1, 2]
+    assert first.tolist() == [0, 1, 4]
+    assert [part.tolist() for part in of_keys(KEYED[:0], ["role"])] == [[], []]
+
+
+def test_more_combinations_than_a_number_can_hold_stay_apart():
+    # 4,096 of each of 7 keys are 2⁸⁴; the last row differs from the first in the first key alone.
+    wide = pd.DataFrame({f"key{at}": [*range(4_096), int(at == 0)] for at in range(7)})
+    assert of_keys(wide, list(wide))[0].tolist() == list(range(4_097))
+
+
+def test_sums_of_few_rows_are_exact_and_unknown_where_nothing_is_known():
+    found = pooling.summed(KEYED, ["role", "rank"], ["dur_ns", "size_bytes", "share"])
+    assert found["dur_ns"].tolist() == [2**53 + 1, 3, 4]
+    assert found["size_bytes"].tolist() == [pd.NA, 3, 2**60]
+    assert found["share"].tolist() == [0.75, pd.NA, 1.0]
+    assert found["rank"].tolist() == [0, pd.NA, 0]
+    assert found["role"].dtype == object
+    assert found["role"].fillna("?").tolist() == ["actor", "?", "ref"]
+
+
+def test_parts_of_groups_are_what_pandas_makes_of_them():
+    found = pooling.grouped(
+        KEYED, ["role", "rank"],
+        total=("dur_ns", "sum"), longest=("dur_ns", "max"), mean=("share", "mean"),
+        size=("size_bytes", "first"), leading=("size_bytes", "leading"), rows=("share", "size"),
+    )  # fmt: skip
+    groups = KEYED.groupby(["role", "rank"], dropna=False, sort=False)
+    assert found["total"].tolist() == groups["dur_ns"].sum().tolist()
+    assert found["longest"].tolist() == groups["dur_ns"].max().tolist()
+    assert found["mean"].tolist() == groups["share"].mean().tolist()
+    assert found["size"].tolist() == groups["size_bytes"].first().tolist() == [pd.NA, 1, 2**60]
+    assert found["leading"].tolist() == [pd.NA, 1, 2**60]
+    assert found["rows"].tolist() == [2, 2, 1]
+
+
+PYTHON_TEXT = pd.StringDtype(storage="python")
+TEXTS = st.sampled_from(["actor", "critic", "", "ref", None, np.nan])
+
+
+def fresh(text):
+    """The text as another object, as those that come from elsewhere are."""
+    return "".join(list(text)) if isinstance(text, str) and len(text) > 1 else text
+
+
+def numbered_by_pandas(frame, by):
+    found = frame.groupby(by, dropna=False, sort=False).ngroup().to_numpy()
+    return found, np.flatnonzero(~pd.Series(found).duplicated().to_numpy())
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS, st.integers(-1, 2)), min_size=1, max_size=6), st.data())
+def test_keys_of_many_rows_are_numbered_as_pandas_numbers_them(rows, data):
+    # Few objects in many rows, some of them equal without being the same, in a slice of an array.
+    at = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=FEW + 1, max_size=FEW + 9))
+    role, stage, rank = (np.empty(2 * len(at), object) for _ in range(3))
+    for place, row in enumerate(at):
+        role[2 * place], stage[2 * place] = rows[row][0], fresh(rows[row][1])
+        rank[2 * place] = rows[row][2] if rows[row][2] >= 0 else pd.NA
+    named = pd.array([None if pd.isna(text) else text for text in stage[::2]], dtype=PYTHON_TEXT)
+    columns = {"role": role[::2], "stage": stage[::2], "rank": pd.array(rank[::2], dtype="Int64")}
+    frame = framed({**columns, "name": named}, len(at))
+    for by in (["role"], ["rank"], ["name"], ["stage", "role"], ["role", "rank", "name"]):
+        number, first = of_keys(frame, by)
+        wanted, wanted_first = numbered_by_pandas(frame, by)
+        assert number.tolist() == wanted.tolist()
+        assert first.tolist() == wanted_first.tolist()
+    for value in ("actor", "", "nobody", None, np.nan):
+        held = [
+            value is None or value != value if pd.isna(one) else one == value for one in role[::2]
+        ]
+        assert equal(frame["role"], value).tolist() == held
+
+
+def test_a_column_of_one_value_is_one_key():
+    for value in ("actor", None):
+        column = np.full(FEW + 1, value, object)
+        frame = framed({"role": column}, FEW + 1)
+        assert [part.tolist() for part in of_keys(frame, ["role"])] == [[0] * (FEW + 1), [0]]
+        assert equal(frame["role"], value).all()
+        assert not equal(frame["role"], "ref").any()
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
+def test_the_first_row_of_each_number_is_found(numbers_):
+    number, distinct = pd.factorize(np.array(numbers_))
+    wanted = [number.tolist().index(at) for at in range(len(distinct))]
+    assert first_of_each(number, len(distinct)).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.array(["actor", None, "ref"], dtype="category"),
+        pd.array([1, None, 3], dtype="Int64"),
+        np.array([0.5, np.nan, 2.0]),
+        np.array(["actor", np.nan, 7], object),
+        np.array([np.int64(3), None, np.float64(0.5)], object),
+        np.array([True, False]),
+        pd.array([], dtype="Int64"),
+    ],
+    ids=str,
+)
+def test_values_are_plain_and_missing_ones_none(column):
+    found = as_python(column)
+    wanted = [None if pd.isna(value) else value for value in column]
+    assert found == wanted
+    assert {type(value) for value in found} <= {int, float, str, bool, type(None)}
+
+
+def test_rows_come_as_python_has_them():
+    assert list(records(KEYED, ("role", "rank", "share")))[:2] == [
+        ("actor", 0, 0.5),
+        (None, None, None),
+    ]
+
+
+def test_equal_values_of_any_type_are_told_and_missing_ones_equal_missing_ones():
+    assert equal(KEYED["rank"], 0).tolist() == [True, False, True, False, True]
+    assert equal(KEYED["rank"], None).tolist() == [False, True, False, True, False]
+    assert equal(KEYED["dur_ns"], 1).tolist() == [False, True, True, False, False]
+    kinds = pd.Series(["a", None, "b"], dtype="category")
+    assert equal(kinds, "b").tolist() == [False, False, True]
+    assert equal(kinds, "c").tolist() == [False, False, False]
+
+
+@pytest.mark.parametrize("largest", [2**20, 2**52, 2**62])
+def test_sums_are_exact_however_large(largest):
+    values = np.array([largest, 1, -largest, 3, largest], np.int64)
+    assert summed(np.array([0, 0, 1, 1, -1]), values, 3).tolist() == [largest + 1, 3 - largest, 0]

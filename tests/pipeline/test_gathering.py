@@ -1,0 +1,93 @@
+"""What travels from workers and how it is put together: the same rows, whichever way they came."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tracekit.analyses import ANALYSES
+from tracekit.model.tables import TABLES, Column, Table, concat
+from tracekit.model.tables.table import Columns, packed
+from tracekit.pipeline.gather import MeasuredSource
+from tracekit.pipeline.measure import measured
+from tracekit.readers.loading import load
+
+EXAMPLE = "examples/simulated_gpu/outputs/profile/simulated_rank{}.pt.trace.json.gz"
+OPS = Table(
+    "ops",
+    "a few rows with texts, a closed set, and numbers that may be missing",
+    {
+        "name": Column("category", "Any text."),
+        "kind": Column("category", "Of a closed set.", ("kernel", "copy")),
+        "ts_ns": Column("int64", "A number."),
+        "stream": Column("Int64", "A number that may be missing."),
+        "share": Column("Float64", "Another."),
+    },
+)
+
+
+def ops(names, kinds, values, streams):
+    shares = [None if stream is None else stream / 10 for stream in streams]
+    columns = {"name": names, "kind": kinds, "ts_ns": values, "stream": streams, "share": shares}
+    return OPS.frame(columns)
+
+
+@pytest.fixture
+def frames():
+    first = ops(["a", None], ["kernel", "copy"], [1, 2], [7, None])
+    second = ops(["c", "a", "b"], ["kernel"] * 3, [3, 4, 5], [None, 8, 9])
+    return [first, OPS.empty(), second]
+
+
+@pytest.mark.parametrize("travelled", [(), (0,), (2,), (0, 1, 2)])
+def test_rows_are_the_same_however_many_of_their_frames_travelled(frames, travelled):
+    parts = [packed(f) if at in travelled else f for at, f in enumerate(frames)]
+    joined = concat(OPS, pickle.loads(pickle.dumps(parts)))
+    OPS.check(joined)
+    assert joined["name"].astype(object).where(joined["name"].notna(), None).tolist() == [
+        "a",
+        None,
+        "c",
+        "a",
+        "b",
+    ]
+    assert joined["kind"].tolist() == ["kernel", "copy", "kernel", "kernel", "kernel"]
+    assert joined["ts_ns"].tolist() == [1, 2, 3, 4, 5]
+    assert joined["stream"].tolist() == [7, pd.NA, pd.NA, 8, 9]
+    assert joined["share"].tolist() == [0.7, pd.NA, pd.NA, 0.8, 0.9]
+    pd.testing.assert_frame_equal(joined, concat(OPS, frames))
+
+
+def test_one_that_travelled_alone_is_a_frame_again(frames):
+    pd.testing.assert_frame_equal(concat(OPS, [packed(frames[0])]), frames[0])
+    assert len(concat(OPS, [packed(OPS.empty())])) == 0
+
+
+def test_texts_that_are_missing_stay_missing_and_codes_are_narrow(frames):
+    many = ops([f"name {at}" for at in range(300)], ["kernel"] * 300, [*range(300)], [1] * 300)
+    joined = concat(OPS, [packed(frames[0]), many])
+    assert joined["name"].tolist()[-1] == "name 299"
+    assert joined["name"].array.codes.dtype == np.int16
+    assert joined["name"].isna().tolist() == [False, True] + [False] * 300
+
+
+def test_a_measured_source_travels_as_columns_and_nothing_of_it_is_lost(request):
+    root = request.config.rootpath
+    parts = [measured(load(root / EXAMPLE.format(rank)), ANALYSES) for rank in (0, 1)]
+    there = [pickle.loads(pickle.dumps(part)) for part in parts]
+    for here, came in zip(parts, there, strict=True):
+        assert isinstance(came, MeasuredSource)
+        assert (came.source, came.notes, came.versions) == (here.source, here.notes, here.versions)
+        assert (came.simulated, came.options) == (here.simulated, here.options)
+        assert came.faults == here.faults
+        assert {id_: set(of) for id_, of in came.frames.items()} == {
+            id_: set(of) for id_, of in here.frames.items()
+        }
+    for id_, of in parts[0].frames.items():
+        for name in of:
+            came = [part.frames[id_][name] for part in there]
+            assert all(isinstance(one, Columns) for one in came)
+            joined = concat(TABLES[name], came)
+            apart = [part.frames[id_][name] for part in parts]
+            pd.testing.assert_frame_equal(joined, concat(TABLES[name], apart))

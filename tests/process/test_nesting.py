@@ -1,0 +1,137 @@
+"""The call tree against a plain stack and a plain clock."""
+
+import sys
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from chrome_builder import BACKWARD, annotation, launch, op, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tracekit
+from tracekit.process.nesting import Nesting, _nest, by_start, innermost, nesting
+
+LEVELS = "tracekit.process.nesting.FEW_LEVELS"
+
+spans = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 12)), min_size=1, max_size=30
+)
+
+
+def columns(rows):
+    thread = np.array([t for t, _, _ in rows], np.int32)
+    start = np.array([s for _, s, _ in rows], np.int64)
+    return thread, start, start + np.array([d for _, _, d in rows], np.int64)
+
+
+@given(spans)
+def test_the_parent_is_the_last_one_started_that_still_runs(rows):
+    thread, start, end = columns(rows)
+    parent, _ = _nest(np.arange(len(rows)), thread, start, end)
+    order = by_start(thread, start, end).tolist()
+    for place, row in enumerate(order):
+        running = [r for r in order[:place] if thread[r] == thread[row] and end[r] > start[row]]
+        assert parent[row] == (running[-1] if running else -1)
+
+
+@given(spans, st.sampled_from([0, 2, 64]))
+def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows, few_levels):
+    thread, start, end = columns(rows)
+    with patch(LEVELS, few_levels):
+        _, own = _nest(np.arange(len(rows)), thread, start, end)
+    order = by_start(thread, start, end).tolist()
+    counted = np.zeros(len(rows), np.int64)
+    for t in range(3):
+        for now in range(40):
+            running = [r for r in order if thread[r] == t and start[r] <= now < end[r]]
+            if running:
+                counted[running[-1]] += 1
+    assert own.tolist() == counted.tolist()
+
+
+@given(spans, st.sets(st.integers(0, 29)), st.sampled_from([0, 2, 64]))
+def test_the_nearest_wanted_row_is_found_by_going_up_one_by_one(rows, chosen, few_levels):
+    parent, own = _nest(np.arange(len(rows)), *columns(rows))
+    wanted = np.isin(np.arange(len(rows)), list(chosen))
+    with patch(LEVELS, few_levels):
+        found = Nesting(parent, own).nearest(wanted, np.arange(len(rows)))
+    for row in range(len(rows)):
+        above = parent[row]
+        while above >= 0 and not wanted[above]:
+            above = parent[above]
+        assert found[row] == above
+
+
+def test_a_deep_tree_of_crossing_ranges_takes_few_calls():
+    calls = []
+    for depth in (200, 3200):
+        start = np.arange(depth, dtype=np.int64)
+        end = 2 * depth + start  # each begins within the one before and ends after it
+        count = 0
+
+        def on_call(_frame, event, _arg):
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(on_call)
+        try:
+            parent, own = _nest(np.arange(depth), np.zeros(depth, np.int32), start, end)
+            none = np.zeros(depth, np.bool_)
+            assert (Nesting(parent, own).nearest(none, np.arange(depth)) == -1).all()
+        finally:
+            sys.setprofile(None)
+        calls.append(count)
+        assert own.tolist() == [1] * (depth - 1) + [2 * depth]
+    assert calls[1] < 1.3 * calls[0]
+
+
+@given(spans)
+def test_the_order_is_by_thread_then_start_then_longest(rows):
+    thread, start, end = columns(rows)
+    expected = sorted(range(len(rows)), key=lambda i: (thread[i], start[i], -end[i], i))
+    assert by_start(thread, start, end).tolist() == expected
+
+
+def test_spans_too_long_for_one_axis_nest_all_the_same():
+    thread = np.array([0, 0, 5, 5], np.int32)
+    start = np.array([0, 10, -(2**61), 2**60], np.int64)
+    end = np.array([2**61, 20, 2**61, 2**60 + 5], np.int64)
+    parent, _ = _nest(np.arange(4), thread, start, end)
+    assert parent.tolist() == [-1, 0, -1, 2]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    rows = [
+        annotation("stage", 0, 100),
+        op("aten::mm", 10, 50),
+        launch(20, 1),
+        op("aten::add", 200, 10, tid=BACKWARD),
+    ]
+    return tracekit.load(write(tmp_path / "t.json", rows))
+
+
+def test_calls_ranges_and_ops_nest_on_their_thread(trace):
+    tree = nesting(trace)
+    assert tree.parent.tolist() == [-1, 0, 1, -1]
+    assert tree.self_ns.tolist() == [50_000, 48_000, 2_000, 10_000]
+
+
+def test_the_nearest_op_above_a_call_skips_what_is_no_op(trace):
+    is_range = np.array([True, False, False, False])
+    assert nesting(trace).nearest(is_range, np.array([2, 0, 3])).tolist() == [0, -1, -1]
+
+
+def test_an_instant_belongs_to_what_runs_innermost_then(trace):
+    base = trace["host_ops"]["ts_ns"].iloc[0]
+    thread = trace["host_ops"]["thread"].to_numpy()[[0, 0, 0, 3]]
+    found = innermost(trace, thread, base + np.array([5, 21, 60, 205]) * 1000)
+    assert found.tolist() == [0, 2, 0, 3]
+
+
+def test_threads_beyond_two_bytes_are_in_order_and_none_at_all_is_an_order():
+    none = np.empty(0, np.int64)
+    assert by_start(none.astype(np.int32), none, none).tolist() == []
+    start = np.array([0, 0, 0])
+    assert by_start(np.array([40_000, 1, 32_768], np.int32), start, start + 1).tolist() == [1, 2, 0]

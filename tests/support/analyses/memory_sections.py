@@ -1,0 +1,60 @@
+"""What the tests of memory share: the sections of a report with the analyses of memory in it."""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from chrome_builder import write
+
+import tracekit
+from tracekit.analyses import ANALYSES, Analysis
+from tracekit.analyses.memory import memory, memory_growth
+from tracekit.pipeline import run as pipeline
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+
+
+def analysis(module):
+    return Analysis(
+        module.ID, module.TITLE, module.NEEDS, (), module.measure, module.judge, None, module.RULES
+    )  # fmt: skip
+
+
+MINE = (analysis(memory), analysis(memory_growth))
+FEW = (*(a for a in ANALYSES if a.id in ("steps", "data-quality")), *MINE)
+"""With those whose tables they judge by, whether or not they are registered already."""
+
+ALL = (*(a for a in ANALYSES if a.id not in {mine.id for mine in MINE}), *MINE)
+
+
+def analyze(path):
+    return pipeline.analyze(path, pipeline.Options(jobs=1))
+
+
+def sections(path):
+    return {s.id: s for s in analyze(path).report.sections if s.id in ("memory", "memory-growth")}
+
+
+def sheet(section, name):
+    one = next(s for s in section.sheets if s.name == name)
+    columns = [heading.name for heading in one.headings]
+    return [dict(zip(columns, cells, strict=True)) for cells in one.rows]
+
+
+def measured(tmp_path, rows, table, **meta):
+    trace = tracekit.load(write(tmp_path / "rank0.json", rows, **meta))
+    return pd.DataFrame(
+        {name: pd.Series(values) for name, values in memory.measure(trace)[table].items()}
+    )
+
+
+def verdicts(section):
+    return {v.rule: (v.answer, v.reason) for v in section.verdicts}
+
+
+def real(*parts):
+    """A real file or folder; without them the test is skipped."""
+    if REAL is None:
+        pytest.skip("real profiles are not here")
+    return Path(REAL, "chrome", *parts)

@@ -1,0 +1,39 @@
+"""The NVTX ranges of an export, as tests look at them."""
+
+from nsys_builder import BASE_NS
+
+from tracekit.model.tables import HOST_OP_KINDS
+from tracekit.readers.nsys import content as nsys_content
+from tracekit.readers.nsys import nvtx as nsys_nvtx
+from tracekit.readers.nsys.database import opened
+
+
+def of_file(file, args=None):
+    with opened(file) as db:
+        clock, _ = nsys_content.clock(db)
+        return nsys_nvtx.ranges(db, clock, args)
+
+
+def listed(rows):
+    """(start from the capture's own, duration, name, category, kind, tid) of every row."""
+    kinds = [HOST_OP_KINDS[code] for code in rows.kind.tolist()]
+    return list(
+        zip(
+            (rows.ts_ns - BASE_NS).tolist(),
+            rows.dur_ns.tolist(),
+            rows.name.tolist(),
+            rows.cat.tolist(),
+            kinds,
+            rows.tid.tolist(),
+            strict=True,
+        )
+    )
+
+
+def argument(rows, key):
+    """{name of the range: value} of an argument."""
+    column = rows.args[key]
+    values = column.values.tolist()
+    if column.categories is not None:
+        values = [column.categories[code] for code in values]
+    return dict(zip(rows.name[column.rows].tolist(), values, strict=True))

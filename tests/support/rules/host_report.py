@@ -1,0 +1,58 @@
+"""Reports of the analyses about the host alone, measured in this process."""
+
+import pandas as pd
+from chrome_builder import write
+from rules.firing import write_sources
+
+import tracekit
+from tracekit.analyses import question
+from tracekit.engine import Outcome
+from tracekit.pipeline import run as pipeline
+
+OURS = ("host", "interruptions", "data_loading", "optimizer")
+RULES = ("launch-bound", "data-loader-wait", "allocator-calls", "unfused-optimizer", "recompilation")  # fmt: skip
+STEP = "Optimizer.step#AdamW.step"
+
+
+def only_ours(monkeypatch):
+    """Only these analyses are asked, and the two that every judgement needs."""
+    few = ("steps", "data_quality", *OURS)
+    monkeypatch.setattr(pipeline, "ANALYSES", tuple(question(name) for name in few))
+
+
+def report(path):
+    """The report on a path, all measured in this process."""
+    found = pipeline.discover(path)
+    outcomes = [Outcome(s, pipeline.measure_source(s, lambda _: None)) for s in found.sources]
+    out = pipeline.judge(pipeline.reduce(outcomes, found, pipeline.Options()))
+    assert [s.reason for s in out.sections if s.status == "failed"] == []
+    assert [r.message for r in out.remarks if r.severity == "error"] == []
+    return out
+
+
+def of(path, *rules):
+    return [f for f in report(path).findings if f.rule in (rules or RULES)]
+
+
+def on(tmp_path, rows, *rules):
+    return of(write_sources(tmp_path, rows), *rules)
+
+
+def evidence(finding):
+    return {metric.name: metric.value for metric in finding.evidence}
+
+
+def verdicts(path, name):
+    sheet = next(s for s in report(path).sections if s.id == "rules").sheets[0]
+    columns = [h.name for h in sheet.headings]
+    rows = [dict(zip(columns, row, strict=True)) for row in sheet.rows]
+    return [(row["answer"], row.get("reason")) for row in rows if row["rule"] == name]
+
+
+def load(tmp_path, rows):
+    return tracekit.load(write(tmp_path / "rank0.json", rows))
+
+
+def table(tmp_path, rows, module, name):
+    found = module.measure(load(tmp_path, rows))[name]
+    return pd.DataFrame({key: pd.Series(values) for key, values in found.items()})

@@ -1,0 +1,42 @@
+"""Files that hold several processes: what a reader of such a format gives, made of traces of one each."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from tracekit.model.trace import Trace
+from tracekit.pipeline import measure as measuring
+from tracekit.pipeline.run import Options, Result, analyze
+
+TOGETHER = "all.json"
+
+
+def alone_and_together(monkeypatch, folder: Path, spare: Path) -> tuple[Result, Result]:
+    """The results of the files in `folder`, and of one file (in `spare`) that holds all their processes.
+
+    Every process has its own pid in both, 1000, 1001 …
+    """
+    known = measuring.reader_named
+    traces: list[Trace] = []
+
+    def reader(name):
+        chrome = known(name)
+
+        def read(source, want, on_bytes):
+            if source.path.parent == spare:
+                return [
+                    replace(t, source=replace(t.source, path=source.path, name=TOGETHER))
+                    for t in traces
+                ]
+            (trace,) = chrome.read(source, want, on_bytes)
+            traces.append(replace(trace, source=replace(trace.source, pid=1000 + len(traces))))
+            return traces[-1:]
+
+        return replace(chrome, read=read)
+
+    monkeypatch.setattr(measuring, "reader_named", reader)
+    apart = analyze(f"run={folder}", Options(jobs=1))
+    shutil.copy(next(p for p in folder.rglob("*") if p.is_file()), spare / TOGETHER)
+    return apart, analyze(f"run={spare / TOGETHER}", Options(jobs=1))

@@ -1,0 +1,355 @@
+"""What of the reserved memory is in use, what is free, and in which pieces? (memory snapshots; R22)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import in_run, plain, run_heading, text_or_none
+from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
+from tracekit.job.tables import sheet
+from tracekit.model.report import (
+    Chart,
+    Finding,
+    Heading,
+    Metric,
+    Place,
+    Ranked,
+    Section,
+    Sheet,
+    Verdict,
+)
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.memory.calls import entry_sites
+from tracekit.process.memory.metrics import level_metrics
+from tracekit.process.memory.replay import MAX_BYTES, Replay, has_segments, ints, replays
+from tracekit.process.memory.space import (
+    DEFAULT_POOL,
+    SMALL,
+    free_at,
+    free_at_end,
+    rounded,
+    segments,
+)
+from tracekit.process.memory.tables import columns, rows_of, whose
+
+ID, TITLE = "fragmentation", "How much of the reserved memory is in use?"
+NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
+WRITES = ("free_space", "metrics", "requests", "segment_map")
+METRICS = ("device_end_stranded",)
+RULES = ("fragmentation",)
+
+MAX_REQUESTS, MAX_SEGMENTS, MAX_RUNS = 8, 48, 400
+"""Most sizes of requests, and most segments and runs of blocks, that are told of one by one."""
+
+_PARTS = ("reserved_bytes", "requested_bytes", "free_bytes", "releasable_bytes", "stranded_bytes", "segment_count", "expandable_count")  # fmt: skip
+_STATES = {"active": "active", "pending_free": "pending", "inactive": "inactive"}
+_SHOWN = {"active": "in use", "pending": "waiting for other streams", "inactive": "free"}
+_LOST = (
+    "free memory that no block in use keeps (releasable) goes back to the driver when it is needed: only what lies "
+    "beside blocks in use (stranded) can be lost"
+)
+_WHEN = {"peak": "at the peak", "grown": "before it last grew", "end": "at the end"}
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The free pieces of every pool at the peak, before the reserved memory last grew, and at the end."""
+    if not has_segments(trace) or not trace.has("blocks"):
+        return {}
+    space, wanted, maps, stranded = [], [], [], []
+    for replay in trace.derived(replays):
+        of = whose(replay)
+        end = free_at_end(trace, replay)
+        largest = _largest(replay)
+        space.append(end.assign(moment="end", largest_request_bytes=largest, **of))
+        stranded.append(pd.DataFrame([{**of, "stranded_bytes": int(end["stranded_bytes"].sum())}]))
+        known = segments(trace, replay)
+        if known is not None and len(replay.rows):
+            for moment, at in (("peak", replay.peak()), ("grown", _grown(replay))):
+                if at is not None:
+                    made = free_at(trace, replay, known, at)
+                    none = pd.array([pd.NA] * len(made), dtype="Int64")
+                    space.append(
+                        made.assign(moment=moment, internal_bytes=none, largest_request_bytes=largest, **of)
+                    )  # fmt: skip
+        wanted.append(_requests(trace, replay, end).assign(**of))
+        maps.append(_map(trace, replay).assign(**of))
+    tables = {"free_space": space, "requests": wanted, "segment_map": maps}
+    measured = {name: columns(parts) for name, parts in tables.items()}
+    return {**measured, **level_metrics(trace, stranded)}
+
+
+def _largest(replay: Replay) -> Any:
+    """The largest request of the history."""
+    asked = replay.size[replay.during("alloc", "oom")]
+    return int(asked.max()) if len(asked) else pd.NA
+
+
+def _grown(replay: Replay) -> int | None:
+    """The entry right before the segment with which most was reserved; None if that was before the history."""
+    got = replay.during("segment_alloc")
+    if replay.reserved is None or not len(got):
+        return None
+    most = max(int(replay.reserved.max()), replay.reserved_before)
+    reached = got[replay.reserved[got] == most]
+    return int(reached[-1]) - 1 if len(reached) else None
+
+
+def _requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `requests` of one device, but for whose: the largest sizes of each pool and stream."""
+    at = replay.during("alloc")
+    size = replay.size[at]
+    entries = trace.get("allocations").iloc[replay.rows[at]]
+    frame = pd.DataFrame(
+        {
+            "pool": entries["pool"].astype(object).where(entries["pool"].notna(), DEFAULT_POOL).to_numpy(object),
+            "stream": entries["stream"].array,
+            "kind": np.where(rounded(size) <= SMALL, "small", "large").astype(object),
+            "size_bytes": size,
+            "at": at,
+        }
+    )  # fmt: skip
+    by = ["pool", "stream", "kind", "size_bytes"]
+    found = frame.groupby(by, dropna=False, sort=False)["at"].agg(["size", "last"]).reset_index()
+    found = found.sort_values("size_bytes", ascending=False, kind="stable").head(MAX_REQUESTS)
+    types: Any = {"pool": object, "stream": "Int64", "kind": object}
+    free = end[["pool", "stream", "kind", "largest_free_bytes"]].astype(types)
+    found = found.astype(types).merge(free, on=by[:3], how="left")
+    need = rounded(found["size_bytes"].to_numpy(np.int64))
+    return pd.DataFrame(
+        {
+            **{name: found[name].array for name in by},
+            "request_count": found["size"].to_numpy(np.int64),
+            "site": entry_sites(trace, replay.rows[found["last"].to_numpy(np.int64)]),
+            "fits": found["largest_free_bytes"].fillna(0).to_numpy(np.int64) >= need,
+        }
+    )
+
+
+def _map(trace: Trace, replay: Replay) -> pd.DataFrame:
+    """The rows of `segment_map` of one device, but for whose: runs of blocks of one state, the largest."""
+    mine = rows_of(trace, "memory_segments", replay)
+    place = np.full(len(trace["memory_segments"]), -1, np.int64)
+    order = np.argsort(-ints(mine["size_bytes"]), kind="stable")
+    place[mine.index.to_numpy()[order]] = np.arange(len(mine))
+    blocks = trace["blocks"]
+    segment = place[blocks["segment"].to_numpy(np.int64)]
+    state = blocks["state"].astype(object).map(_STATES)
+    keep = (segment >= 0) & state.notna().to_numpy()
+    segment, state = segment[keep], state.to_numpy(object)[keep]
+    size = np.clip(ints(blocks["size_bytes"])[keep], 0, MAX_BYTES)
+    code = np.select([state == "active", state == "pending"], [0, 1], 2)
+    order = np.argsort(segment, kind="stable")  # blocks of a segment stand in order of address
+    segment, code, size = segment[order], code[order], size[order]
+    new = np.append(True, (segment[1:] != segment[:-1]) | (code[1:] != code[:-1]))[: len(segment)]
+    heads = np.flatnonzero(new)
+    ends = np.cumsum(size)
+    begins = ends - size
+    first = np.searchsorted(segment, segment[heads])
+    start = begins[heads] - begins[first]
+    stop = ends[np.append(heads[1:], len(segment))[: len(heads)] - 1] - begins[first]
+    of = segment[heads]
+    shown = np.flatnonzero(of < MAX_SEGMENTS)
+    shown = np.sort(shown[np.argsort(-(stop - start)[shown], kind="stable")[:MAX_RUNS]])
+    rows = mine.iloc[np.argsort(-ints(mine["size_bytes"]), kind="stable")].iloc[of[shown]]
+    return pd.DataFrame(
+        {
+            "pool": rows["pool"].to_numpy(object),
+            "stream": rows["stream"].array,
+            "kind": rows["kind"].to_numpy(object),
+            "segment": of[shown].astype(np.int32),
+            "segment_bytes": ints(rows["size_bytes"]),
+            "state": np.array(["active", "pending", "inactive"], object)[code[heads][shown]],
+            "start_bytes": start[shown],
+            "end_bytes": stop[shown],
+            "omitted_count": len(heads) - len(shown),
+        }
+    )
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
+    """What is in use and free by pool, and finding R22; None where no snapshot was read."""
+    levels = snapshot_levels(measured)
+    if not len(levels):
+        return None
+    if not measured.has("free_space") or not len(measured["free_space"]):
+        return Section(ID, TITLE, "skipped", "no segments were recorded")
+    space = plain(measured["free_space"])
+    totals = _totals(space, levels)
+    top = levels.iloc[0]
+    judged = list(_fragmented(measured, totals, thresholds))
+    mine = of_snapshot(space, top)
+    sheets = (
+        _total_sheet(measured, totals),
+        _pool_sheet(mine, top),
+        _request_sheet(of_snapshot(plain(measured["requests"]), top), top),
+    )
+    return Section(
+        ID,
+        TITLE,
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=tuple(j for j in judged if isinstance(j, Finding)),
+        verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
+        caveats=(_LOST,),
+        charts=tuple(_charts(measured, top)),
+    )  # fmt: skip
+
+
+def _totals(space: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
+    """One row a snapshot, memory and moment: the sums over pools and the largest free piece."""
+    by = [*SNAPSHOT_KEYS, "moment"]
+    grouped = space.groupby(by, dropna=False, sort=False)
+    sums = grouped[[*_PARTS]].sum()
+    sums["internal_bytes"] = grouped["internal_bytes"].sum(min_count=1)
+    for name in ("largest_free_bytes", "largest_request_bytes"):
+        sums[name] = grouped[name].max()
+    keys = [*SNAPSHOT_KEYS]
+    named = levels[[*keys, "run", "role", "rank", "who", "peak_bytes"]]
+    found = named.merge(sums.reset_index(), on=keys, how="inner")
+    known = found["reserved_bytes"].where(found["reserved_bytes"] > 0).astype("Float64")
+    return found.assign(
+        unused_ratio=1 - found["requested_bytes"] / known,
+        stranded_ratio=found["stranded_bytes"] / known,
+        when=found["moment"].map(_WHEN),
+    )
+
+
+def _fragmented(
+    measured: Measurements, totals: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding | Verdict]:
+    """R22: memory that was reserved and free did not serve requests, as it lay in pieces."""
+    limit = thresholds.of("fragmentation")
+    calls = plain(measured["allocator_steps"])
+    keys = [*SNAPSHOT_KEYS]
+    sums = calls.groupby(keys, dropna=False, sort=False)["needless_count"].sum(min_count=1)
+    rows = totals[totals["memory"] == "device"].merge(sums.reset_index(), on=keys, how="left")
+    for run, every in rows.groupby("run", dropna=False, sort=False):
+        where = in_run(measured, run)
+        told = every[every["moment"] != "end"]
+        if not len(told):
+            grows = bool((every["expandable_count"] > 0).all())
+            reason = "segments grow in place" if grows else "no history of allocations was recorded"
+            yield Verdict("fragmentation", "not applicable" if grows else "insufficient data", reason + where)  # fmt: skip
+            continue
+        bad = told[
+            (told["unused_ratio"] >= limit["unused_ratio"])
+            & (told["stranded_ratio"] >= limit["stranded_ratio"])
+            & (told["largest_free_bytes"] < limit["request_factor"] * told["largest_request_bytes"])
+            & (told["needless_count"] >= limit["needless_segments"])
+        ]
+        if not len(bad):
+            continue
+        worst = bad.sort_values("stranded_bytes", ascending=False, kind="stable").iloc[0]
+        stranded, ratio = int(worst["stranded_bytes"]), float(worst["unused_ratio"])
+        yield Finding(
+            "fragmentation",
+            "medium",
+            f"{show(stranded, 'bytes')} reserved for {worst['who']} are free in pieces of at most "
+            f"{show(int(worst['largest_free_bytes']), 'bytes')}{where}",
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; keep what lives long apart from what does not "
+            "(allocate it first, or empty the cache between stages)",
+            (
+                Metric("stranded_bytes", stranded, "bytes", "lower", label="free beside blocks in use"),
+                Metric("unused_ratio", ratio, "ratio", "lower", label="of the reserved memory not in use"),
+                Metric("largest_free_bytes", int(worst["largest_free_bytes"]), "bytes", "higher", label="largest free piece"),
+                Metric("largest_request_bytes", int(worst["largest_request_bytes"]), "bytes", label="largest request"),
+                Metric("needless_segments", int(worst["needless_count"]), "count", "lower", label="segments got although as much was free"),
+            ),
+            (
+                Place(
+                    source=text_or_none(worst["source"]), role=text_or_none(worst["role"]),
+                    rank=None if pd.isna(worst["rank"]) else int(worst["rank"]),
+                    device=None if pd.isna(worst["device"]) else int(worst["device"]),
+                ),
+            ),
+            caveats=("while requests still grow from step to step, new segments are needed anyway",),
+        )  # fmt: skip
+
+
+def _total_sheet(measured: Measurements, totals: pd.DataFrame) -> Sheet:
+    headings = (
+        *run_heading(measured),
+        Heading("who", "process"),
+        Heading("source", "snapshot"),
+        Heading("when", "when"),
+        Heading("reserved_bytes", "reserved", "bytes"),
+        Heading("requested_bytes", "in use", "bytes", "As requested."),
+        Heading("internal_bytes", "rounding", "bytes", "By how much blocks in use are larger than requested."),
+        Heading("releasable_bytes", "releasable", "bytes", "In segments without a block in use."),
+        Heading("stranded_bytes", "stranded", "bytes", "Free beside blocks in use."),
+        Heading("largest_free_bytes", "largest free piece", "bytes"),
+        Heading("unused_ratio", "not in use", "ratio", "Of what is reserved; much of it is mostly releasable, which costs nothing."),
+        Heading("segment_count", "segments", "count"),
+    )  # fmt: skip
+    ranked = Ranked("reserved_bytes", member="who", apart=("run", "when"))
+    return sheet("reserved_parts", "The parts of what is reserved", headings, totals, ranked=ranked)
+
+
+def _pool_sheet(space: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
+    shown = space.assign(
+        when=space["moment"].map(_WHEN),
+        index_ratio=(1 - space["largest_free_bytes"] / space["free_bytes"].where(space["free_bytes"] > 0)).astype("Float64"),
+    )  # fmt: skip
+    headings = (
+        Heading("when", "when"),
+        Heading("pool", "pool", "text", "0,0 is the default one; others are of graphs or users."),
+        Heading("stream", "stream", "id"),
+        Heading("kind", "kind"),
+        Heading("segment_count", "segments", "count"),
+        Heading("reserved_bytes", "reserved", "bytes"),
+        Heading("requested_bytes", "in use", "bytes", "As requested."),
+        Heading("free_bytes", "free", "bytes"),
+        Heading("stranded_bytes", "stranded", "bytes"),
+        Heading("largest_free_bytes", "largest free piece", "bytes", "What a request of this pool, stream and kind can get without the driver."),
+        Heading("index_ratio", "1 - largest/free", "ratio", "Says little where little is free: 0.4 to 1 in healthy runs."),
+    )  # fmt: skip
+    return sheet("pools", f"Free memory by pool, {top['who']}", headings, shown)
+
+
+def _request_sheet(rows: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
+    shown = rows.assign(
+        answer=np.where(rows["fits"].astype(bool), "fits", "needs memory from the driver")
+    )
+    headings = (
+        Heading("size_bytes", "request", "bytes"),
+        Heading("request_count", "times", "count", "In the history."),
+        Heading("site", "place in the program", "text", "The last of them."),
+        Heading("answer", "at the end it"),
+        Heading("pool", "pool"),
+        Heading("stream", "stream", "id"),
+    )
+    return sheet("requests", f"Would the largest requests fit? {top['who']}", headings, shown)
+
+
+def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
+    """The segments of one snapshot at its end, coloured by what their blocks are."""
+    rows = of_snapshot(plain(measured["segment_map"]), top)
+    if not len(rows):
+        return
+    every = rows.drop_duplicates("segment").sort_values("segment", kind="stable")
+    names = [
+        f"{show(int(size), 'bytes')}{'' if pd.isna(kind) else f' {kind}'}"
+        for size, kind in zip(every["segment_bytes"], every["kind"], strict=True)
+    ]
+    row_of = {int(s): at for at, s in enumerate(every["segment"])}
+    series = list(_SHOWN)
+    yield Chart(
+        "segment-map",
+        f"Segments at the end, {top['who']}",
+        "extents",
+        tuple(
+            (row_of[int(s)], series.index(str(state)), int(a), int(b))
+            for s, state, a, b in rows[["segment", "state", "start_bytes", "end_bytes"]].itertuples(index=False)
+        ),
+        tuple(_SHOWN.values()),
+        tuple(names),
+        unit="bytes",
+        x_unit="bytes",
+        caption="The largest segments; blocks of one state that lie together are one bar.",
+        omitted=int(rows["omitted_count"].iloc[0]),
+    )  # fmt: skip

@@ -1,0 +1,215 @@
+"""What is in use at the end of every step, and who asked for it? (memory snapshots)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import in_run, plain, text_or_none
+from tracekit.job.memory_snapshots import NATIVE, UNTOLD, snapshot_levels
+from tracekit.job.tables import sheet
+from tracekit.model.report import Heading, Metric, Section, Sheet
+from tracekit.model.tables.snapshot_levels import SITE_KINDS
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.process.memory.live import sites_of, stacks_of
+from tracekit.process.memory.replay import Replay, replays
+from tracekit.process.memory.survivors import step_ends
+from tracekit.process.memory.tables import columns, whose
+
+ID, TITLE = "live-steps", "What is in use at the end of every step?"
+NEEDS = ("allocations", "blocks", "stacks", "annotations")
+WRITES = ("live_steps",)
+
+MAX_SITES = 60
+"""Most places in the program that one snapshot tells apart: those with most bytes at any end of a step."""
+
+MAX_SHOWN, MAX_COLUMNS = 20, 10
+"""Most places and most steps in the sheet."""
+
+Ints = npt.NDArray[np.int64]
+
+_PROCESS = ["run", "role", "rank", "host", "pid", "replica", "memory", "device"]
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """What every place in the program holds when a step ends; of a file without marks of steps, at its end."""
+    if not trace.has("allocations") and not trace.has("blocks"):
+        return {}
+    parts = [_held(trace, replay).assign(**whose(replay)) for replay in trace.derived(replays)]
+    return {"live_steps": columns(parts)}
+
+
+def _held(trace: Trace, replay: Replay) -> pd.DataFrame:
+    """The rows of `live_steps` of one device, but for whose."""
+    ends = _ends(trace, replay)
+    at = ends["entry"].to_numpy(np.int64)
+    pieces = replay.pieces
+    first = np.searchsorted(at, pieces.born, "left")
+    stop = np.searchsorted(at, pieces.died, "left")
+    alive = np.flatnonzero(first < stop)
+    code, named = _owners(trace, replay, alive)
+    held, count = np.zeros((2, len(named), len(at) + 1), np.int64)
+    for table, weight in ((held, pieces.size[alive]), (count, np.ones(len(alive), np.int64))):
+        np.add.at(table, (code, first[alive]), weight)
+        np.subtract.at(table, (code, stop[alive]), weight)
+    held, count = (np.cumsum(table, axis=1)[:, :-1] for table in (held, count))
+    assert held.sum(axis=0).tolist() == [replay.held(int(entry)) for entry in at]
+    order = np.argsort(-held.max(axis=1, initial=0), kind="stable")
+    kept, rest = order[:MAX_SITES], order[MAX_SITES:]
+    held, count = (np.vstack((t[kept], t[rest].sum(axis=0))) for t in (held, count))
+    other = pd.DataFrame({"site": [None], "kind": ["unknown"], "untold": ["rest"]}, dtype=object)
+    named = pd.concat([named.iloc[kept], other], ignore_index=True)
+    told = held > 0
+    told[-1] |= ~told.any(axis=0)  # an end at which nothing is in use is one too
+    place, end = np.nonzero(told)
+    return pd.DataFrame(
+        {
+            **{name: ends[name].array[end] for name in ("step", "position", "at_ns")},
+            **{str(name): named[name].to_numpy(object)[place] for name in named},
+            "size_bytes": held[place, end],
+            "block_count": count[place, end],
+        }
+    )
+
+
+def _ends(trace: Trace, replay: Replay) -> pd.DataFrame:
+    """The ends of steps in order: `step`, `position`, `at_ns`, and `entry`, the last one of the history before it."""
+    ends, numbers = step_ends(trace)
+    if replay.timed and len(ends) >= 2:
+        entry = np.searchsorted(replay.ts_ns, ends, "right") - 1
+        times = pd.array(ends, dtype="Int64")
+    else:
+        entry, numbers = np.array([len(replay.rows) - 1]), [trace.source.step]
+        times = pd.array([replay.ts_ns[-1] if replay.timed else pd.NA], dtype="Int64")
+    return pd.DataFrame(
+        {
+            "step": pd.array(numbers, dtype="Int64"),
+            "position": np.arange(len(entry), dtype=np.int64),
+            "at_ns": times,
+            "entry": entry.astype(np.int64),
+        }
+    )
+
+
+def _owners(trace: Trace, replay: Replay, which: Ints) -> tuple[Ints, pd.DataFrame]:
+    """(the number of each piece's place in the program; `site`, `kind` and `untold`, why there is none, of each)."""
+    row, block = replay.pieces.row[which], replay.pieces.block[which]
+    stack, missing = stacks_of(trace, row, block)
+    site, kind = sites_of(trace, stack, missing)
+    freed = (row < 0) & (block < 0)
+    why = np.array([*SITE_KINDS, "before", "freed"], object)
+    number = np.where(missing & (row < 0), len(SITE_KINDS), kind)
+    number = np.where(freed, len(SITE_KINDS) + 1, number)
+    named = pd.notna(site) & ~freed
+    frame = pd.DataFrame(
+        {
+            "site": np.where(named, site, None),
+            "kind": why[np.where(freed, SITE_KINDS.index("unknown"), kind)],
+            "untold": np.where(named, "none", why[number]),
+        },
+        dtype=object,
+    )
+    groups = frame.groupby([*frame], dropna=False, sort=False).ngroup()
+    code = groups.to_numpy().astype(np.int64)
+    return code, frame.iloc[np.unique(code, return_index=True)[1]].reset_index(drop=True)
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
+    """What the places of the process with the highest peak hold step by step; None where no snapshot was read."""
+    levels = snapshot_levels(measured)
+    if not len(levels):
+        return None
+    top = levels.iloc[0]
+    rows = _of_process(plain(measured["live_steps"]), top)
+    ends = _in_order(rows)
+    if len(ends) < 2:
+        reason = "no two ends of steps are told of for one process: see what is in use at the end"
+        return Section(ID, TITLE, "skipped", reason)
+    processes = len(levels.drop_duplicates(_PROCESS))
+    metrics = (Metric("step_ends", len(ends), "count", label="ends of steps"),)
+    return Section(ID, TITLE, metrics=metrics, sheets=(_sheet(measured, rows, ends, top, processes),))  # fmt: skip
+
+
+def _of_process(rows: pd.DataFrame, top: pd.Series[Any]) -> pd.DataFrame:
+    """The rows about the memory of one process, of one of its snapshots where nothing tells that others are its own."""
+    same = pd.Series(data=True, index=rows.index)
+    for name in _PROCESS:
+        value = top[name]
+        same &= rows[name].isna() if pd.isna(value) else rows[name].eq(value).fillna(value=False)
+    mine = rows[same.to_numpy(bool)]
+    within = bool((mine["position"] > 0).any())
+    known = not (pd.isna(top["rank"]) and pd.isna(top["pid"]))
+    if known or (not within and bool(mine["step"].notna().all())):
+        return mine
+    source = str(top["source"])
+    return mine[(mine["source"] == source).to_numpy(bool)]
+
+
+def _in_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """The ends of steps in order of time: `source`, `position`, `step`; none where nothing tells the order."""
+    ends = rows.drop_duplicates(["source", "position"])[["source", "position", "step", "at_ns"]]
+    by = next((name for name in ("at_ns", "step") if bool(ends[name].notna().all())), None)
+    if by is None and len(set(ends["source"])) > 1:
+        return ends.iloc[:0]
+    ends = ends.sort_values([*([by] if by else []), "source", "position"], kind="stable")
+    again = ends["step"].notna() & ends.duplicated("step", keep="last")
+    return ends[~again].reset_index(drop=True)
+
+
+def _sheet(
+    measured: Measurements,
+    rows: pd.DataFrame,
+    ends: pd.DataFrame,
+    top: pd.Series[Any],
+    processes: int,
+) -> Sheet:
+    """A row for each place, a column for each end of a step; the first row is all that is in use."""
+    count = len(ends)
+    shown = np.unique(np.linspace(0, count - 1, min(count, MAX_COLUMNS)).round().astype(np.int64))
+    mine = rows.merge(ends.assign(end=np.arange(count))[["source", "position", "end"]])
+    mine["where"] = [_said(row) for row in mine.itertuples(index=False)]
+    wide = mine.pivot_table("size_bytes", "where", "end", "sum").reindex(columns=range(count))
+    wide = wide.astype("Int64")
+    total = wide.sum()
+    rest = UNTOLD["rest"]
+    # A snapshot with more places than it tells apart may hold some of any of them among the smaller ones.
+    filled = wide.fillna(0)
+    if rest in wide.index:
+        all_told = (filled.loc[rest] == 0).to_numpy(bool)
+        wide.loc[:, all_told] = filled.loc[:, all_told]
+    else:
+        wide = filled
+    most = filled.max(axis=1).drop(rest, errors="ignore")
+    order = most.sort_values(ascending=False, kind="stable").index[:MAX_SHOWN]
+    others = (total - filled.loc[order].sum()).astype("Int64")
+    table = pd.concat([total.to_frame("in use").T, wide.loc[order], others.to_frame("all others").T])  # fmt: skip
+    if not others.any():
+        table = table.drop("all others")
+    table = table.astype("Int64")
+    change = table[count - 1] - table[0]
+    table = table[shown.tolist()].rename(columns={int(i): f"end_{i}" for i in shown})
+    frame = table.assign(change=change, where=table.index).reset_index(drop=True)
+    numbers = ends["step"].tolist()
+    names = [f"end {i + 1}" if pd.isna(n) else f"step {int(n)}" for i, n in enumerate(numbers)]
+    headings = (
+        Heading("where", "place in the program"),
+        Heading("change", "first to last", "bytes"),
+        *(Heading(f"end_{i}", names[i], "bytes", "As requested, when it ended.") for i in shown),
+    )
+    some = "" if len(shown) == count else f" {len(shown)} of {count} steps: the first, the last and some between."  # fmt: skip
+    others_too = "" if processes == 1 else f" The process with the highest peak, of {processes}."
+    title = f"In use at the end of each step, {top['who']}{in_run(measured, top['run'])}"
+    return sheet("live_steps", title, headings, frame, caption=f"As requested.{some}{others_too}")
+
+
+def _said(row: Any) -> str:
+    """The place in the program, or why there is none."""
+    site = text_or_none(row.site)
+    if site is None:
+        return UNTOLD[str(row.untold)]
+    return f"{site}{NATIVE if row.kind == 'native' else ''}"

@@ -1,0 +1,412 @@
+"""Where does memory go? Peaks, and levels by stage and step (Q26, M15; R20, R23)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.charts import memory_lines
+from tracekit.job.device_size import UNKNOWN, device_sizes
+from tracekit.job.frames import grouped, in_run, plain, run_heading, text_or_none
+from tracekit.job.memory_trend import Allocator, allocators, stages, steps
+from tracekit.job.tables import sheet
+from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
+from tracekit.model.stages import canonical
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.memory.levels import (
+    CPU,
+    DRIVER,
+    SNAPSHOT,
+    Levels,
+    levels,
+    places,
+    sizes_of,
+    windows_of,
+)
+from tracekit.process.steps import step_of
+
+ID, TITLE = "memory", "Where does memory go?"
+NEEDS = ("host_ops", "memory_ops", "allocations", "memory_segments", "blocks", "annotations")
+WRITES = ("device_sizes", "memory_curve", "memory_peaks", "memory_stages", "memory_steps", "metrics")  # fmt: skip
+_HELD = ("allocated", "requested", "reserved")
+METRICS = tuple(f"{whose}_peak_{held}" for whose in ("device", "host", "driver") for held in _HELD)
+RULES = ("memory-near-limit", "memory-imbalance")
+
+CURVE_POINTS = 400
+"""Most points of one curve."""
+
+MAX_STAGES = 2_000
+"""Most stages of one source that are followed one by one: the longest."""
+
+MAX_PLACES = 8
+
+_WHOSE = {CPU: "host", DRIVER: "driver"}
+"""How metrics call the memory of a `device_type`; any other is a device's."""
+
+REQUESTED = "levels of snapshots are bytes as requested, which the allocator rounds up: what it counts as allocated is a little more"
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The sizes of devices; the levels of every allocator in each step and outermost stage, its peaks, and its curve."""
+    sizes = sizes_of(trace)
+    if not (trace.has("memory_ops") or trace.has("allocations")):
+        return sizes
+    tables: dict[str, list[pd.DataFrame]] = {n: [] for n in ("steps", "stages", "peaks", "curve")}
+    for level in levels(trace):
+        whose = {"device_type": level.device_type, "device": level.device}
+        found, outer = windows_of(trace, level)
+        longest = np.argsort(-outer["dur_ns"].to_numpy(), kind="stable")[:MAX_STAGES]
+        kept = outer.iloc[np.sort(longest)]
+        for name, frame in (("steps", found), ("stages", kept)):
+            begin = frame["ts_ns"].to_numpy()
+            within = level.within(begin, begin + frame["dur_ns"].to_numpy())
+            told = frame.drop(columns=["origin", "parent"], errors="ignore").reset_index(drop=True)
+            tables[name].append(told.assign(**within, **whose))
+        tables["steps"][-1]["relative"] = level.relative
+        peak = _peak(trace, level, found) | {"omitted_stage_count": len(outer) - len(kept)}
+        tables["peaks"].append(pd.DataFrame([peak]).assign(**whose))
+        if level.replay is None or level.replay.timed:
+            tables["curve"].append(pd.DataFrame(level.curve(CURVE_POINTS)).assign(**whose))
+    measured = {f"memory_{name}": _columns(parts) for name, parts in tables.items()}
+    return {**sizes, **measured, **_metrics(tables["steps"])}
+
+
+def _columns(parts: Sequence[pd.DataFrame]) -> Mapping[str, Any]:
+    """The columns of several frames, one after the other."""
+    if not parts:
+        return {}
+    wide = ("device", "device_type", "step", "peak_step", "reserved_ts_ns")
+    frame = pd.concat(
+        [
+            p.astype({str(n): "Int64" for n in p if n in wide or str(n).endswith("_bytes")})
+            for p in parts
+        ],
+        ignore_index=True,
+    )
+    return {str(name): frame[name].array for name in frame}
+
+
+def _peak(trace: Trace, level: Levels, found: pd.DataFrame) -> dict[str, Any]:
+    """The row of `memory_peaks` of one allocator, but for whose it is."""
+    reserved = level.reserved
+    at = [int(level.allocated.argmax())]
+    at += [] if reserved is None else [int(reserved.argmax())]
+    stage, op = places(trace, level, np.array(at))
+    return {
+        "sample_count": len(level.ts_ns) + level.unsound,
+        "unsound_count": level.unsound,
+        "relative": level.relative,
+        "peak_bytes": int(level.allocated[at[0]]),
+        "peak_ts_ns": int(level.ts_ns[at[0]]),
+        "peak_step": step_of(found, level.ts_ns[at[:1]])[0],
+        "peak_stage": stage[0],
+        "peak_op": op[0],
+        "reserved_peak_bytes": pd.NA if reserved is None else int(reserved[at[1]]),
+        "reserved_ts_ns": pd.NA if reserved is None else int(level.ts_ns[at[1]]),
+        "reserved_stage": None if reserved is None else stage[1],
+    }
+
+
+def _metrics(parts: Sequence[pd.DataFrame]) -> Mapping[str, Mapping[str, Any]]:
+    """What compare and gates see of each step: the highest level of any GPU, and that of the host."""
+    found: list[tuple[Any, str, int]] = []
+    for part in parts:
+        kind = _WHOSE.get(part["device_type"].max(), "device")
+        held = "requested" if part["device_type"].max() == SNAPSHOT else "allocated"
+        for column, what in (("peak_bytes", held), ("reserved_bytes", "reserved")):
+            highest = part.groupby("step", dropna=False)[column].max().dropna()
+            found += [(s, f"{kind}_peak_{what}", int(v)) for s, v in highest.items()]
+    rows = pd.DataFrame(found, columns=["step", "name", "value"]).astype({"step": "Int64"})
+    rows = rows.groupby(["step", "name"], dropna=False, sort=False)["value"].max().reset_index()
+    if not len(rows):
+        return {}
+    same = {"stage": None, "unit": "bytes", "better": "lower"}
+    return {
+        "metrics": {
+            "step": rows["step"].array,
+            "name": rows["name"].to_numpy(object),
+            "value": rows["value"].astype("Float64").array,
+            **{n: np.full(len(rows), value, object) for n, value in same.items()},
+        }
+    }
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Peaks, levels by step and stage, of every allocator; findings R20, R23."""
+    peaks = _peaks(measured)
+    if not len(peaks):
+        reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
+        return Section(ID, TITLE, "skipped", reason)
+    judged: list[Finding | Verdict] = [
+        *_near_limit(measured, peaks, thresholds),
+        *_imbalance(measured, peaks, thresholds),
+    ]
+    sheets = (
+        _peak_sheet(measured, peaks),
+        _stage_sheet(measured),
+        _step_sheet(measured),
+    )
+    return Section(
+        ID,
+        TITLE,
+        metrics=tuple(_headline(peaks)),
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=tuple(j for j in judged if isinstance(j, Finding)),
+        caveats=tuple(_caveats(peaks)),
+        verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
+        charts=tuple(memory_lines(measured)),
+    )
+
+
+def _peaks(measured: Measurements) -> pd.DataFrame:
+    """One row an allocator: the highest of its sources, highest first, with `of`, the Allocator."""
+    rows = plain(measured["memory_peaks"])
+    rows = rows.sort_values("peak_bytes", ascending=False, kind="stable")
+    found, number = allocators(rows)
+    if not found:
+        return pd.DataFrame()
+    by_reserved = rows.assign(number=number).sort_values(
+        "reserved_peak_bytes", ascending=False, kind="stable"
+    )
+    by_reserved = by_reserved.drop_duplicates("number").sort_values("number")
+    top = rows.iloc[np.unique(number, return_index=True)[1]].reset_index(drop=True)
+    reserved = {str(name): by_reserved[name].array for name in top.filter(like="reserved")}
+    sizes = device_sizes(measured)
+    on_card = [of.device is not None and of.kind != "CPU" for of in found]
+    cards = [
+        sizes.of(of.run, of.rank, of.device) if on else None
+        for of, on in zip(found, on_card, strict=True)
+    ]
+    return top.assign(
+        **reserved,
+        of=pd.Series(found, dtype=object),
+        card_bytes=pd.array(
+            [pd.NA if card is None else card.size_bytes for card in cards], dtype="Int64"
+        ),
+        card_origin=pd.Series([card and card.origin for card in cards], dtype=object),
+        reserved_source=by_reserved["source"].array,
+        who=[of.process for of in found],
+        memory=[of.memory for of in found],
+    )
+
+
+def _caveats(peaks: pd.DataFrame) -> Iterator[str]:
+    if peaks["relative"].any():
+        yield (
+            "levels marked relative count from the start of the recording: "
+            "what was allocated before it is not in them"
+        )
+    if (peaks["device_type"] == SNAPSHOT).any():
+        yield REQUESTED
+    if unsound := int(peaks["unsound_count"].sum()):
+        yield f"{unsound:,} samples have no size or an impossible one: left out"
+    if omitted := int(peaks["omitted_stage_count"].max()):
+        yield f"a source has {omitted:,} more stages than are followed one by one: the shortest"
+
+
+def _headline(peaks: pd.DataFrame) -> Iterator[Metric]:
+    """The highest peaks of any GPU."""
+    on_card = _on_card(peaks)
+    kinds = on_card["device_type"].where(on_card["device_type"].isin((DRIVER, SNAPSHOT)), -1)
+    # What an allocator counts says more than what was requested, and that more than what the driver gave it.
+    kind = next((k for k in (-1, SNAPSHOT, DRIVER) if (kinds == k).any()), -1)
+    on_card, held = on_card[kinds == kind], "requested" if kind == SNAPSHOT else "allocated"
+    for name, column, text in (
+        (f"peak_{held}", "peak_bytes", f"most {held} on one GPU"),
+        ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
+    ):
+        if on_card[column].notna().any():
+            yield Metric(name, int(on_card[column].max()), "bytes", "lower", label=text)
+
+
+def _on_card(peaks: pd.DataFrame) -> pd.DataFrame:
+    """The peaks of all memory but that of hosts."""
+    return peaks[np.array([of.kind != "CPU" for of in peaks["of"]], np.bool_)]
+
+
+def _place(of: Allocator, **more: Any) -> Place:
+    """Where an allocator is."""
+    return Place(role=of.role, rank=of.rank, device=None if of.kind == "CPU" else of.device, **more)
+
+
+def _near_limit(
+    measured: Measurements, peaks: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding | Verdict]:
+    """R20: what a process reserves comes near all that its GPU has."""
+    limit = thresholds.of("memory-near-limit")
+    for run, mine in peaks.groupby("run", dropna=False, sort=False):
+        known = mine[mine["card_bytes"].notna() & mine["reserved_peak_bytes"].notna()]
+        where = in_run(measured, run)
+        if not len(known):
+            on_card = any(of.kind != "CPU" for of in mine["of"])
+            reason = _untold(mine) if on_card else "no GPU memory was recorded"  # fmt: skip
+            yield Verdict("memory-near-limit", "insufficient data" if on_card else "not applicable", reason + where)  # fmt: skip
+            continue
+        share = (known["reserved_peak_bytes"] / known["card_bytes"]).astype(float)
+        if bool((share > 1).any()):
+            reason = f"more is reserved than the card has ({known['card_origin'].iloc[0]})"
+            yield Verdict("memory-near-limit", "insufficient data", reason + where)
+            share = share[share <= 1]
+        order = share.sort_values(ascending=False, kind="stable").index
+        near = known.loc[[i for i in order if share[i] >= limit["reserved_ratio"]]]
+        if not len(near):
+            continue
+        worst, ratio = near.iloc[0], float(share[near.index[0]])
+        stage = _stage(worst["reserved_stage"], worst["of"])
+        during = "" if stage is None else f" during {stage}"
+        yield Finding(
+            "memory-near-limit",
+            "high" if ratio >= limit["high_ratio"] else "medium",
+            f"{worst['memory']} of {worst['who']} has {show(ratio, 'ratio')} of its memory reserved{during}{where}",
+            "lower gpu_memory_utilization of the rollout engine, the micro-batch or tokens per GPU of "
+            "that stage, or offload what it does not need",
+            (
+                Metric("reserved_ratio", ratio, "ratio", "lower", label="of the card"),
+                Metric("reserved_bytes", int(worst["reserved_peak_bytes"]), "bytes", "lower", label="reserved"),
+                Metric("card_bytes", int(worst["card_bytes"]), "bytes", label=f"card, {worst['card_origin']}"),
+                Metric("devices", len(near), "count", label="devices so near"),
+            ),
+            tuple(
+                _place(row["of"], source=row["reserved_source"], stage=text_or_none(row["reserved_stage"]))
+                for row in near.iloc[:MAX_PLACES].to_dict("records")
+            ),
+            caveats=(
+                "other processes on the GPU, the CUDA context and the pools of a sleeping rollout engine are not in it",
+            ),
+        )  # fmt: skip
+
+
+def _untold(mine: pd.DataFrame) -> str:
+    """What keeps R20 from being judged."""
+    reserved = bool(mine["reserved_peak_bytes"].notna().any())
+    return UNKNOWN if reserved else "reserved memory was not recorded"
+
+
+def _imbalance(
+    measured: Measurements, peaks: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding | Verdict]:
+    """R23: one rank needs so much more memory than the others that it alone decides what fits."""
+    limit = thresholds.of("memory-imbalance")
+    on_card = _on_card(peaks).assign(kind=lambda frame: [of.kind for of in frame["of"]])
+    if not len(on_card):
+        yield Verdict("memory-imbalance", "not applicable", "no GPU memory was recorded")
+    for (run, role, _), mine in on_card.groupby(["run", "role", "kind"], dropna=False, sort=False):
+        where = ("" if text_or_none(role) is None else f" of {role}") + in_run(measured, run)
+        if len(mine) < 2:
+            reason = f"GPU memory of one device only{where}"
+            yield Verdict("memory-imbalance", "not applicable", reason)
+            continue
+        if mine["card_bytes"].isna().any() or mine["relative"].any():
+            reason = "levels count from the start of the recording" if mine["relative"].any() else UNKNOWN  # fmt: skip
+            yield Verdict("memory-imbalance", "insufficient data", reason + where)
+            continue
+        top, middle = mine.iloc[0], float(mine["peak_bytes"].median())
+        skew = (float(top["peak_bytes"]) - middle) / middle if middle > 0 else 0.0
+        filled = float(top["peak_bytes"] / top["card_bytes"])
+        if skew < limit["skew_ratio"] or filled < limit["card_ratio"]:
+            continue
+        yield Finding(
+            "memory-imbalance",
+            "low",
+            f"{top['memory']} of {top['who']} needs {show(skew, 'ratio')} more memory than the median of {len(mine)} devices"
+            + in_run(measured, run),
+            "balance tokens or layers over ranks; look at what that rank alone keeps "
+            "(logits of the last pipeline stage, embeddings, gathered states)",
+            (
+                Metric("skew_ratio", skew, "ratio", "lower", label="above the median device"),
+                Metric("peak_bytes", int(top["peak_bytes"]), "bytes", "lower", label="its peak"),
+                Metric("median_bytes", round(middle), "bytes", label="median peak"),
+                Metric("card_ratio", filled, "ratio", "lower", label="its peak, of the card"),
+            ),
+            (_place(top["of"], source=text_or_none(top["source"]), stage=text_or_none(top["peak_stage"])),),
+            caveats=("the first and the last stage of a pipeline hold more by design",),
+        )  # fmt: skip
+
+
+def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
+    shown = peaks.assign(
+        card_ratio=(peaks["reserved_peak_bytes"] / peaks["card_bytes"]).astype("Float64"),
+        basis=pd.Series("relative", peaks.index).where(peaks["relative"].astype(bool), None),
+        stage=np.array(list(map(_stage, peaks["peak_stage"], peaks["of"])), object),
+    )
+    headings = (
+        *run_heading(measured),
+        Heading("who", "process"),
+        Heading("memory", "memory of"),
+        Heading("peak_bytes", "peak allocated", "bytes", "Most allocated at one time."),
+        Heading("stage", "in stage"),
+        Heading("peak_op", "in op", "text", "Innermost op that ran at the peak."),
+        Heading("peak_step", "in step", "id"),
+        Heading("reserved_peak_bytes", "peak reserved", "bytes", "Most that the caching allocator held."),
+        Heading("card_bytes", "card", "bytes", "All memory of the device."),
+        Heading("card_ratio", "reserved of card", "ratio"),
+        Heading("card_origin", "size of card", "text", "Where it is known from."),
+        Heading("basis", "levels", "text", "relative: counted from the start of the recording."),
+    )  # fmt: skip
+    ranked = Ranked("peak_bytes", member="who", apart=("run", "basis"), kind="memory")
+    return sheet("memory_peaks", "Peaks of each process and device", headings, shown, ranked=ranked)
+
+
+def _stage(recorded: object, of: Allocator) -> str | None:
+    """A recorded stage under its one name."""
+    return None if pd.isna(recorded) else canonical(str(recorded), of.role)  # type: ignore[call-overload]
+
+
+def _named(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with `who` and `memory`, in words."""
+    found, number = allocators(rows)
+    order = np.argsort(number, kind="stable")
+    rows, number = rows.iloc[order], number[order]
+    who, memory = (
+        np.array([*words, None], object)[number] if len(rows) else None
+        for words in ([of.process for of in found], [of.memory for of in found])
+    )
+    return rows.assign(who=who, memory=memory)
+
+
+def _stage_sheet(measured: Measurements) -> Sheet:
+    rows = _named(stages(measured))
+    shown = grouped(
+        rows, ["run", "memory", "canonical"],
+        peak_bytes=("peak_bytes", "max"), end_bytes=("end_bytes", "max"), floor_bytes=("floor_bytes", "min"),
+        reserved_bytes=("reserved_bytes", "max"), processes=("who", "nunique"),
+    )  # fmt: skip
+    shown = shown[shown["peak_bytes"].notna()]
+    shown = shown.sort_values(["memory", "peak_bytes"], ascending=[False, False], kind="stable")
+    headings = (
+        *run_heading(measured),
+        Heading("memory", "memory of"),
+        Heading("canonical", "stage"),
+        Heading("peak_bytes", "peak", "bytes", "Most allocated, highest process and step."),
+        Heading("floor_bytes", "least", "bytes", "Least allocated, lowest process and step."),
+        Heading("end_bytes", "at its end", "bytes", "Highest process and step."),
+        Heading("reserved_bytes", "peak reserved", "bytes"),
+        Heading("processes", "processes", "count"),
+    )
+    return sheet("memory_stages", "Memory by stage", headings, shown)
+
+
+def _step_sheet(measured: Measurements) -> Sheet:
+    shown = _named(steps(measured))
+    # A snapshot of no known step is a file, which the peaks tell of.
+    file = (shown["device_type"] == SNAPSHOT) & shown["step"].isna()
+    shown = shown[~file.fillna(value=False).to_numpy(bool)]
+    headings = (
+        *run_heading(measured),
+        Heading("who", "process"),
+        Heading("memory", "memory of"),
+        Heading("step", "step", "id"),
+        Heading("part", "capture"),
+        Heading("floor_bytes", "least", "bytes", "Least allocated at any time of the step."),
+        Heading("end_bytes", "at its end", "bytes"),
+        Heading("peak_bytes", "peak", "bytes"),
+        Heading("reserved_bytes", "peak reserved", "bytes"),
+    )
+    shown = shown[shown["floor_bytes"].notna()]
+    ranked = Ranked("peak_bytes", member="who", apart=("run", "step", "part"), kind="memory")
+    return sheet("memory_steps", "Memory by step", headings, shown, ranked=ranked)

@@ -1,0 +1,299 @@
+"""What fills a GPU's memory at its peak, and who asked for it? (memory snapshots)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.device_size import with_cards
+from tracekit.job.frames import plain, run_heading, text_or_none
+from tracekit.job.memory_snapshots import UNTOLD, named_stages, of_snapshot, said, snapshot_levels
+from tracekit.job.snapshot_charts import snapshot_charts
+from tracekit.job.tables import sheet
+from tracekit.model.intervals import window_at
+from tracekit.model.report import Heading, Metric, Ranked, Section, Sheet
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.memory import windows as snapshot_windows
+from tracekit.process.memory.call_sites import tree
+from tracekit.process.memory.live import by_site, live
+from tracekit.process.memory.metrics import allocated_peak, level_metrics
+from tracekit.process.memory.replay import MAX_BYTES, Replay, has_segments, replays
+from tracekit.process.memory.tables import columns, rows_of, whose
+from tracekit.process.steps import step_of
+
+ID, TITLE = "memory-peak", "What fills GPU memory at its peak?"
+NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
+WRITES = ("live_frames", "live_sites", "metrics", "snapshot_levels")
+METRICS = (
+    "device_peak_allocated", "device_end_requested", "device_end_allocated", "device_end_reserved",
+)  # fmt: skip
+
+MAX_FRAMES, SMALLEST_SHARE = 300, 500
+"""Most frames of the tree of one snapshot, and which part of the peak the smallest of them is."""
+
+MAX_SHOWN = 40
+"""Most places in the program in a sheet of one snapshot."""
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The levels of every device, what is in use at its peak and at the end, and by whom it was asked for."""
+    if not trace.has("allocations") and not trace.has("blocks"):
+        return {}
+    tables: dict[str, list[pd.DataFrame]] = {
+        "snapshot_levels": [], "live_sites": [], "live_frames": []
+    }  # fmt: skip
+    for replay in trace.derived(replays):
+        of = whose(replay)
+        peak = replay.peak()
+        tables["snapshot_levels"].append(pd.DataFrame([_levels(trace, replay, peak)]).assign(**of))
+        for moment, at in (("peak", peak), ("end", len(replay.rows) - 1)):
+            found = live(trace, replay, at)
+            tables["live_sites"].append(by_site(found).assign(moment=moment, **of))
+            if moment == "peak":
+                tables["live_frames"].append(_frames(trace, found.frame).assign(**of))
+    measured = {name: columns(parts) for name, parts in tables.items()}
+    return {**measured, **level_metrics(trace, tables["snapshot_levels"])}
+
+
+def _levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
+    """The row of `snapshot_levels` of one device, but for whose it is."""
+    steps = snapshot_windows.steps(trace, replay)
+    stages = snapshot_windows.stages(trace, steps)
+    when = replay.ts_ns[max(peak, 0) :][:1]
+    told = replay.timed and peak >= 0
+    begin = stages["ts_ns"].to_numpy()
+    inside = window_at(begin, begin + stages["dur_ns"].to_numpy(), when)
+    in_stage = told and len(inside) and inside[0] >= 0
+    allocations = replay.size[replay.during("alloc")]
+    reserved = replay.reserved
+    blocks, segments = rows_of(trace, "blocks", replay), rows_of(trace, "memory_segments", replay)
+    held = blocks["state"].isin(("active", "pending_free"))
+    return {
+        "entry_count": len(replay.rows),
+        "window_ns": int(replay.ts_ns[-1] - replay.ts_ns[0]) if replay.timed else pd.NA,
+        "unsound_count": replay.unsound,
+        "base_bytes": replay.base,
+        "peak_bytes": replay.held(peak),
+        "peak_ts_ns": int(when[0]) if told else pd.NA,
+        "peak_step": step_of(steps, when)[0] if len(when) else pd.NA,
+        "peak_stage": stages["stage"].iloc[int(inside[0])] if in_stage else None,
+        "peak_allocated_bytes": allocated_peak(trace, replay),
+        "peak_reserved_bytes": _reserved_at(replay, peak, segments),
+        "reserved_peak_bytes": pd.NA
+        if reserved is None
+        else max(int(reserved.max()), replay.reserved_before)
+        if len(reserved)
+        else _sum(segments["size_bytes"]),
+        "end_requested_bytes": replay.held(len(replay.rows) - 1),
+        "end_allocated_bytes": _sum(blocks["size_bytes"][held]) if has_segments(trace) else pd.NA,
+        "end_reserved_bytes": _sum(segments["size_bytes"]) if has_segments(trace) else pd.NA,
+        "pending_bytes": _sum(blocks["size_bytes"][blocks["state"] == "pending_free"]),
+        "off_bytes": replay.held(len(replay.rows) - 1) - _sum(blocks["requested_bytes"][held]),
+        "alloc_count": len(allocations),
+        "alloc_bytes": int(allocations.sum()),
+        "largest_bytes": int(allocations.max()) if len(allocations) else pd.NA,
+        "expandable": bool((segments["expandable"] == 1).any()),
+    }  # fmt: skip
+
+
+def _sum(column: pd.Series[Any]) -> int:
+    """The sum of sizes; impossible ones are damage and are left out."""
+    size = column.to_numpy(np.int64, na_value=0)
+    return int(size[(size >= 0) & (size < MAX_BYTES)].sum())
+
+
+def _reserved_at(replay: Replay, peak: int, segments: pd.DataFrame) -> Any:
+    """What was reserved at the peak."""
+    if replay.reserved is None:
+        return pd.NA
+    if not len(replay.rows):
+        return _sum(segments["size_bytes"])
+    return replay.reserved_before if peak < 0 else int(replay.reserved[peak])
+
+
+def _frames(trace: Trace, frame: pd.DataFrame) -> pd.DataFrame:
+    """The tree of the stacks at the peak; what has no stack is one bar at its end."""
+    known = frame["stack"].notna() & (frame["kind"] != "empty")
+    mine = frame[known]
+    total = int(frame["size_bytes"].sum())
+    stack = mine["stack"].to_numpy(np.int64)
+    size = mine["size_bytes"].to_numpy(np.int64)
+    made, _ = tree(trace.get("stacks"), stack, size, MAX_FRAMES, total // SMALLEST_SHARE)
+    without = total - int(size.sum())
+    if without:
+        name = "allocated before the recording, or without a stack"
+        row = {"depth": 0, "start_bytes": int(size.sum()), "size_bytes": without, "name": name}
+        made = pd.concat([made, pd.DataFrame([row])], ignore_index=True) if len(made) else pd.DataFrame([row])  # fmt: skip
+    return made.astype({"depth": np.int32, "start_bytes": np.int64, "size_bytes": np.int64})
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
+    """Peaks by process, and who holds what at the highest of them; None where no snapshot was read."""
+    rows = with_cards(measured, snapshot_levels(measured))
+    if not len(rows):
+        return None
+    top = rows.iloc[0]
+    sites = of_snapshot(plain(measured["live_sites"]), top)
+    at_peak, at_end = (sites[sites["moment"] == moment] for moment in ("peak", "end"))
+    assert int(at_peak["size_bytes"].sum()) == int(top["peak_bytes"])
+    sheets = (
+        _peak_sheet(measured, rows),
+        _site_sheet("peak", f"In use at the peak of {top['who']}", at_peak, top),
+        _category_sheet(at_peak, top),
+        _known_sheet(at_peak),
+        # Without an allocation in the history the end is the peak.
+        *((_site_sheet("end", f"In use at the end, {top['who']}", at_end, top),) if top["alloc_count"] else ()),
+    )  # fmt: skip
+    return Section(
+        ID,
+        TITLE,
+        metrics=tuple(_headline(top, at_peak)),
+        sheets=tuple(s for s in sheets if s.rows),
+        caveats=tuple(_caveats(rows)),
+        charts=tuple(snapshot_charts(measured, top)),
+    )
+
+
+def _headline(top: pd.Series[Any], sites: pd.DataFrame) -> Iterator[Metric]:
+    """The highest peak, and how much of it is explained."""
+    total = int(top["peak_bytes"])
+    # fmt: off
+    yield Metric("peak_requested", total, "bytes", "lower", label="most requested on one GPU")
+    if total:
+        card, reserved = top["card_bytes"], top["reserved_peak_bytes"]
+        if not pd.isna(card):
+            yield Metric("card_ratio", total / int(card), "ratio", "lower", label=f"of the card ({show(int(card), 'bytes')}, {top['card_origin']})")
+            if not pd.isna(reserved):
+                yield Metric("reserved_ratio", int(reserved) / int(card), "ratio", "lower", label="most reserved, of the card")
+        named = int(sites.loc[sites["kind"].isin(("user", "library")), "size_bytes"].sum())
+        yield Metric("named_ratio", named / total, "ratio", "higher", label="of it asked for by a known line of Python")
+    # fmt: on
+
+
+def _caveats(rows: pd.DataFrame) -> Iterator[str]:
+    yield (
+        "bytes are as requested unless a heading says otherwise; what NCCL, the CUDA context and libraries take "
+        "outside PyTorch's allocator is in no snapshot"
+    )
+    if (rows["alloc_count"] == 0).any():
+        yield "snapshots without a history of allocations show what was in use when they were taken, not a peak"
+    if (rows["reserved_peak_bytes"] > rows["card_bytes"]).any():
+        yield "more is reserved than the card has: its size is not that of this device"
+    if off := int(rows["off_bytes"].abs().max()):
+        yield f"a history and its blocks disagree by {show(off, 'bytes')}: see the notes"
+    if unsound := int(rows["unsound_count"].sum()):
+        yield f"{unsound:,} entries have no size or an impossible one: left out"
+
+
+def _peak_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+    shown = rows.assign(
+        stage=named_stages(rows["peak_stage"], rows["role"]),
+        card_ratio=(rows["peak_bytes"] / rows["card_bytes"]).astype("Float64"),
+        reserved_ratio=(rows["reserved_peak_bytes"] / rows["card_bytes"]).astype("Float64"),
+        rounding_bytes=(rows["end_allocated_bytes"] - rows["end_requested_bytes"]).astype("Int64"),
+    )  # fmt: skip
+    headings = (
+        *run_heading(measured),
+        Heading("who", "process"),
+        Heading("source", "snapshot"),
+        Heading("peak_bytes", "peak requested", "bytes", "Most requested and not freed at one time."),
+        Heading("card_ratio", "requested of card", "ratio", "Of all memory of the device."),
+        Heading("peak_step", "in step", "id"),
+        Heading("stage", "in stage"),
+        Heading("peak_reserved_bytes", "reserved then", "bytes"),
+        Heading("reserved_peak_bytes", "peak reserved", "bytes"),
+        Heading("reserved_ratio", "reserved of card", "ratio", "Of all memory of the device."),
+        Heading("end_requested_bytes", "requested at the end", "bytes"),
+        Heading("rounding_bytes", "rounding at the end", "bytes", "Allocated (as the allocator rounds it up) less requested."),
+        Heading("base_bytes", "before the recording", "bytes", "Requested before the first entry."),
+        Heading("entry_count", "entries", "count", "Length of the recorded history."),
+    )  # fmt: skip
+    ranked = Ranked("peak_bytes", member="who", apart=("run",))
+    return sheet("snapshot_peaks", "Peaks of each snapshot", headings, shown, ranked=ranked)
+
+
+def _site_sheet(name: str, title: str, sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
+    """The places in the program that hold most, and what is not known, each with its share."""
+    total = int(sites["size_bytes"].sum())
+    shown = sites.assign(
+        where=[said(row) for row in sites.itertuples(index=False)],
+        since=pd.Series("before the recording", sites.index).where(
+            sites["origin"] == "before", None
+        ),
+        share_ratio=sites["size_bytes"] / max(total, 1),
+    ).sort_values("size_bytes", ascending=False, kind="stable")
+    if len(shown) > MAX_SHOWN:
+        rest = shown.iloc[MAX_SHOWN - 1 :]
+        sums = {n: int(rest[n].sum()) for n in ("size_bytes", "block_count", "stack_count")}
+        row = {"where": "all others", **sums, "share_ratio": sums["size_bytes"] / max(total, 1)}
+        shown = pd.concat([shown.iloc[: MAX_SHOWN - 1], pd.DataFrame([row])], ignore_index=True)
+    assert int(shown["size_bytes"].sum()) == total
+    headings = (
+        Heading("where", "place in the program"),
+        Heading("size_bytes", "in use", "bytes", "As requested."),
+        Heading("share_ratio", "share", "ratio"),
+        Heading("block_count", "blocks", "count"),
+        Heading("category", "for", "text", "As a profiler, the program or an annotated range tells."),
+        Heading("since", "since"),
+        Heading("oldest_ns", "oldest", "ns", "Age of the oldest that was allocated in the recording."),
+        Heading("stack_count", "stacks", "count", "Different stacks with this frame."),
+    )  # fmt: skip
+    caption = f"{text_or_none(top['source']) or ''}: shares sum to 100 %."
+    return sheet(f"live_{name}", title, headings, shown, caption=caption)
+
+
+def _category_sheet(sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
+    """What the memory is for, as far as anything tells."""
+    by = (
+        sites.groupby(["category", "basis"], dropna=False, sort=False)["size_bytes"]
+        .sum()
+        .reset_index()
+    )
+    by = by.sort_values("size_bytes", ascending=False, kind="stable")
+    shown = by.assign(
+        category=by["category"].where(by["category"].notna(), "not told"),
+        how=by["basis"].map({"recorded": "a profiler", "metadata": "the program's own text",
+                             "compiled": "what was compiled", "stage": "annotated range when allocated"}),
+        share_ratio=by["size_bytes"] / max(int(by["size_bytes"].sum()), 1),
+    )  # fmt: skip
+    if not by["category"].notna().any():
+        shown = shown.iloc[:0]
+    headings = (
+        Heading("category", "for"),
+        Heading("how", "known by"),
+        Heading("size_bytes", "in use", "bytes", "As requested."),
+        Heading("share_ratio", "share", "ratio"),
+    )
+    return sheet("live_categories", f"What it is for, {top['who']}", headings, shown)
+
+
+def _known_sheet(sites: pd.DataFrame) -> Sheet:
+    """How much of the peak is explained, and how."""
+    labels = {
+        ("recorded", "user"): "by a line of the program",
+        ("recorded", "library"): "by a line of an installed package",
+        ("recorded", "native"): "no Python frame",
+        ("recorded", "empty"): "no Python frame: empty stack",
+        ("recorded", "unknown"): "no stack recorded",
+    }
+    kinds = zip(sites["origin"], sites["kind"], strict=True)
+    known = [
+        labels.get((str(o), str(k)))
+        or {"freed": UNTOLD["freed"], "rest": UNTOLD["rest"]}.get(str(o))
+        or f"allocated before the recording, {'known by its block' if k in ('user', 'library', 'native') else 'no stack'}"
+        for o, k in kinds
+    ]
+    by = sites.assign(known=known).groupby("known", sort=False)["size_bytes"].sum().reset_index()
+    by = by.sort_values("size_bytes", ascending=False, kind="stable")
+    shown = by.assign(share_ratio=by["size_bytes"] / max(int(by["size_bytes"].sum()), 1))
+    headings = (
+        Heading("known", "explained"),
+        Heading("size_bytes", "in use", "bytes", "As requested."),
+        Heading("share_ratio", "share", "ratio"),
+    )
+    return sheet("live_known", "How much of the peak is explained", headings, shown)

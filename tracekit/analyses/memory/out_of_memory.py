@@ -1,0 +1,171 @@
+"""Why did a GPU run out of memory? (memory snapshots; R33)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from tracekit.job.device_size import UNKNOWN, with_cards
+from tracekit.job.frames import in_run, plain, run_heading, text_or_none
+from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, named_stages, of_snapshot, snapshot_levels
+from tracekit.job.tables import sheet
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.memory.calls import failed, last_actions
+from tracekit.process.memory.replay import replays
+from tracekit.process.memory.tables import columns, whose
+
+ID, TITLE = "out-of-memory", "Why did memory run out?"
+NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
+WRITES = ("last_actions", "out_of_memory")
+RULES = ("out-of-memory",)
+
+_WHY = {
+    "capacity": "too much was in use",
+    "fragmentation": "enough was free, but in pieces too small",
+    "outside": "others held the device's memory",
+    "unknown": "what was free where is not told",
+}
+_ADVICE = {
+    "capacity": "lower the micro-batch or tokens per GPU, checkpoint activations or offload; see what is in use at the peak",
+    "fragmentation": "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or empty the cache between stages whose sizes differ",
+    "outside": "look for other processes on the GPU, and for what NCCL, the CUDA context or a rollout engine takes outside PyTorch's allocator; "
+    "lower gpu_memory_utilization",
+    "unknown": "see what is in use at the peak, and what was done last",
+}
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Every request that could not be met, with what was in use and free then, and what was done before."""
+    if not trace.has("allocations"):
+        return {}
+    rows, before = [], []
+    for replay in trace.derived(replays):
+        of = whose(replay)
+        found = failed(trace, replay)
+        rows.append(pd.DataFrame(found).assign(**of))
+        before += [last_actions(trace, replay, row["entry"]).assign(**of) for row in found]
+    return {"out_of_memory": columns(rows), "last_actions": columns(before)}
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
+    """Every failed request and why, finding R33; None where no snapshot was read."""
+    levels = snapshot_levels(measured)
+    if not len(levels):
+        return None
+    rows = plain(measured["out_of_memory"])
+    if not len(rows):
+        told = bool((levels["entry_count"] > 0).any())
+        reason = "no request failed in the recorded histories" if told else "no history of allocations was recorded"  # fmt: skip
+        return Section(ID, TITLE, "skipped", reason)
+    limit = thresholds.of("out-of-memory")
+    keys = [*SNAPSHOT_KEYS]
+    rows = rows.merge(levels[[*keys, "who"]], on=keys, how="left")
+    rows = with_cards(measured, rows)
+    outside = rows["card_bytes"] - rows["reserved_bytes"] - rows["device_free_bytes"]
+    # A card smaller than what it holds was told wrong.
+    rows["outside_bytes"] = outside.mask(outside < 0)
+    rows["cause"] = [_cause(row, limit["outside_ratio"]) for row in rows.to_dict("records")]
+    rows["stage"] = named_stages(rows["stage"], rows["role"])
+    last = rows.iloc[-1]
+    sheets = (_sheet(measured, rows), _last_sheet(measured, last))
+    caveats = ["free pieces are found by addresses: remainders of up to 1 MiB beside large blocks count as free"]  # fmt: skip
+    if rows["card_bytes"].isna().any():
+        caveats.append(
+            f"{UNKNOWN}: without it what others hold of the device cannot be told from too much in use"
+        )
+    return Section(
+        ID,
+        TITLE,
+        metrics=(Metric("failed_requests", len(rows), "count", "lower", label="requests that failed"),),
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=tuple(_findings(measured, rows)),
+        caveats=tuple(caveats),
+    )  # fmt: skip
+
+
+def _cause(row: Mapping[Any, Any], share: float) -> str:
+    """The class of one failed request, now that the size of the device may be known."""
+    cause = str(row["cause"])
+    if cause != "capacity" or pd.isna(row["outside_bytes"]):
+        return cause
+    outside, card = int(row["outside_bytes"]), int(row["card_bytes"])
+    fits = int(row["requested_bytes"]) + int(row["asked_bytes"]) <= card
+    return "outside" if fits and outside >= share * card else cause
+
+
+def _findings(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
+    """R33: one finding for each memory and cause, of the last of its failed requests."""
+    by = [*SNAPSHOT_KEYS, "cause"]
+    for _, mine in rows.groupby(by, dropna=False, sort=False):
+        row = mine.iloc[-1]
+        cause = str(row["cause"])
+        times = f", {len(mine):,} times" if len(mine) > 1 else ""
+        stage = text_or_none(row["stage"])
+        during = "" if stage is None else f" during {stage}"
+        yield Finding(
+            "out-of-memory",
+            "high",
+            f"{row['who']} ran out of memory{during}{times}: {show(int(row['asked_bytes']), 'bytes')} were asked for, and "
+            f"{_WHY[cause]}{in_run(measured, row['run'])}",
+            _ADVICE[cause],
+            tuple(
+                Metric(name, None if pd.isna(row[name]) else int(row[name]), "bytes", label=label)
+                for name, label in (
+                    ("asked_bytes", "asked for"), ("requested_bytes", "in use, as requested"), ("reserved_bytes", "reserved"),
+                    ("device_free_bytes", "free on the device"), ("free_bytes", "free in its pool and stream"),
+                    ("largest_free_bytes", "largest free piece there"), ("card_bytes", f"card, {row['card_origin']}"),
+                    ("outside_bytes", "held by others"),
+                )
+                if name not in ("card_bytes", "outside_bytes") or not pd.isna(row[name])
+            ),
+            (
+                Place(
+                    source=text_or_none(row["source"]), role=text_or_none(row["role"]),
+                    rank=None if pd.isna(row["rank"]) else int(row["rank"]),
+                    device=None if pd.isna(row["device"]) else int(row["device"]),
+                    step=None if pd.isna(row["step"]) else int(row["step"]),
+                    stage=stage, name=text_or_none(row["site"]),
+                ),
+            ),
+            caveats=() if cause != "unknown" else ("segments that grow in place, or none recorded, leave the pieces untold",),
+        )  # fmt: skip
+
+
+def _sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+    headings = (
+        *run_heading(measured),
+        Heading("who", "process"),
+        Heading("step", "step", "id"),
+        Heading("stage", "stage"),
+        Heading("cause", "why", "text", "capacity | fragmentation | outside (others hold it) | unknown."),
+        Heading("asked_bytes", "asked for", "bytes"),
+        Heading("requested_bytes", "in use", "bytes", "As requested."),
+        Heading("reserved_bytes", "reserved", "bytes"),
+        Heading("device_free_bytes", "free on the device", "bytes", "As the driver told."),
+        Heading("free_bytes", "free in its pool", "bytes", "Reserved in the pool and stream of the request and not in use."),
+        Heading("largest_free_bytes", "largest piece of it", "bytes"),
+        Heading("given_back_bytes", "given back before", "bytes", "Cache that the allocator returned to the driver in order to meet it."),
+        Heading("card_bytes", "card", "bytes", "All memory of the device."),
+        Heading("card_origin", "size of card", "text", "Where it is known from."),
+        Heading("outside_bytes", "held by others", "bytes", "The card less what is reserved and free."),
+        Heading("site", "place in the program"),
+        Heading("source", "snapshot"),
+    )  # fmt: skip
+    return sheet("out_of_memory", "Requests that failed", headings, rows)
+
+
+def _last_sheet(measured: Measurements, row: pd.Series[Any]) -> Sheet:
+    rows = of_snapshot(plain(measured["last_actions"]), row)
+    rows = rows[rows["entry"] == row["entry"]].sort_values("before", kind="stable")
+    headings = (
+        Heading("before", "entries before", "id"),
+        Heading("action", "what"),
+        Heading("size_bytes", "size", "bytes"),
+        Heading("site", "place in the program"),
+    )
+    return sheet("last_actions", f"What happened last, {row['who']}", headings, rows)

@@ -1,0 +1,203 @@
+"""What was copied, which way, from what memory and how fast? (definition M10)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import in_run, plain, run_heading, same_text
+from tracekit.job.stage_windows import steps_of
+from tracekit.job.tables import sheet
+from tracekit.model.report import Finding, Heading, Metric, Place, Section
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.process.copy_names import way_of
+from tracekit.process.sound import sound_device_ops
+
+ID, TITLE = "copies", "What was copied, and how fast?"
+NEEDS = ("device_ops",)
+WRITES = ("copies",)
+RULES = ("pageable-copies",)
+
+SMALL_BYTES = 64_000
+"""A copy to the device of at most so many bytes costs little even when it is pageable."""
+
+SMALL = ("small_count", "small_ns", "small_bytes")
+
+_FILL = re.compile(r"(?:hip)?Memset\s*(\w+)?\s*(?:\((.*)\))?\Z", re.IGNORECASE)
+
+
+def direction(name: str) -> tuple[str, str]:
+    """(direction, memory) that a copy's name tells of; the name itself where it tells nothing.
+
+    >>> direction("Memcpy HtoD (Pageable -> Device)"), direction("Memset (Device)")
+    (('HtoD', 'Pageable -> Device'), ('memset', 'Device'))
+    >>> direction("CopyHostToDevice")
+    ('HtoD', '')
+    """
+    fill = _FILL.match(name)
+    if fill:
+        return "memset", fill[2] or fill[1] or ""
+    way, memory = way_of(name)
+    return (way, memory or "") if way else (name, "")
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Copies and fills by device, direction and memory; rates are Σ bytes / Σ time of those with both."""
+    ops = trace.derived(sound_device_ops)
+    ops = ops[ops["kind"].isin(("memcpy", "memset"))]
+    if not len(ops):
+        return {"copies": {}} if trace.has("device_ops") else {}
+    told = [direction(str(name)) for name in ops["name"].cat.categories]
+    codes = ops["name"].cat.codes.to_numpy()
+    size, dur = ops["size_bytes"], ops["dur_ns"]
+    small = (size <= SMALL_BYTES).fillna(value=False)
+    rated = size.notna() & (size > 0).fillna(value=False) & (dur > 0)
+    frame = pd.DataFrame(
+        {
+            "device": ops["device"].array,
+            "direction": np.array([way for way, _ in told], object)[codes],
+            "memory": np.array([memory for _, memory in told], object)[codes],
+            "count": 1,
+            "dur_ns": dur.to_numpy(),
+            "size_bytes": size.array,
+            "rated_bytes": size.where(rated).array,
+            "rated_ns": dur.where(rated).astype("Int64").array,
+            "max_gb_per_s": (size.where(rated) / dur.where(rated)).astype("Float64").array,
+            "excluded_count": (~rated).to_numpy().astype(np.int64),
+            "small_count": small.to_numpy().astype(np.int64),
+            "small_ns": np.where(small, dur, 0),
+            "small_bytes": size.where(small, 0).to_numpy(np.int64),
+        }
+    )
+    grouped = frame.groupby(["device", "direction", "memory"], dropna=False)
+    sums = grouped[["count", "dur_ns", "excluded_count", *SMALL]].sum()
+    for name in ("size_bytes", "rated_bytes", "rated_ns"):
+        sums[name] = grouped[name].sum(min_count=1)
+    sums["max_gb_per_s"] = grouped["max_gb_per_s"].max()
+    sums["gb_per_s"] = (sums["rated_bytes"] / sums["rated_ns"]).astype("Float64")
+    table = sums.reset_index()
+    return {"copies": {str(name): table[name].array for name in table}}
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Copies by direction over all processes; finding R08."""
+    if not measured.has("copies"):
+        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+    rows = plain(measured["copies"])
+    if not len(rows):
+        return Section(ID, TITLE, "skipped", "no copy was recorded")
+    pooled = _pool(rows)
+    headings = (
+        *run_heading(measured),
+        Heading("direction", "direction"),
+        Heading("memory", "memory"),
+        Heading("count", "count", "count"),
+        Heading(
+            "size_bytes",
+            "moved",
+            "bytes",
+            "Σ over all processes and steps, of copies whose size is recorded.",
+        ),
+        Heading("dur_ns", "time", "ns", "Σ duration."),
+        Heading("gb_per_s", "rate", "gb_per_s", "Σ bytes / Σ time; 1e9 bytes."),
+        Heading("max_gb_per_s", "fastest", "gb_per_s"),
+        Heading(
+            "excluded_count", "without rate", "count", "Copies without recorded bytes or time."
+        ),
+    )
+    table = sheet("copies", "Copies by direction", headings, pooled)
+    return Section(
+        ID, TITLE, sheets=(table,), findings=tuple(_pageable(measured, pooled, thresholds))
+    )
+
+
+def _pool(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a (run, direction, memory), most time first."""
+    grouped = rows.groupby(["run", "direction", "memory"], dropna=False, sort=False)
+    pooled = grouped[["count", "dur_ns", "excluded_count", *SMALL]].sum()
+    for name in ("size_bytes", "rated_bytes", "rated_ns"):
+        pooled[name] = grouped[name].sum(min_count=1)
+    pooled["max_gb_per_s"] = grouped["max_gb_per_s"].max()
+    pooled["gb_per_s"] = (pooled["rated_bytes"] / pooled["rated_ns"]).astype("Float64")
+    return pooled.reset_index().sort_values(
+        ["dur_ns", "direction", "memory"], ascending=[False, True, True], kind="stable"
+    )
+
+
+def _pageable(
+    measured: Measurements, pooled: pd.DataFrame, thresholds: Thresholds
+) -> list[Finding]:
+    """R08: copies between a device and pageable host memory, which the driver stages through a buffer."""
+    limit = thresholds.of("pageable-copies")
+    rows = plain(measured["copies"]).drop(columns="device", errors="ignore")
+    found = []
+    is_pageable = pooled["memory"].str.contains("pageable", case=False) & pooled["direction"].isin(
+        ("HtoD", "DtoH")
+    )
+    for row in pooled[is_pageable].to_dict("records"):
+        steps = steps_of(measured, rows[same_text(rows["run"], row["run"])])
+        size = 0 if pd.isna(row["size_bytes"]) else row["size_bytes"]
+        count, dur = row["count"], row["dur_ns"]
+        if (
+            row["direction"] == "HtoD"
+        ):  # the driver copies the small ones without waiting for the device
+            size, count, dur = (
+                size - row["small_bytes"],
+                count - row["small_count"],
+                dur - row["small_ns"],
+            )
+        size_each = steps.mean(size)
+        dur_each, ratio = steps.per_step(dur)
+        if size_each < limit["bytes_per_step"] and (ratio or 0.0) < limit["time_ratio"]:
+            continue
+        pinned = pooled[
+            same_text(pooled["run"], row["run"])
+            & (pooled["direction"] == row["direction"])
+            & pooled["memory"].str.contains("pinned", case=False)
+        ]
+        rate = pinned["gb_per_s"].max() if len(pinned) else pd.NA
+        better = size_each / float(rate) if not pd.isna(rate) and rate > 0 else 0.0
+        gain = max(dur_each - better, 0.0)
+        gain_ratio = gain / steps.step_ns if steps.step_ns else None
+        found.append(
+            Finding(
+                "pageable-copies",
+                thresholds.severity(gain_ratio),
+                f"{count:,} copies {row['direction']} use pageable host memory"
+                + in_run(measured, row["run"]),
+                "pin the host buffers (pin_memory=True) and copy with non_blocking=True",
+                (
+                    Metric(
+                        "pageable_bytes",
+                        round(size_each),
+                        "bytes",
+                        "lower",
+                        label="per step and process",
+                    ),
+                    Metric(
+                        "gb_per_s",
+                        None if pd.isna(row["gb_per_s"]) else float(row["gb_per_s"]),
+                        "gb_per_s",
+                        "higher",
+                        label="rate",
+                    ),
+                    Metric(
+                        "pinned_gb_per_s",
+                        None if pd.isna(rate) else float(rate),
+                        "gb_per_s",
+                        "higher",
+                        label="pinned, same trace",
+                    ),
+                ),
+                (Place(name=f"{row['direction']} ({row['memory']})"),),
+                round(gain),
+                gain_ratio,
+                ("copies hidden behind compute give nothing back",),
+            )
+        )
+    return found

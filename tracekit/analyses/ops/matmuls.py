@@ -1,0 +1,335 @@
+"""How fast are matrix products, and on which units? FLOP rates from recorded shapes (Q22); rules R24 and R25."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import in_run, plain, run_heading, same_text, summed, text_or_none
+from tracekit.job.stage_work import StageWork, by_stage, of_run, with_canonical
+from tracekit.job.tables import sheet
+from tracekit.model import keys as grouping
+from tracekit.model.keys import of_keys
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.by_name import is_named
+from tracekit.process.kernel_names import is_gemm, unit
+from tracekit.process.shapes import DIMS, TYPES, Products, device_work, products, shapes
+from tracekit.process.stage_at import stage_at, stage_names
+from tracekit.process.work_classes import on_device
+
+ID, TITLE = "matmuls", "How fast are matrix products, and on which units?"
+NEEDS = ("host_ops", "device_ops", "device_ranges")
+WRITES = ("matrix_products", "work_classes")
+ARGS = (DIMS, TYPES)
+RULES = ("no-tensor-cores", "unaligned-gemm")
+
+Ints = npt.NDArray[np.int64]
+
+MAX_PRODUCTS = 4_000
+"""Most (stage, op, size) of one source kept one by one: those with most FLOPs; the rest is pooled by op."""
+
+ALIGNMENT = 8
+"""Sizes that are multiples of it fill the instructions of tensor cores for 16-bit types (rule R25)."""
+
+TENSOR_CAPABILITY = 70
+"""Compute capability × 10 from which on there are tensor cores."""
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Matrix products by stage and size, and the GPU time of gemm kernels by class and stage."""
+    tables: dict[str, Mapping[str, Any]] = {}
+    found: Products = trace.derived(products)
+    if len(found.products):
+        tables["matrix_products"] = _by_size(trace, found)
+    elif len(trace.derived(shapes).dims):
+        tables["matrix_products"] = {}  # shapes were recorded, and nothing was multiplied
+    if trace.has("device_ops") and len(trace["device_ops"]):
+        tables["work_classes"] = on_device(trace, _classes(trace, found))
+    return tables
+
+
+def _classes(trace: Trace, found: Products) -> dict[str, npt.NDArray[np.bool_]]:
+    """Which device ops are of which class; gemm by the kernel's name or by the op that launched it."""
+    device = trace["device_ops"]
+    is_kernel = (device["kind"] == "kernel").to_numpy()
+    by_name = is_named(device["name"], is_gemm)
+    plain_unit = is_named(device["name"], lambda name: unit(name) == "plain")
+    number = (
+        np.where(found.owner >= 0, found.number[found.owner], -1) if len(found.number) else None
+    )
+    gemm = np.array([*(one.kind == "gemm" for _, one in found.products), False], np.bool_)
+    odd = np.array(
+        [*(_unaligned(one.m, one.n, one.k) for _, one in found.products), False], np.bool_
+    )
+    launched = gemm[number] if number is not None else np.zeros(len(device), np.bool_)
+    skewed = launched & odd[number] if number is not None else launched
+    return {
+        "all": np.ones(len(device), np.bool_),
+        "gemm": is_kernel & (by_name | launched),
+        "plain": is_kernel & plain_unit,
+        "unaligned": is_kernel & skewed & ~plain_unit,
+    }
+
+
+def _unaligned(m: int, n: int, k: int) -> bool:
+    return any(size % ALIGNMENT for size in (m, n, k))
+
+
+def _by_size(trace: Trace, found: Products) -> dict[str, Any]:
+    """One row a (stage, product); beyond the cap the rest of each op, type and stage together."""
+    host = trace["host_ops"]
+    rows = np.flatnonzero(found.number >= 0)
+    stage = stage_at(trace, host["ts_ns"].to_numpy()[rows])
+    width = len(found.products)
+    keys, fine = np.unique((stage + 1) * width + found.number[rows], return_inverse=True)
+    kinds = [(name, one.kind, one.type) for name, one in found.products]
+    kind_of = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
+    each = np.array([kind_of[kind] for kind in kinds], np.int64)[keys % width]
+    flops = np.array([one.flops for _, one in found.products], np.int64)[keys % width]
+    rough = flops.astype(float) * np.bincount(fine, minlength=len(keys))
+    kept = np.zeros(len(keys), np.bool_)
+    kept[np.argsort(-rough, kind="stable")[:MAX_PRODUCTS]] = True
+    coarse = np.where(kept, np.arange(len(keys)), len(keys) + keys // width * len(kind_of) + each)
+    last, first, of_fine = np.unique(coarse, return_index=True, return_inverse=True)
+    group, count = of_fine[fine], len(last)
+    single, number, whole = last < len(keys), keys[first] % width, keys[first] // width - 1
+    slot = np.full(len(host), -1, np.int64)
+    slot[rows] = group
+    sizes = {
+        name: pd.arrays.IntegerArray(
+            np.array([getattr(one, name) for _, one in found.products], np.int64)[number], ~single
+        )
+        for name in ("batch", "m", "n", "k")
+    }
+    out: dict[str, Any] = {
+        "stage": np.array([*stage_names(trace), None], object)[whole],
+        "name": [kinds[n][0] for n in number.tolist()],
+        "kind": [kinds[n][1] for n in number.tolist()],
+        "type": [kinds[n][2] for n in number.tolist()],
+        **sizes,
+        "shape_count": np.bincount(of_fine, minlength=count),
+        "count": np.bincount(group, minlength=count),
+        "flop_count": _flop_sums(group, flops[fine], count),
+        "host_ns": grouping.summed(group, host["dur_ns"].to_numpy()[rows], count),
+    }
+    if trace.has("device_ops"):
+        mine = np.where(found.owner >= 0, slot[found.owner], -1)
+        launched, _, busy = device_work(trace, mine, count)
+        # FLOPs of calls whose kernels were not seen would make the rate too high.
+        seen = np.zeros(len(host), np.bool_)
+        seen[found.owner[found.owner >= 0]] = True
+        some = seen[rows]
+        out |= {
+            "launch_count": launched,
+            "device_busy_ns": busy,
+            "rated_flop_count": _flop_sums(group[some], flops[fine][some], count),
+        }
+    return out
+
+
+def _flop_sums(group: Ints, flops: Ints, count: int) -> Any:
+    """Σ FLOPs of each group; NA where int64 could not hold it."""
+    large = np.bincount(group, flops.astype(float), minlength=count) >= 2.0**62
+    return pd.arrays.IntegerArray(
+        grouping.summed(np.where(large[group], -1, group), flops, count), large
+    )
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """FLOP rates by type and size; findings R24 and R25."""
+    verdicts = tuple(_abstained(measured))
+    silent = {verdict.rule for verdict in verdicts if verdict.run is None}
+    findings: list[Finding] = []
+    if "no-tensor-cores" not in silent:
+        findings += _plain_units(measured, thresholds)
+    if "unaligned-gemm" not in silent:
+        findings += _unaligned_sizes(measured, thresholds)
+    rows = plain(measured["matrix_products"])
+    if not len(rows):
+        known = measured.has("matrix_products")
+        reason = (
+            "no matrix product is among the recorded shapes"
+            if known
+            else "input shapes were not recorded: profile with record_shapes=True"
+        )
+        if not findings:
+            return Section(ID, TITLE, "skipped", reason, verdicts=verdicts)
+        return Section(ID, TITLE, findings=tuple(findings), caveats=(reason,), verdicts=verdicts)
+    on_gpu = bool(rows["device_busy_ns"].notna().any())
+    rows = rows.assign(time_ns=rows["device_busy_ns"] if on_gpu else rows["host_ns"])
+    if not on_gpu:
+        rows["rated_flop_count"] = rows["flop_count"]
+    where = "GPU busy" if on_gpu else "host time"
+    by_type, by_size = _rates(rows, ["run", "kind", "type"]), with_canonical(measured, rows)
+    by_size = _rates(by_size, ["run", "canonical", "name", "kind", "type", "batch", "m", "n", "k"])
+    run = run_heading(measured)
+    rate = (
+        Heading("count", "calls", "count"),
+        Heading("gflop", "GFLOP", "", "10⁹ FLOPs of all calls, from their shapes; masks are not regarded."),
+        Heading("time_ns", where, "ns", "Device ops launched in the calls, overlaps counted once per GPU." if on_gpu else "Σ duration of the calls."),
+        Heading("share_ratio", "share", "ratio", "Of the time of all these products."),
+        Heading("tflop_per_s", "TFLOP/s", "", f"FLOPs / {where}: the rate that was reached, no share of a peak."),
+    )  # fmt: skip
+    sheets = (
+        sheet("flop_rates", "GEMM FLOP rate from recorded shapes, by type",
+              (*run, Heading("kind", "product"), Heading("type", "type"), *rate), by_type),
+        sheet("matrix_products", "Matrix products by size",
+              (*run, Heading("canonical", "stage"), Heading("name", "operator"), Heading("type", "type"),
+               Heading("batch", "batch", "count", "Products a call; attention: batch × heads."),
+               Heading("m", "M", "id", "Rows; attention: queries. — is the pooled rest."), Heading("n", "N", "id", "Columns; attention: keys."),
+               Heading("k", "K", "id", "Length of the sums; attention: head size."), *rate), by_size,
+              caption="Convolutions and attention over packed sequences are left out: their recorded shapes do not tell the FLOPs."),
+    )  # fmt: skip
+    whole = _rates(rows[rows["kind"] == "gemm"].assign(all=""), ["all"])
+    value = whole["tflop_per_s"].iloc[0] if len(whole) else pd.NA
+    metrics = (
+        Metric("gemm_tflop_per_s", None if pd.isna(value) else float(value), "", "higher",
+               label=f"GEMM FLOP rate from recorded shapes (TFLOP/s of {where})"),
+    )  # fmt: skip
+    return Section(
+        ID, TITLE, metrics=metrics, sheets=sheets, findings=tuple(findings), verdicts=verdicts
+    )
+
+
+def _rates(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Σ FLOPs / Σ time per group, most time first."""
+    sums = summed(rows, by, ["count", "flop_count", "rated_flop_count", "time_ns"])
+    unknown = of_keys(rows, by)[0][rows["rated_flop_count"].isna().to_numpy(np.bool_)]
+    # A sum that holds an unknown part is unknown.
+    lost = np.bincount(unknown, minlength=len(sums)) > 0
+    sums["rated"] = sums["rated_flop_count"].astype("Float64").mask(lost)
+    sums["gflop"] = sums["flop_count"].astype("Float64") / 1e9
+    time = sums["time_ns"].astype("Float64")
+    whole = float(time.sum())
+    sums["share_ratio"] = time / whole if whole else None
+    sums["tflop_per_s"] = sums["rated"] / time.where(time > 0) / 1e3
+    return sums.sort_values(["time_ns", *by], ascending=[False, *[True] * len(by)], kind="stable")  # fmt: skip
+
+
+def _abstained(measured: Measurements) -> Iterator[Verdict]:
+    """Why a rule says nothing of any run."""
+    rows = measured["work_classes"]
+    if not rows["device"].notna().any() and not (rows["class"] == "gemm").any():
+        for rule in RULES:
+            yield Verdict(rule, "not applicable", "no GPU activity was recorded")
+        return
+    capability = rows["capability"].dropna()
+    if not len(capability):
+        for rule in RULES:
+            yield Verdict(rule, "insufficient data", "compute capability was not recorded")
+        return
+    if not (capability >= TENSOR_CAPABILITY).any():
+        for rule in RULES:
+            yield Verdict(rule, "not applicable", "the GPUs have no tensor cores")
+        return
+    if not measured.has("matrix_products"):
+        yield Verdict("unaligned-gemm", "insufficient data", "input shapes were not recorded")
+
+
+def _capable(measured: Measurements, work: StageWork) -> bool:
+    """Whether the GPUs of a run are known to have tensor cores."""
+    known = of_run(measured, "work_classes", work.run)["capability"].dropna()
+    return bool(len(known)) and bool((known >= TENSOR_CAPABILITY).all())
+
+
+def _plain_units(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
+    """R24: stages in which matrix products run on other cores than the tensor cores."""
+    limit = thresholds.of("no-tensor-cores")
+    for work in by_stage(measured, "plain"):
+        if work.ratio is None or work.ratio < limit["stage_ratio"] or not _capable(measured, work):
+            continue
+        slow, _ = work.per_step(work.busy_ns)
+        gain, ratio = work.per_step(work.busy_ns * (1 - 1 / limit["most_gain"]))
+        yield Finding(
+            "no-tensor-cores",
+            thresholds.severity(ratio),
+            f"{show(work.ratio, 'ratio')} of the GPU work of {work.name} is matrix products without tensor cores",
+            "run them in bf16 or allow TF32 (torch.set_float32_matmul_precision('high')); before compute capability 8.0 use fp16",
+            (
+                Metric("plain_ratio", work.ratio, "ratio", "lower", label="of its GPU work"),
+                Metric("plain_ns", slow, "ns", "lower", label="per step"),
+                Metric("plain_kernels", work.count, "count", label="kernels"),
+            ),
+            (work.place,),
+            gain,
+            ratio,
+            (
+                "upper bound: small or memory-bound products gain less",
+                "logits and entropy may be in 32 bits on purpose",
+            ),
+        )
+
+
+def _unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
+    """R25: products with a size that does not fill the instructions of tensor cores."""
+    limit = thresholds.of("unaligned-gemm")
+    parts: dict[tuple[str | None, str | None], list[StageWork]] = {}
+    for work in by_stage(measured, "gemm", "gemm"):
+        parts.setdefault((work.run, work.role), []).append(work)
+    odd = by_stage(measured, "unaligned")
+    for (run, role), gemms in parts.items():
+        mine = [work for work in odd if (work.run, work.role) == (run, role)]
+        busy, whole = sum(work.busy_ns for work in mine), sum(work.busy_ns for work in gemms)
+        if not whole or busy / whole < limit["gemm_ratio"] or not _capable(measured, gemms[0]):
+            continue
+        rows = of_run(measured, "matrix_products", run)
+        rows = with_canonical(measured, rows[same_text(rows["role"], role)])
+        gain_ns, worst = _excess(rows)
+        gain, ratio = gemms[0].per_step(gain_ns) if gain_ns is not None else (None, None)
+        if ratio is not None and ratio < limit["step_ratio"]:
+            continue
+        yield Finding(
+            "unaligned-gemm",
+            thresholds.severity(ratio),
+            f"{show(busy / whole, 'ratio')} of the time of matrix products goes to sizes that are no multiple of {ALIGNMENT}"
+            + in_run(measured, run),
+            "pad vocabulary, hidden size and packed tokens to a multiple of 64",
+            (
+                Metric("unaligned_ratio", busy / whole, "ratio", "lower", label="of the time of matrix products"),
+                Metric("unaligned_ns", gemms[0].per_step(busy)[0], "ns", "lower", label="per step"),
+            ),
+            tuple(Place(role=role, stage=text_or_none(row["canonical"]), name=row["label"]) for row in worst),
+            gain,
+            ratio,
+            (
+                "against the mean rate of aligned products of the same type in this run"
+                if gain is not None
+                else "no aligned product of the same type to compare with: what it costs is unknown",
+                "an odd number of tokens costs less than an odd vocabulary or hidden size",
+            ),
+        )  # fmt: skip
+
+
+def _excess(rows: pd.DataFrame) -> tuple[float | None, list[dict[Any, Any]]]:
+    """(time beyond that at the rate of aligned products of the same type, None without any; the worst rows)."""
+    known = rows[(rows["kind"] == "gemm") & rows["m"].notna() & rows["rated_flop_count"].notna()]
+    odd = np.array(
+        [_unaligned(*sizes) for sizes in known[["m", "n", "k"]].itertuples(index=False, name=None)],
+        np.bool_,
+    )
+    busy = known["device_busy_ns"].astype("Float64").fillna(0).to_numpy(float)
+    flops = known["rated_flop_count"].astype("Float64").to_numpy(float)
+    gain, compared = 0.0, False
+    for kind in known["type"][odd].unique():
+        same = (known["type"] == kind).to_numpy(np.bool_)
+        even = same & ~odd
+        if busy[even].sum() > 0 and flops[even].sum() > 0:
+            rate = flops[even].sum() / busy[even].sum()
+            gain += float(np.maximum(busy - flops / rate, 0.0)[same & odd].sum())
+            compared = True
+    worst = known[odd].assign(time=busy[odd])
+    worst["label"] = [_label(row) for row in worst.to_dict("records")]
+    worst = worst.sort_values(["time", "label"], ascending=[False, True], kind="stable")
+    worst = worst.drop_duplicates(["canonical", "label"])
+    return (gain if compared else None), worst.head(3).to_dict("records")
+
+
+def _label(row: Mapping[Any, Any]) -> str:
+    return f"{row['name']} {row['m']}×{row['n']}×{row['k']} {row['type']}"

@@ -1,0 +1,181 @@
+"""Which host ops cost the host, launch the GPU's work and take memory? (definition M9)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import plain, run_heading
+from tracekit.job.tables import sheet
+from tracekit.model.intervals import union_totals
+from tracekit.model.keys import numbered, summed
+from tracekit.model.report import Heading, Metric, Section
+from tracekit.model.tables import coded
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.process.launches import Launches, launches
+from tracekit.process.nesting import Nesting, innermost, nesting
+from tracekit.process.sound import sound_dur_ns
+
+ID, TITLE = "operators", "Which operators cost the host and feed the GPU?"
+NEEDS = ("host_ops",)
+WRITES = ("operators",)
+
+Ints = npt.NDArray[np.int64]
+
+KINDS = ("op", "runtime", "range")
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Time, launched work and memory of every op, call and range by name."""
+    ops = trace.get("host_ops")
+    tree: Nesting = trace.derived(nesting)
+    chosen = np.flatnonzero(ops["kind"].isin(KINDS).to_numpy())
+    if not len(chosen):
+        return {}
+    width = len(ops["name"].cat.categories) + 1
+    kind = ops["kind"].cat.codes.to_numpy().astype(np.int64)
+    key = kind * width + ops["name"].cat.codes.to_numpy() + 1
+    present, group = numbered(key[chosen])
+    slot = np.full(len(ops), -1, np.int64)
+    slot[chosen] = group
+    count = len(present)
+    names = coded(present % width - 1, ops["name"])
+    return {
+        "operators": {
+            "kind": coded(present // width, ops["kind"]),
+            "name": names,
+            "count": np.bincount(group, minlength=count),
+            "total_ns": _outermost(ops, chosen, group, count),
+            "self_ns": summed(group, tree.self_ns[chosen], count),
+            **_device_work(trace, slot, count),
+            **_memory(trace, slot, count),
+        }
+    }
+
+
+def _outermost(ops: pd.DataFrame, rows: Ints, group: Ints, count: int) -> Ints:
+    """Wall time per group: on each thread the union of its intervals, so that recursion counts once."""
+    thread = ops["thread"].to_numpy()[rows].astype(np.int64)
+    start = ops["ts_ns"].to_numpy()[rows]
+    end = start + ops["dur_ns"].to_numpy()[rows]
+    pairs, pair = numbered(thread * count + group)
+    return summed(pairs % count, union_totals(start, end, pair, len(pairs)), count)
+
+
+def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
+    """Device ops launched while an op was innermost: count, Σ duration, union per device."""
+    unknown = pd.array([pd.NA] * count, dtype="Int64")
+    if not trace.has("device_ops"):
+        return {
+            "launch_count": unknown,
+            "device_ns": unknown,
+            "device_busy_ns": unknown,
+        }
+    device = trace["device_ops"]
+    links: Launches = trace.derived(launches)
+    # A call outside any op stands for itself: work launched from plain Python must not vanish.
+    owner = np.where(links.op >= 0, links.op, links.call)
+    linked = np.flatnonzero(owner >= 0)
+    group = slot[owner[linked]]
+    linked, group = linked[group >= 0], group[group >= 0]
+    start = device["ts_ns"].to_numpy()[linked]
+    dur = trace.derived(sound_dur_ns)[linked]
+    number, keys = pd.factorize(device["device"], use_na_sentinel=False)
+    pair = group * max(len(keys), 1) + number[linked]
+    pairs, compact = numbered(pair)
+    busy = union_totals(start, start + dur, compact, len(pairs))
+    return {
+        "launch_count": np.bincount(group, minlength=count),
+        "device_ns": summed(group, dur, count),
+        "device_busy_ns": summed(pairs // max(len(keys), 1), busy, count),
+    }
+
+
+def _memory(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
+    """Bytes allocated and freed while an op was innermost; NA unless memory was profiled."""
+    if not trace.has("memory_ops"):
+        return {}
+    memory = trace["memory_ops"]
+    memory = memory[memory["size_bytes"].notna()]
+    size = memory["size_bytes"].to_numpy(np.int64)
+    host = trace.get("host_ops")
+    is_op = (host["kind"] == "op").to_numpy()
+    at = innermost(trace, memory["thread"].to_numpy(), memory["ts_ns"].to_numpy())
+    owner = at.copy()
+    above = np.flatnonzero((at >= 0) & ~is_op[at])
+    owner[above] = trace.derived(nesting).nearest(is_op, at[above])
+    group = np.where(owner >= 0, slot[owner], -1)
+    known = group >= 0
+    return {
+        "allocated_bytes": summed(group[known], np.maximum(size, 0)[known], count),
+        "freed_bytes": summed(group[known], np.maximum(-size, 0)[known], count),
+    }
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
+    """Operators of all processes pooled by name: by host time, by launched device time, by memory."""
+    rows = plain(measured["operators"])
+    rows = rows[rows["kind"] == "op"]
+    if not len(rows):
+        return Section(ID, TITLE, "skipped", "no host op was recorded")
+    grouped = rows.groupby(["run", "name"], dropna=False, sort=False)
+    pooled = grouped[["count", "total_ns", "self_ns"]].sum()
+    for name in ("launch_count", "device_ns", "device_busy_ns", "allocated_bytes", "freed_bytes"):
+        pooled[name] = grouped[name].sum(min_count=1)
+    pooled = pooled.reset_index()
+    whole = int(pooled["self_ns"].sum())
+    pooled["self_ratio"] = pooled["self_ns"] / whole if whole else None
+    pooled["net_bytes"] = pooled["allocated_bytes"] - pooled["freed_bytes"]
+    run, operator = run_heading(measured), Heading("name", "operator")
+    calls = Heading("count", "calls", "count")
+    host = sheet(
+        "operators_by_host_time",
+        "Operators by their own host time",
+        (
+            *run, operator,
+            Heading("self_ns", "self", "ns", "Time less that of ops and calls inside it, over all processes."),
+            Heading("self_ratio", "share", "ratio", "Of the host ops' own time."),
+            Heading("total_ns", "total", "ns", "Recursion counted once."),
+            calls,
+        ),
+        _by(pooled, "self_ns"),
+    )  # fmt: skip
+    device = sheet(
+        "operators_by_gpu_time",
+        "Operators by the GPU time they launch",
+        (
+            *run, operator,
+            Heading("device_ns", "GPU Σ", "ns", "Σ duration of device ops launched by the op itself."),
+            Heading("device_busy_ns", "GPU busy", "ns", "The same, overlaps counted once per GPU."),
+            Heading("launch_count", "launches", "count"),
+            calls,
+        ),
+        _by(pooled[pooled["launch_count"].fillna(0) > 0], "device_ns"),
+    )  # fmt: skip
+    memory = sheet(
+        "operators_by_memory",
+        "Operators by the memory they allocate",
+        (
+            *run, operator,
+            Heading("allocated_bytes", "allocated", "bytes", "Bytes allocated while the op was innermost."),
+            Heading("freed_bytes", "freed", "bytes", "Bytes freed while the op was innermost."),
+            Heading("net_bytes", "net", "bytes", "Allocated less freed: what others free later is not a leak."),
+            calls,
+        ),
+        _by(pooled[pooled["allocated_bytes"].fillna(0) > 0], "allocated_bytes"),
+    )  # fmt: skip
+    metrics = (
+        Metric("operator_calls", int(pooled["count"].sum()), "count", label="operator calls"),
+    )
+    return Section(
+        ID, TITLE, metrics=metrics, sheets=tuple(s for s in (host, device, memory) if s.rows)
+    )
+
+
+def _by(pooled: pd.DataFrame, column: str) -> pd.DataFrame:
+    return pooled.sort_values([column, "name"], ascending=[False, True], kind="stable")

@@ -1,0 +1,291 @@
+"""What does the optimizer cost? Optimizer.step by its calls, ops and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import (
+    PROCESS,
+    in_run,
+    label_headings,
+    same_text,
+    text_or_none,
+    units,
+    whole_if_exact,
+)
+from tracekit.job.stage_windows import steps_of
+from tracekit.job.tables import sheet
+from tracekit.model.intervals import covered
+from tracekit.model.keys import summed
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.host_side import (
+    SHORT_NS,
+    HostSide,
+    device_busy,
+    host_side,
+    host_windows,
+    ordinary,
+)
+from tracekit.process.launches import Launches, launches
+from tracekit.process.nesting import Nesting, nesting
+from tracekit.process.sound import sound_dur_ns
+
+ID, TITLE = "optimizer", "What does the optimizer cost?"
+NEEDS = ("host_ops",)
+WRITES = ("optimizer_steps",)
+RULES = ("unfused-optimizer",)
+
+Ints = npt.NDArray[np.int64]
+
+COUNTED = ("count", "dur_ns", "call_count", "leaf_count", "leaf_ns")
+ON_DEVICE = ("kernel_count", "short_kernel_count", "kernel_ns", "idle_ns")
+
+MIN_TENSORS = 8
+"""A count that fewer ops have tells of no loop over tensors."""
+
+AGREEING = 0.8
+"""Share of the ops whose names come a whole number of times per tensor, for the number to be believed."""
+
+NO_OPTIMIZER = "no Optimizer.step was recorded"
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The Optimizer.step calls by step and optimizer, with what runs inside them."""
+    if not trace.has("host_ops"):
+        return {}
+    host, side, where = trace["host_ops"], trace.derived(host_side), trace.derived(host_windows)
+    rows = np.flatnonzero(side.optimizer)
+    if not len(rows):
+        return {"optimizer_steps": {}}
+    tree: Nesting = trace.derived(nesting)
+    start, dur = host["ts_ns"].to_numpy(), host["dur_ns"].to_numpy()
+    slot = np.full(len(host), -1, np.int64)
+    slot[rows] = np.arange(len(rows))
+    inside = np.flatnonzero(side.op & (side.within_optimizer >= 0))
+    # An op is called by the optimizer itself where nothing but it encloses it.
+    direct = inside[tree.nearest(side.op | side.optimizer, inside) == side.within_optimizer[inside]]
+    leaves = inside[side.leaf[inside]]
+    at = where.step_at(start[rows])
+    names = host["name"].cat.codes.to_numpy()
+    frame = pd.DataFrame(
+        {
+            "step": pd.Series(where.frame["step"].array, dtype="Int64").reindex(at).array,
+            "occurrence": np.array([*where.frame["occurrence"], 0], np.int32)[at],
+            "name": host["name"].astype(object).to_numpy()[rows],
+            "count": 1,
+            "dur_ns": dur[rows],
+            "call_count": _count(slot[side.within_optimizer[direct]], len(rows)),
+            "leaf_count": _count(slot[side.within_optimizer[leaves]], len(rows)),
+            "leaf_ns": summed(slot[side.within_optimizer[leaves]], dur[leaves], len(rows)),
+            **_on_device(trace, slot, len(rows)),
+        }
+    )
+    by = frame.groupby(["step", "occurrence", "name"], dropna=False, sort=False)
+    table = by.sum(min_count=1).reset_index()
+    owner = side.within_optimizer[leaves]
+    tensors = {
+        str(host["name"].cat.categories[code]): _tensors(names[leaves[names[owner] == code]], calls)
+        for code, calls in zip(*np.unique(names[rows], return_counts=True), strict=True)
+    }
+    table["tensor_count"] = pd.array([tensors[name] for name in table["name"]], dtype="Int64")
+    return {"optimizer_steps": {str(name): table[name].array for name in table}}
+
+
+def _count(group: Ints, size: int) -> Ints:
+    return np.bincount(group, minlength=size)
+
+
+def _tensors(names: Ints, calls: int) -> int | None:
+    """How many tensors an optimizer updates: the count per call that most of its op names have.
+
+    Each tensor takes every op once, or a few times; of counts that equally many names have, the
+    smallest. None where the ops do not come in such multiples, or too few of them to tell.
+    """
+    _, counts = np.unique(names, return_counts=True)
+    each = counts // calls
+    each = each[each >= MIN_TENSORS]
+    if not len(each):
+        return None
+    values, names_with = np.unique(each, return_counts=True)
+    tensors = int(values[names_with.argmax()])
+    in_step = counts[counts % (tensors * calls) == 0].sum()
+    return tensors if in_step >= AGREEING * counts.sum() else None
+
+
+def _on_device(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
+    """The kernels launched in each call, and what their devices idle from the first to the last of them."""
+    if not trace.has("device_ops"):
+        return {}
+    side: HostSide = trace.derived(host_side)
+    links: Launches = trace.derived(launches)
+    chosen = np.flatnonzero(ordinary(trace) & (links.call >= 0))
+    owner = side.within_optimizer[links.call[chosen]]
+    chosen, owner = chosen[owner >= 0], slot[owner[owner >= 0]]
+    ops, dur = trace["device_ops"], trace.derived(sound_dur_ns)[chosen]
+    number, _ = pd.factorize(ops["device"], use_na_sentinel=False)
+    start = ops["ts_ns"].to_numpy()[chosen]
+    idle = np.zeros(size, np.int64)
+    for device, busy in trace.derived(device_busy).items():
+        mine = np.flatnonzero(number[chosen] == device)
+        if not len(mine):
+            continue
+        first = np.full(size, np.iinfo(np.int64).max)
+        last = np.full(size, np.iinfo(np.int64).min)
+        np.minimum.at(first, owner[mine], start[mine])
+        np.maximum.at(last, owner[mine], start[mine] + dur[mine])
+        has = last >= first
+        idle[has] += (last - first)[has] - covered(busy, first[has], last[has])
+    return {
+        "kernel_count": pd.array(_count(owner, size), dtype="Int64"),
+        "short_kernel_count": pd.array(_count(owner[dur < SHORT_NS], size), dtype="Int64"),
+        "kernel_ns": pd.array(summed(owner, dur, size), dtype="Int64"),
+        "idle_ns": pd.array(idle, dtype="Int64"),
+    }
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Optimizers of all ranks and steps pooled by name; finding R26."""
+    if not measured.has("optimizer_steps"):
+        return Section(ID, TITLE, "skipped", "no host activity was recorded")
+    rows = units(measured["optimizer_steps"])
+    if not len(rows):
+        return Section(ID, TITLE, "skipped", NO_OPTIMIZER)
+    pooled = _pool(measured, rows)
+    return Section(
+        ID,
+        TITLE,
+        sheets=(_sheet(measured, pooled),),
+        findings=tuple(_unfused(measured, pooled, thresholds)),
+        verdicts=tuple(_abstains(measured, rows, pooled)),
+    )
+
+
+def _pool(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a (run, role, optimizer): Σ over ranks and steps, its tensors, and what one call holds on average.
+
+    step_count: steps of all processes that have it; `each_…`: per call of Optimizer.step.
+    """
+    by = ["run", "role", "name"]
+    found = []
+    for key, mine in rows.groupby(by, dropna=False, sort=False):
+        who = dict(zip(by, key, strict=True))
+        steps = steps_of(measured, mine[[*PROCESS]])
+        known = mine["kernel_count"].notna().all()
+        tensors = mine["tensor_count"].dropna()
+        found.append(
+            {
+                **who,
+                **{name: int(mine[name].sum()) for name in COUNTED},
+                **{name: int(mine[name].sum()) if known else None for name in ON_DEVICE},
+                "tensor_count": int(tensors.median()) if len(tensors) else None,
+                "process_steps": max(steps.count, 1),
+                "step_ns": steps.step_ns,
+            }
+        )
+    pooled = pd.DataFrame(found).astype(dict.fromkeys([*ON_DEVICE, "tensor_count"], "Int64"))
+    calls = pooled["count"].astype("Float64")
+    for name in ("call_count", "leaf_count", "kernel_count", "short_kernel_count"):
+        pooled[f"each_{name}"] = pooled[name].astype("Float64") / calls
+    tensors = pooled["tensor_count"].astype("Float64")
+    on_device = pooled["each_kernel_count"].notna()
+    pooled["per_tensor"] = (
+        pooled["each_kernel_count"].where(on_device, pooled["each_call_count"]) / tensors
+    )
+    pooled["dur_each_ns"] = pooled["dur_ns"] / pooled["process_steps"]
+    pooled["share_ratio"] = pooled["dur_each_ns"] / pooled["step_ns"].astype("Float64")
+    return pooled.sort_values(["dur_ns", "name"], ascending=[False, True], kind="stable")
+
+
+def _sheet(measured: Measurements, pooled: pd.DataFrame) -> Any:
+    """Optimizers by host time."""
+    shown = pooled.copy()
+    shown["times"] = whole_if_exact(
+        shown["count"].astype("Float64") / shown["process_steps"].astype("Float64")
+    )
+    headings = (
+        *label_headings(measured),
+        Heading("name", "optimizer"),
+        Heading("dur_each_ns", "time", "ns", "Host time in Optimizer.step per step and process."),
+        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
+        Heading("times", "times", "count", "Optimizer.step calls per step and process."),
+        Heading("tensor_count", "tensors", "count", "Tensors it updates, as the counts of its ops tell."),
+        Heading("each_call_count", "calls", "count", "Ops that one Optimizer.step calls itself."),
+        Heading("each_leaf_count", "ops", "count", "Innermost ops in one Optimizer.step."),
+        Heading("each_kernel_count", "kernels", "count", "Kernels launched in one Optimizer.step."),
+        Heading("each_short_kernel_count", "short kernels", "count", "Of less than 10 µs."),
+        Heading("per_tensor", "per tensor", "", "Kernels per tensor; where no GPU was recorded, calls per tensor."),
+    )  # fmt: skip
+    return sheet("optimizer", "Optimizers by host time", headings, shown)
+
+
+def _abstains(
+    measured: Measurements, rows: pd.DataFrame, pooled: pd.DataFrame
+) -> Iterator[Verdict]:
+    """Runs without an optimizer, and those whose optimizer works on the host beside a GPU."""
+    for run in units(measured["steps"])["run"].drop_duplicates():
+        if not same_text(rows["run"], run).any():
+            yield Verdict(RULES[0], "not applicable", NO_OPTIMIZER + in_run(measured, run))
+    for run, mine in pooled.groupby("run", dropna=False, sort=False):
+        if mine["kernel_count"].eq(0).fillna(value=False).all():
+            reason = "Optimizer.step launches no kernel: the optimizer works on the host"
+            yield Verdict(RULES[0], "not applicable", reason + in_run(measured, run))
+
+
+def _unfused(
+    measured: Measurements, pooled: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R26: optimizers that update tensor by tensor, in several kernels (without a GPU: ops) each."""
+    limit = thresholds.of("unfused-optimizer")
+    for row in pooled.to_dict("records"):
+        on_device = not pd.isna(row["kernel_count"])
+        many = not pd.isna(row["per_tensor"]) and row["per_tensor"] >= limit["kernels_per_tensor"]
+        short = on_device and row["each_short_kernel_count"] > limit["short_kernels"]
+        if not (many or short) or (on_device and not row["kernel_count"]):
+            continue
+        lost = row["idle_ns"] if on_device else max(row["dur_ns"] - row["leaf_ns"], 0)
+        lost = float(lost) / row["process_steps"]
+        ratio = lost / row["step_ns"] if row["step_ns"] else None
+        what = "kernels" if on_device else "ops"
+        count = row["each_kernel_count"] if on_device else row["each_call_count"]
+        over = "" if pd.isna(row["tensor_count"]) else f" for {int(row['tensor_count']):,} tensors"
+        name = str(row["name"]).partition("#")[2] or str(row["name"])
+        whose = _whose(row, pooled) + in_run(measured, row["run"])
+        yield Finding(
+            "unfused-optimizer",
+            thresholds.severity(ratio),
+            f"{name} takes {_count_text(float(count))} {what}{over}{whose}",
+            "construct the optimizer with fused=True" + (" (foreach=True where it has no fused form)" if on_device else ""),
+            (
+                Metric("per_tensor", None if pd.isna(row["per_tensor"]) else float(row["per_tensor"]), "", "lower", label=f"{what} per tensor"),
+                Metric("short_kernels", float(row["each_short_kernel_count"]) if on_device else None, "count", "lower", label="kernels under 10 µs"),
+                Metric("dur_ns", round(row["dur_each_ns"]), "ns", "lower", label="Optimizer.step per step"),
+            ),
+            (Place(role=text_or_none(row["role"]), name=str(row["name"])),),
+            round(lost),
+            ratio,
+            (
+                "counted is what the GPU idles between its kernels; a fused one also reads each tensor once only"
+                if on_device
+                else "upper bound: host time of Optimizer.step outside its innermost ops",
+            ),
+        )  # fmt: skip
+
+
+def _whose(row: Mapping[Any, Any], pooled: pd.DataFrame) -> str:
+    """How a claim names the role, where optimizers of several roles have this name."""
+    same = pooled[same_text(pooled["run"], row["run"]) & (pooled["name"] == row["name"])]
+    role = text_or_none(row["role"])
+    return f" in {role}" if role is not None and len(same) > 1 else ""
+
+
+def _count_text(count: float) -> str:
+    """A mean count: 290, or 28.5."""
+    return f"{int(count):,}" if count.is_integer() else show(count, "count")

@@ -1,0 +1,334 @@
+"""What do operators cost by the shape of their inputs, and with all that runs inside them? (definition M9)"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import plain, run_heading
+from tracekit.job.tables import sheet
+from tracekit.model.keys import summed
+from tracekit.model.report import Heading, Metric, Section
+from tracekit.model.tables import coded
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.process.launches import Launches, launches
+from tracekit.process.nesting import Nesting, innermost, nesting
+from tracekit.process.shapes import (
+    DIMS,
+    TYPES,
+    Products,
+    Shapes,
+    calls,
+    device_work,
+    during,
+    launch_threads,
+    nearest_or_self,
+    products,
+    shapes,
+)
+from tracekit.process.sound import sound_dur_ns
+
+ID, TITLE = "shapes", "What do operators cost by input shape, and with all that runs inside them?"
+NEEDS = ("host_ops", "device_ops", "memory_ops")
+WRITES = ("operator_shapes", "operator_totals")
+ARGS = (DIMS, TYPES)
+
+Ints = npt.NDArray[np.int64]
+
+MAX_SHAPES = 4_000
+"""Most (op, shape) of one source kept one by one: those with most time of their own, host and device."""
+
+MAX_TEXT = 300
+"""Longer texts of shapes (lists of hundreds of tensors) are cut."""
+
+NOT_RECORDED = "input shapes were not recorded: profile with record_shapes=True"
+
+
+class Instants(NamedTuple):
+    """What happened at instants on threads: device launches and memory operations, with their ops."""
+
+    thread: Ints
+    ts_ns: Ints
+    op: Ints
+    values: tuple[Ints, ...]
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Ops by name with all that ran inside them, and by name and input shape with their own part."""
+    host = trace.get("host_ops")
+    rows = np.flatnonzero((host["kind"] == "op").to_numpy())
+    if not len(rows):
+        return {}
+    codes = host["name"].cat.codes.to_numpy().astype(np.int64)[rows]
+    present, group = np.unique(codes, return_inverse=True)
+    work, memory = _launched(trace), _memory(trace)
+    tables: dict[str, Mapping[str, Any]] = {
+        "operator_totals": {
+            "name": coded(present, host["name"]),
+            "count": np.bincount(group, minlength=len(present)),
+            **_inclusive(trace, rows, group, len(present), work, memory, whole=True),
+        }
+    }
+    told: Shapes = trace.derived(shapes)
+    if told.dims:
+        tables["operator_shapes"] = _by_shape(trace, rows, codes, work, memory)
+    return tables
+
+
+def _launched(trace: Trace) -> Instants | None:
+    """The launches of device ops; None where no device was recorded."""
+    if not trace.has("device_ops"):
+        return None
+    links: Launches = trace.derived(launches)
+    dur = trace.derived(sound_dur_ns)
+    return Instants(launch_threads(trace), links.ts_ns, links.op, (dur, np.ones_like(dur)))
+
+
+def _memory(trace: Trace) -> Instants | None:
+    """Allocations and frees; None where memory was not profiled."""
+    if not trace.has("memory_ops"):
+        return None
+    memory, host = trace["memory_ops"], trace["host_ops"]
+    size = memory["size_bytes"].fillna(0).to_numpy(np.int64)
+    thread, ts = memory["thread"].to_numpy(), memory["ts_ns"].to_numpy()
+    is_op = (host["kind"] == "op").to_numpy()
+    op = nearest_or_self(trace, is_op, innermost(trace, thread, ts))
+    values = (np.maximum(size, 0), np.maximum(-size, 0))
+    return Instants(thread.astype(np.int64), ts, op, values)
+
+
+def _inclusive(
+    trace: Trace,
+    rows: Ints,
+    group: Ints,
+    count: int,
+    work: Instants | None,
+    memory: Instants | None,
+    *,
+    whole: bool,
+) -> dict[str, Any]:
+    """Wall time of each group, and what was launched and allocated during it; recursion counts once."""
+    made = calls(trace, rows, group, count)
+    out: dict[str, Any] = {"total_ns": made.total_ns}
+    for what, names in (
+        (work, ("device_total_ns", "launch_total_count")),
+        (memory, ("allocated_total_bytes", "freed_total_bytes")),
+    ):
+        if what is None:
+            continue
+        some = slice(None) if whole else slice(1)
+        sums = during(made, what.thread, what.ts_ns, *what.values[some])
+        out |= dict(zip(names[some], sums, strict=True))
+    return out
+
+
+def _by_shape(
+    trace: Trace, rows: Ints, codes: Ints, work: Instants | None, memory: Instants | None
+) -> dict[str, Any]:
+    """One row a (name, dims, types); beyond the cap the rest of each op together."""
+    host, told, tree = trace["host_ops"], trace.derived(shapes), trace.derived(nesting)
+    width = len(told.dims) + 1
+    key = codes * width + told.number[rows] + 1
+    keys, fine = np.unique(key, return_inverse=True)
+    slot = np.full(len(host), -1, np.int64)
+    slot[rows] = fine
+    weight = summed(fine, tree.self_ns[rows], len(keys))
+    if work is not None:
+        weight += summed(_slot_of(slot, work.op), work.values[0], len(keys))
+    kept = np.zeros(len(keys), np.bool_)
+    kept[np.argsort(-weight, kind="stable")[:MAX_SHAPES]] = True
+    # The rest of an op goes by the key beyond all shapes of that op.
+    coarse = np.where(kept, keys * 2, (keys // width) * width * 2 + 1)
+    last, of_fine = np.unique(coarse, return_inverse=True)
+    group, count = of_fine[fine], len(last)
+    slot[rows] = group
+    number = np.where(last % 2 == 0, last // 2 % width - 1, -1)
+    dims = np.array([*(text[:MAX_TEXT] for text in told.dims), None], object)
+    types = np.array([*(t and t[:MAX_TEXT] for t in told.types), None], object)
+    out: dict[str, Any] = {
+        "name": coded(last // 2 // width, host["name"]),
+        "dims": dims[number],
+        "types": types[number],
+        "shape_count": np.bincount(of_fine, minlength=count),
+        "count": np.bincount(group, minlength=count),
+        **_inclusive(trace, rows, group, count, work, memory, whole=False),
+        "self_ns": _self(tree, rows, group, count),
+        "flop_count": _flops(trace, slot, count),
+    }
+    if work is not None:
+        mine = _slot_of(slot, work.op)
+        launched, dur, busy = device_work(trace, mine, count)
+        out |= {"launch_count": launched, "device_ns": dur, "device_busy_ns": busy}
+    if memory is not None:
+        out["allocated_bytes"] = summed(_slot_of(slot, memory.op), memory.values[0], count)
+    return out
+
+
+def _slot_of(slot: Ints, op: Ints) -> Ints:
+    """The group of each op row; -1 for row -1."""
+    return np.where(op >= 0, slot[op], -1)
+
+
+def _self(tree: Nesting, rows: Ints, group: Ints, count: int) -> Ints:
+    own = summed(group, tree.self_ns[rows], count)
+    assert int(own.sum()) == int(tree.self_ns[rows].sum()), "no own time may be lost by grouping"
+    return own
+
+
+def _flops(trace: Trace, slot: Ints, count: int) -> Any:
+    """FLOPs of each group; NA where no formula is known or where they are counted at an op inside."""
+    found: Products = trace.derived(products)
+    rows = np.flatnonzero(found.number >= 0)
+    per_call = np.array([one.flops for _, one in found.products], float)
+    number = found.number[rows]
+    rough = np.bincount(slot[rows], per_call[number], minlength=count) if len(rows) else None
+    known = np.zeros(count, np.bool_)
+    known[slot[rows]] = True
+    if rough is None or not len(found.products):
+        return pd.arrays.IntegerArray(np.zeros(count, np.int64), ~known)
+    known &= rough < 2.0**62
+    exact = np.array([one.flops for _, one in found.products], np.int64)
+    chosen = rows[known[slot[rows]]]
+    sums = summed(slot[chosen], exact[found.number[chosen]], count)
+    return pd.arrays.IntegerArray(sums, ~known)
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
+    """Operators of all processes pooled, by input shape and with all that runs inside them."""
+    totals, by_shape = plain(measured["operator_totals"]), plain(measured["operator_shapes"])
+    if not len(totals):
+        return Section(ID, TITLE, "skipped", "no host op was recorded")
+    on_device = bool(totals["device_total_ns"].notna().any())
+    has_memory = bool(totals["allocated_total_bytes"].notna().any())
+    if not (len(by_shape) or on_device or has_memory):
+        return Section(ID, TITLE, "skipped", NOT_RECORDED)
+    sheets = (
+        _shape_sheet(measured, by_shape, on_device),
+        _total_sheet(measured, totals, on_device),
+    )
+    distinct = len(by_shape[["run", "name", "dims", "types"]].drop_duplicates())
+    metrics = (Metric("operator_shapes", distinct, "count", label="operators by input shape"),)
+    return Section(
+        ID,
+        TITLE,
+        metrics=metrics if distinct else (),
+        sheets=tuple(s for s in sheets if s.rows),
+        caveats=() if len(by_shape) else (NOT_RECORDED,),
+    )
+
+
+def _shape_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) -> Any:
+    """Operators by name and shape: the GPU time they launch first, without a GPU their own host time."""
+    keys = ["run", "name", "dims", "types"]
+    sums = ["shape_count", "count", "total_ns", "self_ns", "device_total_ns", "device_ns", "device_busy_ns", "launch_count", "allocated_bytes", "flop_count"]  # fmt: skip
+    grouped = rows.groupby(keys, dropna=False, sort=False)
+    pooled = grouped[sums].sum(min_count=1)
+    pooled["shape_count"] = grouped["shape_count"].max()
+    pooled = pooled.reset_index()
+    pooled["shape"] = [
+        shown(dims, count)
+        for dims, count in zip(pooled["dims"], pooled["shape_count"], strict=True)
+    ]
+    pooled["type"] = [shown_types(text) for text in pooled["types"]]
+    pooled["gflop"] = pooled["flop_count"].astype("Float64") / 1e9
+    by = "device_ns" if on_device else "self_ns"
+    pooled[by] = pooled[by].astype("Int64").fillna(0)
+    pooled = pooled.sort_values([by, "self_ns", "name"], ascending=[False, False, True], kind="stable")  # fmt: skip
+    device = (
+        Heading("device_ns", "GPU self", "ns", "Σ duration of device ops that the op launched itself."),
+        Heading("device_busy_ns", "GPU busy", "ns", "The same, overlaps counted once per GPU."),
+        Heading("device_total_ns", "GPU total", "ns", "Σ duration of device ops launched during the op."),
+        Heading("launch_count", "launches", "count", "Launched by the op itself."),
+    )  # fmt: skip
+    headings = (
+        *run_heading(measured), Heading("name", "operator"), Heading("shape", "input shapes", "text", "— has no shape."),
+        Heading("type", "types"), Heading("count", "calls", "count"),
+        *(device if on_device else ()),
+        Heading("self_ns", "host self", "ns", "Host time less that of ops and calls inside it."),
+        Heading("total_ns", "host total", "ns", "Recursion counted once."),
+        Heading("allocated_bytes", "allocated", "bytes", "Bytes allocated while the op was innermost."),
+        Heading("gflop", "GFLOP", "", "10⁹ FLOPs of all calls, from their shapes; — where no formula is known."),
+    )  # fmt: skip
+    return sheet(
+        "operators_by_shape",
+        "Operators by input shape",
+        headings,
+        pooled[(pooled[by] > 0).to_numpy(np.bool_)],
+        caption="Over all processes and steps. FLOPs stand at the innermost operator whose shapes tell them.",
+    )
+
+
+def _total_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) -> Any:
+    """Operators with all that ran inside their calls."""
+    sums = ["count", "total_ns", "device_total_ns", "launch_total_count", "allocated_total_bytes", "freed_total_bytes"]  # fmt: skip
+    pooled = rows.groupby(["run", "name"], dropna=False, sort=False)[sums].sum(min_count=1)
+    pooled = pooled.reset_index()
+    by = "device_total_ns" if on_device else "allocated_total_bytes"
+    pooled = pooled[(pooled[by].astype("Int64").fillna(0) > 0).to_numpy(np.bool_)]
+    pooled = pooled.sort_values([by, "name"], ascending=[False, True], kind="stable")
+    device = (
+        Heading("device_total_ns", "GPU total", "ns", "Σ duration of device ops launched during the op."),
+        Heading("launch_total_count", "launches", "count", "Launched during the op."),
+    )  # fmt: skip
+    headings = (
+        *run_heading(measured), Heading("name", "operator"), Heading("count", "calls", "count"),
+        *(device if on_device else ()),
+        Heading("total_ns", "host total", "ns", "Recursion counted once."),
+        Heading("allocated_total_bytes", "allocated", "bytes", "Bytes allocated during the op."),
+        Heading("freed_total_bytes", "freed", "bytes", "Bytes freed during the op."),
+    )  # fmt: skip
+    return sheet(
+        "operators_inclusive",
+        "Operators with all that runs inside them",
+        headings,
+        pooled,
+        caption="An operator and those inside it both count the same work: the rows do not add up.",
+    )
+
+
+def shown(dims: object, count: int = 1) -> str:
+    """Recorded shapes as a person reads them; inputs that are no tensors are left out.
+
+    >>> shown("[[1024],[8944,1024],[],[]]"), shown(None, 3), shown("[[],[]]")
+    ('1024, 8944×1024', '3 other shapes', '—')
+    """
+    if not isinstance(dims, str):
+        return f"{count:,} other shapes" if count > 1 else "—"
+    try:
+        found = json.loads(dims)
+    except (ValueError, RecursionError):
+        return dims
+    if not isinstance(found, list):
+        return dims
+    return ", ".join(text for text in map(_one, found) if text) or "—"
+
+
+def _one(entry: object) -> str:
+    if not isinstance(entry, list):
+        return ""
+    if any(isinstance(inner, list) for inner in entry):
+        return f"({', '.join(text for text in map(_one, entry) if text)})"
+    return "×".join(str(size) for size in entry)
+
+
+def shown_types(types: object) -> str | None:
+    """The distinct types of tensors, in order; None if there are none.
+
+    >>> shown_types('["c10::BFloat16","c10::BFloat16","Scalar",""]')
+    'BFloat16'
+    """
+    try:
+        found = json.loads(types) if isinstance(types, str) else None
+    except (ValueError, RecursionError):
+        return None
+    texts = [str(t).removeprefix("c10::") for t in found] if isinstance(found, list) else []
+    return ", ".join(dict.fromkeys(t for t in texts if t and t not in _NO_TENSOR)) or None
+
+
+_NO_TENSOR = ("Scalar", "ScalarList", "Int", "Bool", "Double", "GenericList", "Device")

@@ -1,0 +1,196 @@
+"""Which attention and losses are made of single operators? (rule R27)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import label_headings, plain, same_text
+from tracekit.job.stage_work import StageWork, by_stage, with_canonical
+from tracekit.job.tables import sheet
+from tracekit.model.keys import summed
+from tracekit.model.report import Finding, Heading, Metric, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.shapes import DIMS, TYPES, owners, shapes
+from tracekit.process.stage_at import stage_at, stage_names
+from tracekit.process.unfused import Unfused, attention_extra, unfused
+from tracekit.process.work_classes import Spans, on_device, on_host
+
+ID, TITLE = "unfused", "Which attention and losses are made of single operators?"
+NEEDS = ("host_ops", "device_ops", "device_ranges")
+WRITES = ("unfused_calls", "unfused_work")
+ARGS = (DIMS, TYPES)
+RULES = ("unfused-operators",)
+
+Ints = npt.NDArray[np.int64]
+
+NOT_RECORDED = "input shapes were not recorded: profile with record_shapes=True"
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """What unfused attention and losses take of each stage; their calls and the bytes of their copies."""
+    if not trace.derived(shapes).dims:
+        return {}
+    found: Unfused = trace.derived(unfused)
+    calls = {"attention": found.softmax, "loss": found.loss, "copy": found.copies}
+    if not sum(len(rows) for rows in calls.values()):
+        return {"unfused_calls": {}, "unfused_work": {}}
+    if trace.has("device_ops"):
+        losses = np.zeros(len(trace["host_ops"]), np.bool_)
+        losses[found.loss] = losses[found.copies] = True
+        whole = np.ones(len(trace["device_ops"]), np.bool_)
+        work = on_device(
+            trace,
+            {
+                "all": whole,
+                "attention": attention_extra(trace, found),
+                "loss": owners(trace, losses) >= 0,
+            },
+        )
+    else:
+        work = on_host(trace, _spans(trace, found))
+    return {"unfused_calls": _calls(trace, calls, found), "unfused_work": work}
+
+
+def _spans(trace: Trace, found: Unfused) -> dict[str, Spans]:
+    """On the host: the time between the two products of an attention, and the calls of a loss."""
+    host = trace["host_ops"]
+    thread, start = host["thread"].to_numpy(), host["ts_ns"].to_numpy()
+    end, name = start + host["dur_ns"].to_numpy(), host["name"].cat.codes.to_numpy()
+    loss = np.concatenate((found.loss, found.copies))
+    return {
+        "attention": Spans(
+            thread[found.first], end[found.first], start[found.last], name[found.softmax]
+        ),
+        "loss": Spans(thread[loss], start[loss], end[loss], name[loss]),
+    }
+
+
+def _calls(trace: Trace, calls: Mapping[str, Ints], found: Unfused) -> dict[str, Any]:
+    """One row a (class, stage)."""
+    rows = np.concatenate(list(calls.values()))
+    kind = np.repeat(np.arange(len(calls)), [len(some) for some in calls.values()])
+    stage = stage_at(trace, trace["host_ops"]["ts_ns"].to_numpy()[rows])
+    names = [*stage_names(trace), None]
+    keys, group = np.unique(kind * len(names) + stage + 1, return_inverse=True)
+    size = np.concatenate((np.zeros(len(rows) - len(found.copies), np.int64), found.copy_bytes))
+    return {
+        "stage": np.array(names, object)[keys % len(names) - 1],
+        "class": [list(calls)[k] for k in (keys // len(names)).tolist()],
+        "count": np.bincount(group, minlength=len(keys)),
+        "size_bytes": summed(group, size, len(keys)),
+    }
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """What unfused attention and losses take of each stage; finding R27."""
+    if not measured.has("unfused_work"):
+        verdict = Verdict(RULES[0], "insufficient data", "input shapes were not recorded")
+        return Section(ID, TITLE, "skipped", NOT_RECORDED, verdicts=(verdict,))
+    calls = with_canonical(measured, plain(measured["unfused_calls"]))
+    if not len(calls):
+        reason = "neither attention nor a loss over a vocabulary is made of single operators"
+        return Section(ID, TITLE, caveats=(reason,))
+    work = [w for kind in KINDS for w in by_stage(measured, kind, table="unfused_work")]
+    kinds = [kind for kind in KINDS for _ in by_stage(measured, kind, table="unfused_work")]
+    findings = [
+        finding
+        for kind, one in zip(kinds, work, strict=True)
+        for finding in _unfused(kind, one, _of(calls, one), thresholds)
+    ]
+    on_gpu = any(one.on_gpu for one in work)
+    return Section(
+        ID,
+        TITLE,
+        sheets=tuple(s for s in (_sheet(measured, kinds, work, calls, on_gpu=on_gpu),) if s.rows),
+        findings=tuple(findings),
+    )
+
+
+KINDS = ("attention", "loss")
+
+
+def _of(calls: pd.DataFrame, one: StageWork) -> pd.DataFrame:
+    """The calls of the stage of `one`."""
+    mine = same_text(calls["run"], one.run) & same_text(calls["role"], one.role)
+    return calls[mine & same_text(calls["canonical"], one.stage)]
+
+
+def _sheet(
+    measured: Measurements,
+    kinds: list[str],
+    work: list[StageWork],
+    calls: pd.DataFrame,
+    *,
+    on_gpu: bool,
+) -> Any:
+    """The stages with what unfused operators take of them, most first."""
+    rows = pd.DataFrame(
+        [
+            (
+                one.run, one.role, one.stage or "(outside any stage)", WHAT[kind], one.busy_ns, one.ratio,
+                _sum(_of(calls, one), kind, "count"), _sum(_of(calls, one), "copy", "size_bytes") if kind == "loss" else None,
+            )
+            for kind, one in zip(kinds, work, strict=True)
+        ],
+        columns=["run", "role", "stage", "what", "busy_ns", "ratio", "count", "size_bytes"],
+    ).sort_values(["busy_ns", "stage", "what"], ascending=[False, True, True], kind="stable")  # fmt: skip
+    time = "GPU busy" if on_gpu else "host time"
+    headings = (
+        *label_headings(measured), Heading("stage", "stage"), Heading("what", "what"),
+        Heading("busy_ns", time, "ns", "Over all processes and steps; attention: without its two products."),
+        Heading("ratio", "share", "ratio", "Of the GPU work that the stage launches." if on_gpu else "Of the stage's wall."),
+        Heading("count", "calls", "count"),
+        Heading("size_bytes", "32-bit copies", "bytes", "Bytes written when 16-bit numbers were copied to 32 bits."),
+    )  # fmt: skip
+    return sheet("unfused", "Attention and losses made of single operators", headings, rows)
+
+
+WHAT = {"attention": "between the products of attention", "loss": "loss over a vocabulary"}
+
+
+def _sum(calls: pd.DataFrame, kind: str, column: str) -> int:
+    return int(calls.loc[calls["class"] == kind, column].sum())
+
+
+def _unfused(
+    kind: str, one: StageWork, calls: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R27: attention without a fused kernel; a loss over a vocabulary with 32-bit copies."""
+    limit = thresholds.of("unfused-operators")
+    copied = _sum(calls, "copy", "size_bytes")
+    if one.ratio is None or one.ratio < limit["stage_ratio"] or (kind == "loss" and not copied):
+        return
+    gain, ratio = one.per_step(one.busy_ns)
+    share = f"{show(one.ratio, 'ratio')} of {'the GPU work of ' if one.on_gpu else ''}{one.name}"
+    evidence: tuple[Metric, ...] = (
+        Metric("unfused_ratio", one.ratio, "ratio", "lower", label="of its GPU work" if one.on_gpu else "of its wall"),
+        Metric("calls", _sum(calls, kind, "count"), "count", label="calls"),
+    )  # fmt: skip
+    if kind == "attention":
+        claim = f"{share} is what unfused attention does between its two products"
+        advice = "use flash attention or scaled_dot_product_attention"
+        caveats = ("its backward pass is not counted, and gains as well",)
+    else:
+        each = round(one.steps.mean(copied))
+        evidence += (Metric("copied_bytes", each, "bytes", "lower", label="32-bit copies per step"),)  # fmt: skip
+        claim = f"{share} is a log-softmax over the vocabulary on 32-bit copies"
+        advice = "use a fused or chunked cross-entropy (use_fused_kernels in verl)"
+        caveats = ("upper bound: a fused loss still reads the logits",)
+    yield Finding(
+        "unfused-operators",
+        thresholds.severity(ratio),
+        claim,
+        advice,
+        evidence,
+        (one.place,),
+        gain,
+        ratio,
+        caveats,
+    )

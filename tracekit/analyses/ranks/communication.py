@@ -1,0 +1,425 @@
+"""What is communicated, how fast, and does anything run beside it? (definitions M2, M5, M12, M14)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import (
+    CAPTURE,
+    apart,
+    in_run,
+    plain,
+    same_text,
+    text_or_none,
+    whole_gpu_time,
+)
+from tracekit.job.gpu_shares import Judged, judged
+from tracekit.job.stage_windows import WHERE, keyed, placed, steps_of
+from tracekit.job.traffic import RATED, by_rank, exposed_within, moving, rates, united, waiting
+from tracekit.job.traffic import collectives as pooled
+from tracekit.job.traffic_sheets import (
+    kind_sheet,
+    rank_bars,
+    rank_sheet,
+    size_histogram,
+    stage_sheet,
+)
+from tracekit.model.report import Finding, Metric, Place, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.collective_facts import ARGS as COLLECTIVE_ARGS
+from tracekit.process.collective_sums import per_step
+from tracekit.process.collectives import Collectives, collectives
+
+ID, TITLE = "communication", "What is communicated, and does it wait?"
+NEEDS = ("device_ops", "host_ops", "device_ranges")
+WRITES, METRICS = ("collectives", "metrics", "quality"), ("comm", "comm_count", "comm_bytes")
+ARGS = COLLECTIVE_ARGS
+RULES = ("exposed-communication", "no-comm-overlap", "small-collectives")
+
+CUT = "collectives_left_out"
+
+BY_DESIGN = ("update_weights",)
+"""Stages that only communicate: there is nothing that could run beside it."""
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The collectives of this source one by one, and their sums per step and stage for compare."""
+    found: Collectives = trace.derived(collectives)
+    rows = found.frame
+    if not len(rows):
+        return {"collectives": {}} if trace.has("host_ops") or trace.has("device_ops") else {}
+    columns = {str(name): rows[name].array for name in rows}
+    tables: dict[str, Mapping[str, Any]] = {"collectives": columns, "metrics": per_step(rows)}
+    if found.cut:
+        tables["quality"] = {"name": np.array([CUT], object), "count": np.array([found.cut])}
+    return tables
+
+
+TOGETHER = [*CAPTURE, "device", "step", "canonical", "op", "group"]
+"""What small collectives must share to be made one; one that stands alone is as it must be."""
+
+
+TOLD = [
+    *(*CAPTURE, "run", "role", "rank", "device", "step", "canonical", "op", "synchronising"),
+    *("ts_ns", "dur_ns", "exposed_ns", "wait_ns", *RATED),
+]
+"""What is read of the collectives of a stage."""
+
+
+class Exposure(NamedTuple):
+    """Exposed communication of a stage: `rest_ns` is neither waiting nor small collectives (R07)."""
+
+    judged: Judged
+    rows: pd.DataFrame
+    wait_ns: int | None
+    rest_ns: int
+    unseen: str
+
+    @property
+    def share(self) -> float:
+        """The rest as a share of the stage."""
+        window = self.judged.row["window_ns"]
+        return self.rest_ns / window if window else 0.0
+
+    @property
+    def per_step(self) -> tuple[float, float | None]:
+        """(the rest per step and GPU, the same as a share of the step)."""
+        return self.judged.window.per_step(self.rest_ns)
+
+
+class Small(NamedTuple):
+    """What R07 says of one run and role."""
+
+    rows: pd.DataFrame
+    finding: Finding | None
+    verdict: Verdict | None
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Collectives by kind, stage and rank; findings R05, R06 and R07."""
+    rows = pooled(measured)
+    if not len(rows):
+        return Section(ID, TITLE, "skipped", "no collective was recorded")
+    small = [_small(measured, mine, thresholds) for mine in apart(rows, ["run", "role"])]
+    stages = _exposures(measured, rows, [one.rows for one in small if one.finding])
+    told = [(one, _exposed(one, thresholds)) for one in stages]
+    untold = [one for one, finding in told if finding is None]
+    beside = [_not_overlapped(one, thresholds) for one in untold]
+    sheets = (kind_sheet(measured), stage_sheet(measured), rank_sheet(measured))
+    charts = (rank_bars(measured), size_histogram(measured))
+    return Section(
+        ID,
+        TITLE,
+        metrics=tuple(_totals(measured)),
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=tuple(
+            finding
+            for finding in (*(f for _, f in told), *beside, *(one.finding for one in small))
+            if finding is not None
+        ),
+        caveats=tuple(_caveats(measured, rows)),
+        verdicts=(
+            *_abstained(measured, told, thresholds),
+            *(one.verdict for one in small if one.verdict is not None),
+        ),
+        charts=tuple(chart for chart in charts if chart is not None),
+    )
+
+
+def _exposures(
+    measured: Measurements, rows: pd.DataFrame, small: list[pd.DataFrame]
+) -> list[Exposure]:
+    """Every stage (the step, without stages) in which a device communicates."""
+    windows, waits = placed(measured, "gpu_time").copy(), waiting(rows)
+    claimed = pd.concat([rows.iloc[:0][[*waits]], *(one[[*waits]] for one in small)])
+    claimed = claimed[claimed["exposed_ns"].notna()]
+    # A small collective is exposed from its start on, as far as that can be known; so is a wait.
+    both = pd.concat([waits, claimed.assign(dur_ns=claimed["exposed_ns"].to_numpy(np.int64))])
+    windows["wait_ns"] = exposed_within(waits, windows)
+    windows["taken_ns"] = exposed_within(both, windows)
+    on_device = rows[TOLD][rows["exposed_ns"].notna()]
+    in_stage = {_whose(mine): mine for mine in apart(on_device, WHERE)}
+    in_step = {_whose(mine)[:2]: mine for mine in apart(on_device, WHERE[:2])}
+    found = []
+    for one in judged(measured):
+        mine, key, none = _of(windows, one), one.window.key, on_device.iloc[:0]
+        theirs = in_step.get(key[:2], none) if key[2] is None else in_stage.get(key, none)
+        if one.row["comm_ns"] and one.row["window_ns"]:
+            wait = int(mine["wait_ns"].sum()) if mine["wait_ns"].notna().any() else None
+            rest = int(one.row["exposed_comm_ns"]) - int(mine["taken_ns"].sum())
+            assert rest >= 0, "what is waiting or small must fit into what is exposed"
+            found.append(Exposure(one, theirs, wait, rest, _unseen(measured, one.row["run"])))
+    return found
+
+
+def _whose(rows: pd.DataFrame) -> tuple[object, ...]:
+    """Run, role and stage of the first of these rows."""
+    return keyed(rows[[*WHERE]].iloc[0].to_dict())
+
+
+def _unseen(measured: Measurements, run: object) -> str:
+    """What is to be said of ranks of a run that were not recorded; empty where none is known to be missing."""
+    captures = plain(measured["captures"])
+    mine = captures[same_text(captures["run"], run)]
+    seen, whole = mine["rank"].nunique(), mine["world_size"].max()
+    if pd.isna(whole) or seen >= whole:
+        return ""
+    return f"{seen} of {int(whole)} ranks were recorded: waiting for the others counts as communication"
+
+
+def _of(frame: pd.DataFrame, one: Judged) -> pd.DataFrame:
+    """The rows of a judged stage; for a whole step all of its run and role."""
+    mine = same_text(frame["run"], one.row["run"]) & same_text(frame["role"], one.row["role"])
+    if one.window.canonical is not None:
+        mine &= same_text(frame["canonical"], one.row["canonical"])
+    return frame[mine]
+
+
+ADVICE = {
+    "all_gather": "fetch the parameters of the next layer ahead (FSDP forward and backward prefetch), in larger units",
+    "reduce_scatter": "reduce gradients while backward still runs (FSDP backward prefetch), in larger units",
+    "all_reduce": "reduce gradients in buckets while backward still runs; while accumulating only once (no_sync)",
+    "all_to_all": "compute on one half of the batch while the other half is exchanged",
+}
+"""What to try, by the operation that is exposed longest."""
+
+OTHERWISE = (
+    "give it compute to run beside: prefetch, earlier or larger buckets, a stream of its own"
+)
+
+
+def _longest(one: Exposure) -> tuple[str | None, tuple[Place, ...]]:
+    """(the operation that is exposed longest, the stage with it and where its longest one is)."""
+    rows = one.rows
+    if not len(rows):
+        return None, (one.judged.window.place,)
+    op = str(rows.groupby("op")["exposed_ns"].sum().idxmax())
+    mine = rows[rows["op"] == op]
+    row = mine.iloc[int(mine["exposed_ns"].astype("int64").argmax())]
+    start = int(row["ts_ns"])
+    return op, (
+        replace(one.judged.window.place, name=op),
+        Place(
+            source=str(row["source"]),
+            role=text_or_none(row["role"]),
+            rank=None if pd.isna(row["rank"]) else int(row["rank"]),
+            device=None if pd.isna(row["device"]) else int(row["device"]),
+            step=None if pd.isna(row["step"]) else int(row["step"]),
+            stage=one.judged.window.canonical,
+            name=op,
+            start_ns=start,
+            end_ns=start + int(row["dur_ns"]),
+        ),
+    )
+
+
+def _moved(one: Exposure, op: str | None) -> tuple[Metric, ...]:
+    """Bytes and rate of an operation in a stage, as far as they are known."""
+    found = rates(one.rows[one.rows["op"] == op], ["op"])
+    if not len(found):
+        return ()
+    size, rate = found.iloc[0]["size_bytes"], found.iloc[0]["busbw"]
+    told = []
+    if not pd.isna(size):
+        label = f"{op} per step and GPU"
+        each = round(one.judged.window.steps.mean(int(size)))
+        told.append(Metric("size_bytes", each, "bytes", "lower", label=label))
+    if not pd.isna(rate):
+        told.append(Metric("busbw", float(rate), "gb_per_s", "higher", label=f"busbw of {op}"))
+    return tuple(told)
+
+
+def _overlap(one: Exposure) -> Metric:
+    ratio = float(one.judged.row["overlap_ratio"])
+    return Metric("overlap_ratio", ratio, "ratio", "higher", label="hidden share")
+
+
+def _waited(one: Exposure) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
+    """(evidence, caveats) about waiting for other ranks."""
+    if one.wait_ns is None:
+        return (), ("includes waiting for slower ranks: not told apart here",)
+    wait = round(one.judged.window.steps.mean(one.wait_ns))
+    synchronising = one.rows[one.rows["synchronising"]]
+    unknown = int(synchronising["wait_ns"].isna().sum())
+    caveats = [one.unseen] if one.unseen else []
+    if unknown:
+        caveats.append(
+            f"the wait in {unknown:,} of {len(synchronising):,} collectives is not known: it counts as communication"
+        )
+    evidence = Metric("wait_ns", wait, "ns", "lower", label="waiting per step, left out")
+    return (evidence,), tuple(caveats)
+
+
+def _exposed(one: Exposure, thresholds: Thresholds) -> Finding | None:
+    """R05: a stage, without stages the step, that waits for communication that nothing hides."""
+    if one.share < thresholds.of("exposed-communication")["exposed_ratio"]:
+        return None
+    exposed, ratio = one.per_step
+    op, places = _longest(one)
+    evidence, caveats = _waited(one)
+    share = Metric("exposed_comm_ratio", one.share, "ratio", "lower", label="exposed")
+    return Finding(
+        "exposed-communication",
+        thresholds.severity(ratio),
+        f"{show(one.share, 'ratio')} of {one.judged.window.name} is communication that no compute hides",
+        ADVICE.get(op or "", OTHERWISE),
+        (share, _overlap(one), *evidence, *_moved(one, op)),
+        places,
+        round(exposed),
+        ratio,
+        caveats,
+    )
+
+
+def _not_overlapped(one: Exposure, thresholds: Thresholds) -> Finding | None:
+    """R06: a stage whose collectives hardly run beside compute, where R05 does not say so already."""
+    limit = thresholds.of("no-comm-overlap")
+    row, name = one.judged.row, one.judged.window.canonical
+    comm = int(row["overlap_ns"]) + one.rest_ns
+    overlap = int(row["overlap_ns"]) / comm if comm else 1.0
+    if (
+        comm / row["window_ns"] < limit["comm_ratio"]
+        or overlap >= limit["overlap_ratio"]
+        or one.judged.window.steps.mean(len(one.rows)) < limit["collectives_per_step"]
+        or name in BY_DESIGN
+    ):
+        return None
+    exposed, ratio = one.per_step
+    op, places = _longest(one)
+    evidence, caveats = _waited(one)
+    severity = thresholds.severity(ratio)
+    share = comm / row["window_ns"]
+    return Finding(
+        "no-comm-overlap",
+        "info" if severity == "low" else severity,
+        f"{show(overlap, 'ratio')} of the communication of {one.judged.window.name} runs beside compute",
+        ADVICE.get(op or "", OTHERWISE),
+        (
+            Metric("overlap_ratio", overlap, "ratio", "higher", label="hidden share"),
+            Metric("comm_ratio", share, "ratio", "lower", label="communication, of the stage"),
+            *evidence,
+            *_moved(one, op),
+        ),
+        places,
+        round(exposed),
+        ratio,
+        caveats,
+    )
+
+
+def _abstained(
+    measured: Measurements, told: list[tuple[Exposure, Finding | None]], thresholds: Thresholds
+) -> Iterator[Verdict]:
+    """Why R05 and R06 say nothing, where that is not plain."""
+    rules = RULES[:2]
+    if not len(whole_gpu_time(measured)):
+        lost = measured.has("gpu_time") and len(measured["gpu_time"]) > 0
+        reason = (
+            "every source with GPU activity is damaged" if lost else "no GPU activity was recorded"
+        )
+        answer = "insufficient data" if lost else "not applicable"
+        yield from (Verdict(rule, answer, reason) for rule in rules)  # type: ignore[arg-type]
+        return
+    limit = thresholds.of("exposed-communication")["exposed_ratio"]
+    for one, finding in told:
+        exposed = one.judged.row["exposed_comm_ratio"]
+        if finding is None and exposed >= limit:
+            reason = f"{show(float(exposed), 'ratio')} of {one.judged.window.name} is exposed, but it is waiting for slower ranks or small collectives"
+            yield Verdict(rules[0], "clear", reason)
+    if any(finding is not None for _, finding in told):
+        yield Verdict(rules[1], "clear", "what no compute hides is told by exposed-communication")
+
+
+def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> Small:
+    """R07: so many small messages that their number, not their bytes, takes the time."""
+    limit = thresholds.of("small-collectives")
+    run, role = rows.iloc[0]["run"], text_or_none(rows.iloc[0]["role"])
+    steps = steps_of(measured, rows)
+    calls = rows[rows["op"] != "barrier"]
+    is_small = (calls["size_bytes"] < limit["small_bytes"]).fillna(value=False)
+    small, unknown = calls[is_small], int(calls["size_bytes"].isna().sum())
+    nothing = Small(small, None, None)
+    if not len(calls) or not steps.step_ns:
+        return nothing
+    if len(small) / len(calls) < limit["call_ratio"]:
+        if (len(small) + unknown) / len(calls) < limit["call_ratio"]:
+            return nothing
+        reason = f"{unknown:,} of {len(calls):,} collectives have no recorded size{in_run(measured, run)}"
+        return Small(small, None, Verdict("small-collectives", "insufficient data", reason))
+    moved = moving(small[small.duplicated(TOGETHER, keep=False)])
+    known = moved["exposed_ns"].notna().to_numpy()
+    exposed = moved["exposed_ns"].to_numpy(np.int64, na_value=0)
+    bound = np.where(known, np.minimum(moved["dur_ns"], exposed), moved["dur_ns"])
+    alone = moved.assign(dur_ns=bound)
+    totals = (int(united(part, (*CAPTURE, "device")).sum()) for part in (moved, alone))
+    (spent, share), (gain, ratio) = (steps.per_step(total_ns) for total_ns in totals)
+    if share is None or share < limit["time_ratio"]:
+        return nothing
+    by = moved.groupby(["canonical", "op"], dropna=False, sort=False)["dur_ns"].sum()
+    stage, op = (text_or_none(value) for value in by.index[int(by.argmax())])
+    caveats = ["upper bound: the bytes themselves still have to be moved"]
+    if bool(moved["transfer_ns"].isna().any()):
+        caveats.append("waiting for slower ranks is left out only as far as it is unusual")
+    if not known.all():
+        caveats.append("recorded on the host: whether something runs beside them is not known")
+    finding = Finding(
+        "small-collectives",
+        thresholds.severity(ratio),
+        f"{len(small):,} of {len(calls):,} collectives move less than {show(int(limit['small_bytes']), 'bytes')} each"
+        + in_run(measured, run),
+        "put small tensors into one: flatten them into a bucket, reduce what is only logged once per step",
+        (
+            Metric(
+                "small_ratio", len(small) / len(calls), "ratio", "lower", label="of all collectives"
+            ),
+            Metric(
+                "small_count", steps.mean(len(moved)), "count", "lower", label="per step and rank"
+            ),
+            Metric("small_ns", round(spent), "ns", "lower", label="their time per step and rank"),
+        ),
+        (Place(role=role, stage=stage, name=op),),
+        round(gain),
+        ratio,
+        tuple(caveats),
+    )
+    return Small(small, finding, None)
+
+
+def _totals(measured: Measurements) -> Iterator[Metric]:
+    """Communication as a share of what was captured, and the rate of the wire: Σ over ranks, never means."""
+    ranks = by_rank(measured)
+    for name, top, label in (
+        ("comm_ratio", "comm_ns", "communication, of the capture"),
+        ("exposed_comm_ratio", "exposed_ns", "exposed, of the capture"),
+        ("wait_ratio", "wait_ns", "waiting for other ranks, of the capture"),
+    ):
+        known = ranks[ranks[top].notna() & (ranks["window_ns"] > 0)]
+        if len(known):
+            value = int(known[top].sum()) / int(known["window_ns"].sum())
+            yield Metric(name, value, "ratio", "lower", label=label)
+    known = ranks[ranks["wire_bytes"].notna() & (ranks["wired_ns"] > 0)]
+    if len(known):
+        value = float(known["wire_bytes"].sum()) / int(known["wired_ns"].sum())
+        yield Metric("wire_gb_per_s", value, "gb_per_s", "higher", label="network per rank")
+
+
+def _caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
+    """What limits these numbers."""
+    if unknown := int((rows["size_bytes"].isna() & (rows["op"] != "barrier")).sum()):
+        yield f"{unknown:,} of {len(rows):,} collectives have no recorded size: they are in no rate"
+    if host := int((rows["device"].isna() & rows["exposed_ns"].isna()).sum()):
+        yield f"{host:,} collectives ran on the host (no GPU activity was recorded): whether compute hides them is not known"
+    if bool(rows["wait_ns"].isna().all()):
+        yield "collectives could not be compared between ranks: their time includes waiting for slower ranks"
+    told = (_unseen(measured, run) for run in dict.fromkeys(rows["run"]))
+    yield from dict.fromkeys(text for text in told if text)
+    quality = plain(measured["quality"])
+    if cut := int(quality.loc[quality["name"] == CUT, "count"].sum()):
+        yield f"{cut:,} more collectives were recorded than are kept of one source: the earliest are shown"

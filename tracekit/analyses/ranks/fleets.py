@@ -1,0 +1,178 @@
+"""Do rollout and training GPUs work at the same time, and how busy is each role? (Q15, Q16)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import count_distinct, devices_of, in_run, label_headings, plain, same_text
+from tracekit.job.tables import sheet
+from tracekit.model.intervals import Intervals, covered, gaps, intersect, union, union_all
+from tracekit.model.report import Heading, Metric, Section
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.process.sound import sound_device_ops
+
+ID, TITLE = "fleets", "Do rollout and training work at the same time?"
+NEEDS = ("host_ops", "device_ops")
+WRITES = ("busy_spans",)
+
+MAX_SPANS = 1_000
+"""Most spans kept of one device: past it the shortest gaps close, and the closed time is counted."""
+
+_ROLLOUT = re.compile(r"(?:\A|[-_])(?:rollout|generation|vllm|sglang|trtllm)(?:\Z|[-_])")
+_TRAINING = re.compile(r"actor|policy|critic|value|ref(?:erence)?(?:\Z|[-_])|train")
+
+Ints = npt.NDArray[np.int64]
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The spans in which each device does something; nothing without a device."""
+    if not trace.has("device_ops"):
+        return {}
+    ops = trace.derived(sound_device_ops)
+    frames = []
+    for device in ops["device"].drop_duplicates().sort_values():
+        mine = ops["device"].isna() if pd.isna(device) else ops["device"] == device
+        rows = ops[mine.fillna(value=False)]
+        start = rows["ts_ns"].to_numpy()
+        spans, closed = _bounded(union(start, start + rows["dur_ns"].to_numpy()))
+        frames.append(
+            pd.DataFrame(
+                {"device": pd.array([device] * len(closed), dtype="Int64"), "ts_ns": spans.start,
+                 "dur_ns": spans.end - spans.start, "closed_ns": closed}
+            )
+        )  # fmt: skip
+    if not frames:
+        return {"busy_spans": {}}
+    table = pd.concat(frames, ignore_index=True)
+    return {"busy_spans": {str(name): table[name].array for name in table}}
+
+
+def _bounded(spans: Intervals) -> tuple[Intervals, Ints]:
+    """(at most `MAX_SPANS` spans with the longest gaps between them, how much idle time each holds)."""
+    length = spans.start[1:] - spans.end[:-1]
+    kept = np.sort(np.argsort(-length, kind="stable")[: MAX_SPANS - 1])
+    first = np.concatenate((np.zeros(min(len(spans.start), 1), np.int64), kept + 1))
+    last = np.concatenate((kept, np.full(min(len(spans.start), 1), len(spans.start) - 1)))
+    joined = Intervals(spans.start[first], spans.end[last])
+    busy = covered(spans, joined.start, joined.end)
+    assert int(busy.sum()) == spans.total, "closing gaps must not lose busy time"
+    return joined, joined.end - joined.start - busy
+
+
+class Fleet(NamedTuple):
+    """One role of one run: its GPUs, when its processes were captured, when any and how long all of its GPUs work."""
+
+    role: str | None
+    rollout: bool
+    gpus: int
+    captured: Intervals
+    busy: Intervals
+    by_gpu: list[Intervals]
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
+    """Busy shares of every role in the time that all were captured, and how far rollout and training overlap."""
+    if not measured.has("busy_spans"):
+        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+    every, captures = measured["busy_spans"], plain(measured["captures"])
+    timed = captures[captures["absolute_time"].to_numpy(np.bool_)]
+    shown, metrics, reasons = [], list[Metric](), list[str]()
+    for run in every["run"].unique():
+        mine = every[same_text(every["run"], run) & every["source"].isin(set(timed["source"]))]
+        fleets = _fleets(plain(mine), timed) if count_distinct(mine, ["role"]) > 1 else []
+        told = _told(fleets)
+        if told:
+            reasons.append(told + in_run(measured, run))
+            continue
+        window = _window(fleets)
+        shown += [(run, fleet.role, *_numbers(fleet, window)) for fleet in fleets]
+        metrics += _overlap(fleets, window, in_run(measured, run))
+    if not shown:
+        return Section(
+            ID, TITLE, "skipped", reasons[0] if reasons else "no GPU activity was recorded"
+        )
+    columns = ["run", "role", "gpus", "window_ns", "busy_ratio", "idle_ratio", "first_ns"]
+    headings = (
+        *label_headings(measured),
+        Heading("gpus", "GPUs", "count"),
+        Heading("window_ns", "captured", "ns", "Time in which all roles were captured."),
+        Heading("busy_ratio", "busy", "ratio", "Mean over its GPUs, of that time."),
+        Heading("idle_ratio", "all idle", "ratio", "No GPU of the role works, of that time."),
+        Heading("first_ns", "first work after", "ns", "From the start of that time."),
+    )
+    frame = pd.DataFrame(shown, columns=columns).sort_values(["run", "busy_ratio"], kind="stable")
+    caveats = (
+        *reasons,
+        "which processes share a GPU is not recorded: switching between roles is not judged",
+    )
+    table = sheet("fleets", "Roles by how busy their GPUs are", headings, frame)
+    return Section(ID, TITLE, metrics=tuple(metrics), sheets=(table,), caveats=caveats)
+
+
+def _fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:
+    """The roles of one run that have GPU activity on a clock that others share."""
+    found = []
+    for role in spans["role"].unique():
+        rows = spans[same_text(spans["role"], role)]
+        mine = captures[captures["source"].isin(set(rows["source"]))]
+        name = None if pd.isna(role) else str(role)
+        keys = ["host", "pid", "rank", "replica", "device"]
+        by_gpu = [_spans(group) for _, group in rows.groupby(keys, dropna=False, sort=False)]
+        engine = bool(rows["replica"].notna().any()) and not _TRAINING.search(name or "")
+        rollout = engine or (
+            _ROLLOUT.search(name or "") is not None and not _TRAINING.search(name or "")
+        )
+        gpus = devices_of(rows.assign(rank=rows["rank"].fillna(rows["replica"])))
+        found.append(Fleet(name, rollout, gpus, _spans(mine), union_all(by_gpu), by_gpu))
+    return found
+
+
+def _spans(rows: pd.DataFrame) -> Intervals:
+    start = rows["ts_ns"].to_numpy(np.int64)
+    return union(start, start + rows["dur_ns"].to_numpy(np.int64))
+
+
+def _told(fleets: list[Fleet]) -> str:
+    """Why roles cannot be compared; nothing where they can."""
+    if len(fleets) < 2:
+        return "GPU activity of a single role: overlap needs the traces of rollout and training on one clock"
+    return "" if _window(fleets).total else "the roles were not captured at the same time"
+
+
+def _window(fleets: list[Fleet]) -> Intervals:
+    """The time in which all of them were captured."""
+    window = fleets[0].captured
+    for fleet in fleets[1:]:
+        window = intersect(window, fleet.captured)
+    return window
+
+
+def _numbers(fleet: Fleet, window: Intervals) -> tuple[int, int, float, float, int | None]:
+    """(GPUs, length of the window, mean busy share, share in which none works, time until the first work)."""
+    whole = window.total
+    busy = sum(intersect(gpu, window).total for gpu in fleet.by_gpu) / max(len(fleet.by_gpu), 1)
+    some = intersect(fleet.busy, window)
+    before = gaps(some, int(window.start[0]), int(some.start[0])) if len(some.start) else None
+    first = None if before is None else intersect(before, window).total
+    return fleet.gpus, whole, busy / whole, 1 - some.total / whole, first
+
+
+def _overlap(fleets: list[Fleet], window: Intervals, where: str) -> list[Metric]:
+    """How much of the less busy fleet's work runs while the other works too (Q16); nothing without both."""
+    sides = [
+        intersect(union_all([f.busy for f in fleets if f.rollout == side]), window)
+        for side in (True, False)
+        if any(f.rollout == side for f in fleets)
+    ]
+    if len(sides) < 2 or not min(side.total for side in sides):
+        return []
+    ratio = intersect(*sides).total / min(side.total for side in sides)
+    label = f"rollout and training at the same time, of the less busy one{where}"
+    return [Metric("overlap_ratio", ratio, "ratio", "higher", label=label)]

@@ -1,0 +1,260 @@
+"""Do ranks work equally long? Own work by stage, and the step without stragglers (Q7, Q18, Q19, M17)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.collectives import codes
+from tracekit.job.frames import UNIT, in_run, job, same_text, summed, text_or_none
+from tracekit.job.rank_groups import (
+    CREW,
+    CREW_STEP,
+    MEMBER,
+    Crew,
+    abstained,
+    crew_headings,
+    crews,
+    in_crew,
+    in_order,
+    member_headings,
+)
+from tracekit.job.tables import sheet
+from tracekit.job.waits import savings
+from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+
+ID, TITLE = "imbalance", "Do the ranks work equally long?"
+NEEDS = ()
+RULES = ("rank-imbalance",)
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG001
+    """Nothing of its own: it judges what is measured about waits."""
+    return {}
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Own work by stage and rank, what a step without stragglers would take, and finding R10."""
+    abstained = tuple(_abstained(measured, thresholds))
+    if max((crew.members for crew in crews(measured)), default=0) < 2:
+        reason = "fewer than two ranks of one role were recorded with steps or stages"
+        return Section(ID, TITLE, "skipped", reason, verdicts=abstained)
+    sheets = (_stage_sheet(measured), _what_if_sheet(measured), _rank_sheet(measured))
+    return Section(
+        ID,
+        TITLE,
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=tuple(_imbalances(measured, thresholds)),
+        verdicts=abstained,
+    )
+
+
+def _imbalance(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """One row a `keys`: members, mean_ns and max_ns of own work over members, and L = 1 − mean / max (Q7).
+
+    L is <NA> where there is nothing to compare: one member, or no own work.
+    """
+    grouped = rows.groupby(keys, dropna=False, sort=False)["own_ns"]
+    out = grouped.agg(members="size", mean_ns="mean", max_ns="max").reset_index()
+    known = (out["members"] > 1) & (out["max_ns"] > 0)
+    longest = out["max_ns"].astype("Float64")
+    ratio = (longest - out["mean_ns"].astype("Float64")) / longest.clip(lower=1)
+    return out.assign(imbalance_ratio=ratio.where(known, pd.NA))
+
+
+def _stage_sheet(measured: Measurements) -> Sheet:
+    """Each stage: how long the ranks work in it on average, the longest, and which rank that is most often."""
+    parts = []
+    for crew in crews(measured):
+        by_step = _imbalance(crew.work, [*CREW_STEP, "canonical"])
+        slowest = _slowest(crew.work, (*UNIT, "canonical"))
+        for name in (text_or_none(value) for value in crew.work["canonical"].unique()):
+            mine = by_step[same_text(by_step["canonical"], name)]
+            if mine["members"].max() < 2:
+                continue
+            rank, ratio = _most_often(slowest[same_text(slowest["canonical"], name)])
+            parts.append(
+                (
+                    crew.run, crew.role, crew.replica, name or "the step",
+                    mine["mean_ns"].mean(), mine["max_ns"].mean(), mine["imbalance_ratio"].mean(),
+                    rank, ratio, mine["members"].max(),
+                )
+            )  # fmt: skip
+    names = ["stage", "mean_ns", "max_ns", "imbalance_ratio", "rank", "rank_ratio", "members"]
+    frame = pd.DataFrame(parts, columns=[*CREW, *names])
+    frame["over_ns"] = frame["max_ns"] - frame["mean_ns"]
+    frame = frame.sort_values(["over_ns", "stage"], ascending=[False, True], kind="stable")
+    headings = (
+        *crew_headings(measured),
+        Heading("stage", "stage"),
+        Heading("mean_ns", "own work", "ns", "Wall less time blocked in collectives, per step: mean of the ranks."),
+        Heading("max_ns", "longest rank", "ns", "Per step."),
+        Heading("imbalance_ratio", "imbalance", "ratio", "1 − mean / longest, mean over steps."),
+        Heading("rank", "longest most often", "id", "The rank that works longest in most steps."),
+        Heading("rank_ratio", "in steps", "ratio", "Share of the steps in which it does."),
+        Heading("members", "ranks", "count"),
+    )  # fmt: skip
+    return sheet("imbalance", "Own work by stage", headings, frame)
+
+
+def _slowest(rows: pd.DataFrame, keys: tuple[str, ...]) -> pd.DataFrame:
+    """The row of the member with most own work for each `keys`; the first of equals."""
+    ranked = in_order(rows, (*keys, *MEMBER))
+    ranked = ranked.sort_values("own_ns", ascending=False, kind="stable")
+    return ranked[~pd.Series(codes(ranked, keys), ranked.index).duplicated()]
+
+
+def _most_often(slowest: pd.DataFrame) -> tuple[Any, float]:
+    """(the rank that comes up most often, in which share of the rows)."""
+    member = codes(slowest, MEMBER)
+    counts = np.bincount(member)
+    place = int(counts.argmax())
+    return slowest["rank"].iloc[int((member == place).argmax())], float(counts[place]) / len(
+        slowest
+    )
+
+
+def _rank_sheet(measured: Measurements) -> Sheet:
+    """Own and blocked time of each rank in each stage, per step."""
+    parts = []
+    for crew in crews(measured):
+        keys = [*CREW, *MEMBER, "canonical"]
+        sums = summed(crew.work, keys, ["own_ns", "blocked_ns"])
+        for name in ("own_ns", "blocked_ns"):
+            sums[name] = sums[name] / crew.steps
+        parts.append(sums.assign(stage=sums["canonical"].fillna("the step")))
+    frame = in_order(pd.concat(parts, ignore_index=True), (*CREW, "stage", *MEMBER))
+    headings = (
+        *crew_headings(measured),
+        Heading("stage", "stage"),
+        *member_headings(measured),
+        Heading("own_ns", "own work", "ns", "Per step."),
+        Heading(
+            "blocked_ns", "blocked", "ns", "Per step, in collectives: waiting and transferring."
+        ),
+    )
+    return sheet(
+        "own_work",
+        "Own work by stage and rank",
+        headings,
+        frame,
+        ranked=Ranked("own_ns", apart=(*CREW, "stage")),
+    )
+
+
+def _what_if_sheet(measured: Measurements) -> Sheet:
+    """What a step would take if the last rank came to each collective with the median one (Q19)."""
+    saved, rows = savings(measured), []
+    for crew in crews(measured):
+        mine = crew.of(saved)
+        step_ns = job(measured).of(crew.run).step_ns
+        if not len(mine) or not step_ns:
+            continue
+        gain = min(float(mine["saved_ns"].sum()) / crew.steps, step_ns)
+        ideal = step_ns - gain
+        number = mine["collectives"].sum() / crew.steps
+        slowdown = step_ns / ideal if ideal else None
+        rows.append((crew.run, crew.role, crew.replica, step_ns, ideal, gain, slowdown, number))
+    names = ["step_ns", "ideal_ns", "saved_ns", "slowdown", "collectives"]
+    headings = (
+        *crew_headings(measured),
+        Heading("step_ns", "step", "ns", "Mean wall."),
+        Heading("ideal_ns", "without stragglers", "ns", "If the last rank came to every collective with the median one."),
+        Heading("saved_ns", "difference", "ns"),
+        Heading("slowdown", "slowdown", "", "Step over step without stragglers."),
+        Heading("collectives", "collectives", "", "Matched collectives per step that it is worked out from."),
+    )  # fmt: skip
+    frame = pd.DataFrame(rows, columns=[*CREW, *names])
+    return sheet("what_if", "The step if no rank came late", headings, frame)
+
+
+def _abstained(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdict]:
+    """Runs of which R10 can say nothing, and why."""
+    limit = thresholds.of("rank-imbalance")
+
+    def lacking(mine: list[Crew]) -> str | None:
+        steps = max(_judged(crew, limit)["step_count"] for crew in mine)
+        few = f"{steps} of at least {limit['min_steps']:g} steps"
+        return few if steps < limit["min_steps"] else None
+
+    return abstained(measured, "rank-imbalance", limit["min_ranks"], lacking)
+
+
+def _judged(crew: Crew, limit: Mapping[str, float]) -> dict[str, Any]:
+    """The steps of a crew in which enough ranks were recorded: their number, L, and who works longest."""
+    rows = crew.by_step[(crew.by_step["others"] + 1 >= limit["min_ranks"]).to_numpy(np.bool_)]
+    by_step = _imbalance(rows, [*CREW_STEP])
+    known = by_step[by_step["imbalance_ratio"].notna()]
+    return {"step_count": len(known), "by_step": known, "rows": rows}
+
+
+def _imbalances(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
+    """R10: ranks that work unequally long, now one more and now another."""
+    limit = thresholds.of("rank-imbalance")
+    for crew in crews(measured):
+        judged = _judged(crew, limit)
+        if judged["step_count"] < limit["min_steps"]:
+            continue
+        ratio = float(judged["by_step"]["imbalance_ratio"].mean())
+        _, constant = _most_often(_slowest(judged["rows"], UNIT))
+        gain = _gain(measured, crew, judged["rows"])
+        step_ns = job(measured).of(crew.run).step_ns
+        share = gain / step_ns if step_ns else None
+        if (
+            ratio < limit["imbalance_ratio"]
+            or constant >= limit["constant_ratio"]
+            or (share or 0.0) < limit["step_ratio"]
+        ):
+            continue
+        yield _finding(measured, crew, judged, (ratio, constant, gain, share), thresholds)
+
+
+def _gain(measured: Measurements, crew: Crew, rows: pd.DataFrame) -> float:
+    """What a step would be shorter by: by its collectives (Q19), by own work where none could be matched."""
+    saved = crew.of(savings(measured))
+    if len(saved):
+        return float(saved["saved_ns"].sum()) / crew.steps
+    grouped = rows.groupby([*UNIT], dropna=False, sort=False)["own_ns"]
+    return float((grouped.max() - grouped.median()).mean())
+
+
+def _finding(
+    measured: Measurements,
+    crew: Crew,
+    judged: Mapping[str, Any],
+    numbers: tuple[float, float, float, float | None],
+    thresholds: Thresholds,
+) -> Finding:
+    """The finding on one crew, with the stage in which the ranks differ most."""
+    ratio, constant, gain, share = numbers
+    by_stage = _imbalance(crew.work, [*CREW_STEP, "canonical"])
+    by_stage["over_ns"] = by_stage["max_ns"] - by_stage["mean_ns"]
+    worst = by_stage.groupby("canonical", dropna=False)["over_ns"].sum().idxmax()
+    stage = text_or_none(worst)
+    step = (
+        judged["by_step"]
+        .sort_values("imbalance_ratio", ascending=False, kind="stable")["step"]
+        .iloc[0]
+    )
+    where = f", most of all in {stage}" if stage else ""
+    return Finding(
+        "rank-imbalance",
+        thresholds.severity(share),
+        f"ranks{in_crew(measured, crew)} work unequally long, now one and now another: "
+        f"{show(ratio, 'ratio')} less than the longest on average{where}{in_run(measured, crew.run)}",
+        "balance the tokens of a step over ranks (dynamic batch sizes, balanced sequence lengths)",
+        (
+            Metric("imbalance_ratio", ratio, "ratio", "lower", label="mean imbalance of own work"),
+            Metric("constant_ratio", constant, "ratio", label="steps in which the same rank works longest"),
+        ),
+        (Place(role=crew.role, step=None if pd.isna(step) else int(step), stage=stage),),
+        round(gain),
+        share,
+        ("other load on the hosts looks the same",),
+    )  # fmt: skip

@@ -1,0 +1,260 @@
+"""Who waits for whom? Waits at collectives, booked to the late rank and what it did (M13, Q17, Q18)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.collectives import REASONS, clocks, codes, matched
+from tracekit.job.drawn_ranks import MAX_ROWS, drawn
+from tracekit.job.frames import UNIT, job, plain, run_heading, summed
+from tracekit.job.late_ranks import abstentions, claims, members
+from tracekit.job.rank_groups import (
+    CREW,
+    MEMBER,
+    crew_headings,
+    crews,
+    in_order,
+    member_headings,
+    steps_of,
+)
+from tracekit.job.tables import sheet
+from tracekit.job.waits import Waits, waits
+from tracekit.model.keys import records
+from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.process.own_work import MAX_ARRIVALS, Segments, segments
+
+ID, TITLE = "stragglers", "Who waits for whom?"
+NEEDS = ("host_ops", "device_ops", "device_ranges")
+WRITES = ("arrivals", "quality", "segments")
+RULES = ("straggler",)
+
+MAX_MARKS = 1_500
+"""Most cells of the chart."""
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """When the process came to its collectives, and its own work between them."""
+    found: Segments = trace.derived(segments)
+    tables: dict[str, Mapping[str, Any]] = {}
+    if len(found.segments):
+        tables["segments"] = {str(name): found.segments[name].array for name in found.segments}
+        tables["arrivals"] = {str(name): found.arrivals[name].array for name in found.arrivals}
+    if found.cut:
+        tables["quality"] = {"name": ["arrivals_left_out"], "count": [found.cut]}
+    return tables
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Waits by rank, stage and cause, clocks, and finding R09."""
+    found, abstained = waits(measured), tuple(abstentions(measured, thresholds))
+    if not len(found.collectives):
+        alone = max((crew.members for crew in crews(measured)), default=0) < 2
+        caveats = () if alone else tuple(_unmatched(measured))
+        return Section(
+            ID, TITLE, "skipped", _nothing(measured), caveats=caveats, verdicts=abstained
+        )
+    sheets = (
+        _cause_sheet(measured, found),
+        _rank_sheet(measured, found),
+        _matrix_sheet(measured, found),
+        _clock_sheet(measured),
+    )
+    chart = _chart(measured, found)
+    return Section(
+        ID,
+        TITLE,
+        metrics=_metrics(measured, found),
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=tuple(claims(measured, found, thresholds)),
+        caveats=(*_unmatched(measured), *_partly_seen(measured)),
+        verdicts=abstained,
+        charts=(chart,) if chart.marks else (),
+    )
+
+
+def _nothing(measured: Measurements) -> str:
+    """Why no wait can be told."""
+    every = crews(measured)
+    if not every:
+        return "no step or stage of a known rank was recorded"
+    if max(crew.members for crew in every) < 2:
+        return "only one rank was recorded: there is nobody to compare it with"
+    if not len(measured["collectives"]):
+        return "no collective was recorded"
+    return "no collective could be matched between ranks"
+
+
+def _per_step(frame: pd.DataFrame, measured: Measurements, value: str) -> pd.DataFrame:
+    """The frame with a column `per_step`: `value` over the steps of its crew."""
+    return frame.assign(per_step=frame[value].astype("Float64") / steps_of(measured, frame))
+
+
+def _metrics(measured: Measurements, found: Waits) -> tuple[Metric, ...]:
+    """How long a rank waits for others in a step, on average and at most."""
+    lost = summed(found.collectives, [*CREW, *MEMBER], ["lost_ns"])
+    wait = _per_step(lost, measured, "lost_ns")["per_step"].dropna()
+    if not len(wait):
+        return ()
+    return (
+        Metric(
+            "wait", float(wait.mean()), "ns", "lower", float(wait.min()), float(wait.max()), "waiting for other ranks, per rank and step",
+        ),
+    )  # fmt: skip
+
+
+def _cause_sheet(measured: Measurements, found: Waits) -> Sheet:
+    """Whom the others wait for, and what it was doing: most lost time first."""
+    keys = [*CREW, "late_rank", "cause", "stage"]
+    rows = summed(found.booked, keys, ["lost_ns"])
+    waiting = found.booked[[*keys, "rank"]].drop_duplicates()
+    both = codes(pd.concat([rows[keys], waiting[keys]], ignore_index=True), tuple(keys))
+    number = np.bincount(both[len(rows) :], minlength=1)
+    rows["ranks"] = number[both[: len(rows)]]
+    rows["each_ns"] = _per_step(rows, measured, "lost_ns")["per_step"] / rows["ranks"]
+    rows = in_order(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
+    headings = (
+        *crew_headings(measured),
+        Heading("late_rank", "late rank", "id"),
+        Heading("cause", "late in", "text", "Stage of the late rank's own work that made it late; — where its work in stages does not explain it."),
+        Heading("stage", "waited for in", "text", "Stage in which the others issued the collective at which they wait."),
+        Heading("ranks", "ranks waiting", "count"),
+        Heading("each_ns", "wait", "ns", "Per step, mean over the ranks that wait."),
+    )  # fmt: skip
+    return sheet(
+        "waits",
+        "Who is waited for",
+        headings,
+        rows,
+        caption="Time in which a rank could do nothing but wait for the last rank to come to a collective.",
+    )
+
+
+def _matrix_sheet(measured: Measurements, found: Waits) -> Sheet:
+    """The same, one row a waiting rank."""
+    keys = [*CREW, "rank", "stage", "late_rank", "cause"]
+    rows = _per_step(summed(found.booked, keys, ["lost_ns"]), measured, "lost_ns")
+    rows = in_order(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
+    headings = (
+        *crew_headings(measured),
+        Heading("rank", "waiting rank", "id"),
+        Heading("stage", "waits in"),
+        Heading("late_rank", "for rank", "id"),
+        Heading("cause", "which is late in"),
+        Heading("per_step", "wait", "ns", "Per step."),
+    )
+    return sheet(
+        "wait_matrix",
+        "Waits by waiting and late rank",
+        headings,
+        rows,
+        ranked=Ranked("per_step", apart=(*CREW, "stage", "late_rank", "cause")),
+    )
+
+
+def _rank_sheet(measured: Measurements, found: Waits) -> Sheet:
+    """Each rank: own work, wait, and how often it comes last."""
+    names = ["own_ns", "beyond_ns", "lost_ns", "last_ratio", "taken"]
+    parts = [pd.DataFrame(columns=[*CREW, *MEMBER, *names], dtype=object)]
+    for crew in crews(measured):
+        every = members(crew, found)
+        every["lost_ns"] = every["lost_ns"] / crew.steps
+        every["last_ratio"] = every["last"] / every["taken"].where(every["taken"] > 0)
+        labels = {name: getattr(crew, name) for name in CREW}
+        parts.append(every.astype(object).assign(**labels)[[*CREW, *MEMBER, *names]])
+    frame = pd.concat(parts, ignore_index=True)
+    headings = (
+        *crew_headings(measured),
+        *member_headings(measured),
+        Heading("own_ns", "own work", "ns", "Per step: wall of its stages less time blocked in collectives."),
+        Heading("beyond_ns", "beyond the others", "ns", "Less the median of the other ranks' own work, per step."),
+        Heading("lost_ns", "waits", "ns", "Per step, for a rank that comes later."),
+        Heading("last_ratio", "comes last", "ratio", "Of the collectives with a clear last rank."),
+        Heading("taken", "of collectives", "count", "Its matched collectives whose ranks come further apart than the clocks are uncertain."),
+    )  # fmt: skip
+    return sheet("ranks", "Own work and waits by rank", headings, frame, ranked=Ranked("own_ns"))
+
+
+def _clock_sheet(measured: Measurements) -> Sheet:
+    """What was subtracted from each rank's clock, and how sure that is."""
+    rows = plain(clocks(measured))
+    of_set = rows.groupby("set")["set"].transform("size") if len(rows) else rows["set"]
+    rows = rows[of_set.to_numpy() > 1]
+    replicas = (Heading("replica", "replica", "id"),) if rows["replica"].notna().any() else ()
+    headings = (
+        *run_heading(measured),
+        Heading("role", "role"),
+        *replicas,
+        Heading("rank", "rank", "id"),
+        Heading("offset_ns", "clock ahead by", "ns", "Of the first rank's, at the ends of shared collectives; subtracted before ranks are compared."),
+        Heading("uncertainty_ns", "uncertain by", "ns", "Median absolute deviation of those ends; shorter waits are not booked."),
+        Heading("count", "collectives", "count"),
+    )  # fmt: skip
+    return sheet("clocks", "Clocks of the ranks", headings, rows, ranked=Ranked("offset_ns"))
+
+
+def _unmatched(measured: Measurements) -> Iterator[str]:
+    """What matches nothing, by reason."""
+    rows = matched(measured)
+    counts = rows["reason"].value_counts()
+    for reason, text in REASONS.items():
+        if number := int(counts.get(reason, 0)):
+            yield f"{number:,} of {len(rows):,} collectives could not be compared: {text}"
+    left_out = plain(measured["quality"])
+    left_out = left_out[left_out["name"] == "arrivals_left_out"]
+    if len(left_out):
+        number = int(left_out["count"].sum())
+        yield f"{number:,} collectives beyond the first {MAX_ARRIVALS:,} of a source and device: their waits are not booked"
+
+
+def _partly_seen(measured: Measurements) -> Iterator[str]:
+    """Groups of which not all ranks were recorded."""
+    rows = matched(measured)
+    size = measured["collectives"]["group_size"]
+    partly = int((rows["members"] < size).fillna(value=False).sum())
+    if partly:
+        yield (
+            f"{partly:,} collectives were recorded on only some of the ranks that took part: "
+            "waits are at least as long as shown, and the last rank may be one that is missing"
+        )
+
+
+def _chart(measured: Measurements, found: Waits) -> Chart:
+    """How long each rank waits in each step: one cell a rank and step."""
+    walls = job(measured).walls
+    several = len(run_heading(measured)) > 0
+    cells: dict[str, list[tuple[int, int, int | None]]] = {}
+    lost = summed(found.collectives, [*UNIT, "role", "replica", *MEMBER], ["lost_ns"])
+    places = codes(pd.concat([walls[list(UNIT)], lost[list(UNIT)]], ignore_index=True), UNIT)
+    at = pd.Series(np.arange(len(walls)), places[: len(walls)]).reindex(places[len(walls) :])
+    zero = walls.groupby("run", dropna=False)["ts_ns"].transform("min")
+    start = (walls["ts_ns"] - zero).to_numpy(np.int64)
+    end = start + walls["wall_ns"].to_numpy(np.int64)
+    lost = lost.assign(place=at.to_numpy())
+    known = in_order(lost.dropna(subset=["place"]), (*CREW, *MEMBER, "step"))
+    names = ("run", "role", "replica", "rank", "place", "lost_ns")
+    for run, role, replica, rank, place, lost_ns in records(known, names):
+        parts = [f"{run}:" if several else "", role or "",
+                 "" if replica is None else f"replica {replica}", f"rank {rank}"]  # fmt: skip
+        cell = (int(start[int(place)]), int(end[int(place)]), lost_ns)
+        cells.setdefault(" ".join(p for p in parts if p), []).append(cell)
+    waited = {name: float(sum(c[2] or 0 for c in mine)) for name, mine in cells.items()}
+    most = max(min(MAX_ROWS, MAX_MARKS // max(map(len, cells.values()), default=1)), 1)
+    chosen = drawn(waited, "waiting", most)
+    rows = [name for name in cells if name in chosen.rows]
+    marks = tuple((number, *cell) for number, name in enumerate(rows) for cell in cells[name])
+    total = sum(len(cell) for cell in cells.values())
+    return Chart(
+        "waits",
+        "Waiting for other ranks, by rank and step",
+        "heatmap",
+        marks,
+        rows=tuple(chosen.rows[name] for name in rows),
+        caption=f"A pale row among dark ones is the rank that the others wait for. {chosen.note}".strip(),
+        omitted=total - len(marks),
+    )

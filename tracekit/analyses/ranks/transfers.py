@@ -1,0 +1,395 @@
+"""What do weight sync and moves between GPU and host memory cost the step? (Q12, Q13)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from tracekit.job.driver_log import logs
+from tracekit.job.frames import (
+    in_run,
+    label_headings,
+    plain,
+    same_text,
+    text_or_none,
+    whole_if_exact,
+)
+from tracekit.job.stage_matrix import cells, timed_units
+from tracekit.job.stage_windows import steps_of
+from tracekit.job.tables import sheet
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.stages import canonical
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.transfers import transfers
+
+ID, TITLE = "transfers", "What do weight sync and offloading cost?"
+NEEDS = ("host_ops", "device_ops")
+WRITES = ("transfers",)
+RULES = ("weight-sync", "offload")
+
+SYNC = "update_weights"
+RATED_BYTES = 2**20
+"""Collectives of at least so many bytes show what the network can do."""
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Copies of more than 64,000 bytes by device, step, stage and kind; nothing without a device."""
+    if not trace.has("device_ops"):
+        return {}
+    found: pd.DataFrame = trace.derived(transfers)
+    return {"transfers": {str(name): found[name].array for name in found} if len(found) else {}}
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Weight sync and copies between device and host by stage; findings R13 and R14."""
+    syncs = list(_syncs(measured))
+    moved = _moved(measured)
+    sheets = tuple(
+        s for s in (_sync_sheet(measured, syncs), _copy_sheet(measured, moved)) if s.rows
+    )
+    verdicts = []
+    if not syncs:
+        reason = "no weight sync is annotated in the traces or timed in a log"
+        verdicts.append(Verdict("weight-sync", "not applicable", reason))
+    if not measured.has("transfers"):
+        verdicts.append(Verdict("offload", "not applicable", "no GPU activity was recorded"))
+    if not sheets:
+        reason = (
+            "no weight sync and no copy of more than 64,000 bytes between GPU and host was recorded"
+        )
+        return Section(ID, TITLE, "skipped", reason, verdicts=tuple(verdicts))
+    return Section(
+        ID,
+        TITLE,
+        sheets=sheets,
+        findings=(*_slow_sync(measured, syncs, thresholds), *_offload(measured, moved, thresholds)),
+        verdicts=tuple(verdicts),
+    )
+
+
+# Weight sync
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """The weight sync of one role of one run: medians over steps; None is unknown.
+
+    `comm_bytes` and `copy_bytes` are per step and process, `rate` their sum over the wall of the stage;
+    `best` the fastest single transfer of 1 MiB and more of the kinds that the sync uses.
+    """
+
+    run: object
+    role: str | None
+    origin: str
+    wall_ns: float
+    step_ns: float | None
+    steps: int
+    comm_bytes: float | None = None
+    copy_bytes: float | None = None
+    transfers: float | None = None
+    rate: float | None = None
+    best: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The wall as a share of the step."""
+        return self.wall_ns / self.step_ns if self.step_ns else None
+
+
+def _syncs(measured: Measurements) -> Iterator[Sync]:
+    """Every role's weight sync as traced; of runs whose traces hold none, the driver's timer (Q12)."""
+    found = cells(measured)
+    walls = timed_units(measured)
+    mine = found[(found["canonical"] == SYNC) & (found["state"] == "measured")]
+    for run, role in mine[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
+        rows = mine[same_text(mine["run"], run) & same_text(mine["role"], role)]
+        wall = float(rows["wall_ns"].astype("Float64").median())
+        steps = walls[same_text(walls["run"], run)]["wall_ns"]
+        moved = _sync_bytes(measured, run, role, wall)
+        step_ns = float(steps.median()) if len(steps) else None
+        yield Sync(run, text_or_none(role), "trace", wall, step_ns, len(rows), **moved)
+    for run, log in logs(measured).items():
+        times = log.of(SYNC)
+        if len(times) and not same_text(mine["run"], run).any():
+            step = log.steps.reindex(times.index).dropna()
+            step_ns = float(step.median()) if len(step) else None
+            yield Sync(run, None, "log", float(times.median()), step_ns, len(times))
+
+
+def _sync_bytes(
+    measured: Measurements, run: object, role: object, wall: float
+) -> dict[str, float | None]:
+    """What one process moves in one sync, how fast, and how fast the same kinds of transfer can be."""
+    comm = (
+        _of_sync(plain(measured["collectives"]), run, role) if measured.has("collectives") else None
+    )
+    copies = (
+        _of_sync(plain(measured["transfers"]), run, role) if measured.has("transfers") else None
+    )
+    best = [0.0]
+    sizes: dict[str, float] = {}
+    count = 0.0
+    process = ["host", "pid", "rank", "source", "step"]
+    if comm is not None and len(comm):
+        known = comm[comm["size_bytes"].notna()]
+        moved = known.groupby(process, dropna=False)["size_bytes"].sum()
+        sizes["comm_bytes"] = float(moved.mean()) if len(moved) else 0.0
+        count += float(comm.groupby(process, dropna=False).size().mean())
+        every = plain(measured["collectives"])
+        every = every[
+            same_text(every["run"], run) & (every["size_bytes"] >= RATED_BYTES).fillna(value=False)
+        ]
+        every = every[every["dur_ns"] > 0]
+        if len(every):
+            best.append(float((every["size_bytes"] / every["dur_ns"]).max()))
+    if copies is not None:
+        copies = copies[copies["direction"] != "any"]
+        if len(copies):
+            per = copies.groupby(process, dropna=False)[["size_bytes", "count"]].sum()
+            sizes["copy_bytes"] = float(per["size_bytes"].mean())
+            count += float(per["count"].mean())
+            best += copies["max_gb_per_s"].dropna().astype(float).tolist()
+    total = sum(sizes.values())
+    return {
+        "comm_bytes": sizes.get("comm_bytes"),
+        "copy_bytes": sizes.get("copy_bytes"),
+        "transfers": count or None,
+        "rate": total / wall if total and wall else None,
+        "best": max(best) or None,
+    }
+
+
+def _of_sync(rows: pd.DataFrame, run: object, role: object) -> pd.DataFrame:
+    """The rows of one role's weight sync."""
+    rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role) & rows["stage"].notna()]
+    is_sync = {
+        name: canonical(str(name), text_or_none(role)) == SYNC for name in rows["stage"].unique()
+    }
+    return rows[rows["stage"].map(is_sync).astype(bool)]
+
+
+def _sync_sheet(measured: Measurements, syncs: list[Sync]) -> Sheet:
+    """One row a weight sync."""
+    rows = pd.DataFrame(
+        [
+            (s.run, s.role, s.wall_ns, s.ratio, s.comm_bytes, s.copy_bytes, s.transfers, s.rate, s.best,
+             "driver's log" if s.origin == "log" else "trace", s.steps)
+            for s in syncs
+        ],
+        columns=["run", "role", "wall_ns", "ratio", "comm_bytes", "copy_bytes", "transfers", "rate", "best", "origin", "steps"],
+    )  # fmt: skip
+    for name in ("wall_ns", "comm_bytes", "copy_bytes", "transfers"):
+        rows[name] = whole_if_exact(rows[name].astype("Float64").round(1))
+    headings = (
+        *label_headings(measured),
+        Heading("wall_ns", "weight sync", "ns", "Wall of the longest rank, median over steps."),
+        Heading("ratio", "of step", "ratio", "Of the median step."),
+        Heading("comm_bytes", "collectives", "bytes", "Σ per step and process, as recorded."),
+        Heading(
+            "copy_bytes",
+            "copies",
+            "bytes",
+            "Σ per step and process, of more than 64,000 bytes each.",
+        ),
+        Heading("transfers", "transfers", "count", "Collectives and copies per step and process."),
+        Heading("rate", "rate", "gb_per_s", "Their bytes over the wall; 1e9 bytes."),
+        Heading(
+            "best", "best seen", "gb_per_s", "Fastest transfer of 1 MiB and more of these kinds."
+        ),
+        Heading("steps", "steps", "count"),
+        Heading("origin", "from"),
+    )
+    return sheet("weight_sync", "Weight sync", headings, rows)
+
+
+def _slow_sync(
+    measured: Measurements, syncs: list[Sync], thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R13: a weight sync that takes much of the step, or is far slower than the same transfers can be."""
+    limit = thresholds.of("weight-sync")
+    for sync in syncs:
+        ratio = sync.ratio
+        if ratio is None:
+            continue
+        slow = (
+            sync.rate is not None
+            and sync.best is not None
+            and sync.rate < limit["rate_ratio"] * sync.best
+            and ratio >= limit["slow_step_ratio"]
+        )
+        if ratio < limit["step_ratio"] and not slow:
+            continue
+        total = (sync.comm_bytes or 0.0) + (sync.copy_bytes or 0.0)
+        ideal = total / sync.best if sync.best else 0.0
+        gain = max(sync.wall_ns - ideal, 0.0)
+        source = ", as the driver timed it" if sync.origin == "log" else ""
+        claim = f"weight sync takes {show(ratio, 'ratio')} of the step{source}"
+        if slow and sync.best:
+            claim += (
+                f", at {show(float(sync.rate or 0) / sync.best, 'ratio')} of the best rate seen"
+            )
+        caveats = ["waiting for slower ranks is part of it"]
+        if sync.steps < 3:
+            caveats.append("the first sync after loading takes longer: few steps were seen")
+        if not total:
+            caveats.append("its bytes are not recorded")
+        yield Finding(
+            "weight-sync",
+            thresholds.severity(gain / sync.step_ns if sync.step_ns else None),
+            claim + in_run(measured, sync.run),
+            "send the weights in large buckets rather than tensor by tensor, once, and only what changed; overlap it with the end of training",
+            (
+                Metric("sync_wall", round(sync.wall_ns), "ns", "lower", label="per step"),
+                Metric("sync_ratio", ratio, "ratio", "lower", label="of the step"),
+                Metric("sync_bytes", round(total) if total else None, "bytes", "lower", label="per step and process"),
+                Metric("transfers", sync.transfers, "count", "lower", label="collectives and copies"),
+                Metric("gb_per_s", sync.rate, "gb_per_s", "higher", label="rate"),
+                Metric("best_gb_per_s", sync.best, "gb_per_s", "higher", label="best transfer seen"),
+            ),
+            (Place(role=sync.role, stage=SYNC),),
+            round(gain),
+            gain / sync.step_ns if sync.step_ns else None,
+            tuple(caveats),
+        )  # fmt: skip
+
+
+# Copies between device and host
+
+
+def _moved(measured: Measurements) -> pd.DataFrame:
+    """Copies by run, role, stage, direction and memory: per step and device (Q13).
+
+    Columns: the keys, size_bytes, count, busy_ns, exposed_ns, gb_per_s, max_gb_per_s, share_ratio (exposed, of
+    the step). A device of a process counts in every step of its own.
+    """
+    rows = plain(measured["transfers"])
+    rows = rows[rows["direction"].isin(("HtoD", "DtoH", "any"))]
+    keys = ["run", "role", "canonical", "direction", "memory"]
+    columns = [*keys, "size_bytes", "count", "busy_ns", "exposed_ns", "gb_per_s", "max_gb_per_s", "share_ratio", "step_ns"]  # fmt: skip
+    if not len(rows):
+        return pd.DataFrame(columns=columns)
+    names = rows[["stage", "role"]].drop_duplicates()
+    known = {
+        (stage, role): None if pd.isna(stage) else canonical(str(stage), text_or_none(role))
+        for stage, role in names.itertuples(index=False, name=None)
+    }
+    rows = rows.assign(
+        canonical=pd.Series(
+            [known[key] for key in zip(rows["stage"], rows["role"], strict=True)],
+            index=rows.index,
+            dtype=object,
+        )
+    )
+    grouped = rows.groupby(keys, dropna=False, sort=False)
+    out = grouped[["size_bytes", "count", "busy_ns", "exposed_ns"]].sum().reset_index()
+    out["max_gb_per_s"] = grouped["max_gb_per_s"].max().to_numpy()
+    out["gb_per_s"] = out["size_bytes"] / out["busy_ns"].where(out["busy_ns"] > 0)
+    per = rows[["run", "role"]].drop_duplicates()
+    steps = [
+        steps_of(measured, rows[same_text(rows["run"], run) & same_text(rows["role"], role)])
+        for run, role in per.itertuples(index=False, name=None)
+    ]
+    per["times"] = [max(step.count, 1) for step in steps]
+    per["step_ns"] = pd.array([step.step_ns for step in steps], dtype="Float64")
+    texts = {"run": object, "role": object}
+    out = out.astype(texts).merge(per.astype(texts), on=["run", "role"], how="left")
+    for name in ("size_bytes", "count", "busy_ns", "exposed_ns"):
+        out[name] = out[name] / out["times"]
+    out["share_ratio"] = out["exposed_ns"] / out["step_ns"].where(out["step_ns"] > 0)
+    return out[columns]
+
+
+def _copy_sheet(measured: Measurements, moved: pd.DataFrame) -> Sheet:
+    """Copies by stage and direction, the most exposed first."""
+    shown = moved[moved["direction"] != "any"].sort_values(
+        ["exposed_ns", "size_bytes"], ascending=False, kind="stable"
+    )
+    shown = shown.assign(canonical=shown["canonical"].astype(object).fillna("(in no stage)"))
+    for name in ("size_bytes", "count", "busy_ns", "exposed_ns"):
+        shown[name] = whole_if_exact(shown[name].astype("Float64").round(1))
+    headings = (
+        *label_headings(measured),
+        Heading("canonical", "stage"),
+        Heading("direction", "direction"),
+        Heading("memory", "memory"),
+        Heading("size_bytes", "moved", "bytes", "Per step and GPU."),
+        Heading("busy_ns", "time", "ns", "During which any of them runs, per step and GPU."),
+        Heading("exposed_ns", "exposed", "ns", "Of it with neither kernels nor collectives."),
+        Heading("share_ratio", "of step", "ratio", "The exposed time, of the step."),
+        Heading("gb_per_s", "rate", "gb_per_s", "Bytes over time; 1e9 bytes."),
+        Heading("max_gb_per_s", "fastest", "gb_per_s", "Single copy of 1 MiB and more."),
+        Heading("count", "copies", "count", "Per step and GPU."),
+    )
+    caption = (
+        "Copies of more than 64,000 bytes; time is that in which they run, whatever launched them."
+    )
+    return sheet(
+        "host_copies",
+        "Copies between GPU and host memory by stage",
+        headings,
+        shown,
+        caption=caption,
+    )
+
+
+def _offload(
+    measured: Measurements, moved: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R14: copies between GPU and host memory that nothing hides; one finding a role."""
+    limit = thresholds.of("offload")
+    for run, role in moved[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
+        mine = moved[same_text(moved["run"], run) & same_text(moved["role"], role)]
+        both = mine[mine["direction"] == "any"]
+        exposed, step_ns = float(both["exposed_ns"].sum()), both["step_ns"].max()
+        ratio = None if pd.isna(step_ns) or not step_ns else exposed / float(step_ns)
+        if ratio is None or ratio < limit["exposed_ratio"]:
+            continue
+        ways = {way: mine[mine["direction"] == way] for way in ("HtoD", "DtoH")}
+        size = {way: float(rows["size_bytes"].sum()) for way, rows in ways.items()}
+        pageable = mine["memory"].astype(str).str.contains("pageable", case=False)
+        worst = both.sort_values("exposed_ns", kind="stable").iloc[-1]
+        caveats = [
+            "if memory is short this is the price of it: look at the head-room before keeping more on the GPU"
+        ]
+        if min(size.values()) < limit["both_ways_ratio"] * max(size.values()):
+            caveats.append(
+                "nearly all of it goes one way: it may be input rather than offloaded state"
+            )
+        if pageable.any():
+            caveats.append(
+                "pageable copies are part of it: where pageable-copies is reported too, do not add the two"
+            )
+        yield Finding(
+            "offload",
+            thresholds.severity(ratio),
+            f"copies between GPU and host memory stand alone for {show(ratio, 'ratio')} of the step"
+            + in_run(measured, run),
+            "use pinned host memory and non_blocking copies, prefetch the next stage's state while this one computes, or keep it on the GPU",
+            (
+                Metric("exposed_ns", round(exposed), "ns", "lower", label="per step and GPU"),
+                *(
+                    Metric(f"{way.lower()}_bytes", round(size[way]), "bytes", "lower", label=f"{way} per step and GPU")
+                    for way in ways
+                ),
+                *(
+                    Metric(f"{way.lower()}_gb_per_s", _rate(rows), "gb_per_s", "higher", label=f"{way} rate")
+                    for way, rows in ways.items()
+                ),
+                Metric("pageable_bytes", round(float(mine[pageable]["size_bytes"].sum())), "bytes", "lower", label="pageable"),
+            ),
+            (Place(role=text_or_none(role), stage=text_or_none(worst["canonical"])),),
+            round(exposed),
+            ratio,
+            tuple(caveats),
+        )  # fmt: skip
+
+
+def _rate(rows: pd.DataFrame) -> float | None:
+    """Bytes over the time that copies of each kind run; None without any."""
+    busy = float(rows["busy_ns"].sum())
+    return float(rows["size_bytes"].sum()) / busy if busy else None

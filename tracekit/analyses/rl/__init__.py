@@ -1,0 +1,1 @@
+"""Questions of reinforcement learning: rollout, batches, and what the log of the driver knows."""

@@ -1,0 +1,160 @@
+"""What did the driver time, and do the traces agree? Timers and tokens of the log beside the stages (Q1, Q22)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.driver_log import TIMER, logs, same_steps
+from tracekit.job.frames import in_run, plain, run_heading, same_text
+from tracekit.job.machine_logs import NAMES, machine_sheet
+from tracekit.job.stage_matrix import cells, timed_units
+from tracekit.job.tables import sheet
+from tracekit.model.report import Heading, Metric, Section, Sheet
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+
+ID, TITLE = "driver-log", "What did the driver time, and do the traces agree?"
+NEEDS = ("log_values",)
+WRITES = ("logged",)
+
+MAX_LOGGED = 500_000
+"""Most numbers kept of one log: timers first, then the latest."""
+
+_KEPT = (
+    r"timing_s/|timing/|perf/|(?:train/)?global_valid_(?:toks|seqs)|global_seqlen/mean|train/.*tok|"
+    + NAMES
+)
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Of a driver's log its timers, token counts, throughputs and load; nothing of any other source."""
+    if not trace.has("log_values"):
+        return {}
+    rows = trace["log_values"]
+    names = rows["name"].cat.categories.to_series()
+    kept = names.str.match(_KEPT).to_numpy(np.bool_)
+    timer = np.array(
+        [*(TIMER.match(n) is not None or n == "perf/time_per_step" for n in names), False]
+    )
+    codes = rows["name"].cat.codes.to_numpy()
+    rows = rows[np.array([*kept, False])[codes]]
+    is_timer = timer[rows["name"].cat.codes.to_numpy()]
+    if len(rows) > MAX_LOGGED:
+        order = np.lexsort((-rows["line"].to_numpy(), ~is_timer))[:MAX_LOGGED]
+        order.sort()
+        rows, is_timer = rows.iloc[order], is_timer[order]
+    value = rows["value"].to_numpy(np.float64, na_value=np.nan)
+    sound = is_timer & (value >= 0) & (value < 1e9)
+    dur = np.rint(np.where(sound, value, 0) * 1e9).astype(np.int64)
+    return {
+        "logged": {
+            "step": rows["step"].array,
+            "name": rows["name"].array.remove_unused_categories(),
+            "value": rows["value"].array,
+            "dur_ns": pd.arrays.IntegerArray(dur, ~sound),
+        }
+    }
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
+    """Every stage that the log times, beside the traces of the same steps and the steps that were not profiled; its load."""
+    known = logs(measured)
+    if not known:
+        return Section(
+            ID, TITLE, "skipped", "no driver's log was given or found beside the profile"
+        )
+    found, walls = cells(measured), timed_units(measured)
+    tables = [_beside_log(measured, found, walls), machine_sheet(measured)]
+    return Section(
+        ID,
+        TITLE,
+        metrics=tuple(_tokens(measured, walls)),
+        sheets=tuple(table for table in tables if table is not None and table.rows),
+        caveats=tuple(_caveats(measured, walls)),
+    )
+
+
+def _beside_log(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
+    """Stages that both the traces and the log know: profiled steps, and the other steps of the log."""
+    rows = []
+    for run, log in logs(measured).items():
+        mine = walls[same_text(walls["run"], run)]
+        numbered = same_steps(mine, log)
+        cells_of = found[same_text(found["run"], run) & (found["state"] == "measured")]
+        for stage in dict.fromkeys([*cells_of["canonical"], *log.stages["canonical"]]):
+            times = log.of(stage)
+            here = cells_of[cells_of["canonical"] == stage]
+            if numbered:
+                here = here[here["step"].isin(numbered)]
+            longest = here.groupby(["step", "part"], dropna=False)["wall_ns"].max()
+            same, others = times[times.index.isin(numbered)], times[~times.index.isin(numbered)]
+            rows.append((run, stage, longest.mean(), same.mean(), others.median(), len(others)))
+        step = log.steps
+        same, others = step[step.index.isin(numbered)], step[~step.index.isin(numbered)]
+        in_trace = mine[mine["step"].isin(numbered)] if numbered else mine
+        in_trace = in_trace[in_trace["origin"] != "stage"]
+        rows.append(
+            (run, "(step)", in_trace["wall_ns"].mean(), same.mean(), others.median(), len(others))
+        )
+    names = ("run", "canonical", "trace_ns", "same_ns", "other_ns", "other_steps")
+    out = pd.DataFrame(rows, columns=list(names))
+    out = out.astype(dict.fromkeys(("trace_ns", "same_ns", "other_ns"), "Float64"))
+    out = out[out["same_ns"].notna() | out["other_ns"].notna()]
+    out["ratio"] = (out["same_ns"] / out["trace_ns"].where(out["trace_ns"] > 0)).astype("Float64")
+    headings = (
+        *run_heading(measured),
+        Heading("canonical", "stage"),
+        Heading("trace_ns", "trace", "ns", "Longest rank, mean over the steps of the traces."),
+        Heading("same_ns", "log, same steps", "ns", "What the driver timed, mean."),
+        Heading(
+            "ratio",
+            "log / trace",
+            "",
+            "Dispatch, waiting and what the profiler adds make it more than 1.",
+        ),
+        Heading(
+            "other_ns",
+            "log, other steps",
+            "ns",
+            "Median of the logged steps that are not known to be in the traces.",
+        ),
+        Heading("other_steps", "other steps", "count"),
+    )
+    caption = "The driver's timers include dispatch and, in profiled steps, what starting, stopping and exporting the profiler costs."
+    return sheet("log", "Beside the driver's log", headings, out, caption=caption)
+
+
+def _tokens(measured: Measurements, walls: pd.DataFrame) -> list[Metric]:
+    """Tokens of the steps that log and traces share, over their walls; nothing where either is unknown."""
+    tokens = seconds = 0.0
+    for run, log in logs(measured).items():
+        mine = walls[same_text(walls["run"], run) & (walls["origin"] == "file")]
+        counts = log.counts["tokens"]
+        both = mine[mine["step"].isin(set(same_steps(mine, log)) & set(counts.index))]
+        tokens += float(counts.reindex(both["step"].astype(int)).sum())
+        seconds += float(both["wall_ns"].sum()) / 1e9
+    if not tokens or not seconds:
+        return []
+    label = "tokens per second, as logged over the steps in trace"
+    return [Metric("tokens_per_s", tokens / seconds, "", "higher", label=label)]
+
+
+def _caveats(measured: Measurements, walls: pd.DataFrame) -> list[str]:
+    """What limits the comparison."""
+    known = logs(measured)
+    told = []
+    for run, log in known.items():
+        mine = walls[same_text(walls["run"], run)]
+        if len(mine) and not same_steps(mine, log):
+            told.append(
+                f"the traces do not say which steps of {log.source} they are{in_run(measured, run)}"
+            )
+    used = {log.source for log in known.values()}
+    others = set(plain(measured["logged"])["source"].dropna()) - used
+    if others:
+        told.append(f"{len(others)} more logs of the same runs were not used")
+    return told

@@ -1,0 +1,194 @@
+"""Are forward-only passes run in micro-batches as small as those of training? (rule R18)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import CAPTURE, in_run, label_headings, plain, same_text, text_or_none
+from tracekit.job.stage_work import with_canonical
+from tracekit.job.tables import sheet
+from tracekit.model.intervals import window_at
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.process.by_name import is_named
+from tracekit.process.nesting import nesting
+from tracekit.process.own_work import BACKWARD
+from tracekit.process.shapes import DIMS, TYPES, Products, products
+from tracekit.process.stage_at import stage_at, stage_names
+from tracekit.process.steps import Windows, windows
+
+ID, TITLE = "forward-batches", "How large are micro-batches?"
+NEEDS = ("host_ops",)
+WRITES = ("forward_batches",)
+ARGS = (DIMS, TYPES)
+RULES = ("forward-batch-size",)
+
+Ints = npt.NDArray[np.int64]
+
+FORWARD_ONLY = ("old_log_prob", "ref", "values", "teacher")
+"""Stages that only run the model forward."""
+
+TRAINING = ("update_actor", "update_critic")
+
+_MICRO = re.compile(r"micro[_-]?batch", re.IGNORECASE)
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The micro-batches of a source, with the rows that their forward products have."""
+    found: Windows = trace.derived(windows)
+    ranges = found.stages
+    batches = ranges[is_named(ranges["stage"], _MICRO.match)].sort_values("ts_ns", kind="stable")
+    if not len(batches):
+        return {}
+    start = batches["ts_ns"].to_numpy()
+    end = start + batches["dur_ns"].to_numpy()
+    outer = stage_at(trace, start)
+    names = [*stage_names(trace), None]
+    return {
+        "forward_batches": {
+            "step": batches["step"].array,
+            "stage": np.array(names, object)[outer],
+            "batch": batches["stage"].array,
+            "occurrence": batches["occurrence"].to_numpy(np.int32),
+            "ts_ns": start,
+            "dur_ns": batches["dur_ns"].to_numpy(),
+            "row_count": _rows(trace, start, end),
+        }
+    }
+
+
+def _rows(trace: Trace, start: Ints, end: Ints) -> Any:
+    """M of the forward products with most FLOPs started in each micro-batch; NA without any."""
+    count = len(start)
+    unknown = pd.arrays.IntegerArray(np.zeros(count, np.int64), np.ones(count, np.bool_))
+    found: Products = trace.derived(products)
+    rows = np.flatnonzero(found.number >= 0)
+    gemm = np.array([one.kind == "gemm" and one.batch == 1 for _, one in found.products], np.bool_)
+    rows = rows[gemm[found.number[rows]]] if len(found.products) else rows
+    if not len(rows):
+        return unknown
+    host = trace["host_ops"]
+    backward = is_named(host["name"], lambda name: name.startswith(BACKWARD))
+    rows = rows[trace.derived(nesting).nearest(backward, rows) < 0]
+    ts = host["ts_ns"].to_numpy()[rows]
+    at = window_at(start, end, ts)
+    rows, at = rows[at >= 0], at[at >= 0]
+    if not len(rows):
+        return unknown
+    m = np.array([one.m for _, one in found.products], np.int64)[found.number[rows]]
+    flops = np.array([one.flops for _, one in found.products], float)[found.number[rows]]
+    sizes, which = np.unique(m, return_inverse=True)
+    keys, group = np.unique(at * len(sizes) + which, return_inverse=True)
+    weight = np.bincount(group, flops, minlength=len(keys))
+    order = np.lexsort((sizes[keys % len(sizes)], weight))  # the last one written is the heaviest
+    out, known = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    out[keys[order] // len(sizes)] = sizes[keys[order] % len(sizes)]
+    known[keys // len(sizes)] = True
+    return pd.arrays.IntegerArray(out, ~known)
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Micro-batches by stage; finding R18."""
+    rows = with_canonical(measured, plain(measured["forward_batches"]))
+    if not len(rows):
+        return Section(ID, TITLE, "skipped", "no micro-batch was annotated")
+    keys = ["run", "role", "canonical"]
+    pooled = _pooled(rows, keys)
+    headings = (
+        *label_headings(measured), Heading("canonical", "stage"),
+        Heading("count", "micro-batches", "count", "Over all ranks and steps."),
+        Heading("each", "per step", "", "Mean per rank and step."),
+        Heading("median", "rows", "", "Median of the rows (tokens) of the largest forward products; — without shapes."),
+        Heading("least", "fewest rows", "count"), Heading("most", "most rows", "count"),
+        Heading("mean_ns", "mean", "ns", "Mean wall of a micro-batch on the host."),
+    )  # fmt: skip
+    return Section(
+        ID,
+        TITLE,
+        sheets=(sheet("forward_batches", "Micro-batches by stage", headings, pooled),),
+        findings=tuple(_small(measured, pooled, thresholds)),
+        verdicts=tuple(_abstained(pooled)),
+    )
+
+
+def _pooled(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """One row a (run, role, stage), longest first."""
+    known = rows.assign(row_count=rows["row_count"].astype("Float64"))
+    pooled = (
+        known.groupby(keys, dropna=False, sort=False)
+        .agg(count=("dur_ns", "size"), median=("row_count", "median"), least=("row_count", "min"),
+             most=("row_count", "max"), mean_ns=("dur_ns", "mean"), total_ns=("dur_ns", "sum"))
+        .reset_index()
+    )  # fmt: skip
+    passes = rows[[*keys, "step", "part", *CAPTURE]].drop_duplicates()
+    each = passes.groupby(keys, dropna=False, sort=False).size().to_numpy()
+    pooled["each"] = pooled["count"] / each
+    for name in ("least", "most"):
+        pooled[name] = pooled[name].astype("Int64")
+    return pooled.sort_values(["total_ns", "canonical"], ascending=[False, True], kind="stable")
+
+
+def _pairs(pooled: pd.DataFrame) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
+    """Each forward-only stage with the training stage of its role, else of its run."""
+    training = pooled[pooled["canonical"].isin(TRAINING)]
+    for row in pooled[pooled["canonical"].isin(FORWARD_ONLY)].to_dict("records"):
+        same = training[same_text(training["run"], row["run"])]
+        wanted = "update_critic" if row["canonical"] == "values" else "update_actor"
+        own = same[same_text(same["role"], row["role"])]
+        for candidates in (own, same):
+            match = candidates[candidates["canonical"] == wanted]
+            if len(match):
+                yield row, match.iloc[0].to_dict()
+                break
+
+
+def _abstained(pooled: pd.DataFrame) -> Iterator[Verdict]:
+    pairs = list(_pairs(pooled))
+    if not pairs:
+        reason = "no forward-only pass stands beside training, both in micro-batches"
+        yield Verdict(RULES[0], "not applicable", reason)
+    elif all(pd.isna(row["median"]) or pd.isna(train["median"]) for row, train in pairs):
+        yield Verdict(RULES[0], "insufficient data", "input shapes were not recorded")
+
+
+def _small(
+    measured: Measurements, pooled: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R18: forward passes need less memory than training, and yet are cut as small; one finding a training stage."""
+    limit = thresholds.of("forward-batch-size")
+    found: dict[tuple[Any, ...], list[tuple[dict[Any, Any], dict[Any, Any]]]] = {}
+    for row, train in _pairs(pooled):
+        if pd.isna(row["median"]) or pd.isna(train["median"]) or not train["median"]:
+            continue
+        small = float(row["median"]) <= limit["row_ratio"] * float(train["median"])
+        if small and row["each"] >= limit["micro_batches"]:
+            key = (row["run"], text_or_none(row["role"]), train["canonical"])
+            found.setdefault(key, []).append((row, train))
+    for (run, role, _), pairs in found.items():
+        names = sorted(str(row["canonical"]) for row, _ in pairs)
+        rows = max(float(row["median"]) for row, _ in pairs)
+        each = min(float(row["each"]) for row, _ in pairs)
+        training = float(pairs[0][1]["median"])
+        yield Finding(
+            "forward-batch-size",
+            thresholds.severity(None),
+            f"{' and '.join(names)}: micro-batches of {rows:,.0f} rows, no larger than training's {training:,.0f}"
+            + in_run(measured, run),
+            "raise the tokens per micro-batch of forward-only passes (log_prob_max_token_len_per_gpu in verl): without gradients about twice as many fit",
+            (
+                Metric("forward_rows", rows, "", "higher", label="rows, forward only"),
+                Metric("training_rows", training, "", label="rows, training"),
+                Metric("micro_batches", each, "", "lower", label="micro-batches per step and rank"),
+            ),
+            tuple(Place(role=role, stage=name) for name in names),
+            None,
+            None,
+            ("what it would give is not known from a trace: try it", "needs free memory"),
+        )

@@ -1,0 +1,400 @@
+"""How does generation go? Running batches, pace, tails and replicas of rollout engines (Q8 to Q11; R11, R12, R16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import in_run, job, label_headings, run_heading
+from tracekit.job.rollout import (
+    Generation,
+    bubble,
+    by_role,
+    ends,
+    generations,
+    iterations_of,
+    one_clock,
+    unseen_replicas,
+)
+from tracekit.job.tables import sheet
+from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.iterations import Iterations, generation_spans, iterations, joined
+
+ID, TITLE = "rollout", "How does generation go?"
+NEEDS = ("host_ops", "device_ops", "device_ranges")
+WRITES = ("generations", "iterations", "metrics")
+METRICS = ("decode_pace", "generation_wall")
+RULES = ("rollout-tail", "replica-imbalance", "slow-first-iterations")
+
+MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
+"""Most marks, lines and rows of one chart."""
+
+MAX_PLACES = 8
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The iterations that annotations tell of, and when each generation began and ended."""
+    spans = generation_spans(trace)
+    if spans is None:
+        return {}
+    tables: dict[str, Mapping[str, Any]] = {"generations": {str(n): spans[n].array for n in spans}}
+    found: Iterations | None = trace.derived(iterations)
+    if found is not None:
+        kept = joined(found.frame)
+        tables["iterations"] = {str(name): kept[name].array for name in kept}
+        tables["metrics"] = _metrics(found.frame, spans)
+    return tables
+
+
+def _metrics(frame: pd.DataFrame, rows: pd.DataFrame) -> Mapping[str, Any]:
+    """What compare sees: the median pace of iterations that only decode, and the wall of a generation."""
+    decode = frame[~frame["prefill"] & (frame["decode_requests"] > 0)]
+    pace = decode.groupby("step", dropna=False)["pace_ns"].median().rename("value").reset_index()
+    wall = rows.groupby("step", dropna=False)["dur_ns"].sum().rename("value").reset_index()
+    long = pd.concat([pace.assign(name="decode_pace"), wall.assign(name="generation_wall")])
+    same = {"stage": None, "unit": "ns", "better": "lower"}
+    return {
+        "step": long["step"].astype("Int64").array,
+        "name": long["name"].to_numpy(object),
+        "value": long["value"].astype("Float64").array,
+        **{n: np.full(len(long), value, object) for n, value in same.items()},
+    }
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Every engine over its generations; findings R11, R12, R16."""
+    found = generations(measured)
+    if not any(g.basis == "iterations" for g in found) and len({g.engine for g in found}) < 2:
+        reason = "no iteration of a rollout engine was annotated, and no two replicas are known"
+        return Section(ID, TITLE, "skipped", reason)
+    judged: list[Finding | Verdict] = []
+    roles = by_role(found)
+    several = len({role for _, role in roles}) > 1
+    for (run, role), mine in roles.items():
+        where = (f" of {role}" if several and role else "") + in_run(measured, run)
+        step_ns = job(measured).of(run).step_ns
+        judged += (tail := list(_tail(mine, where, step_ns, thresholds)))
+        has_tail = any(isinstance(t, Finding) for t in tail)
+        judged += _replicas(measured, mine, where, step_ns, thresholds, tails_found=has_tail)
+        judged += _slow_start(mine, where, step_ns, thresholds)
+    compared = thresholds.of("slow-first-iterations")["compared_ratio"]
+    sheets = (_engine_sheet(measured, found, compared), _unit_sheet(measured, found))
+    return Section(
+        ID,
+        TITLE,
+        metrics=tuple(_headline(found)),
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=tuple(j for j in judged if isinstance(j, Finding)),
+        caveats=tuple(_caveats(measured, found)),
+        verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
+        charts=tuple(_charts(measured, found)),
+    )
+
+
+def _share(part: float, whole: float | None) -> float | None:
+    return part / whole if whole else None
+
+
+def _places(found: Sequence[Generation]) -> tuple[Place, ...]:
+    """Where these generations are, each engine once."""
+    once = {(g.engine, g.unit[2]): g for g in found}.values()
+    return tuple(
+        Place(g.source, g.unit[1], g.rank, step=g.unit[2], name=g.engine, start_ns=g.ts_ns, end_ns=g.end_ns)
+        for g in list(once)[:MAX_PLACES]
+    )  # fmt: skip
+
+
+def _tail(
+    units: Sequence[Sequence[Generation]], where: str, step_ns: float | None, thresholds: Thresholds
+) -> Iterator[Finding | Verdict]:
+    """R11: the longest generation of each unit ends with few requests, and the step waits for them."""
+    limit = thresholds.of("rollout-tail")
+    told = [[g for g in unit if g.basis == "iterations"] for unit in units]
+    told = [unit for unit in told if unit]
+    if not told:
+        reason = f"no iteration of a rollout engine was annotated{where}"
+        yield Verdict("rollout-tail", "not applicable", reason)
+        return
+    last = [max(unit, key=lambda g: g.dur_ns) for unit in told]
+    enough = [g for g in last if g.decode_iterations >= limit["min_iterations"]]
+    if not enough:
+        most = max(g.decode_iterations for g in last)
+        reason = f"{most} of at least {limit['min_iterations']:g} decode iterations{where}"
+        yield Verdict("rollout-tail", "insufficient data", reason)
+        return
+    tail = float(np.mean([g.tail_ratio or 0.0 for g in enough]))
+    low = float(np.mean([g.low_ratio or 0.0 for g in enough]))
+    if tail < limit["tail_ratio"] and low < limit["low_batch_ratio"]:
+        return
+    saved = [max(g.dur_ns for g in unit) - max(g.dur_ns - g.gain_ns for g in unit) for unit in told]
+    gain = float(np.mean(saved))
+    pause = max((g.pause_ns or 0) / g.dur_ns for g in enough if g.dur_ns)
+    caveats = ["an upper bound: the tail as fast as the rest, as if its requests ran beside others"]
+    if pause >= 0.1:
+        caveats.append(f"one pause between iterations takes {show(pause, 'ratio')} of a generation: tools, or two generations in one capture")  # fmt: skip
+    if not all(g.counted for g in enough):
+        caveats.append(
+            "tokens were not recorded: one is assumed for each running request and iteration"
+        )
+    yield Finding(
+        "rollout-tail",
+        thresholds.severity(_share(gain, step_ns)),
+        f"the last 10 % of the tokens take {show(tail, 'ratio')} of generation{where}"
+        if tail >= limit["tail_ratio"]
+        else f"{show(low, 'ratio')} of generation{where} runs below a quarter of the largest batch",
+        "stop waiting for the longest responses (partial rollout, over-sampling and early stop), lower the "
+        "response limit, or spread long prompts over replicas",
+        (
+            Metric("tail_ratio", tail, "ratio", "lower", label="time of the last 10 % of tokens"),
+            Metric("low_batch_ratio", low, "ratio", "lower", label="time below a quarter of the largest batch"),
+            Metric("tail", round(float(np.mean([g.tail_ns or 0 for g in enough]))), "ns", "lower", label="tail"),
+            Metric("peak_requests", max(g.peak_requests for g in enough), "count", label="largest batch"),
+        ),
+        _places(sorted(enough, key=lambda g: -g.gain_ns)),
+        round(gain),
+        _share(gain, step_ns),
+        tuple(caveats),
+    )  # fmt: skip
+
+
+def _replicas(
+    measured: Measurements,
+    units: Sequence[Sequence[Generation]],
+    where: str,
+    step_ns: float | None,
+    thresholds: Thresholds,
+    *,
+    tails_found: bool,
+) -> Iterator[Finding | Verdict]:
+    """R12: replicas have finished and wait for the last one."""
+    limit = thresholds.of("replica-imbalance")
+    several = [unit for unit in units if len(unit) > 1]
+    if not several:
+        yield Verdict("replica-imbalance", "not applicable", f"one engine only{where}")
+        return
+    if not one_clock(measured, [g for unit in several for g in unit]):
+        reason = f"the clocks of the replicas cannot be compared{where}"
+        yield Verdict("replica-imbalance", "insufficient data", reason)
+        return
+    ratio = float(np.mean([bubble(unit)[0] for unit in several]))
+    if ratio < limit["bubble_ratio"]:
+        return
+    rest = float(np.mean([bubble(unit, without_tails=True)[0] for unit in several]))
+    if tails_found and rest < limit["bubble_ratio"]:
+        reason = f"replicas wait for the tail of one: see rollout-tail{where}"
+        yield Verdict("replica-imbalance", "clear", reason)
+        return
+    saved = float(np.mean([bubble(unit)[1] for unit in several]))
+    last = [max(unit, key=lambda g: g.end_ns) for unit in several]
+    behind = float(np.mean([ends(unit)[-1] - float(np.median(ends(unit))) for unit in several]))
+    names = sorted({g.engine for g in last})
+    who = names[0] if len(names) == 1 else f"not always the same ({', '.join(names[:3])})"
+    caveats = ["ends are those of the last recorded work on the clocks of the hosts"]
+    if any(g.basis != "iterations" for unit in several for g in unit):
+        caveats.append(
+            "without annotated iterations a replica ends with its last op, whatever that was"
+        )
+    if missing := unseen_replicas([g for unit in several for g in unit]):
+        caveats.append(missing)
+    yield Finding(
+        "replica-imbalance",
+        thresholds.severity(_share(saved, step_ns)),
+        f"replicas{where} are idle for {show(ratio, 'ratio')} of generation: the last is {who}",
+        "route requests by what is in flight or by expected length, let idle replicas take over, "
+        "or give the slow replica's prompts to others",
+        (
+            Metric("bubble_ratio", ratio, "ratio", "lower", label="of the replicas' time"),
+            Metric("behind_median", round(behind), "ns", "lower", label="last end after the median"),
+            Metric("replicas", max(len(unit) for unit in several), "count", label="engines seen"),
+        ),
+        _places(last),
+        round(saved),
+        _share(saved, step_ns),
+        tuple(caveats),
+    )  # fmt: skip
+
+
+def _slow_start(
+    units: Sequence[Sequence[Generation]], where: str, step_ns: float | None, thresholds: Thresholds
+) -> Iterator[Finding | Verdict]:
+    """R16: the first decode iterations of a generation are slower than later ones of equal batch."""
+    limit = thresholds.of("slow-first-iterations")
+    told = [[g for g in unit if g.basis == "iterations"] for unit in units]
+    every = [g for unit in told for g in unit]
+    if not every:
+        reason = f"no iteration of a rollout engine was annotated{where}"
+        yield Verdict("slow-first-iterations", "not applicable", reason)
+        return
+    known = [
+        g
+        for g in every
+        if g.decode_iterations >= limit["min_iterations"]
+        and g.compared_ratio >= limit["compared_ratio"]
+        and g.first_over_steady is not None
+    ]
+    if not known:
+        most = max(g.decode_iterations for g in every)
+        reason = (
+            f"{most} of at least {limit['min_iterations']:g} decode iterations{where}"
+            if most < limit["min_iterations"]
+            else f"no later iterations of equal batch to compare the first ones with{where}"
+        )
+        yield Verdict("slow-first-iterations", "insufficient data", reason)
+        return
+    over = float(np.median([g.first_over_steady or 0.0 for g in known]))
+    if over < limit["slowdown"]:
+        return
+    kept = set(map(id, known))
+    excess = [max((g.first_excess_ns for g in unit if id(g) in kept), default=0) for unit in told]
+    cost = float(np.mean([e for e, unit in zip(excess, told, strict=True) if unit]))
+    pace = float(np.median([g.first_pace_ns or 0.0 for g in known]))
+    yield Finding(
+        "slow-first-iterations",
+        thresholds.severity(_share(cost, step_ns)),
+        f"the first 10 % of decode iterations{where} take {over:.2f} times what later ones of equal batch take",
+        "look at what follows a weight update: graphs captured anew, caches emptied, weights still "
+        "being copied or unpacked; compare with a generation without an update before it",
+        (
+            Metric("first_over_later", over, "", "lower", label="first over later, equal batch"),
+            Metric("first_pace", round(pace), "ns", "lower", label="of a first iteration"),
+            Metric("generations", len(known), "count", label="generations compared"),
+        ),
+        _places(sorted(known, key=lambda g: -g.first_excess_ns)),
+        round(cost),
+        _share(cost, step_ns),
+        ("the first iterations after an engine starts also capture graphs and warm up the profiler",),
+    )  # fmt: skip
+
+
+def _headline(found: Sequence[Generation]) -> Iterator[Metric]:
+    """The median over generations of what a rollout is judged by."""
+    told = [g for g in found if g.basis == "iterations"]
+    wall = [g.dur_ns for g in found]
+    yield Metric("generation_wall", round(float(np.median(wall))), "ns", "lower", label="generation, median")  # fmt: skip
+    if pace := [g.pace_ns for g in told if g.pace_ns is not None]:
+        yield Metric("decode_pace", round(float(np.median(pace))), "ns", "lower", label="per decode iteration")  # fmt: skip
+    if tails := [g.tail_ratio for g in told if g.tail_ratio is not None]:
+        yield Metric("tail_ratio", float(np.median(tails)), "ratio", "lower", label="time of the last 10 % of tokens")  # fmt: skip
+    bubbles = [bubble(unit)[0] for units in by_role(found).values() for unit in units if len(unit) > 1]  # fmt: skip
+    if bubbles:
+        yield Metric("bubble_ratio", float(np.median(bubbles)), "ratio", "lower", label="replicas' time after their end")  # fmt: skip
+
+
+def _caveats(measured: Measurements, found: Sequence[Generation]) -> Iterator[str]:
+    if any(g.mates > 1 and g.basis == "iterations" for g in found):
+        yield "processes that ran the very same batches (tensor parallel) are shown as one engine"
+    if not all(g.counted for g in found):
+        yield "where tokens were not recorded, one is assumed for each running request and iteration"
+    if any(g.busy_ns is None for g in found if g.basis == "iterations"):
+        yield "no GPU activity was recorded for some engines"
+    if any(g.basis != "iterations" for g in found):
+        yield "engines without annotated iterations are known by their first and last work only"
+    if elsewhere := int(measured["generations"]["elsewhere_count"].sum()):
+        yield f"{elsewhere:,} iterations ran on other threads of their process: not shown"
+
+
+def _engine_sheet(measured: Measurements, found: Sequence[Generation], compared: float) -> Sheet:
+    rows = pd.DataFrame(
+        {
+            "run": [g.unit[0] for g in found],
+            "role": [g.unit[1] for g in found],
+            "step": [g.unit[2] for g in found],
+            "engine": [g.engine for g in found],
+            "wall_ns": [g.dur_ns for g in found],
+            "iterations": [g.iterations or None for g in found],
+            "pace_ns": [None if g.pace_ns is None else round(g.pace_ns) for g in found],
+            "tokens_per_s": [g.tokens / g.dur_ns * 1e9 if g.iterations and g.dur_ns else None for g in found],
+            "peak": [g.peak_requests or None for g in found],
+            "mean": [g.mean_requests for g in found],
+            "prefill_ratio": [_share(g.prefill_busy_ns or 0, g.busy_ns) for g in found],
+            "prefill_time": [_share(g.prefill_ns, g.dur_ns) if g.iterations else None for g in found],
+            "tail_ratio": [g.tail_ratio for g in found],
+            "low_ratio": [g.low_ratio for g in found],
+            "over": [g.first_over_steady if g.compared_ratio >= compared else None for g in found],
+        }
+    ).astype({"step": "Int64", "iterations": "Int64", "pace_ns": "Int64", "peak": "Int64"})  # fmt: skip
+    headings = (
+        *label_headings(measured),
+        Heading("engine", "engine"),
+        Heading("step", "step", "id"),
+        Heading("wall_ns", "generation", "ns", "From the first iteration to the end of the last one's work."),
+        Heading("iterations", "iterations", "count"),
+        Heading("pace_ns", "per decode", "ns", "Median time from one iteration that only decodes to the next."),
+        Heading("tokens_per_s", "tokens/s", "", "Generated tokens over the whole generation."),
+        Heading("peak", "largest batch", "count", "Most requests that generate at a time."),
+        Heading("mean", "mean batch", "", "Weighted by time."),
+        Heading("prefill_ratio", "prefill of GPU", "ratio", "GPU time of iterations with prefill, of all iterations' GPU time."),
+        Heading("prefill_time", "prefill of time", "ratio", "Time of iterations with prefill, of the generation."),
+        Heading("tail_ratio", "last 10 %", "ratio", "Share of the generation in which the last 10 % of tokens are generated."),
+        Heading("low_ratio", "low batch", "ratio", "Share in which fewer than a quarter of the largest batch run, without prefill."),
+        Heading("over", "first / later", "", "Pace of the first 10 % of decode iterations over later ones of equal batch."),
+    )  # fmt: skip
+    return sheet("rollout_engines", "Engines by generation", headings, rows)
+
+
+def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
+    rows = []
+    for (run, _), units in by_role(found).items():
+        for unit in units:
+            if len(unit) < 2 or not one_clock(measured, unit):
+                continue
+            after = ends(unit)
+            last = max(unit, key=lambda g: g.end_ns)
+            rows.append((run, unit[0].unit[2], len(unit), after[0], round(float(np.median(after))), after[-1], bubble(unit)[0], last.engine))  # fmt: skip
+    names = ("run", "step", "engines", "first", "median", "last", "bubble", "who")
+    headings = (
+        *run_heading(measured),
+        Heading("step", "step", "id"),
+        Heading("engines", "engines", "count"),
+        Heading("first", "first end", "ns", "After the first start."),
+        Heading("median", "median end", "ns"),
+        Heading("last", "last end", "ns"),
+        Heading("bubble", "waiting", "ratio", "Share of the engines' time after their own end."),
+        Heading("who", "last"),
+    )
+    frame = pd.DataFrame(rows, columns=list(names)).astype({"step": "Int64"})
+    return sheet("rollout_replicas", "Replicas: when each generation ended", headings, frame)
+
+
+def _charts(measured: Measurements, found: Sequence[Generation]) -> Iterator[Chart]:
+    """The unit with the longest generation: running batches over time, and when each engine ended."""
+    units = [unit for units in by_role(found).values() for unit in units]
+    unit = max(units, key=lambda unit: max(g.dur_ns for g in unit))
+    step = "" if unit[0].unit[2] is None else f", step {unit[0].unit[2]}"
+    title = f"{step}{in_run(measured, unit[0].unit[0])}"
+    same_clock = one_clock(measured, unit)
+    first = min(g.ts_ns for g in unit)
+    told = sorted((g for g in unit if g.iterations), key=lambda g: -g.dur_ns)[:MAX_LINES]
+    marks: list[tuple[int, int, int]] = []
+    left_out = 0
+    for number, one in enumerate(told):
+        mine = iterations_of(measured, one)
+        zero = first if same_clock else one.ts_ns
+        at = mine["ts_ns"].to_numpy() - zero
+        bins = np.arange(len(at)) * (MAX_MARKS // len(told)) // max(len(at), MAX_MARKS // len(told))
+        begin = np.flatnonzero(np.diff(bins, prepend=-1))
+        most = np.maximum.reduceat(mine["decode_requests"].to_numpy(np.int64), begin)
+        marks += [(number, int(x), int(y)) for x, y in zip(at[begin], most, strict=True)]
+        left_out += len(at) - len(begin)
+    apart = "" if same_clock else " Clocks cannot be compared: every engine begins at its own zero."
+    if marks:
+        yield Chart(
+            "rollout-batch", f"Requests that generate, over time{title}", "lines", tuple(marks),
+            tuple(g.engine for g in told), unit="count",
+            caption=f"The longest generation; the largest batch of neighbouring iterations.{apart}", omitted=left_out,
+        )  # fmt: skip
+    if len(unit) > 1 and same_clock:
+        rows = sorted(unit, key=lambda g: -g.end_ns)[:MAX_ROWS]
+        end = rows[0].end_ns
+        bars = [(at, 0, g.end_ns - first) for at, g in enumerate(rows)]
+        bars += [(at, 1, end - g.end_ns) for at, g in enumerate(rows) if g.end_ns < end]
+        yield Chart(
+            "rollout-ends", f"When each engine ended{title}", "bars", tuple(bars),
+            ("until its end", "waiting for the last"), tuple(g.engine for g in rows), omitted=len(unit) - len(rows),
+        )  # fmt: skip

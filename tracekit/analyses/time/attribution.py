@@ -1,0 +1,243 @@
+"""Who launched the GPU's work? Device op to call, op and stage; what cannot be linked is counted (M7)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import label_headings, plain, run_heading
+from tracekit.job.stage_work import with_canonical
+from tracekit.job.tables import sheet
+from tracekit.model.report import Heading, Metric, Section, Sheet
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.launches import LINKS, Launches, launches
+from tracekit.process.placement import PLACED, Placement, placement
+from tracekit.process.shapes import device_work
+from tracekit.process.sound import sound_dur_ns
+from tracekit.process.stage_at import stage_at, stage_names
+from tracekit.process.work_classes import work_stages
+
+ID, TITLE = "attribution", "Who launched the GPU's work?"
+NEEDS = ("device_ops", "host_ops", "device_ranges")
+WRITES = ("graph_launches", "launches")
+
+OUTSIDE = "(outside any stage)"
+
+SHARED = (
+    Heading("dur_ns", "GPU Σ", "ns", "Σ duration of device ops, over all processes and steps."),
+    Heading("share_ratio", "share", "ratio", "Of the Σ duration of all device ops."),
+    Heading("count", "device ops", "count"),
+)
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Device ops of this source by link, launching call and the outermost stage that they belong to."""
+    device = trace.get("device_ops")
+    if not len(device):
+        return {}
+    links: Launches = trace.derived(launches)
+    place: Placement = trace.derived(placement)
+    host = trace.get("host_ops")
+    names = host["name"].cat.categories.to_numpy(object)
+    call = np.where(links.call >= 0, links.call, links.op)
+    codes = host["name"].cat.codes.to_numpy()
+    stages = np.array([*stage_names(trace), None], object)
+    frame = pd.DataFrame(
+        {
+            "link": np.array(LINKS, object)[links.link],
+            "call": _named(names, codes, call),
+            "placed": np.array(PLACED, object)[place.how],
+            "stage": stages[trace.derived(work_stages)],
+            "count": 1,
+            "dur_ns": trace.derived(sound_dur_ns),
+        }
+    )
+    by = ["link", "call", "placed", "stage"]
+    grouped = frame.groupby(by, dropna=False, sort=True)[["count", "dur_ns"]].sum()
+    table = grouped.reset_index()
+    return {
+        "launches": {str(name): table[name].array for name in table},
+        "graph_launches": _graphs(trace, links),
+    }
+
+
+def _graphs(trace: Trace, links: Launches) -> dict[str, Any]:
+    """Replays of graphs by call and stage: one launch, hundreds of device ops."""
+    host = trace.get("host_ops")
+    is_graph = [GRAPH_LAUNCH.search(str(name)) is not None for name in host["name"].cat.categories]
+    codes = host["name"].cat.codes.to_numpy().astype(np.int64)
+    chosen = np.array([*is_graph, False], np.bool_)[codes] & (host["kind"] == "runtime").to_numpy()
+    rows = np.flatnonzero(chosen)
+    if not len(rows):
+        return {}
+    stages = [*stage_names(trace), None]
+    stage = stage_at(trace, host["ts_ns"].to_numpy()[rows])
+    keys, group = np.unique(codes[rows] * len(stages) + stage + 1, return_inverse=True)
+    count = len(keys)
+    slot = np.full(len(host), -1, np.int64)
+    slot[rows] = np.arange(len(rows))
+    replay = np.where(links.call >= 0, slot[links.call], -1)
+    ops = np.bincount(replay[replay >= 0], minlength=len(rows))
+    launched, dur, busy = device_work(trace, np.where(replay >= 0, group[replay], -1), count)
+    least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
+    np.minimum.at(least, group[ops > 0], ops[ops > 0])
+    np.maximum.at(most, group, ops)
+    return {
+        "stage": np.array(stages, object)[keys % len(stages) - 1],
+        "call": host["name"].cat.categories.to_numpy(object)[keys // len(stages)],
+        "launch_count": np.bincount(group, minlength=count),
+        "empty_count": np.bincount(group[ops == 0], minlength=count),
+        "op_count": launched,
+        "least": np.where(most > 0, least, 0),
+        "most": most,
+        "dur_ns": dur,
+        "busy_ns": busy,
+    }
+
+
+GRAPH_LAUNCH = re.compile(r"Graph_?Launch", re.IGNORECASE)
+"""Calls that replay a captured graph: `cudaGraphLaunch`, `hipGraphLaunch`, `cuGraphLaunch` …"""
+
+
+def _named(names: Any, codes: Any, rows: Any) -> Any:
+    """The recorded name of each row; None for row -1."""
+    if not len(codes):
+        return np.full(len(rows), None, object)
+    return np.where(rows >= 0, np.array([*names, None], object)[codes[rows]], None)
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
+    """How much of the GPU's work is linked, and which stages and calls launched it."""
+    rows = with_canonical(measured, plain(measured["launches"]))
+    if not len(rows):
+        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+    whole, count = int(rows["dur_ns"].sum()), int(rows["count"].sum())
+    unlinked = rows[rows["link"] == "unlinked"]
+    metrics = (
+        Metric(
+            "linked_ratio",
+            1 - int(unlinked["count"].sum()) / count,
+            "ratio",
+            "higher",
+            label="device ops linked",
+        ),
+        Metric("unlinked_count", int(unlinked["count"].sum()), "count", "lower", label="unlinked"),
+        Metric(
+            "unlinked_ns", int(unlinked["dur_ns"].sum()), "ns", "lower", label="unlinked GPU time"
+        ),
+    )
+    rows["belongs"] = _shown_stage(rows)
+    rows["belongs"] = rows["belongs"].where(rows["placed"] != "before", "(before the recording)")
+    rows["stage"] = rows["belongs"].where(rows["link"] != "unlinked", "(unlinked)")
+    rows["call"] = rows["call"].where(rows["call"].notna(), "(unknown)")
+    run = run_heading(measured)
+    by_stage = _pooled(rows, ["run", "role", "stage"], whole)
+    by_call = _pooled(rows, ["run", "link", "call"], whole)
+    sheets = (
+        sheet(
+            "launched_by_stage",
+            "GPU work by the stage that launched it",
+            (*label_headings(measured), Heading("stage", "stage"), *SHARED),
+            by_stage,
+        ),
+        sheet(
+            "launched_by_call",
+            "GPU work by launching call",
+            (*run, Heading("call", "call"), Heading("link", "linked by"), *SHARED),
+            by_call,
+        ),
+        _placed_sheet(measured, rows),
+        _graph_sheet(measured),
+    )
+    shown = tuple(s for s in sheets if s.rows)
+    return Section(ID, TITLE, metrics=metrics, sheets=shown, caveats=_told(rows))
+
+
+BY = {"annotation": "GPU annotation", "time": "time", "before": "launched earlier"}
+
+
+def _told(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Where the work without a recorded launch counts; nothing where all of it is linked."""
+    sums = rows[rows["link"] == "unlinked"].groupby("placed")[["count", "dur_ns"]].sum()
+    parts = {
+        str(how): f"{show(int(row['dur_ns']), 'ns')} ({_ops(int(row['count']))})"
+        for how, row in sums.iterrows()
+    }
+    placed = [f"by {BY[how]}: {parts[how]}" for how in ("annotation", "time") if how in parts]
+    told = []
+    if placed:
+        told.append(
+            f"GPU work without a recorded launch is placed in steps and stages {'; '.join(placed)}"
+        )
+    if "before" in parts:
+        told.append(
+            f"launched before the recording began, so in no step or stage: {parts['before']}"
+        )
+    return tuple(told)
+
+
+def _ops(count: int) -> str:
+    return f"{count:,} device op{'' if count == 1 else 's'}"
+
+
+def _placed_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+    """Work without a recorded launch by the stage that it counts in, and how that is known."""
+    unlinked = rows[rows["link"] == "unlinked"].copy()
+    unlinked["by"] = unlinked["placed"].map(BY)
+    unlinked["stage"] = unlinked["belongs"]
+    whole = int(rows["dur_ns"].sum())
+    headings = (
+        *label_headings(measured),
+        Heading("stage", "stage"),
+        Heading("by", "known by"),
+        *SHARED,
+    )
+    caption = (
+        "By GPU annotation: a range that the profiler drew on the op's stream. By time: the stage that the host "
+        "was in when the op began to run. Launched earlier: its id is below all of the recorded calls."
+    )
+    pooled = _pooled(unlinked, ["run", "role", "by", "stage"], whole)
+    return sheet("placed", "GPU work without a recorded launch", headings, pooled, caption=caption)
+
+
+def _graph_sheet(measured: Measurements) -> Any:
+    """Replays of graphs by stage; a replay with fewer ops than its like was recorded in part."""
+    rows = with_canonical(measured, plain(measured["graph_launches"]))
+    rows["stage"] = _shown_stage(rows)
+    pooled = rows.groupby(["run", "role", "stage", "call"], dropna=False, sort=False).agg(
+        launch_count=("launch_count", "sum"), empty_count=("empty_count", "sum"), op_count=("op_count", "sum"),
+        least=("least", "min"), most=("most", "max"), dur_ns=("dur_ns", "sum"), busy_ns=("busy_ns", "sum"),
+    ).reset_index()  # fmt: skip
+    pooled = pooled.sort_values(
+        ["busy_ns", "stage", "call"], ascending=[False, True, True], kind="stable"
+    )
+    headings = (
+        *label_headings(measured), Heading("stage", "stage"), Heading("call", "call"),
+        Heading("launch_count", "replays", "count"),
+        Heading("op_count", "device ops", "count"),
+        Heading("least", "fewest", "count", "Device ops of one replay."), Heading("most", "most", "count", "Device ops of one replay."),
+        Heading("empty_count", "without ops", "count", "Replays of which the profiler recorded nothing."),
+        Heading("busy_ns", "GPU busy", "ns", "Overlaps counted once per GPU."),
+        Heading("dur_ns", "GPU Σ", "ns"),
+    )  # fmt: skip
+    return sheet("graph_launches", "Replays of captured graphs", headings, pooled)
+
+
+def _pooled(rows: pd.DataFrame, by: list[str], whole: int) -> pd.DataFrame:
+    pooled = rows.groupby(by, dropna=False, sort=False)[["count", "dur_ns"]].sum().reset_index()
+    pooled["share_ratio"] = pooled["dur_ns"] / whole if whole else None
+    return pooled.sort_values(["dur_ns", by[-1]], ascending=[False, True], kind="stable")
+
+
+def _shown_stage(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """What the stage of each row is called: its canonical name, else its own, else that there is none."""
+    own, canonical = rows["stage"].to_numpy(object), rows["canonical"].to_numpy(object)
+    name = np.where(pd.isna(canonical), own, canonical)
+    return np.where(pd.isna(name), OUTSIDE, name)

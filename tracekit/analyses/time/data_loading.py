@@ -1,0 +1,151 @@
+"""How long do steps wait for data? The waits for data loaders, and whether GPUs worked meanwhile (M16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import in_run, label_headings, same_text, text_or_none, units
+from tracekit.job.loader_waits import by_rank, long_waits
+from tracekit.job.tables import sheet
+from tracekit.model.intervals import covered, intersect, union, union_all
+from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.host_side import device_busy, host_side, host_windows, step_thread, uncounted
+
+ID, TITLE = "data-loading", "How long do steps wait for data?"
+NEEDS = ("host_ops",)
+WRITES = ("loader_waits",)
+RULES = ("data-loader-wait",)
+
+
+NO_LOADER = "no wait for a torch DataLoader was recorded"
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The waits on the step's thread by step and loader; what its GPUs idle meanwhile."""
+    if not trace.has("host_ops"):
+        return {}
+    host, where = trace["host_ops"], trace.derived(host_windows)
+    mask = trace.derived(host_side).loader
+    if (thread := step_thread(trace)) is not None:
+        mask = mask & (host["thread"] == thread).to_numpy()
+    rows = np.flatnonzero(mask)
+    if not len(rows):
+        return {"loader_waits": {}}
+    start, dur = host["ts_ns"].to_numpy()[rows], host["dur_ns"].to_numpy()[rows]
+    at = where.step_at(start)
+    occurrence = np.array([*where.frame["occurrence"], 0], np.int32)[at]
+    frame = pd.DataFrame(
+        {
+            "step": pd.Series(where.frame["step"].array, dtype="Int64").reindex(at).array,
+            "occurrence": occurrence,
+            "name": host["name"].astype(object).to_numpy()[rows],
+            "count": 1,
+            "wait_ns": uncounted(start, start + dur),
+            "max_ns": dur,
+        }
+    )
+    if trace.has("device_ops"):
+        busy = union_all(list(trace.derived(device_busy).values()))
+        working = intersect(busy, union(start, start + dur))
+        # Counted from the end that a wait has to itself, so that overlapping waits share nothing.
+        own = start + dur - frame["wait_ns"].to_numpy()
+        frame["idle_ns"] = frame["wait_ns"] - covered(working, own, start + dur)
+    by = frame.groupby(["step", "occurrence", "name"], dropna=False, sort=False)
+    sums = [name for name in ("count", "wait_ns", "idle_ns") if name in frame]
+    table = by[sums].sum().assign(max_ns=by["max_ns"].max()).reset_index()
+    return {"loader_waits": {str(name): table[name].array for name in table}}
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Waits per loader and rank, without the first step of each process; finding R04."""
+    if not measured.has("loader_waits"):
+        return Section(ID, TITLE, "skipped", "no host activity was recorded")
+    rows = units(measured["loader_waits"])
+    if not len(rows):
+        return Section(ID, TITLE, "skipped", NO_LOADER)
+    waits = by_rank(measured)
+    return Section(
+        ID,
+        TITLE,
+        sheets=tuple(s for s in (_sheet(measured, waits),) if s.rows),
+        findings=tuple(_waits(measured, waits, thresholds)),
+        verdicts=tuple(_without(measured, rows)),
+    )
+
+
+def _sheet(measured: Measurements, waits: pd.DataFrame) -> Any:
+    """Loaders by rank, the longest wait first."""
+    headings = (
+        *label_headings(measured),
+        Heading("rank", "rank", "id"),
+        Heading("name", "loader"),
+        Heading("wait_ns", "wait", "ns", "Per step, mean over the steps but the first."),
+        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
+        Heading("idle_ns", "GPU idle in it", "ns", "Of the wait, while none of the process' GPUs ran anything."),
+        Heading("max_ns", "longest", "ns", "Longest single wait, the first step included."),
+        Heading("count", "batches", "count", "Per step."),
+        Heading("steps", "steps", "count", "Steps that the mean is of."),
+    )  # fmt: skip
+    return sheet(
+        "loader_waits",
+        "Waiting for data loaders",
+        headings,
+        waits,
+        ranked=Ranked("wait_ns", apart=("run", "role", "name")),
+    )
+
+
+def _without(measured: Measurements, rows: pd.DataFrame) -> Iterator[Verdict]:
+    """Runs without a loader, where others have one."""
+    for run in units(measured["steps"])["run"].drop_duplicates():
+        if not same_text(rows["run"], run).any():
+            reason = NO_LOADER + in_run(measured, run)
+            yield Verdict("data-loader-wait", "not applicable", reason)
+
+
+def _waits(
+    measured: Measurements, waits: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R04: the loader that the longest rank waits for, of every run; the other ranks wait for that one."""
+    limit = thresholds.of("data-loader-wait")
+    for run, mine in long_waits(waits, limit).groupby("run", dropna=False, sort=False):
+        for _, same in mine.groupby("name", dropna=False, sort=False):
+            row = same.iloc[0]
+            wait, idle = float(row["wait_ns"]), row["idle_ns"]
+            step_ns = wait / float(row["share_ratio"])
+            cost = wait if pd.isna(idle) else float(idle)
+            severity = thresholds.severity(cost / step_ns)
+            hidden = not pd.isna(idle) and cost < wait / 2
+            rank = None if pd.isna(row["rank"]) else int(row["rank"])
+            who = f" on rank {rank}" if rank is not None and len(same) > 1 else ""
+            yield Finding(
+                "data-loader-wait",
+                # Long enough to matter, and in the shadow of GPU work: low even where little of it is idle.
+                "low" if severity == "info" else severity,
+                f"{show(float(row['share_ratio']), 'ratio')} of the step is spent waiting for the data loader{who}"
+                + in_run(measured, run),
+                _advice(str(row["name"])),
+                (
+                    Metric("wait_ns", round(wait), "ns", "lower", label="wait per step"),
+                    Metric("idle_ns", None if pd.isna(idle) else round(cost), "ns", "lower", label="GPU idle in it"),
+                    Metric("max_ns", int(row["max_ns"]), "ns", "lower", label="longest wait"),
+                ),
+                (Place(role=text_or_none(row["role"]), rank=rank, name=str(row["name"])),),
+                round(cost),
+                cost / step_ns,
+                ("most of the wait is behind GPU work and costs little now",) if hidden else (),
+            )  # fmt: skip
+
+
+def _advice(name: str) -> str:
+    """What to try, by what the loader's name says of its workers."""
+    if "SingleProcess" in name:
+        return "load in the background: num_workers > 0 (this loader works in the training process), pin_memory, prefetch_factor"
+    return "more workers or a larger prefetch_factor; cheaper transforms; look at storage and at the collate function"

@@ -1,0 +1,132 @@
+"""Is the GPU idle between one stage and the next? (definition Q25)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from tracekit.job.frames import in_run, label_headings, same_text, summed, text_or_none
+from tracekit.job.idle import DAMAGED, edge_rows, idle_at_edges, idle_time
+from tracekit.job.stage_windows import NO_STEPS, each_gpu_step, gpu_steps, whole
+from tracekit.job.tables import sheet
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.idle import DeviceIdle
+from tracekit.process.stalls import stage_edges, stalls
+
+ID, TITLE = "stage-edges", "Are GPUs idle between one stage and the next?"
+NEEDS = ("host_ops", "device_ops", "syncs")
+WRITES = ("stage_edges",)
+RULES = ("stage-edge-idle",)
+
+TIMES = ("edge_ns", "idle_ns", "explained_ns", "inside_ns", "after_sync_ns", "host_ns")
+PAIR = ("run", "role", "canonical", "next_canonical")
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The edges between stages of one step, those of the same two stages together."""
+    if not trace.has("device_ops"):
+        return {}
+    frames = [_of_device(trace, idle) for idle in trace.derived(idle_time())]
+    if not frames:
+        return {"stage_edges": {}}
+    table = pd.concat(frames, ignore_index=True)
+    return {"stage_edges": {str(name): table[name].array for name in table}}
+
+
+def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
+    """The edges as one device sees them."""
+    edges = stage_edges(trace, idle, stalls(trace, idle).after).assign(count=1)
+    by = ["step", "stage", "next_stage"]
+    sums = edges.groupby(by, dropna=False, sort=False)[["count", *TIMES]].sum().reset_index()
+    return sums.assign(device=pd.array([idle.device] * len(sums), dtype="Int64"))
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Idle time from the end of each stage to the first device op of the next; finding R15."""
+    if not measured.has("stage_edges") or not len(measured["gpu_time"]):
+        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+    if not len(whole(measured, "gpu_time")):
+        return Section(ID, TITLE, "skipped", DAMAGED)
+    rows = edge_rows(measured, thresholds.of("host-sync-stalls"))
+    if not len(rows):
+        reason = "no step of one process holds two stages"
+        return Section(ID, TITLE, "skipped", reason)
+    without = [
+        Verdict(RULES[0], "not applicable", "no step of one process holds two stages", str(run))
+        for run in sorted(set(whole(measured, "gpu_time")["run"]) - set(rows["run"]))
+    ]
+    return Section(
+        ID,
+        TITLE,
+        sheets=(_edges(measured, rows),),
+        findings=tuple(_findings(measured, rows, thresholds)),
+        verdicts=tuple(without),
+    )
+
+
+def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
+    """One row a pair of stages, per step and GPU; the most idle time first."""
+    names = ("count", "edge_ns", "idle_ns", "explained_ns", "host_ns", "unseen_ns")
+    table = each_gpu_step(measured, summed(rows, PAIR, names), names)
+    headings = (
+        *label_headings(measured),
+        Heading("canonical", "after"),
+        Heading("next_canonical", "before"),
+        Heading("count", "times", "count", "Per step."),
+        Heading("edge_ns", "edge", "ns", "From the end of the one to the first device op of the other, per step and GPU."),
+        Heading("idle_ns", "GPU idle", "ns", "Of it, nothing ran."),
+        Heading("host_ns", "host busy", "ns", "Of the idle time: host ops or calls were recorded."),
+        Heading("unseen_ns", "unknown host time", "ns", "Of the idle time: nothing of the host was recorded."),
+        Heading("explained_ns", "other cause", "ns", "Of the idle time: data loading, garbage collection, a silent host inside the stage."),
+    )  # fmt: skip
+    table = table.sort_values(
+        ["idle_ns", "canonical", "next_canonical"], ascending=[False, True, True], kind="stable"
+    )
+    return sheet(
+        "stage_edges", "Between stages", headings, table, max_rows=100,
+        caption="Stages of one step on one process. A next stage that launches nothing ends the edge where it begins.",
+    )  # fmt: skip
+
+
+def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
+    """R15: GPUs that wait from the end of stages to the first work of the next ones."""
+    limit = thresholds.of("stage-edge-idle")
+    existing = gpu_steps(measured)
+    found = []
+    for (run, role), (idle, ratio) in idle_at_edges(measured, rows, limit).items():
+        steps = existing.get((run, role), NO_STEPS)
+        mine = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
+        by_edge = summed(mine, PAIR, ["claimed_ns"])
+        by_edge = by_edge.sort_values("claimed_ns", ascending=False, kind="stable").head(3)
+        tops = by_edge.to_dict("records")
+        first = tops[0]
+        unseen = steps.mean(int(mine["unseen_ns"].sum()))
+        found.append(
+            Finding(
+                "stage-edge-idle",
+                thresholds.severity(ratio),
+                f"GPUs are idle {show(idle, 'ns')} per step between stages, most of it from {first['canonical']}"
+                f" to {first['next_canonical']}{in_run(measured, run)}",
+                "prepare and dispatch the next stage's inputs while the GPU still works on this one",
+                (
+                    Metric("edge_idle_ns", round(idle), "ns", "lower", label="idle at edges per step"),
+                    Metric("largest_edge_ns", round(steps.mean(int(first["claimed_ns"]))), "ns", "lower",
+                           label=f"{first['canonical']} to {first['next_canonical']}"),
+                    Metric("unseen_ns", round(unseen), "ns", "lower", label="no host activity recorded"),
+                ),
+                tuple(
+                    Place(role=text_or_none(role), stage=r["next_canonical"], name=f"{r['canonical']} to {r['next_canonical']}")
+                    for r in tops
+                ),
+                round(idle),
+                ratio,
+                ("most of it is unknown host time: work of another process (dispatch, reward) is not in this trace",)
+                if 2 * unseen > idle else (),
+            )
+        )  # fmt: skip
+    return found

@@ -1,0 +1,174 @@
+"""What took the wall time, op by op? Each nanosecond of a step once, for one op, wait or cause of idleness.
+
+Definition M4, with equal ones sharing; idle time by cause (M6), host time by the innermost op (M9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import (
+    CAPTURE,
+    UNIT,
+    job,
+    label_headings,
+    numbered_alike,
+    plain,
+    summed,
+    text_or_none,
+    units,
+)
+from tracekit.job.idle import idle_time
+from tracekit.job.stage_windows import whole
+from tracekit.job.stage_work import with_canonical
+from tracekit.job.tables import sheet
+from tracekit.model.report import Heading, Section, Sheet
+from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, class_title
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.process.slots import exclusive_slots
+
+ID, TITLE = "exclusive", "What took the wall time, op by op?"
+NEEDS = ("host_ops", "device_ops", "syncs", "windows")
+WRITES = ("slots",)
+
+SHOWN_ROWS = 60
+
+_LANE = ["role", "rank", "host", "pid", "device"]
+"""What is a series of steps of its own: a device of a process, a process where no device was recorded."""
+
+_BACKWARD = "autograd::engine::evaluate_function: "
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The slots of every step; nothing where no step or activity was recorded."""
+    devices = trace.derived(idle_time()) if trace.has("device_ops") else ()
+    found = exclusive_slots(trace, devices)
+    return {"slots": {str(name): found[name].array for name in found}} if len(found) else {}
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
+    """The mean step of every role: by stage and class, adding up to the wall, then its largest ops."""
+    if not len(measured["slots"]):
+        return Section(ID, TITLE, "skipped", "no step, stage or host activity was recorded")
+    rows = _per_step(measured)
+    if not len(rows):
+        reason = "every source is damaged: what is missing would look idle"
+        return Section(ID, TITLE, "skipped", reason)
+    sheets = (_stage_sheet(measured, rows), _op_sheet(measured, rows))
+    return Section(ID, TITLE, sheets=tuple(s for s in sheets if s.rows))
+
+
+def _per_step(measured: Measurements) -> pd.DataFrame:
+    """The rows of `slots` that make up the walls of units, with `canonical`, `each_ns` and `each_count`.
+
+    Those two are the part of a row in the mean over the units of its run and role and the lanes of each;
+    `wall_ns` is the mean wall of these units, `owner` a number for run and role, `stage` the stage as shown.
+    """
+    walls = job(measured).walls
+    rows = _with_origin(measured, units(with_canonical(measured, whole(measured, "slots"))))
+    known, rows["unit"] = numbered_alike([*UNIT, "origin"], walls, rows)
+    rows["wall_ns"] = rows["unit"].map(dict(zip(known, walls["wall_ns"], strict=True)))
+    rows = rows[rows["wall_ns"].notna()]
+    # Steps that a profiler counts twice under one number, or records twice, are two, as their walls are; the files
+    # of a step belong together.
+    rows["again"] = rows["occurrence"].where(rows["origin"] == "profiler", 0)
+    rows["whole_in"] = rows["source"].where(rows["origin"] == "profiler", None)
+    (rows["lane"],) = numbered_alike([*_LANE, "again", "whole_in"], rows)
+    (rows["owner"],) = numbered_alike(["run", "role"], rows)
+    lanes = rows.groupby(["owner", "unit"])["lane"].transform("nunique")
+    share = 1 / (lanes * rows.groupby("owner")["unit"].transform("nunique"))
+    one = rows.drop_duplicates(["owner", "unit"]).groupby("owner")["wall_ns"].mean()
+    return rows.assign(
+        each_ns=rows["exclusive_ns"] * share,
+        each_count=rows["count"] * share,
+        wall_ns=rows["owner"].map(one).astype(float),
+        stage=rows["canonical"].where(rows["canonical"].notna(), _OUTSIDE),
+    )
+
+
+def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with `origin`: how their step is known."""
+    steps = plain(measured["steps"])
+    known, asked = numbered_alike([*CAPTURE, "step", "occurrence"], steps, rows)
+    origin = pd.Series(dict(zip(known, steps["origin"], strict=True)), dtype=object)
+    return rows.assign(origin=origin.reindex(asked).to_numpy(object))
+
+
+def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+    """One row a stage with its classes, then what the step takes beyond, and the step."""
+    tables = []
+    for _, mine in rows.groupby("owner", sort=False):
+        wall = float(mine["wall_ns"].iloc[0])
+        sums = mine.groupby(["stage", "class"], sort=False)["each_ns"].sum().unstack(fill_value=0)  # noqa: PD010
+        sums["total_ns"] = sums.sum(axis=1)
+        sums = sums.sort_values("total_ns", ascending=False, kind="stable").reset_index()
+        rest = wall - float(sums["total_ns"].sum())
+        ends = pd.DataFrame({"stage": [_REST, _STEP], "total_ns": [rest, wall]})
+        frame = pd.concat([sums, ends], ignore_index=True)
+        for name in ("total_ns", *CLASSES):
+            share = frame[name] / wall if name in frame and wall else np.nan
+            frame["share_ratio" if name == "total_ns" else name] = share
+        tables.append(frame.assign(run=mine["run"].iloc[0], role=mine["role"].iloc[0]))
+    table = pd.concat(tables, ignore_index=True)
+    headings = (
+        *label_headings(measured),
+        Heading("stage", "stage"),
+        Heading("total_ns", "per step", "ns", "Mean over steps and ranks."),
+        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
+        *(Heading(name, CLASS_TITLES[name][0], "ratio", CLASS_TITLES[name][1] + " Of the mean step wall.")
+          for name in CLASSES if table[name].fillna(0).any()),
+    )  # fmt: skip
+    return sheet(
+        "exclusive_stages", "Exclusive time by stage and class", headings, table,
+        caption="Every instant counts once, for what took it; stages add up to the step. Rest of the step: what the "
+        "longest rank takes beyond the mean one, time of other roles, and time that was not recorded.",
+    )  # fmt: skip
+
+
+_OUTSIDE, _REST, _STEP = "(no stage)", "(rest of the step)", "(the step)"
+
+
+def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+    """The ops, waits and causes with most time."""
+    (number,) = numbered_alike(["class", "cause"], rows)
+    once = rows.iloc[np.unique(number, return_index=True)[1]]
+    titles = [
+        class_title(kind, text_or_none(cause) or "")
+        for kind, cause in zip(once["class"], once["cause"], strict=True)
+    ]
+    short = {op: _short(op) for op in rows["op"].dropna().unique()}
+    rows = rows.assign(what=np.array([*titles, None], object)[number], shown=rows["op"].map(short))
+    by = ["run", "role", "stage", "what", "shown", "wall_ns"]
+    table = summed(rows, by, ["each_ns", "each_count"])
+    table["share_ratio"] = table["each_ns"] / table["wall_ns"].where(table["wall_ns"] > 0)
+    table = table.sort_values(
+        ["each_ns", "stage", "what"], ascending=[False, True, True], kind="stable"
+    )
+    headings = (
+        *label_headings(measured),
+        Heading("stage", "stage"),
+        Heading("what", "class"),
+        Heading("shown", "op", doc="Outermost and innermost op on the host; of device work the ops that launched it."),
+        Heading("each_ns", "per step", "ns", "Exclusive time, mean over steps and ranks."),
+        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
+        Heading("each_count", "times", "", "Per step and rank: launches, calls, or idle parts; hidden ones too."),
+    )  # fmt: skip
+    return sheet(
+        "exclusive_ops", "Exclusive time by stage, class and op", headings, table, max_rows=SHOWN_ROWS,
+        caption="The largest first. Work that other work of a higher class hides takes no time here.",
+    )  # fmt: skip
+
+
+def _short(path: str) -> str:
+    """The outermost and the innermost op of a path.
+
+    >>> _short("a > b > c"), _short("autograd::engine::evaluate_function: MmBackward0 > MmBackward0 > aten::mm")
+    ('a > … > c', 'MmBackward0 > … > aten::mm')
+    """
+    names = path.removeprefix(_BACKWARD).split(" > ")
+    return path.removeprefix(_BACKWARD) if len(names) < 3 else f"{names[0]} > … > {names[-1]}"

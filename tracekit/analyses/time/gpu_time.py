@@ -1,0 +1,320 @@
+"""Where did each GPU's time go? Busy, idle, and what ran: by time, parts and idle summing to the window.
+
+Definitions M2 to M5: compute = kernels; communication = collectives; exposed = while nothing of a
+higher class runs (compute, then communication, then copies, then fills). All in integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.charts import device_bars, utilisation
+from tracekit.job.frames import label_headings, run_heading, summed, text_or_none, whole_gpu_time
+from tracekit.job.gpu_shares import SUMMED, Judged, by_stage, judged, shares
+from tracekit.job.idle_claims import claims
+from tracekit.job.tables import sheet
+from tracekit.model.report import Finding, Heading, Metric, Ranked, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.busy import by_bin, by_window, running
+from tracekit.process.sound import sound_device_ops
+from tracekit.process.steps import Windows, windows
+
+ID, TITLE = "gpu-time", "Where did each GPU's time go?"
+NEEDS = ("device_ops",)
+WRITES = ("busy_bins", "gpu_time", "metrics")
+METRICS = ("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies")
+RULES = ("low-gpu-utilization",)
+
+
+def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
+    """One row a device: its breakdown from its first start to its last end, all columns in ns.
+
+    Columns: device, ts_ns, window_ns, compute_ns, exposed_comm_ns, exposed_memcpy_ns, exposed_memset_ns,
+    idle_ns (these five add up to window_ns), comm_ns, overlap_ns, op_count, busy_ns.
+    """
+    rows = []
+    for device, ops in _by_device(device_ops):
+        state = running(ops)
+        found = by_window(state, state.start[:1], state.end[-1:])
+        found["op_count"] = np.array([len(ops)])
+        rows.append(pd.DataFrame({"device": pd.array([device], dtype="Int64"), **found}))
+    if not rows:
+        rows = [
+            pd.DataFrame(
+                {"device": pd.array([], dtype="Int64"), **by_window(running(device_ops), *_NOTHING)}
+            )
+        ]
+    result = pd.concat(rows, ignore_index=True)
+    result["busy_ns"] = result["window_ns"] - result["idle_ns"]
+    return result
+
+
+_NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFrame]]:
+    """(device, its ops) in the order of device numbers; the ops of unknown devices last."""
+    known = device_ops["device"]
+    for device in sorted(known.dropna().unique().tolist()):
+        chosen = known == device
+        yield (
+            int(device),
+            device_ops if bool(chosen.all()) else device_ops[chosen.fillna(value=False)],
+        )
+    if known.isna().any():
+        yield None, device_ops[known.isna()]
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Breakdowns per device of the whole capture, of every step and of every stage."""
+    ops = trace.derived(sound_device_ops)
+    found: Windows = trace.derived(windows)
+    steps, stages = found.steps, found.stages
+    stages = stages[stages["parent"].isna()]
+    frames, bins = [], []
+    for device, mine in _by_device(ops):
+        state = running(mine)
+        pieces = by_bin(state)
+        number = pd.array([device] * len(pieces["ts_ns"]), dtype="Int64")
+        bins.append({"device": number, **pieces})
+        frames.append(
+            _labelled(by_window(state, state.start[:1], state.end[-1:]), device, "capture", None)
+        )
+        frames[-1]["op_count"] = np.array([len(mine)])
+        for window, rows in (("step", steps), ("stage", stages)):
+            start = rows["ts_ns"].to_numpy()
+            data = by_window(state, start, start + rows["dur_ns"].to_numpy())
+            frames.append(_labelled(data, device, window, rows))
+    if not frames:
+        return {}
+    gpu_time = {name: _joined([frame[name] for frame in frames]) for name in frames[0]}
+    busy_bins = {name: _joined([part[name] for part in bins]) for name in bins[0]}
+    return {"gpu_time": gpu_time, "busy_bins": busy_bins, "metrics": _metrics(gpu_time)}
+
+
+def _labelled(
+    data: dict[str, Any], device: int | None, window: str, rows: pd.DataFrame | None
+) -> dict[str, Any]:
+    count = len(data["ts_ns"])
+    unknown = pd.array([pd.NA] * count, dtype="Int64")
+    return {
+        "device": pd.array([pd.NA if device is None else device] * count, dtype="Int64"),
+        "window": np.full(count, window, object),
+        "step": unknown if rows is None else rows["step"].array,
+        "stage": np.full(count, None, object)
+        if rows is None or "stage" not in rows
+        else rows["stage"].astype(object).to_numpy(),
+        "occurrence": np.zeros(count, np.int32) if rows is None else rows["occurrence"].to_numpy(),
+        **data,
+    }
+
+
+def _joined(parts: list[Any]) -> Any:
+    return pd.concat([pd.Series(part) for part in parts], ignore_index=True).array
+
+
+SHARES = (
+    Heading("busy_ratio", "busy", "ratio", "Any device op running, of the window."),
+    Heading("compute_ratio", "compute", "ratio", "Compute kernels running, of the window."),
+    Heading(
+        "exposed_comm_ratio",
+        "exposed comm",
+        "ratio",
+        "Collectives running without compute, of the window.",
+    ),
+    Heading(
+        "exposed_memcpy_ratio",
+        "copies",
+        "ratio",
+        "Copies running, neither compute nor collectives, of the window.",
+    ),
+    Heading(
+        "exposed_memset_ratio", "fills", "ratio", "Fills running, nothing else, of the window."
+    ),
+    Heading("idle_ratio", "idle", "ratio", "Nothing running, of the window."),
+    Heading(
+        "overlap_ratio",
+        "comm hidden",
+        "ratio",
+        "Share of collective time with compute running; — without collectives.",
+    ),
+)
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """GPU time per device and per stage; finding R01."""
+    rows = whole_gpu_time(measured)
+    if not len(rows) or not (rows["window"] == "capture").any():
+        lost = measured.has("gpu_time") and len(measured["gpu_time"])
+        reason = "every source with GPU activity is damaged: what is missing would look idle"
+        return Section(ID, TITLE, "skipped", reason if lost else "no GPU activity was recorded")
+    devices = shares(
+        summed(
+            rows[rows["window"] == "capture"],
+            ["run", "role", "rank", "host", "pid", "device"],
+            SUMMED,
+        )
+    )
+    devices = devices.sort_values("busy_ratio", kind="stable")
+    stages = by_stage(measured)
+    total = shares(summed(rows[rows["window"] == "capture"], ["window"], SUMMED)).iloc[0]
+    who = label_headings(measured)
+    sheets = (
+        sheet(
+            "gpu_time",
+            "GPU time by device",
+            (*who, Heading("rank", "rank", "id"), Heading("device", "GPU", "id"),
+             Heading("window_ns", "window", "ns", "First start to last end of device work, summed over sources."), *SHARES),
+            devices,
+            caption="By time, within the window from the first to the last device op of each source; parts and idle add up to it.",
+            ranked=Ranked("busy_ratio", "low"),
+        ),
+        sheet(
+            "gpu_time_stages",
+            "GPU time by stage",
+            (*who, Heading("canonical", "stage"),
+             Heading("window_ns", "wall Σ", "ns", "Wall of the stage, summed over ranks, GPUs and steps."), *SHARES),
+            stages,
+            caption="What the GPUs did while the host was in the stage. Work launched late in a stage may run after it.",
+        ),
+    )  # fmt: skip
+    metrics = tuple(
+        Metric(heading.name, None if pd.isna(total[heading.name]) else float(total[heading.name]), "ratio",
+               "lower" if heading.name in _LOWER else "higher", label=heading.title)
+        for heading in SHARES
+    )  # fmt: skip
+    idling = _idling(measured, thresholds)
+    busy_ratio = thresholds.of("low-gpu-utilization")["busy_ratio"]
+    return Section(
+        ID,
+        TITLE,
+        metrics=metrics,
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=tuple(
+            _low_utilisation(one, thresholds) for one in idling if one.accounted < busy_ratio
+        ),
+        verdicts=tuple(
+            _explained(measured, [one for one in idling if one.accounted >= busy_ratio])
+        ),
+        charts=(*device_bars(measured, rows), *utilisation(measured)),
+    )
+
+
+_LOWER = ("exposed_comm_ratio", "exposed_memcpy_ratio", "exposed_memset_ratio", "idle_ratio")
+
+
+class Idling(NamedTuple):
+    """A stage whose GPUs mostly wait, and what of its idle time other findings count: Σ over GPUs and steps."""
+
+    judged: Judged
+    told: Mapping[str, int]
+
+    @property
+    def left_ns(self) -> int:
+        """The idle time that no other finding counts."""
+        return max(int(self.judged.row["idle_ns"]) - sum(self.told.values()), 0)
+
+    @property
+    def accounted(self) -> float:
+        """The share of the stage that is busy or told: R01's trigger holds for the rest alone."""
+        window = int(self.judged.row["window_ns"])
+        return (window - self.left_ns) / window
+
+
+def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
+    """Stages whose GPUs mostly wait; without stages, steps that a profiler counted.
+
+    A whole capture is not judged: a role may be idle in it because another one has the GPU.
+    """
+    limit = thresholds.of("low-gpu-utilization")
+    found = []
+    for one in judged(measured):
+        row = one.row
+        share = one.per_step("window_ns")[1]
+        if (
+            row["op_count"] == 0
+            or row["window_ns"] == 0
+            or row["busy_ratio"] >= limit["busy_ratio"]
+            or (share or 0.0) < limit["stage_ratio"]
+            or one.window.origin == "file"
+        ):
+            continue
+        found.append(one)
+    told = claims(measured, thresholds) if found else {}
+    return [Idling(one, told.get(one.window.key, {})) for one in found]
+
+
+def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
+    """R01: the idle time of a stage that no rule with a cause of its own tells."""
+    row, window = one.judged.row, one.judged.window
+    idle, _ = one.judged.per_step("idle_ns")
+    left, ratio = window.per_step(one.left_ns)
+    others = ", ".join(
+        f"{rule} ({show(window.steps.mean(ns), 'ns')})" for rule, ns in one.told.items()
+    )
+    return Finding(
+        "low-gpu-utilization",
+        thresholds.severity(ratio),
+        f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.judged.window.name}"
+        + (f", and idle {show(1 - one.accounted, 'ratio')} of it for reasons that no other finding names" if others else ""),
+        "look at what the host does meanwhile: synchronising calls, data loading, many short kernels",
+        (
+            Metric("busy_ratio", float(row["busy_ratio"]), "ratio", "higher", label="busy"),
+            Metric("idle_ns", round(idle), "ns", "lower", label="idle per step"),
+            *((Metric("unexplained_ns", round(left), "ns", "lower", label="of it in no other finding"),) if others else ()),
+        ),
+        (window.place,),
+        round(left),
+        ratio,
+        (
+            "upper bound: not all idle time can be filled",
+            *((f"without the idle time per step that other findings count: {others}",) if others else ()),
+        ),
+    )  # fmt: skip
+
+
+def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
+    """Of every run, the stages whose idle time other findings tell."""
+    reasons: dict[str | None, list[str]] = {}
+    for one in idling:
+        row, window_ns = one.judged.row, one.judged.window.window_ns
+        others = ", ".join(
+            f"{rule} ({show(ns / window_ns, 'ratio')})" for rule, ns in one.told.items()
+        )
+        run = text_or_none(row["run"]) if run_heading(measured) else None
+        reasons.setdefault(run, []).append(
+            f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.judged.window.name}: explained by {others};"
+            f" {show(1 - one.accounted, 'ratio')} are left"
+        )
+    return [Verdict(RULES[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()]
+
+
+def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Busy and idle per step and stage as `metrics` rows, for compare and gates."""
+    frame = pd.DataFrame({name: pd.Series(values) for name, values in gpu_time.items()})
+    frame["busy_ns"] = frame["window_ns"] - frame["idle_ns"]
+    names = {
+        "busy_ns": "gpu_busy",
+        "exposed_comm_ns": "exposed_comm",
+        "exposed_memcpy_ns": "exposed_copies",
+        "idle_ns": "gpu_idle",
+    }
+    by = ["window", "step", "stage", "occurrence"]
+    pooled = summed(frame[frame["window"] != "capture"], by, list(names))
+    long = pooled.melt(by, list(names), var_name="column", value_name="value")
+    return {
+        "step": long["step"].array,
+        "stage": long["stage"].to_numpy(object),
+        "name": long["column"].map(names).to_numpy(object),
+        "value": long["value"].astype("Float64").array,
+        "unit": np.full(len(long), "ns", object),
+        "better": long["column"]
+        .map({n: "higher" if n == "busy_ns" else "lower" for n in names})
+        .to_numpy(object),
+    }

@@ -1,0 +1,293 @@
+"""In how many pieces does the host do its work? Ops and launches by stage (definitions M11, M16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import in_run, label_headings, plain, same_text, text_or_none, units
+from tracekit.job.launching import COUNTED, of_many_kernels, pooled, waiting_for_launches
+from tracekit.job.stage_windows import ExistingSteps, gpu_steps_of, steps_of
+from tracekit.job.tables import sheet
+from tracekit.model.keys import summed
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.host_side import (
+    SHORT_NS,
+    HostSide,
+    HostWindows,
+    host_side,
+    host_windows,
+    launch_gaps,
+    ordinary,
+    step_thread,
+)
+from tracekit.process.launches import Launches, launches
+from tracekit.process.sound import sound_dur_ns
+
+ID, TITLE = "host", "In how many pieces does the host do its work?"
+NEEDS = ("host_ops", "device_ranges")
+WRITES = ("host_counts", "metrics")
+METRICS = ("host_ops", "host_launches")
+RULES = ("launch-bound",)
+
+Ints = npt.NDArray[np.int64]
+
+TOLD = (*COUNTED, "call_p50_ns")
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Ops, launches and kernels of every step and outermost stage; counts of ops and launches as metrics."""
+    if not trace.has("host_ops"):
+        return {}
+    host, side, where = trace["host_ops"], trace.derived(host_side), trace.derived(host_windows)
+    if not len(where.frame):
+        return {}
+    start, dur = host["ts_ns"].to_numpy(), host["dur_ns"].to_numpy()
+    table = {str(name): where.frame[name].array for name in where.frame}
+    short = side.call & (dur < SHORT_NS) & (side.within_optimizer < 0)
+    if (thread := step_thread(trace)) is not None:
+        short &= (host["thread"] == thread).to_numpy()
+    for name, mask in (
+        ("leaf", side.leaf), ("call", side.call), ("short", short), ("launch", side.launch)
+    ):  # fmt: skip
+        count, total, median = _tally(where, start[mask], dur[mask])
+        every = {f"{name}_count": count, f"{name}_ns": total, f"{name}_p50_ns": median}
+        table |= {column: values for column, values in every.items() if column in TOLD}
+    table |= _on_device(trace, where)
+    return {"host_counts": table, "metrics": _metrics(table)}
+
+
+def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
+    """The columns about kernels; nothing where no device was recorded."""
+    if not trace.has("device_ops"):
+        return {}
+    ops = trace["device_ops"]
+    side: HostSide = trace.derived(host_side)
+    links: Launches = trace.derived(launches)
+    dur, alone = trace.derived(sound_dur_ns), ordinary(trace)
+    count, total, _ = _tally(where, links.ts_ns[alone], dur[alone])
+    called = links.call >= 0
+    graph = np.zeros(len(ops), np.bool_)
+    graph[called] = side.graph_launch[links.call[called]]
+    updates = np.zeros(len(ops), np.bool_)
+    updates[called] = side.within_optimizer[links.call[called]] >= 0
+    rest = alone & ~updates
+    gaps = np.zeros(len(where.frame), np.int64)
+    for found in launch_gaps(trace):
+        gaps += where.covered(found)
+    devices = ops["device"].nunique(dropna=False)
+    return {
+        "device_count": np.full(len(where.frame), devices, np.int64),
+        "kernel_count": count,
+        "kernel_ns": total,
+        "kernel_p50_ns": _tally(where, links.ts_ns[rest], dur[rest])[2],
+        "graph_kernel_count": _tally(where, links.ts_ns[graph], dur[graph])[0],
+        "launch_gap_ns": gaps,
+    }
+
+
+def _tally(where: HostWindows, ts_ns: Ints, dur_ns: Ints) -> tuple[Ints, Ints, Any]:
+    """(count, Σ duration, median duration) in every slot, of what begins in it."""
+    positions, slot = where.both(ts_ns)
+    size = len(where.frame)
+    count = np.bincount(slot, minlength=size)
+    total = summed(slot, dur_ns[positions], size)
+    order = np.lexsort((dur_ns[positions], slot))
+    values = dur_ns[positions][order].astype(np.float64)
+    first = np.cumsum(count) - count
+    known = count > 0
+    median = np.zeros(size)
+    low, high = first[known] + (count[known] - 1) // 2, first[known] + count[known] // 2
+    median[known] = (values[low] + values[high]) / 2
+    return count, total, pd.arrays.FloatingArray(median, ~known)
+
+
+def _metrics(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaf ops and launches per step and stage: the numbers that no other load on the machine disturbs."""
+    named = {"host_ops": table["leaf_count"]}
+    if "device_count" in table or table["launch_count"].any():
+        named["host_launches"] = table["launch_count"]
+    size, times = len(table["wall_ns"]), len(named)
+    return {
+        "step": pd.concat([pd.Series(table["step"])] * times).array,
+        "stage": np.tile(np.asarray(table["stage"], object), times),
+        "name": np.repeat(np.array(list(named), object), size),
+        "value": np.concatenate(list(named.values())).astype(np.float64),
+        "unit": np.full(times * size, "count", object),
+        "better": np.full(times * size, "lower", object),
+    }
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """What the host runs and launches per step and stage, pooled over ranks and steps; finding R03."""
+    rows = units(measured["host_counts"])
+    if not len(rows) or not rows["leaf_count"].sum() + rows["launch_count"].sum():
+        return Section(ID, TITLE, "skipped", "no host op and no launch was recorded")
+    table = pooled(measured)
+    found = tuple(_launch_bound(measured, table, thresholds))
+    steps = table[table["canonical"].isna()]
+    whole = float(steps["leaf_count"].sum() / max(steps["process_steps"].sum(), 1))
+    return Section(
+        ID,
+        TITLE,
+        metrics=(Metric("host_ops", round(whole), "count", "lower", label="host ops per step"),),
+        sheets=tuple(s for s in (_sheet(measured, table),) if s.rows),
+        findings=found,
+        verdicts=tuple(_abstains(measured, table)),
+    )
+
+
+def _sheet(measured: Measurements, table: pd.DataFrame) -> Any:
+    """Stages by ops, after the whole step; counts per step and process."""
+    shown = table.copy()
+    per = shown["process_steps"].astype("Float64")
+    for name in ("leaf_count", "call_count", "short_ns", "launch_count", "kernel_count", "graph_kernel_count"):  # fmt: skip
+        shown[f"{name}_each"] = (_number(shown[name]) / per).round(1)
+    # A host that had no device launched nothing; zeros would look like a finding.
+    launched = shown["launch_count"].astype("int64").gt(0) | shown["device_wall_ns"].notna()
+    shown["launch_count_each"] = shown["launch_count_each"].where(launched)
+    leaves, kernels = _number(shown["leaf_count"]), _number(shown["kernel_count"])
+    walls = _number(shown["device_wall_ns"])
+    shown["leaf_mean_ns"] = _number(shown["leaf_ns"]) / leaves.where(leaves > 0)
+    shown["kernel_mean_ns"] = _number(shown["kernel_ns"]) / kernels.where(kernels > 0)
+    shown["gap_ratio"] = _number(shown["launch_gap_ns"]) / walls.where(walls > 0)
+    shown["whole"] = shown["canonical"].isna()
+    shown["canonical"] = shown["canonical"].where(~shown["whole"], "(the whole step)")
+    shown = shown.sort_values(["whole", "leaf_count"], ascending=False, kind="stable")
+    headings = (
+        *label_headings(measured),
+        Heading("canonical", "stage"),
+        Heading("leaf_count_each", "ops", "count", "Innermost ops on all threads, per step and process."),
+        Heading("leaf_mean_ns", "mean op", "ns", "Σ duration of innermost ops / their number."),
+        Heading("call_count_each", "calls", "count", "Ops that the program called itself, not from within an op."),
+        Heading("call_p50_ns", "median call", "ns", "Median over steps and ranks of the median duration of a call."),
+        Heading("short_ns_each", "short calls", "ns", "Calls of less than 10 µs on the step's thread, without the optimizer's: Σ per step."),
+        Heading("launch_count_each", "launches", "count", "Calls that launch GPU work, per step and process."),
+        Heading("kernel_count_each", "kernels", "count", "Compute kernels launched one by one, per step and process."),
+        Heading("kernel_mean_ns", "mean kernel", "ns", "Σ duration of those / their number."),
+        Heading("kernel_p50_ns", "median kernel", "ns", "Without those of Optimizer.step."),
+        Heading("graph_kernel_count_each", "by graph", "count", "Device ops launched as parts of a graph."),
+        Heading("gap_ratio", "launch gaps", "ratio", "Time GPUs wait for the launch of one kernel, of the stage."),
+    )  # fmt: skip
+    caption = "Counted where they begin: a stage has what any thread starts during it."
+    return sheet(
+        "host_counts", "What the host runs and launches, by stage", headings, shown, caption=caption
+    )
+
+
+def _number(column: pd.Series) -> pd.Series[Any]:
+    """The column as floats that may be NA."""
+    return column.astype("Float64")
+
+
+def _abstains(measured: Measurements, table: pd.DataFrame) -> Iterator[Verdict]:
+    """Runs in which nothing that R03 counts was recorded."""
+    for run, mine in table.groupby("run", dropna=False, sort=False):
+        if not mine["leaf_count"].sum() and not mine["kernel_count"].dropna().sum():
+            reason = "neither host ops nor kernels launched one by one were recorded"
+            yield Verdict("launch-bound", "not applicable", reason + in_run(measured, run))
+
+
+def _launch_bound(
+    measured: Measurements, table: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R03: stages whose GPUs wait for launches of short kernels; else steps of very many short ones."""
+    limit = thresholds.of("launch-bound")
+    told = plain(measured["host_counts"])
+    for run, mine in table.groupby("run", dropna=False, sort=False):
+        name = in_run(measured, run)
+        found = waiting_for_launches(mine, limit)
+        for row in found or of_many_kernels(mine, limit):
+            owned = told[same_text(told["run"], run) & same_text(told["role"], row["role"])]
+            on_gpus = gpu_steps_of(measured, owned[owned["device_count"].notna()])
+            yield _gap_finding(row, thresholds, on_gpus, name)
+        if found:
+            continue
+        staged = mine[mine["canonical"].notna()]
+        for row in mine[mine["canonical"].isna()].to_dict("records"):
+            same = told[same_text(told["run"], run) & same_text(told["role"], row["role"])]
+            if not same["device_count"].notna().any() and _many_ops(row, limit):
+                yield _ops_finding(row, staged, thresholds, steps_of(measured, same), name)
+
+
+def _many_ops(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
+    """Whether a step on the host alone has very many ops, called by mostly short calls.
+
+    The median of calls, not the mean: the host's times hold a few large products and waits for a core.
+    """
+    each = row["leaf_count"] / row["process_steps"]
+    short = not pd.isna(row["call_p50_ns"]) and row["call_p50_ns"] < limit["median_call_ns"]
+    return bool(each > limit["ops_per_step"] and short)
+
+
+def _gap_finding(
+    row: Mapping[Any, Any], thresholds: Thresholds, steps: ExistingSteps, run: str
+) -> Finding:
+    """The finding for a stage, or a step, of a run that has a device."""
+    name = row["canonical"] or "the step"
+    kernels = row["kernel_count"]
+    share = row["launch_gap_ns"] / row["device_wall_ns"] if row["device_wall_ns"] else None
+    # Per GPU and step of the run: a stage need not be in every step.
+    gap, ratio = steps.per_step(row["launch_gap_ns"])
+    wall = steps.mean(row["device_wall_ns"])
+    mean = row["kernel_ns"] / kernels
+    claim = f"{name} launches {round(kernels / row['process_steps']):,} kernels of {show(mean, 'ns')} on average one by one{run}"
+    return Finding(
+        "launch-bound",
+        thresholds.severity(ratio),
+        claim,
+        "launch less: CUDA graphs or torch.compile for the repeated part, fused ops, larger batches",
+        (
+            Metric("kernels", kernels / row["process_steps"], "count", "lower", label="kernels per step"),
+            Metric("median_kernel_ns", _float(row["kernel_p50_ns"]), "ns", label="median kernel"),
+            Metric("gap_ratio", share, "ratio", "lower", label="waiting for launches"),
+            Metric("gap_ns", round(gap), "ns", "lower", label=f"of {show(wall, 'ns')} wall"),
+        ),
+        (Place(role=text_or_none(row["role"]), stage=row["canonical"]),),
+        round(gap),
+        ratio,
+        ("upper bound: a profiler makes every launch longer than it is without one",),
+    )  # fmt: skip
+
+
+def _ops_finding(
+    row: Mapping[Any, Any],
+    staged: pd.DataFrame,
+    thresholds: Thresholds,
+    steps: ExistingSteps,
+    run: str,
+) -> Finding:
+    """The finding for a step of a run without a device."""
+    per = row["process_steps"]
+    short, ratio = steps.per_step(row["short_ns"])
+    most = staged.sort_values("leaf_count", ascending=False, kind="stable").head(1)
+    stage = None if not len(most) else most["canonical"].iloc[0]
+    return Finding(
+        "launch-bound",
+        thresholds.severity(ratio),
+        f"a step runs {round(row['leaf_count'] / per):,} ops, half of its calls shorter than {show(row['call_p50_ns'], 'ns')}{run}",
+        "do more in one call: vectorise loops over scalars and small tensors, torch.compile, fused or foreach ops",
+        (
+            Metric("ops", row["leaf_count"] / per, "count", "lower", label="ops per step"),
+            Metric("median_call_ns", _float(row["call_p50_ns"]), "ns", label="median call"),
+            Metric("short_ns", round(short), "ns", "lower", label="short calls per step"),
+        ),
+        (Place(role=text_or_none(row["role"]), stage=stage),),
+        round(short),
+        ratio,
+        (
+            "no GPU activity was recorded: ops are counted instead of kernels",
+            "upper bound: the time of all calls of less than 10 µs, which a profiler makes longer",
+        ),
+    )  # fmt: skip
+
+
+def _float(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)

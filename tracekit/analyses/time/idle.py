@@ -1,0 +1,315 @@
+"""Why were GPUs idle? Idle time by cause, and the longest gaps (definitions M6, M16, Q6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import (
+    STAGE_OF,
+    in_run,
+    label_headings,
+    plain,
+    same_text,
+    summed,
+    text_or_none,
+)
+from tracekit.job.idle import DAMAGED, Pauses, by_cause, idle_by_cause, idle_time, pauses
+from tracekit.job.stage_windows import (
+    NO_STEPS,
+    WHERE,
+    canonical_names,
+    gpu_steps,
+    keyed,
+    placed,
+    stage_windows,
+    whole,
+)
+from tracekit.job.tables import sheet
+from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.tables.idle import CAUSE_TITLES, CAUSES
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.idle import DeviceIdle
+from tracekit.process.idle_tables import histogram, idle_by_window, longest
+
+ID, TITLE = "idle", "Why were GPUs idle?"
+NEEDS = ("host_ops", "device_ops", "syncs", "windows")
+WRITES = ("idle", "idle_gaps", "idle_histogram", "metrics")
+METRICS = ("host_wait",)
+RULES = ("host-silence",)
+
+SHOWN_GAPS = 30
+MAX_CHART_ROWS = 60
+
+HOST_WAIT = tuple(cause for cause in CAUSES if cause.startswith("host_"))
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Idle time by window and cause, and gaps; nothing without a device."""
+    if not trace.has("device_ops"):
+        return {}
+    devices = trace.derived(idle_time())
+    if not devices:
+        return {"idle": {}}
+    tables: dict[str, Callable[[DeviceIdle], pd.DataFrame]] = {
+        "idle": lambda idle: idle_by_window(trace, idle),
+        "idle_histogram": histogram,
+    }
+    found = {
+        name: pd.concat([_numbered(of(idle), idle) for idle in devices], ignore_index=True)
+        for name, of in tables.items()
+    }
+    found["idle_gaps"] = longest(trace, devices)
+    measured = {name: _columns(frame) for name, frame in found.items()}
+    return {**measured, "metrics": _metrics(found["idle"])}
+
+
+def _numbered(frame: pd.DataFrame, idle: DeviceIdle) -> pd.DataFrame:
+    device = pd.array([idle.device] * len(frame), dtype="Int64")
+    return frame.assign(device=device)
+
+
+def _columns(frame: pd.DataFrame) -> dict[str, Any]:
+    return {str(name): frame[name].array for name in frame}
+
+
+def _metrics(idle: pd.DataFrame) -> Mapping[str, Any]:
+    """The wait for the host per step and stage as `metrics` rows, for compare and gates."""
+    rows = idle[idle["cause"].isin(HOST_WAIT) & (idle["window"] != "capture")]
+    sums = rows.groupby(["window", "step", "stage"], dropna=False, sort=False)["idle_ns"].sum()
+    long = sums.reset_index()
+    return {
+        "step": long["step"].astype("Int64").array,
+        "stage": long["stage"].astype(object).where(long["stage"].notna(), None).to_numpy(object),
+        "name": np.full(len(long), "host_wait", object),
+        "value": long["idle_ns"].astype("Float64").array,
+        "unit": np.full(len(long), "ns", object),
+        "better": np.full(len(long), "lower", object),
+    }
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Idle time of stages and captures by cause; finding R29."""
+    if not measured.has("idle") or not len(measured["gpu_time"]):
+        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+    if not len(whole(measured, "gpu_time")):
+        return Section(ID, TITLE, "skipped", DAMAGED)
+    shares = _by_place(measured)
+    sheets = (
+        _cause_sheet(measured, shares),
+        _gap_sheet(measured),
+    )
+    charts = (_stage_chart(measured), _gap_chart(measured))
+    return Section(
+        ID,
+        TITLE,
+        metrics=_shares_of_capture(shares),
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=tuple(_silence(measured, thresholds)),
+        verdicts=tuple(_abstaining(measured)),
+        charts=tuple(chart for chart in charts if chart.marks),
+    )
+
+
+def _by_place(measured: Measurements) -> pd.DataFrame:
+    """One row a stage window, and one (canonical `(whole capture)`) a role: window_ns, idle_ns and a column a cause."""
+    captures = [
+        rows[rows["window"] == "capture"].assign(canonical=None)
+        for rows in (whole(measured, "gpu_time"), whole(measured, "idle"))
+    ]
+    judged = [placed(measured, "gpu_time"), placed(measured, "idle")]
+    frames = []
+    for window, (rows, table) in (("judged", judged), ("capture", captures)):
+        sums = summed(rows, WHERE, ["window_ns", "idle_ns"]).assign(window=window)
+        found = by_cause(table)
+        keys = [keyed(row) for row in sums.to_dict("records")]
+        for cause in CAUSES:
+            sums[cause] = [found.get((*key, cause), 0) for key in keys]
+        assert (sums[[*CAUSES]].sum(axis=1) == sums["idle_ns"]).all(), (
+            "causes add up to the idle time"
+        )
+        frames.append(sums.sort_values("window_ns", ascending=False, kind="stable"))
+    return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
+
+
+def _cause_sheet(measured: Measurements, shares: pd.DataFrame) -> Sheet:
+    """Idle time of every stage as shares of its wall."""
+    table = shares.copy()
+    step = np.where(table["window"] == "capture", "(first to last device op)", "(the step)")
+    table["stage"] = table["canonical"].where(table["canonical"].notna(), step)
+    window = table["window_ns"].where(table["window_ns"] > 0).astype("Float64")
+    known = [cause for cause in CAUSES if table[cause].sum()]
+    table["idle_ratio"] = table["idle_ns"] / window
+    for cause in known:
+        table[cause] = table[cause] / window
+    headings = (
+        *label_headings(measured),
+        Heading("stage", "stage"),
+        Heading("window_ns", "wall Σ", "ns", "Summed over ranks, GPUs and steps."),
+        Heading("idle_ratio", "idle", "ratio", "Nothing running, of the wall; the causes add up to it."),
+        *(Heading(cause, CAUSE_TITLES[cause][0], "ratio", CAUSE_TITLES[cause][1]) for cause in known),
+    )  # fmt: skip
+    return sheet(
+        "idle_causes", "Idle GPU time by cause", headings, table,
+        caption="Why nothing ran: until the next op is launched the GPU waits for the host, by what the host did; "
+        "from then on for its stream.",
+    )  # fmt: skip
+
+
+def _shares_of_capture(shares: pd.DataFrame) -> tuple[Metric, ...]:
+    """Idle time and the wait for the host, of all time from first to last device ops."""
+    rows = shares[shares["window"] == "capture"]
+    window = int(rows["window_ns"].sum())
+    waits = int(rows[[*HOST_WAIT]].to_numpy().sum())
+    return (
+        Metric("host_wait_ratio", waits / window if window else None, "ratio", "lower", label="waiting for the host"),
+        Metric("launch_unknown_ratio", int(rows["unknown"].sum()) / window if window else None, "ratio", "neither",
+               label="idle before an op of unknown launch"),
+    )  # fmt: skip
+
+
+def _gap_sheet(measured: Measurements) -> Sheet:
+    """The longest gaps of all sources."""
+    every = whole(measured, "idle_gaps")
+    listed = len(every)
+    rows = every.nlargest(SHOWN_GAPS, "dur_ns", keep="all").sort_values(
+        ["dur_ns", "source", "ts_ns"], ascending=[False, True, True], kind="stable"
+    )
+    rows = rows.head(SHOWN_GAPS).merge(canonical_names(measured), on=STAGE_OF, how="left")
+    begin = plain(measured["captures"])[["source", "ts_ns"]].groupby("source")["ts_ns"].min()
+    rows["at_ns"] = rows["ts_ns"] - rows["source"].map(begin).fillna(0).astype("int64")
+    rows["why"] = [CAUSE_TITLES[cause][0] for cause in rows["cause"]]
+    headings = (
+        *label_headings(measured),
+        Heading("rank", "rank", "id"),
+        Heading("device", "GPU", "id"),
+        Heading("step", "step", "id"),
+        Heading("canonical", "stage", "text", "Where the gap begins."),
+        Heading("at_ns", "at", "ns", "Since the start of the file's activity."),
+        Heading("dur_ns", "idle", "ns"),
+        Heading("why", "mostly"),
+        Heading("host", "host in", "text", "What the launching thread was in halfway through the wait."),
+        Heading("before", "after", "text", "Device op that ended."),
+        Heading("after", "before", "text", "Device op that began."),
+    )  # fmt: skip
+    total = int(whole(measured, "idle_histogram")["gap_count"].sum())
+    caption = f"The longest of {max(total, listed):,} gaps; each source keeps its longest 200."
+    shown = sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption)
+    return replace(shown, omitted=listed - len(rows))
+
+
+def _stage_chart(measured: Measurements) -> Chart:
+    """Idle time of every stage window by cause, per step and GPU."""
+    found = idle_by_cause(measured)
+    windows = stage_windows(measured)
+    shown = windows[:MAX_CHART_ROWS]
+    series = [cause for cause in CAUSES if any((*s.key, cause) in found for s in shown)]
+    marks = tuple(
+        (row, number, round(window.steps.mean(found[(*window.key, cause)])))
+        for row, window in enumerate(shown)
+        for number, cause in enumerate(series)
+        if (*window.key, cause) in found
+    )
+    names = tuple(" ".join(filter(None, (window.role, window.name))) for window in shown)
+    return Chart(
+        "idle-causes", "Idle GPU time per step, by cause", "bars", marks,
+        tuple(CAUSE_TITLES[cause][0] for cause in series), names,
+        caption="Mean over steps and GPUs.", omitted=len(windows) - len(shown),
+    )  # fmt: skip
+
+
+def _gap_chart(measured: Measurements) -> Chart:
+    """How much idle time lies in gaps of which length."""
+    rows = whole(measured, "idle_histogram")
+    sums = summed(rows, ["cause", "low_ns"], ["idle_ns"]) if len(rows) else rows
+    series = [cause for cause in CAUSES if len(sums) and (sums["cause"] == cause).any()]
+    marks = tuple(
+        (series.index(r["cause"]), int(r["low_ns"]), 2 * int(r["low_ns"]), int(r["idle_ns"]))
+        for r in sums.sort_values(["cause", "low_ns"]).to_dict("records")
+        if r["idle_ns"]
+    )
+    return Chart(
+        "idle-gaps", "Idle GPU time by length of gap", "histogram", marks,
+        tuple(CAUSE_TITLES[cause][0] for cause in series),
+        caption="Σ over all sources, between the first and the last device op.",
+    )  # fmt: skip
+
+
+def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
+    """R29: GPUs that wait while nothing at all is recorded of the host, or while it collects garbage."""
+    existing = gpu_steps(measured)
+    found = []
+    for (run, role), lost in pauses(measured, thresholds.of("host-silence")).items():
+        steps = existing.get((run, role), NO_STEPS)
+        total, ratio = steps.per_step(lost.silent_ns + lost.collection_ns)
+        gaps = _gaps_of(measured, run, role, lost)
+        collected = lost.collection_ns >= lost.silent_ns
+        what = "the host collects garbage" if collected else "nothing is recorded of the host"
+        found.append(
+            Finding(
+                "host-silence",
+                thresholds.severity(ratio),
+                f"GPUs wait {show(total, 'ns')} per step while {what}{in_run(measured, run)}",
+                "probably garbage collection: gc.freeze() after set-up, gc.collect() only between steps"
+                if not collected
+                else "gc.freeze() after set-up, gc.collect() only between steps",
+                (
+                    Metric("silent_ns", round(steps.mean(lost.silent_ns)), "ns", "lower", label="silent host, per step"),
+                    Metric("collection_ns", round(steps.mean(lost.collection_ns)), "ns", "lower", label="recorded collection, per step"),
+                    Metric("longest_ns", int(gaps["cause_ns"].max()) if len(gaps) else None, "ns", "lower", label="longest pause"),
+                ),
+                tuple(_place(row) for row in gaps.head(3).to_dict("records"))
+                or tuple(window.place for window in lost.windows[:3]),
+                round(total),
+                ratio,
+                () if collected else ("no trace row says what the host did: it may have waited for another process or a file",),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) -> pd.DataFrame:
+    """The longest gaps that are mostly such a pause, in the stages where it counts."""
+    rows = whole(measured, "idle_gaps").merge(canonical_names(measured), on=STAGE_OF, how="left")
+    rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
+    stages = {window.canonical for window in lost.windows}
+    counted = np.array(
+        [None in stages or text_or_none(c) in stages for c in rows["canonical"]], bool
+    )
+    rows = rows[(rows["cause"] == "host_gc") | ((rows["cause"] == "host_silent") & counted)]
+    return rows.sort_values(
+        ["cause_ns", "source", "ts_ns"], ascending=[False, True, True], kind="stable"
+    )
+
+
+def _place(row: Mapping[Any, Any]) -> Place:
+    def number(name: str) -> int | None:
+        return None if pd.isna(row[name]) else int(row[name])
+
+    return Place(
+        str(row["source"]), text_or_none(row["role"]), number("rank"), number("device"), number("step"),
+        text_or_none(row["canonical"]), None, int(row["ts_ns"]), int(row["ts_ns"]) + int(row["dur_ns"]),
+    )  # fmt: skip
+
+
+def _abstaining(measured: Measurements) -> list[Verdict]:
+    """Runs of which nothing of the host is recorded, or no stage nor a counted step."""
+    captures = plain(measured["captures"])
+    hosts = (
+        captures[captures["device_op_count"] > 0].groupby("run", sort=False)["host_op_count"].sum()
+    )
+    framed = {window.run for window in stage_windows(measured) if window.origin != "file"}
+    reasons = {
+        run: "no host activity was recorded" if not count else "no stage and no counted step is annotated: a host may be silent by design"
+        for run, count in hosts.items() if not count or run not in framed
+    }  # fmt: skip
+    return [
+        Verdict(RULES[0], "insufficient data", why, text_or_none(run))
+        for run, why in reasons.items()
+    ]

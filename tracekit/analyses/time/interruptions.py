@@ -1,0 +1,263 @@
+"""What interrupts steady steps? Compiling, loading modules, and asking the driver for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import (
+    PROCESS,
+    STAGE_OF,
+    Job,
+    distinct,
+    in_run,
+    job,
+    plain,
+    run_heading,
+    same_text,
+    stage_rows,
+    summed,
+    text_or_none,
+    units,
+)
+from tracekit.job.tables import sheet
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.process.host_side import HostSide, HostWindows, host_side, host_windows, uncounted
+
+ID, TITLE = "interruptions", "What interrupts steady steps?"
+NEEDS = ("host_ops",)
+WRITES = ("interruptions",)
+RULES = ("allocator-calls", "recompilation")
+
+Ints = npt.NDArray[np.int64]
+
+MAX_NAMES = 50
+"""Most names of a kind kept apart in one source, those with most time; the rest is `(others)`."""
+
+BY_DESIGN = ("gen", "update_weights")
+"""Stages around which frameworks empty the allocator's cache on purpose."""
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Compilation and allocator calls by step, stage and name."""
+    if not trace.has("host_ops"):
+        return {}
+    side: HostSide = trace.derived(host_side)
+    parts = [
+        _counted(trace, kind, np.flatnonzero(mask))
+        for kind, mask in (("compilation", side.compiling), ("allocator", side.allocator))
+        if mask.any()
+    ]
+    if not parts:
+        return {"interruptions": {}}
+    table = pd.concat(parts, ignore_index=True)
+    return {"interruptions": {str(name): table[name].array for name in table}}
+
+
+def _counted(trace: Trace, kind: str, rows: Ints) -> pd.DataFrame:
+    """Calls of one kind, counted by the step and the stage they begin in, and by name."""
+    host, where = trace["host_ops"], trace.derived(host_windows)
+    start, dur = host["ts_ns"].to_numpy()[rows], host["dur_ns"].to_numpy()[rows]
+    name = host["name"].cat.codes.to_numpy().astype(np.int64)[rows]
+    step, occurrence, stage = _place(where, start)
+    frame = pd.DataFrame(
+        {
+            "kind": kind,
+            "step": step,
+            "occurrence": occurrence,
+            "stage": stage,
+            "name": _largest(host["name"].cat.categories, name, dur),
+            "count": 1,
+            "dur_ns": uncounted(start, start + dur),
+        }
+    )
+    by = ["kind", "step", "occurrence", "stage", "name"]
+    return summed(frame, by, ["count", "dur_ns"])
+
+
+def _place(where: HostWindows, ts_ns: Ints) -> tuple[Any, Any, Any]:
+    """(step, occurrence of the step, stage) of each instant."""
+    at, stage_at = where.step_at(ts_ns), where.stage_at(ts_ns)
+    step = pd.Series(where.frame["step"].array, dtype="Int64").reindex(at).array
+    occurrence = np.array([*where.frame["occurrence"], 0], np.int32)[at]
+    stage = np.array([*where.frame["stage"], None], object)[stage_at]
+    return step, occurrence, stage
+
+
+def _largest(names: Any, code: Ints, dur: Ints) -> npt.NDArray[Any]:
+    """The name of each row; names beyond `MAX_NAMES` by time as `(others)`."""
+    total = np.zeros(len(names), np.float64)
+    np.add.at(total, code, dur.astype(np.float64))
+    kept = np.argsort(-total, kind="stable")[:MAX_NAMES]
+    shown = np.full(len(names), "(others)", object)
+    shown[kept] = [str(names[at]) for at in kept]
+    return shown[code]
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Interruptions by name, in the first steps and after; findings R21 and R28."""
+    if not measured.has("interruptions"):
+        return Section(ID, TITLE, "skipped", "no host activity was recorded")
+    rows = units(measured["interruptions"])
+    rows["canonical"] = _canonical(measured, rows)
+    found: list[Finding] = []
+    verdicts: list[Verdict] = []
+    for rule, kind, judged in (
+        ("allocator-calls", "allocator", _allocator),
+        ("recompilation", "compilation", _recompilation),
+    ):
+        first = int(thresholds.of(rule)["first_steps"])
+        for run in units(measured["steps"])["run"].drop_duplicates():
+            steady = _steady(measured, run, first)
+            if not steady.count:
+                reason = f"no step after the first {first} was recorded{in_run(measured, run)}"
+                verdicts.append(Verdict(rule, "insufficient data", reason))
+                continue
+            mine = rows[same_text(rows["run"], run) & (rows["kind"] == kind)]
+            found += judged(measured, mine[_is_late(mine, first)], steady, thresholds)
+    shown = _sheet(measured, rows, int(thresholds.of("recompilation")["first_steps"]))
+    return Section(
+        ID,
+        TITLE,
+        metrics=(_total(int(rows["count"].sum())),),
+        sheets=(shown,) if shown.rows else (),
+        findings=tuple(found),
+        verdicts=tuple(verdicts),
+    )
+
+
+def _total(count: int) -> Metric:
+    return Metric("interruptions", count, "count", "lower", label="compilations, allocator calls")
+
+
+def _canonical(measured: Measurements, rows: pd.DataFrame) -> Any:
+    """The canonical stage of every row, None where it is in no stage."""
+    named = distinct(stage_rows(measured), [*STAGE_OF, "canonical"])
+    return rows.merge(named, on=STAGE_OF, how="left")["canonical"].to_numpy()
+
+
+def _is_late(rows: pd.DataFrame, first: int) -> pd.Series[Any]:
+    """Which rows are of steps after the first ones of the run; steps without a number by their order."""
+    by_number = (rows["step"] > first).fillna(value=False).astype(bool)
+    return by_number | (rows["step"].isna() & (rows["occurrence"] >= first))
+
+
+def _steady(measured: Measurements, run: object, first: int) -> Job:
+    """The steps of one run after its first ones: `count` is over all processes."""
+    steps = units(measured["steps"])
+    mine = steps[same_text(steps["run"], run)]
+    late = mine[_is_late(mine, first)]
+    walls = job(measured).of(run).walls
+    number = walls["step"]
+    kept = walls[(number > first).fillna(value=False).astype(bool) | number.isna()]
+    mean = float(kept["wall_ns"].mean()) if len(kept) else None
+    count = late[[*PROCESS, "step", "part", "occurrence"]].drop_duplicates()
+    return Job(kept, mean, len(count))
+
+
+def _allocator(
+    measured: Measurements, late: pd.DataFrame, steady: Job, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R21: steady steps that ask the driver for memory again and again."""
+    limit = thresholds.of("allocator-calls")
+    calls, dur = late["count"].sum() / steady.count, late["dur_ns"].sum() / steady.count
+    ratio = dur / steady.step_ns if steady.step_ns else None
+    if calls < limit["calls_per_step"] or (ratio or 0.0) < limit["time_ratio"]:
+        return
+    run = late["run"].iloc[0]
+    staged = late["canonical"].notna()
+    designed = late["canonical"].isin(BY_DESIGN) | (~staged & bool(staged.any()))
+    on_purpose = late["dur_ns"][designed].sum() * 2 > late["dur_ns"].sum()
+    severity = thresholds.severity(ratio)
+    caveats = ["memory that is really needed anew, such as for longer sequences, must be asked for"]
+    if on_purpose:
+        severity = "info" if severity == "info" else "low"
+        caveats.insert(
+            0, "most of it is around the rollout, where frameworks empty the cache on purpose"
+        )
+    yield Finding(
+        "allocator-calls",
+        severity,
+        f"steady steps ask the driver for memory {calls:,.1f} times each" + in_run(measured, run),
+        "keep torch.cuda.empty_cache() out of the loop; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        (
+            Metric("calls", float(calls), "count", "lower", label="calls per step and process"),
+            Metric("dur_ns", round(dur), "ns", "lower", label="time per step"),
+        ),
+        _places(late),
+        round(dur),
+        ratio,
+        tuple(caveats),
+    )  # fmt: skip
+
+
+def _recompilation(
+    measured: Measurements, late: pd.DataFrame, steady: Job, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R28: steady steps in which code is compiled or modules are loaded."""
+    limit = thresholds.of("recompilation")
+    calls, dur = late["count"].sum() / steady.count, late["dur_ns"].sum() / steady.count
+    ratio = dur / steady.step_ns if steady.step_ns else None
+    if not calls or (ratio or 0.0) < limit["time_ratio"]:
+        return
+    steps = late["step"].nunique() + int(late["step"].isna().any())
+    yield Finding(
+        "recompilation",
+        thresholds.severity(ratio),
+        f"code is still compiled or loaded in {steps:,} of {len(steady.walls):,} steady steps"
+        + in_run(measured, late["run"].iloc[0]),
+        "find what changes from step to step (TORCH_LOGS=recompiles); pad or bucket shapes, mark_dynamic, warm up every shape",
+        (
+            Metric("compilations", float(calls), "count", "lower", label="times per step and process"),
+            Metric("dur_ns", round(dur), "ns", "lower", label="time per step"),
+        ),
+        _places(late),
+        round(dur),
+        ratio,
+        ("a step number says which steps are the first: a resumed run compiles anew",),
+    )  # fmt: skip
+
+
+def _places(late: pd.DataFrame) -> tuple[Place, ...]:
+    """Where most of the time is: up to three names and stages."""
+    by = ["role", "canonical", "name"]
+    most = late.groupby(by, dropna=False, sort=False)["dur_ns"].sum().reset_index()
+    most = most.sort_values(["dur_ns", "name"], ascending=[False, True], kind="stable").head(3)
+    return tuple(
+        Place(role=text_or_none(role), stage=text_or_none(stage), name=text_or_none(name))
+        for role, stage, name in most[by].itertuples(index=False)
+    )
+
+
+def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
+    """Interruptions by name: how often and how long, in the first steps and after them."""
+    late = _is_late(rows, first).to_numpy()
+    marked = plain(rows).assign(
+        late_count=np.where(late, rows["count"], 0),
+        late_ns=np.where(late, rows["dur_ns"], 0),
+        early_count=np.where(late, 0, rows["count"]),
+        early_ns=np.where(late, 0, rows["dur_ns"]),
+    )
+    sums = ["early_count", "early_ns", "late_count", "late_ns", "dur_ns"]
+    by = ["run", "kind", "canonical", "name"]
+    pooled = summed(marked, by, sums)
+    pooled = pooled.sort_values(
+        ["late_ns", "dur_ns", "name"], ascending=[False, False, True], kind="stable"
+    )
+    headings = (
+        *run_heading(measured),
+        Heading("kind", "kind"),
+        Heading("name", "call"),
+        Heading("canonical", "stage"),
+        Heading("late_count", "steady calls", "count", f"After the first {first} steps, over all processes."),
+        Heading("late_ns", "steady time", "ns", "Overlaps counted once in each process."),
+        Heading("early_count", "first calls", "count", f"In the first {first} steps, or outside all steps."),
+        Heading("early_ns", "first time", "ns"),
+    )  # fmt: skip
+    return sheet("interruptions", "Compilation and allocator calls", headings, pooled)

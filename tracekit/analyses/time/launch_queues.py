@@ -1,0 +1,108 @@
+"""How long does launched work wait before it runs, and how much of it is queued? (definition M11)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from tracekit.job.frames import STAGE_OF, label_headings
+from tracekit.job.idle import DAMAGED, idle_time
+from tracekit.job.stage_windows import WHERE, canonical_names, whole
+from tracekit.job.tables import sheet
+from tracekit.model.report import Heading, Ranked, Section, Sheet
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.process.queues import launch_delays, queues
+
+ID, TITLE = "launch-queues", "How long does launched work wait before it runs?"
+NEEDS = ("host_ops", "device_ops", "syncs")
+WRITES = ("launch_delays", "queues")
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Delays from launch to start by stage, and the depth of every stream's queue."""
+    if not trace.has("device_ops"):
+        return {}
+    frames: dict[str, list[pd.DataFrame]] = {"launch_delays": [], "queues": []}
+    for idle in trace.derived(idle_time()):
+        for name, frame in (
+            ("launch_delays", launch_delays(trace, idle)),
+            ("queues", queues(trace, idle)),
+        ):
+            device = pd.array([idle.device] * len(frame), dtype="Int64")
+            frames[name].append(frame.assign(device=device))
+    tables = {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items() if parts}
+    return {
+        name: {str(column): table[column].array for column in table}
+        for name, table in tables.items()
+    }
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: ARG001
+    """Delays and depths over all sources; no finding of its own."""
+    if not measured.has("launch_delays"):
+        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+    if not len(whole(measured, "gpu_time")):
+        return Section(ID, TITLE, "skipped", DAMAGED)
+    sheets = tuple(s for s in (_delay_sheet(measured), _queue_sheet(measured)) if s.rows)
+    if not sheets:
+        return Section(ID, TITLE, "skipped", "no device op can be traced back to its launch")
+    return Section(ID, TITLE, sheets=sheets)
+
+
+def _delay_sheet(measured: Measurements) -> Sheet:
+    """How long launched work waits before it begins, by stage of the launch."""
+    rows = whole(measured, "launch_delays").merge(
+        canonical_names(measured), on=STAGE_OF, how="left"
+    )
+    rows = rows[rows["stage"].isna() | rows["canonical"].notna()]
+    rows["canonical"] = rows["canonical"].where(rows["canonical"].notna(), "(all)").astype(object)
+    grouped = rows.groupby(list(WHERE), dropna=False, sort=False)
+    table = grouped[["count", "negative_count"]].sum()
+    table["p50_ns"] = grouped["p50_ns"].median()
+    table["p95_ns"], table["max_ns"] = grouped["p95_ns"].max(), grouped["max_ns"].max()
+    table = table.reset_index().sort_values(
+        ["count", "canonical"], ascending=[False, True], kind="stable"
+    )
+    headings = (
+        *label_headings(measured),
+        Heading("canonical", "launched in"),
+        Heading("count", "launches", "count", "Calls; a graph counts once, by its first op."),
+        Heading("p50_ns", "median delay", "ns", "From the call's end to the op's start; over sources the median of medians."),
+        Heading("p95_ns", "95 %", "ns", "Of the source with the longest."),
+        Heading("max_ns", "longest", "ns"),
+        Heading("negative_count", "before return", "count", "Ops that began before the call had returned."),
+    )  # fmt: skip
+    caption = "A long delay is no loss: the GPU is busy with earlier work. Delays of microseconds say that it runs dry."
+    return sheet("launch_delays", "From launch to start", headings, table, caption=caption)
+
+
+def _queue_sheet(measured: Measurements) -> Sheet:
+    """The depth of the queues of launched work."""
+    rows = whole(measured, "queues")
+    by = ["run", "role", "rank", "device", "stream"]
+    grouped = rows.groupby(by, dropna=False, sort=False)
+    table = grouped[["count", "span_ns", "full_ns"]].sum()
+    for name in ("p50_count", "p95_count", "max_count"):
+        table[name] = grouped[name].max()
+    table = table.reset_index().sort_values(["count"], ascending=False, kind="stable")
+    headings = (
+        *label_headings(measured),
+        Heading("rank", "rank", "id"),
+        Heading("device", "GPU", "id"),
+        Heading("stream", "stream", "id"),
+        Heading("count", "ops", "count"),
+        Heading("p50_count", "median depth", "count", "Launched and unfinished ops, half of the time no more."),
+        Heading("p95_count", "95 %", "count"),
+        Heading("max_count", "deepest", "count"),
+        Heading("full_ns", "full", "ns", "Time with 1,024 or more: launches block."),
+    )  # fmt: skip
+    return sheet(
+        "queues",
+        "Queues of launched work",
+        headings,
+        table,
+        ranked=Ranked("count", apart=("run", "role", "stream")),
+    )

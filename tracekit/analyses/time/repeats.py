@@ -1,0 +1,242 @@
+"""How much do steps and runs differ? Mean, spread and interval of every metric over the steps that count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from tracekit.job.frames import plain
+from tracekit.job.metric_kinds import METRICS, STAGE_TIME, STEP_TIME, devices_caption
+from tracekit.job.samples import COLUMNS, Key, Samples, samples
+from tracekit.job.step_values import job_values
+from tracekit.job.tables import sheet
+from tracekit.job.throughput import work_rates
+from tracekit.job.warm_up import LeftOut, dropped
+from tracekit.model.faults import sound_metrics, unsound_metrics
+from tracekit.model.report import Heading, Metric, Section, Sheet, Unit
+from tracekit.model.stats.estimate import Estimate, estimate
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+
+ID, TITLE = "repeats", "How much do steps and runs differ?"
+NEEDS = ()
+
+MAX_STAGES = 30
+"""Most stages that are told of: those that take most time, where times are known."""
+
+MAX_ROWS = 200
+"""Most rows of one table: those with the largest means."""
+
+LEVEL = 0.95
+
+TYPES = dict.fromkeys(COLUMNS, "object") | {
+    "rank": "Int64",
+    "step": "Int64",
+    "value": "Float64",
+}
+"""What values recorded and values of the job have in common."""
+
+_GROUPS: tuple[tuple[str, str, Unit], ...] = (
+    ("times", "Times of a step", "ns"),
+    ("rates", "Rates", ""),
+    ("counts", "Counts of a step", "count"),
+    ("bytes", "Bytes of a step", "bytes"),
+)
+
+
+def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Nothing: what is judged is measured by others."""
+    return {}
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
+    """n, mean, standard deviation, least, most and interval of every metric that is known by name.
+
+    Ranks are reduced within a step first. What is repeated is the run where there are several, else the step.
+    """
+    found, left_out, omitted = kept_samples(measured)
+    if not any(len(one.runs) > 1 or len(one.values[0]) > 1 for one in found.values()):
+        return Section(ID, TITLE, "skipped", "a single step counts: nothing was repeated")
+    rows = _rows(found)
+    step = found.get((STEP_TIME, None, None))
+    several = step is not None and len(step.runs) > 1
+    caveats = (
+        *(["runs are taken for repeats of one and the same setting"] if several else []),
+        *([f"{omitted:,} stages that take less time are left out"] if omitted else []),
+        *_unmeasured(measured),
+    )
+    every = (_overview(rows), *(_group(rows, *group) for group in _GROUPS), _dropped(left_out))
+    return Section(
+        ID,
+        TITLE,
+        metrics=tuple(_metrics(step)),
+        sheets=tuple(one for one in every if one.rows),
+        caveats=caveats,
+    )
+
+
+def kept_samples(measured: Measurements) -> tuple[dict[Key, Samples], LeftOut, int]:
+    """(the samples of every metric over the steps that count, the steps that do not, stages left out)."""
+    frames = [measured.derived(job_values).reindex(columns=[*COLUMNS])]
+    metrics = plain(sound_metrics(measured))
+    if len(metrics):
+        frames.append(metrics[[*COLUMNS]])
+    told = [
+        _longest(frame[frame["name"].isin(list(METRICS)) | frame["stage"].isna()])
+        for frame in frames
+    ]
+    values = pd.concat([frame.astype(TYPES) for frame, _ in told], ignore_index=True)
+    values["run"] = values["run"].where(values["run"].notna(), "")
+    every = samples(values)
+    left_out = dropped(every, values, None)
+    found = {key: kept for key, one in every.items() if (kept := left_out.kept(one)).runs}
+    rates = work_rates(found, _world_size(measured))
+    return {**found, **rates}, left_out, max(omitted for _, omitted in told)
+
+
+def _unmeasured(measured: Measurements) -> Iterator[str]:
+    """The metrics that are left out as an error of tracekit left some or all of them unmeasured."""
+    titles = [METRICS[name].title for name in METRICS if name in unsound_metrics(measured)]
+    if titles:
+        yield f"an error of tracekit left these unmeasured: {', '.join(titles)}"
+
+
+def _longest(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """(the rows without those of all but `MAX_STAGES` stages, how many stages are left out)."""
+    staged = rows[rows["stage"].notna()]
+    timed = staged["name"].isin([name for name, kind in METRICS.items() if kind.unit == "ns"])
+    size = staged["value"].where(timed, 0).astype("Float64").groupby(staged["stage"]).sum()
+    ranked = size.sort_index(key=lambda names: names.astype(str)).sort_values(
+        ascending=False, kind="stable"
+    )
+    kept = set(ranked.index[:MAX_STAGES])
+    inside = rows["stage"].isna() | rows["stage"].isin(kept)
+    return rows[inside], len(ranked) - len(kept)
+
+
+def _world_size(measured: Measurements) -> int | None:
+    """The number of ranks that all processes tell, None where they differ or do not."""
+    told = measured["captures"]["world_size"].dropna().unique()
+    return int(told[0]) if len(told) == 1 and told[0] > 0 else None
+
+
+def _rows(found: Mapping[Key, Samples]) -> pd.DataFrame:
+    """One row a metric: what it is of, and its estimate."""
+    rows = []
+    for (name, role, stage), one in found.items():
+        kind = METRICS[name]
+        said = _estimate(one)
+        if said is None or not (said.least or said.most):
+            continue
+        rows.append(
+            {
+                "name": name,
+                "role": role,
+                "stage": stage,
+                "title": kind.title,
+                "unit": kind.unit,
+                "runs": said.runs,
+                "steps": said.steps,
+                "mean": said.mean,
+                "sd": said.sd,
+                "spread": said.sd / abs(said.mean) if said.sd is not None and said.mean else None,
+                "least": said.least,
+                "most": said.most,
+                "low": None if kind.exact else _from_zero(said),
+                "high": None if kind.exact else said.high,
+                "covers": None if kind.exact else said.label,
+            }
+        )
+    columns = ["name", "role", "stage", "title", "unit", "runs", "steps", "mean", "sd", "spread"]
+    out = pd.DataFrame(rows, columns=[*columns, "least", "most", "low", "high", "covers"])
+    numbers = dict.fromkeys(("mean", "sd", "spread", "least", "most", "low", "high"), "Float64")
+    return out.astype(numbers).sort_values(
+        ["mean", "name"], ascending=[False, True], kind="stable", ignore_index=True
+    )
+
+
+def _estimate(found: Samples) -> Estimate | None:
+    """The estimate of one metric; None for values that no clock could have measured."""
+    try:
+        return estimate(found.values, level=LEVEL)
+    except ValueError:
+        return None
+
+
+def _from_zero(said: Estimate) -> float | None:
+    """The lower end of the interval; times, counts and bytes cannot lie below zero."""
+    return None if said.low is None else max(said.low, 0.0)
+
+
+def _overview(rows: pd.DataFrame) -> Sheet:
+    """The step and its stages."""
+    mine = rows[rows["name"].isin([STEP_TIME, STAGE_TIME])]
+    mine = mine.assign(title=mine["stage"].where(mine["name"] == STAGE_TIME, mine["title"]))
+    mine = mine.sort_values("name", key=lambda names: names != STEP_TIME, kind="stable")
+    return _sheet("repeats", "Step and stages", mine.assign(stage=None), "ns", first="stage")
+
+
+def _group(rows: pd.DataFrame, name: str, title: str, unit: Unit) -> Sheet:
+    """All other metrics of one unit, those of whole steps first."""
+    mine = rows[~rows["name"].isin([STEP_TIME, STAGE_TIME]) & (rows["unit"] == unit)]
+    mine = mine.sort_values("stage", key=lambda stages: stages.notna(), kind="stable")
+    found = _sheet(f"repeats-{name}", title, mine, unit, first="metric")
+    return replace(found, caption=devices_caption(mine["name"]))
+
+
+def _sheet(name: str, title: str, rows: pd.DataFrame, unit: Unit, *, first: str) -> Sheet:
+    """Estimates as a table."""
+    headings = (
+        Heading("title", first),
+        Heading("role", "role"),
+        Heading("stage", "stage"),
+        Heading("runs", "runs", "count"),
+        Heading("steps", "steps", "count", "That count, of all runs."),
+        Heading("mean", "mean", unit, "Mean over runs of their means."),
+        Heading("sd", "sd", unit, "Of the means of runs; of steps where there is one run."),
+        Heading("spread", "sd / mean", "ratio"),
+        Heading("least", "min", unit, "Of single steps."),
+        Heading("most", "max", unit, "Of single steps."),
+        Heading("low", "from", unit, "Lower end of the 95 % interval of the mean, 0 at least."),
+        Heading("high", "to", unit, "Upper end of the 95 % interval of the mean."),
+        Heading("covers", "interval covers"),
+    )
+    return sheet(name, title, headings, rows, max_rows=MAX_ROWS)
+
+
+def _dropped(left_out: LeftOut) -> Sheet:
+    """The steps that do not count."""
+    columns = ["run", "step", "part", "reason"]
+    rows = [(one.run, one.step, one.part, one.reason) for one in left_out.steps]
+    frame = pd.DataFrame(rows, columns=columns).astype({"step": "Int64"})
+    headings = (
+        Heading("run", "run"),
+        Heading("step", "step", "id"),
+        Heading("part", "capture"),
+        Heading("reason", "left out because it is"),
+    )
+    return sheet("repeats-left-out", "Steps that do not count", headings, frame, max_rows=MAX_ROWS)
+
+
+def _metrics(step: Samples | None) -> Iterator[Metric]:
+    """The mean step with its interval, and its spread."""
+    said = None if step is None else _estimate(step)
+    if said is None:
+        return
+    covers = f"95 % interval, {said.label}"
+    yield Metric(
+        "mean_step",
+        said.mean,
+        "ns",
+        "lower",
+        _from_zero(said),
+        said.high,
+        "mean step that counts",
+        covers,
+    )
+    if said.sd is not None and said.mean:
+        label = f"standard deviation of {said.unit}s"
+        yield Metric("step_spread", said.sd / said.mean, "ratio", "lower", label=label)

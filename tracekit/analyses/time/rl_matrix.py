@@ -1,0 +1,364 @@
+"""Which role and stage costs the step, on which rank? From the traces; what only the driver timed is told apart (Q1–Q3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.drawn_ranks import drawn
+from tracekit.job.driver_log import logs, same_steps
+from tracekit.job.frames import (
+    grouped,
+    in_run,
+    label_headings,
+    numbered_alike,
+    plain,
+    same_text,
+    stage_rows,
+    whole_if_exact,
+)
+from tracekit.job.stage_matrix import by_rank, cells, timed_units
+from tracekit.job.tables import sheet
+from tracekit.model.report import Chart, Heading, Metric, Section, Sheet
+from tracekit.model.stages import VALIDATION
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+
+ID, TITLE = "rl-matrix", "Which role and stage costs the step, on which rank?"
+NEEDS = ("host_ops",)
+
+MAX_COLUMNS = 6
+"""Most steps or ranks side by side."""
+
+MAX_SERIES = 12
+"""Most stages of the chart."""
+
+RESIDUAL = "(in no stage)"
+
+
+def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Nothing of its own: steps, stages and what was logged are measured already."""
+    return {}
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
+    """Stages by role, step and rank with the state of every cell, and the rest that no stage explains."""
+    walls, known = timed_units(measured), logs(measured)
+    if not len(stage_rows(measured)) and not known:
+        return Section(ID, TITLE, "skipped", "no stage is annotated and no driver's log was given")
+    found = cells(measured)
+    sheets = [
+        _matrix(measured, found, walls),
+        _by_rank(measured),
+        _not_measured(measured, found),
+    ]
+    return Section(
+        ID,
+        TITLE,
+        metrics=tuple(_metrics(found, walls)),
+        sheets=tuple(s for s in sheets if s.rows),
+        caveats=tuple(_caveats(measured, found, walls)),
+        charts=tuple(_charts(measured)),
+    )
+
+
+STATES = {
+    "measured": "in trace",
+    "log": "only in log",
+    "not applicable": "not applicable",
+    "missing": "missing",
+}
+"""How a cell is known, in words."""
+
+
+def _label(step: object, part: object) -> str:
+    """What a unit is called at the head of a column."""
+    return f"step {int(step)}" if pd.notna(step) else str(part) if pd.notna(part) else "capture"  # type: ignore[call-overload]
+
+
+def _units(group: pd.DataFrame) -> str:
+    """Units in words, the first few of them."""
+    names = list(dict.fromkeys(group["unit"]))
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+_STAGE = ["run", "role", "canonical"]
+
+
+def _matrix(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
+    """Stages by step, the longest first; logged times stand in rows of which no trace holds anything."""
+    found, rest = _with_unit(found), _rest(walls)
+    in_trace = found.groupby(_STAGE, dropna=False, sort=False)["wall_ns"].transform("count") > 0
+    found["shown_ns"] = found["wall_ns"].where(in_trace, found["logged_ns"])
+    found["traced_ns"] = found["wall_ns"]
+    grouped = found.groupby(_STAGE, dropna=False, sort=False)
+    shown = grouped[["shown_ns", "traced_ns"]].mean().reset_index()
+    shown["state"] = [_state(group) for _, group in grouped]
+    grouped = rest.groupby(_STAGE, dropna=False, sort=False)
+    residual = grouped[["shown_ns", "traced_ns"]].mean().reset_index()
+    residual["state"] = [_rest_state(group) for _, group in grouped]
+    both = pd.concat([shown.assign(last=False), residual.assign(last=True)], ignore_index=True)
+    columns, caption = _columns(walls, found)
+    cut = pd.concat([frame[[*_STAGE, "unit", "shown_ns"]] for frame in (found, rest)])
+    both, chosen = _spread(both, cut, "shown_ns", columns)
+    mean = walls.groupby("run", dropna=False, sort=False)["wall_ns"].mean().reset_index(name="step")
+    both = both.merge(mean.astype({"run": object}), on="run", how="left")
+    step_ns = both["step"].astype("Float64")
+    both["share_ratio"] = both["traced_ns"].astype("Float64") / step_ns.where(step_ns > 0)
+    both["mean_ns"] = whole_if_exact(both["shown_ns"].astype("Float64"))
+    headings = (
+        *label_headings(measured),
+        Heading("canonical", "stage"),
+        Heading("mean_ns", "mean", "ns", "Over steps, of the longest rank."),
+        Heading("share_ratio", "of step", "ratio", "Of the mean step wall; roles may overlap."),
+        *chosen,
+        Heading("state", "known from"),
+    )
+    return sheet("matrix", "Stages by step", headings, _ordered(both, "shown_ns"), caption=caption)
+
+
+def _with_unit(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the words for its units."""
+    labels = [_label(*key) for key in zip(frame["step"], frame["part"], strict=True)]
+    return frame.assign(unit=pd.Series(labels, index=frame.index, dtype=object))
+
+
+def _rest(walls: pd.DataFrame) -> pd.DataFrame:
+    """What no stage of any process covers of each unit, as cells of a stage of its own (Q3)."""
+    rest = _with_unit(walls).assign(role=None, canonical=RESIDUAL)
+    gap = rest["wall_ns"].astype("Int64") - rest["attributed_ns"]
+    rest["shown_ns"] = rest["traced_ns"] = gap.where((rest["origin"] != "stage").to_numpy())
+    return rest
+
+
+def _spread(
+    rows: pd.DataFrame, cells_of: pd.DataFrame, value: str, columns: list[str]
+) -> tuple[pd.DataFrame, list[Heading]]:
+    """The rows with a column for each of these units, and their headings."""
+    headings, rows = [], rows.copy(deep=False)
+    mine = cells_of[cells_of["unit"].isin(columns)]
+    longest = grouped(mine, [*_STAGE, "unit"], longest=(value, "max"))
+    place, of = numbered_alike(_STAGE, rows, longest)
+    for name in columns:
+        key = f"in_{name.replace(' ', '_')}"
+        told = (longest["unit"] == name).to_numpy(np.bool_)
+        column = pd.Series(longest["longest"].array[told], of[told]).reindex(place)
+        rows[key] = whole_if_exact(column.astype("Float64")).array
+        headings.append(Heading(key, name, "ns"))
+    return rows, headings
+
+
+def _ordered(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+    """The rows run by run, the longest first, what no stage covers last."""
+    rows = rows.assign(run_at=pd.factorize(rows["run"], use_na_sentinel=False)[0])
+    keys, ascending = ["run_at", "last", by], [True, True, False]
+    return rows.sort_values(keys, ascending=ascending, kind="stable", na_position="last")
+
+
+def _columns(walls: pd.DataFrame, found: pd.DataFrame) -> tuple[list[str], str]:
+    """(the units that get a column, what to say of the choice): all, else the longest, longest first."""
+    walls = _with_unit(walls)
+    in_order = list(dict.fromkeys(walls["unit"] if len(walls) else found["unit"]))
+    caption = "Host wall of the longest rank."
+    if len(in_order) <= MAX_COLUMNS:
+        return in_order, caption
+    longest = walls.groupby("unit", sort=False)["wall_ns"].max()
+    chosen = list(longest.sort_values(ascending=False, kind="stable").index) or in_order
+    more = f"The {MAX_COLUMNS} longest of {len(in_order)} steps, the longest first."
+    return chosen[:MAX_COLUMNS], f"{caption} {more}"
+
+
+def _state(group: pd.DataFrame) -> str:
+    """How one stage is known over all units of its run."""
+    count = group["state"].value_counts()
+    told = [
+        word if n == len(group) else f"{n} of {len(group)} {word}"
+        for state, word in STATES.items()
+        if (n := int(count.get(state, 0)))
+    ]
+    stage = str(group["canonical"].iloc[0])
+    return "; ".join(told) + (
+        " (validation, no part of a training step)" if stage == VALIDATION else ""
+    )
+
+
+def _rest_state(group: pd.DataFrame) -> str:
+    """Why what no stage covers is known, or is not."""
+    if (group["origin"] == "stage").all():
+        return "not recorded: stages were captured one by one"
+    if group["attributed_ns"].isna().all():
+        return "no stage is annotated in the traces"
+    return "step less all stages of all processes"
+
+
+def _by_rank(measured: Measurements) -> Sheet:
+    """Stages by rank, and what no stage of each rank covers; of many ranks those with most time."""
+    walls = measured.derived(by_rank).copy(deep=False)
+    walls["unit"] = [f"rank {r}" if pd.notna(r) else "rank unknown" for r in walls["rank"]]
+    walls["last"] = walls["canonical"].isna().to_numpy()
+    walls["canonical"] = walls["canonical"].astype(object).fillna(RESIDUAL)
+    total = walls.groupby("unit", sort=False)["wall_ns"].sum()
+    most = list(total.sort_values(ascending=False, kind="stable").index)
+    chosen = sorted(most[:MAX_COLUMNS], key=lambda name: (len(name), name))
+    caption = (
+        "Host wall per step of each rank, waiting for other ranks included. "
+        f"{RESIDUAL}: of the rank's own step; other roles may work meanwhile."
+    )
+    if len(most) > MAX_COLUMNS:
+        caption += f" The {MAX_COLUMNS} of {len(most)} ranks with most time."
+    grouped = walls.groupby([*_STAGE, "last"], dropna=False, sort=False)
+    out = grouped["wall_ns"].max().reset_index()
+    out, headings = _spread(out, walls, "wall_ns", chosen)
+    out["wall_ns"] = whole_if_exact(out["wall_ns"])
+    shown = (
+        *label_headings(measured),
+        Heading("canonical", "stage"),
+        Heading("wall_ns", "longest rank", "ns"),
+        *headings,
+    )
+    return sheet("ranks", "Stages by rank", shown, _ordered(out, "wall_ns"), caption=caption)
+
+
+def _charts(measured: Measurements) -> list[Chart]:
+    """The step of every rank as a bar of its stages, what none of them covers last."""
+    walls = measured.derived(by_rank).copy(deep=False)
+    if not len(walls):
+        return []
+    walls["canonical"] = walls["canonical"].astype(object).fillna(RESIDUAL)
+    several = len(walls["run"].unique()) > 1
+    walls["bar"] = [
+        " · ".join(str(part) for part in ((run if several else None), role) if pd.notna(part))
+        + (f" rank {rank}" if pd.notna(rank) else " rank unknown")
+        for run, role, rank in zip(walls["run"], walls["role"], walls["rank"], strict=True)
+    ]
+    most = walls.groupby("canonical", sort=False)["wall_ns"].sum()
+    most = most.sort_values(ascending=False, kind="stable").drop(RESIDUAL, errors="ignore")
+    series = [
+        *most.index[:MAX_SERIES],
+        *([RESIDUAL] if (walls["canonical"] == RESIDUAL).any() else []),
+    ]
+    bars = list(dict.fromkeys(name.strip() for name in walls["bar"]))
+    total = walls.groupby(walls["bar"].str.strip(), sort=False)["wall_ns"].sum()
+    chosen = drawn({str(bar): float(ns) for bar, ns in total.items()}, "the time of all stages")
+    bars = [bar for bar in bars if bar in chosen.rows]
+    place = {bar: at for at, bar in enumerate(bars)}
+    shown = walls[walls["canonical"].isin(series) & walls["bar"].str.strip().isin(bars)]
+    marks = tuple(
+        (place[bar.strip()], series.index(stage), round(wall))
+        for bar, stage, wall in zip(shown["bar"], shown["canonical"], shown["wall_ns"], strict=True)
+        if pd.notna(wall)
+    )
+    return [
+        Chart(
+            "stages_by_rank",
+            "The step of every rank by stage",
+            "bars",
+            marks,
+            tuple(series),
+            tuple(chosen.rows[bar] for bar in bars),
+            caption=f"Host wall per step, mean over steps. {chosen.note}".strip(),
+            omitted=len(walls) - len(shown),
+        )
+    ]
+
+
+def _not_measured(measured: Measurements, found: pd.DataFrame) -> Sheet:
+    """Which cells are not in the traces, why, and what the log says of them."""
+    rest = _with_unit(found[found["state"] != "measured"])
+    by = ["run", "role", "canonical", "state"]
+    grouped = rest.groupby(by, dropna=False, sort=False)
+    out = grouped["logged_ns"].mean().reset_index()
+    out["where"] = [_units(group) for _, group in grouped]
+    seen = {
+        run: set(found[same_text(found["run"], run) & (found["state"] == "measured")]["canonical"])
+        for run in found["run"].unique()
+    }
+    out["why"] = [
+        _why(state, canonical, known=canonical in seen[run])
+        for run, canonical, state in zip(out["run"], out["canonical"], out["state"], strict=True)
+    ]
+    order = list(STATES)
+    out["at"] = out["state"].map(order.index)
+    out = out.sort_values(["at", "logged_ns"], ascending=[True, False], kind="stable")
+    out["state"] = out["state"].map(STATES)
+    headings = (
+        *label_headings(measured),
+        Heading("canonical", "stage"),
+        Heading("state", "state"),
+        Heading("where", "in"),
+        Heading("logged_ns", "in log", "ns", "As the driver timed it, mean over these steps."),
+        Heading("why", "why"),
+    )
+    return sheet("not_measured", "Stages that the traces do not hold", headings, out)
+
+
+def _why(state: str, stage: str, *, known: bool) -> str:
+    """Why a cell holds no measurement, as far as can be told."""
+    if state == "log":
+        if known:
+            return "the driver timed it; no capture of that role and step holds it"
+        return "the driver timed it; the processes that ran it were not captured, or not annotated"
+    if state == "missing":
+        return "other steps hold it; it may have been skipped or not captured: no log tells"
+    return {
+        "old_log_prob": "the driver timed none: log-probs of the rollout are used (bypass), or of the update",
+        "ref": "the driver timed none: no reference policy, or the actor's own pass serves as reference",
+        "values": "the driver timed none: no critic (GRPO and its like)",
+        "update_critic": "the driver timed none: no critic (GRPO and its like)",
+        "update_weights": "the driver timed none: rollout and training share their weights, or it is not timed",
+    }.get(stage, "the driver timed none in this step: it did not run")
+
+
+def _metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
+    """How many cells are measured, what no stage explains of a step."""
+    counts = found["state"].value_counts()
+    out = [
+        Metric(
+            f"cells_{state.replace(' ', '_')}", int(counts[state]), "count", label=f"cells {word}"
+        )
+        for state, word in STATES.items()
+        if state in counts
+    ]
+    timed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
+    if len(timed):
+        rest = (timed["wall_ns"].astype("Int64") - timed["attributed_ns"]).astype(float)
+        low, high = (rest.min(), rest.max()) if len(rest) > 1 else (None, None)
+        out.append(
+            Metric(
+                "residual", float(rest.mean()), "ns", "lower", low, high, "in no stage, per step"
+            )
+        )
+    return out
+
+
+def _caveats(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> list[str]:
+    """What limits the matrix."""
+    known = logs(measured)
+    told = []
+    if not known:
+        told.append(
+            "no driver's log was given: a stage that no trace holds may have run elsewhere, or not at all"
+        )
+    for run, log in known.items():
+        mine = walls[same_text(walls["run"], run)]
+        if len(mine) and not same_steps(mine, log):
+            told.append(
+                f"the traces do not say which steps of {log.source} they are: medians of the log stand for each{in_run(measured, run)}"
+            )
+    others = set(plain(measured["logged"])["source"].dropna()) - {
+        log.source for log in known.values()
+    }
+    if others:
+        told.append(f"{len(others)} more logs of the same runs were not used")
+    if (walls["origin"] == "stage").any():
+        told.append(
+            "some steps were captured stage by stage: the time between their stages is not known"
+        )
+    if len(found) and (found["canonical"] == VALIDATION).any():
+        told.append(
+            f"{VALIDATION} is validation: it lies in the capture but is no part of a training step"
+        )
+    return told

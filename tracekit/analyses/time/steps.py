@@ -1,0 +1,294 @@
+"""Where does the step go? Steps and stages: wall by time, device work by launch (definition M8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.charts import stage_gantts, step_strips
+from tracekit.job.frames import (
+    STEP_BOUNDS,
+    Job,
+    grouped,
+    in_run,
+    job,
+    label_headings,
+    of_step,
+    plain,
+    run_heading,
+    stage_rows,
+    stage_walls,
+    summed,
+    text_or_none,
+    whole_if_exact,
+)
+from tracekit.job.tables import sheet
+from tracekit.model.faults import sound
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.recurrences import recurrences
+from tracekit.process.steps import Windows, windows
+from tracekit.process.work import work_within
+
+ID, TITLE = "steps", "Where does the step go?"
+NEEDS = ("host_ops", "device_ops", "device_ranges")
+WRITES = ("metrics", "recurrences", "stages", "steps")
+METRICS = ("step_wall", "stage_wall")
+RULES = ("step-variance",)
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The steps and stages of this source, each with the device work launched inside it."""
+    found: Windows = trace.derived(windows)
+    tables: dict[str, Mapping[str, Any]] = {}
+    metrics = []
+    for name, frame in (("steps", found.steps), ("stages", found.stages)):
+        start = frame["ts_ns"].to_numpy()
+        work = work_within(trace, start, start + frame["dur_ns"].to_numpy())
+        tables[name] = {**{str(column): frame[column].array for column in frame}, **work}
+        stage = (
+            frame["stage"].to_numpy(object)
+            if name == "stages"
+            else np.full(len(frame), None, object)
+        )
+        wall = pd.DataFrame({"step": frame["step"].array, "stage": stage, "value": frame["dur_ns"]})
+        if name == "stages":
+            wall = wall[frame["parent"].isna().to_numpy()]
+        wall = summed(wall, ["step", "stage"], ["value"])
+        wall["name"] = "step_wall" if name == "steps" else "stage_wall"
+        metrics.append(wall)
+    long = pd.concat(metrics, ignore_index=True)
+    tables["metrics"] = {
+        "step": long["step"].array,
+        "stage": long["stage"].to_numpy(object),
+        "name": long["name"].to_numpy(object),
+        "value": long["value"].astype("Float64").array,
+        "unit": np.full(len(long), "ns", object),
+        "better": np.full(len(long), "lower", object),
+    }
+    recurring = recurrences(trace)
+    if len(recurring):
+        tables["recurrences"] = {str(name): recurring[name].array for name in recurring}
+    return tables
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Walls of steps and stages over ranks; finding R30."""
+    steps = job(measured)
+    if not steps.count:
+        return Section(ID, TITLE, "skipped", "no step, stage or host activity was recorded")
+    sheets = [_step_sheet(measured, steps.walls)]
+    stages = stage_walls(measured)
+    if len(stages):
+        sheets.append(_stage_sheet(measured, stages, steps))
+        sheets.append(_range_sheet(measured))
+    gantts = sound(measured, stage_gantts, None)
+    undrawn = "an error of tracekit: the stages of single steps could not be drawn"
+    metrics = (
+        Metric(
+            "step_wall", steps.step_ns, "ns", "lower", *_spread(steps.walls), "step", STEP_BOUNDS
+        ),
+        Metric("steps", steps.count, "count"),
+    )  # fmt: skip
+    return Section(
+        ID,
+        TITLE,
+        metrics=metrics,
+        sheets=tuple(s for s in sheets if s.rows),
+        findings=tuple(_variance(measured, steps.walls, thresholds)),
+        caveats=(*_numbering(measured), *([undrawn] if gantts is None else [])),
+        verdicts=tuple(_too_few(measured, steps.walls, thresholds)),
+        charts=(*(gantts or ()), *step_strips(measured)),
+    )
+
+
+def _numbering(measured: Measurements) -> Iterator[str]:
+    """How the captures of nsys were matched to steps: their own numbers count captures, not training steps."""
+    rows = plain(measured["steps"])
+    ranges = rows[(rows["tool"] == "nsys") & rows["part"].notna()]
+    if ranges["step"].isna().any():
+        yield (
+            "the number in the name of a report counts the captures of its process: the n-th of every rank "
+            "are taken for one step, and which training step that was is not recorded"
+        )
+    if ranges["step"].notna().any():
+        yield (
+            "the number in the name of a report counts the captures of its process: its training steps are "
+            "told by the ranges `step n` in it"
+        )
+
+
+def _spread(walls: pd.DataFrame) -> tuple[float | None, float | None]:
+    """The shortest and the longest wall, when there are several."""
+    wall = walls["wall_ns"]
+    return (float(wall.min()), float(wall.max())) if len(wall) > 1 else (None, None)
+
+
+def _step_sheet(measured: Measurements, walls: pd.DataFrame) -> Any:
+    """The steps with their walls and the launched work of all ranks."""
+    shown = walls.assign(
+        unattributed_ns=walls["wall_ns"] - walls["attributed_ns"],
+        origin=walls["origin"].map(ORIGINS),
+    )
+    headings = (
+        *run_heading(measured),
+        Heading("step", "step", "id"),
+        *((Heading("part", "capture"),) if shown["part"].notna().any() else ()),
+        Heading("wall_ns", "wall", "ns", "Longest rank; see 'from'."),
+        Heading(
+            "unattributed_ns",
+            "unattributed",
+            "ns",
+            "Of the wall, covered by no stage; — where no stage is annotated.",
+        ),
+        Heading("ranks", "ranks", "count"),
+        Heading("origin", "from"),
+    )
+    return sheet("steps", "Steps", headings, shown)
+
+
+ORIGINS = {
+    "profiler": "ProfilerStep annotations",
+    "range": "the program's own ranges, named `step n`",
+    "file": "first to last activity recorded",
+    "stage": "stages captured one by one: the time between them was not recorded",
+}
+"""How the wall of a step is known, in words."""
+
+
+def _stage_sheet(measured: Measurements, stages: pd.DataFrame, steps: Job) -> Any:
+    """Stages by wall, with the device work launched in them."""
+    rows = stage_rows(measured)
+    by = ["run", "role", "canonical"]
+    work = (
+        rows.groupby(by, dropna=False, sort=False)[["launch_count", "work_ns", "work_busy_ns"]]
+        .sum(min_count=1)
+        .reset_index()
+    )
+    shown = stages.merge(work, on=by, how="left")
+    shown["share_ratio"] = of_step(shown, steps)
+    per = shown["rank_steps"]
+    for name in ("launch_count", "work_ns", "work_busy_ns"):
+        shown[name] = whole_if_exact((shown[name] / per).astype("Float64"))
+    shown["instances"] = whole_if_exact(shown["instances"].astype("Float64"))
+    shown = shown.sort_values("wall_ns", ascending=False, kind="stable")
+    headings = (
+        *label_headings(measured),
+        Heading("canonical", "stage"),
+        Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps."),
+        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
+        Heading("low_ns", "shortest", "ns", "Shortest step."),
+        Heading("high_ns", "longest", "ns", "Longest step."),
+        Heading(
+            "work_busy_ns",
+            "GPU work",
+            "ns",
+            "Device work launched in it, per step and rank; may run after it, so it may exceed the wall.",
+        ),
+        Heading("launch_count", "launches", "count", "Device ops launched per step and rank."),
+        Heading("instances", "times", "count", "Times the stage ran per step."),
+        Heading("ranks", "ranks", "count"),
+        Heading("steps", "steps", "count"),
+    )
+    return sheet("stages", "Stages: wall by time, GPU work by launch", headings, shown)
+
+
+def _range_sheet(measured: Measurements) -> Any:
+    """All annotated ranges by recorded name and place, also nested ones such as micro-batches."""
+    rows = plain(measured["stages"])
+    ranges = grouped(
+        rows, ["run", "role", "parent", "stage"],
+        count=("dur_ns", "size"), total_ns=("dur_ns", "sum"), mean_ns=("dur_ns", "mean"), max_ns=("dur_ns", "max"),
+    )  # fmt: skip
+    ranges = ranges.sort_values(["total_ns", "stage"], ascending=[False, True], kind="stable")
+    headings = (
+        *label_headings(measured),
+        Heading("parent", "inside"),
+        Heading("stage", "range"),
+        Heading("count", "count", "count"),
+        Heading("total_ns", "total", "ns", "Σ wall over all processes and steps."),
+        Heading("mean_ns", "mean", "ns"),
+        Heading("max_ns", "longest", "ns"),
+    )
+    return sheet("ranges", "Annotated ranges as recorded", headings, ranges)
+
+
+def _too_few(
+    measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Verdict]:
+    """Runs with fewer steps than R30 asks for."""
+    need = int(thresholds.of("step-variance")["min_steps"])
+    several = bool(run_heading(measured))
+    for run, mine in walls.groupby("run", dropna=False, sort=False):
+        if len(mine) < need:
+            reason = f"{len(mine)} of at least {need} steps"
+            named = text_or_none(run) if several else None
+            yield Verdict("step-variance", "insufficient data", reason, named)
+
+
+def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
+    """R30: steps that differ so much that a mean hides something."""
+    limit = thresholds.of("step-variance")
+    found = []
+    for run, mine in walls.groupby("run", dropna=False, sort=False):
+        wall = mine["wall_ns"].to_numpy(float)
+        if len(wall) < limit["min_steps"]:
+            continue
+        median = float(np.median(wall))
+        if not median:
+            continue
+        over, variation, first = (
+            wall.max() / median,
+            wall.std(ddof=1) / wall.mean(),
+            wall[0] / median,
+        )
+        reasons = [
+            text
+            for text, holds in (
+                (
+                    f"the longest step takes {over:.2f} times the median",
+                    over > limit["max_over_median"],
+                ),
+                (
+                    f"steps vary by {show(variation, 'ratio')} (standard deviation over mean)",
+                    variation > limit["variation"],
+                ),
+                (
+                    f"the first step takes {first:.1f} times the median: warm-up",
+                    first > limit["first_over_median"],
+                ),
+            )
+            if holds
+        ]
+        if not reasons:
+            continue
+        excess = float(np.maximum(wall - median, 0).sum() / len(wall))
+        worst = mine.iloc[int(wall.argmax())]
+        found.append(
+            Finding(
+                "step-variance",
+                thresholds.severity(excess / wall.mean()),
+                reasons[0] + in_run(measured, run),
+                "profile after warm-up; compare the longest step with a median one (recompilation, garbage collection, longer sequences)",
+                (
+                    Metric("max_over_median", over, "", "lower", label="longest over median"),
+                    Metric(
+                        "variation",
+                        variation,
+                        "ratio",
+                        "lower",
+                        label="standard deviation over mean",
+                    ),
+                ),
+                (Place(source=None, step=None if pd.isna(worst["step"]) else int(worst["step"])),),
+                round(excess),
+                excess / wall.mean(),
+                tuple(reasons[1:]),
+            )
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Questions about the recording itself: whether the numbers can be trusted, and what else was recorded."""

@@ -1,0 +1,272 @@
+"""What did the GPUs' own counters say? Their levels by stage and over time (SM and tensor activity …)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import from_epoch, in_run, plain, run_heading
+from tracekit.job.tables import sheet
+from tracekit.model.report import Chart, Heading, Metric, Section
+from tracekit.model.stages import canonical
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.process.stage_at import outermost_stages, row_at
+from tracekit.process.steps import step_at, windows
+
+ID, TITLE = "counters", "What did the GPUs' own counters say?"
+NEEDS = ("counters", "host_ops")
+WRITES = ("counter_curve", "counter_levels", "metrics")
+METRICS = ("sm_active", "tensor_active")
+
+MAX_COUNTERS = 500
+"""Most counters of one source that are followed: those with the most samples."""
+
+MAX_STAGES = 2_000
+"""Most names of stages of one source that are followed, those seen first."""
+
+CURVE_POINTS, CHART_SERIES = 300, 12
+
+_ACTIVE = (
+    ("sm_active", re.compile(r"\bSMs? Active\b", re.IGNORECASE)),
+    ("tensor_active", re.compile(r"\bTensor (?:Core )?(?:Pipe )?Active\b", re.IGNORECASE)),
+    ("dram_read", re.compile(r"\bDRAM (?:Read )?Bandwidth\b|\bDRAM Read\b", re.IGNORECASE)),
+    ("sm_issue", re.compile(r"\bSM Issue\b", re.IGNORECASE)),
+)
+"""The counters that tell how well a GPU is used, by what they are called; in per cent."""
+
+_LEVELS = ("sample_count", "sum", "max", "zero_count")
+
+
+def known_as(name: str) -> str | None:
+    """Which of the counters that are drawn and compared this one is.
+
+    >>> known_as("GPU 0 SMs Active [Throughput %]"), known_as("GPU 1 PCIe RX Throughput [Throughput %]")
+    ('sm_active', None)
+    """
+    return next((key for key, pattern in _ACTIVE if pattern.search(name)), None)
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Samples of every counter by window: how many, their sum and maximum, how many are 0; and its curve."""
+    if not trace.has("counters"):
+        return {}
+    rows = trace["counters"]
+    rows = rows[rows["value"].notna().to_numpy()]
+    codes = rows["name"].cat.codes.to_numpy()
+    often = np.argsort(-np.bincount(codes[codes >= 0], minlength=1), kind="stable")[:MAX_COUNTERS]
+    rows = rows[np.isin(codes, often)]
+    frame = pd.DataFrame(
+        {
+            "name": rows["name"].to_numpy(),
+            "ts_ns": rows["ts_ns"].to_numpy(),
+            "value": rows["value"].to_numpy(np.float64),
+        }
+    )
+    frame["name"] = pd.Categorical(frame["name"]).remove_unused_categories()
+    levels = _levels(trace, frame)
+    return {
+        "counter_levels": {str(name): levels[name].array for name in levels},
+        "counter_curve": _curve(frame),
+        **_metrics(levels),
+    }
+
+
+def _levels(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
+    """The levels in the recording, in every step, and in the outermost stages of every step."""
+    ts = rows["ts_ns"].to_numpy()
+    steps, stages = trace.derived(windows).steps, trace.derived(outermost_stages)
+    in_step, in_stage = step_at(steps, ts) if len(steps) else ts * 0 - 1, row_at(stages, ts)
+    number = np.append(steps["step"].to_numpy(np.int64, na_value=-1), -1)[in_step]
+    name = np.append(stages["stage"].cat.codes.to_numpy().astype(np.int64), -1)[in_stage]
+    name[name >= MAX_STAGES] = -1
+    parts = [
+        ("capture", np.ones(len(ts), np.bool_), number * 0 - 1, name * 0 - 1),
+        ("step", in_step >= 0, number, name * 0 - 1),
+        ("stage", name >= 0, number, name),
+    ]
+    names = stages["stage"].cat.categories
+    found = [_grouped(rows[inside], step[inside], stage[inside], names, what) for what, inside, step, stage in parts]  # fmt: skip
+    return pd.concat(found, ignore_index=True)
+
+
+def _grouped(
+    rows: pd.DataFrame,
+    step: npt.NDArray[np.int64],
+    stage: npt.NDArray[np.int64],
+    names: Any,
+    window: str,
+) -> pd.DataFrame:
+    """One row a (step, stage, counter) of these samples."""
+    keyed = rows.assign(step=step, stage=stage, zero=rows["value"].eq(0))
+    grouped = keyed.groupby(["step", "stage", "name"], observed=True, sort=True)
+    sums = grouped.agg(
+        sample_count=("value", "size"), sum=("value", "sum"), max=("value", "max"), zero_count=("zero", "sum")
+    ).reset_index()  # fmt: skip
+    told = sums["step"].to_numpy(np.int64)
+    return pd.DataFrame(
+        {
+            "window": np.full(len(sums), window, object),
+            "step": pd.arrays.IntegerArray(told, told < 0),
+            "stage": np.array([*names, None], object)[sums["stage"].to_numpy()],
+            "name": sums["name"].astype(object),
+            "sample_count": sums["sample_count"].astype(np.int64),
+            "sum": sums["sum"].astype("Float64"),
+            "max": sums["max"].astype("Float64"),
+            "zero_count": sums["zero_count"].astype(np.int64),
+        }
+    )
+
+
+def _curve(rows: pd.DataFrame) -> Mapping[str, Any]:
+    """The means of the counters that are drawn, in at most `CURVE_POINTS` stretches of equal length."""
+    drawn = [str(n) for n in rows["name"].cat.categories if known_as(str(n))]
+    mine = rows[rows["name"].isin(drawn)]
+    if not len(mine):
+        return {}
+    ts = mine["ts_ns"].to_numpy()
+    first = int(ts.min())
+    width = max(-(-(int(ts.max()) - first + 1) // CURVE_POINTS), 1)
+    means = (
+        mine.assign(stretch=(ts - first) // width, name=mine["name"].astype(object))
+        .groupby(["name", "stretch"], sort=True)["value"]
+        .mean()
+        .reset_index()
+    )
+    return {
+        "name": means["name"].to_numpy(object),
+        "ts_ns": first + means["stretch"].to_numpy(np.int64) * width,
+        "mean": means["value"].astype("Float64").array,
+    }
+
+
+def _metrics(levels: pd.DataFrame) -> Mapping[str, Mapping[str, Any]]:
+    """What compare and gates see of each step: the mean activity of SMs and tensor cores, as a share."""
+    steps = levels[levels["window"].eq("step")]
+    known = pd.Series([known_as(name) for name in steps["name"]], index=steps.index, dtype=object)
+    kept = steps[known.isin(METRICS)].assign(metric=known)
+    if not len(kept):
+        return {}
+    sums = (
+        kept.groupby(["step", "metric"], dropna=False)[["sum", "sample_count"]].sum().reset_index()
+    )
+    same = {"stage": None, "unit": "ratio", "better": "higher"}
+    return {
+        "metrics": {
+            "step": sums["step"].astype("Int64").array,
+            "name": sums["metric"].to_numpy(object),
+            "value": (sums["sum"] / sums["sample_count"] / 100).astype("Float64").array,
+            **{n: np.full(len(sums), value, object) for n, value in same.items()},
+        }
+    }
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # noqa: ARG001
+    """Every counter over the recording and by stage, with a chart of those that tell how busy GPUs are.
+
+    Only nsys samples them: without a source of it the question does not arise.
+    """
+    if not any(source.tool == "nsys" for source in measured.sources):
+        return None
+    if not measured.has("counter_levels") or not len(measured["counter_levels"]):
+        reason = "no counter was sampled (nsys profile --gpu-metrics-devices=all records them)"
+        return Section(ID, TITLE, "skipped", reason)
+    rows = plain(measured["counter_levels"])
+    whole = _pooled(rows[rows["window"] == "capture"], ["run", "name"])
+    staged = rows[rows["window"] == "stage"].copy()
+    staged["canonical"] = [
+        canonical(str(stage), None if pd.isna(role) else str(role))
+        for stage, role in zip(staged["stage"], staged["role"], strict=True)
+    ]
+    # An empty list would choose columns: there need not be a stage.
+    is_known = [known_as(str(name)) is not None for name in staged["name"]]
+    staged = staged[np.array(is_known, np.bool_)]
+    by_stage = _pooled(staged, ["run", "canonical", "name"])
+    sheets = [sheet("counters", "Counters", _headings(measured), whole)]
+    if len(by_stage):
+        headings = _headings(measured, Heading("canonical", "stage"))
+        sheets.append(sheet("counters_by_stage", "Counters by stage", headings, by_stage))
+    return Section(
+        ID,
+        TITLE,
+        metrics=tuple(_headlines(measured, whole)),
+        sheets=tuple(sheets),
+        charts=tuple(_charts(measured)),
+    )
+
+
+def _headings(measured: Measurements, *more: Heading) -> tuple[Heading, ...]:
+    return (
+        *run_heading(measured),
+        *more,
+        Heading("name", "counter"),
+        Heading("mean", "mean", "", "Mean of its samples, in the counter's own unit."),
+        Heading("max", "highest", ""),
+        Heading("zero_ratio", "at 0", "ratio", "Samples that are 0, of all."),
+        Heading("sample_count", "samples", "count"),
+    )
+
+
+def _pooled(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """One row a counter (and stage): every sample of every process counts once."""
+    grouped = rows.groupby(by, dropna=False, sort=True)
+    out = grouped[["sample_count", "sum", "zero_count"]].sum()
+    out["max"] = grouped["max"].max()
+    out["mean"] = (out["sum"] / out["sample_count"]).astype("Float64")
+    out["zero_ratio"] = (out["zero_count"] / out["sample_count"]).astype("Float64")
+    return out.reset_index()
+
+
+def _headlines(measured: Measurements, whole: pd.DataFrame) -> Iterator[Metric]:
+    """The mean of each well-known counter over all GPUs of a run."""
+    known = np.array([known_as(str(name)) for name in whole["name"]], object)
+    for (run, key), mine in whole.assign(known=known).groupby(["run", "known"], sort=True):
+        if key not in METRICS:
+            continue
+        share = float(mine["sum"].sum()) / float(mine["sample_count"].sum()) / 100
+        label = str(key).replace("_", " ") + in_run(measured, run)
+        yield Metric(str(key), share, "ratio", "higher", label=label)
+
+
+def _charts(measured: Measurements) -> Iterator[Chart]:
+    """The well-known counters over time, a chart each, a line a GPU."""
+    curve = plain(measured["counter_curve"])
+    if not len(curve):
+        return
+    one_clock = from_epoch(measured, curve)
+    curve["known"] = [known_as(str(name)) for name in curve["name"]]
+    for known, mine in curve.groupby("known", sort=False):
+        lines = list(mine.groupby(["run", "host", "name"], dropna=False, sort=True))
+        zero = int(mine["ts_ns"].min())
+        marks: list[tuple[int | float | None, ...]] = []
+        for number, (_, line) in enumerate(lines[:CHART_SERIES]):
+            start = zero if one_clock else int(line["ts_ns"].min())
+            marks += [
+                (number, int(ts) - start, float(value))
+                for ts, value in zip(line["ts_ns"], line["mean"], strict=True)
+            ]
+        several = bool(run_heading(measured))
+        keys = [key for key, _ in lines[:CHART_SERIES]]
+        yield Chart(
+            f"counter-{known}",
+            f"{str(known).replace('_', ' ')} over time",
+            "lines",
+            tuple(marks),
+            tuple(_line_name(key, several=several) for key in keys),
+            unit="",
+            caption="Mean of each stretch of time, in the counter's own unit."
+            + ("" if one_clock else " Clocks cannot be compared: every line begins at its own zero."),
+            omitted=sum(len(line) for _, line in lines[CHART_SERIES:]),
+        )  # fmt: skip
+
+
+def _line_name(key: Any, *, several: bool) -> str:
+    """What a line is called: its run where there are several, its host, its counter."""
+    run, host, name = key
+    parts = (run if several else None, host, name)
+    return " ".join(str(part) for part in parts if isinstance(part, str))

@@ -1,0 +1,121 @@
+"""Do the tools agree? What a second profiler says of steps that a first one answered for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from tracekit.job.frames import plain, run_heading, stage_rows
+from tracekit.job.tables import sheet
+from tracekit.model.report import Heading, Metric, Section
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+
+ID, TITLE = "cross-check", "Do the tools agree?"
+NEEDS = ()
+
+SAME = 0.05
+"""Two profilers slow a run differently: shares may be read from either while walls differ by less."""
+
+_AT = ["run", "rank", "step"]
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG001
+    """Nothing: it judges what other questions measured."""
+    return {}
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # noqa: ARG001
+    """Steps, stages and busy GPUs as two tools tell them, on the (rank, step) pairs that both saw."""
+    check = measured.check
+    if check is None:
+        return None
+    tools = [_tool(measured), _tool(check)]
+    rows = [
+        row for name, read in _QUANTITIES.items() for row in _compared(name, read, measured, check)
+    ]
+    if not rows:
+        reason = (
+            f"{tools[0]} answers; {tools[1]} saw the same ranks, but no step under the same number"
+        )
+        return Section(ID, TITLE, "skipped", reason)
+    frame = pd.DataFrame(rows)
+    headings = (
+        *run_heading(measured),
+        Heading("what", "what"),
+        Heading("first_ns", tools[0], "ns", "Mean over the ranks and steps that both tools saw."),
+        Heading("second_ns", tools[1], "ns", "The same, as the other tool recorded it."),
+        Heading("difference_ratio", "difference", "ratio", "Of the first."),
+        Heading("pairs", "ranks × steps", "count"),
+    )
+    step = frame[frame["what"] == "step"]
+    apart = bool((step["difference_ratio"].abs() > SAME).any())
+    caveat = f"the tools differ by more than {show(SAME, 'ratio')} on the step: each slows a run in its own way, so compare shares, and walls of one tool only"
+    metrics = tuple(
+        Metric("step_difference", float(row["difference_ratio"]), "ratio", "neither", label=f"step, {tools[1]} against {tools[0]}")
+        for row in step.to_dict("records")
+    )  # fmt: skip
+    table = sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame)
+    return Section(ID, TITLE, metrics=metrics, sheets=(table,), caveats=(caveat,) if apart else ())
+
+
+def _tool(measured: Measurements) -> str:
+    """The tool that timed steps."""
+    tools = plain(measured["steps"])["tool"]
+    return str(tools.mode().get(0, "?"))
+
+
+def _steps(measured: Measurements) -> pd.DataFrame:
+    rows = plain(measured["steps"])
+    rows = rows[rows["origin"] != "stage"]
+    return rows.assign(what="step", value_ns=rows["dur_ns"])
+
+
+def _stages(measured: Measurements) -> pd.DataFrame:
+    rows = stage_rows(measured)
+    return rows.assign(what=rows["canonical"], value_ns=rows["dur_ns"])
+
+
+def _busy(measured: Measurements) -> pd.DataFrame:
+    rows = plain(measured["gpu_time"])
+    rows = rows[rows["window"] == "step"]
+    return rows.assign(what="GPU busy", value_ns=rows["window_ns"] - rows["idle_ns"])
+
+
+_QUANTITIES: Mapping[str, Callable[[Measurements], pd.DataFrame]] = {
+    "steps": _steps,
+    "gpu_time": _busy,
+    "stages": _stages,
+}
+"""What both tools can tell, by the measured table that tells it."""
+
+
+def _compared(
+    table: str,
+    read: Callable[[Measurements], pd.DataFrame],
+    measured: Measurements,
+    check: Measurements,
+) -> Iterator[dict[str, object]]:
+    """One row a quantity of a run: means over what both tools saw."""
+    if not (measured.has(table) and check.has(table)):
+        return
+    keys = [*_AT, "what"]
+    sides = [
+        rows.groupby(keys, dropna=False, sort=False)["value_ns"].sum().reset_index()
+        for rows in (read(measured), read(check))
+    ]
+    both = sides[0].merge(sides[1], on=keys, suffixes=("_first", "_second"))
+    both = both[both["step"].notna()]
+    for (run, what), mine in both.groupby(["run", "what"], sort=False):
+        first, second = (float(mine[f"value_ns_{side}"].mean()) for side in ("first", "second"))
+        yield {
+            "run": run,
+            "what": what,
+            "first_ns": first,
+            "second_ns": second,
+            "difference_ratio": second / first - 1 if first > 0 else None,
+            "pairs": len(mine),
+        }

@@ -1,0 +1,358 @@
+"""Can the numbers be trusted? What each source holds, lost and could not say (definition M19)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.health.checks import Capture, diagnose
+from tracekit.job.frames import CAPTURE, label_headings, plain, processes
+from tracekit.job.tables import sheet
+from tracekit.model.intervals import running_max, union_totals
+from tracekit.model.keys import by_group
+from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Source, Trace
+from tracekit.model.units import show
+from tracekit.process.launches import Launches, launches
+from tracekit.process.sound import overlong, sound_dur_ns
+from tracekit.process.steps import Windows, windows
+
+ID, TITLE = "data-quality", "Can the numbers be trusted?"
+NEEDS = (
+    "host_ops",
+    "device_ops",
+    "device_ranges",
+    "memory_ops",
+    "open_ranges",
+    "counters",
+    "windows",
+)
+WRITES = ("captures", "quality")
+RULES = ("profiling-artefact",)
+ARGS = ("In msg nelems",)
+ANY_SOURCE = True
+
+_OF_PROGRAM = ("op", "range", "runtime")
+_OF_NSYS = ("recorded", "cuda_calls", "kernels")
+_TIMELINES = ("torch", "nsys")
+_RECORDED = ("device_ops", "open_ranges", "memory_ops", "counters")
+_SHOWN_PLACES = 5
+
+Check = tuple[int | None, int | None]
+"""(count, nanoseconds); None where the check has no such number or cannot be made."""
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """What was recorded, and one row a check."""
+    host, device = _host_ops(trace), trace.get("device_ops")
+    start = np.concatenate((host["ts_ns"].to_numpy(), device["ts_ns"].to_numpy()))
+    end = start + np.concatenate((host["dur_ns"].to_numpy(), trace.derived(sound_dur_ns)))
+    first, last = (int(start.min()), int(end.max())) if len(start) else (0, 0)
+    distributed = trace.meta.get("distributedInfo")
+    captures = {
+        "world_size": pd.array([trace.source.world_size], dtype="Int64"),
+        "ts_ns": np.array([first]),
+        "dur_ns": np.array([last - first]),
+        "absolute_time": np.array([bool(trace.meta.get("absolute_time"))]),
+        "row_count": np.array([int(trace.meta.get("element_count", 0))]),
+        "host_op_count": np.array([len(host)]),
+        "device_op_count": np.array([len(device)]),
+        "device_name": [_device_name(trace.meta)],
+        "backend": [_text(distributed.get("backend")) if isinstance(distributed, dict) else None],
+    }
+    checks = _checks(trace)
+    quality = {
+        "name": np.array(list(checks), object),
+        "count": pd.array([count for count, _ in checks.values()], dtype="Int64"),
+        "dur_ns": pd.array([dur for _, dur in checks.values()], dtype="Int64"),
+    }
+    return {"captures": captures, "quality": quality}
+
+
+def _host_ops(trace: Trace) -> pd.DataFrame:
+    """The times of `host_ops` without Python functions, of which only some are read."""
+    host = trace.get("host_ops")
+    return host.loc[(host["kind"] != "python").to_numpy(), ["ts_ns", "dur_ns"]]
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _device_name(meta: Mapping[str, Any]) -> str | None:
+    """The GPU model, when all recorded devices are of one."""
+    properties = meta.get("deviceProperties")
+    names = (
+        {d.get("name") for d in properties if isinstance(d, dict)}
+        if isinstance(properties, list)
+        else set()
+    )
+    return _text(names.pop()) if len(names) == 1 else None
+
+
+def _checks(trace: Trace) -> dict[str, Check]:
+    """Every check by name; checks of what was not recorded are left out."""
+    host = _host_ops(trace)
+    checks: dict[str, Check] = {"host_zero_duration": (int((host["dur_ns"] == 0).sum()), None)}
+    if trace.has("device_ops"):
+        device = trace["device_ops"]
+        dur = device["dur_ns"].to_numpy()
+        links: Launches = trace.derived(launches)
+        unlinked, wrong = ~links.linked, trace.derived(overlong)
+        early = links.linked & (device["ts_ns"].to_numpy() < links.ts_ns)
+        checks |= {
+            "device_ops": (len(device), int(dur.sum())),
+            "device_zero_duration": (int((dur == 0).sum()), None),
+            "unlinked": (int(unlinked.sum()), int(dur[unlinked].sum())),
+            "overlong": (int(wrong.sum()), int(dur[wrong].sum())),
+            "starts_before_launch": (int(early.sum()), None),
+            "same_stream_overlap": _same_stream_overlap(device),
+            "collectives_without_metadata": _bare_collectives(trace, device),
+        }
+    checks["ranges_beyond_cap"] = (_dropped(trace), None)
+    return checks | {name: (count, None) for name, count in recorded_counts(trace).items()}
+
+
+def recorded_counts(trace: Trace) -> dict[str, int]:
+    """Of what one profiles with nsys for: `recorded`, of it `cuda_calls` and `kernels`; empty for other tools.
+
+    Ranges, ops, calls, GPU work, memory and metrics count; what the system did does not.
+    """
+    if trace.source.tool != "nsys":
+        return {}
+    kinds, of_gpu = trace.get("host_ops")["kind"], trace.get("device_ops")["kind"]
+    others = sum(len(trace.get(name)) for name in _RECORDED)
+    return {
+        "recorded": int(kinds.isin(_OF_PROGRAM).sum()) + others,
+        "cuda_calls": int((kinds == "runtime").sum()),
+        "kernels": int(of_gpu.isin(("kernel", "collective")).sum()),
+    }
+
+
+def _dropped(trace: Trace) -> int:
+    found: Windows = trace.derived(windows)
+    return found.dropped
+
+
+def _same_stream_overlap(device: pd.DataFrame) -> Check:
+    """Device ops that begin before their stream is free, and the time counted twice by adding them up."""
+    start = device["ts_ns"].to_numpy(np.int64)
+    end = start + device["dur_ns"].to_numpy(np.int64)
+    queues = device.groupby(["device", "stream"], dropna=False, sort=False)
+    number = np.asarray(queues.ngroup(), np.int64)
+    order = by_group(number, start)
+    queue, begin, finish = number[order], start[order], end[order]
+    if not len(order):
+        return 0, 0
+    busy = (begin[1:] < running_max(finish, queue)[:-1]) & (queue[1:] == queue[:-1])
+    apart = union_totals(start, end, number, int(number.max()) + 1)
+    return int(busy.sum()), int((end - start).sum()) - int(apart.sum())
+
+
+def _bare_collectives(trace: Trace, device: pd.DataFrame) -> Check:
+    """Collective kernels known by name alone: their size and group are not recorded."""
+    collective = device[device["kind"] == "collective"]
+    if not len(collective):
+        return 0, 0
+    known = np.zeros(len(collective), np.bool_)
+    if "Collective name" in trace.sparse:
+        known = np.isin(collective["id"].to_numpy(), trace.sparse["Collective name"].rows)
+    return int((~known).sum()), int(collective["dur_ns"].to_numpy()[~known].sum())
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Sources with what they hold and what is odd about them; finding R32."""
+    captures = plain(measured["captures"])
+    if not len(captures):
+        return Section(ID, TITLE, "skipped", "no source could be read")
+    quality = plain(measured["quality"])
+    number, quality["process"] = processes(captures, quality)
+    counts = quality.pivot_table(
+        index="process", columns="name", values="count", aggfunc="first", dropna=False
+    )
+    times = quality.pivot_table(
+        index="process", columns="name", values="dur_ns", aggfunc="first", dropna=False
+    )
+    shown = captures.set_index(number)
+    gpu_ns = _column(times, "device_ops", shown.index)
+    shown["unlinked"] = _column(counts, "unlinked", shown.index)
+    shown["unlinked_ratio"] = (
+        _column(times, "unlinked", shown.index) / gpu_ns.where(gpu_ns > 0)
+    ).astype("Float64")
+    shown["overlap_ratio"] = (
+        _column(times, "same_stream_overlap", shown.index) / gpu_ns.where(gpu_ns > 0)
+    ).astype("Float64")
+    shown["overlong"] = _column(counts, "overlong", shown.index)
+    # Snapshots of memory and logs record no ops at all: not none.
+    timeline = captures["tool"].isin(_TIMELINES).to_numpy(bool)
+    for name in ("dur_ns", "host_op_count", "device_op_count"):
+        shown[name] = shown[name].astype("Int64").where(timeline)
+    notes = pd.Series([note.source for note in measured.notes], dtype=object).value_counts()
+    shown["notes"] = captures["source"].map(notes).fillna(0).astype(int).to_numpy()
+    has_gpu = bool((captures["device_op_count"] > 0).any())
+    headings = (
+        *label_headings(measured),
+        Heading("source", "source"),
+        Heading("rank", "rank", "id"),
+        Heading("dur_ns", "span", "ns", "First start to last end of anything."),
+        Heading("host_op_count", "host ops", "count"),
+        *(
+            (
+                Heading("device_op_count", "device ops", "count"),
+                Heading(
+                    "unlinked_ratio",
+                    "unlinked",
+                    "ratio",
+                    "GPU time whose launch is not in the trace, of all GPU time.",
+                ),
+                Heading(
+                    "overlap_ratio",
+                    "doubled",
+                    "ratio",
+                    "GPU time that adding up durations would count twice.",
+                ),
+                Heading(
+                    "overlong",
+                    "overlong",
+                    "count",
+                    "Device ops longer than the capture: left out of GPU time.",
+                ),
+            )
+            if has_gpu
+            else ()
+        ),
+        Heading("notes", "notes", "count"),
+    )
+    metrics = (
+        Metric("sources", len(captures), "count"),
+        Metric("elements", int(captures["row_count"].sum()), "count", label="elements read"),
+    )
+    table = sheet(
+        "sources", "Sources", headings, shown.reset_index(drop=True), ranked=Ranked("notes")
+    )
+    of_nsys = {name: _column(counts, name, shown.index).to_numpy() for name in _OF_NSYS}
+    wrong = _went_wrong(measured, captures.assign(**of_nsys))
+    return Section(
+        ID,
+        TITLE,
+        metrics=metrics,
+        sheets=(table, wrong) if wrong.rows else (table,),
+        findings=tuple(_artefacts(measured, shown, thresholds)),
+    )
+
+
+def _column(table: pd.DataFrame, name: str, index: Any) -> pd.Series[Any]:
+    """One check by process, NA where it was not made."""
+    if name not in table:
+        return pd.Series(pd.NA, index=index, dtype="Int64")
+    return table[name].reindex(index).astype("Int64")
+
+
+def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
+    """What went wrong in the capture, with cause and remedy, the gravest first; no row where nothing did."""
+    known = (_capture(source, row) for source, row in _placed(measured, captures))
+    ignored = measured.facts.get("ignored")
+    chosen = any(note.code == "left-out" for note in measured.notes) or any(
+        ": excluded by " in str(line) for line in (ignored if isinstance(ignored, list) else ())
+    )
+    found = [
+        {
+            "what": d.what,
+            "places": ", ".join(d.places[:_SHOWN_PLACES])
+            + (" …" if len(d.places) > _SHOWN_PLACES else ""),
+            "cause": d.cause,
+            "remedy": d.remedy,
+        }
+        for d in diagnose(tuple(known), measured.notes, measured.failures, whole=not chosen)
+        if d.severity != "info"
+    ]
+    headings = (
+        Heading("what", "what"),
+        Heading("places", "files"),
+        Heading("cause", "cause"),
+        Heading("remedy", "to do"),
+    )
+    frame = pd.DataFrame(found, columns=[heading.name for heading in headings])
+    return sheet("diagnoses", "What went wrong in the capture", headings, frame)
+
+
+def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source, dict[str, Any]]]:
+    """Every source with its row of the captures, and the numbers of its steps as `steps`."""
+    steps = plain(measured["steps"])
+    numbered = steps[steps["step"].notna()].groupby(CAPTURE, dropna=False, sort=False)["step"]
+    of = {_process(str(s), pid): frozenset(mine.tolist()) for (s, pid), mine in numbered}
+    rows = {_process(row["source"], row["pid"]): row for row in captures.to_dict("records")}
+    keys = [(source, _process(source.name, source.pid)) for source in measured.sources]
+    return [
+        (source, {str(k): v for k, v in rows[key].items()} | {"steps": of.get(key, frozenset())})
+        for source, key in keys
+        if key in rows
+    ]
+
+
+def _process(source: str, pid: Any) -> tuple[str, int | None]:
+    """What tells apart the processes of all files."""
+    return source, _count(pid)
+
+
+def _count(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)
+
+
+def _capture(source: Source, row: Mapping[str, Any]) -> Capture:
+    """One process in one source as it is diagnosed."""
+    return Capture(
+        source=source,
+        first_ns=int(row["ts_ns"]),
+        last_ns=int(row["ts_ns"]) + int(row["dur_ns"]),
+        absolute_time=bool(row["absolute_time"]),
+        host_op_count=int(row["host_op_count"]),
+        device_op_count=int(row["device_op_count"]),
+        recorded=_count(row["recorded"]),
+        call_count=_count(row["cuda_calls"]),
+        kernel_count=_count(row["kernels"]),
+        steps=row["steps"],
+    )
+
+
+def _artefacts(
+    measured: Measurements, shown: pd.DataFrame, thresholds: Thresholds
+) -> list[Finding]:
+    """R32: what makes other numbers unreliable; one finding a kind, naming its sources."""
+    limit = thresholds.of("profiling-artefact")
+    lossy = sorted({n.source for n in measured.notes if n.severity == "data_loss"})
+    failed = sorted(failure.source for failure in measured.failures)
+    unlinked = shown[(shown["unlinked_ratio"] > limit["unlinked_ratio"]).fillna(value=False)]
+    doubled = shown[
+        (shown["overlap_ratio"] > limit["same_stream_overlap_ratio"]).fillna(value=False)
+    ]
+    wrong = shown[(shown["overlong"] > 0).fillna(value=False)]
+    mixed = (
+        shown[shown["device_op_count"].eq(0).fillna(value=False)]
+        if (shown["device_op_count"] > 0).any()
+        else shown.iloc[:0]
+    )
+    kinds: tuple[tuple[list[str], Any, str, str], ...] = (
+        (failed, "high", "could not be read", "copy the files again, or leave them out with --exclude"),
+        (lossy, "high", "are damaged or cut off: what is missing counts as nothing", "check the copy and that the profiler was stopped before the job ended"),
+        (wrong["source"].tolist(), "high", "hold device ops longer than the capture, left out of GPU time", "the profiler's clock is wrong there: use a newer driver or profiler"),
+        (unlinked["source"].tolist(), "info", f"have over {show(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran", "warm the profiler up one step before recording (schedule warmup=1)"),
+        (doubled["source"].tolist(), "info", "have device ops of one stream that overlap: sums of durations overstate GPU time", "read busy times, which are unions, rather than sums"),
+        (mixed["source"].tolist(), "info", "have no GPU activity while others do", "check that no other profiler was attached on those ranks"),
+    )  # fmt: skip
+    return [
+        Finding(
+            "profiling-artefact",
+            severity,
+            f"{len(sources):,} of {len(shown) + len(failed):,} sources {text}",
+            advice,
+            (Metric("sources", len(sources), "count", "lower"),),
+            tuple(Place(source=source) for source in sources[:50]),
+        )
+        for sources, severity, text, advice in kinds
+        if sources
+    ]

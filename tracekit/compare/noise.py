@@ -1,0 +1,180 @@
+"""The A/A calibration as a file: how much runs of one setting differ, by metric, and whose setting it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracekit.compare.sides import Side
+from tracekit.discover.arguments import refuse_special
+from tracekit.job.metric_kinds import METRICS, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
+from tracekit.job.samples import Key
+from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.labels import words
+from tracekit.model.stats.noise import LEAST_RUNS, Noise, calibrate
+from tracekit.model.version import VERSION
+
+SCHEMA = "tracekit.noise/1"
+
+CALIBRATED = (UNPROFILED, UNPROFILED_STAGE, STEP_TIME, STAGE_TIME)
+"""The metrics whose noise is kept."""
+
+MUST_AGREE = {"gpu": "GPU", "world_size": "world size"}
+"""What the calibrated runs must share with those compared; what is unknown on one side agrees."""
+
+MAX_BYTES = 4 * 2**20
+MAX_METRICS = 1_000
+MAX_TEXT = 300
+_HINT = "write it again: tracekit noise RUN… -o noise.json"
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFile:
+    """The noise of each metric, the fingerprint of the runs it was measured on, and the tool that wrote it.
+
+    `runs` are their names; `notes` what is to be said of how they were recorded.
+    """
+
+    metrics: Mapping[Key, Noise]
+    fingerprint: Mapping[str, str]
+    runs: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    tool_version: str = VERSION
+
+    def of(self, key: Key) -> Noise | None:
+        """The noise of one metric, None where it was not calibrated."""
+        if key in self.metrics or key[1] is None:
+            return self.metrics.get(key)
+        name, role, stage = key[0], words(key[1]), key[2]
+        alike = (
+            noise
+            for (other, of_role, of_stage), noise in self.metrics.items()
+            if (other, of_stage) == (name, stage) and of_role is not None and words(of_role) == role
+        )
+        return next(alike, None)
+
+
+def calibrated(side: Side, notes: tuple[str, ...] = ()) -> NoiseFile:
+    """The noise of the runs of one side; raises `TracekitError` where they are fewer than two.
+
+    A metric that one of its runs lacks, or that is zero somewhere, has none.
+    """
+    metrics: dict[Key, Noise] = {}
+    runs: tuple[str, ...] = ()
+    for key, found in sorted(side.samples.items(), key=lambda item: str(item[0])):
+        positive = all(value > 0 for run in found.values for value in run)
+        if key[0] in CALIBRATED and len(found.runs) > 1 and positive:
+            metrics[key] = calibrate(found.values)
+        if key[0] in (STEP_TIME, UNPROFILED):
+            runs = found.runs if len(found.runs) > len(runs) else runs
+    if not any(key[0] in (STEP_TIME, UNPROFILED) for key in metrics):
+        few = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} with steps"
+        raise TracekitError(
+            f"noise needs two runs of the same thing at least, and {LEAST_RUNS} to be used: {few}",
+            "tracekit noise RUN RUN RUN RUN -o noise.json",
+        )
+    whole = {key: noise for key, noise in metrics.items() if noise.runs == len(runs)}
+    return NoiseFile(whole, dict(side.fingerprint), runs, notes)
+
+
+def usable(noise: NoiseFile | None, base: Side, opt: Side) -> tuple[NoiseFile | None, str]:
+    """(the calibration if it is of the same GPU and world size, else None; why not, in one line)."""
+    if noise is None:
+        return None, ""
+    for name, title in MUST_AGREE.items():
+        own = noise.fingerprint.get(name, "")
+        for side in (base, opt):
+            other = side.fingerprint.get(name, "")
+            if own and other and own != other:
+                line = f"the A/A noise was not used: it is of {title} {own}, and {side.name} of {other}"
+                return None, line
+    return noise, ""
+
+
+def to_json(noise: NoiseFile) -> str:
+    """The file's text: keys sorted, so equal calibrations give equal bytes."""
+    metrics = [
+        {"name": name, "role": role, "stage": stage, **found.to_dict()}
+        for (name, role, stage), found in sorted(noise.metrics.items(), key=lambda i: str(i[0]))
+    ]
+    document = {
+        "schema": SCHEMA,
+        "tool_version": noise.tool_version,
+        "runs": list(noise.runs),
+        "fingerprint": dict(noise.fingerprint),
+        "notes": list(noise.notes),
+        "metrics": metrics,
+    }
+    return (
+        json.dumps(document, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+    )
+
+
+def read(path: Path) -> NoiseFile:
+    """The calibration in a file; raises `TraceFormatError` for anything else, whatever its bytes."""
+    refuse_special(path)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TraceFormatError(path, f"cannot be read: {reason}", _HINT) from error
+    if len(raw) > MAX_BYTES:
+        raise TraceFormatError(path, "is too large for A/A noise", _HINT)
+    try:
+        return _parsed(json.loads(raw.decode("utf-8")))
+    except (ValueError, RecursionError) as error:
+        reason = str(error) or type(error).__name__
+        raise TraceFormatError(path, f"is no A/A noise: {reason}", _HINT) from error
+
+
+def _parsed(document: Any) -> NoiseFile:
+    """The calibration of a parsed document; a ValueError says what is wrong with it."""
+    if not isinstance(document, dict):
+        raise ValueError("it holds no object")  # noqa: TRY004 - of a file, not of a caller
+    schema = document.get("schema")
+    if schema != SCHEMA:
+        raise ValueError(f"its schema is {_short(schema)}, not {SCHEMA}")
+    rows = document.get("metrics")
+    if not isinstance(rows, list) or not 0 < len(rows) <= MAX_METRICS:
+        raise ValueError("it holds no list of metrics")
+    metrics: dict[Key, Noise] = {}
+    for row in rows:
+        if not isinstance(row, dict) or not _is_text(row.get("name")) or row["name"] not in METRICS:
+            raise ValueError(f"it holds an unknown metric: {_short(row)}")
+        key = (str(row["name"]), _text(row, "role"), _text(row, "stage"))
+        if key in metrics:
+            raise ValueError(f"it holds {key[2] or key[0]} twice")
+        metrics[key] = Noise.from_dict(row)
+    facts = document.get("fingerprint", {})
+    if not isinstance(facts, dict) or not all(_is_text(v) for v in facts.values()):
+        raise ValueError("its fingerprint is no list of names and texts")
+    runs, notes = (_texts(document, name) for name in ("runs", "notes"))
+    version = document.get("tool_version", "")
+    return NoiseFile(metrics, facts, runs, notes, version if _is_text(version) else "")
+
+
+def _texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    found = document.get(name, [])
+    if not isinstance(found, list) or not all(_is_text(text) for text in found):
+        raise ValueError(f"its {name} are no list of texts")
+    return tuple(found)
+
+
+def _text(row: Mapping[str, Any], name: str) -> str | None:
+    value = row.get(name)
+    if value is None or _is_text(value):
+        return value
+    raise ValueError(f"its {name} is {_short(value)}, no text")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= 10_000
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "…"

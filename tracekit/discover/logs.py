@@ -1,0 +1,73 @@
+"""Where the driver's log of a profile may lie: beside its directory, or beside the `outputs` around it."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from tracekit.discover.arguments import Argument, Found
+from tracekit.model.labels import natural, shown
+from tracekit.model.trace import Note
+
+T = TypeVar("T")
+
+MOST = 100
+"""So many files of one directory are looked at."""
+
+_PROFILE_FOLDER = re.compile(
+    r"(?:torch_|nsys_)?(?:profil[a-z]*|traces?)|outputs?|logs?", re.IGNORECASE
+)
+_LOG_NAME = re.compile(r"[^.].*\.(?:jsonl|log|out|txt)(?:\.gz)?\Z", re.DOTALL)
+
+
+def nearest(
+    argument: Argument, exclude: Sequence[str], look: Callable[[Found], T | None]
+) -> tuple[Found, T] | Note | None:
+    """The one log above the directory given, and what `look` said of it; a note where it cannot be told.
+
+    A step up is made only from a directory whose name says that it holds output of a run. `look` is
+    None for what is no log; one log of JSON lines goes before console logs of the same run.
+    """
+    folder, up = argument.base, tuple[str, ...]()
+    while len(argument.entries) == 1 and len(up) < 2 and _PROFILE_FOLDER.fullmatch(folder.name):
+        folder, up = folder.parent, (*up, "..")
+        logs = [
+            (found, told)
+            for found in _files(folder, up, exclude)
+            if (told := look(found)) is not None
+        ]
+        lines = [log for log in logs if ".jsonl" in log[0].path.suffixes]
+        chosen = lines if len(lines) == 1 else logs
+        if len(chosen) == 1:
+            return chosen[0]
+        if logs:
+            message = f"{len(logs)} driver logs lie here: name the one that belongs to the profile"
+            return Note("info", "log", message, shown(str(folder)))
+    return None
+
+
+def _files(folder: Path, up: tuple[str, ...], exclude: Sequence[str]) -> list[Found]:
+    """Files of a directory with the name of a log, in natural order; none where it cannot be read."""
+    found = []
+    try:
+        with os.scandir(folder) as scan:
+            for entry in scan:
+                out = any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in exclude)
+                if _LOG_NAME.match(entry.name) and entry.is_file() and not out:
+                    path, status = folder / entry.name, entry.stat()
+                    found.append(
+                        Found(
+                            path,
+                            (*up, entry.name),
+                            status.st_size,
+                            status.st_mtime_ns,
+                            status.st_ino,
+                        )
+                    )
+    except OSError:
+        return []
+    return sorted(found, key=lambda f: natural(f.parts[-1]))[:MOST]

@@ -1,0 +1,297 @@
+"""What a profiled process wrote about its own files (`"schema": "capture/1"` or `2`) → facts of sources.
+
+A manifest is believed before the content of a file and before its name: it was written by the process
+itself, which knew its role and step; names are cut to what file systems allow, and files get renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tracekit.model.labels import shown, words
+from tracekit.model.trace import Account, Note, Recorded, Source
+
+SCHEMAS = ("capture/1", "capture/2")
+_SUFFIXES = (".json", ".manifest")
+_HEAD_BYTES = 1 << 16
+_LIMIT_BYTES = 4 << 20
+_INT64 = 1 << 63
+_TOLD = "described by its process: "
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One file that a manifest says the process wrote; `path` as recorded."""
+
+    path: str
+    step: int | None = None
+    stage: str | None = None
+    start_unix_ns: int | None = None
+    stop_unix_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One process's account of itself. `closed` is false if it never came to write the end of it."""
+
+    path: Path
+    name: str
+    run_id: str | None = None
+    role: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    tool: str | None = None
+    steps: tuple[int, ...] = ()
+    stages: tuple[str, ...] = ()
+    files: tuple[Listed, ...] = ()
+    captures: tuple[Recorded, ...] = ()
+    discrete: bool = False
+    ignored: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    in_place_of: str | None = None
+    clock: Mapping[str, int] | None = None
+    versions: Mapping[str, str] | None = None
+    closed: bool = True
+    notes: tuple[Note, ...] = ()
+
+
+def is_manifest(path: Path, size_bytes: int) -> bool:
+    """Whether a file says that it is a manifest; only files of its endings and of moderate size are looked into."""
+    if path.suffix.lower() not in _SUFFIXES or not 0 < size_bytes <= _LIMIT_BYTES:
+        return False
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD_BYTES)
+    start = head.find(b'"capture/')
+    return start >= 0 and head[:start].rstrip().removesuffix(b":").rstrip().endswith(b'"schema"')
+
+
+def read_manifest(path: Path, name: str) -> Manifest | Note:
+    """The manifest in a file, or the note that says why it cannot be used."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not complete JSON"
+        return Note("warning", "manifest", f"manifest not used: {reason}", name)
+    if not isinstance(data, dict) or data.get("schema") not in SCHEMAS:
+        found = data.get("schema") if isinstance(data, dict) else None
+        return Note("warning", "manifest", f"manifest not used: its schema is {found!r}", name)
+    wrong: list[str] = []
+    manifest = Manifest(
+        path=path,
+        name=name,
+        run_id=_text(data, "run_id", wrong),
+        role=_text(data, "role", wrong),
+        rank=_count(data, "rank", wrong),
+        world_size=_count(data, "world_size", wrong),
+        host=_text(data, "host", wrong),
+        pid=_count(data, "pid", wrong),
+        tool=_text(data, "tool", wrong),
+        steps=tuple(v for v in _list(data, "steps", wrong) if _is_count(v)),
+        stages=tuple(shown(v) for v in _list(data, "stages", wrong) if isinstance(v, str)),
+        files=tuple(_files(_list(data, "files", wrong), wrong)),
+        captures=tuple(_captures(_list(data, "captures", wrong), wrong)),
+        discrete=_object(_object(data, "asked", wrong), "tool_config", wrong).get("discrete")
+        is True,
+        ignored=_texts(data, "ignored", wrong),
+        problems=_texts(data, "problems", wrong),
+        in_place_of=_text(data, "in_place_of", wrong),
+        clock={k: v for k, v in _object(data, "clock", wrong).items() if _is_count(v)},
+        versions={k: str(v) for k, v in _object(data, "versions", wrong).items()},
+        closed=_text(data, "status", wrong) == "closed",
+    )
+    if not wrong:
+        return manifest
+    message = f"manifest: not understood and left out: {', '.join(dict.fromkeys(wrong))}"
+    return replace(manifest, notes=(Note("warning", "manifest", shown(message), name),))
+
+
+def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Listed], list[Note]]:
+    """Which of the `present` files a manifest lists, and notes on those that are not there."""
+    notes = list(manifest.notes)
+    known = {os.path.normpath(path) for path in present}
+    found: dict[Path, Listed] = {}
+    missing: list[str] = []
+    for listed in manifest.files:
+        path = _resolve(listed.path, manifest.path.parent, known)
+        if path is None:
+            missing.append(shown(listed.path))
+        else:
+            found[Path(path)] = listed
+    if missing:
+        first = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+        message = f"{_who(manifest)} wrote {len(missing)} file(s) that are not here: {first}"
+        notes.append(Note("data_loss", "missing", message, manifest.name, len(missing)))
+    if not manifest.closed:
+        message = f"{_who(manifest)} never finished profiling: it died, or is still running"
+        notes.append(Note("data_loss", "open", message, manifest.name))
+    if manifest.problems:
+        first = "; ".join(manifest.problems[:3]) + (" …" if len(manifest.problems) > 3 else "")
+        message = f"{_who(manifest)} could not profile all that was asked: {first}"
+        notes.append(Note("warning", "capture", message, manifest.name, len(manifest.problems)))
+    return found, notes
+
+
+def account_of(manifest: Manifest) -> Account:
+    """What a manifest says of its process, for files that name nothing but the process."""
+    return Account(
+        manifest.name,
+        manifest.pid,
+        manifest.host,
+        manifest.role,
+        manifest.rank,
+        manifest.world_size,
+        manifest.captures,
+        manifest.discrete,
+    )
+
+
+def configuration_notes(manifests: Iterable[Manifest]) -> list[Note]:
+    """What of the run's configuration had no effect, as its processes said: a note each, with how many said it."""
+    counts = Counter(text for manifest in manifests for text in dict.fromkeys(manifest.ignored))
+    return [Note("info", "no-effect", text, "", count) for text, count in counts.items()]
+
+
+def describe(source: Source, manifest: Manifest | Account, listed: Listed) -> Source:
+    """`source` as its manifest describes it; where the name says otherwise, a note says so."""
+    step = listed.step
+    steps = {capture.step for capture in manifest.captures}
+    steps |= {*manifest.steps} if isinstance(manifest, Manifest) else set()
+    if step is None and len(steps) == 1:
+        step = steps.pop()
+    told: dict[str, Any] = {
+        "role": manifest.role,
+        "scope": listed.stage,
+        "step": step,
+        "rank": manifest.rank,
+        "world_size": manifest.world_size,
+        "host": manifest.host,
+        "pid": manifest.pid,
+    }
+    told = {key: value for key, value in told.items() if value is not None}
+    keys = ", ".join(told)
+    notes = [Note("info", "manifest", f"{_TOLD}{keys}; see {manifest.name}", source.name)]
+    for key, value in told.items():
+        named = getattr(source, key)
+        if named is not None and not _same(named, value):
+            message = f"the name says {key} {named}, {manifest.name} says {value}: {value} is used"
+            notes.append(Note("warning", "conflict", message, source.name))
+    return replace(source, **told, notes=(*source.notes, *notes))
+
+
+def told_by_manifest(source: Source) -> frozenset[str]:
+    """The fields of `source` that a manifest filled."""
+    told = (n.message for n in source.notes if n.code == "manifest" and n.message.startswith(_TOLD))
+    return frozenset(key for m in told for key in m[len(_TOLD) :].partition(";")[0].split(", "))
+
+
+def without_manifest(source: Source) -> Source:
+    """`source` without what a manifest filled: it is another process than the manifest's."""
+    unknown: dict[str, Any] = dict.fromkeys(told_by_manifest(source))
+    notes = tuple(n for n in source.notes if n.code != "manifest")
+    return replace(source, **unknown, notes=notes) if unknown else source
+
+
+def _same(named: object, told: object) -> bool:
+    """Whether two values agree; labels agree in any spelling, since verl turns `_` into `-`."""
+    if isinstance(named, str) and isinstance(told, str):
+        return words(named) == words(told)
+    return named == told
+
+
+def _who(manifest: Manifest) -> str:
+    """A process in words: `actor rank 3 (pid 17 on node1)`."""
+    rank = "" if manifest.rank is None else f"rank {manifest.rank}"
+    label = " ".join(filter(None, (manifest.role, rank))) or "a process"
+    place = [] if manifest.pid is None else [f"pid {manifest.pid}"]
+    place += [] if manifest.host is None else [f"on {manifest.host}"]
+    return f"{label} ({' '.join(place)})" if place else label
+
+
+def _resolve(recorded: str, folder: Path, known: set[str]) -> str | None:
+    """The present file that a recorded path means, also after the directory was moved elsewhere."""
+    exact = os.path.normpath(folder / recorded)
+    beside = os.path.normpath(folder / Path(recorded).name)
+    return next((path for path in (exact, beside) if path in known), None)
+
+
+def _files(entries: Sequence[Any], wrong: list[str]) -> Iterable[Listed]:
+    """The well-formed entries of `files`."""
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+            wrong.append("files")
+            continue
+        yield Listed(
+            path=entry["path"],
+            step=_count(entry, "step", wrong),
+            stage=_text(entry, "stage", wrong),
+            start_unix_ns=_count(entry, "start_unix_ns", wrong),
+            stop_unix_ns=_count(entry, "stop_unix_ns", wrong),
+        )
+
+
+def _captures(entries: Sequence[Any], wrong: list[str]) -> Iterable[Recorded]:
+    """The well-formed entries of `captures`."""
+    for entry in entries:
+        if not isinstance(entry, dict):
+            wrong.append("captures")
+            continue
+        yield Recorded(
+            _count(entry, "step", wrong),
+            _text(entry, "scope", wrong),
+            _count(_object(entry, "start", wrong), "unix_ns", wrong),
+            _count(_object(entry, "stop", wrong), "unix_ns", wrong),
+        )
+
+
+def _texts(data: Mapping[str, Any], key: str, wrong: list[str]) -> tuple[str, ...]:
+    """The texts of a list, fit to be shown."""
+    return tuple(shown(v) for v in _list(data, key, wrong) if isinstance(v, str))
+
+
+def _is_count(value: object) -> bool:
+    """Whether a JSON value is a number that ranks, steps and ids can be."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _INT64
+
+
+def _count(data: Mapping[str, Any], key: str, wrong: list[str]) -> int | None:
+    """A non-negative integer, None where absent or anything else."""
+    value = data.get(key)
+    if value is None or _is_count(value):
+        return value
+    wrong.append(key)
+    return None
+
+
+def _text(data: Mapping[str, Any], key: str, wrong: list[str]) -> str | None:
+    """A non-empty text fit to be shown, None where absent or anything else."""
+    value = data.get(key)
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        return shown(value)
+    wrong.append(key)
+    return None
+
+
+def _list(data: Mapping[str, Any], key: str, wrong: list[str]) -> Sequence[Any]:
+    """A list, empty where absent or anything else."""
+    value = data.get(key)
+    if value is not None and not isinstance(value, list):
+        wrong.append(key)
+    return value if isinstance(value, list) else []
+
+
+def _object(data: Mapping[str, Any], key: str, wrong: list[str]) -> Mapping[str, Any]:
+    """An object, empty where absent or anything else."""
+    value = data.get(key)
+    if value is not None and not isinstance(value, dict):
+        wrong.append(key)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,396 @@
+"""Recorded file and directory names → what they say: role, scope, step, rank … No file is touched here.
+
+A fact that a name does not state is None, never 0. The file name is read first; directories fill what
+it leaves open, from the nearest upwards, until one says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tracekit.model.labels import words
+
+HOST_FOLDER, HOST_NAME = "host=", r"[0-9A-Za-z][0-9A-Za-z.-]{0,252}"
+"""`host=<name>/` holds what one host wrote, of a run of several hosts."""
+WHOLE_STEP = frozenset({"e2e", "train", "train_overall", "step"})
+"""Scopes of captures that hold every stage of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameFacts:
+    """What the names of a file and of its directories say about it, as recorded.
+
+    `worker` is what tells processes apart where no rank is named; `start` the label of the moment the
+    capture began or was written, whose unit only the writer knows.
+    """
+
+    role: str | None = None
+    scope: str | None = None
+    step: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    replica: int | None = None
+    topology: str | None = None
+    part: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    worker: str | None = None
+    start: str | None = None
+
+
+_NOTHING = NameFacts()
+
+
+def read_name(parts: tuple[str, ...]) -> NameFacts:
+    """What `parts` say: directories from the outermost, the file name last. Never raises.
+
+    >>> read_name(("e2e", "actor-rollout-ref_e2e_rank1-of-2_pid7_20261120082204602.json.gz")).rank
+    1
+    >>> read_name(("trace.json.gz",)).rank is None
+    True
+    """
+    if not parts:
+        return _NOTHING
+    *folders, name = parts
+    stem = stem_of(name)
+    relocated = _RELOCATED.match(stem)
+    if relocated:
+        stem = stem[relocated.end() :]
+    facts = next(f for layout in _LAYOUTS if (f := layout(stem, folders)) is not None)
+    around = _read_folders(folders, stem)
+    if relocated:
+        facts = _relocated(facts, relocated, around)
+    return _over(around, facts)
+
+
+def says_something(folder: str) -> bool:
+    """Whether a directory name alone states a role, scope, step, rank or replica."""
+    return _read_folders([folder], "") != _NOTHING
+
+
+def stem_of(name: str) -> str:
+    """A file name without the suffixes that say only how it is written."""
+    return _SUFFIX.sub("", name)
+
+
+def is_scope(label: str) -> bool:
+    """Whether `label` names a stage or a whole-step capture rather than a role."""
+    return _SCOPE.fullmatch(label.lower().replace("-", "_")) is not None
+
+
+# Only what is safe to strip: a CI upload puts its epoch before `.gz`, a browser " (1)" into copies.
+_SUFFIX = re.compile(
+    r"(?: \([0-9]{1,3}\))?(?:\.pt)?(?:\.trace)?(?:\.json)?(?:\.[0-9]{9,19})?"
+    r"(?:\.(?:nsys-rep|qdrep|qdstrm|sqlite|pickle|pkl|snap))?(?:\.(?:gz|zst|xz|bz2|zip))?(?: \([0-9]{1,3}\))?\Z"
+)
+_RELOCATED = re.compile(r"rollout-replica([0-9]{1,6})(?:-globalrank([0-9]{1,6}))?(?:_|\Z)")
+
+_ROLE_FOLDER = re.compile(
+    r"actor|critic|ref|rollout|reward|rm|teacher|student|trainer|actor_rollout(?:_ref)?"
+    r"|(?:reward|value|language)_model|(?:[a-z0-9]+_)*(?:policy|generation|value)_worker(?:_v[0-9])?"
+)
+_SCOPE = re.compile(
+    r"e2e|train|train_(?:batch|step|overall|actor|log_probs)|forward_backward|generate(?:_sequences)?"
+    r"|(?:actor|critic|ref|reference|rollout|reward|rm|teacher|env|value|policy)_"
+    r"(?:compute|update|infer|generate|train|forward|log|init|reset|interact|finish|score)(?:_[a-z]+)*"
+    r"|compute_(?:values|scores?|rm_score|rewards?|advantages?)|update_(?:actor|critic|policy|weights)"
+    r"|infer_[a-z]+_batch|(?:[a-z]+_){0,3}log_?probs?"
+)
+_REWARD = ("reward", "reward_model")
+# `train` alone is a common directory of other projects; verl writes it into file names only.
+_NOT_A_SCOPE_FOLDER = frozenset({"train"})
+
+_VERL = re.compile(
+    r"(?:(?P<labels>[^_]+(?:_[^_]+){0,3}?)_)??(?:step(?P<step>[0-9]{1,9})_)?"
+    r"rank(?P<rank>[0-9]{1,6})(?:-of-(?P<world>[0-9]{1,6}))?(?:_(?P<topology>[a-z]+[0-9]+(?:-[a-z]+[0-9]+)*))?"
+    r"_pid(?P<pid>[0-9]{1,10})_(?P<start>[0-9]{17})"
+    r"(?P<part>(?:_(?:mb[0-9]{1,9}(?:-[0-9]{1,9})?|part[0-9]{1,9}|cycle[0-9]{1,9})){0,3})",
+    re.DOTALL,
+)
+_VERL_PROF_RANK = re.compile(
+    r"(?:(?P<role>.+)_)?prof_rank-(?P<rank>[0-9]{1,6})(?:_(?P<pid>[0-9]{1,10}))?"
+    r"_(?P<start>[0-9]{6}|[0-9]{17})",
+    re.DOTALL,
+)
+_VERL_PROF_START = re.compile(
+    r"prof_start_(?P<first>[0-9]{1,9})_end_(?P<last>[0-9]{1,9})_rank_(?P<rank>[0-9]{1,6})"
+)
+_VLLM = re.compile(
+    r"(?P<topology>(?:[a-z]{2,4}[0-9]{1,6}_){2,})rank(?P<rank>[0-9]{1,6})(?:\.(?P<start>[0-9]{9,19}))?"
+)
+_SGLANG = re.compile(
+    r"(?P<start>.+?)-(?P<ranks>TP-[0-9]{1,6}(?:-(?:DP|PP|EP|CP)-[0-9]{1,6})*)(?:-memory)?"
+    r"(?:-(?P<scope>[A-Za-z_]+))?",
+    re.DOTALL,
+)
+_NSYS_VERL = re.compile(
+    r"(?:(?P<owner>.+)_)?worker_process_(?P<pid>[0-9]{1,10})(?:\.(?P<part>[0-9]{1,9}))?", re.DOTALL
+)
+_NSYS_NEMO = re.compile(
+    r"(?P<role>[A-Za-z][0-9A-Za-z_]*)_(?P<first>[0-9]{1,9}):(?P<stop>[0-9]{1,9})_(?P<pid>[0-9]{1,10})"
+    r"(?:\.(?P<part>[0-9]{1,9}))?"
+)
+_HANDLER = re.compile(
+    r"(?P<worker>.+)\.(?P<start>[0-9]{10,19}|[A-Z][a-z]{2}(?:_[0-9]{2}){4}\.[0-9]+)", re.DOTALL
+)
+_HOST_PID = re.compile(
+    r"(?P<host>[0-9A-Za-z][0-9A-Za-z.-]*)_(?P<pid>[0-9]{1,10})(?:\.(?P<scope>[a-z_]+))?"
+)
+_NOT_A_HOST = re.compile(r"(?:worker|rank|node|gpu|device|process|profile|trace|step|replica)s?")
+
+_RANK = re.compile(
+    r"(?<![0-9A-Za-z])(?:global[-_]?)?rank[-_]?([0-9]{1,6})(?![0-9A-Za-z])(?:-of-([0-9]{1,6}))?",
+    re.IGNORECASE,
+)
+_OTHER_RANK = re.compile(r"(?:local|node|group|host|gpu|tp|dp|pp|cp|ep|dcp)[-_]?\Z", re.IGNORECASE)
+_STEP = re.compile(
+    r"(?<![0-9A-Za-z])(?:global[-_]?)?(?:step|iteration|iter)[-_]?([0-9]{1,9})(?![0-9A-Za-z])",
+    re.IGNORECASE,
+)
+_PID = re.compile(r"(?<![0-9A-Za-z])pid[-_]?([0-9]{1,10})(?![0-9A-Za-z])", re.IGNORECASE)
+_STEP_FOLDER = re.compile(
+    r"(?:global[-_]?)?(?:step|iteration)[-_]?([0-9]{1,9})(?:_exit)?", re.IGNORECASE
+)
+_STEPS_FOLDER = re.compile(r"steps([0-9]{1,9})-([0-9]{1,9})")
+_REPLICA_FOLDER = re.compile(r"agent_loop_rollout_replica_([0-9]{1,6})")
+_HOST_FOLDER = re.compile(rf"{HOST_FOLDER}({HOST_NAME})")
+_RANK_FOLDER = re.compile(r"rank[-_]?([0-9]{1,6})", re.IGNORECASE)
+_ROLL_FOLDER = re.compile(
+    r"([A-Za-z][0-9A-Za-z_]*(?:-[A-Za-z][0-9A-Za-z_]*)?)-([0-9]{1,6})-G[0-9]+"
+    r"|(actor_train|actor_infer)-([0-9]{1,6})"
+)
+_MEMORY_FOLDER = re.compile(r"[0-9]{8}-[0-9]{4}|oom_.+", re.DOTALL)
+_RANK_SNAPSHOT = re.compile(r"snapshot_([0-9]{1,5})")  # Megatron-Bridge: `snapshot_<rank>.pickle`
+_CLOCK_FOLDER = re.compile(r"[0-9]{9,19}(?:\.[0-9]+)?")
+
+
+def _number(text: str | None) -> int | None:
+    """`text` as a number where there is one."""
+    return None if text is None else int(text)
+
+
+def _over(below: NameFacts, above: NameFacts) -> NameFacts:
+    """The facts of both, `above` where both speak."""
+    if below == _NOTHING:
+        return above
+    stated = {name: getattr(above, name) for name in NameFacts.__slots__}
+    return replace(below, **{name: value for name, value in stated.items() if value is not None})
+
+
+def _world(rank: str, world: str | None) -> int | None:
+    """World size, unless the rank does not fit into it."""
+    return int(world) if world is not None and int(rank) < int(world) else None
+
+
+def _verl(stem: str, folders: list[str]) -> NameFacts | None:
+    """By verl 0.9: `[<role>_][<scope>_][step<S>_]rank<r>[-of-<W>][_<topology>]_pid<pid>_<time>[_mb<i>]`."""
+    m = _VERL.fullmatch(stem)
+    if m is None:
+        return None
+    labels = (m["labels"] or "").split("_")
+    role, scope = labels[0] or None, "_".join(labels[1:]) or None
+    # One label alone is a role unless it names a stage or, as in verl 0.9.0, repeats its directory.
+    if role and not scope and (is_scope(role) or (not m["step"] and _repeats(role, folders))):
+        role, scope = None, role
+    return NameFacts(
+        role=role,
+        scope=scope,
+        step=_number(m["step"]),
+        rank=int(m["rank"]),
+        world_size=_world(m["rank"], m["world"]),
+        topology=m["topology"],
+        part=m["part"].strip("_").replace("_", "-") or None,
+        pid=int(m["pid"]),
+        start=m["start"],
+    )
+
+
+def _repeats(label: str, folders: list[str]) -> bool:
+    """Whether the directory has the name `label`, and it is no role's."""
+    return bool(folders) and words(folders[-1]) == words(label) and not _is_role(label)
+
+
+def _is_role(label: str) -> bool:
+    """Whether `label` is a role's name wherever it stands."""
+    return _ROLE_FOLDER.fullmatch(label.lower().replace("-", "_")) is not None
+
+
+def _verl_prof_rank(stem: str, folders: list[str]) -> NameFacts | None:
+    """By verl 0.7.1-0.8.0: `<scope>/[<role>_]prof_rank-<r>[_<pid>]_<time>`."""
+    del folders
+    m = _VERL_PROF_RANK.fullmatch(stem)
+    if m is None:
+        return None
+    return NameFacts(role=m["role"], rank=int(m["rank"]), pid=_number(m["pid"]), start=m["start"])
+
+
+def _verl_prof_start(stem: str, folders: list[str]) -> NameFacts | None:
+    """By verl until 0.7.0: `prof_start_<a>_end_<b>_rank_<r>`; a and b count profiler, not RL steps."""
+    del folders
+    m = _VERL_PROF_START.fullmatch(stem)
+    if m is None:
+        return None
+    return NameFacts(rank=int(m["rank"]), part=f"start{int(m['first'])}-end{int(m['last'])}")
+
+
+def _vllm(stem: str, folders: list[str]) -> NameFacts | None:
+    """By vLLM: `dp<i>_pp<i>_tp<i>_…_rank<r>.<ns>`, all counted within the engine."""
+    del folders
+    m = _VLLM.fullmatch(stem)
+    if m is None:
+        return None
+    topology = m["topology"].strip("_").replace("_", "-")
+    return NameFacts(rank=int(m["rank"]), topology=topology, start=m["start"])
+
+
+def _sglang(stem: str, folders: list[str]) -> NameFacts | None:
+    """By SGLang: `<profile id>-TP-<k>[-DP-<i>][-PP-<i>][-EP-<i>][-<stage>]`."""
+    del folders
+    m = _SGLANG.fullmatch(stem)
+    if m is None:
+        return None
+    pairs = m["ranks"].split("-")
+    index = {dim.lower(): int(value) for dim, value in zip(pairs[::2], pairs[1::2], strict=True)}
+    # Behind another data or pipeline rank the tensor rank is not the rank within the engine.
+    alone = index.get("dp", 0) == index.get("pp", 0) == 0
+    clock = _CLOCK_FOLDER.fullmatch(m["start"]) is not None
+    return NameFacts(
+        scope=m["scope"],
+        rank=index["tp"] if alone else None,
+        topology="-".join(f"{dim}{value}" for dim, value in index.items()),
+        start=m["start"] if clock else None,
+        worker=None if clock else m["start"],
+    )
+
+
+def _nsys_verl(stem: str, folders: list[str]) -> NameFacts | None:
+    """By Ray and verl: `[[<role>_]<host>_]worker_process_<pid>[.<capture range>]`."""
+    del folders
+    m = _NSYS_VERL.fullmatch(stem)
+    if m is None:
+        return None
+    role, _, host = (m["owner"] or "").rpartition("_")  # a host name holds no underscore
+    part = f"range{int(m['part'])}" if m["part"] else None
+    return NameFacts(role=role or None, host=host or None, pid=int(m["pid"]), part=part)
+
+
+def _nsys_nemo(stem: str, folders: list[str]) -> NameFacts | None:
+    """By NeMo-RL: `<worker>_<start>:<stop>_<pid>`, the steps from start to before stop."""
+    del folders
+    m = _NSYS_NEMO.fullmatch(stem)
+    if m is None:
+        return None
+    first, last = int(m["first"]), int(m["stop"]) - 1
+    parts = [f"steps{first}-{last}"] if last > first else []
+    parts += [f"range{int(m['part'])}"] if m["part"] else []
+    return NameFacts(role=m["role"], step=first, pid=int(m["pid"]), part="-".join(parts) or None)
+
+
+def _handler(stem: str, folders: list[str]) -> NameFacts | None:
+    """By `tensorboard_trace_handler`: `<worker, or host_pid>.<time>`; some name workers by rank."""
+    del folders
+    m = _HANDLER.fullmatch(stem)
+    if m is None:
+        return None
+    facts = replace(_plain(m["worker"], []), worker=m["worker"], start=m["start"])
+    label = re.sub(r"[-_]?rank[-_]?[0-9]+\Z", "", m["worker"])
+    if label != m["worker"] and is_scope(label):
+        facts = replace(facts, scope=label)
+    process = _HOST_PID.fullmatch(m["worker"]) if facts.rank is None else None
+    # `worker_3` is a name with a counter; `node-7_1` is a container's first process.
+    if process is None or _NOT_A_HOST.fullmatch(process["host"].lower()):
+        return facts
+    if len(process["pid"]) < 2 and process["host"].isalpha():
+        return facts
+    host, pid = process["host"], int(process["pid"])
+    return replace(facts, host=host, pid=pid, scope=process["scope"])
+
+
+def _plain(stem: str, folders: list[str]) -> NameFacts:
+    """Any other name: a rank, step or pid that it states once and beyond doubt."""
+    del folders
+    found = [m for m in _RANK.finditer(stem) if not _OTHER_RANK.search(stem[: m.start()])]
+    ranks = {int(m[1]) for m in (*found, _RANK_SNAPSHOT.fullmatch(stem)) if m}
+    steps = {int(m[1]) for m in _STEP.finditer(stem)}
+    pids = {int(m[1]) for m in _PID.finditer(stem)}
+    worlds = {_world(m[1], m[2]) for m in found if m[2]}
+    return NameFacts(
+        rank=ranks.pop() if len(ranks) == 1 else None,
+        world_size=worlds.pop() if len(worlds) == 1 and len(found) == 1 else None,
+        step=steps.pop() if len(steps) == 1 else None,
+        pid=pids.pop() if len(pids) == 1 else None,
+    )
+
+
+_LAYOUTS: tuple[Callable[[str, list[str]], NameFacts | None], ...] = (
+    _verl,
+    _verl_prof_rank,
+    _verl_prof_start,
+    _vllm,
+    _sglang,
+    _nsys_nemo,
+    _nsys_verl,
+    _handler,
+    _plain,
+)
+
+
+def _relocated(facts: NameFacts, m: re.Match[str], around: NameFacts) -> NameFacts:
+    """Of verl's `rollout-replica<n>[-globalrank<g>]_<engine file>`: the engine's facts, with the replica.
+
+    The engine counts ranks within itself, and so do the files verl left in the replica's directory;
+    the rank among all GPUs is kept beside them, in the topology.
+    """
+    among_all = f"globalrank{int(m[2])}" if m[2] else None
+    topology = "-".join(filter(None, (among_all, facts.topology))) or None
+    role = "reward" if around.role in _REWARD else "rollout"
+    return replace(facts, role=role, replica=int(m[1]), topology=topology)
+
+
+def _read_folders(folders: list[str], stem: str) -> NameFacts:
+    """What the directories say, from the nearest up to the first that says nothing."""
+    facts = NameFacts()
+    for depth, folder in enumerate(reversed(folders)):
+        worker = _ROLL_FOLDER.fullmatch(folder) if depth < 4 else None
+        if worker:
+            scope = folders[-1] if depth else None  # `<worker>/<function>/…`
+            role, rank = worker[1] or worker[3], int(worker[2] or worker[4])
+            return _over(NameFacts(role=role, rank=rank, worker=folder, scope=scope), facts)
+    for depth, folder in enumerate(reversed(folders)):
+        above = folders[-depth - 2] if depth + 2 <= len(folders) else ""
+        said = _read_folder(folder, above, stem)
+        if said is None:
+            break
+        # Below `reward_model/` the engines of the reward model write as the rollout's do.
+        if said.role in _REWARD and facts.role == "rollout":
+            facts = replace(facts, role="reward")
+        facts = _over(said, facts)
+    return facts
+
+
+def _read_folder(folder: str, above: str, stem: str) -> NameFacts | None:
+    """What one directory name says; None when it is a name like any other."""
+    facts: NameFacts | None = None
+    if m := _REPLICA_FOLDER.fullmatch(folder):
+        facts = NameFacts(role="rollout", replica=int(m[1]))
+    elif m := _STEP_FOLDER.fullmatch(folder):
+        facts = NameFacts(step=int(m[1]))
+    elif m := _STEPS_FOLDER.fullmatch(folder):
+        facts = NameFacts(step=int(m[1]), part=f"steps{int(m[1])}-{int(m[2])}")
+    elif m := _HOST_FOLDER.fullmatch(folder):
+        facts = NameFacts(host=m[1])
+    elif m := _RANK_FOLDER.fullmatch(folder):
+        facts = NameFacts(rank=int(m[1]))
+    elif re.fullmatch(r"[0-9]{1,6}", folder) and words(above).endswith("_worker"):
+        facts = NameFacts(rank=int(folder))  # NeMo-RL: `<worker>/<rank>/…`
+    elif _MEMORY_FOLDER.fullmatch(folder) and stem.startswith("torch_memory"):
+        facts = NameFacts(part=folder)
+    elif _CLOCK_FOLDER.fullmatch(folder):
+        facts = NameFacts()
+    elif is_scope(folder) and folder not in _NOT_A_SCOPE_FOLDER:
+        facts = NameFacts(scope=folder)
+    elif _is_role(folder):
+        facts = NameFacts(role=folder)
+    return facts

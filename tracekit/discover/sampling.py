@@ -1,0 +1,81 @@
+"""Some ranks of many: chosen by their numbers, spread over the job, before anything of them is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.errors import TracekitError
+from tracekit.model.trace import Note, Source
+
+SAMPLED = "sampled"
+"""The code of the note that tells what a sample left out."""
+
+_SHOWN = 12
+"""Most ranks that the note names."""
+
+
+def sample(sources: Sequence[Source], count: int) -> tuple[list[Source], list[Note]]:
+    """(the sources of `count` ranks, and those of no rank; a note on the others), all where there are no more ranks.
+
+    First and last rank come first, then one of every role, then one of every host, then what lies furthest
+    from all chosen: the same files give the same ranks. `TracekitError` where names tell no ranks.
+    """
+    if count < 1:
+        raise TracekitError(f"a sample of {count} ranks holds nothing", "ask for 1 or more")
+    ranks = np.array(sorted({s.rank for s in sources if s.rank is not None}), np.int64)
+    if not len(ranks):
+        raise TracekitError(
+            "the names of these files tell no ranks: none can be chosen before they are read",
+            "leave out --sample, or choose files with --exclude",
+        )
+    if len(ranks) <= count:
+        return list(sources), []
+    chosen = set(_spread(ranks, _groups(sources), count))
+    kept = [s for s in sources if s.rank is None or s.rank in chosen]
+    names = ", ".join(map(str, sorted(chosen)[:_SHOWN])) + (", …" if count > _SHOWN else "")
+    message = (
+        f"{count:,} of {len(ranks):,} ranks were read ({names}), chosen by number: "
+        f"{len(sources) - len(kept):,} sources were left out, and a straggler may be among them"
+    )
+    return kept, [Note("warning", SAMPLED, message)]
+
+
+def _groups(sources: Iterable[Source]) -> list[list[set[int]]]:
+    """The ranks of every role, and those of every host, as far as names tell them."""
+    roles: dict[tuple[str, str | None], set[int]] = {}
+    hosts: dict[str, set[int]] = {}
+    for source in sources:
+        if source.rank is not None:
+            roles.setdefault((source.run, source.role), set()).add(source.rank)
+            if source.host is not None:
+                hosts.setdefault(source.host, set()).add(source.rank)
+    return [[*roles.values()], [*hosts.values()]]
+
+
+def _spread(
+    ranks: npt.NDArray[np.int64], kinds: Sequence[Sequence[set[int]]], count: int
+) -> list[int]:
+    """`count` of these ranks, in the order in which they are chosen."""
+    chosen = [int(ranks[0]), int(ranks[-1])][:count]
+    place = {int(rank): at for at, rank in enumerate(ranks)}
+    at = np.arange(len(ranks))
+    far = np.min([abs(at - place[rank]) for rank in chosen], axis=0)
+
+    def add(candidates: npt.NDArray[np.bool_]) -> None:
+        """The candidate furthest from all chosen, the first of equals."""
+        best = int(np.where(candidates, far, -1).argmax())
+        chosen.append(int(ranks[best]))
+        np.minimum(far, abs(at - best), out=far)
+
+    for groups in kinds:
+        while len(chosen) < count:
+            missing = [group for group in groups if group.isdisjoint(chosen)]
+            if not missing:
+                break
+            add(np.isin(ranks, list(set().union(*missing))))
+    while len(chosen) < count:
+        add(far > 0)
+    return chosen

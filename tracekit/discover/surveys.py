@@ -1,0 +1,142 @@
+"""What lies where an argument points, as one machine sees it, and the union of what several see.
+
+All that discovery asks of the disk is asked here, once; the rest is told by names and by what is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tracekit.discover import nsys_files as nsys_pairs
+from tracekit.discover.arguments import Argument, Found, Ignored, list_files
+from tracekit.discover.contents import same_contents
+from tracekit.discover.logs import nearest
+from tracekit.discover.manifests import Manifest, is_manifest, read_manifest
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import shown
+from tracekit.model.trace import Note, Tool
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+_LFS_LIMIT_BYTES = 1024
+_PICKLES = dict.fromkeys((".pickle", ".pkl", ".snap"), "pickle, but no memory snapshot")
+FOLDERS_ABOVE = 6
+"""So many directories above the one given may say something: enough for every known layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sniffed:
+    """What a look at a file told: the reader that takes it and what is wrong with it, or why none takes it."""
+
+    reader: str | None
+    tool: Tool = "torch"
+    reason: str = ""
+    certain: bool = False
+    """Whether the reason is what its content alone tells, whatever it is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """That the system did not let us read a file, and why."""
+
+    reason: str
+
+
+Sniff = Callable[[Path], Sniffed]
+Verdict = Sniffed | Manifest | Note | Unreadable | str
+"""What one file is: something a reader takes, a manifest, an unusable one, nothing to be read, or why it is none."""
+
+Log = tuple[Found, Sniffed] | Note | None
+"""The driver's log above a directory, the reason why it cannot be told, or that there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One file, what it is, and the directories above the argument, which may say something of it.
+
+    `content` is a digest of what it holds, where another file of its machine was found to hold the same.
+    """
+
+    found: Found
+    verdict: Verdict
+    above: tuple[str, ...] = ()
+    content: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The files of one argument in natural order, what was passed over, and how to look for a log above."""
+
+    argument: Argument
+    files: tuple[Looked, ...]
+    ignored: tuple[Ignored, ...]
+    notes: tuple[Note, ...]
+    log_above: Callable[[], Log]
+
+
+def survey(argument: Argument, exclude: Sequence[str], sniff: Sniff) -> Survey:
+    """What lies where `argument` points, here; the log above is looked for when it is asked for."""
+    listing = list_files(argument, exclude)
+    above = tuple(map(shown, argument.base.parts[-FOLDERS_ABOVE:]))
+    files = tuple(Looked(found, _read_head(found, sniff), above) for found in listing.files)
+
+    def log_above() -> Log:
+        return nearest(argument, exclude, lambda found: _as_log(found, sniff))
+
+    return Survey(argument, files, tuple(listing.ignored), tuple(listing.notes), log_above)
+
+
+def with_contents(files: Sequence[Looked]) -> tuple[Looked, ...]:
+    """The same files, of this machine, with the content of those that hold the same as another one of them."""
+    read = (one for one in files if isinstance(one.verdict, Sniffed) and one.verdict.reader)
+    contents = same_contents(one.found.path for one in read)
+    return tuple(replace(one, content=contents.get(one.found.path)) for one in files)
+
+
+def called(verdict: Verdict, name: str) -> Verdict:
+    """What a file is, once the file is called `name`."""
+    if isinstance(verdict, Manifest):
+        notes = tuple(replace(note, source=name) for note in verdict.notes)
+        return replace(verdict, name=name, notes=notes)
+    return replace(verdict, source=name) if isinstance(verdict, Note) else verdict
+
+
+def _as_log(found: Found, sniff: Sniff) -> Sniffed | None:
+    """What a file is if it is a driver's log."""
+    verdict = _read_head(found, sniff)
+    is_log = isinstance(verdict, Sniffed) and verdict.reader == "driver_log"
+    return verdict if isinstance(verdict, Sniffed) and is_log else None
+
+
+def _read_head(found: Found, sniff: Sniff) -> Verdict:
+    """What one file is; `called` gives it its name."""
+    suffix = found.path.suffix.lower()
+    if nsys_pairs.is_ray_check(found.path.name):
+        return nsys_pairs.RAY_CHECK
+    if not found.size_bytes:
+        return ": ".join(filter(None, ("empty file (0 bytes)", nsys_pairs.why_empty(suffix))))
+    try:
+        with found.path.open("rb", buffering=0) as stream:
+            stream.read(1)
+        if _is_lfs_pointer(found):
+            return "Git LFS pointer: the file itself was not downloaded"
+        if is_manifest(found.path, found.size_bytes):
+            return read_manifest(found.path, "")
+        sniffed = sniff(found.path)
+    except OSError as error:
+        return Unreadable(f"cannot be read: {error.strerror or type(error).__name__}")
+    except TracekitError as error:
+        sniffed = Sniffed(None, reason=error.problem)
+    reason = sniffed.reason or f"no reader takes {shown(suffix) or 'files without a suffix'}"
+    by_name = nsys_pairs.unread(suffix) or _PICKLES.get(suffix, reason)
+    known = reason if sniffed.certain else by_name
+    return sniffed if sniffed.reader is not None else known
+
+
+def _is_lfs_pointer(found: Found) -> bool:
+    """Whether a file only stands for one that Git LFS keeps elsewhere."""
+    if found.size_bytes > _LFS_LIMIT_BYTES:
+        return False
+    with found.path.open("rb") as stream:
+        return stream.read(len(_LFS)) == _LFS

@@ -1,0 +1,100 @@
+"""Where files lie in a cluster: what its nodes see of patterns, and which of them see the files of the driver."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tracekit.discover.surveys import Survey
+from tracekit.engine import ray_surveys as node_surveys
+from tracekit.engine.ray_cluster import NODE_HINT, Cluster, everywhere
+from tracekit.engine.ray_surveys import Sighting
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import shown
+from tracekit.model.trace import Failure, Note, Source
+from tracekit.readers.loading import sniff
+
+Stamp = tuple[str, int, int, int]
+
+
+def surveys(
+    cluster: Cluster, patterns: Sequence[str], exclude: Sequence[str]
+) -> tuple[list[Survey], list[Failure]]:
+    """(what lies where each pattern points, of all nodes together; the nodes that could not say what they hold).
+
+    A note is on every node that holds none of it. Raises `TracekitError` for a pattern that no node finds
+    anything at.
+    """
+    if not patterns:
+        return [], []
+    before = dict(cluster.lost)
+    said = everywhere(cluster, _look, list(patterns), list(exclude))
+    # A node that cannot say what it holds is a hole, not an empty place.
+    away = before | {node: told.problem for node, told in said.items() if told.value is None}
+    holes = [
+        Failure(cluster.name(node), f"the node was not looked at: {problem}", NODE_HINT)
+        for node, problem in away.items()
+    ]
+    notes: list[Note] = []
+    names = {node.id: node.name for node in cluster.nodes}
+    hosts = {node.id: node.host for node in cluster.nodes}
+    found: list[Survey] = []
+    for place, pattern in enumerate(patterns):
+        seen: dict[str, Sighting] = {}
+        for node, told in said.items():
+            if told.value is None:
+                continue
+            answer = told.value[place]
+            if isinstance(answer, str):
+                notes.append(Note("info", "node", answer, names[node]))
+            else:
+                seen[node] = answer
+        if not seen:
+            more = f", and {len(away)} could not be asked" if away else ""
+            raise TracekitError(
+                f"{shown(pattern)}: found on none of {len(said)} nodes{more}",
+                "check the spelling, and quote what the shell would expand: '$HOME/outputs'",
+            )
+        one = node_surveys.union(pattern, seen, names, hosts)
+        found.append(replace(one, notes=(*one.notes, *notes)))
+        notes = []
+    return found, holes
+
+
+def places(
+    cluster: Cluster, sources: Sequence[Source], known: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """The nodes that see a source, by its name, where that is more than its own node.
+
+    `known` are those found on several nodes; of files found by the driver every node is asked.
+    """
+    here = [source for source in sources if source.node is None]
+    stamps = {s.name: stamp for s in here if (stamp := _stamp(str(s.path))) is not None}
+    if not stamps:
+        return dict(known)
+    said = everywhere(cluster, _same, list(stamps.values()))
+    seen = {
+        name: tuple(node for node, told in said.items() if told.value and told.value[place])
+        for place, name in enumerate(stamps)
+    }
+    return {**known, **seen}
+
+
+def _look(patterns: Sequence[str], exclude: Sequence[str]) -> list[Sighting | str]:
+    """What this node sees of each pattern; runs there."""
+    return [node_surveys.look(pattern, exclude, sniff) for pattern in patterns]
+
+
+def _same(stamps: Sequence[Stamp]) -> list[bool]:
+    """Whether these very files are seen from this node; runs there."""
+    return [_stamp(stamp[0]) == tuple(stamp) for stamp in stamps]
+
+
+def _stamp(path: str) -> Stamp | None:
+    """What tells a file from others that are called the same elsewhere."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - the path as it stands, of another node too
+    except (OSError, ValueError):
+        return None
+    return path, status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,210 @@
+"""What the nodes of a cluster see where one pattern points, and the union of it: as if it lay in one directory."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tracekit.discover.arguments import (
+    Argument,
+    Found,
+    Ignored,
+    expanded,
+    read_arguments,
+    split_label,
+    split_pattern,
+)
+from tracekit.discover.names import HOST_FOLDER
+from tracekit.discover.surveys import (
+    FOLDERS_ABOVE,
+    Log,
+    Looked,
+    Sniff,
+    Survey,
+    survey,
+    with_contents,
+)
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import natural, shown
+from tracekit.model.trace import Note
+
+Parts = tuple[str, ...]
+Stamp = tuple[str, int, int, int]
+"""Path, inode, size and time of change: the same on two nodes only for a file that both see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one node sees: files, and the directory (`anchor`) that the pattern up to its first `*` leads to.
+
+    `tops` are what the pattern means, `base` what the names of the files are relative to, both below the
+    anchor; `open_parts` how many parts of the pattern lie below it.
+    """
+
+    anchor: Path
+    tops: tuple[Parts, ...]
+    base: Parts
+    open_parts: int
+    label: str | None
+    files: tuple[Looked, ...]
+    ignored: tuple[tuple[Ignored, Stamp | None], ...]
+    notes: tuple[Note, ...]
+    log: Log
+
+
+def look(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting | str:
+    """What this machine sees where `pattern` points, `~` and variables expanded here; the reason if nothing."""
+    text = expanded(pattern)
+    try:
+        (argument,) = read_arguments([text])
+        seen = survey(argument, exclude, sniff)
+    except TracekitError as error:
+        return error.problem
+    path = str(split_label(text)[1])
+    if os.path.lexists(path):
+        (entry,) = argument.entries
+        anchor = argument.base
+        open_parts = 0 if entry == anchor else 1
+    else:
+        anchor, rest = split_pattern(path)
+        open_parts = len(Path(rest).parts)
+    return Sighting(
+        anchor,
+        tuple(entry.relative_to(anchor).parts for entry in argument.entries),
+        argument.base.relative_to(anchor).parts,
+        open_parts,
+        argument.label,
+        with_contents(seen.files),
+        tuple((ignored, _stamp_of(ignored.path)) for ignored in seen.ignored),
+        seen.notes,
+        seen.log_above(),
+    )
+
+
+def union(
+    pattern: str,
+    sightings: Mapping[str, Sighting],
+    names: Mapping[str, str],
+    hosts: Mapping[str, str],
+) -> Survey:
+    """The argument that `pattern` is to all nodes together, and its files, by name as in one directory.
+
+    A file that several nodes see is one file; files of several nodes that share a name get a directory
+    `host=<host>` before it. `names` are what to call the nodes, `hosts` labels of their machines, no two the same.
+    """
+    argument, base = _argument(pattern, sightings)
+    files = _apart(_once(base, sightings), hosts)
+    files.sort(key=lambda one: tuple(map(natural, one.found.parts)))
+    notes = (
+        replace(note, message=f"{note.message} (on {names[node]})")
+        for node, seen in sightings.items()
+        for note in seen.notes
+    )
+    log = _log(pattern, argument, sightings)
+    return Survey(argument, tuple(files), _ignored_once(sightings), tuple(notes), lambda: log)
+
+
+def _stamp_of(path: Path) -> Stamp | None:
+    """What tells a file from others, None where that cannot be seen."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return str(path), status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _stamp(found: Found) -> Stamp | None:
+    if found.inode is None or found.mtime_ns is None:
+        return None
+    return str(found.path), found.inode, found.size_bytes, found.mtime_ns
+
+
+def _argument(pattern: str, sightings: Mapping[str, Sighting]) -> tuple[Argument, Parts]:
+    """The argument, and its base below the anchors: as one pattern over the files of all nodes would have it."""
+    first = next(iter(sightings.values()))
+    tops = sorted(
+        {top for seen in sightings.values() for top in seen.tops},
+        key=lambda top: tuple(map(natural, top)),
+    )
+    folder = any(seen.tops == (seen.base,) for seen in sightings.values())
+    if len(tops) == 1:
+        base = tops[0] if folder else tops[0][:-1]
+    else:
+        base = _common([top[:-1] for top in tops])
+    path = str(split_label(pattern)[1])
+    typed = Path(os.path.abspath(path)).parts  # noqa: PTH100 - the name of a link is kept
+    anchor = Path(*typed[: max(1, len(typed) - first.open_parts)])
+    entries = tuple(anchor.joinpath(*top) for top in tops)
+    loose = len(tops) == 1 and not folder and first.label is None
+    return Argument(pattern, first.label, anchor.joinpath(*base), entries, loose), base
+
+
+def _common(paths: Sequence[Parts]) -> Parts:
+    """The longest beginning that all of these share."""
+    length = 0
+    while all(len(path) > length for path in paths) and len({path[length] for path in paths}) == 1:
+        length += 1
+    return paths[0][:length]
+
+
+def _once(base: Parts, sightings: Mapping[str, Sighting]) -> list[Looked]:
+    """Every file of every node, named below `base`; one that several nodes see once, with all of them."""
+    known: dict[Stamp, int] = {}
+    files: list[Looked] = []
+    for node, seen in sightings.items():
+        above = tuple(map(shown, (*seen.anchor.parts, *base)))[-FOLDERS_ABOVE:]
+        for looked in seen.files:
+            stamp = _stamp(looked.found)
+            if stamp is not None and stamp in known:
+                there = files[known[stamp]]
+                nodes = (*there.found.nodes, node)
+                files[known[stamp]] = replace(there, found=replace(there.found, nodes=nodes))
+                continue
+            if stamp is not None:
+                known[stamp] = len(files)
+            parts = (*seen.base, *looked.found.parts)[len(base) :]
+            found = replace(looked.found, parts=parts, nodes=(node,))
+            files.append(replace(looked, found=found, above=above))
+    return files
+
+
+def _apart(files: Sequence[Looked], hosts: Mapping[str, str]) -> list[Looked]:
+    """The files, those that share a name told apart by their hosts."""
+    counts = Counter(one.found.parts for one in files)
+
+    def named(found: Found) -> Found:
+        if counts[found.parts] == 1:
+            return found
+        folder = HOST_FOLDER + hosts[found.nodes[0]]
+        return replace(found, parts=(*found.parts[:-1], folder, found.parts[-1]))
+
+    return [replace(one, found=named(one.found)) for one in files]
+
+
+def _ignored_once(sightings: Mapping[str, Sighting]) -> tuple[Ignored, ...]:
+    """What was passed over, what several nodes see once."""
+    nodes: dict[tuple[Stamp | str, str | Path, str], list[str]] = {}
+    for node, seen in sightings.items():
+        for ignored, stamp in seen.ignored:
+            nodes.setdefault((stamp or node, ignored.path, ignored.reason), []).append(node)
+    found = (Ignored(Path(path), reason, tuple(n)) for (_, path, reason), n in nodes.items())
+    return tuple(sorted(found, key=lambda ignored: natural(str(ignored.path))))
+
+
+def _log(pattern: str, argument: Argument, sightings: Mapping[str, Sighting]) -> Log:
+    """The one log above the directories of all nodes."""
+    if len(argument.entries) != 1:
+        return None
+    notes = [seen.log for seen in sightings.values() if isinstance(seen.log, Note)]
+    logs: dict[object, Log] = {}
+    for node, seen in sightings.items():
+        if isinstance(seen.log, tuple):
+            found, told = seen.log
+            logs.setdefault(_stamp(found) or node, (replace(found, nodes=(node,)), told))
+    if len(logs) > 1:
+        message = f"{len(logs)} driver logs lie here: name the one that belongs to the profile"
+        return Note("info", "log", message, shown(pattern))
+    return next(iter(logs.values()), notes[0] if notes else None)

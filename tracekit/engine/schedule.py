@@ -1,0 +1,213 @@
+"""Which source may start next and how far all are; the loop that every engine with workers runs.
+
+What an engine adds is its workers, and a schedule that knows where they may run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterable, Sequence
+from typing import Protocol
+
+from tracekit.engine import OnProgress, Outcome, Progress, R
+from tracekit.engine.attempts import Attempt, Workers
+from tracekit.model.errors import TracekitError
+from tracekit.model.trace import Source
+
+MEMORY_SHARE = 0.7
+"""Share of the available memory that the sources being read may take together, as estimated."""
+_BASE_BYTES = 200_000_000
+_GROWTH, _GROWTH_COMPRESSED = 2, 25
+"""Memory by size of the file: about 1 and 13 were measured for Chrome traces of up to 1 GB."""
+
+MANY = 64
+"""Up to so many sources start strictly by their cost."""
+
+EXPORTED_FIRST = "nsys_rep"
+_GROWTH_OF = {EXPORTED_FIRST: 6}
+"""Another program exports these reports, to some four times their size."""
+
+_log = logging.getLogger("tracekit.engine")
+
+
+def estimate_bytes(source: Source) -> int:
+    """A cautious guess of the memory that reading and measuring `source` takes, from its size and suffix."""
+    compressed = source.name.lower().endswith((".gz", ".zst", ".xz", ".zip"))
+    growth = _GROWTH_COMPRESSED if compressed else _GROWTH_OF.get(source.reader, _GROWTH)
+    return _BASE_BYTES + growth * source.size_bytes
+
+
+def check_jobs(jobs: int | None) -> None:
+    """Nothing; raises `TracekitError` for fewer than one job."""
+    if jobs is not None and jobs < 1:
+        raise TracekitError(f"cannot run {jobs} jobs at once", "give --jobs 1 or more")
+
+
+class Order(Protocol):
+    """What the loop asks: a `Schedule`, or several of them."""
+
+    def next(self) -> int | None:
+        """The index of a source that may start now, which then counts as running; None if none may."""
+
+    def is_retry(self, index: int) -> bool:
+        """Whether a source has run before."""
+
+    def retry(self, index: int) -> bool:
+        """Whether a source that was lost gets another chance; if so it waits for it."""
+
+    def end(self, index: int) -> None:
+        """Count a source as running no more."""
+
+
+def outcomes_of(
+    workers: Workers[R], sources: Sequence[Source], schedule: Order, tally: Tally
+) -> Generator[Outcome[R], None, None]:
+    """The outcomes of calls made by `workers`, each kept until its turn in the order has come."""
+
+    def start_what_fits() -> None:
+        while (index := schedule.next()) is not None:
+            if schedule.is_retry(index):
+                workers.shrink()
+            workers.start(index, sources[index])
+
+    ended: dict[int, Attempt[R]] = {}
+    turn = 0
+    try:
+        while turn < len(sources):
+            start_what_fits()
+            for index, message in workers.wait():
+                if isinstance(message, int):
+                    tally.advance(index, message)
+                elif message.lost and schedule.retry(index):
+                    tally.restart(index)
+                else:
+                    schedule.end(index)
+                    tally.finish(index, failed=message.failure is not None)
+                    ended[index] = message
+            start_what_fits()  # before our caller gets to work, so that nobody waits for it
+            while turn in ended:
+                yield outcome(sources[turn], ended.pop(turn))
+                turn += 1
+    finally:
+        workers.close()
+
+
+def outcome(source: Source, ended: Attempt[R]) -> Outcome[R]:
+    """The outcome of the last attempt; its stack goes to the log."""
+    if ended.stack:
+        _log.debug("%s\n%s", source.name, ended.stack)
+    return Outcome(source, ended.value, ended.failure, ended.stack)
+
+
+class Schedule:
+    """Which source may start next: the most costly first, as many as the budget holds, retries last and alone.
+
+    Of many sources those of about the same cost start in their order: results that are ready before their turn
+    wait in memory, and where there are many, it matters little which of them is the last. `members` are the sources, by index, that it is about: all that `costs` tells of, if None.
+    """
+
+    def __init__(
+        self,
+        costs: Sequence[int],
+        workers: int,
+        budget: int | None,
+        members: Iterable[int] | None = None,
+    ) -> None:
+        self._costs = costs
+        self._sizes = costs if len(costs) <= MANY else [cost.bit_length() for cost in costs]
+        self._workers = workers
+        self._budget = budget
+        self._waiting = sorted(range(len(costs)) if members is None else members, key=self._turn)
+        self._retries: list[int] = []
+        self._retried: set[int] = set()
+        self._running: set[int] = set()
+
+    def next(self) -> int | None:
+        """The index of a source that may start now, which then counts as running; None if none may."""
+        full = len(self._running) >= self._workers  # most of the time: no look at each that waits
+        waiting = () if full else self._waiting
+        found = next((index for index in waiting if self._fits(index)), None)
+        if found is not None:
+            self._waiting.remove(found)
+        elif self._retries and not self._waiting and not self._running:
+            found = self._retries.pop(0)
+        if found is not None:
+            self._running.add(found)
+        return found
+
+    def _fits(self, index: int) -> bool:
+        """Whether a source may run beside those that do; any source may run alone."""
+        if not self._running:
+            return True
+        held = sum(self._costs[other] for other in self._running)
+        return self._budget is None or held + self._costs[index] <= self._budget
+
+    def _turn(self, index: int) -> tuple[int, int]:
+        return -self._sizes[index], index
+
+    def add(self, index: int) -> None:
+        """Let a source wait here that has not run here yet."""
+        self._waiting.append(index)
+        self._waiting.sort(key=self._turn)
+
+    def is_retry(self, index: int) -> bool:
+        """Whether a source has run before."""
+        return index in self._retried
+
+    def retry(self, index: int) -> bool:
+        """Whether a source that was lost gets its second chance; if so it waits for it."""
+        if index in self._retried:
+            return False
+        self._running.discard(index)
+        self._retried.add(index)
+        self._retries.append(index)
+        return True
+
+    def end(self, index: int) -> None:
+        """Count a source as running no more."""
+        self._running.discard(index)
+
+
+class Tally:
+    """The bytes and files done, told to `on_progress` whenever they change."""
+
+    def __init__(self, sources: Sequence[Source], on_progress: OnProgress) -> None:
+        self._sizes = [source.size_bytes for source in sources]
+        self._read = [0] * len(sources)
+        self._bytes_done = 0
+        self._files_done = 0
+        self._failure_count = 0
+        self._on_progress = on_progress
+        self._tell()
+
+    def advance(self, index: int, count: int) -> None:
+        """Count bytes read of one source, never more than its file holds."""
+        self._set(index, min(self._sizes[index], self._read[index] + count))
+        self._tell()
+
+    def restart(self, index: int) -> None:
+        """Take back what was counted of a source that starts again."""
+        self._set(index, 0)
+        self._tell()
+
+    def finish(self, index: int, *, failed: bool) -> None:
+        """Count a source as done, all its bytes included."""
+        self._set(index, self._sizes[index])
+        self._files_done += 1
+        self._failure_count += failed
+        self._tell()
+
+    def _set(self, index: int, read: int) -> None:
+        self._bytes_done += read - self._read[index]
+        self._read[index] = read
+
+    def _tell(self) -> None:
+        self._on_progress(
+            Progress(
+                file_count=len(self._sizes),
+                byte_count=sum(self._sizes),
+                files_done=self._files_done,
+                bytes_done=self._bytes_done,
+                failure_count=self._failure_count,
+            )
+        )

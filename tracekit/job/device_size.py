@@ -1,0 +1,138 @@
+"""How much memory each device has: as a person tells it, else as a profile of the same run records it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.model.errors import TracekitError
+from tracekit.model.keys import records
+from tracekit.model.trace import Measurements
+from tracekit.model.units import parse_size, show
+
+DEVICE_MEMORY = "device_memory"
+"""The fact of measurements that tells the memory of every device in bytes: given by a person."""
+
+GIVEN = "given"
+"""Where a size that a person told comes from."""
+
+UNKNOWN = "device size unknown, give --device-memory"
+"""What is said where a size is needed and nothing tells it."""
+
+LEAST, MOST = 2**20, 2**50
+"""No device has less or more: such a number lacks its unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSize:
+    """The memory of one device in bytes, and in words where that is known from."""
+
+    size_bytes: int
+    origin: str
+
+    @property
+    def told(self) -> str:
+        """`80.0 GiB, given`."""
+        return f"{show(self.size_bytes, 'bytes')}, {self.origin}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSizes:
+    """What is known of the devices of all runs; `recorded` by run, rank and device, None where files disagree.
+
+    `ranks` are those (run, rank) that recorded any, `agreed` the size that all devices of a run have.
+    """
+
+    given: int | None
+    recorded: Mapping[tuple[Any, Any, Any], DeviceSize | None]
+    ranks: frozenset[tuple[Any, Any]]
+    agreed: Mapping[Any, DeviceSize | None]
+
+    def of(self, run: Any, rank: Any, device: Any) -> DeviceSize | None:
+        """The size of one device of a process; None where nothing tells it.
+
+        What was given goes before what that rank recorded; where it recorded no device at all others of the
+        run stand for it, if they all agree.
+        """
+        if self.given is not None:
+            return DeviceSize(self.given, GIVEN)
+        if (_key(run), _key(rank)) in self.ranks:
+            return self.recorded.get((_key(run), _key(rank), _key(device)))
+        return self.agreed.get(_key(run))
+
+
+def device_sizes(measured: Measurements) -> DeviceSizes:
+    """The sizes that a person gave and that profiles recorded."""
+    return measured.derived(_device_sizes)
+
+
+def _device_sizes(measured: Measurements) -> DeviceSizes:
+    recorded: dict[tuple[Any, Any, Any], DeviceSize | None] = {}
+    if measured.has("device_sizes"):
+        rows = measured["device_sizes"]
+        columns = ("run", "rank", "device", "size_bytes", "source")
+        for run, rank, device, size, source in records(rows, columns):
+            whose = f"rank {rank}" if rank is not None else str(source)
+            key = (run, rank, device)
+            found = DeviceSize(int(size), f"from the trace of {whose}")
+            known = recorded.setdefault(key, found)
+            if known is not None and known.size_bytes != found.size_bytes:
+                recorded[key] = None
+    by_run: dict[Any, list[DeviceSize | None]] = {}
+    for (run, _, _), known in recorded.items():
+        by_run.setdefault(run, []).append(known)
+    ranks = frozenset((run, rank) for run, rank, _ in recorded)
+    agreed = {run: _agreed(sizes) for run, sizes in by_run.items()}
+    return DeviceSizes(_given(measured), recorded, ranks, agreed)
+
+
+def _agreed(sizes: Sequence[DeviceSize | None]) -> DeviceSize | None:
+    """The first size where all are known and equal."""
+    different = {None if size is None else size.size_bytes for size in sizes}
+    return sizes[0] if len(different) == 1 else None
+
+
+def with_cards(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows about memories of snapshots with `card_bytes` and `card_origin` of their devices, <NA> where nothing tells.
+
+    Pinned memory of a host has none.
+    """
+    sizes = device_sizes(measured)
+    keys = zip(rows["memory"], rows["run"], rows["rank"], rows["device"], strict=True)
+    cards = [sizes.of(*whose) if memory == "device" else None for memory, *whose in keys]
+    size = [pd.NA if card is None else card.size_bytes for card in cards]
+    origin = np.array([*(None if card is None else card.origin for card in cards), None], object)
+    return rows.assign(card_bytes=pd.array(size, dtype="Int64"), card_origin=origin[:-1])
+
+
+def _given(measured: Measurements) -> int | None:
+    """What a person told; None where nobody did, or a saved file says what can be no size."""
+    told = measured.facts.get(DEVICE_MEMORY)
+    return told if type(told) is int and LEAST <= told < MOST else None
+
+
+def parse_device_memory(text: str | int) -> int:
+    """The bytes of a device's memory such as `80GiB`; `TracekitError` where it is no size of a device.
+
+    >>> parse_device_memory("80GiB")
+    85899345920
+    """
+    size = text if isinstance(text, int) else parse_size(text)
+    if not LEAST <= size < MOST:
+        raise TracekitError(
+            f"no device has {show(size, 'bytes')} of memory", "name the unit: --device-memory 80GiB"
+        )
+    return size
+
+
+def _key(value: Any) -> Any:
+    """A key as Python has it: None where it is missing."""
+    if value is None or isinstance(value, str | int):
+        return value
+    if pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,112 @@
+"""What drivers logged of each step, by stage: seen beside the traces, never added to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from tracekit.job.frames import plain, same_text
+from tracekit.model.stages import canonical
+from tracekit.model.trace import Measurements
+
+TIMER = re.compile(r"timing_s/|timing/(?:train|validation)/")
+"""Names under which drivers log seconds."""
+
+_STEP_TIMERS = ("timing_s/step", "timing/train/total_step_time", "perf/time_per_step")
+_COUNTS = {
+    "tokens": ("perf/total_num_tokens", "train/global_valid_toks", "global_valid_toks"),
+    "samples": ("train/global_valid_seqs", "global_valid_seqs"),
+    "images": ("perf/total_num_images",),
+}
+"""Under which names drivers log the work of a step; one that they only tell the rate of is not guessed."""
+_NO_STAGE = frozenset({"step", "total_step_time", "start_profile", "stop_profile"})
+_NO_TIMERS = frozenset({"agent_loop", "idle", "wasted"})
+"""First parts of names that tell of single requests or of classes of time, not of stages."""
+
+
+def timed_stage(name: str) -> str | None:
+    """The canonical stage that a timer is of; None for the whole step and for what is no stage.
+
+    >>> timed_stage("timing_s/old_log_prob"), timed_stage("timing/train/policy_training")
+    ('old_log_prob', 'update_actor')
+    >>> timed_stage("timing_s/step"), timed_stage("timing_s/agent_loop/slowest/generate_sequences")
+    (None, None)
+    """
+    match = TIMER.match(name)
+    if match is None:
+        return None
+    rest = name[match.end() :]
+    first, slash, _ = rest.partition("/")
+    if rest in _NO_STAGE or first in _NO_TIMERS:
+        return None
+    stage = canonical(rest)
+    return None if slash and stage == rest else stage
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """The log of one run: `stages` has step, canonical, dur_ns; `steps` is by step number.
+
+    `counts` are by step number too, for each of tokens, samples and images (empty where not logged). Of several timers of one stage in one step the longest counts: they may lie within one another.
+    """
+
+    source: str
+    stages: pd.DataFrame
+    steps: pd.Series[Any]
+    counts: Mapping[str, pd.Series[Any]]
+
+    def of(self, stage: str) -> pd.Series[Any]:
+        """The logged time of one stage by step number, ns."""
+        mine = self.stages[self.stages["canonical"] == stage]
+        return mine.set_index("step")["dur_ns"]
+
+
+def logs(measured: Measurements) -> dict[Any, Logged]:
+    """The log of every run that has one; of several logs of a run the one with most numbers. Key None: no run name."""
+    return measured.derived(_logs)
+
+
+def _logs(measured: Measurements) -> dict[Any, Logged]:
+    rows = plain(measured["logged"])
+    rows = rows[rows["step"].notna()]
+    found: dict[Any, Logged] = {}
+    for run in rows["run"].unique():
+        mine = rows[same_text(rows["run"], run)]
+        counts = mine["source"].value_counts()
+        source = min(counts.index, key=lambda name: (-int(counts[name]), str(name)))
+        found[None if pd.isna(run) else run] = _log(str(source), mine[mine["source"] == source])
+    return found
+
+
+def _log(source: str, rows: pd.DataFrame) -> Logged:
+    """The rows of one log by what they are."""
+    rows = rows.astype({"step": "int64"})
+    stage = {name: timed_stage(str(name)) for name in rows["name"].unique()}
+    timers = rows[rows["dur_ns"].notna()].assign(canonical=rows["name"].map(stage))
+    timers = timers[timers["canonical"].notna()]
+    stages = timers.groupby(["step", "canonical"], sort=True)["dur_ns"].max().reset_index()
+    counts = {name: _first(rows, names, "value") for name, names in _COUNTS.items()}
+    return Logged(source, stages, _first(rows, _STEP_TIMERS, "dur_ns"), counts)
+
+
+def _first(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.Series[Any]:
+    """By step, the value of the first of these names that the log has."""
+    for name in names:
+        mine = rows[(rows["name"] == name) & rows[column].notna()]
+        if len(mine):
+            return mine.groupby("step")[column].last()
+    return rows.iloc[:0].set_index("step")[column]
+
+
+def same_steps(walls: pd.DataFrame, log: Logged) -> list[int]:
+    """The steps of the units that the log has under the same number.
+
+    The n of `ProfilerStep#n` counts what a profiler saw, not the steps of the run: it joins nothing.
+    """
+    known = walls[walls["step"].notna() & (walls["origin"] != "profiler")]["step"]
+    every = set(log.steps.index) | set(log.stages["step"])
+    return sorted({int(step) for step in known} & every)

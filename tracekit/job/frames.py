@@ -1,0 +1,407 @@
+"""From rows of single processes to numbers of the job: ranks reduced within a step, steps averaged.
+
+A *unit* is one step of one run; where steps have no number, a repeated capture stands for one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model import keys as grouping
+from tracekit.model.intervals import union_totals
+from tracekit.model.keys import Ints, equal, of_keys
+from tracekit.model.report import Heading
+from tracekit.model.stages import canonical, may_be_stage, scope_stage
+from tracekit.model.tables.table import framed
+from tracekit.model.trace import Measurements
+
+UNIT = ("run", "step", "part")
+
+PROCESS = ("run", "role", "rank", "host", "pid")
+"""One process, whichever files tell of it."""
+
+CAPTURE = ["source", "pid"]
+"""What tells apart the processes of one file, and the files of one process."""
+
+STAGE_OF = [*CAPTURE, "stage"]
+"""What a recorded stage has its one name by."""
+
+
+STEP_ORIGINS = ("profiler", "range", "file", "stage")
+"""How steps are known, the surest first."""
+
+ORIGIN_NOTES = {
+    "profiler": "step",
+    "range": "step",
+    "file": "step (as recorded)",
+    "stage": "captured stages",
+}
+"""What the wall of a unit is, by how it is known."""
+
+
+STEP_BOUNDS = "steps"
+"""What the bounds of the mean wall are of: the shortest step and the longest."""
+
+
+def plain(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with categories as objects: what grouping with missing keys needs."""
+    known = _PLAIN.get(id(frame))
+    if known is not None and known[0]() is frame:
+        return known[1].copy(deep=False)
+    arrays: Any = cast(Any, frame)._iter_column_arrays()  # noqa: SLF001 - no public way
+    columns = {
+        name: (
+            np.array([*array.categories, np.nan], object)[array.codes]
+            if isinstance(array, pd.Categorical)
+            else array
+        )
+        for name, array in zip(frame.columns, arrays, strict=True)
+    }
+    made = framed(columns, len(frame)).set_axis(frame.index)
+    if len(frame) > KEPT_ROWS:
+        return made
+    key = id(frame)
+    _PLAIN[key] = (weakref.ref(frame, lambda _: _PLAIN.pop(key, None)), made)
+    return made.copy(deep=False)
+
+
+KEPT_ROWS = 150_000
+"""The plain form of longer frames is made anew for each question: it takes many times their memory."""
+
+_PLAIN: dict[int, tuple[weakref.ref[pd.DataFrame], pd.DataFrame]] = {}
+"""The plain form of frames that are still in use: a table is asked for by many questions."""
+
+
+def processes(*frames: pd.DataFrame) -> list[npt.NDArray[np.int64]]:
+    """The number of the process in its source (`CAPTURE`) for the rows of each frame, one numbering for all."""
+    return numbered_alike(CAPTURE, *frames)
+
+
+def numbered_alike(by: Sequence[str], *frames: pd.DataFrame) -> list[Ints]:
+    """The number of the key of each row of every frame, one numbering for all; missing is a key like any other."""
+    keys = pd.concat([frame[list(by)] for frame in frames], ignore_index=True)
+    number, _ = of_keys(keys, by)
+    return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
+
+
+def from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
+    """Whether the clocks of all these rows count from the Unix epoch: their times can be compared."""
+    return not bool(_relative(measured, rows).any())
+
+
+def _relative(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which rows are of a source whose clock has a zero of its own."""
+    captures = plain(measured["captures"])
+    absolute = captures["absolute_time"].to_numpy(np.bool_)
+    if absolute.all():
+        return np.zeros(len(rows), np.bool_)
+    of_rows, relative = processes(rows, captures[~absolute])
+    return np.isin(of_rows, relative)
+
+
+def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """Sums of `columns` per distinct `by`, missing keys being a key like any other; in order of keys."""
+    number, first = of_keys(frame, by)
+    out = {name: keys_at(frame[name], first) for name in by}
+    rest = [name for name in columns if str(frame[name].dtype) not in ("int64", "Int64")]
+    # What is no whole number pandas adds up, and that costs more than all the others together.
+    others = frame[rest].groupby(number, sort=False).sum(min_count=1) if rest else frame
+    for name in columns:
+        out[name] = others[name].array if name in rest else _sums(frame[name], number, len(first))
+    return framed(out, len(first))
+
+
+def grouped(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) -> pd.DataFrame:
+    """One row per distinct `by`, in order of appearance: each of `parts` is a column and how it is reduced.
+
+    As `groupby(by, dropna=False, sort=False).agg(…).reset_index()`, in a fifth of its time for small frames;
+    `leading` is the value of the first row of a group, known or not.
+    """
+    number, first = of_keys(frame, by)
+    groups = frame.groupby(number, sort=False)
+    out = {name: keys_at(frame[name], first) for name in by}
+    for name, (column, how) in parts.items():
+        if how == "size":
+            out[name] = np.bincount(number, minlength=len(first))
+        elif how == "leading":
+            out[name] = frame[column].array[first]
+        else:
+            out[name] = getattr(groups[column], how)().array
+    return framed(out, len(first))
+
+
+def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """The rows of each distinct `by`, in order of appearance; the frame itself where there is only one."""
+    number, first = of_keys(frame, by)
+    if len(first) == 1:
+        yield frame
+        return
+    for at in range(len(first)):
+        yield frame[number == at]
+
+
+def distinct(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """The distinct combinations of these columns, each as it stands first: as `drop_duplicates`."""
+    return frame[list(by)].iloc[of_keys(frame, by)[1]]
+
+
+def count_distinct(frame: pd.DataFrame, by: Sequence[str]) -> int:
+    """How many combinations of these columns there are, missing values being values like any other."""
+    return len(of_keys(frame, by)[1])
+
+
+def _sums(column: pd.Series[Any], number: Ints, count: int) -> Any:
+    """Sums of whole numbers by group; NA where no row of a group has one."""
+    if isinstance(column.dtype, np.dtype):
+        return grouping.summed(number, column.to_numpy(), count)
+    known = column.notna().to_numpy(np.bool_)
+    sums = grouping.summed(number[known], column.to_numpy(np.int64, na_value=0)[known], count)
+    return pd.arrays.IntegerArray(sums, np.bincount(number[known], minlength=count) == 0)
+
+
+def keys_at(column: pd.Series[Any], rows: Ints) -> Any:
+    """The keys in these rows; text that is missing is one thing, whether None or NaN."""
+    if column.dtype != object:
+        return column.array[rows]
+    found = column.to_numpy()[rows]
+    found[pd.isna(found)] = np.nan
+    return found
+
+
+def units(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame, plain, with `part` emptied where a step number identifies the step already."""
+    out = plain(frame)
+    out["part"] = out["part"].where(out["step"].isna(), None)
+    return out
+
+
+def step_walls(measured: Measurements) -> pd.DataFrame:
+    """One row a unit, in order: run, step, part, ts_ns, wall_ns, origin, ranks, and attributed_ns.
+
+    Wall: the longest `ProfilerStep` (or range `step n`) over ranks; else from the first to the last activity over all
+    processes of one host; for sources that are single stages, the time that any of them covers.
+    attributed_ns: what stages of any process cover of it (NA without stages); see `stage_rows`.
+    """
+    steps = units(measured["steps"])
+    stages = stage_rows(measured)
+    unit_of, stage_unit = numbered_alike(UNIT, steps, stages)
+    count = int(unit_of.max()) + 1 if len(steps) else 0
+    # Of each unit the rows of its best origin.
+    rank_of = {origin: rank for rank, origin in enumerate(STEP_ORIGINS)}
+    rank = np.fromiter(map(rank_of.__getitem__, steps["origin"]), np.int64, len(steps))
+    best = np.full(count, len(STEP_ORIGINS), np.int64)
+    np.minimum.at(best, unit_of, rank)
+    chosen = rank == best[unit_of]
+    rows, unit_of = steps[chosen], unit_of[chosen]
+    process, stage_process = processes(rows, stages)
+    longest, low, high, wall = _longest(measured, rows, unit_of, process, best)
+    # What stages of the processes of the longest wall cover of it.
+    of_unit, of_stage = _alike((unit_of[longest], process[longest]), (stage_unit, stage_process))
+    inside = np.isin(of_stage, of_unit)
+    begin = stages["ts_ns"].to_numpy(np.int64)[inside]
+    end = begin + stages["dur_ns"].to_numpy(np.int64)[inside]
+    group = stage_unit[inside]
+    begin, end = np.clip(begin, low[group], None), np.clip(end, None, high[group])
+    no_stage = np.bincount(group, minlength=count) == 0
+    first = grouping.first_of_each(unit_of, count)
+    out = {
+        **{name: list(keys_at(rows[name], first)) for name in UNIT},
+        "origin": [STEP_ORIGINS[rank] for rank in best.tolist()],
+        "ranks": _counted(rows["rank"], unit_of, count),
+        "ts_ns": low,
+        "wall_ns": wall,
+        "attributed_ns": pd.arrays.IntegerArray(union_totals(begin, end, group, count), no_stage),
+    }
+    walls = pd.DataFrame(out)
+    return walls.sort_values(["run", "step", "ts_ns"], kind="stable", ignore_index=True)
+
+
+def _longest(
+    measured: Measurements, rows: pd.DataFrame, unit_of: Ints, process: Ints, best: Ints
+) -> tuple[npt.NDArray[np.bool_], Ints, Ints, Ints]:
+    """(which rows are of the longest wall of their unit; its start, its end and its length for every unit)."""
+    count = len(best)
+    # The steps of each process, or all that one host did where the clocks of a unit can be compared.
+    apart = np.isin(best, [STEP_ORIGINS.index(origin) for origin in ("profiler", "range")])
+    apart |= np.bincount(unit_of[_relative(measured, rows)], minlength=count) > 0
+    occurrence = rows["occurrence"].to_numpy(np.int64)
+    host = numbered_alike(["host"], rows)[0]
+    alone = apart[unit_of]
+    keys = np.where(alone, process, host), np.where(alone, occurrence, 0)
+    (group,) = _alike((unit_of, *keys))
+    first = grouping.first_of_each(group, int(group.max()) + 1 if len(group) else 0)
+    start = rows["ts_ns"].to_numpy(np.int64)
+    end = start + rows["dur_ns"].to_numpy(np.int64)
+    low, high = start[first], end[first]
+    np.minimum.at(low, group, start)
+    np.maximum.at(high, group, end)
+    of_stages = best[unit_of[first]] == STEP_ORIGINS.index("stage")
+    wall = np.where(of_stages, union_totals(start, end, group, len(first)), high - low)
+    # The first of equally long ones, in order of appearance.
+    order = np.lexsort((np.arange(len(first)), -wall, unit_of[first]))
+    heads = order[np.unique(unit_of[first][order], return_index=True)[1]]
+    return np.isin(group, heads), low[heads], high[heads], wall[heads]
+
+
+def _alike(*keys: tuple[Ints, ...]) -> list[Ints]:
+    """The number of each combination of these columns of numbers, one numbering for all, in order of appearance."""
+    joined = {str(i): np.concatenate(column) for i, column in enumerate(zip(*keys, strict=True))}
+    number, _ = of_keys(pd.DataFrame(joined), [*joined])
+    return np.split(number, np.cumsum([len(columns[0]) for columns in keys])[:-1])
+
+
+def _counted(column: pd.Series[Any], group: Ints, count: int) -> Any:
+    """How many different values each group has; NA where it has none."""
+    known = column.notna().to_numpy(np.bool_)
+    values, _ = pd.factorize(column[known])
+    pairs = np.unique(np.stack((group[known], values)), axis=1)
+    found = np.bincount(pairs[0], minlength=count)
+    return pd.arrays.IntegerArray(found.astype(np.int64), found == 0)
+
+
+def stage_rows(measured: Measurements) -> pd.DataFrame:
+    """The outermost stage ranges: columns of `stages` plus `canonical`, the stage under its one name.
+
+    Numbered pieces (mini-batches) that stand alone in a source of one stage are that stage.
+    """
+    return measured.derived(_stage_rows)
+
+
+def _stage_rows(measured: Measurements) -> pd.DataFrame:
+    stages = units(measured["stages"])
+    top = stages[stages["parent"].isna()].copy()
+    pairs = distinct(top, ("stage", "role", "scope"))
+    names = {
+        key: _stage_name(*(None if pd.isna(v) else str(v) for v in key))
+        for key in pairs.itertuples(index=False, name=None)
+    }
+    top["canonical"] = [
+        names[key] for key in zip(top["stage"], top["role"], top["scope"], strict=True)
+    ]
+    return top[top["canonical"].notna()]
+
+
+def _stage_name(stage: str | None, role: str | None, scope: str | None) -> str | None:
+    if stage is not None and may_be_stage(stage):
+        return canonical(stage, role)
+    return scope_stage(scope, role)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every judgement needs: the walls of the units, and their mean."""
+
+    walls: pd.DataFrame
+    step_ns: float | None
+    count: int
+
+    def of(self, run: object) -> Job:
+        """The steps of one run."""
+        return _job(self.walls[same_text(self.walls["run"], run)])
+
+
+def job(measured: Measurements) -> Job:
+    """The steps of all runs; `step_ns` is None when no step was recorded."""
+    return measured.derived(_all_runs)
+
+
+def _all_runs(measured: Measurements) -> Job:
+    return _job(step_walls(measured))
+
+
+def _job(walls: pd.DataFrame) -> Job:
+    mean = float(walls["wall_ns"].mean()) if len(walls) else None
+    return Job(walls, mean, len(walls))
+
+
+def stage_walls(measured: Measurements) -> pd.DataFrame:
+    """One row a (run, role, canonical stage): wall per step, as people read it.
+
+    Columns: run, role, canonical, wall_ns (mean over steps of the longest rank), low_ns and high_ns (shortest
+    and longest step), ranks, steps, rank_steps (Σ ranks over steps), instances (ranges per step on one rank,
+    mean).
+    """
+    return measured.derived(_stage_walls).copy()
+
+
+def _stage_walls(measured: Measurements) -> pd.DataFrame:
+    rows = stage_rows(measured)
+    per_rank = grouped(
+        rows, [*UNIT, "role", "canonical", "rank", "host", "pid"],
+        wall_ns=("dur_ns", "sum"), instances=("dur_ns", "size"),
+    )  # fmt: skip
+    per_step = grouped(
+        per_rank, [*UNIT, "role", "canonical"],
+        wall_ns=("wall_ns", "max"), instances=("instances", "max"), ranks=("pid", "size"),
+    )  # fmt: skip
+    return grouped(
+        per_step, ["run", "role", "canonical"],
+        wall_ns=("wall_ns", "mean"), low_ns=("wall_ns", "min"), high_ns=("wall_ns", "max"),
+        ranks=("ranks", "max"), steps=("wall_ns", "size"), rank_steps=("ranks", "sum"), instances=("instances", "mean"),
+    )  # fmt: skip
+
+
+def of_step(stages: pd.DataFrame, steps: Job) -> pd.Series[Any]:
+    """The wall of each stage as a share of the mean step of its own run; NA without a step."""
+    mean = {run: steps.of(run).step_ns for run in stages["run"].unique()}
+    wall = pd.array([mean[run] or None for run in stages["run"]], dtype="Float64")
+    return (stages["wall_ns"].astype("Float64") / wall).astype("Float64")
+
+
+def whole_gpu_time(measured: Measurements) -> pd.DataFrame:
+    """The rows of `gpu_time`, plain, of sources that lost nothing: in a damaged one what is missing looks idle."""
+    return measured.derived(_whole_gpu_time).copy(deep=False)
+
+
+def _whole_gpu_time(measured: Measurements) -> pd.DataFrame:
+    rows = plain(measured["gpu_time"])
+    damaged = {note.source for note in measured.notes if note.severity == "data_loss"}
+    return rows[~rows["source"].isin(damaged)]
+
+
+def devices_of(rows: pd.DataFrame) -> int:
+    """How many devices the rows are of: by process and rank, as hosts are often not recorded."""
+    return count_distinct(rows, ("run", "host", "pid", "rank", "device"))
+
+
+def run_heading(measured: Measurements) -> tuple[Heading, ...]:
+    """A column for the run, when there are several."""
+    return measured.derived(_run_heading)
+
+
+def _run_heading(measured: Measurements) -> tuple[Heading, ...]:
+    return (Heading("run", "run"),) if len(set(measured["captures"]["run"])) > 1 else ()
+
+
+def label_headings(measured: Measurements) -> tuple[Heading, ...]:
+    """Columns for run and role, as far as they tell rows apart or are known at all."""
+    has_role = bool(measured["captures"]["role"].notna().any())
+    return (*run_heading(measured), *((Heading("role", "role"),) if has_role else ()))
+
+
+def in_run(measured: Measurements, run: object) -> str:
+    """How a claim names its run: ` (run base)`, nothing where there is only one."""
+    return f" (run {run})" if run_heading(measured) else ""
+
+
+def text_or_none(value: object) -> str | None:
+    """Text, None for a missing value."""
+    return None if pd.isna(value) else str(value)  # type: ignore[call-overload]
+
+
+def same_text(column: pd.Series[Any], value: object) -> pd.Series[Any]:
+    """Which rows equal `value`, a missing value equalling a missing one."""
+    return pd.Series(equal(column, value), column.index)
+
+
+def whole_if_exact(column: pd.Series[Any]) -> pd.Series[Any]:
+    """The column as integers if every known value is one: 192 launches, not 192.0."""
+    known = column.dropna()
+    return column.astype("Int64") if bool((known == known.round()).all()) else column

@@ -1,0 +1,188 @@
+"""Growth of memory as tables: every series with its evidence, and beside it what simpler rules would say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import run_heading
+from tracekit.job.memory_trend import FLOOR, Series, groups, median_growth
+from tracekit.job.tables import sheet
+from tracekit.model.report import Heading, Ranked, Sheet
+from tracekit.model.stats.sawtooth import sawtooth
+from tracekit.model.stats.trend import Growth, Label, Limits, label, least_squares
+from tracekit.model.trace import Measurements
+from tracekit.model.units import show
+
+GUIDE_STEPS, GUIDE_BYTES = 10, 1_000_000
+"""From so many samples on NeMo-RL's guide calls a least-squares slope above so many bytes a sample a leak."""
+
+WORDS = {
+    "too few": "too few steps to judge",
+    "none": "no steady growth",
+    "saturating": "levels off",
+    "shift": "one jump",
+    "filling": "still grows, ever less: may be filling",
+    "stairs": "grows in equal rises",
+    "likely": "grows (likely)",
+    "strong": "grows",
+}
+"""What a series shows, in words."""
+
+
+def trend_sheet(
+    measured: Measurements,
+    found: Sequence[Series],
+    labels: Sequence[Label | None],
+    corrected: Sequence[float | None],
+    limits: Limits,
+) -> Sheet:
+    """Every series with its slope, the interval, p, what would have been seen, and the answer; medians of ranks last."""
+    rows = [
+        _row(one, _word(one, answer, limits.flat), p)
+        for one, answer, p in zip(found, labels, corrected, strict=True)
+    ]
+    for group in groups(found):
+        mine = [found[i] for i in group]
+        middle = median_growth(mine, limits) if mine[0].judged else None
+        if middle is not None and middle.p is not None:
+            answer = label(middle, limits)
+            one = mine[0]
+            rows.append(
+                _row(one, _said(middle, answer, numbered=one.numbered), middle.p)
+                | {"who": f"median of {len(mine)}", "floor": None, **_slope(middle)}
+            )
+    shown = pd.DataFrame(rows)
+    numbers = ("warm_up", "slope", "low", "high", "floor", "detectable")
+    shown = shown.astype(dict.fromkeys(numbers, "Int64"))
+    headings = (
+        *run_heading(measured),
+        Heading("who", "process", "text", "Each alone, and the median of all: that shows what all of them leak."),
+        Heading("memory", "memory of"),
+        Heading("quantity", "what", "text", "requested and allocated are judged; reserved and peaks grow without a leak."),
+        Heading("answer", "trend"),
+        Heading("slope", "growth per step", "bytes", "Median of the slopes of all pairs of steps after the warm-up."),
+        Heading("low", "from", "bytes", "90 % interval; all pairs where there are few."),
+        Heading("high", "to", "bytes"),
+        Heading("steps", "steps", "count", "Compared; the first is left out where levels are relative."),
+        Heading("warm_up", "warm-up", "count", "Steps left out at the beginning."),
+        Heading("phase", "compared at", "text", "The same point of every step."),
+        Heading("floor", "of the least", "bytes", "Growth per step of the least level of a step, where another point is compared."),
+        Heading("p", "p", "", "Chance of such a rise without a trend; of several ranks corrected for their number (Holm)."),
+        Heading("detectable", "would be seen from", "bytes", "Least growth per step that so many steps show in 4 of 5 cases."),
+    )  # fmt: skip
+    return sheet(
+        "memory_trend",
+        "Growth from step to step",
+        headings,
+        shown,
+        ranked=Ranked("slope", member="who", apart=("run", "quantity", "answer"), kind="memory"),
+    )
+
+
+def _row(one: Series, answer: str, p: float | None) -> dict[str, Any]:
+    """The cells of one series."""
+    at_floor = one.logged or one.phase == FLOOR
+    return {
+        "run": one.of.run,
+        "who": one.of.process,
+        "memory": one.of.memory,
+        "quantity": one.quantity,
+        "steps": len(one.x),
+        "warm_up": one.found.warm_up if one.judged else None,
+        "phase": one.phase,
+        "floor": None if at_floor or one.floor is None else round(one.floor.per_x),
+        "p": p,
+        "answer": answer,
+        **_slope(one.found),
+    }
+
+
+def _slope(found: Growth) -> dict[str, int | None]:
+    """The slope with its interval, and which one would have been seen."""
+    slope, seen = found.slope, found.detectable
+    return {
+        "slope": None if slope is None else round(slope.per_x),
+        "low": None if slope is None else round(slope.low),
+        "high": None if slope is None else round(slope.high),
+        "detectable": None if seen is None else round(seen),
+    }
+
+
+def _word(one: Series, answer: Label | None, flat: float) -> str:
+    """The answer in words; of what is no leak whatever it does, that it is not judged.
+
+    Beside no steady growth stands a sawtooth whose drops are of more than `flat` bytes, as a hint.
+    """
+    if answer is None:
+        return (
+            "cache growth: not judged" if one.quantity == "reserved" else "peak drift: not judged"
+        )
+    text = _said(one.found, answer, numbered=one.numbered)
+    teeth = sawtooth(one.level[one.found.warm_up :], flat) if answer == "none" else None
+    if teeth is None:
+        return text
+    every = "" if teeth.period is None else f", every {teeth.period} steps"
+    return f"{text}; falls back {teeth.count} times by {show(round(teeth.height), 'bytes')}{every}"
+
+
+def _said(found: Growth, answer: Label, *, numbered: bool) -> str:
+    """The answer in words; of a jump where and by how much."""
+    text = WORDS.get(answer, answer)
+    if answer != "shift" or found.shift is None:
+        return text
+    at, by = found.shift
+    # Without numbers of steps the first is 1 for whoever counts them.
+    where = f"at step {round(at)}" if numbered else f"at step {round(at) + 1} in order"
+    return f"{text} {where} by {show(round(by), 'bytes')}"
+
+
+def guide_sheets(
+    measured: Measurements, found: Sequence[Series], labels: Sequence[Label | None]
+) -> tuple[Sheet, ...]:
+    """What the rules of NeMo-RL's guide would say of the same series, beside the answer here; no finding.
+
+    None where no series is long enough for that.
+    """
+    if not any(len(one.x) >= GUIDE_STEPS for one in found):
+        return ()
+    rows = []
+    for one, answer in zip(found, labels, strict=True):
+        slope = least_squares(np.arange(len(one.x), dtype=np.float64), one.level)
+        if not one.judged or slope is None:
+            continue
+        says = "leak" if slope > GUIDE_BYTES else "no leak"
+        if len(one.x) < GUIDE_STEPS:
+            says = f"nothing below {GUIDE_STEPS} samples"
+        net = int(one.level[-1] - one.level[0])
+        rows.append(
+            {
+                "run": one.of.run, "who": one.of.process, "memory": one.of.memory, "quantity": one.quantity,
+                "slope": round(slope), "guide": says, "net": net,
+                "freed": "leak" if net > 0 else "no leak", "answer": WORDS.get(answer, answer) if answer else None,
+            }
+        )  # fmt: skip
+    headings = (
+        *run_heading(measured),
+        Heading("who", "process"),
+        Heading("memory", "memory of"),
+        Heading("quantity", "what"),
+        Heading("slope", "least-squares slope", "bytes", "Bytes per sample, warm-up included."),
+        Heading("guide", "slope > 1 MB a sample"),
+        Heading("net", "allocated - freed", "bytes", "Last level less the first."),
+        Heading("freed", "allocated - freed > 0"),
+        Heading("answer", "trend here"),
+    )
+    caption = (
+        "Shown for comparison, not judged by. On simulated series of 20 steps without any leak the slope rule says leak "
+        "of 31 % (noise of 50 MB), 49 % (500 MB), 95 % (one jump of 20 MB) and 100 % (a cold first step); of a leak of "
+        "1 MB a step it misses about half. Any series that ends above its start has more allocated than freed."
+    )
+    columns = [h.name for h in headings]
+    frame = pd.DataFrame(rows, columns=columns if "run" in columns else ["run", *columns])
+    title = "What NeMo-RL's guide would say"
+    made = sheet("guide_rule", title, headings, frame, caption=caption)
+    return (made,) if made.rows else ()

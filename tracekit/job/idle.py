@@ -1,0 +1,165 @@
+"""Where idle time is judged (every stage, or the step of processes without stages), and what calls caused there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import CAPTURE, STAGE_OF, same_text, summed
+from tracekit.job.stage_windows import (
+    NO_STEPS,
+    WHERE,
+    Owner,
+    StageWindow,
+    canonical_names,
+    gpu_steps,
+    keyed,
+    owners_of,
+    placed,
+    stage_windows,
+    step_sums,
+    whole,
+)
+from tracekit.model.keys import as_python, of_keys
+from tracekit.model.thresholds import defaults
+from tracekit.model.trace import Measurements
+from tracekit.process.idle import IdleTime
+
+DAMAGED = "every source with GPU activity is damaged: what is missing would look idle"
+
+
+def idle_time() -> IdleTime:
+    """The measurement of idle time with the shipped limits: what judging may not change any more."""
+    values = defaults().values
+    return IdleTime(
+        int(values["idle-causes"]["kernel_wait_ns"]), int(values["host-silence"]["silence_ns"])
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SyncBound:
+    """A stage, and what its synchronising calls cost: sums over the steps of its GPUs."""
+
+    window: StageWindow
+    count: int
+    stall_count: int
+    call_ns: int
+    idle_ns: int
+
+
+def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBound]:
+    """The stages of which rule R02 says that synchronising calls hold them up."""
+    rows = placed(measured, "sync_stalls")
+    columns = ("count", "stall_count", "call_ns", "idle_ns")
+    sums = (
+        {keyed(r): r for r in summed(rows, WHERE, columns).to_dict("records")} if len(rows) else {}
+    )
+    held_up = []
+    for window in stage_windows(measured):
+        if (row := sums.get(window.key)) is None or not window.window_ns:
+            continue
+        calls = SyncBound(window, *(int(row[name]) for name in columns))
+        often = window.steps.mean(calls.stall_count) >= limit["syncs_per_step"]
+        if often and calls.idle_ns / window.window_ns >= limit["stage_ratio"]:
+            held_up.append(calls)
+    return held_up
+
+
+class Pauses(NamedTuple):
+    """What a (run, role) loses to silence and to garbage collection: sums over the steps of its GPUs."""
+
+    silent_ns: int
+    collection_ns: int
+    windows: list[StageWindow]
+
+
+def by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
+    """Idle time by run, role, stage and cause."""
+    if not len(rows):
+        return {}
+    sums = summed(rows, [*WHERE, "cause"], ["idle_ns"])
+    return {(*keyed(r), r["cause"]): int(r["idle_ns"]) for r in sums.to_dict("records")}
+
+
+def idle_by_cause(measured: Measurements) -> dict[tuple[object, ...], int]:
+    """The idle time of what is judged by run, role, stage and cause."""
+    return measured.derived(_idle_by_cause)
+
+
+def _idle_by_cause(measured: Measurements) -> dict[tuple[object, ...], int]:
+    return by_cause(placed(measured, "idle"))
+
+
+def is_silence(window: StageWindow) -> bool:
+    """Whether a silent host counts there: in stages that feed a GPU, and steps that a profiler counted."""
+    return window.works and window.origin != "file"
+
+
+def pauses(measured: Measurements, limit: Mapping[str, float]) -> dict[Owner, Pauses]:
+    """The (run, role) of which rule R29 says that pauses of the host cost GPU time, and what they lose.
+
+    Silence where `is_silence`, recorded collection anywhere in a step.
+    """
+    paused: dict[Owner, Pauses] = {}
+    caused = idle_by_cause(measured)
+    for window in stage_windows(measured):
+        before = paused.get(window.owner, Pauses(0, 0, []))
+        silent = caused.get((*window.key, "host_silent"), 0)
+        if silent and is_silence(window):
+            before = Pauses(before.silent_ns + silent, 0, [*before.windows, window])
+        paused[window.owner] = before
+    idle = whole(measured, "idle")
+    for owner, idle_ns in step_sums(measured, idle[idle["cause"] == "host_gc"], "idle_ns").items():
+        before = paused.get(owner, Pauses(0, 0, []))
+        paused[owner] = before._replace(collection_ns=idle_ns)
+    existing = gpu_steps(measured)
+    costly = {}
+    for owner, lost in paused.items():
+        steps = existing.get(owner, NO_STEPS)
+        total, ratio = steps.per_step(lost.silent_ns + lost.collection_ns)
+        if total and ratio is not None and ratio >= limit["step_ratio"]:
+            costly[owner] = lost
+    return costly
+
+
+def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.DataFrame:
+    """The edges between stages, with what of them is idle for no reason that another rule names.
+
+    Columns added to those of `stage_edges`: canonical and next_canonical, claimed_ns, and its parts host_ns
+    and unseen_ns; of it inside_ns lies in the next stage.
+    """
+    names = canonical_names(measured)
+    after = names.rename(columns={"stage": "next_stage", "canonical": "next_canonical"})
+    rows = whole(measured, "stage_edges")
+    rows = rows.merge(names, on=STAGE_OF).merge(after, on=[*CAPTURE, "next_stage"])
+    rows = rows.reset_index(drop=True)
+    bound = {one.window.key for one in sync_bound(measured, sync_limit)}
+    number, first = of_keys(rows, ["run", "role", "next_canonical"])
+    followed = (as_python(rows[name].array[first]) for name in ("run", "role", "next_canonical"))
+    synced = np.array([*(key in bound for key in zip(*followed, strict=True)), False], bool)[number]
+    rows["after_sync_ns"] = rows["after_sync_ns"].where(synced, 0)
+    rows["inside_ns"] = rows["inside_ns"].fillna(rows["after_sync_ns"]) - rows["after_sync_ns"]
+    rows["claimed_ns"] = rows["idle_ns"] - rows["explained_ns"] - rows["after_sync_ns"]
+    assert (rows["claimed_ns"] >= 0).all(), "what is explained must be idle"
+    rows["host_ns"] = np.minimum(rows["host_ns"], rows["claimed_ns"])
+    rows["unseen_ns"] = rows["claimed_ns"] - rows["host_ns"]
+    return rows
+
+
+def idle_at_edges(
+    measured: Measurements, rows: pd.DataFrame, limit: Mapping[str, float]
+) -> dict[Owner, tuple[float, float]]:
+    """The (run, role) of which rule R15 says that GPUs wait at edges: (ns per step and GPU, share of the step)."""
+    existing = gpu_steps(measured)
+    waiting = {}
+    for owner in owners_of(rows)[0]:
+        at_edges = rows[same_text(rows["run"], owner[0]) & same_text(rows["role"], owner[1])]
+        total = int(at_edges["claimed_ns"].sum())
+        idle, ratio = existing.get(owner, NO_STEPS).per_step(total)
+        if ratio is not None and ratio >= limit["step_ratio"]:
+            waiting[owner] = (idle, ratio)
+    return waiting

@@ -1,0 +1,119 @@
+"""Which idle time of each stage has a finding that knows its cause: no second one may count it again.
+
+The findings of R02 (after synchronising calls), R03 (waiting for launches), R04 (data loading), R15 (at the
+edges of stages) and R29 (a host that pauses) are about parts of a stage's idle time that share nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from tracekit.job.frames import summed
+from tracekit.job.idle import (
+    edge_rows,
+    idle_at_edges,
+    idle_by_cause,
+    is_silence,
+    pauses,
+    sync_bound,
+)
+from tracekit.job.launching import of_many_kernels, pooled, waiting_for_launches
+from tracekit.job.loader_waits import by_rank, long_waits
+from tracekit.job.stage_windows import WHERE, keyed, placed, stage_windows
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements
+
+Key = tuple[object, ...]
+"""Run, role and canonical stage (None: the step) as of `stage_windows.keyed`."""
+
+Claims = Mapping[Key, Mapping[str, int]]
+
+
+def claims(measured: Measurements, thresholds: Thresholds) -> Claims:
+    """For each stage the idle time that a finding of each rule counts, in ns summed over its GPUs and steps.
+
+    Rules that do not fire claim nothing; stages of which nothing is claimed are missing.
+    """
+    found: defaultdict[Key, dict[str, int]] = defaultdict(dict)
+    for rule, parts in (
+        ("host-sync-stalls", _after_syncs(measured, thresholds)),
+        ("launch-bound", _before_launches(measured, thresholds)),
+        ("data-loader-wait", _loading(measured, thresholds)),
+        ("stage-edge-idle", _at_edges(measured, thresholds)),
+        ("host-silence", _pausing(measured, thresholds)),
+    ):
+        for key, idle_ns in parts.items():
+            if idle_ns:
+                found[key][rule] = idle_ns
+    return found
+
+
+def _after_syncs(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    if not measured.has("sync_stalls"):
+        return {}
+    bound = sync_bound(measured, thresholds.of("host-sync-stalls"))
+    return {one.window.key: one.idle_ns for one in bound}
+
+
+def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    """A finding about the step is about the waits of all its stages."""
+    if not measured.has("host_counts"):
+        return {}
+    limit, bound = thresholds.of("launch-bound"), set()
+    for _, mine in pooled(measured).groupby("run", dropna=False, sort=False):
+        named = waiting_for_launches(mine, limit) or of_many_kernels(mine, limit)
+        bound |= {keyed(row) for row in named}
+    rows = placed(measured, "host_counts")
+    if not bound or not len(rows):
+        return {}
+    waits = summed(rows, WHERE, ["launch_gap_ns"]).dropna(subset="launch_gap_ns")
+    return {
+        key: int(row["launch_gap_ns"])
+        for row in waits.to_dict("records")
+        if (key := keyed(row)) in bound or (*key[:2], None) in bound
+    }
+
+
+def _loading(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    if not measured.has("loader_waits") or not len(measured["loader_waits"]):
+        return {}
+    waits = long_waits(by_rank(measured), thresholds.of("data-loader-wait"))
+    owners = {keyed({**row, "canonical": None})[:2] for row in waits.to_dict("records")}
+    return _caused(measured, "host_loader", owners)
+
+
+def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    if not measured.has("idle"):
+        return {}
+    owners: set[Key] = set(pauses(measured, thresholds.of("host-silence")))
+    counted = {window.key for window in stage_windows(measured) if is_silence(window)}
+    silent = _caused(measured, "host_silent", owners)
+    found = {key: idle_ns for key, idle_ns in silent.items() if key in counted}
+    for key, idle_ns in _caused(measured, "host_gc", owners).items():
+        found[key] = found.get(key, 0) + idle_ns
+    return found
+
+
+def _caused(measured: Measurements, cause: str, owners: set[tuple[object, ...]]) -> dict[Key, int]:
+    """The idle time of one cause in every stage of these (run, role)."""
+    if not owners or not measured.has("idle"):
+        return {}
+    found = idle_by_cause(measured)
+    return {k[:3]: ns for k, ns in found.items() if k[3] == cause and k[:2] in owners}
+
+
+def _at_edges(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    """What of an edge lies in the stage that follows."""
+    if not measured.has("stage_edges"):
+        return {}
+    rows = edge_rows(measured, thresholds.of("host-sync-stalls"))
+    if not len(rows):
+        return {}
+    owners = idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
+    sums = summed(rows.assign(canonical=rows["next_canonical"]), WHERE, ["inside_ns"])
+    return {
+        key: int(row["inside_ns"])
+        for row in sums.to_dict("records")
+        if (key := keyed(row))[:2] in owners
+    }

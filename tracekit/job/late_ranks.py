@@ -1,0 +1,174 @@
+"""Ranks that the others wait for, one or a few, as findings (R09)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.collectives import codes, same
+from tracekit.job.frames import in_run, job, same_text, summed
+from tracekit.job.rank_groups import MEMBER, Crew, abstained, crews, in_crew
+from tracekit.job.waits import Waits, saved_by_match, waits
+from tracekit.model.report import Finding, Metric, Place, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements
+from tracekit.model.units import numbers, show
+
+MAX_PLACES = 8
+
+
+def members(crew: Crew, found: Waits) -> pd.DataFrame:
+    """One row a member: own_ns and beyond_ns (means over its steps), lost_ns (sum), and of how many collectives
+    with a clear last rank (taken) it was the last; <NA> where there is nobody, or nothing, to compare.
+    """
+    steps, mine = crew.by_step, crew.of(found.collectives)
+    both = codes(pd.concat([steps[[*MEMBER]], mine[[*MEMBER]]], ignore_index=True), MEMBER)
+    of_step, at = both[: len(steps)], both[len(steps) :]
+    grouped = steps.groupby(of_step)
+    out = grouped[[*MEMBER]].first()
+    out["own_ns"] = grouped["own_ns"].mean()
+    several = grouped["others"].max() > 0
+    out["beyond_ns"] = grouped["beyond_ns"].mean().where(several)
+    waiting = mine.groupby(at)
+    out["lost_ns"] = waiting["lost_ns"].sum()
+    for name, column in (("taken", "trusted"), ("last", "is_last")):
+        out[name] = waiting[column].sum().astype("Int64").reindex(out.index, fill_value=0)
+    return out
+
+
+def abstentions(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdict]:
+    """Runs of which R09 can say nothing, and why."""
+    limit = thresholds.of("straggler")
+    found = waits(measured).collectives
+
+    def lacking(mine: list[Crew]) -> str | None:
+        votes = max((_most_votes(crew.of(found)) for crew in mine), default=0)
+        few = f"{votes} of at least {limit['min_collectives']:g} collectives with a clear last rank"
+        return few if votes < limit["min_collectives"] else None
+
+    return abstained(measured, "straggler", limit["min_ranks"], lacking)
+
+
+def _most_votes(rows: pd.DataFrame) -> int:
+    """The most collectives with a clear last rank that any one member took part in."""
+    taken = rows[rows["trusted"].to_numpy(np.bool_)]
+    return int(np.bincount(codes(taken, MEMBER), minlength=1).max())
+
+
+def claims(measured: Measurements, found: Waits, thresholds: Thresholds) -> Iterator[Finding]:
+    """R09: a rank that comes last again and again because it works longer than the others.
+
+    Several that work alike take turns in being last: where none is by itself, a few are looked at together.
+    """
+    limit = thresholds.of("straggler")
+    for crew in crews(measured):
+        if crew.members < limit["min_ranks"]:
+            continue
+        every = members(crew, found)
+        slow = every["taken"].to_numpy(np.int64) >= limit["min_collectives"]
+        slow &= _share_of_steps(crew, every, limit) >= limit["steps_ratio"]
+        late = every[slow].sort_values("beyond_ns", ascending=False, kind="stable")
+        often = late["last"] >= limit["last_ratio"] * late["taken"]
+        for at in sorted(late.index[often.to_numpy(np.bool_)]):
+            yield _finding(measured, found, crew, late.loc[[at]], thresholds)
+        few = 1 < len(late) <= limit["few_ratio"] * crew.members
+        if (
+            few
+            and not often.any()
+            and late["last"].sum() >= limit["last_ratio"] * late["taken"].max()
+        ):
+            yield _finding(measured, found, crew, late, thresholds)
+
+
+def _share_of_steps(
+    crew: Crew, every: pd.DataFrame, limit: Mapping[str, float]
+) -> npt.NDArray[np.float64]:
+    """In which share of its steps each member works longer than the others by more than the limit."""
+    steps = crew.by_step
+    judged = steps[(steps["others"] + 1 >= limit["min_ranks"]) & steps["wall_ns"].notna()]
+    share = judged["beyond_ns"] / judged["wall_ns"].clip(lower=1).astype("Float64")
+    long = (share >= limit["excess_ratio"]).to_numpy(np.int64)
+    both = same(pd.concat([every[[*MEMBER]], judged[[*MEMBER]]], ignore_index=True), MEMBER)
+    mine, of = both[: len(every)], both[len(every) :]
+    room = int(both.max(initial=-1)) + 1
+    count = np.bincount(of, minlength=room)[mine]
+    found: npt.NDArray[np.float64] = np.bincount(of, long, minlength=room)[mine] / np.maximum(
+        count, 1
+    )
+    return found
+
+
+def _are(frame: pd.DataFrame, names: tuple[str, str], late: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Whether rank and device of each row, called `names` there, are those of one of the late members."""
+    mine = frame[[*names]].set_axis([*MEMBER], axis=1)
+    both = same(pd.concat([late[[*MEMBER]], mine], ignore_index=True), MEMBER)
+    return np.isin(both[len(late) :], both[: len(late)])
+
+
+def _finding(
+    measured: Measurements, found: Waits, crew: Crew, late: pd.DataFrame, thresholds: Thresholds
+) -> Finding:
+    """The finding on these members: what they cost in the group whose waits for them are longest."""
+    ranks = [int(rank) for rank in late["rank"]]
+    saved = crew.of(saved_by_match(measured))
+    saved = saved[_are(saved, ("late_rank", "late_device"), late)]
+    by_group = summed(saved, ["group"], ["saved_ns"]).sort_values(
+        ["saved_ns", "group"], ascending=[False, True]
+    )
+    group = by_group["group"].iloc[0]
+    at = crew.of(found.collectives)
+    at = at[_are(at, MEMBER, late)]
+    at = at[same_text(at["group"], group).to_numpy(np.bool_)]
+    each = crew.steps * len(late)
+    excess = float(at["excess_ns"].sum()) / each
+    parts = found.by_stage[at.index.to_numpy()].sum(axis=0)
+    by_stage = {name: float(part) / each for name, part in zip(found.stages, parts, strict=True)}
+    stage = max(by_stage, key=lambda name: (by_stage[name], name))
+    gain = float(by_group["saved_ns"].iloc[0]) / crew.steps
+    step_ns = job(measured).of(crew.run).step_ns
+    where = f" in {stage}" if stage else ""
+    alone = len(set(ranks)) == 1
+    who = f"rank {ranks[0]}" if alone else f"ranks {numbers(set(ranks))}"
+    of_whom = (
+        "keeps the others waiting" if alone else "keep the others waiting, now one and now another"
+    )
+    last, taken = int(late["last"].sum()), int(late["taken"].max())
+    return Finding(
+        "straggler",
+        thresholds.severity(gain / step_ns if step_ns else None),
+        f"{who}{in_crew(measured, crew)} {of_whom}: {show(excess, 'ns')} more work of {'its' if alone else 'their'} own per step"
+        f"{', most of it' + where if stage else ''}{in_run(measured, crew.run)}",
+        f"put a step of rank {ranks[0]} beside that of another rank{where}: more tokens or longer sequences, slower clocks, other load on its host",
+        (
+            Metric("last_ratio", last / taken, "ratio", "lower", label="comes last" if alone else "one of them comes last"),
+            Metric("collectives", taken, "count", label="of collectives"),
+            Metric("excess_ns", round(excess), "ns", "lower", label="own work beyond the others, per step"),
+            Metric("excess_stage_ns", round(by_stage[stage]), "ns", "lower", label=f"of it{where}"),
+            Metric("without_ns", round(step_ns - gain) if step_ns else None, "ns", label=f"step without {'it' if alone else 'them'}"),
+        ),
+        tuple(
+            _place(crew, rank, device, stage)
+            for rank, device in late[[*MEMBER]].head(MAX_PLACES).itertuples(index=False, name=None)
+        ),
+        round(gain),
+        gain / step_ns if step_ns else None,
+        ("what is given back is bounded by the next slowest rank",),
+    )  # fmt: skip
+
+
+def _place(crew: Crew, rank: Any, device: Any, stage: str) -> Place:
+    """Where to look at one member: in the step in which it works longest beyond the others."""
+    here = same_text(crew.by_step["rank"], rank) & same_text(crew.by_step["device"], device)
+    mine = crew.by_step[here.fillna(value=False).to_numpy(np.bool_)]
+    step = mine.sort_values(["beyond_ns", "step"], ascending=[False, True])["step"].iloc[0]
+    return Place(
+        role=crew.role,
+        rank=int(rank),
+        device=None if pd.isna(device) else int(device),
+        step=None if pd.isna(step) else int(step),
+        stage=stage or None,
+    )

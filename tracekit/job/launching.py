@@ -1,0 +1,109 @@
+"""What the host runs and launches by stage, and where GPUs wait for its launches (definition M11; rule R03)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import PROCESS, STAGE_OF, distinct, keys_at, stage_rows, units
+from tracekit.job.stage_windows import occurrence_of_unit
+from tracekit.model.keys import of_keys, summed
+from tracekit.model.trace import Measurements
+
+Ints = npt.NDArray[np.int64]
+
+COUNTED = ("wall_ns", "leaf_count", "leaf_ns", "call_count", "short_ns", "launch_count")
+ON_DEVICE = ("kernel_count", "kernel_ns", "graph_kernel_count", "launch_gap_ns")
+
+PROCESS_STEP = (*PROCESS, "step", "part", "occurrence")
+"""One step of one process, whichever files tell of it."""
+
+_COLUMNS = (
+    "run", "role", "canonical", *COUNTED, *ON_DEVICE, "device_wall_ns", "process_steps", "call_p50_ns", "kernel_p50_ns",
+)  # fmt: skip
+
+
+def pooled(measured: Measurements) -> pd.DataFrame:
+    """One row a (run, role, canonical stage), after those of whole steps (`canonical` missing).
+
+    Columns: the keys, Σ over ranks and steps of `COUNTED` and `ON_DEVICE`, device_wall_ns (wall times devices),
+    process_steps, call_p50_ns and kernel_p50_ns (medians of the medians of steps).
+    """
+    return measured.derived(_pooled)
+
+
+def _pooled(measured: Measurements) -> pd.DataFrame:
+    rows = units(measured["host_counts"])
+    named = distinct(stage_rows(measured), [*STAGE_OF, "canonical"])
+    stages = rows[rows["window"] == "stage"].merge(named, on=STAGE_OF, how="inner")
+    parts = [_pool(rows[rows["window"] == "step"], None), _pool(stages, "canonical")]
+    return pd.concat(parts).reset_index(drop=True)
+
+
+def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
+    """The rows of one kind of window, pooled."""
+    by = ["run", "role", *([stage] if stage else [])]
+    number, first = of_keys(rows, by)
+    count = len(first)
+    table: dict[str, Any] = {name: keys_at(rows[name], first) for name in by}
+    table["canonical"] = table.get("canonical", np.full(count, None, object))
+    for name in COUNTED:
+        table[name] = summed(number, _whole(rows[name]), count)
+    on_device = rows["device_count"].notna().to_numpy(np.bool_)
+    recorded = np.bincount(number[on_device], minlength=count) > 0
+    for name in ON_DEVICE:
+        sums = summed(number[on_device], _whole(rows[name])[on_device], count)
+        table[name] = pd.arrays.IntegerArray(sums, ~recorded)
+    walls = (_whole(rows["wall_ns"]) * _whole(rows["device_count"]))[on_device]
+    sums = summed(number[on_device], walls, count)
+    table["device_wall_ns"] = pd.arrays.IntegerArray(sums, ~recorded)
+    process_steps = of_keys(rows.assign(occurrence=occurrence_of_unit(rows)), [*by, *PROCESS_STEP])[
+        1
+    ]
+    table["process_steps"] = np.bincount(number[process_steps], minlength=count)
+    for name in ("call_p50_ns", "kernel_p50_ns"):
+        medians = rows[name].astype("Float64").groupby(number, sort=False).median()
+        table[name] = medians.array
+    return pd.DataFrame(table, columns=list(_COLUMNS)).astype(object)
+
+
+def _whole(column: pd.Series[Any]) -> Ints:
+    """Whole numbers, 0 where one is missing."""
+    return np.asarray(column.astype("Int64").to_numpy(np.int64, na_value=0), np.int64)
+
+
+def waiting_for_launches(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:
+    """Of the pooled rows of one run, the stages whose GPUs wait for launches of short kernels.
+
+    Where stages are known, the step is the sum of what they show: it is judged only without them.
+    """
+    staged = rows[rows["canonical"].notna()]
+    judged = staged if len(staged) else rows
+    return [row for row in judged.to_dict("records") if _is_launch_bound(row, limit)]
+
+
+def of_many_kernels(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:
+    """Of the pooled rows of one run, the steps of very many kernels that are short on average."""
+    whole = rows[rows["canonical"].isna()]
+    return [row for row in whole.to_dict("records") if _many_kernels(row, limit)]
+
+
+def _is_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
+    if pd.isna(row["kernel_p50_ns"]) or pd.isna(row["launch_gap_ns"]) or not row["device_wall_ns"]:
+        return False
+    return bool(
+        row["kernel_p50_ns"] < limit["median_kernel_ns"]
+        and row["launch_gap_ns"] / row["device_wall_ns"] >= limit["gap_ratio"]
+    )
+
+
+def _many_kernels(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
+    count = row["kernel_count"]
+    if pd.isna(count) or not count:
+        return False
+    each = count / row["process_steps"]
+    return bool(each > limit["ops_per_step"] and row["kernel_ns"] / count < limit["mean_kernel_ns"])

@@ -1,0 +1,57 @@
+"""How long each process waits for its data loaders, and which of them wait long (rule R04)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import PROCESS, job, same_text, units
+from tracekit.model.trace import Measurements
+
+_COLUMNS = (*PROCESS, "name", "count", "wait_ns", "idle_ns", "max_ns", "steps", "share_ratio")  # fmt: skip
+
+
+def by_rank(measured: Measurements) -> pd.DataFrame:
+    """One row a (process, loader): Σ over its steps but the first, which starts workers and fills queues.
+
+    A process of which one step is known keeps that one. Columns: the keys, count, wait_ns, max_ns, idle_ns,
+    steps and share_ratio (of the mean step of the run); the longest wait first. Not to be changed in place.
+    """
+    return measured.derived(_by_rank)
+
+
+def _by_rank(measured: Measurements) -> pd.DataFrame:
+    rows, steps, jobs = units(measured["loader_waits"]), units(measured["steps"]), job(measured)
+    found = []
+    for key, mine in rows.groupby([*PROCESS, "name"], dropna=False, sort=False):
+        who = dict(zip([*PROCESS, "name"], key, strict=True))
+        same = np.logical_and.reduce([same_text(steps[n], who[n]) for n in PROCESS])
+        all_steps = steps[same].sort_values("ts_ns", kind="stable")
+        marks = all_steps[["step", "part", "occurrence"]].drop_duplicates()
+        kept = marks.iloc[1:] if len(marks) > 1 else marks
+        later = mine.merge(kept, on=["step", "part", "occurrence"], how="inner")
+        step_ns = jobs.of(who["run"]).step_ns
+        count = max(len(kept), 1)
+        wait = int(later["wait_ns"].sum()) / count
+        known = len(later) and later["idle_ns"].notna().all()
+        found.append(
+            {
+                **who,
+                "count": int(later["count"].sum()) / count,
+                "wait_ns": wait,
+                "idle_ns": int(later["idle_ns"].sum()) / count if known else None,
+                "max_ns": int(mine["max_ns"].max()),
+                "steps": len(kept),
+                "share_ratio": wait / step_ns if step_ns else None,
+            }
+        )
+    out = pd.DataFrame(found, columns=list(_COLUMNS))
+    out = out.astype({"idle_ns": "Float64", "share_ratio": "Float64"})
+    return out.sort_values(["wait_ns", "name"], ascending=[False, True], kind="stable")
+
+
+def long_waits(waits: pd.DataFrame, limit: Mapping[str, float]) -> pd.DataFrame:
+    """The rows of `by_rank` that take the share of the step at which rule R04 speaks."""
+    return waits[(waits["share_ratio"] >= limit["wait_ratio"]).fillna(value=False)]

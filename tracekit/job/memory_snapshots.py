@@ -1,0 +1,86 @@
+"""What the questions about memory snapshots share: which snapshot a row is of, and how it is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import plain, text_or_none
+from tracekit.model.stages import canonical
+from tracekit.model.trace import Measurements
+
+SNAPSHOT_KEYS = ("source", "pid", "memory", "device")
+"""What tells the memories of all snapshots apart; what is on other tables names no kind of memory."""
+
+UNTOLD = {
+    "rest": "smaller ones",
+    "freed": "allocated before the recording, freed in it: who asked is not recorded",
+    "before": "allocated before the recording, without a stack",
+    "empty": "no Python frame: an empty stack was recorded",
+    "unknown": "no stack was recorded",
+}
+"""What stands for a place in the program where none is known."""
+
+NATIVE = " (no Python frame)"
+"""What is said of a place that is no Python."""
+
+
+def snapshot_levels(measured: Measurements) -> pd.DataFrame:
+    """The rows of `snapshot_levels`, plain, the highest peak first, with `who`: `rank 3 actor, GPU 0`."""
+    return measured.derived(_snapshot_levels).copy(deep=False)
+
+
+def _snapshot_levels(measured: Measurements) -> pd.DataFrame:
+    rows = plain(measured["snapshot_levels"])
+    rows = rows.assign(on_host=rows["memory"] == "host")
+    by = ["on_host", "peak_bytes", "source"]
+    rows = rows.sort_values(by, ascending=[True, False, True], kind="stable", ignore_index=True)
+    return rows.assign(who=[who(row) for row in rows.to_dict("records")])
+
+
+def who(row: Any) -> str:
+    """Whose memory: `rank 3 actor, GPU 0`, with the step of its file where it is known."""
+    rank, pid, role, device = (row[n] for n in ("rank", "pid", "role", "device"))
+    name = "rank ?" if pd.isna(pid) else f"process {int(pid)}"
+    if not pd.isna(rank):
+        name = f"rank {int(rank)}"
+    told = text_or_none(role)
+    of = "pinned host memory" if row["memory"] == "host" else "GPU" if pd.isna(device) else f"GPU {int(device)}"  # fmt: skip
+    return f"{name}{f' {told}' if told else ''}, {of}"
+
+
+def named_stages(stages: pd.Series[Any], roles: pd.Series[Any]) -> npt.NDArray[np.object_]:
+    """Recorded stages under their one name; None for none."""
+    names = [
+        None if pd.isna(stage) else canonical(str(stage), text_or_none(role))
+        for stage, role in zip(stages, roles, strict=True)
+    ]
+    found: npt.NDArray[np.object_] = np.array([*names, None], object)[:-1]
+    return found
+
+
+def of_snapshot(rows: pd.DataFrame, one: pd.Series[Any]) -> pd.DataFrame:
+    """The rows about the memory of one row of `snapshot_levels`."""
+    keep = pd.Series(data=True, index=rows.index)
+    for key in SNAPSHOT_KEYS:
+        if key in rows:
+            value = one[key]
+            keep &= rows[key].isna() if pd.isna(value) else rows[key].eq(value).fillna(value=False)
+    return rows[keep.to_numpy(bool)]
+
+
+def said(row: Any) -> str:
+    """The place in the program of a row of `live_sites`, or why there is none."""
+    site = text_or_none(row.site)
+    if site is None:
+        return UNTOLD[untold(row)]
+    return f"{site}{NATIVE if row.kind == 'native' else ''}"
+
+
+def untold(row: Any) -> str:
+    """Why a row of `live_sites` names no place: a key of `UNTOLD`."""
+    key = row.origin if row.origin in ("rest", "freed") else row.kind
+    return "before" if key == "unknown" and row.origin == "before" else str(key)

@@ -1,0 +1,258 @@
+"""Stacks that hold more memory at every step, and of how many steps: by the snapshots of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import plain
+from tracekit.model.stats.staircase import staircase
+from tracekit.model.tables import TABLES
+from tracekit.model.trace import Measurements
+
+Ints = npt.NDArray[np.int64]
+Frames = Mapping[str, pd.DataFrame]
+
+PROCESS = ["run", "role", "rank", "host", "pid", "replica", "device"]
+"""Whose memory it is: one device as one process uses it."""
+
+MAX_KEPT = 300
+"""Most stacks of one process that are kept: those that grew most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A stack that holds more and more: `growth` bytes over `steps` steps (or snapshots), after `warm_up` of them.
+
+    `cohorts` is of how many steps blocks are still alive, `windows` how many were compared, `basis`
+    `snapshot` or `step` (within one snapshot). `numbered` tells whether steps are numbered. `levels` are the
+    bytes at each of the times compared, `at` the step (else the place in order) of each.
+    """
+
+    process: tuple[Any, ...]
+    basis: str
+    site: str
+    frames: str
+    growth: int
+    steps: float
+    numbered: bool
+    cohorts: int
+    windows: int
+    warm_up: int
+    blocks: int
+    levels: tuple[int, ...]
+    at: tuple[float, ...]
+
+    @property
+    def per_step(self) -> float:
+        """Bytes by which it grows from one step to the next."""
+        return self.growth / self.steps
+
+
+def folded(frames: Frames) -> Frames:
+    """The snapshots of one process in order of time: windows numbered, stacks that grow with their cohorts.
+
+    What is told of single blocks is gone then.
+    """
+    names = ("snapshot_windows", "survivors", "survivor_blocks")
+    if "snapshot_windows" not in frames:
+        return {name: frame for name, frame in frames.items() if name not in names}
+    windows, stacks, blocks = (frames.get(name, TABLES[name].frame()) for name in names)
+    windows = _ordered(windows)
+    at_end = (stacks["basis"] == "snapshot").to_numpy()
+    grown = _with_cohorts(windows, stacks[at_end], blocks)
+    kept = pd.concat([grown, stacks[~at_end]], ignore_index=True)
+    table = TABLES["survivors"]
+    columns = {name: kept[name].array for name in table.columns}
+    return {
+        "snapshot_windows": windows,
+        "survivors": table.frame(columns, len(kept)) if len(kept) else table.frame(),
+    }
+
+
+def _ordered(windows: pd.DataFrame) -> pd.DataFrame:
+    """The windows with `window` and `gap_ns`: by their ends, else by their steps, else unknown."""
+    rows = plain(windows)
+    number = pd.array([pd.NA] * len(rows), dtype="Int64")
+    gap = pd.array([pd.NA] * len(rows), dtype="Int64")
+    for _, mine in rows.groupby(PROCESS, dropna=False, sort=False):
+        by = next((n for n in ("end_ns", "step") if bool(mine[n].notna().all())), None)
+        told = bool(mine[["rank", "pid", "step"]].notna().to_numpy().any())
+        # Without a rank, a process or a step in their names, several files may be of several programs.
+        if (by is None or not told) and len(mine) > 1:
+            continue
+        # A copy of a snapshot tells nothing new.
+        order = mine.sort_values([by, "source"] if by else ["source"], kind="stable")
+        order = order.drop_duplicates(["end_ns", "step", "live_bytes", "live_count", "entry_count"])
+        at = order.index.to_numpy()
+        number[at] = np.arange(len(at))
+        gap[at] = (order["begin_ns"] - order["end_ns"].shift()).array
+    return windows.assign(window=number, gap_ns=gap)
+
+
+def _with_cohorts(
+    windows: pd.DataFrame, stacks: pd.DataFrame, blocks: pd.DataFrame
+) -> pd.DataFrame:
+    """The rows of the stacks that hold more at the last window than at the first compared, with their cohorts."""
+    when = plain(windows)[[*PROCESS, "source", "window", "end_ns"]]
+    when = when[when["window"].notna()].astype({"window": "int64"})
+    when = when.sort_values([*PROCESS, "window"], kind="stable")
+    # A snapshot without a history tells of no time; the one before it does.
+    when["end_ns"] = when.groupby(PROCESS, dropna=False)["end_ns"].ffill()
+    when["before_ns"] = when.groupby(PROCESS, dropna=False)["end_ns"].shift()
+    count = when.groupby(PROCESS, dropna=False)["window"].transform("size")
+    when["count"] = count
+    keys = [*PROCESS, "source"]
+    rows = stacks.drop(columns="window").reset_index(names="row")
+    found = plain(rows[["row", *keys, "stack", "live_bytes"]]).merge(when, on=keys)
+    found = found[found["count"] >= 3]
+    if not len(found):
+        return stacks.iloc[:0]
+    found["code"] = found.groupby([*PROCESS, "stack"], dropna=False, sort=False).ngroup()
+    first, last = (
+        found["window"] == warm_up_of(found["count"]),
+        found["window"] == found["count"] - 1,
+    )
+    begin = found[first].set_index("code")["live_bytes"]
+    final = found[last].set_index("code")["live_bytes"]
+    grown = final.sub(begin.reindex(final.index).fillna(0)).astype("int64")
+    grown = grown[grown > 0].sort_values(ascending=False, kind="stable")
+    owner = found.drop_duplicates("code").set_index("code")[PROCESS].loc[grown.index]
+    grown = grown[(owner.groupby(PROCESS, dropna=False).cumcount() < MAX_KEPT).to_numpy()]
+    found = found[found["code"].isin(grown.index)]
+    cohorts = _cohorts(found, blocks, when)
+    told = found.merge(cohorts, on=["code", "window"], how="left").set_index("row")
+    told["cohort_count"] = told["cohort_count"].astype("Int64")
+    out = stacks.iloc[told.index.to_numpy()]
+    return out.assign(
+        window=told["window"].astype("Int64").array, cohort_count=told["cohort_count"].array
+    )
+
+
+def _cohorts(found: pd.DataFrame, blocks: pd.DataFrame, when: pd.DataFrame) -> pd.DataFrame:
+    """Of how many windows blocks are alive: code (of the stack), window, cohort_count.
+
+    A block is the one of the window before when address, size and stack are the same and it was not
+    allocated since. Where it is first seen without an allocation it is older than all that is told.
+    """
+    keys = [*PROCESS, "source"]
+    codes = found[[*PROCESS, "stack", "code"]].drop_duplicates("code")
+    rows = plain(blocks)[[*keys, "stack", "address", "size_bytes", "born", "born_ns"]]
+    rows = rows.merge(codes, on=[*PROCESS, "stack"]).merge(when, on=keys)
+    rows["block"] = rows.groupby(["code", "address", "size_bytes"], sort=False).ngroup()
+    # The how-manieth window it is in which the stack is told of block by block.
+    told = rows[["code", "window"]].drop_duplicates().sort_values(["code", "window"])
+    told["ordinal"] = told.groupby("code").cumcount()
+    rows = rows.merge(told, on=["code", "window"])
+    rows = rows.sort_values(["block", "window"], kind="stable", ignore_index=True)
+    block, ordinal = rows["block"].to_numpy(), rows["ordinal"].to_numpy()
+    born, window = rows["born"].to_numpy(np.bool_), rows["window"].to_numpy(np.int64)
+    fresh = (rows["born_ns"] > rows["before_ns"]).to_numpy(np.bool_, na_value=False) & born
+    goes_on = np.zeros(len(rows), np.bool_)
+    goes_on[1:] = (block[1:] == block[:-1]) & (ordinal[1:] == ordinal[:-1] + 1) & ~fresh[1:]
+    start = np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(rows))))
+    older = ~born[start] & (ordinal[start] == 0)
+    rows["cohort"] = np.where(older, -1, window[start])
+    counted = rows.groupby(["code", "window"])["cohort"].nunique()
+    return counted.rename("cohort_count").reset_index()
+
+
+def kept(measured: Measurements, limit: Mapping[str, float]) -> Sequence[Kept]:
+    """The stacks that never hold less from one time to the next, and blocks of several steps: most growth first.
+
+    `limit` tells in which share of the steps it has to rise (`rising_ratio`), and of how many of them
+    blocks have to be alive (`cohorts`).
+    """
+    if not measured.has("survivors"):
+        return ()
+    rows = plain(measured["survivors"])
+    by_process = rows.groupby([*PROCESS, "basis"], dropna=False, sort=False)
+    found = [
+        one
+        for key, mine in by_process
+        for one in _of_process(tuple(_none(k) for k in key[:-1]), str(key[-1]), mine, limit)
+    ]
+    # What is found across snapshots is not told again of each of them.
+    across = {(one.process, one.site) for one in found if one.basis == "snapshot"}
+    found = [
+        one for one in found if one.basis == "snapshot" or (one.process, one.site) not in across
+    ]
+    return sorted(found, key=lambda one: (-one.growth, one.site, str(one.process)))
+
+
+def _of_process(
+    process: tuple[Any, ...], basis: str, rows: pd.DataFrame, limit: Mapping[str, float]
+) -> Iterator[Kept]:
+    """The stacks of one process that are kept; of each snapshot apart where steps are within it."""
+    apart = ["source"] if basis == "step" else []
+    for _, mine in rows.groupby(apart, dropna=False, sort=False) if apart else [(None, rows)]:
+        times = mine.drop_duplicates("window").sort_values("window")
+        count = int(times["window"].max()) + 1
+        warm_up = int(warm_up_of(count))
+        code, stacks = pd.factorize(mine["stack"], use_na_sentinel=False)
+        levels = np.zeros((len(stacks), count), np.int64)
+        levels[code, mine["window"].to_numpy(np.int64)] = mine["live_bytes"].to_numpy()
+        # Before its first step a stack holds nothing.
+        since_nothing = np.pad(levels, ((0, 0), (1, 0)))
+        levels = levels[:, warm_up:]
+        cohorts, blocks = _last(mine, code, len(stacks))
+        rises = np.diff(levels, axis=1)
+        steady = (rises >= 0).all(axis=1)
+        enough = max(2.0, limit["rising_ratio"] * rises.shape[1])
+        often = (rises > 0).sum(axis=1) >= enough
+        for stack in np.flatnonzero(steady & ~often & (cohorts >= limit["cohorts"])).tolist():
+            # An evaluation or a checkpoint leaks at its own steps: equal rises at equal distances.
+            stairs = staircase(since_nothing[stack]) or staircase(levels[stack])
+            often[stack] = stairs is not None
+        chosen = steady & often & (cohorts >= limit["cohorts"])
+        at, numbered = _steps(times, count, warm_up)
+        named = mine.assign(code=code).drop_duplicates("code").set_index("code")
+        for one in np.flatnonzero(chosen).tolist():
+            yield Kept(
+                process, basis, str(named["site"][one]), str(named["frames"][one]),
+                int(levels[one, -1] - levels[one, 0]), at[-1] - at[0], numbered, int(cohorts[one]),
+                count, warm_up, int(blocks[one]), tuple(levels[one].tolist()), at,
+            )  # fmt: skip
+
+
+def _last(rows: pd.DataFrame, code: Ints, count: int) -> tuple[Ints, Ints]:
+    """For each stack of how many windows blocks are alive at the end, and how many blocks it has then.
+
+    Where the last windows tell of no single block nothing was added, so nothing was freed either.
+    """
+    last = rows.assign(code=code).sort_values("window", kind="stable")
+    told = last[last["cohort_count"].notna()].drop_duplicates("code", keep="last")
+    cohorts = np.zeros(count, np.int64)
+    cohorts[told["code"].to_numpy()] = told["cohort_count"].to_numpy(np.int64)
+    final = last.drop_duplicates("code", keep="last")
+    blocks = np.zeros(count, np.int64)
+    blocks[final["code"].to_numpy()] = final["live_count"].to_numpy()
+    return cohorts, blocks
+
+
+def _steps(times: pd.DataFrame, count: int, warm_up: int) -> tuple[tuple[float, ...], bool]:
+    """(the step of each time compared, else its place in order; whether steps are numbered)."""
+    compared = times[times["window"] >= warm_up]
+    step = compared["step"]
+    if len(compared) == count - warm_up and bool(step.notna().all()):
+        numbers = step.to_numpy(np.int64)
+        if bool((np.diff(numbers) > 0).all()):
+            return tuple(map(float, numbers.tolist())), True
+    return tuple(map(float, range(warm_up, count))), False
+
+
+def _none(value: Any) -> Any:
+    """A key as Python has it: None where it is missing."""
+    if pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+def warm_up_of(count: Any) -> Any:
+    """How many of so many windows are warm-up: the first, unless there are only three."""
+    return np.where(np.asarray(count) >= 4, 1, 0)

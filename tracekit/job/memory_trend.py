@@ -1,0 +1,405 @@
+"""Measured memory to one series per allocator: what it held at the same point of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.collectives import same
+from tracekit.job.device_size import DeviceSize, device_sizes
+from tracekit.job.frames import STAGE_OF, distinct, grouped, plain, stage_rows, units
+from tracekit.model.keys import as_python, of_keys
+from tracekit.model.stages import canonical
+from tracekit.model.stats.staircase import shaped
+from tracekit.model.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
+from tracekit.model.trace import Measurements
+from tracekit.process.memory.levels import DRIVER, SNAPSHOT
+
+GPU = 1
+"""The `device_type` that stands for the memory that a log tells of: a device's."""
+
+KINDS = {0: "CPU", 1: "GPU", 6: "GPU", 12: "GPU", DRIVER: "cudaMalloc", SNAPSHOT: "GPU (snapshot)"}
+"""Whose memory a `device_type` is; any other is some device's."""
+
+FLOOR = "floor of the step"
+"""The point of a step where no stage is in all of them."""
+
+PHASES = ("update_actor", "update_critic")
+"""Stages at whose end memory is compared from step to step, if all steps have one; else the last stage."""
+
+
+class Allocator(NamedTuple):
+    """One allocator of one process; None is unknown."""
+
+    run: str | None
+    role: str | None
+    rank: int | None
+    host: str | None
+    pid: int | None
+    replica: int | None
+    device_type: int | None
+    device: int | None
+
+    @property
+    def kind(self) -> str:
+        """`CPU`, `GPU`, `cudaMalloc` (got from the driver), or `device` for memory of another or an unknown type."""
+        return "device" if self.device_type is None else KINDS.get(self.device_type, "device")
+
+    @property
+    def memory(self) -> str:
+        """`CPU`, `GPU 0`, `cudaMalloc on GPU 0`, `GPU 0 (snapshot)`."""
+        if self.kind == "CPU" or self.device is None:
+            return self.kind
+        if self.device_type == SNAPSHOT:
+            return f"GPU {self.device} (snapshot)"
+        on = " on GPU" if self.device_type == DRIVER else ""
+        return f"{self.kind}{on} {self.device}"
+
+    @property
+    def process(self) -> str:
+        """`rank 3 actor`; the process id where no rank is known."""
+        who = f"rank {self.rank}" if self.rank is not None else "rank ?"
+        if self.rank is None and self.pid is not None:
+            who = f"process {self.pid}"
+        replica = "" if self.replica is None else f" replica {self.replica}"
+        return f"{who}{replica}" + ("" if self.role is None else f" {self.role}")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What one allocator held from step to step.
+
+    `level` is that at `phase`, the same point of each step in `x` (numbers of steps, else their order);
+    `relative` if it counts from the start of the recording, whose first step is left out then;
+    `floor` and `point` are the slopes of the least and of that level, bytes a step. `quantity` is what the
+    level is of; only what is requested or allocated is judged: the rest grows without any leak. `taken_bytes`
+    is the most that the device was seen to give: what was reserved, unless only what was in use is known
+    (`cached` False). `numbered` tells whether `x` are numbers of steps.
+    """
+
+    of: Allocator
+    phase: str
+    relative: bool
+    x: npt.NDArray[np.float64]
+    level: npt.NDArray[np.float64]
+    floor: Slope | None
+    point: Slope | None
+    found: Growth
+    taken_bytes: int
+    cached: bool
+    card: DeviceSize | None
+    numbered: bool
+    quantity: str = "allocated"
+    logged: bool = False
+
+    @property
+    def judged(self) -> bool:
+        """Whether growth of it can be a leak."""
+        return self.quantity in ("requested", "allocated")
+
+
+def by_allocator(frame: pd.DataFrame) -> Mapping[Allocator, pd.DataFrame]:
+    """The rows of each allocator, in the order of their first rows."""
+    found, number = allocators(frame)
+    ordered = frame.iloc[np.argsort(number, kind="stable")]
+    ends = np.cumsum(np.bincount(number, minlength=len(found))).tolist() if found else []
+    begins = [0, *ends[:-1]] if found else []
+    return {of: ordered.iloc[b:e] for of, b, e in zip(found, begins, ends, strict=True)}
+
+
+def allocators(frame: pd.DataFrame) -> tuple[list[Allocator], npt.NDArray[np.int64]]:
+    """(every allocator in the order of its first row, which of them each row is of)."""
+    keys = list(Allocator._fields)
+    number, first = of_keys(frame, keys)
+    columns = (as_python(frame[key].array[first]) for key in keys)
+    return [Allocator(*row) for row in zip(*columns, strict=True)], number
+
+
+def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
+    """Every allocator that a profile tells of over its steps, with the evidence for growth (R19).
+
+    Snapshots tell more exactly what is left at the end of a step: see `logged_series`.
+    Levels that count from the start of a recording, and those of hosts, which are counted only while a
+    profiler runs, are compared within the source with most steps, and not in its first one: until then
+    blocks from before the recording are freed without ever having been counted.
+    """
+    taken = _taken_by(plain(measured["memory_peaks"]))
+    sizes = device_sizes(measured)
+    every = steps(measured)
+    held = _phase_ends(measured)
+    both = pd.concat([every[_POINT], held[_POINT]], ignore_index=True)
+    point = same(both, tuple(_POINT))
+    phases = _ends_by_allocator(held, point[len(every) :])
+    every = every.assign(point=point[: len(every)])
+    known = every["floor_bytes"].notna().to_numpy(np.bool_)
+    found, number = allocators(every)
+    every, number = every[known].reset_index(drop=True), number[known]
+    floors, is_relative = every["floor_bytes"].to_numpy(float), every["relative"].to_numpy(bool)
+    steps_told, step = (
+        every["step"].notna().to_numpy(bool),
+        every["step"].to_numpy(float, na_value=0),
+    )
+    points, ordered = every["point"].to_numpy(np.int64), np.argsort(number, kind="stable")
+    ends = np.cumsum(np.bincount(number, minlength=len(found)))
+    for of, rows in zip(found, np.split(ordered, ends[:-1]), strict=False):
+        if of.device_type == SNAPSHOT or of not in taken:
+            continue
+        relative = bool(is_relative[rows].any())
+        at = rows
+        if relative or of.kind == "CPU":
+            source = every["source"].iloc[rows]
+            at = rows[(source == source.mode().get(0)).to_numpy(np.bool_)]
+        at = at[1:] if relative else at
+        if not len(at):
+            continue
+        floor = floors[at]
+        phase, level = _at_phase(points[at], floor, phases.get(of))
+        told = bool(steps_told[at].all()) and len(np.unique(step[at])) == len(at)
+        x = step[at] if told else np.arange(len(at), dtype=np.float64)
+        yield Series(
+            of,
+            phase,
+            relative,
+            x,
+            level,
+            theil_sen(x, floor),
+            theil_sen(x, level),
+            growth(x, level, limits),
+            *taken[of],
+            None if of.kind == "CPU" else sizes.of(of.run, of.rank, of.device),
+            told,
+        )
+
+
+_POINT = [*Allocator._fields, "step", "part"]
+"""One allocator in one step."""
+
+
+def _taken_by(rows: pd.DataFrame) -> Mapping[Allocator, tuple[int, bool]]:
+    """What `_taken` tells, of every allocator."""
+    found, number = allocators(rows)
+    columns = ["peak_bytes", "reserved_peak_bytes"]
+    most = rows[columns].groupby(number).max()
+    used, reserved = (most[name].to_numpy(object) for name in columns)
+    return {
+        of: (int(u), False) if pd.isna(r) else (int(max(u, r)), True)
+        for of, u, r in zip(found, used, reserved, strict=True)
+    }
+
+
+def _taken(rows: pd.DataFrame, used: str, reserved: str) -> tuple[int, bool]:
+    """(the most that the device gave, whether that counts the cache): the peak of what is reserved, else of what is used."""
+    most = int(rows[used].max())
+    if rows[reserved].isna().all():
+        return most, False
+    return max(most, int(rows[reserved].max())), True
+
+
+def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
+    """Every series that memory snapshots and logs tell of: levels at one point of each step, by what they are of.
+
+    Where a log tells of several points of a step, the one that most steps have is taken, the last of equals.
+    """
+    if not measured.has("step_levels"):
+        return
+    rows = plain(measured["step_levels"])
+    of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
+    rows["device_type"] = pd.array(np.where(of_snapshot, SNAPSHOT, GPU), dtype="Int64")
+    sizes, snapshots = device_sizes(measured), by_snapshot(measured)
+    for of, mixed in by_allocator(rows).items():
+        every = _of_one_process(mixed)
+        if of in snapshots:
+            taken, cached = _taken(snapshots[of], "peak_bytes", "reserved_peak_bytes")
+        else:
+            taken = int(every["level_bytes"].max())
+            cached = bool(every["quantity"].isin(("reserved", "peak reserved")).any())
+        for quantity, mine in every.groupby("quantity", sort=False):
+            phase, told = _one_point(mine)
+            number = told["step"]
+            known = bool(number.notna().all()) and bool(number.is_monotonic_increasing)
+            x = number.to_numpy(float) if known else np.arange(len(told), dtype=np.float64)
+            level = told["level_bytes"].to_numpy(float)
+            slope = theil_sen(x, level)
+            judged = quantity in ("requested", "allocated")
+            found = growth(x, level, limits) if judged else Growth(slope)
+            yield Series(
+                of,
+                phase,
+                relative=False,
+                x=x,
+                level=level,
+                floor=found.slope,
+                point=found.slope,
+                found=found,
+                taken_bytes=taken,
+                cached=cached,
+                card=sizes.of(of.run, of.rank, of.device),
+                numbered=known,
+                quantity=str(quantity),
+                logged=True,
+            )
+
+
+def _one_point(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """(the point of a step in words, the last row of each step there in order of time)."""
+    by = ["at_ns"] if bool(rows["at_ns"].notna().all()) else ["step"]
+    rows = rows.sort_values([*by, "source", "position"], kind="stable")
+    points = rows.groupby("point", dropna=False, sort=False)
+    counts = points["step"].nunique() + points["step"].agg(lambda steps: steps.isna().sum())
+    point = as_python(counts.index[counts == counts.max()])[-1]
+    mine = rows[rows["point"].isna() if point is None else rows["point"] == point]
+    # A step that was logged again counts once, as it was last.
+    again = mine["step"].notna() & mine.duplicated("step", keep="last")
+    return "end of the step" if point is None else str(point), mine[~again]
+
+
+def by_snapshot(measured: Measurements) -> Mapping[Allocator, pd.DataFrame]:
+    """The rows of `snapshot_levels` of each device that snapshots tell of."""
+    rows = plain(measured["snapshot_levels"])
+    rows = rows[rows["memory"] == "device"]
+    return by_allocator(rows.assign(device_type=pd.array([SNAPSHOT] * len(rows), dtype="Int64")))
+
+
+def _of_one_process(rows: pd.DataFrame) -> pd.DataFrame:
+    """The levels of the source with most of them, where nothing tells that several snapshots are of one process."""
+    known = rows["rank"].notna().any() or rows["pid"].notna().any()
+    counts = rows["source"].value_counts()
+    within = int(counts.max()) > 1  # steps are told of within a file, not by its name
+    if known or (rows["tool"] != "torch_memory").any() or not (within or rows["step"].isna().all()):
+        return rows
+    most = str(counts[counts == counts.max()].index.min())
+    return rows[(rows["source"] == most).to_numpy(bool)]
+
+
+def steps(measured: Measurements) -> pd.DataFrame:
+    """One row an allocator and step, in order of time: the steps of sources that are stages are joined."""
+    rows = units(measured["memory_steps"]).sort_values("ts_ns", kind="stable")
+    keys = [*Allocator._fields, "step", "part", "occurrence"]
+    joined = grouped(
+        rows, keys,
+        source=("source", "first"), ts_ns=("ts_ns", "min"), relative=("relative", "any"), floor_bytes=("floor_bytes", "min"),
+        end_bytes=("end_bytes", "last"), peak_bytes=("peak_bytes", "max"),
+        reserved_bytes=("reserved_bytes", "max"),
+    )  # fmt: skip
+    return joined.sort_values(["step", "ts_ns"], kind="stable", ignore_index=True)
+
+
+def stages(measured: Measurements) -> pd.DataFrame:
+    """The rows of `memory_stages` with `canonical`, the stage under its one name, in order of time."""
+    rows = units(measured["memory_stages"])
+    named = distinct(stage_rows(measured), [*STAGE_OF, "canonical"])
+    of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
+    found = rows[~of_snapshot].merge(named, on=STAGE_OF)
+    if of_snapshot.any():
+        # Ranges of snapshots are in no table of stages: their windows hold more than one step's work.
+        mine = rows[of_snapshot]
+        pairs = zip(mine["stage"], as_python(mine["role"]), strict=True)
+        mine = mine.assign(canonical=[canonical(str(s), role) for s, role in pairs])
+        found = pd.concat([found, mine], ignore_index=True) if len(found) else mine
+    return found.sort_values("ts_ns", kind="stable")
+
+
+def _phase_ends(measured: Measurements) -> pd.DataFrame:
+    """What each allocator held at the last end of each stage in each step."""
+    rows = stages(measured)
+    return rows[rows["end_bytes"].notna()].drop_duplicates([*_POINT, "canonical"], keep="last")
+
+
+class _Ends(NamedTuple):
+    """What one allocator held at the ends of stages."""
+
+    canonical: npt.NDArray[np.object_]
+    ts: npt.NDArray[np.int64]
+    point: npt.NDArray[np.int64]
+    level: npt.NDArray[np.float64]
+
+
+def _ends_by_allocator(
+    held: pd.DataFrame, point: npt.NDArray[np.int64]
+) -> Mapping[Allocator, _Ends]:
+    """The rows of `_phase_ends` of each allocator, `point` being the number of the step of each."""
+    found, number = allocators(held)
+    order = np.argsort(number, kind="stable")
+    canonical, ts = held["canonical"].to_numpy(object), held["ts_ns"].to_numpy(np.int64)
+    level, ends = held["end_bytes"].to_numpy(float), np.cumsum(np.bincount(number))
+    parts = zip(found, np.split(order, ends[:-1]), strict=False)
+    return {of: _Ends(canonical[at], ts[at], point[at], level[at]) for of, at in parts}
+
+
+def _at_phase(
+    points: npt.NDArray[np.int64], floor: npt.NDArray[np.float64], ends: _Ends | None
+) -> tuple[str, npt.NDArray[np.float64]]:
+    """(the point of a step, the level there in each step); the floor where no stage is in all steps."""
+    if ends is not None:
+        canonical, ts, at, level = ends
+        # How late a stage ends decides between those that all steps have.
+        latest: dict[str, int] = {}
+        for stage, when in zip(canonical, ts.tolist(), strict=True):
+            latest[stage] = max(when, latest.get(stage, when))
+        order = sorted(latest, key=lambda stage: -latest[stage])
+        for stage in [p for p in PHASES if p in latest] + order:
+            mine = canonical == stage
+            held = dict(zip(at[mine].tolist(), level[mine].tolist(), strict=True))
+            if all(point in held for point in points.tolist()):
+                return f"end of {stage}", np.array([held[p] for p in points.tolist()], np.float64)
+    return FLOOR, floor
+
+
+def groups(found: Sequence[Series]) -> list[list[int]]:
+    """The places of the series of each run, role, kind of memory and what is told of it."""
+    places: dict[tuple[str | None, str | None, str, str, bool], list[int]] = {}
+    for i, one in enumerate(found):
+        key = (one.of.run, one.of.role, one.of.kind, one.quantity, one.logged)
+        places.setdefault(key, []).append(i)
+    return list(places.values())
+
+
+def labelled(
+    found: Sequence[Series], limits: Limits
+) -> tuple[list[Label | None], list[float | None]]:
+    """(what each series shows, its p): p is corrected for all of its group that were looked at; None: not judged."""
+    labels: list[Label | None] = ["too few" if one.judged else None for one in found]
+    corrected: list[float | None] = [None] * len(found)
+    for group in groups(found):
+        tested = [(i, p) for i in group if (p := found[i].found.p) is not None]
+        for (i, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
+            of, corrected[i] = found[i], p
+            labels[i] = shaped(of.found, of.x, of.level, label(of.found, limits, p), limits)
+    return labels, corrected
+
+
+def matters(one: Series, limit: Mapping[str, float]) -> bool:
+    """Whether a series that grows grows by enough, and the least level of its steps with it.
+
+    What is logged of every step, or held at its end, need not have grown by much yet.
+    """
+    if one.logged:
+        return True
+    level = one.level[one.found.warm_up :]
+    enough = limit["growth_bytes"]
+    if one.card is not None:
+        enough = max(enough, limit["card_ratio"] * one.card.size_bytes)
+    floor = one.floor is not None and one.floor.per_x >= limit["slope_bytes"]
+    return bool(level[-1] - level[0] >= enough) and floor
+
+
+def median_growth(found: Sequence[Series], limits: Limits) -> Growth | None:
+    """The evidence for growth of the median of a group; None where there is but one, or they differ in steps.
+
+    The noise of ranks averages out in it; what a single rank leaks does not show.
+    """
+    if len(found) < 2 or any(not np.array_equal(s.x, found[0].x) for s in found):
+        return None
+    return growth(found[0].x, np.median([s.level for s in found], axis=0), limits)
+
+
+def together(found: Sequence[Series], limits: Limits, limit: Mapping[str, float]) -> list[Series]:
+    """All of a group, where none alone but their median grows."""
+    middle = median_growth(found, limits)
+    grows = middle is not None and label(middle, limits) in ("likely", "strong")
+    return list(found) if grows and all(matters(s, limit) for s in found) else []

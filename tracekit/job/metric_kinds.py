@@ -1,0 +1,164 @@
+"""What is compared: every metric that measuring records, with its direction and how ranks become one value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tracekit.model.report import Better, Unit
+
+Reduction = Literal["max", "mean", "sum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One metric: how it is called, which way is better, and how the ranks of a step become one value.
+
+    `exact` numbers (bytes, counts) do not vary with the machine: they are equal or not, without interval.
+    `pieces` says how several records of one rank in one step become one: the highest of peaks, no sum of them.
+    """
+
+    title: str
+    unit: Unit
+    better: Better
+    ranks: Reduction
+    exact: bool = False
+    pieces: Reduction = "sum"
+
+
+METRICS: Mapping[str, Kind] = {
+    "unprofiled_step_time": Kind("step, un-profiled", "ns", "lower", "max"),
+    "step_time": Kind("step", "ns", "lower", "max"),
+    "stage_time": Kind("stage", "ns", "lower", "max"),
+    "unprofiled_stage_time": Kind("stage, un-profiled", "ns", "lower", "max"),
+    "window_time": Kind("recording", "ns", "neither", "max"),
+    "range_cadence": Kind("range", "ns", "lower", "mean", pieces="mean"),
+    "launch_cadence": Kind("launch", "ns", "lower", "mean", pieces="mean"),
+    "gpu_busy": Kind("GPU busy", "ns", "lower", "mean"),
+    "gpu_idle": Kind("GPU idle", "ns", "lower", "mean"),
+    "exposed_comm": Kind("exposed communication", "ns", "lower", "mean"),
+    "exposed_copies": Kind("exposed copies", "ns", "lower", "mean"),
+    "host_wait": Kind("GPU waits for the host", "ns", "lower", "mean"),
+    "comm": Kind("communication", "ns", "lower", "mean"),
+    "generation_wall": Kind("generation", "ns", "lower", "max"),
+    "decode_pace": Kind("decode iteration", "ns", "lower", "mean", pieces="mean"),
+    "time_per_token": Kind("time per token", "ns", "lower", "max"),
+    "time_per_sample": Kind("time per sample", "ns", "lower", "max"),
+    "time_per_image": Kind("time per image", "ns", "lower", "max"),
+    "throughput": Kind("tokens per second and rank", "", "higher", "max"),
+    "samples_per_second": Kind("samples per second and rank", "", "higher", "max"),
+    "images_per_second": Kind("images per second and rank", "", "higher", "max"),
+    "tokens": Kind("tokens", "count", "neither", "max", exact=True),
+    "samples": Kind("samples", "count", "neither", "max", exact=True),
+    "images": Kind("images", "count", "neither", "max", exact=True),
+    "comm_count": Kind("collectives", "count", "lower", "sum", exact=True),
+    "comm_bytes": Kind("collective bytes", "bytes", "lower", "sum", exact=True),
+    "sm_active": Kind("SMs active", "ratio", "higher", "mean", pieces="mean"),
+    "tensor_active": Kind("tensor cores active", "ratio", "higher", "mean", pieces="mean"),
+    "host_ops": Kind("host ops", "count", "lower", "sum", exact=True),
+    "host_launches": Kind("launches", "count", "lower", "sum", exact=True),
+    "device_peak_allocated": Kind(
+        "peak allocated", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "device_peak_requested": Kind(
+        "peak requested", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "device_peak_reserved": Kind(
+        "peak reserved", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "device_end_requested": Kind(
+        "in use at the end, requested", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "device_end_allocated": Kind(
+        "allocated at the end", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "device_end_reserved": Kind(
+        "reserved at the end", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "device_end_stranded": Kind(
+        "stranded at the end", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "driver_peak_allocated": Kind(
+        "peak got from the driver", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "host_peak_allocated": Kind(
+        "host peak allocated", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "host_peak_reserved": Kind(
+        "host peak reserved", "bytes", "lower", "max", exact=True, pieces="max"
+    ),
+    "out_of_memory": Kind("times out of memory", "count", "lower", "sum", exact=True),
+}
+"""By name; what is recorded under another name is not compared."""
+
+OVER_DEVICES = frozenset(
+    ("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies", "host_wait", "comm")
+)
+"""Times of a rank that are sums over its devices: they may exceed the step."""
+
+STEP_TIME, STAGE_TIME = "step_time", "stage_time"
+UNPROFILED, UNPROFILED_STAGE = "unprofiled_step_time", "unprofiled_stage_time"
+"""Of logs of runs without a profiler; stages are those that no profile has."""
+
+WINDOW = "window_time"
+"""How long a source without step marks is: no step, and nothing to compare by itself."""
+
+RANGE_CADENCE, LAUNCH_CADENCE = "range_cadence", "launch_cadence"
+"""From one start to the next of a range or kernel that recurs in such a source; their stage is its name."""
+
+OUT_OF_MEMORY = "out_of_memory"
+"""How often memory ran out in a run, as far as histories of snapshots tell; of no step."""
+
+STEP_AND_STAGES = (UNPROFILED, STEP_TIME, STAGE_TIME, UNPROFILED_STAGE)
+"""What a first screen shows."""
+
+PER_WORK: Mapping[str, tuple[str, str]] = {
+    "tokens": ("time_per_token", "throughput"),
+    "samples": ("time_per_sample", "samples_per_second"),
+    "images": ("time_per_image", "images_per_second"),
+}
+"""Counts of the work of a step, and what is made of each: the time for one, and how many a second and rank."""
+
+BY_WORK = frozenset(name for made in PER_WORK.values() for name in made)
+"""What is told for one token, sample or image, or of how many a second."""
+
+
+def grows_with_work(name: str) -> bool:
+    """Whether more tokens, samples or images a step make it longer: a time that is neither for one of them nor a pace.
+
+    >>> [grows_with_work(name) for name in ("step_time", "gpu_busy", "time_per_token", "decode_pace")]
+    [True, True, False, False]
+    """
+    kind = METRICS.get(name)
+    return kind is not None and kind.unit == "ns" and kind.pieces == "sum" and name not in BY_WORK
+
+
+def devices_caption(names: Iterable[str]) -> str:
+    """What to say under a table of metrics that holds sums over devices; nothing where no device was recorded.
+
+    >>> devices_caption(["comm", "gpu_busy", "host_ops"]), devices_caption(["comm"])
+    ('communication, GPU busy: mean over ranks, summed over the devices of a rank.', '')
+    """
+    known = dict.fromkeys(names)
+    told = [METRICS[name].title for name in known if name in OVER_DEVICES]
+    said = f"{', '.join(told)}: mean over ranks, summed over the devices of a rank."
+    return said if "gpu_busy" in known else ""
+
+
+def titled(name: str, stage: str | None) -> str:
+    """How a metric is called; a stage by its own name.
+
+    >>> titled("step_time", None), titled("stage_time", "gen"), titled("unprofiled_stage_time", "gen")
+    ('step', 'gen', 'gen, un-profiled')
+    >>> titled("launch_cadence", "void flash::flash_fwd_kernel<Traits<128>>(Params)")
+    'launch of flash::flash_fwd_kernel'
+    """
+    if stage is not None and name == RANGE_CADENCE:
+        return f"range {stage}"
+    if stage is not None and name == LAUNCH_CADENCE:
+        kernel = stage.partition("<")[0].partition("(")[0].removeprefix("void ").strip()
+        return f"launch of {kernel or stage}"
+    if stage is None or name not in STEP_AND_STAGES:
+        return METRICS[name].title
+    return f"{stage}, un-profiled" if name == UNPROFILED_STAGE else stage

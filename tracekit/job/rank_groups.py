@@ -1,0 +1,226 @@
+"""The ranks that should work alike, and what each of them works on its own (Q7, M17).
+
+A crew are the ranks of one role, and one replica of it, in one run. Own work is wall time of stages less
+the time blocked in collectives: collectives make the walls of all ranks equal, so these say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.collectives import codes, same
+from tracekit.job.frames import (
+    UNIT,
+    count_distinct,
+    distinct,
+    job,
+    label_headings,
+    run_heading,
+    same_text,
+    stage_rows,
+    summed,
+    text_or_none,
+    units,
+)
+from tracekit.model.report import Heading, Verdict
+from tracekit.model.trace import Measurements
+
+Ints = npt.NDArray[np.int64]
+
+CREW = ("run", "role", "replica")
+CREW_STEP = (*UNIT, "role", "replica")
+MEMBER = ("rank", "device")
+"""What is compared: a rank, on each of its devices where it drives several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """One crew: its rows of `own_work`, and of `work_by_step`."""
+
+    run: str | None
+    role: str | None
+    replica: int | None
+    work: pd.DataFrame
+    by_step: pd.DataFrame
+
+    @property
+    def members(self) -> int:
+        """How many ranks it shows (devices, where a rank drives several)."""
+        return count_distinct(self.work, MEMBER)
+
+    @property
+    def steps(self) -> int:
+        """In how many steps."""
+        return count_distinct(self.work, UNIT)
+
+    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a frame that are of this crew."""
+        mask = np.ones(len(frame), np.bool_)
+        for name, value in zip(CREW, (self.run, self.role, self.replica), strict=True):
+            mask &= same_text(frame[name], value).fillna(value=False).to_numpy(np.bool_)
+        return frame[mask]
+
+
+def crews(measured: Measurements) -> list[Crew]:
+    """Every crew, in a fixed order."""
+    return measured.derived(_crews)
+
+
+def abstained(
+    measured: Measurements, rule: str, min_ranks: float, lacking: Callable[[list[Crew]], str | None]
+) -> Iterator[Verdict]:
+    """Runs of which a rule that compares the ranks of a crew can say nothing: too few ranks, or what is `lacking`."""
+    for run in dict.fromkeys(crew.run for crew in crews(measured)):
+        mine = [crew for crew in crews(measured) if crew.run == run]
+        members = max(crew.members for crew in mine)
+        few = f"{members} of at least {min_ranks:g} ranks of one role"
+        reason = few if members < min_ranks else lacking(mine)
+        if reason is not None:
+            named = text_or_none(run) if run_heading(measured) else None
+            yield Verdict(rule, "insufficient data", reason, named)
+    if not crews(measured):
+        yield Verdict(rule, "insufficient data", "no step or stage of a known rank was recorded")
+
+
+def _crews(measured: Measurements) -> list[Crew]:
+    work, by_step = own_work(measured), work_by_step(measured)
+    both = codes(pd.concat([work[list(CREW)], by_step[list(CREW)]], ignore_index=True), CREW)
+    number, places = both[: len(work)], both[len(work) :]
+    found = []
+    for at in range(int(number.max(initial=-1)) + 1):
+        mine = work[number == at].reset_index(drop=True)
+        run, role, replica = (None if pd.isna(v) else v for v in mine.iloc[0][list(CREW)])
+        steps = by_step[places == at].reset_index(drop=True)
+        found.append(Crew(run, role, None if replica is None else int(replica), mine, steps))
+    return found
+
+
+def own_work(measured: Measurements) -> pd.DataFrame:
+    """One row a (step, crew, member, canonical stage): own_ns and blocked_ns, which add up to the wall.
+
+    Where a crew shows no stages at all, canonical is <NA> and the row is the step; else time outside
+    stages is left out: what a process waits for there is not recorded. Rows of unknown rank are left out.
+    """
+    return measured.derived(_own_work)
+
+
+def _own_work(measured: Measurements) -> pd.DataFrame:
+    keys = [*CREW_STEP, *MEMBER, "canonical"]
+    sums = summed(staged_segments(measured), keys, ["own_ns", "blocked_ns"])
+    return sums.iloc[np.argsort(codes(sums, tuple(keys)), kind="stable")].reset_index(drop=True)
+
+
+def staged_segments(measured: Measurements) -> pd.DataFrame:
+    """The rows of `segments` that count as work, with `canonical`; see `own_work`."""
+    return measured.derived(_staged_segments)
+
+
+def _staged_segments(measured: Measurements) -> pd.DataFrame:
+    rows = units(measured["segments"])
+    rows["canonical"] = canonical_of(measured, rows)
+    rows = rows[rows["rank"].notna()]
+    staged = rows["canonical"].notna().groupby(pd.Series(same(rows, CREW), rows.index))
+    return rows[rows["canonical"].notna() | ~staged.transform("any")]
+
+
+def canonical_of(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """The canonical name of the recorded stage of each row; None outside stages."""
+    keys = ("stage", "role", "scope")
+    named = distinct(stage_rows(measured), [*keys, "canonical"])
+    places = same(pd.concat([named[list(keys)], rows[list(keys)]], ignore_index=True), keys)
+    by_code = np.full(int(places.max(initial=-1)) + 1, None, object)
+    by_code[places[: len(named)]] = named["canonical"].to_numpy(object)
+    found: npt.NDArray[np.object_] = by_code[places[len(named) :]]
+    return found
+
+
+def work_by_step(measured: Measurements) -> pd.DataFrame:
+    """One row a (step, crew, member): own_ns of all stages, beyond_ns (less the median of the other members,
+    below 0 where it is less), others (their number) and wall_ns of the step (<NA> if unknown).
+    """
+    return measured.derived(_work_by_step)
+
+
+def _work_by_step(measured: Measurements) -> pd.DataFrame:
+    rows = summed(own_work(measured), [*CREW_STEP, *MEMBER], ["own_ns", "blocked_ns"])
+    group = codes(rows, CREW_STEP)
+    own = rows["own_ns"].to_numpy(np.int64)
+    rows["beyond_ns"] = own - of_others(own, group)
+    rows["others"] = np.bincount(group, minlength=1)[group] - 1
+    walls = job(measured).walls
+    both = codes(pd.concat([walls[list(UNIT)], rows[list(UNIT)]], ignore_index=True), UNIT)
+    wall = dict(zip(both[: len(walls)], walls["wall_ns"], strict=True))
+    rows["wall_ns"] = pd.array([wall.get(at, pd.NA) for at in both[len(walls) :]], dtype="Int64")
+    return rows
+
+
+def of_others(values: Ints, group: Ints) -> Ints:
+    """For each value the median of the other values of its group, rounded down; itself where there are none.
+
+    >>> of_others(np.array([1, 2, 9, 7]), np.array([0, 0, 0, 1]))
+    array([5, 5, 1, 7])
+    """
+    if not len(values):
+        return values
+    order = np.lexsort((values, group))
+    ranked, of_group = values[order], group[order]
+    number = np.cumsum(np.concatenate(([False], of_group[1:] != of_group[:-1])))
+    size = np.bincount(number)
+    begin = (np.cumsum(size) - size)[number]
+    left = size[number] - 1
+    at = np.arange(len(values)) - begin
+
+    def other(place: Ints) -> Ints:
+        """The value at a place among the others."""
+        found: Ints = ranked[np.minimum(begin + place + (place >= at), len(ranked) - 1)]
+        return found
+
+    low, high = other(np.maximum(left - 1, 0) // 2), other(left // 2)
+    found = np.empty(len(values), np.int64)
+    found[order] = np.where(left > 0, low + (high - low) // 2, ranked)
+    return found
+
+
+def crew_headings(measured: Measurements) -> tuple[Heading, ...]:
+    """Columns for run, role and replica, as far as they tell crews apart."""
+    replicas = own_work(measured)["replica"].notna().any()
+    more = (Heading("replica", "replica", "id"),) if replicas else ()
+    return (*label_headings(measured), *more)
+
+
+def member_headings(measured: Measurements) -> tuple[Heading, ...]:
+    """Columns for the rank, and for its device where any rank drives several."""
+    members = distinct(own_work(measured), [*CREW, *MEMBER])
+    several = members.duplicated([*CREW, "rank"]).any()
+    return (
+        Heading("rank", "rank", "id"),
+        *((Heading("device", "device", "id"),) if several else ()),
+    )
+
+
+def steps_of(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """In how many steps the crew of each row was recorded; NaN for rows of no crew."""
+    keys = list(CREW)
+    known = distinct(own_work(measured), [*keys, "step", "part"])
+    both = same(pd.concat([known[keys], frame[keys]], ignore_index=True), CREW)
+    count = np.bincount(both[: len(known)], minlength=int(both.max(initial=-1)) + 1)
+    steps = count[both[len(known) :]]
+    return np.where(steps > 0, steps, np.nan)
+
+
+def in_crew(measured: Measurements, crew: Crew) -> str:
+    """How a claim names its crew beside the run: ` of actor, replica 1`; nothing where there is only one."""
+    several = len({(c.role, c.replica) for c in crews(measured)}) > 1
+    parts = [*([str(crew.role)] if crew.role is not None else []),
+             *([f"replica {crew.replica}"] if crew.replica is not None else [])]  # fmt: skip
+    return " of " + ", ".join(parts) if several and parts else ""
+
+
+def in_order(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
+    """The frame sorted by keys, whatever is missing among them last."""
+    return frame.iloc[np.argsort(codes(frame, names), kind="stable")].reset_index(drop=True)

@@ -1,0 +1,280 @@
+"""Measured iterations to what each rollout engine did in each generation (Q8 to Q11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import CAPTURE, from_epoch, units
+from tracekit.model.trace import Measurements
+
+TOKENS_DONE = 0.9
+"""The tail of a generation begins when this share of its tokens is generated (Q9)."""
+
+LOW_BATCH = 0.25
+"""A batch below this share of the largest one is low (Q9)."""
+
+FIRST = 0.1
+"""The first iterations of a generation are this share of those that only decode (Q10)."""
+
+CLASSES_PER_OCTAVE = 8
+"""Batches of one class are equal for comparing pace: a class spans some 9 %."""
+
+MIN_ALIKE = 3
+"""Fewer later iterations of a class are no yardstick."""
+
+UNIT = ("run", "role", "step", "part", "occurrence")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What one engine did in one generation; None is unknown. Times are ns.
+
+    `tail_ns` is the time in which the last tenth of the tokens was generated, `low_ns` that of
+    low batches without prefill; `gain_ns` bounds what a generation without its tail would save.
+    `first_over_steady` compares the first decode iterations with later ones of equal batch, of which
+    `compared_ratio` have such; `first_excess_ns` is what they take more.
+    """
+
+    unit: tuple[Any, ...]
+    engine: str
+    source: str
+    pid: int | None
+    mates: int
+    basis: str
+    ts_ns: int
+    dur_ns: int
+    rank: int | None = None
+    iterations: int = 0
+    decode_iterations: int = 0
+    tokens: int = 0
+    counted: bool = True
+    peak_requests: int = 0
+    mean_requests: float | None = None
+    tail_ns: int | None = None
+    low_ns: int | None = None
+    gain_ns: int = 0
+    pace_ns: float | None = None
+    busy_ns: int | None = None
+    prefill_busy_ns: int | None = None
+    prefill_ns: int = 0
+    pause_ns: int | None = None
+    first_over_steady: float | None = None
+    compared_ratio: float = 0.0
+    first_excess_ns: int = 0
+    first_pace_ns: float | None = None
+
+    @property
+    def end_ns(self) -> int:
+        """When its last work ended."""
+        return self.ts_ns + self.dur_ns
+
+    @property
+    def tail_ratio(self) -> float | None:
+        """τ: the tail's share of the generation."""
+        return None if self.tail_ns is None or not self.dur_ns else self.tail_ns / self.dur_ns
+
+    @property
+    def low_ratio(self) -> float | None:
+        """The share of the generation in which the batch was low."""
+        return None if self.low_ns is None or not self.dur_ns else self.low_ns / self.dur_ns
+
+
+def generations(measured: Measurements) -> list[Generation]:
+    """What every engine did in every generation, in order of units and engines; mates count once.
+
+    Ranks of one replica that ran the very same batches (tensor parallel) are one engine.
+    """
+    return measured.derived(_generations)
+
+
+def _generations(measured: Measurements) -> list[Generation]:
+    rows = units(measured["generations"])
+    if not len(rows):
+        return []
+    key, parts = [*CAPTURE, "step", "occurrence"], measured.derived(_parts)
+    found: list[Generation] = []
+    for _, mine in rows.groupby([*UNIT, "replica"], dropna=False, sort=False):
+        by_work: dict[tuple[Any, ...], list[tuple[dict[str, Any], pd.DataFrame | None]]] = {}
+        for told in mine.sort_values(["rank", *CAPTURE], kind="stable").to_dict("records"):
+            row = {str(name): value for name, value in told.items()}
+            part = parts.get(_key([row[name] for name in key]))
+            by_work.setdefault(_signature(row, part), []).append((row, part))
+        several = len(by_work) > 1
+        found += [_generation(mates, several=several) for mates in by_work.values()]
+    order = sorted(range(len(found)), key=lambda i: _order(found[i]))
+    return [found[i] for i in order]
+
+
+def iterations_of(measured: Measurements, one: Generation) -> pd.DataFrame:
+    """The rows of `iterations` of one generation, in order of start."""
+    return measured.derived(_parts)[_key((one.source, one.pid, one.unit[2], one.unit[4]))]
+
+
+def _parts(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
+    rows = units(measured["iterations"]).sort_values("ts_ns", kind="stable")
+    key = [*CAPTURE, "step", "occurrence"]
+    return {_key(k): mine for k, mine in rows.groupby(key, dropna=False, sort=False)}
+
+
+def _key(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(None if pd.isna(value) else value for value in values)
+
+
+def _order(one: Generation) -> tuple[Any, ...]:
+    known = tuple((part is None, "" if part is None else part) for part in one.unit)
+    return (*known, len(one.engine), one.engine, one.source)
+
+
+def _signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...]:
+    """What mates have in common: the batches that they ran; their replica where these are unknown."""
+    if part is None:
+        return () if not pd.isna(row["replica"]) else _key([row[name] for name in CAPTURE])
+    sums = part[["count", "prefill_requests", "decode_requests"]].sum()
+    return (*(int(value) for value in sums), int(part["decode_requests"].max()))
+
+
+def _generation(
+    mates: Sequence[tuple[dict[str, Any], pd.DataFrame | None]], *, several: bool
+) -> Generation:
+    """One engine by its first mate; it ends when the last of them does."""
+    row, part = mates[0]
+    unit = _key([row[name] for name in UNIT])
+    start = min(int(other["ts_ns"]) for other, _ in mates)
+    end = max(int(other["ts_ns"]) + int(other["dur_ns"]) for other, _ in mates)
+    rank = None if pd.isna(row["rank"]) else int(row["rank"])
+    alone = {} if part is None else _work(part)
+    if part is not None:
+        start, end = int(row["ts_ns"]), int(row["ts_ns"]) + int(row["dur_ns"])
+    return Generation(
+        unit, _name(row, several=several), str(row["source"]), _key([row["pid"]])[0], len(mates), str(row["basis"]),
+        start, end - start, rank, pause_ns=None if pd.isna(row["longest_pause_ns"]) else int(row["longest_pause_ns"]), **alone,
+    )  # fmt: skip
+
+
+def _name(row: dict[str, Any], *, several: bool) -> str:
+    """`replica 0`, `replica 0 rank 1`, `rank 3`, `process 4711`, else the file."""
+    rank = "" if pd.isna(row["rank"]) else f"rank {int(row['rank'])}"
+    process = rank or ("" if pd.isna(row["pid"]) else f"process {int(row['pid'])}")
+    if pd.isna(row["replica"]):
+        return process or str(row["source"])
+    return f"replica {int(row['replica'])}" + (f" {process}" if several and process else "")
+
+
+def _work(part: pd.DataFrame) -> dict[str, Any]:
+    """The fields of a Generation that its iterations tell."""
+    pace, count = part["pace_ns"].to_numpy(np.int64), part["count"].to_numpy(np.int64)
+    running = part["decode_requests"].to_numpy(np.int64)
+    prefill = part["prefill"].to_numpy(np.bool_)
+    counted = part["decode_tokens"].notna().to_numpy()
+    # Without a count every running request gets one token; speculative decoding gets more.
+    told = part["decode_tokens"].to_numpy(np.int64, na_value=0)
+    tokens = np.where(counted, told, running * count)
+    whole, total, peak = int(pace.sum()), int(tokens.sum()), int(running.max())
+    decode = ~prefill & (running > 0)
+    low = ~prefill & (running < LOW_BATCH * peak)
+    low_ns, tail_ns = int(pace[low].sum()), None
+    gain = 0.0
+    if total:
+        before = whole - (tail_ns := whole - _until(pace, tokens, TOKENS_DONE * total))
+        gain = tail_ns - before * (1 - TOKENS_DONE) / TOKENS_DONE
+        high_ns, high = whole - low_ns, int(tokens[~low].sum())
+        if high:
+            gain = max(gain, low_ns - int(tokens[low].sum()) * high_ns / high)
+    busy = part["busy_ns"]
+    known = bool(busy.notna().all())
+    each = pace / count
+    return {
+        "iterations": int(count.sum()),
+        "decode_iterations": int(count[decode].sum()),
+        "tokens": total,
+        "counted": bool(counted.all()),
+        "peak_requests": peak,
+        "mean_requests": float((running * pace).sum() / whole) if whole else None,
+        "tail_ns": tail_ns,
+        "low_ns": low_ns if peak else None,
+        "gain_ns": max(round(gain), 0),
+        "pace_ns": float(np.median(each[decode])) if decode.any() else None,
+        "busy_ns": int(busy.sum()) if known else None,
+        "prefill_busy_ns": int(busy[prefill].sum()) if known else None,
+        "prefill_ns": int(pace[prefill].sum()),
+        **_first(each[decode], count[decode], running[decode]),
+    }
+
+
+def _until(pace: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], need: float) -> int:
+    """How long it takes until so many tokens are generated; within an iteration evenly."""
+    done = np.cumsum(tokens)
+    at = int(np.searchsorted(done, need, "left"))
+    before = float(done[at] - tokens[at])
+    return round(int(pace[:at].sum()) + float(pace[at]) * (need - before) / float(tokens[at]))
+
+
+def _first(
+    each: npt.NDArray[np.float64], count: npt.NDArray[np.int64], running: npt.NDArray[np.int64]
+) -> dict[str, Any]:
+    """How the first tenth of the decode iterations compares with later ones of equal batch (Q10)."""
+    number = np.cumsum(count)
+    first = number <= max(int(number[-1] * FIRST), 1) if len(number) else np.zeros(0, np.bool_)
+    alike = np.round(np.log2(running) * CLASSES_PER_OCTAVE).astype(np.int64)
+    later = pd.Series(each[~first]).groupby(alike[~first])
+    yardstick = later.median()[later.size() >= MIN_ALIKE]
+    steady = yardstick.reindex(alike[first]).to_numpy(float)
+    compared = ~np.isnan(steady)
+    if not compared.any():
+        return {}
+    mine, steady = each[first][compared], steady[compared]
+    excess = np.maximum(mine - steady, 0) * count[first][compared]
+    over = mine[steady > 0] / steady[steady > 0]
+    return {
+        "first_over_steady": float(np.median(over)) if len(over) else None,
+        "compared_ratio": float(compared.mean()),
+        "first_excess_ns": round(float(excess.sum())),
+        "first_pace_ns": float(np.median(mine)),
+    }
+
+
+def by_role(found: Sequence[Generation]) -> dict[tuple[Any, Any], list[list[Generation]]]:
+    """The units of each run and role: generations that ran side by side."""
+    sides: dict[tuple[Any, ...], list[Generation]] = {}
+    for one in found:
+        sides.setdefault(one.unit, []).append(one)
+    roles: dict[tuple[Any, Any], list[list[Generation]]] = {}
+    for unit, mine in sides.items():
+        roles.setdefault((unit[0], unit[1]), []).append(mine)
+    return roles
+
+
+def ends(unit: Sequence[Generation]) -> list[int]:
+    """When each engine of a unit ended after the first began, the earliest first."""
+    start = min(g.ts_ns for g in unit)
+    return sorted(g.end_ns - start for g in unit)
+
+
+def bubble(unit: Sequence[Generation], *, without_tails: bool = False) -> tuple[float, float]:
+    """(B, the time that even ends would save) of engines that began together (Q8)."""
+    start = min(g.ts_ns for g in unit)
+    after = [g.end_ns - start - (g.gain_ns if without_tails else 0) for g in unit]
+    window = max(after)
+    saved = window - sum(after) / len(after)
+    return (saved / window if window else 0.0), saved
+
+
+def one_clock(measured: Measurements, found: Sequence[Generation]) -> bool:
+    """Whether all of them tell the time of the day."""
+    pids = pd.array([g.pid for g in found], dtype="Int64")
+    return from_epoch(measured, pd.DataFrame({"source": [g.source for g in found], "pid": pids}))
+
+
+def unseen_replicas(found: Sequence[Generation]) -> str:
+    """What the numbers of the replicas tell of others that were not recorded; empty where none is missing."""
+    numbers = {int(g.engine.split()[1]) for g in found if g.engine.startswith("replica ")}
+    least = max(numbers, default=-1) + 1
+    return (
+        f"{len(numbers)} of at least {least} replicas were recorded" if len(numbers) < least else ""
+    )

@@ -1,0 +1,125 @@
+"""From recorded values to samples: one value a step of the whole job, grouped by run.
+
+Ranks are reduced first, as they do not repeat a measurement: they are parts of one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.metric_kinds import METRICS, STEP_TIME, Reduction
+from tracekit.model.keys import Ints, as_python, of_keys
+
+COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value")
+"""What is read of recorded values."""
+
+_CAPTURE = re.compile(r"capture\d+\Z")
+
+Key = tuple[str, str | None, str | None]
+"""A metric's name, role and stage."""
+
+StepId = tuple[str, int | None, str | None]
+"""Run, step number, and the part of the run where there is no number or several captures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """One metric on one side: for each run the values of its steps, both in order."""
+
+    key: Key
+    runs: tuple[str, ...]
+    steps: tuple[tuple[StepId, ...], ...]
+    values: tuple[tuple[float, ...], ...]
+
+
+def samples(values: pd.DataFrame) -> dict[Key, Samples]:
+    """Every metric of one side that is known by name, from its recorded values (`COLUMNS`).
+
+    A process that was captured several times gives one run per capture: windows minutes apart differ
+    as launches do.
+    """
+    rows = values.loc[values["name"].isin(list(METRICS)) & values["value"].notna(), [*COLUMNS]]
+    rows = rows.assign(again=_captured_again(rows))
+    rows["part"] = rows["part"].astype(object).where(rows["again"] | rows["step"].isna(), None)
+    number, first = of_keys(rows, ["name", "role", "stage", "run", "step", "part", "again"])
+    reduced = _reduced_ranks(rows, number, first)
+    pieces: dict[Key, dict[tuple[str, StepId], float]] = {}
+    keys = [_texts(rows[name].array[first]) for name in ("name", "role", "stage", "run", "part")]
+    steps = [None if step is None else int(step) for step in as_python(rows["step"].array[first])]
+    again = rows["again"].to_numpy(np.bool_)[first].tolist()
+    for value, name, role, stage, run, part, step, several in zip(
+        reduced, *keys, steps, again, strict=True
+    ):
+        replicate = f"{run} {part}" if several else run
+        of_metric = pieces.setdefault((str(name), role, stage), {})
+        of_metric[str(replicate), (str(run), step, part)] = value
+    return {key: _samples(key, pieces[key]) for key in sorted(pieces, key=_in_order)}
+
+
+def _captured_again(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Whether each value is of one of several captures, and its step not told of as a whole."""
+    # A step told of as a whole was one, however many captures hold pieces of it.
+    parts, distinct = pd.factorize(rows["part"])
+    captured = np.array([*(bool(_CAPTURE.match(str(p))) for p in distinct), False], np.bool_)[parts]
+    told = (rows["name"] == STEP_TIME) & rows["step"].notna() & ~captured
+    step, _ = of_keys(rows, ["run", "step"])
+    return captured & ~np.isin(step, step[told.to_numpy(np.bool_)])
+
+
+def _texts(keys: Any) -> list[str | None]:
+    return [None if key is None else str(key) for key in as_python(keys)]
+
+
+def _reduced_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[float]:
+    """One value of every number: pieces of a rank reduced, then the ranks."""
+    kinds = [METRICS[name] for name in rows["name"].array[first]]
+    keys = pd.DataFrame({"number": number, "rank": rows["rank"].array})
+    of_rank, first_of_rank = of_keys(keys, ["number", "rank"])
+    of_number = number[first_of_rank]
+    pieces = [kinds[at].pieces for at in of_number.tolist()]
+    ranks = _reduced_groups(rows["value"].to_numpy(np.float64), of_rank, pieces)
+    return _reduced_groups(np.array(ranks, np.float64), of_number, [k.ranks for k in kinds])
+
+
+def _reduced_groups(
+    values: npt.NDArray[np.float64], group: Ints, how: Sequence[Reduction]
+) -> list[float]:
+    """The values of each group as one, `how` being told for each."""
+    ordered = values[np.argsort(group, kind="stable")]
+    ends = np.cumsum(np.bincount(group, minlength=len(how)))
+    starts = ends - np.diff(ends, prepend=0)
+    found: list[float] = ordered[starts].tolist()
+    for at in np.flatnonzero(ends - starts > 1).tolist():
+        found[at] = _reduced(ordered[starts[at] : ends[at]].tolist(), how[at])
+    return found
+
+
+def _samples(key: Key, found: Mapping[tuple[str, StepId], float]) -> Samples:
+    """One metric in the order of runs and steps."""
+    runs: dict[str, list[tuple[StepId, float]]] = {}
+    for replicate, step in sorted(found, key=lambda at: (at[0], _in_order(at[1][1:]))):
+        runs.setdefault(replicate, []).append((step, found[replicate, step]))
+    return Samples(
+        key,
+        tuple(runs),
+        tuple(tuple(step for step, _ in pairs) for pairs in runs.values()),
+        tuple(tuple(value for _, value in pairs) for pairs in runs.values()),
+    )
+
+
+def _reduced(values: list[float], how: Reduction) -> float:
+    """Several values as one, whatever their order."""
+    return max(values) if how == "max" else fsum(values) / (len(values) if how == "mean" else 1)
+
+
+def _in_order(key: Sequence[str | int | None]) -> tuple[tuple[bool, Any], ...]:
+    """A key by which missing values come last."""
+    return tuple((value is None, value if value is not None else 0) for value in key)

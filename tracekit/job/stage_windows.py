@@ -1,0 +1,320 @@
+"""A stage as rules judge it, or the step of processes without stages: one type, with the steps that exist as its one divisor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import (
+    CAPTURE,
+    PROCESS,
+    STAGE_OF,
+    STEP_ORIGINS,
+    UNIT,
+    distinct,
+    in_run,
+    job,
+    numbered_alike,
+    plain,
+    stage_rows,
+    summed,
+    text_or_none,
+    units,
+)
+from tracekit.model import keys as grouping
+from tracekit.model.keys import Ints, of_keys
+from tracekit.model.report import Place
+from tracekit.model.trace import Measurements
+
+WHERE = ("run", "role", "canonical")
+"""What a stage window is told by: run, role, and the canonical stage (missing: the step)."""
+
+Owner = tuple[object, object]
+"""A run and a role."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingSteps:
+    """The steps that were recorded, each process or GPU counting its own: `count`, and their mean wall.
+
+    Ranks need not have the same steps: a product of ranks and steps would count some that nobody recorded.
+    """
+
+    count: int
+    step_ns: float | None
+
+    def mean(self, total: float) -> float:
+        """What one step holds of a sum over all of them."""
+        return total / max(self.count, 1)
+
+    def per_step(self, total_ns: float) -> tuple[float, float | None]:
+        """(what one step holds of a sum over all of them, the same as a share of these steps' walls)."""
+        value = self.mean(total_ns)
+        return value, value / self.step_ns if self.step_ns else None
+
+
+NO_STEPS = ExistingSteps(0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class StageWindow:
+    """One stage, or the step where no stage is annotated: `window_ns` is Σ over `steps` steps of single GPUs.
+
+    `origin` tells how a step is known (None: a stage); `works` is whether it gives a GPU anything to do.
+    """
+
+    run: object
+    role: str | None
+    canonical: str | None
+    name: str
+    window_ns: int
+    steps: ExistingSteps
+    origin: str | None = None
+    works: bool = True
+
+    @property
+    def place(self) -> Place:
+        """Where that is."""
+        return Place(role=self.role, stage=self.canonical)
+
+    @property
+    def owner(self) -> Owner:
+        """Its run and role."""
+        return (self.run, self.role)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it from the others, comparable with `keyed`."""
+        return keyed({"run": self.run, "role": self.role, "canonical": self.canonical})
+
+    def per_step(self, total_ns: float) -> tuple[float, float | None]:
+        """(the mean over steps and GPUs of a sum over both, the same as a share of the step)."""
+        return self.steps.per_step(total_ns)
+
+
+def keyed(row: Mapping[Any, Any]) -> tuple[object, ...]:
+    """Run, role and stage of a row, missing ones as None."""
+    return tuple(None if pd.isna(row[name]) else row[name] for name in WHERE)
+
+
+def whole(measured: Measurements, table: str) -> pd.DataFrame:
+    """The rows of a table, plain, of sources that lost nothing: in a damaged one what is missing looks idle."""
+    return _undamaged(measured, plain(measured[table]))
+
+
+def canonical_names(measured: Measurements) -> pd.DataFrame:
+    """The canonical stage of every outermost recorded one: columns of `STAGE_OF`, canonical."""
+    return measured.derived(_canonical_names)
+
+
+def _canonical_names(measured: Measurements) -> pd.DataFrame:
+    names = stage_rows(measured)[[*STAGE_OF, "canonical"]]
+    return names.dropna(subset="stage").drop_duplicates(STAGE_OF)
+
+
+def placed(measured: Measurements, table: str) -> pd.DataFrame:
+    """Rows of windows that are judged, with `canonical` and `origin`: of stages; of steps where there are none.
+
+    `origin` tells how a step is known (profiler | file); files that are one stage of a step are no step.
+    Not to be changed in place.
+    """
+    return measured.derived(_Placed(table))
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A function of measurements, equal to any other of the same table: so that each is computed once."""
+
+    table: str
+
+    def __call__(self, measured: Measurements) -> pd.DataFrame:
+        return _placed(measured, self.table)
+
+
+def _placed(measured: Measurements, table: str) -> pd.DataFrame:
+    rows = whole(measured, table)
+    stages = rows[rows["window"] == "stage"].merge(
+        canonical_names(measured), on=STAGE_OF, how="inner"
+    )
+    steps = _of_judged_steps(measured, rows)
+    owners, number = owners_of(steps)
+    staged = measured.derived(_staged_owners)
+    unstaged = np.array([*(owner not in staged for owner in owners), False], bool)[number]
+    steps = steps[unstaged & (steps["origin"] != "stage").to_numpy(bool)]
+    parts = [stages.assign(origin=None), steps.assign(canonical=None)]
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
+def step_sums(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[Owner, int]:
+    """Of rows of windows the sum over the steps that `gpu_steps` counts, by run and role."""
+    steps = _of_judged_steps(measured, rows)
+    sums = summed(steps, ["run", "role"], [column])
+    return {
+        (run, text_or_none(role)): int(total)
+        for run, role, total in sums.itertuples(index=False, name=None)
+    }
+
+
+def _of_judged_steps(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of steps, with `origin`; without stages of the surest origin alone: others may not be steps at all."""
+    origins = plain(measured["steps"])[[*CAPTURE, "origin"]].drop_duplicates(CAPTURE)
+    steps = rows[rows["window"] == "step"].merge(origins, on=CAPTURE, how="inner")
+    return steps[_is_surest(measured, steps)]
+
+
+def _is_surest(measured: Measurements, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which rows of steps are of an owner with stages, or of the surest origin of their owner."""
+    surest = measured.derived(_surest_origins)
+    owners, number = owners_of(steps)
+    wanted = np.array([*(surest.get(owner) for owner in owners), None], object)[number]
+    any_origin = np.array([*(owner not in surest for owner in owners), False], bool)[number]
+    return np.asarray(any_origin | (steps["origin"].to_numpy(object) == wanted), np.bool_)
+
+
+def _surest_origins(measured: Measurements) -> dict[Owner, str]:
+    """How the steps of every (run, role) without stages are known, the surest of several ways."""
+    lanes = _undamaged(measured, measured.derived(_gpu_lanes))
+    origins: dict[Owner, str] = {}
+    for origin in reversed(STEP_ORIGINS):
+        owners, _ = owners_of(lanes[lanes["origin"] == origin])
+        origins.update(dict.fromkeys(owners, origin))
+    staged = measured.derived(_staged_owners)
+    return {owner: origin for owner, origin in origins.items() if owner not in staged}
+
+
+def _staged_owners(measured: Measurements) -> frozenset[tuple[object, object]]:
+    """(run, role) of the devices that have a stage."""
+    rows = whole(measured, "gpu_time").merge(canonical_names(measured), on=STAGE_OF, how="inner")
+    return frozenset(owners_of(rows)[0])
+
+
+def owners_of(rows: pd.DataFrame) -> tuple[list[Owner], Ints]:
+    """(every run and role, for each row which of them it is of)."""
+    number, first = of_keys(rows, ["run", "role"])
+    columns = (rows[name].array[first] for name in ("run", "role"))
+    return [(run, text_or_none(role)) for run, role in zip(*columns, strict=True)], number
+
+
+# The steps that exist
+
+
+def gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
+    """The steps of single GPUs of every (run, role), in sources that lost nothing: a GPU counts in each of its steps."""
+    return measured.derived(_gpu_steps)
+
+
+def _gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
+    lanes = _undamaged(measured, measured.derived(_gpu_lanes))
+    lanes = lanes[_is_surest(measured, lanes)]
+    lanes = lanes.iloc[of_keys(lanes, [*_PROCESS_STEP, "device"])[1]]
+    owners, number = owners_of(lanes)
+    counts = np.bincount(number, minlength=len(owners)).tolist()
+    walls = grouping.summed(number, lanes["wall_ns"].to_numpy(np.int64), len(owners)).tolist()
+    return {
+        owner: ExistingSteps(count, wall_ns / count)
+        for owner, count, wall_ns in zip(owners, counts, walls, strict=True)
+    }
+
+
+def gpu_steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
+    """The steps of all the GPUs of the processes that rows are of."""
+    lanes = measured.derived(_gpu_lanes)
+    process, wanted = numbered_alike(PROCESS, lanes, plain(rows))
+    return _with_hosts(measured, lanes[np.isin(process, wanted)], rows)
+
+
+def steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
+    """The steps of the processes that rows are of; where rows name GPUs of a process, those of each of them."""
+    lanes = measured.derived(_gpu_lanes)
+    if "device" not in rows:
+        return _with_hosts(measured, lanes.iloc[:0], rows)
+    on_gpu = plain(rows[[*PROCESS, "device"]])
+    lane, wanted = numbered_alike([*PROCESS, "device"], lanes, on_gpu[on_gpu["device"].notna()])
+    return _with_hosts(measured, lanes[np.isin(lane, wanted)], rows)
+
+
+def _with_hosts(measured: Measurements, lanes: pd.DataFrame, rows: pd.DataFrame) -> ExistingSteps:
+    """The steps of these GPUs, and those of the processes that rows are of of which no GPU is among them."""
+    steps = measured.derived(_process_steps)
+    process, with_gpu, wanted = numbered_alike(PROCESS, steps, lanes, plain(rows))
+    hosts = steps[np.isin(process, np.setdiff1d(wanted, with_gpu))]
+    chosen = pd.concat([lanes, hosts], ignore_index=True) if len(lanes) else hosts
+    by = [name for name in (*_PROCESS_STEP, "device") if name in chosen]
+    return _existing(chosen.iloc[of_keys(chosen, by)[1]])
+
+
+_PROCESS_STEP = (*UNIT, "role", "rank", "host", "pid", "occurrence")
+"""One step of one process, whichever files tell of it."""
+
+
+def _existing(steps: pd.DataFrame) -> ExistingSteps:
+    return ExistingSteps(len(steps), float(steps["wall_ns"].mean()) if len(steps) else None)
+
+
+def _process_steps(measured: Measurements) -> pd.DataFrame:
+    """One row a step in a source: its process, `origin`, and as `wall_ns` that of its unit (`pooling.step_walls`)."""
+    rows, walls = units(measured["steps"]), job(measured).walls
+    unit, unit_of_wall = numbered_alike(UNIT, rows, walls)
+    wall_ns = np.zeros(int(unit.max(initial=-1)) + 1, np.int64)
+    wall_ns[unit_of_wall] = walls["wall_ns"].to_numpy(np.int64)
+    columns = list(dict.fromkeys((*_PROCESS_STEP, *CAPTURE, "origin")))
+    return rows.assign(occurrence=occurrence_of_unit(rows))[columns].assign(wall_ns=wall_ns[unit])
+
+
+def occurrence_of_unit(rows: pd.DataFrame) -> pd.Series[Any]:
+    """Which of the steps of one number rows are of: 0 without a number, as the pieces of such a file are one unit."""
+    return rows["occurrence"].where(rows["step"].notna(), 0)
+
+
+def _gpu_lanes(measured: Measurements) -> pd.DataFrame:
+    """The rows of `_process_steps` once for each device that their source tells of."""
+    devices = distinct(plain(measured["gpu_time"]), [*CAPTURE, "device"])
+    return measured.derived(_process_steps).merge(devices, on=CAPTURE, how="inner")
+
+
+def _undamaged(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    damaged = {note.source for note in measured.notes if note.severity == "data_loss"}
+    return rows[~rows["source"].isin(damaged)] if damaged else rows
+
+
+def each_gpu_step(
+    measured: Measurements, table: pd.DataFrame, names: Sequence[str]
+) -> pd.DataFrame:
+    """The table of sums by run and role with these columns as means over the steps of single GPUs there."""
+    existing = gpu_steps(measured)
+    owners, number = owners_of(table)
+    counts = np.array([max(existing.get(owner, NO_STEPS).count, 1) for owner in owners], np.float64)
+    return table.assign(**{name: table[name] / counts[number] for name in names})
+
+
+def stage_windows(measured: Measurements) -> list[StageWindow]:
+    """Every stage in which a device was recorded, longest first; the step of a role without stages."""
+    return measured.derived(_stage_windows)
+
+
+def _stage_windows(measured: Measurements) -> list[StageWindow]:
+    rows = placed(measured, "gpu_time")
+    if not len(rows):
+        return []
+    origins = rows.groupby(list(WHERE), dropna=False, sort=False)["origin"].first().reset_index()
+    sums = summed(rows, WHERE, ("window_ns", "op_count"))
+    sums["origin"] = origins["origin"]
+    existing = gpu_steps(measured)
+    launched = summed(stage_rows(measured), WHERE, ("launch_count",)).dropna(subset="launch_count")
+    idle_by_design = {keyed(r) for r in launched.to_dict("records") if r["launch_count"] == 0}
+    windows = []
+    for row in sums.sort_values("window_ns", ascending=False, kind="stable").to_dict("records"):
+        role, stage = text_or_none(row["role"]), text_or_none(row["canonical"])
+        windows.append(
+            StageWindow(
+                row["run"], role, stage, (stage or "the step") + in_run(measured, row["run"]),
+                int(row["window_ns"]), existing.get((row["run"], role), NO_STEPS),
+                text_or_none(row["origin"]), bool(row["op_count"]) and keyed(row) not in idle_by_design,
+            )
+        )  # fmt: skip
+    return windows

@@ -1,0 +1,256 @@
+"""The times of the whole job, step by step: what a comparison rests on, whatever was measured where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from tracekit.job.driver_log import logs, same_steps
+from tracekit.job.frames import UNIT, distinct, grouped, job, plain, same_text, stage_rows, units
+from tracekit.job.metric_kinds import (
+    LAUNCH_CADENCE,
+    OUT_OF_MEMORY,
+    PER_WORK,
+    RANGE_CADENCE,
+    STAGE_TIME,
+    STEP_TIME,
+    WINDOW,
+)
+from tracekit.model import faults
+from tracekit.model.keys import records
+from tracekit.model.stages import STAGES
+from tracekit.model.trace import Measurements
+
+NAMES = (
+    STEP_TIME, STAGE_TIME, *PER_WORK, "first_of_window", "compilations", OUT_OF_MEMORY,
+    WINDOW, RANGE_CADENCE, LAUNCH_CADENCE,
+)  # fmt: skip
+"""What is told of the whole job, as against its processes."""
+
+WORK = "work"
+"""The fact of measurements that tells how much work every step holds, by name: given by a person."""
+
+CAPTURE = re.compile(r"capture\d+\Z")
+"""The part of a process that was captured several times."""
+
+
+_NO_ROWS = pd.DataFrame(columns=["run", "name", "value"])
+
+
+def job_values(measured: Measurements) -> pd.DataFrame:
+    """One row a step, and one a step and stage: run, role, step, part, stage, name, value, unit, better.
+
+    A source without step marks (`_unmarked`) is no step: its length is `window_time` (ns), its stages have a row for
+    each time that they ran, and `range_cadence` and `launch_cadence` (ns) are from one start of what recurs in it to
+    the next: means over ranks and devices, `part` being which in order.
+
+    `step_time` (ns) is the wall of the step over all ranks; `stage_time` (ns) that of the longest rank,
+    Σ over its occurrences. `first_of_window` marks the first step after a profiler began, where it saw
+    more than one; `compilations` counts what was compiled or loaded in a step. `tokens`, `samples` and
+    `images` are those that a person gave of every step, else those that the driver logged for a step of the
+    traces (Q22). `out_of_memory` counts, in a row a run, the requests for memory that failed in the recorded
+    histories; a run without one has no row. `part` names the capture of a step, where it is in one alone.
+    """
+    again = _again(measured)
+    walls = job(measured).walls
+    unmarked = walls[_unmarked(walls)]
+    walls = walls[[*UNIT, "wall_ns"]]
+    walls = pd.concat([walls[~_among(walls, again)].astype(object), again], ignore_index=True)
+    is_window = _is_unit(walls, unmarked)
+    steps = walls[[*UNIT]].assign(role=None, stage=None, name=STEP_TIME, value=walls["wall_ns"])
+    steps["name"] = steps["name"].mask(is_window, WINDOW)
+    rows = _apart(stage_rows(measured), measured["stages"], again)
+    in_window = _is_unit(rows, unmarked)
+    process = ["role", "canonical", "rank", "host", "pid"]
+    per_rank = rows[~in_window].groupby([*UNIT, *process], dropna=False, sort=False)["dur_ns"].sum()
+    longest = per_rank.groupby([*UNIT, "role", "canonical"], dropna=False, sort=False).max()
+    stages = longest.reset_index().rename(columns={"canonical": "stage", "dur_ns": "value"})
+    stages["name"] = STAGE_TIME
+    columns = [*UNIT, "role", "stage", "name", "value"]
+    parts = [
+        steps,
+        stages,
+        faults.sound(measured, lambda part: _work(part, walls), _NO_ROWS),
+        _first_of_window(measured, again),
+        _compiling(measured, again),
+        faults.sound(measured, _failed_requests, _NO_ROWS),
+    ]
+    parts = [part for part in parts if len(part)] or parts[:1]
+    parts = [part.reindex(columns=columns).astype(object) for part in parts]
+    out = pd.concat(parts, ignore_index=True)
+    out["part"] = pd.Series(_parts(measured, out), index=out.index, dtype=object)
+    if len(unmarked):
+        told = [_each_time(rows[in_window]), _cadences(measured)]
+        told = [part.reindex(columns=columns).astype(object) for part in told if len(part)]
+        out = pd.concat([out, *told], ignore_index=True)
+    timed = out["name"].isin([STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE])
+    out["unit"] = timed.map({True: "ns", False: "count"})
+    out["better"] = timed.map({True: "lower", False: "neither"})
+    return out
+
+
+def _unmarked(walls: pd.DataFrame) -> pd.Series[Any]:
+    """Which units are windows that nothing marks as a step: neither a number nor a capture range of the program."""
+    captured = walls["part"].astype(object).map(lambda part: bool(CAPTURE.match(str(part))))
+    return (walls["origin"] == "file") & walls["step"].isna() & ~captured.astype(bool)
+
+
+def _is_unit(rows: pd.DataFrame, some: pd.DataFrame) -> pd.Series[Any]:
+    """Which rows are of one of these units, none of which has a step number."""
+    if not len(some):
+        return pd.Series(data=False, index=rows.index, dtype=bool)
+    keys = {(run, None if pd.isna(part) else part) for run, part in records(some, ["run", "part"])}
+    pairs = records(rows, [*UNIT])
+    among = [
+        pd.isna(step) and (run, None if pd.isna(part) else part) in keys
+        for run, step, part in pairs
+    ]
+    return pd.Series(among, index=rows.index, dtype=bool)
+
+
+_COUNTS_CALLS = re.compile(r"\d")
+
+
+def _each_time(rows: pd.DataFrame) -> pd.DataFrame:
+    """Every time that a stage ran in a window, of its longest rank; names that count their calls are no stages."""
+    named = rows["canonical"].map(
+        lambda stage: stage in STAGES or not _COUNTS_CALLS.search(str(stage))
+    )
+    rows = rows[named.astype(bool)]
+    by = [*UNIT, "role", "canonical", "occurrence"]
+    longest = rows.groupby(by, dropna=False, sort=True)["dur_ns"].max().reset_index()
+    longest["part"] = _numbered(longest["part"], longest["occurrence"])
+    found = longest.rename(columns={"canonical": "stage", "dur_ns": "value"})
+    return found.assign(name=STAGE_TIME)
+
+
+def _cadences(measured: Measurements) -> pd.DataFrame:
+    """From one start to the next of what recurs in windows: means over ranks and devices."""
+    if not measured.has("recurrences"):
+        return pd.DataFrame(columns=[*UNIT, "name", "value"])
+    rows = plain(measured["recurrences"]).rename(columns={"name": "stage"})
+    rows["value"] = rows["dur_ns"] / rows["count"]
+    by = ["run", "part", "role", "kind", "stage", "position"]
+    keyed = rows.astype(dict.fromkeys(by, object))
+    found = keyed.groupby(by, dropna=False, sort=True).agg(value=("value", "mean")).reset_index()
+    found["part"] = _numbered(found["part"], found["position"])
+    found["name"] = found["kind"].map({"launch": LAUNCH_CADENCE, "range": RANGE_CADENCE})
+    return found
+
+
+def _numbered(parts: pd.Series[Any], numbers: pd.Series[Any]) -> list[str]:
+    """Parts of a run that come in order: each with its number, which sorts as text."""
+    pairs = zip(parts, numbers, strict=True)
+    return [f"{'' if pd.isna(part) else part} #{int(number):06d}".strip() for part, number in pairs]
+
+
+def _again(measured: Measurements) -> pd.DataFrame:
+    """Profiler steps whose number several captures of a run hold: run, step, part, wall_ns.
+
+    Every capture may count its steps anew: then equal numbers are other steps, not pieces of one.
+    """
+    steps = plain(measured["steps"])
+    captured = steps["part"].astype(object).map(lambda part: bool(CAPTURE.match(str(part))))
+    steps = steps[(steps["origin"] == "profiler") & steps["step"].notna() & captured.astype(bool)]
+    if not len(steps):
+        return pd.DataFrame(columns=[*UNIT, "wall_ns"], dtype=object)
+    each = steps.groupby([*UNIT], sort=False)["dur_ns"].max().reset_index(name="wall_ns")
+    repeated = each.groupby(["run", "step"], sort=False)["part"].transform("size") > 1
+    return each[repeated].astype(object)
+
+
+def _among(rows: pd.DataFrame, again: pd.DataFrame) -> pd.Series[Any]:
+    """Which rows are of a step that several captures hold."""
+    known = set(zip(again["run"], again["step"], strict=True))
+    pairs = zip(rows["run"], rows["step"], strict=True)
+    return pd.Series([key in known for key in pairs], index=rows.index, dtype=bool)
+
+
+def _apart(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
+    """The rows (of `recorded`), those of a step that several captures hold with their part again."""
+    if not len(again):
+        return rows
+    part = plain(recorded)["part"].reindex(rows.index)
+    return rows.assign(part=rows["part"].where(~_among(rows, again), part))
+
+
+def _parts(measured: Measurements, rows: pd.DataFrame) -> list[object]:
+    """The part of each row: its own, else the one part that all sources of its step share."""
+    steps = plain(measured["steps"])
+    known: dict[tuple[object, object], set[object]] = {}
+    for run, step, part in records(distinct(steps, UNIT), UNIT):
+        known.setdefault((run, step), set()).add(part)
+    found: list[object] = []
+    for run, step, part in records(rows, UNIT):
+        shared = known.get((run, None if step is None else int(step)), set())
+        found.append(part if part is not None else next(iter(shared)) if len(shared) == 1 else None)
+    return found
+
+
+def _work(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
+    """How much work each step holds: as given, else as logged: run, step, part, name, value."""
+    found = [pd.DataFrame(columns=[*UNIT, "name", "value"])]
+    given = measured.facts.get(WORK)
+    given = given if isinstance(given, dict) else {}
+    for name in PER_WORK:
+        count = given.get(name)
+        if isinstance(count, int | float) and count > 0:
+            found.append(walls[[*UNIT]].assign(name=name, value=float(count)))
+        elif measured.has("logged"):
+            found += _logged(measured, name)
+    return pd.concat([f.astype(object) for f in found if len(f)] or found, ignore_index=True)
+
+
+def _logged(measured: Measurements, name: str) -> Iterator[pd.DataFrame]:
+    """One count of the steps that log and traces share, run by run: run, step, part, name, value."""
+    walls = job(measured).walls
+    for run, log in logs(measured).items():
+        mine = walls[same_text(walls["run"], run)]
+        counts = log.counts[name]
+        known = sorted(set(same_steps(mine, log)) & set(counts.index))
+        rows = mine[mine["step"].isin(known) & (mine["origin"] != "profiler")][[*UNIT]]
+        count = counts.reindex(rows["step"].astype("int64")).to_numpy(float)
+        yield rows.assign(name=name, value=count)[count > 0]
+
+
+def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
+    """The first of several profiler steps of each source: run, step, part, name, value 1."""
+    steps = _apart(units(measured["steps"]), measured["steps"], again)
+    steps = steps[steps["origin"] == "profiler"]
+    windows = steps.groupby(["source", "pid"], dropna=False, sort=False)
+    first = steps[
+        (windows["ts_ns"].rank(method="first") == 1) & (windows["ts_ns"].transform("size") > 1)
+    ]
+    rows = distinct(first, UNIT)
+    return rows.assign(name="first_of_window", value=1)
+
+
+def _compiling(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
+    """How often code was compiled or loaded, in the steps in which it was: run, step, part, name, value."""
+    if not measured.has("interruptions"):
+        return pd.DataFrame(columns=[*UNIT, "name", "value"])
+    rows = _apart(units(measured["interruptions"]), measured["interruptions"], again)
+    rows = rows[(rows["kind"] == "compilation") & rows["step"].notna()]
+    return grouped(rows, UNIT, value=("count", "sum")).assign(name="compilations")
+
+
+_REQUEST = ["run", "role", "rank", "host", "pid", "memory", "device", "ts_ns", "asked_bytes"]
+"""What one failed request is known by, whichever snapshots tell of it."""
+
+
+def _failed_requests(measured: Measurements) -> pd.DataFrame:
+    """How often memory ran out in each run of which a history was read: run, name, value.
+
+    Histories of one process may overlap: a request of one time counts once.
+    """
+    if not measured.has("out_of_memory"):
+        return pd.DataFrame(columns=["run", "name", "value"])
+    levels = plain(measured["snapshot_levels"])
+    runs = levels.loc[levels["entry_count"] > 0, "run"].drop_duplicates()
+    failed = plain(measured["out_of_memory"])
+    again = failed["ts_ns"].notna() & failed.duplicated(_REQUEST)
+    counts = failed[~again].groupby("run", dropna=False).size().reindex(runs, fill_value=0)
+    return pd.DataFrame({"run": counts.index, "name": OUT_OF_MEMORY, "value": counts.to_numpy()})

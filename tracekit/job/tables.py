@@ -1,0 +1,44 @@
+"""Frames to sheets of a report: plain cells in the order of importance, cut where they would flood it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from tracekit.model.keys import as_python
+from tracekit.model.report import Heading, Ranked, Sheet
+
+MAX_ROWS = 1_000
+"""Most rows of one sheet in a report; the measurements (`--save`) keep all of them."""
+
+MOST_RANKED = 20_000
+"""Most rows of a sheet that has a row a rank: a page puts those together that are alike."""
+
+
+def sheet(
+    name: str,
+    title: str,
+    headings: Sequence[Heading],
+    frame: pd.DataFrame,
+    *,
+    caption: str = "",
+    max_rows: int = MAX_ROWS,
+    ranked: Ranked | None = None,
+) -> Sheet:
+    """The frame's columns that the headings name, as plain values; rows past the cap are counted.
+
+    A column of which nothing at all is known is left out. A sheet that is `ranked` has up to `MOST_RANKED` rows.
+    """
+    max_rows = max_rows if ranked is None else MOST_RANKED
+    omitted = max(len(frame) - max_rows, 0)
+    columns = {h: as_python(frame[h.name].array[:max_rows]) for h in headings}
+    columns = {
+        heading: cells
+        for heading, cells in columns.items()
+        if not cells
+        or cells.count(None) < len(cells)
+        or (omitted and not frame[heading.name].array[max_rows:].isna().all())
+    }
+    rows = tuple(zip(*columns.values(), strict=True)) if columns else ()
+    return Sheet(name, title, tuple(columns), rows, omitted, caption, ranked)

@@ -1,0 +1,269 @@
+"""Collectives pooled over processes: bytes and rates (M12, M14), what each rank spends, what is waiting (Q17)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.collectives import matched
+from tracekit.job.frames import (
+    CAPTURE,
+    STAGE_OF,
+    distinct,
+    grouped,
+    plain,
+    stage_rows,
+    summed,
+    whole_gpu_time,
+)
+from tracekit.model.intervals import covered, side_by_side, union, union_totals
+from tracekit.model.keys import of_keys
+from tracekit.model.trace import Measurements
+
+WHO = ("run", "role", "rank", "host", "pid", "device")
+"""What a number of one rank is of: a device of a process, the process itself on the host."""
+
+SIZES = (
+    ("< 64 KiB", 2**16),
+    ("64 KiB – 1 MiB", 2**20),
+    ("1 – 16 MiB", 2**24),
+    ("16 – 256 MiB", 2**28),
+    ("≥ 256 MiB", 2**63),
+)
+"""Classes of message sizes, each with what lies beyond it."""
+
+
+def wire_factor(op: str, ranks: float | None) -> float | None:
+    """How often a message crosses the wire of one rank (bus bandwidth over algorithm bandwidth).
+
+    None where the group's size is not known, or is 1: nothing crosses it then.
+
+    >>> wire_factor("all_reduce", 4), wire_factor("all_gather", 4), wire_factor("broadcast", None)
+    (1.5, 0.75, 1.0)
+    """
+    if ranks is not None and ranks < 2:
+        return None
+    if op not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        return 1.0
+    if ranks is None:
+        return None
+    return (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks
+
+
+def collectives(measured: Measurements) -> pd.DataFrame:
+    """The rows of `collectives`, plain and in their order, with what follows from other ranks.
+
+    Added: canonical (stage; None outside), wait_ns and transfer_ns (`matching.matched`), wire_bytes
+    (Float64: bytes times `wire_factor`), size (class of `SIZES`, None where unknown), and what `rates` adds up.
+    """
+    return measured.derived(_collectives)
+
+
+def _collectives(measured: Measurements) -> pd.DataFrame:
+    rows = plain(measured["collectives"])
+    names = stage_rows(measured)[[*STAGE_OF, "canonical"]].dropna(subset="stage")
+    names = names.drop_duplicates(STAGE_OF)
+    canonical = (
+        rows[STAGE_OF].merge(names, on=STAGE_OF, how="left")["canonical"].to_numpy(object).copy()
+    )
+    canonical[pd.isna(canonical)] = None
+    rows["canonical"] = canonical
+    rows[["wait_ns", "transfer_ns"]] = matched(measured)[["wait_ns", "transfer_ns"]]
+    pairs = distinct(rows, ("op", "group_size"))
+    factor = pairs.assign(
+        factor=pd.array(
+            [
+                wire_factor(str(op), None if pd.isna(ranks) else float(ranks))
+                for op, ranks in zip(pairs["op"], pairs["group_size"], strict=True)
+            ],
+            dtype="Float64",
+        )
+    )
+    rows["wire_bytes"] = (
+        rows["size_bytes"].astype("Float64")
+        * rows[["op", "group_size"]].merge(factor, how="left")["factor"].array
+    )
+    beyond = np.array([edge for _, edge in SIZES[:-1]], np.int64)
+    size = rows["size_bytes"].to_numpy(np.int64, na_value=0)
+    labels = np.array([label for label, _ in SIZES], object)
+    found = labels[np.searchsorted(beyond, size, side="right")]
+    found[rows["size_bytes"].isna().to_numpy()] = None
+    rows["size"] = found
+    return _with_parts(rows)
+
+
+def _with_parts(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with what a rate is made of: bytes and times of those of which both are known, NA elsewhere."""
+    timed = (rows["dur_ns"] > 0) & (rows["size_bytes"] > 0).fillna(value=False)
+    wired = timed & rows["wire_bytes"].notna()
+    moved = wired & (rows["transfer_ns"] > 0).fillna(value=False)
+    dur = rows["dur_ns"].astype("Int64")
+    return rows.assign(
+        count=1,
+        sized_count=rows["size_bytes"].notna().astype("int64"),
+        alg_bytes=rows["size_bytes"].where(timed),
+        alg_ns=dur.where(timed),
+        bus_bytes=rows["wire_bytes"].where(wired),
+        bus_ns=dur.where(wired),
+        transfer_bytes=rows["wire_bytes"].where(moved),
+        moved_ns=rows["transfer_ns"].where(moved),
+        max_busbw=(rows["wire_bytes"] / dur).where(wired).astype("Float64"),
+    )
+
+
+RATED = (
+    *("count", "sized_count", "size_bytes", "alg_bytes", "alg_ns", "bus_bytes", "bus_ns"),
+    *("transfer_bytes", "moved_ns", "max_busbw"),
+)
+"""What `rates` adds up, beside times; of the last it takes the most."""
+
+
+def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Of rows of `collectives` one row per distinct `by`, most time first: counts, Σ of bytes and times, and rates in GB/s (1e9).
+
+    A rate is Σ bytes / Σ time of the collectives of which both are known: algbw of the message, busbw of
+    what crosses the wire, max_busbw of the fastest, transfer_busbw over the shortest time of any rank.
+    """
+    keys = list(by)
+    out = summed(rows, keys, ("dur_ns", "exposed_ns", "wait_ns", *RATED[:-1]))
+    out["max_busbw"] = grouped(rows, keys, fastest=("max_busbw", "max"))["fastest"].array
+    for name, top, bottom in (
+        ("algbw", "alg_bytes", "alg_ns"),
+        ("busbw", "bus_bytes", "bus_ns"),
+        ("transfer_busbw", "transfer_bytes", "moved_ns"),
+    ):
+        out[name] = (out[top] / out[bottom]).astype("Float64")
+    whole = out["dur_ns"].where(out["dur_ns"] > 0).astype("Float64")
+    out["hidden_ratio"] = (1 - out["exposed_ns"] / whole).astype("Float64")
+    return out.sort_values(["dur_ns", *keys], ascending=[False, *[True] * len(keys)], kind="stable")
+
+
+def by_rank(measured: Measurements) -> pd.DataFrame:
+    """One row a device of a process (M14); the process itself where its host carried out the collectives.
+
+    Columns: those of `WHO`, window_ns, comm_ns (any collective runs), exposed_ns (no compute beside it; NA
+    on the host) and of it wait_ns (for other ranks; NA where unknown), count, size_bytes,
+    wire_bytes and wired_ns (time of the collectives whose bytes are known), comm_ratio, exposed_ratio and
+    wire_gb_per_s.
+    """
+    return measured.derived(_by_rank)
+
+
+def _by_rank(measured: Measurements) -> pd.DataFrame:
+    rows = collectives(measured)
+    on_host = rows["device"].isna() & rows["exposed_ns"].isna()
+    captures = plain(measured["captures"]).assign(device=None)
+    captures = captures[captures["source"].isin(rows.loc[on_host, "source"])]
+    windows = whole_gpu_time(measured)
+    windows = windows[
+        (windows["window"] == "capture") & windows["source"].isin(rows.loc[~on_host, "source"])
+    ]
+    by = (*CAPTURE, "device")
+    busy = united(rows[on_host], by).rename("comm_ns").reset_index()
+    host = captures.rename(columns={"dur_ns": "window_ns"}).merge(
+        busy.drop(columns="device"), on=CAPTURE
+    )
+    waits = waiting(rows[on_host])
+    host["wait_ns"] = within(waits, host)
+    gpu = windows.rename(columns={"exposed_comm_ns": "exposed_ns"})
+    gpu["wait_ns"] = exposed_within(waiting(rows), windows)
+    wired = rows[rows["wire_bytes"].notna()]
+    wire_ns = united(wired, tuple(dict.fromkeys((*by, *WHO)))).rename("wired_ns").reset_index()
+    frames = [gpu, host, wire_ns, rows[[*WHO, "count", "size_bytes", "wire_bytes"]]]
+    columns = (
+        "window_ns", "comm_ns", "exposed_ns", "wait_ns", "count", "size_bytes", "wire_bytes", "wired_ns",
+    )  # fmt: skip
+    long = pd.concat(
+        [frame.reindex(columns=[*WHO, *columns]).astype(_TYPES) for frame in frames],
+        ignore_index=True,
+    )
+    out = summed(long, WHO, columns)
+    window = out["window_ns"].where(out["window_ns"] > 0).astype("Float64")
+    out["comm_ratio"] = out["comm_ns"] / window
+    out["exposed_ratio"] = out["exposed_ns"] / window
+    wired_ns = out["wired_ns"].where(out["wired_ns"] > 0).astype("Float64")
+    out["wire_gb_per_s"] = out["wire_bytes"] / wired_ns
+    return out[out["count"].notna()].sort_values(list(WHO), kind="stable", ignore_index=True)
+
+
+_TYPES = {
+    **dict.fromkeys(("run", "role", "host"), "object"),
+    **dict.fromkeys(("rank", "pid", "device", "window_ns", "comm_ns", "exposed_ns"), "Int64"),
+    **dict.fromkeys(("wait_ns", "count", "size_bytes", "wired_ns"), "Int64"),
+    "wire_bytes": "Float64",
+}
+
+
+def united(rows: pd.DataFrame, by: Sequence[str]) -> pd.Series[Any]:
+    """Per distinct `by`, how long any of its collectives runs: the length of the union."""
+    number, once = of_keys(rows, by)
+    first = rows[list(by)].iloc[once]
+    start = rows["ts_ns"].to_numpy(np.int64)
+    total = union_totals(start, start + rows["dur_ns"].to_numpy(np.int64), number, len(first))
+    return pd.Series(total, index=pd.MultiIndex.from_frame(first))
+
+
+def waiting(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of the rows with a known wait where they are, as intervals: from the own start until the last rank came.
+
+    On a device no longer than what is exposed of the collective: a wait behind compute costs nothing.
+    """
+    names = [*CAPTURE, "device", "ts_ns", "dur_ns", "wait_ns", "exposed_ns"]
+    known = rows[names][rows["wait_ns"].notna()]
+    wait, exposed = known["wait_ns"], known["exposed_ns"]
+    length = wait.where(exposed.isna() | (wait <= exposed).fillna(value=True), exposed)
+    return known.assign(dur_ns=length.to_numpy(np.int64))
+
+
+def moving(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without waiting for other ranks, as far as that can be told.
+
+    A collective takes no longer than on the rank where it is shortest: what is longer is waiting. Where no
+    other rank shows it, it counts for no longer than the median of its kind (process, device, op, group).
+    """
+    dur = rows["dur_ns"].astype("Int64")
+    kind = dur.groupby([rows[name] for name in (*CAPTURE, "device", "op", "group")], dropna=False)
+    usual = kind.transform("median").round().astype("Int64")
+    bound = rows["transfer_ns"].where(rows["transfer_ns"].notna(), usual)
+    own = bound.where(bound < dur, dur).to_numpy(np.int64)
+    return rows.assign(ts_ns=rows["ts_ns"] + rows["dur_ns"] - own, dur_ns=own)
+
+
+def within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
+    """For each window (ts_ns, window_ns) of a process and device, how much of it the intervals there cover.
+
+    NA where there is none.
+    """
+    keys = pd.concat([_keyed(intervals), _keyed(windows)], ignore_index=True)
+    line, _ = of_keys(keys, [*CAPTURE, "device"])
+    count = len(intervals)
+    start = np.concatenate([frame["ts_ns"].to_numpy(np.int64) for frame in (intervals, windows)])
+    length = [intervals["dur_ns"].to_numpy(np.int64), windows["window_ns"].to_numpy(np.int64)]
+    end = start + np.concatenate(length)
+    found = np.zeros(len(windows), np.int64)
+    for chosen, shift in side_by_side(line, start, end):
+        begin, until = start[chosen] + shift, end[chosen] + shift
+        mine = int(np.count_nonzero(chosen[:count]))
+        busy = union(begin[:mine], until[:mine])
+        found[chosen[count:]] = covered(busy, begin[mine:], until[mine:])
+    return pd.arrays.IntegerArray(found, ~np.isin(line[count:], line[:count]))
+
+
+def _keyed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The source, pid and device of each row, of the same types whatever the frame."""
+    types = {"source": "object", "pid": "Int64", "device": "Int64"}
+    return frame[[*CAPTURE, "device"]].astype(types)
+
+
+def exposed_within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
+    """For each window of `gpu_time`, how much of its exposed communication the intervals cover.
+
+    NA where there is no interval of that device; never more than what is exposed.
+    """
+    found = within(intervals, windows)
+    exposed = windows["exposed_comm_ns"].to_numpy(np.int64)
+    mask = np.asarray(found.isna())
+    return pd.arrays.IntegerArray(np.minimum(found.to_numpy(np.int64, na_value=0), exposed), mask)

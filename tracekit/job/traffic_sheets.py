@@ -1,0 +1,209 @@
+"""Collectives as sheets and pictures: by kind and size, by stage, by rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.drawn_ranks import MAX_ROWS, drawn
+from tracekit.job.frames import distinct, label_headings, same_text, whole_if_exact
+from tracekit.job.stage_windows import steps_of
+from tracekit.job.tables import sheet
+from tracekit.job.traffic import by_rank, collectives, rates
+from tracekit.model.keys import records
+from tracekit.model.report import Chart, Heading, Ranked, Sheet
+from tracekit.model.trace import Measurements
+
+KIND = ("run", "role", "op", "group", "group_size", "dtype", "size")
+
+
+def kind_sheet(measured: Measurements) -> Sheet:
+    """Collectives by operation, group, type and size, most time first (M12)."""
+    shown = rates(collectives(measured), KIND)
+    headings = (
+        *label_headings(measured),
+        Heading("op", "operation"),
+        Heading("group", "group", doc="Process group: its name, and a hash of its members."),
+        Heading("group_size", "ranks", "count", "Ranks of the group."),
+        Heading("dtype", "type"),
+        Heading("size", "size", doc="Of one message: all_gather's whole output, else the input."),
+        Heading("count", "count", "count"),
+        Heading("size_bytes", "bytes", "bytes", "Σ of messages over all processes and steps."),
+        Heading("dur_ns", "time", "ns", "Σ duration over all processes and steps."),
+        Heading("exposed_ns", "exposed", "ns", "Of it, while no compute kernel ran beside it."),
+        Heading("hidden_ratio", "hidden", "ratio", "Of the time, beside a compute kernel."),
+        Heading("wait_ns", "waiting", "ns", "Of the time, until the last rank had come."),
+        Heading("algbw", "algbw", "gb_per_s", "Σ bytes / Σ time; 1e9 bytes."),
+        Heading(
+            "busbw",
+            "busbw",
+            "gb_per_s",
+            "The same of what crosses the wire: bytes × 2(n−1)/n for all_reduce, (n−1)/n for "
+            "all_gather, reduce_scatter and all_to_all.",
+        ),
+        Heading(
+            "transfer_busbw",
+            "busbw moving",
+            "gb_per_s",
+            "busbw over the shortest time of any rank: without waiting.",
+        ),
+        Heading("max_busbw", "fastest", "gb_per_s", "busbw of the fastest single one."),
+    )
+    return sheet("collectives", "Collectives by operation, group and size", headings, shown)
+
+
+def stage_sheet(measured: Measurements) -> Sheet:
+    """What a rank communicates per step in each stage."""
+    rows = collectives(measured)
+    by = ["run", "role", "canonical", "op"]
+    shown = rates(rows, by)
+    steps = {
+        (run, role): steps_of(
+            measured, rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
+        )
+        for run, role in records(distinct(shown, ("run", "role")), ("run", "role"))
+    }
+    counts = [max(steps[owner].count, 1) for owner in records(shown, ("run", "role"))]
+    for name in ("count", "size_bytes", "dur_ns", "exposed_ns", "wait_ns"):
+        shown[name] = whole_if_exact((shown[name] / counts).astype("Float64"))
+    shown["stage"] = shown["canonical"].where(shown["canonical"].notna(), "(outside any stage)")
+    headings = (
+        *label_headings(measured),
+        Heading("stage", "stage", doc="In which it was issued."),
+        Heading("op", "operation"),
+        Heading("count", "count", "count", "Per step and rank."),
+        Heading("size_bytes", "bytes", "bytes", "Σ of messages, per step and rank."),
+        Heading("dur_ns", "time", "ns", "Σ duration, per step and rank."),
+        Heading("exposed_ns", "exposed", "ns", "Of it, while no compute kernel ran beside it."),
+        Heading("wait_ns", "waiting", "ns", "Of the time, until the last rank had come."),
+    )
+    return sheet("collectives_by_stage", "Collectives by stage, per step and rank", headings, shown)
+
+
+def rank_sheet(measured: Measurements) -> Sheet:
+    """What each rank spends on communication, and how fast it is (M14)."""
+    shown = by_rank(measured)
+    headings = (
+        *label_headings(measured),
+        Heading("rank", "rank", "id"),
+        Heading("device", "GPU", "id"),
+        Heading("window_ns", "window", "ns", "What was captured, summed over sources."),
+        Heading("comm_ns", "comm", "ns", "Any collective running."),
+        Heading("comm_ratio", "of window", "ratio"),
+        Heading("exposed_ns", "exposed", "ns", "Of it, while no compute kernel ran."),
+        Heading("exposed_ratio", "of window", "ratio"),
+        Heading("wait_ns", "waiting", "ns", "Of it, until the last rank had come."),
+        Heading("count", "collectives", "count"),
+        Heading("size_bytes", "bytes", "bytes", "Σ of messages."),
+        Heading(
+            "wire_gb_per_s",
+            "network",
+            "gb_per_s",
+            "Bytes that cross the wire of this rank, over the time in which any collective runs whose bytes are known.",
+        ),
+    )
+    return sheet(
+        "communication_by_rank", "Communication by rank", headings, shown, ranked=Ranked("comm_ns")
+    )
+
+
+def rank_bars(measured: Measurements) -> Chart | None:
+    """Communication of each rank, divided into what compute hides, what it waits, and the rest."""
+    ranks = by_rank(measured)
+    ranks = ranks[ranks["comm_ns"].notna()]
+    if not len(ranks):
+        return None
+    waits = bool(ranks["wait_ns"].notna().any())
+    exposed = ranks["exposed_ns"].where(ranks["exposed_ns"].notna(), ranks["comm_ns"])
+    wait = ranks["wait_ns"].fillna(0)
+    parts = np.column_stack(
+        [
+            (ranks["comm_ns"] - exposed).to_numpy(np.int64),
+            (exposed - wait).to_numpy(np.int64),
+            wait.to_numpy(np.int64),
+        ]
+    )
+    assert (parts >= 0).all(), "the parts of communication must fit into it"
+    assert (parts.sum(axis=1) == ranks["comm_ns"].to_numpy(np.int64)).all()
+    who = _who(ranks)
+    each = dict(zip(who, exposed.to_numpy(np.float64).tolist(), strict=True))
+    bars = drawn(each if len(each) > MAX_ROWS else {}, "exposed communication")
+    kept = np.array([at for at, name in enumerate(who) if name in bars.rows or not bars.rows])
+    on_gpu = bool(ranks["exposed_ns"].notna().any())
+    second = "exposed" if on_gpu else "running"
+    names = (
+        *(("hidden behind compute",) if on_gpu else ()),
+        second,
+        *(("waiting",) if waits else ()),
+    )
+    columns = [column for column, shown in ((0, on_gpu), (1, True), (2, waits)) if shown]
+    marks = tuple(
+        (at, series, int(parts[row, column]))
+        for at, row in enumerate(kept.tolist())
+        for series, column in enumerate(columns)
+        if parts[row, column]
+    )
+    told = "until the last rank came" if waits else "not told apart from the rest"
+    return Chart(
+        "communication",
+        "Communication of each rank",
+        "bars",
+        marks,
+        names,
+        tuple(bars.rows.get(who[at], who[at]) for at in kept.tolist()),
+        caption=f"While any collective ran, over the whole capture; waiting: {told}. {bars.note}".strip(),
+        omitted=len(ranks) - len(kept),
+    )
+
+
+def _who(ranks: pd.DataFrame) -> list[str]:
+    """What a reader calls each rank: its run and role where there are several, its GPU where it has several."""
+    several = [len(set(ranks[name].astype(str))) > 1 for name in ("run", "role")]
+    per_process = ranks.groupby(["run", "host", "pid", "rank"], dropna=False)["device"].nunique()
+    gpus = bool((per_process > 1).any())
+    return [
+        " ".join(
+            part
+            for part in (
+                str(run) if several[0] else "",
+                "rank ?" if rank is None else f"rank {rank}",
+                "" if role is None or not several[1] else role,
+                f"GPU {device}" if gpus and device is not None else "",
+            )
+            if part
+        )
+        for run, rank, role, device in records(ranks, ("run", "rank", "role", "device"))
+    ]
+
+
+def size_histogram(measured: Measurements) -> Chart | None:
+    """How many messages there are of which size, by operation: from one power of two to the next."""
+    rows = collectives(measured)
+    rows = rows[rows["op"] != "barrier"]
+    sized = rows[rows["size_bytes"].notna()]
+    if not len(sized):
+        return None
+    # frexp gives 0 for 0 and k + 1 for [2^k, 2^(k+1)): exact, as sizes are far below 2^53 or powers of two.
+    power = np.frexp(sized["size_bytes"].to_numpy(np.float64))[1]
+    count = sized.assign(power=power).groupby(["op", "power"], sort=True).size()
+    total = count.groupby("op").sum().sort_values(ascending=False, kind="stable")
+    series = [str(op) for op in total.index]
+    place = {op: at for at, op in enumerate(series)}
+    marks: list[tuple[int | float | None, ...]] = []
+    keys: list[Any] = list(count.index)
+    for (op, exponent), number in zip(keys, count.tolist(), strict=True):
+        low = 0 if exponent == 0 else 2 ** (int(exponent) - 1)
+        marks.append((place[str(op)], low, max(2 * low, 1), int(number)))
+    unknown = len(rows) - len(sized)
+    return Chart(
+        "message_sizes",
+        "Sizes of messages",
+        "histogram",
+        tuple(marks),
+        tuple(series),
+        unit="count",
+        x_unit="bytes",
+        caption=f"{unknown:,} without a known size are not shown." if unknown else "",
+    )

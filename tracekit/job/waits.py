@@ -1,0 +1,213 @@
+"""Own work of ranks, what they waited for, and what the step would take without (Q7, Q17 to Q19).
+
+A crew are the ranks of one role (and replica) of one run: what should work alike. A wait is lost time only
+where the process could do nothing else meanwhile, and is booked to what the late rank did since the last
+collective of the same group that the waiting rank did not do as long.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.collectives import matched, middles, same
+from tracekit.job.frames import plain, summed, units
+from tracekit.job.rank_groups import CREW_STEP, MEMBER, canonical_of, of_others, staged_segments
+from tracekit.model.trace import Measurements
+
+Ints = npt.NDArray[np.int64]
+
+MAX_STAGES = 15
+"""Most stages of one report that waits are booked to by name; the rest are one."""
+
+OTHER_STAGES = "(other stages)"
+
+
+class Waits(NamedTuple):
+    """`collectives`: one row a matched synchronising collective of one member; `booked`: lost time by cause.
+
+    `collectives` has CREW_STEP, MEMBER, group, stage (canonical, at its issue), match, trusted, is_last, lost_ns,
+    work_ns (own work since the last collective of the group) and excess_ns (of it, beyond the median of the
+    others); `by_stage` divides the excess of each of its rows, by position, among `stages`.
+    `booked` has CREW_STEP, rank, stage, late_rank, cause (canonical stage of the late rank; <NA> where its
+    work in stages does not explain it) and lost_ns.
+    """
+
+    collectives: pd.DataFrame
+    booked: pd.DataFrame
+    stages: tuple[str, ...]
+    by_stage: npt.NDArray[np.int64]
+
+
+def waits(measured: Measurements) -> Waits:
+    """Who waited for whom; see `Waits`. Lost time of one process never counts an instant twice."""
+    return measured.derived(_waits)
+
+
+def _waits(measured: Measurements) -> Waits:
+    rows, found = units(measured["collectives"]), matched(measured)
+    rows = pd.concat([rows, found], axis=1)
+    chosen = (rows["wait_ns"].notna() & rows["synchronising"]).to_numpy(np.bool_)
+    rows = rows[chosen].reset_index(drop=True)
+    work, names, blocked = _work_before(measured, rows)
+    rows["stage"] = canonical_of(measured, rows)
+    wait = rows["wait_ns"].to_numpy(np.int64)
+    free = rows["dur_ns"].to_numpy(np.int64) - wait
+    lost = np.maximum(blocked - free, 0)
+    rows["lost_ns"] = np.where(rows["trusted"], lost, 0)
+    match = rows["match"].to_numpy(np.int64)
+    total = work.sum(axis=1)
+    rows["work_ns"] = total
+    rows["excess_ns"] = np.maximum(total - of_others(total, match), 0)
+    beyond = np.maximum(
+        work - np.column_stack([of_others(work[:, k], match) for k in range(len(names))])
+        if len(names)
+        else work,
+        0,
+    )
+    parts = _shares(beyond, rows["excess_ns"].to_numpy(np.int64))
+    keys = [*CREW_STEP, *MEMBER, "group", "stage", "match", "trusted", "is_last", "lost_ns"]
+    kept = rows[[*keys, "work_ns", "excess_ns"]]
+    return Waits(kept, _booked(rows, work, names), tuple(names), parts)
+
+
+def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -> pd.DataFrame:
+    """Lost time by (unit, waiting rank and stage, late rank, its stage)."""
+    last = np.flatnonzero(rows["is_last"].to_numpy(np.bool_))
+    match = rows["match"].to_numpy(np.int64)
+    late_row = np.full(int(match.max(initial=-1)) + 1, -1, np.int64)
+    late_row[match[last]] = last
+    lost = rows["lost_ns"].to_numpy(np.int64)
+    waiting = np.flatnonzero((lost > 0) & (late_row[match] >= 0))
+    late = late_row[match[waiting]]
+    more = np.maximum(work[late] - work[waiting], 0)
+    parts = _shares(more, np.minimum(lost[waiting], more.sum(axis=1)))
+    rest = lost[waiting] - parts.sum(axis=1)
+    assert (rest >= 0).all(), "no more than the wait may be booked"
+    table = np.column_stack([parts, rest])
+    at, cause = np.nonzero(table)
+    out = rows.iloc[waiting[at]][[*CREW_STEP, "rank", "stage"]].reset_index(drop=True)
+    out["late_rank"] = rows["rank"].array[late[at]]
+    out["cause"] = np.array([*(name or None for name in names), None], object)[cause]
+    out["lost_ns"] = table[at, cause]
+    assert int(out["lost_ns"].sum()) == int(lost[waiting].sum()), "every wait has its causes"
+    keys = [*CREW_STEP, "rank", "stage", "late_rank", "cause"]
+    return summed(out, keys, ["lost_ns"])
+
+
+def _shares(parts: npt.NDArray[np.int64], total: Ints) -> npt.NDArray[np.int64]:
+    """Each row of `parts` scaled to add up to `total` in whole numbers; a row without parts stays 0."""
+    if not parts.size:
+        return parts
+    sums = parts.sum(axis=1)
+    ratio = np.divide(total, sums, out=np.zeros(len(sums)), where=sums > 0)
+    shares: npt.NDArray[np.int64] = np.floor(parts * ratio[:, None]).astype(np.int64)
+    at = np.arange(len(sums))
+    shares[at, parts.argmax(axis=1)] += np.where(sums > 0, total - shares.sum(axis=1), 0)
+    return shares
+
+
+def _work_before(
+    measured: Measurements, rows: pd.DataFrame
+) -> tuple[npt.NDArray[np.int64], list[str], Ints]:
+    """(own work by stage since the last collective of the group, the stages, blocked time) of each row."""
+    worked = staged_segments(measured)
+    names = _stage_names(worked)
+    arrivals = plain(measured["arrivals"])
+    row_key = ("run", "host", "pid", "source", "device", "group", "op", "ordinal")
+    keys = [frame[list(row_key)] for frame in (arrivals, rows)]
+    both = same(pd.concat(keys, ignore_index=True), row_key)
+    place = pd.Series(np.arange(len(arrivals)), both[: len(arrivals)])
+    place = place[~place.index.duplicated()]
+    at = place.reindex(both[len(arrivals) :]).fillna(-1).to_numpy(np.int64)
+    before = _before(arrivals, worked, names)
+    known = at >= 0
+    blocked = np.zeros(len(rows), np.int64)
+    blocked[known] = arrivals["blocked_ns"].to_numpy(np.int64)[at[known]]
+    work = np.zeros((len(rows), len(names)), np.int64)
+    work[known] = before[at[known]]
+    return work, names, blocked
+
+
+def _before(
+    arrivals: pd.DataFrame, worked: pd.DataFrame, names: list[str]
+) -> npt.NDArray[np.int64]:
+    """Own work by stage in the segments since the last arrival at the same group, for each arrival."""
+    strip_key = ("run", "host", "pid", "source", "device")
+    lines = [frame[[*strip_key, "segment"]] for frame in (arrivals, worked)]
+    both = pd.concat(lines, ignore_index=True)
+    strip = same(both, strip_key)
+    segment = both["segment"].to_numpy(np.int64)
+    size = np.zeros(int(strip.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(size, strip, segment + 1)
+    first = np.cumsum(size) - size
+    line = first[strip] + segment
+    came, done = line[: len(arrivals)], line[len(arrivals) :]
+    table = np.zeros((int(size.sum()) + 1, len(names)), np.int64)
+    number = {name: at for at, name in enumerate(names)}
+    other = number.get(OTHER_STAGES, -1)
+    stage, names_of = pd.factorize(worked["canonical"].to_numpy(object))
+    places = [number.get(_name(c), other) for c in (*names_of, None)]
+    column = np.array(places, np.int64)[stage]
+    np.add.at(table, (done + 1, column), worked["own_ns"].to_numpy(np.int64))
+    table = table.cumsum(axis=0)
+    frame = pd.DataFrame({"strip": strip[: len(arrivals)], "line": came})
+    frame["group"] = arrivals["group"].astype(object)
+    earlier = frame.sort_values("line").groupby(["strip", "group"], dropna=False)["line"].shift()
+    earlier = earlier.reindex(frame.index)
+    begin = np.where(earlier.isna(), first[frame["strip"]], earlier.fillna(0) + 1).astype(np.int64)
+    found: npt.NDArray[np.int64] = table[came + 1] - table[begin]
+    return found
+
+
+def _name(canonical: object) -> str:
+    """A stage as a column: the step itself, where there are none, has the empty name."""
+    return "" if pd.isna(canonical) else str(canonical)  # type: ignore[call-overload]
+
+
+def _stage_names(worked: pd.DataFrame) -> list[str]:
+    """The stages with most own work, in order of their names, and one for all others."""
+    sums = summed(worked, ["canonical"], ["own_ns"])
+    sums["name"] = [_name(c) for c in sums["canonical"]]
+    sums = sums.sort_values(["own_ns", "name"], ascending=[False, True])
+    names = sorted(sums["name"].iloc[:MAX_STAGES])
+    return [*names, OTHER_STAGES] if len(sums) > MAX_STAGES else names
+
+
+def savings(measured: Measurements) -> pd.DataFrame:
+    """One row a (unit, crew): saved_ns, what the step would be shorter by if the last always came with the
+    median (Q19), and collectives (their number). Of several groups the one that gives most counts: what is
+    lost in one is often lost again in the next.
+    """
+    return measured.derived(_savings).copy()
+
+
+def saved_by_match(measured: Measurements) -> pd.DataFrame:
+    """One row a match: CREW_STEP, group, late_rank (<NA> where none is trusted), late_device, saved_ns."""
+    return measured.derived(_saved_by_match)
+
+
+def _saved_by_match(measured: Measurements) -> pd.DataFrame:
+    rows = waits(measured).collectives
+    number, at = np.unique(rows["match"].to_numpy(np.int64), return_index=True)
+    out = rows.iloc[at][[*CREW_STEP, "group", "match"]].reset_index(drop=True)
+    place = np.searchsorted(number, rows["match"].to_numpy(np.int64))
+    last = np.flatnonzero(rows["is_last"].to_numpy(np.bool_))
+    late = np.full(len(number), -1, np.int64)
+    late[place[last]] = last
+    for name in ("rank", "device"):
+        out[f"late_{name}"] = rows[name].array[late] if len(rows) else rows[name].array
+        out[f"late_{name}"] = out[f"late_{name}"].where(late >= 0)
+    lost = rows["lost_ns"].to_numpy(np.int64)
+    out["saved_ns"] = middles(lost, place, len(number)) if len(rows) else lost
+    return out
+
+
+def _savings(measured: Measurements) -> pd.DataFrame:
+    rows = saved_by_match(measured).assign(collectives=1)
+    by_group = summed(rows, [*CREW_STEP, "group"], ["saved_ns", "collectives"])
+    by_group = by_group.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
+    return by_group.drop_duplicates([*CREW_STEP]).drop(columns="group").reset_index(drop=True)

@@ -1,0 +1,124 @@
+"""Writing files: whole or not at all, and an error a person can act on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tracekit.model.errors import TracekitError, UnwritableError
+
+_DEVICES = ("/dev/", "/proc/")
+
+_HINTS = {
+    errno.ENOSPC: "free some space there, or write it elsewhere",
+    errno.EDQUOT: "your quota there is used up: remove something, or write it elsewhere",
+    errno.EFBIG: "it is larger than the limit on file size (ulimit -f): raise that, or write less",
+    errno.EACCES: "you may not write there: choose another place, or change its permissions",
+    errno.EPERM: "you may not write there: choose another place, or change its permissions",
+    errno.EROFS: "it is mounted read-only: write it elsewhere",
+    errno.EISDIR: "name a file in it",
+    errno.ENOTDIR: "a part of the path is a file: choose another place",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "its symbolic links form a circle: choose another place",
+}
+
+
+def write_atomically(path: Path | str, data: bytes | Iterable[bytes]) -> None:
+    """Nothing; afterwards `path` holds `data` whole, or what it held before if that raises.
+
+    A symbolic link stays and its target is written; an existing file keeps its permissions, a new one
+    gets those of the umask. What is not a file (a pipe, a device) is written to directly.
+    """
+    path = Path(path)
+    pieces = (data,) if isinstance(data, bytes) else data
+    with unwritable(path):
+        _refuse(path)
+        if _is_written_directly(path):
+            with path.open("wb", buffering=0) as file:
+                for piece in pieces:
+                    write_all(file.fileno(), piece)
+            return
+        _replace(Path(os.path.realpath(path)), pieces)
+
+
+def refuse_unwritable(path: Path | str) -> None:
+    """Nothing; raises what `write_atomically` would raise at once, before hours of work are lost to it."""
+    path = Path(path)
+    with unwritable(path):
+        _refuse(path)
+        if not _is_written_directly(path):
+            folder = Path(os.path.realpath(path)).parent
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _refuse(path: Path) -> None:
+    """Raise if nothing can be written at `path`, whatever it is."""
+    if "\0" in str(path):
+        raise TracekitError(
+            f"{str(path)!r}: cannot be written: a null byte in the name", "name a file"
+        )
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():  # still: they lead in a circle
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a directory")
+    if not target.parent.exists():
+        folder = path.parent if not path.is_symlink() else target.parent
+        raise TracekitError(
+            f"{path}: cannot be written: there is no directory {folder}", f"mkdir -p {folder}"
+        )
+    # Renaming over it would not ask: whoever protects a file means it.
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, "it is write-protected")
+
+
+def _is_written_directly(path: Path) -> bool:
+    """Whether `path` is something that must not be replaced by a file."""
+    if os.path.abspath(path).startswith(_DEVICES):  # noqa: PTH100 - resolve() would follow /dev/stdout
+        return True
+    return path.exists() and not stat.S_ISREG(path.stat().st_mode)
+
+
+def _replace(target: Path, pieces: Iterable[bytes]) -> None:
+    """Write a temporary file beside `target` and put it in its place."""
+    temporary = target.with_name(f".tracekit-{os.urandom(8).hex()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            if target.exists():
+                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+            for piece in pieces:
+                write_all(descriptor, piece)
+            os.fsync(descriptor)  # some systems report a full disk only now
+        finally:
+            os.close(descriptor)
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_all(descriptor: int, piece: bytes) -> None:
+    """Nothing; writes every byte: one call may write fewer than it is given."""
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+@contextlib.contextmanager
+def unwritable(path: Path | str) -> Iterator[None]:
+    """Nothing; errors of the system within it become an `UnwritableError` that says what to do."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        hint = _HINTS.get(error.errno or 0, "write it elsewhere")
+        raise UnwritableError(f"{path}: cannot be written: {reason}", hint) from error

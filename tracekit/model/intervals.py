@@ -1,0 +1,336 @@
+"""The only overlap arithmetic: sets of half-open intervals [start, end) in integer nanoseconds.
+
+An `Intervals` is sorted and disjoint, gaps between any two; zero-length input adds nothing.
+Every function takes and returns int64 arrays and loops over no interval.
+
+Time that several share (`shared`): at an instant those of the first class that runs count. Between two
+neighbouring times at which any begins or ends, k of them get 1/k of the time each, in whole nanoseconds; the
+rest, less than k, goes to the one that ends last, of equal ones to the one that began first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.keys import by_group
+
+Ints = npt.NDArray[np.int64]
+
+FREE_PAIRS = 2**22
+"""So many pairs of an op and a window are always worked out, beside four for every op."""
+
+
+class Intervals(NamedTuple):
+    """Sorted, disjoint intervals; `start[i] < end[i] < start[i + 1]`."""
+
+    start: Ints
+    end: Ints
+
+    @property
+    def total(self) -> int:
+        """Covered length."""
+        return int((self.end - self.start).sum())
+
+
+EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def union(start: Ints, end: Ints) -> Intervals:
+    """The points covered by any [start[i], end[i]), as disjoint intervals; touching ones are joined.
+
+    >>> union(np.array([5, 0, 1, 9]), np.array([6, 2, 3, 9]))
+    Intervals(start=array([0, 5]), end=array([3, 6]))
+    """
+    solid = end > start
+    if not solid.all():
+        start, end = start[solid], end[solid]
+    if len(start) == 0:
+        return EMPTY
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    opens = np.flatnonzero(start[1:] > reach[:-1]) + 1
+    first = np.concatenate(([0], opens))
+    last = np.concatenate((opens - 1, [len(start) - 1]))
+    return Intervals(start[first], reach[last])
+
+
+def union_all(sets: Sequence[Intervals]) -> Intervals:
+    """The points covered by any of the sets."""
+    sets = [s for s in sets if len(s.start)]
+    if len(sets) < 2:
+        return sets[0] if sets else EMPTY
+    return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """The points covered by both."""
+    if not len(a.start) or not len(b.start):
+        return EMPTY
+    return _where(a, b, np.array([False, False, False, True]))
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """The points covered by `a` and not by `b`."""
+    if not len(a.start) or not len(b.start):
+        return a
+    return _where(a, b, np.array([False, True, False, False]))
+
+
+def gaps(a: Intervals, start: int, end: int) -> Intervals:
+    """The points of [start, end) that `a` does not cover."""
+    return subtract(union(np.array([start]), np.array([end])), a)
+
+
+def _where(a: Intervals, b: Intervals, keep: npt.NDArray[np.bool_]) -> Intervals:
+    """The points whose state (in a) + 2·(in b) is kept; at one point ends are counted with starts."""
+    times = np.concatenate((a.start, a.end, b.start, b.end))
+    step = np.repeat(
+        np.array([1, -1, 2, -2], np.int8), [len(a.start), len(a.end), len(b.start), len(b.end)]
+    )
+    order = np.argsort(times, kind="stable")
+    times, state = times[order], np.cumsum(step[order], dtype=np.int8)
+    kept = keep[state[:-1]] & (times[1:] > times[:-1])
+    return union(times[:-1][kept], times[1:][kept])
+
+
+def covered(a: Intervals, start: Ints, end: Ints) -> Ints:
+    """For each window [start[i], end[i]), how much of it `a` covers. Windows may overlap one another."""
+    inside: Ints = _before(a, np.maximum(start, end)) - _before(a, start)
+    return np.maximum(inside, 0)
+
+
+def side_by_side(
+    line: Ints, begin: Ints, end: Ints
+) -> Iterator[tuple[npt.NDArray[np.bool_], Ints]]:
+    """(which intervals, what to add to their times) so that many lines become one, each after the one before.
+
+    `line` numbers the line of each interval. One part as a rule; several where their sum would not fit in 64 bits.
+
+    >>> [(which.tolist(), shift.tolist()) for which, shift in side_by_side(
+    ...     np.array([0, 1, 1]), np.array([7, 3, 5]), np.array([9, 4, 9]))]
+    [([True, True, True], [-7, 0, 0])]
+    """
+    count = int(line.max(initial=-1)) + 1
+    low, high = np.full(count, _LAST), np.full(count, -_LAST)
+    np.minimum.at(low, line, np.minimum(begin, end))
+    np.maximum.at(high, line, np.maximum(begin, end))
+    length = np.where(high >= low, high.astype(np.float64) - low + 1, 0.0)
+    part = np.floor(np.cumsum(length) / (_LAST // 2)).astype(np.int64)
+    for number in range(int(part.max(initial=-1)) + 1):
+        lines = np.flatnonzero((part == number) & (length > 0))
+        size = high[lines] - low[lines] + 1
+        shift = np.zeros(count, np.int64)
+        shift[lines] = np.cumsum(size) - size - low[lines]
+        chosen = np.isin(line, lines)
+        if chosen.any():
+            yield chosen, shift[line[chosen]]
+
+
+_LAST = np.int64(1 << 62)
+"""No time of a trace lies further from 0."""
+
+
+def window_at(start: Ints, end: Ints, points: Ints) -> Ints:
+    """For each point, which window, of those in order of start, began last and holds it; -1 for none.
+
+    >>> window_at(np.array([0, 5]), np.array([3, 9]), np.array([2, 3, 8]))
+    array([ 0, -1,  1])
+    """
+    if not len(start):
+        return np.full(len(points), -1, np.int64)
+    at = np.searchsorted(start, points, side="right") - 1
+    return np.where((at >= 0) & (points < end[at]), at, -1)
+
+
+def _before(a: Intervals, points: Ints) -> Ints:
+    """For each point, how much of `a` lies before it."""
+    if len(a.start) == 0:
+        return np.zeros(len(points), np.int64)
+    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(a.end - a.start)))
+    index = np.searchsorted(a.start, points, side="right") - 1
+    inside = np.minimum(points, a.end[index]) - a.start[index]
+    before: Ints = np.where(index >= 0, sums[index] + inside, 0)
+    return before
+
+
+def exclusive(sets: Sequence[Intervals]) -> list[Intervals]:
+    """Each set less all sets before it: slots that do not overlap and together cover the union."""
+    slots, seen = [], EMPTY
+    for later, current in enumerate(sets, start=1):
+        slots.append(subtract(current, seen))
+        if any(len(rest.start) for rest in sets[later:]):
+            seen = union_all([seen, current])
+    return slots
+
+
+def union_totals(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
+    """For each group 0 … count-1, the length of the union of its intervals."""
+    totals = np.zeros(count, np.int64)
+    solid = end > start
+    start, end, group = start[solid], end[solid], group[solid]
+    if len(start) == 0:
+        return totals
+    order = by_group(group, start)
+    start, end, group = start[order], end[order], group[order]
+    reach = running_max(end, group)
+    before = np.empty_like(reach)
+    before[0] = start[0]
+    before[1:] = np.where(group[1:] == group[:-1], reach[:-1], start[1:])
+    np.add.at(totals, group, np.maximum(end - np.maximum(start, before), 0))
+    return totals
+
+
+def running_max(values: Ints, group: Ints) -> Ints:
+    """The running maximum of `values`, begun anew at each new value of the sorted `group`."""
+    low, span = int(values.min()), int(values.max() - values.min()) + 1
+    if (int(group[-1]) + 1) * span < 2**62:
+        lift = group * span - low
+        return np.maximum.accumulate(values + lift) - lift
+    distinct = np.unique(values)
+    lift = group * len(distinct)
+    return distinct[np.maximum.accumulate(np.searchsorted(distinct, values) + lift) - lift]
+
+
+class Shares(NamedTuple):
+    """How much of a window an op got: positions of both, which may come several times.
+
+    `begun` is 1 once for each window in which the op begins, else 0.
+    """
+
+    op: Ints
+    window: Ints
+    begun: Ints
+    ns: Ints
+
+
+def shared(
+    ops: tuple[Ints, Ints, Ints], low: Ints, high: Ints, ties: Sequence[Ints] = ()
+) -> Shares:
+    """The time of each op in each window [low[i], high[i]): over ops, what they cover of the window.
+
+    `ops` are starts, ends, and classes, 0 being the first. Of ops with one start and one end the one that
+    `numpy.lexsort(ties)` puts first counts as the one that began first.
+    """
+    order = np.argsort(ops[0], kind="stable")
+    start, kind = ops[0][order], ops[2][order]
+    end = np.maximum(ops[1][order], start)
+    sweep = _swept(start, end, kind, low, high)
+    op, window, begins = _pairs(start, end, low, high)
+    first, last, lows, highs = sweep.places
+    begin = np.maximum(first[op], lows[window])
+    until = np.maximum(np.minimum(last[op], highs[window]), begin)
+    ns = sweep.sums[kind[op], until] - sweep.sums[kind[op], begin]
+    parts = [(op, window, begins.astype(np.int64), ns)]
+    for at, (ts, rest) in enumerate(sweep.rests):
+        if len(ts):
+            mine = np.flatnonzero(kind == at)
+            owner = _longest(start[mine], end[mine], [tie[order[mine]] for tie in ties], ts)
+            window, place = beginning(ts, low, high)
+            parts.append((mine[owner[place]], window, np.zeros(len(place), np.int64), rest[place]))
+    op, window, counts, ns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Shares(order[op], window, counts, ns)
+
+
+class _Sweep(NamedTuple):
+    """All starts, ends and window edges in order of time, and what an op of each class gets until each of them.
+
+    `places` are those of starts, ends, low and high edges; `sums[class, place]` the time that an op which runs
+    all along has got before it; `rests` the times and remainders of each class that are not in the sums.
+    """
+
+    places: tuple[Ints, Ints, Ints, Ints]
+    sums: npt.NDArray[np.int64]
+    rests: list[tuple[Ints, Ints]]
+
+
+def _swept(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> _Sweep:
+    """The sweep over the ops, in order of start, and the edges of the windows."""
+    times = np.concatenate((start, end, low, high))
+    sequence = np.argsort(times, kind="stable")
+    place = np.empty(len(times), np.int64)
+    place[sequence] = np.arange(len(times))
+    times = times[sequence]
+    length = np.diff(times, append=times[-1:])
+    bounds = np.cumsum([len(start), len(end), len(low)])
+    first, last, lows, highs = np.split(place, bounds)
+    kinds = int(kind.max(initial=0)) + 1
+    sums = np.zeros((kinds, len(times) + 1), np.int64)
+    rests = []
+    free = np.ones(len(times), np.bool_)
+    for at in range(kinds):
+        mine = np.flatnonzero(kind == at)
+        change = np.zeros(len(times), np.int8)
+        change[first[mine]], change[last[mine]] = 1, -1
+        running = np.cumsum(change, dtype=np.int64)
+        each = np.where(free & (running > 0), length, 0)
+        several = np.flatnonzero((running > 1) & (each > 0))
+        each[several], rest = np.divmod(each[several], running[several])
+        np.cumsum(each, out=sums[at, 1:])
+        rests.append((times[several[rest > 0]], rest[rest > 0]))
+        free &= running == 0
+    return _Sweep((first, last, lows, highs), sums, rests)
+
+
+def _longest(start: Ints, end: Ints, ties: Sequence[Ints], ts_ns: Ints) -> Ints:
+    """For each instant at which any op runs, the one that ends last of those that have begun."""
+    order = np.lexsort((*ties, end, start))
+    start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    rises = np.concatenate((np.ones(1, np.bool_), reach[1:] > reach[:-1]))
+    longest = np.maximum.accumulate(np.where(rises, np.arange(len(end)), 0))
+    begun = np.searchsorted(start, ts_ns, side="right") - 1
+    assert (end[longest[begun]] > ts_ns).all(), "an op that has ended gets no time"
+    return order[longest[begun]]
+
+
+def _pairs(
+    start: Ints, end: Ints, low: Ints, high: Ints
+) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+    """(op, window, whether it begins there): where an op begins in a window or lies over its start.
+
+    The ops are in order of start.
+    """
+    window, op = beginning(start, low, high)
+    order = np.argsort(low, kind="stable")
+    edges = low[order]
+    over, place = spread(np.searchsorted(edges, start, side="right"), np.searchsorted(edges, end))
+    begins = np.repeat((True, False), (len(op), len(over)))
+    return np.concatenate((op, over)), np.concatenate((window, order[place])), begins
+
+
+def beginning(start: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """(window, position) for every one of the ascending starts that lies in a window [low[i], high[i])."""
+    return spread(np.searchsorted(start, low), np.searchsorted(start, high))
+
+
+def spread(low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """(i, number) for every number in each half-open [low[i], high[i]).
+
+    >>> spread(np.array([3, 0]), np.array([5, 1]))
+    (array([0, 0, 1]), array([3, 4, 0]))
+    """
+    size = np.maximum(high - low, 0)
+    of = np.repeat(np.arange(len(low)), size)
+    return of, np.arange(len(of)) - np.repeat(np.cumsum(size) - size - low, size)
+
+
+def affordable(start: Ints, end: Ints, low: Ints, high: Ints) -> npt.NDArray[np.bool_]:
+    """Which windows can be shared out: the first ones, as far as four pairs an op and `FREE_PAIRS` go.
+
+    All of them, unless thousands overlap one another or ops lie over thousands of them.
+    """
+    most = 4 * len(start) + FREE_PAIRS
+    if len(start) * len(low) <= most:
+        return np.ones(len(low), np.bool_)
+    starts, ends = np.sort(start), np.sort(np.maximum(start, end))
+    begun = np.searchsorted(starts, low)
+    inside = np.maximum(np.searchsorted(starts, high) - begun, 0)
+    over = np.maximum(begun - np.searchsorted(ends, low, side="right"), 0)
+    kept: npt.NDArray[np.bool_] = np.cumsum(inside + over) <= most
+    return kept

@@ -1,0 +1,159 @@
+"""What is the interval of a comparison made of, in each design? The formulas, for one comparison or arrays of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tracekit.model.stats.certainty import Spread
+from tracekit.model.stats.estimate import ROUNDING, Floats, shared_rho, variance_of_mean
+
+Design = Literal["runs", "steps", "paired runs", "paired steps"]
+
+WELCH_FROM = 4
+"""From so many runs a side on each side has its own spread; below, one is pooled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an interval is made of, one a comparison: the log ratio, its variance, degrees of freedom.
+
+    A variance of 0 says that nothing varied.
+    """
+
+    log_ratio: Floats
+    variance: Floats
+    df: Floats
+    rho: Floats | None = None
+
+
+def within_run(base: Floats, opt: Floats) -> Terms:
+    """One run a side, steps along the last axis: delta method on log means, AR(1)-inflated.
+
+    The lag-1 correlation is of log steps and common to both sides.
+    """
+    rho = shared_rho(np.log(base), np.log(opt))
+    first, second = base.mean(axis=-1), opt.mean(axis=-1)
+    one, one_df = variance_of_mean(base, rho)
+    two, two_df = variance_of_mean(opt, rho)
+    joined = welch(one / first**2, one_df, two / second**2, two_df)
+    return Terms(np.log(first / second), *joined, rho)
+
+
+def between_runs(base: Floats, opt: Floats) -> Terms:
+    """Log run means along the last axis: Welch from four runs a side on, else one pooled spread.
+
+    `df = k_base + k_opt − 2`, `SE = s √(1/k_base + 1/k_opt)` where pooled; one side may be one run.
+    """
+    k, m = base.shape[-1], opt.shape[-1]
+    ratio = base.mean(axis=-1) - opt.mean(axis=-1)
+    one, two = (((x - x.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for x in (base, opt))
+    if min(k, m) >= WELCH_FROM:
+        return Terms(ratio, *welch(one / (k - 1) / k, k - 1.0, two / (m - 1) / m, m - 1.0))
+    pooled = (one + two) / (k + m - 2)
+    return Terms(ratio, pooled * (1 / k + 1 / m), np.full(ratio.shape, k + m - 2.0))
+
+
+def paired_steps(base: Floats, opt: Floats) -> Terms:
+    """Pairs of steps along the last axis: t on the residuals `(b − R o) / mean(b)`."""
+    n = base.shape[-1]
+    first, second = base.mean(axis=-1), opt.mean(axis=-1)
+    rest = base / first[..., None] - opt / second[..., None]
+    ratio = np.log(first / second)
+    return Terms(ratio, rest.var(axis=-1, ddof=1) / n, np.full(ratio.shape, n - 1.0))
+
+
+def paired_runs(base: Floats, opt: Floats) -> Terms:
+    """Pairs of log run means along the last axis: t on their differences."""
+    apart = base - opt
+    ratio = apart.mean(axis=-1)
+    k = apart.shape[-1]
+    return Terms(ratio, apart.var(axis=-1, ddof=1) / k, np.full(ratio.shape, k - 1.0))
+
+
+def welch(
+    one: Floats, one_df: float | Floats, two: Floats, two_df: float | Floats
+) -> tuple[Floats, Floats]:
+    """The variance of a difference and its degrees of freedom (Welch and Satterthwaite)."""
+    total = one + two
+    known = total > 0
+    whole = np.where(known, total, 1.0)
+    parts = (one / whole) ** 2 / one_df + (two / whole) ** 2 / two_df
+    return total, np.where(known, 1 / np.where(known, parts, 1.0), np.nan)
+
+
+def terms_of(base: Sequence[Floats], opt: Sequence[Floats], design: Design) -> Terms:
+    """The terms of a design from the runs of both sides, each with its steps along the last axis.
+
+    Of pairs there have to be two at least, and two steps where steps are compared.
+    """
+    if design == "steps":
+        return within_run(base[0], opt[0])
+    if design == "paired steps":
+        return paired_steps(base[0], opt[0])
+    means = [np.log(np.stack([run.mean(axis=-1) for run in side], axis=-1)) for side in (base, opt)]
+    return paired_runs(*means) if design == "paired runs" else between_runs(*means)
+
+
+def spreads_of(
+    base: Sequence[Floats],
+    opt: Sequence[Floats],
+    design: Design,
+    terms: Terms,
+    noise: tuple[float | Floats, float] | None = None,
+) -> tuple[Spread, ...]:
+    """What a log ratio is uncertain by: its own terms, calibrated noise, and steps inside runs.
+
+    `noise` is (standard deviation of log run means, degrees of freedom). It counts where a side is one run, as that
+    cannot show how much runs differ: beside the terms of steps, and pooled with the spread of the other side's runs.
+    A standard error is NaN where nothing varied.
+    """
+    found = [_spread(terms.variance, terms.df)]
+    alone = min(len(base), len(opt)) == 1 and design != "paired runs"
+    if noise is not None and alone:
+        sd, df = noise
+        units = 1 / len(base) + 1 / len(opt)
+        if design == "runs":
+            of_run = (terms.variance / units * terms.df + sd**2 * df) / (terms.df + df)
+            found = [Spread(np.sqrt(of_run * units), terms.df + df, drawn=False)]
+        else:
+            found.append(Spread(units**0.5 * sd, df, drawn=False))
+    if design == "runs" and (inner := inside_runs(base, opt)) is not None:
+        found.append(_spread(*inner, widens=False))
+    return tuple(found)
+
+
+def inside_runs(base: Sequence[Floats], opt: Sequence[Floats]) -> tuple[Floats, Floats] | None:
+    """(variance, degrees of freedom) of the log ratio by steps alone; None where no place is in two runs.
+
+    What steps of one place have in common in all runs is no scatter: `(x / mean of the run) − mean of the place`
+    is what is left of a step. Of a side of `k` of all `R` runs of `n` steps it has `k (n − 1) (R − 1) / R` degrees of
+    freedom; of runs of different lengths each step has its share `(1 − 1/n) (1 − 1/R)` by the runs with its place.
+    """
+    runs = (*base, *opt)
+    lengths = [run.shape[-1] for run in runs]
+    holds = np.array(lengths)[:, None] > np.arange(max(lengths))
+    holders = holds.sum(axis=0)
+    shares = np.zeros((*runs[0].shape[:-1], *holds.shape))
+    for at, run in enumerate(runs):
+        shares[..., at, : lengths[at]] = run / run.mean(axis=-1, keepdims=True)
+    places = shares.sum(axis=-2, keepdims=True) / holders
+    squares = (((shares - places) * holds) ** 2).sum(axis=-1)
+    free = np.array([(1 - 1 / n) * float((1 - 1 / holders[:n]).sum()) for n in lengths])
+    parts = []
+    for begin, end in ((0, len(base)), (len(base), len(runs))):
+        df = float(free[begin:end].sum())
+        if df <= 0:
+            return None
+        of_step = squares[..., begin:end].sum(axis=-1) / df
+        parts.append((of_step * sum(1 / n for n in lengths[begin:end]) / (end - begin) ** 2, df))
+    return welch(parts[0][0], parts[0][1], parts[1][0], parts[1][1])
+
+
+def _spread(variance: Floats, df: Floats, *, widens: bool = True) -> Spread:
+    """The spread of a variance; NaN where it is only the rounding of numbers."""
+    varied = variance > ROUNDING**2
+    return Spread(np.where(varied, np.sqrt(np.where(varied, variance, 1.0)), np.nan), df, widens)

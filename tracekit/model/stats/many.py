@@ -1,0 +1,272 @@
+"""Which of hundreds of kernels changed? Tests that count how many were looked at, less a shift common to all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log1p
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.stats.designs import welch
+from tracekit.model.stats.estimate import ROUNDING, Floats, t_tail
+from tracekit.model.stats.trend import holm
+
+__all__ = [
+    "KernelTest",
+    "KernelTests",
+    "Limits",
+    "Shift",
+    "benjamini_hochberg",
+    "common_shift",
+    "compare_kernels",
+    "holm",
+]
+
+Presence = Literal["both", "new", "removed", "at times", "absent"]
+NotApplied = Literal["too few kernels", "most of them changed"]
+
+HEAVIEST = 0.1
+"""No kernel weighs more than this in the common shift: one that changed may not pass for the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a kernel has to reach: chance of false alarms, shares of the step, and the common shift's terms.
+
+    `false_share` is the share of false ones among those reported. `least_share` of the step is tested
+    at all, `least_effect` is the least change, `least_difference` its least share of the step.
+    The shift needs `shift_kernels`, of which at most `global_share` differ by more than `global_effect`.
+    """
+
+    false_share: float = 0.05
+    least_share: float = 0.001
+    least_effect: float = 0.03
+    least_difference: float = 0.001
+    shift_kernels: int = 20
+    global_share: float = 0.5
+    global_effect: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """The change that all kernels of a class have in common, on the log scale (above 0: slower).
+
+    `value` is the median of `kernels` log ratios weighted by share; it is taken off the tests only
+    where `not_applied` is None. `value` is None without kernels.
+    """
+
+    kind: str
+    kernels: int
+    value: float | None
+    not_applied: NotApplied | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTest:
+    """One kernel on both sides; None where it was not tested.
+
+    `base` and `opt` are means of its totals, `difference` the second less the first, `share` what it
+    takes of the step (mean of both sides). `change` is the log ratio opt/base of totals, `corrected`
+    the same less the class's shift. `p` and `q` are of `change`, `p_corrected` and `q_corrected` of
+    `corrected`; the q are Benjamini-Hochberg's over all tested. `changed` is the verdict.
+    """
+
+    presence: Presence
+    base: float
+    opt: float
+    difference: float
+    share: float
+    change: float | None
+    corrected: float | None
+    p: float | None
+    q: float | None
+    p_corrected: float | None
+    q_corrected: float | None
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTests:
+    """The tests of all kernels in the order given, the shifts by class, and how many were tested."""
+
+    kernels: tuple[KernelTest, ...]
+    shifts: tuple[Shift, ...]
+    tested: int
+
+
+def benjamini_hochberg(p: Sequence[float] | Floats) -> Floats:
+    """The p values adjusted so that those below a limit hold that share of false ones at most.
+
+    >>> [round(float(q), 4) for q in benjamini_hochberg([0.01, 0.04, 0.03])]
+    [0.03, 0.04, 0.04]
+    """
+    values = np.asarray(p, np.float64)
+    if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
+        raise ValueError("p values are numbers from 0 to 1")
+    count = len(values)
+    order = np.argsort(values, kind="stable")
+    scaled = values[order] * count / np.arange(1, count + 1)
+    out = np.empty(count)
+    out[order] = np.minimum.accumulate(scaled[::-1])[::-1]
+    return out
+
+
+def common_shift(
+    change: Floats, share: Floats, kind: str = "", limits: Limits | None = None
+) -> Shift:
+    """The median log ratio of kernels found on both sides, weighted by their share of the step.
+
+    Not to be applied with too few kernels, or where most of them differ by more than a clock would.
+    """
+    limits = limits or Limits()
+    count = len(change)
+    if not count:
+        return Shift(kind, 0, None, "too few kernels")
+    value = _weighted_median(change, _held(share))
+    reason: NotApplied | None = None
+    if count < limits.shift_kernels:
+        reason = "too few kernels"
+    elif np.mean(np.abs(change) > log1p(limits.global_effect)) > limits.global_share:
+        reason = "most of them changed"
+    return Shift(kind, count, value, reason)
+
+
+def compare_kernels(
+    base: Floats,
+    opt: Floats,
+    kinds: Sequence[str],
+    *,
+    base_step: float,
+    opt_step: float,
+    limits: Limits | None = None,
+) -> KernelTests:
+    """Welch's t on logs of each kernel's totals, with and without the shift its class has in common.
+
+    `base` and `opt` are (kernels × units): totals of a step, mean over ranks, or of a run where there
+    are several; 0 where a kernel did not run. `base_step` and `opt_step` are the mean steps. Tested are
+    kernels that ran in every unit of both sides and take their share of the step; changed are those
+    that hold after the correction, in ratio and in time. A kernel whose totals never vary has no test.
+    """
+    limits = limits or Limits()
+    base, opt, groups = _checked(base, opt, kinds, (base_step, opt_step))
+    before, after = base.mean(axis=1), opt.mean(axis=1)
+    share = (before + after) / (base_step + opt_step)
+    everywhere = np.asarray(np.concatenate([base, opt], axis=1).all(axis=1))
+    change, variance, df = _log_changes(base, opt, everywhere)
+    shifts = []
+    moved = np.zeros(len(base))
+    for kind in sorted(set(kinds)):
+        own = (groups == kind) & everywhere
+        shift = common_shift(change[own], share[own], kind, limits)
+        shifts.append(shift)
+        if shift.not_applied is None and shift.value is not None:
+            moved[groups == kind] = shift.value
+    tested = everywhere & (share >= limits.least_share) & (variance > ROUNDING**2)
+    corrected = change - moved
+    raw_p, raw_q = _tests(change, variance, df, tested)
+    p, q = _tests(corrected, variance, df, tested)
+    enough = np.abs(corrected) >= log1p(limits.least_effect)
+    enough &= np.abs(after - before) >= limits.least_difference * base_step
+    changed = tested & enough & (np.where(tested, q, 1.0) <= limits.false_share)
+    rows = tuple(
+        KernelTest(
+            _presence(base[row], opt[row]),
+            float(before[row]),
+            float(after[row]),
+            float(after[row] - before[row]),
+            float(share[row]),
+            _known(change[row]),
+            _known(corrected[row]),
+            _known(raw_p[row]),
+            _known(raw_q[row]),
+            _known(p[row]),
+            _known(q[row]),
+            bool(changed[row]),
+        )
+        for row in range(len(base))
+    )
+    return KernelTests(rows, tuple(shifts), int(tested.sum()))
+
+
+def _checked(
+    base: Floats, opt: Floats, kinds: Sequence[str], steps: tuple[float, float]
+) -> tuple[Floats, Floats, npt.NDArray[np.object_]]:
+    """Both sides as tables and the classes as an array; a ValueError says what does not fit."""
+    one, two = np.asarray(base, np.float64), np.asarray(opt, np.float64)
+    if one.ndim != 2 or two.ndim != 2 or not len(one) == len(two) == len(kinds):
+        raise ValueError("kernels: both sides and the classes have to name the same kernels")
+    if not (one.shape[1] and two.shape[1]):
+        raise ValueError("kernels: a side has no steps")
+    if not all(np.isfinite(side).all() and (side >= 0).all() for side in (one, two)):
+        raise ValueError("kernels: totals have to be finite and not below zero")
+    if not all(0 < step < float("inf") for step in steps):
+        raise ValueError("kernels: the mean step has to be positive and finite")
+    groups = np.empty(len(kinds), object)
+    groups[:] = kinds
+    return one, two, groups
+
+
+def _log_changes(base: Floats, opt: Floats, known: npt.NDArray[np.bool_]) -> tuple[Floats, ...]:
+    """Log ratio opt/base of each kernel, its variance and degrees of freedom; NaN where not known."""
+    change, variance, df = (np.full(len(base), np.nan) for _ in range(3))
+    one, two = np.log(base[known]), np.log(opt[known])
+    change[known] = two.mean(axis=1) - one.mean(axis=1)
+    n, m = base.shape[1], opt.shape[1]
+    if min(n, m) > 1:
+        parts = one.var(axis=1, ddof=1) / n, n - 1.0, two.var(axis=1, ddof=1) / m, m - 1.0
+        variance[known], df[known] = welch(*parts)
+    return change, variance, df
+
+
+def _tests(
+    change: Floats, variance: Floats, df: Floats, tested: npt.NDArray[np.bool_]
+) -> tuple[Floats, Floats]:
+    """Two-sided p of no change, and q over all tested; NaN for the others."""
+    p, q = np.full(len(change), np.nan), np.full(len(change), np.nan)
+    t = np.abs(change[tested]) / np.sqrt(variance[tested])
+    p[tested] = np.minimum(2 * t_tail(t, df[tested]), 1.0)
+    q[tested] = benjamini_hochberg(p[tested])
+    return p, q
+
+
+def _held(weights: Floats) -> Floats:
+    """The weights, the heaviest lowered until none is above `HEAVIEST` of their sum.
+
+    Fewer kernels than that allows weigh the same.
+    """
+    most = max(HEAVIEST, 1 / len(weights))
+    falling = np.sort(weights)[::-1]
+    rest = falling[::-1].cumsum()[::-1]
+    for heavy in range(min(len(weights), round(1 / most))):
+        # With so many of them lowered to `limit`, each is exactly `most` of the sum.
+        limit = most * rest[heavy] / (1 - heavy * most)
+        if 0 < falling[heavy] <= limit:
+            return np.asarray(np.minimum(weights, limit))
+    return np.ones(len(weights))
+
+
+def _weighted_median(values: Floats, weights: Floats) -> float:
+    """The value with half of the weight on either side; the middle of two where it falls between."""
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order])
+    half = below[-1] / 2
+    slack = 1e-9 * below[-1]
+    first = int(np.searchsorted(below, half - slack))
+    second = int(np.searchsorted(below, half + slack))
+    second = min(second, len(values) - 1)
+    return float((values[order[first]] + values[order[second]]) / 2)
+
+
+def _presence(base: Floats, opt: Floats) -> Presence:
+    """On which sides a kernel ran; "at times" where it did not in every unit of a side."""
+    if not base.any() or not opt.any():
+        return "removed" if base.any() else "new" if opt.any() else "absent"
+    return "both" if base.all() and opt.all() else "at times"
+
+
+def _known(value: float) -> float | None:
+    """The value, or None where there is none."""
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,91 @@
+"""How much do runs of one and the same thing differ? The calibration that one run a side cannot give itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tracekit.model.stats.estimate import RANGE, ROUNDING, Runs, checked, lag_one
+
+LEAST_RUNS = 4
+"""Fewer runs than this say too little about their own spread to widen an interval by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The spread of runs that should be equal.
+
+    `sd` is the standard deviation of the logarithms of run means on `df` degrees of freedom;
+    `steps` the fewest steps of a run; `rho` the lag-1 correlation of steps over all runs, weighted
+    by their steps (None where no run tells).
+    """
+
+    sd: float
+    df: float
+    runs: int
+    steps: int
+    rho: float | None
+
+    @property
+    def usable(self) -> bool:
+        """Whether enough runs were measured to widen an interval by."""
+        return self.runs >= LEAST_RUNS and self.sd > ROUNDING
+
+    def to_dict(self) -> dict[str, float | int | None]:
+        """Plain numbers, as stored in a file; `from_dict` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Noise:
+        """The calibration that `to_dict` wrote; a ValueError says what is wrong with it."""
+        sd, rho = _number(stored, "sd"), stored.get("rho")
+        runs, steps = _count(stored, "runs", 2), _count(stored, "steps", 1)
+        if sd < 0:
+            raise ValueError(f"noise: sd is {sd}, below zero")
+        if _number(stored, "df") != runs - 1:
+            raise ValueError(f"noise: df is {stored['df']}, not one less than {runs} runs")
+        return cls(sd, runs - 1.0, runs, steps, None if rho is None else _number(stored, "rho"))
+
+
+def calibrate(runs: Runs) -> Noise:
+    """The noise of two or more runs of the same thing, each its steps' values in order (all positive).
+
+    >>> calibrate([[1.0, 1.0], [1.0, 1.0]]).sd
+    0.0
+    """
+    parts = checked(runs, positive=True)
+    if len(parts) < 2:
+        raise ValueError("noise needs two runs of the same thing at least; four to be used")
+    means = np.log([part.mean() for part in parts])
+    sd = float(means.std(ddof=1))
+    longer = [part for part in parts if len(part) > 2]
+    rhos = np.array([float(lag_one(np.log(part))) for part in longer])
+    sizes = np.array([len(part) for part in longer], float)
+    known = ~np.isnan(rhos)
+    rho = float((rhos * sizes)[known].sum() / sizes[known].sum()) if known.any() else None
+    return Noise(
+        sd=sd if sd > ROUNDING else 0.0,
+        df=len(parts) - 1.0,
+        runs=len(parts),
+        steps=min(len(part) for part in parts),
+        rho=None if rho is None else min(max(rho, -1.0), 1.0),
+    )
+
+
+def _number(stored: Mapping[str, Any], key: str) -> float:
+    """A finite number of the stored form."""
+    value = stored.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < RANGE[1]:
+        return float(value)
+    raise ValueError(f"noise: {key} is {value!r}, not a number")
+
+
+def _count(stored: Mapping[str, Any], key: str, least: int) -> int:
+    """A whole number of the stored form, at least `least`."""
+    value = _number(stored, key)
+    if value != int(value) or value < least:
+        raise ValueError(f"noise: {key} is {stored[key]!r}, not a whole number from {least} on")
+    return int(value)

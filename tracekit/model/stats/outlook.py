@@ -1,0 +1,146 @@
+"""How probable is each word, were the second side so much slower? For runs as these, or for more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import expm1
+
+import numpy as np
+
+from tracekit.model.stats.certainty import Spread, certain_quantile
+from tracekit.model.stats.estimate import Floats, t_quantile
+
+POWER = 0.8
+"""The share of comparisons that a promise is made for."""
+
+BOUND = 0.8
+"""Where a promise must hold, a spread counts as large as this share of such estimates leaves possible."""
+
+MOST = 10.0
+"""Log changes from here on are not looked for."""
+
+_OF_INTERVAL, _BESIDE = 64, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """The probability of each word; they add up to 1."""
+
+    regression: float
+    no_change: float
+    improvement: float
+    inconclusive: float
+
+
+SILENT = Chances(0.0, 0.0, 0.0, 1.0)
+"""Where no word may be said whatever is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """What spreads as these, drawn many times, ask of a log ratio: half of the interval, and the certain change.
+
+    `se` is that of the log ratio itself.
+    """
+
+    se: float
+    half: Floats
+    least: Floats
+
+
+def chances(
+    worse: float, spreads: Sequence[Spread], delta: float, level: float, *, bound: bool = False
+) -> Chances:
+    """The probability of each word where the true change for the worse is `worse` (log scale).
+
+    The log ratio is normal around it; each standard error that is drawn anew is that of its spread times
+    √(χ²/df); what was calibrated stays. It is summed over midpoints of the quantiles. With `bound` spreads are as
+    large as their estimates leave possible.
+
+    >>> found = chances(0.0, [Spread(0.005, 8.0)], 0.03, 0.95)
+    >>> f"{found.no_change:.3f} {found.regression:.3f}"
+    '0.999 0.000'
+    """
+    return _chances(worse, borders(spreads, level, bound=bound), delta)
+
+
+def detectable(
+    spreads: Sequence[Spread], delta: float, level: float, *, bound: bool = True
+) -> float | None:
+    """The least change (0.041 = 4.1 %) that is called a regression with probability `POWER`; None beyond all sizes.
+
+    The spreads are taken at their upper bound, as they are estimates and a promise must hold; or as they are.
+    """
+    drawn = borders(spreads, level, bound=bound)
+    beyond = np.maximum(delta + drawn.half, drawn.least) / drawn.se
+    low, high = delta, MOST
+    if not _normal(high / drawn.se - beyond).mean() >= POWER:
+        return None
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        if _normal(middle / drawn.se - beyond).mean() >= POWER:
+            high = middle
+        else:
+            low = middle
+    return expm1(high)
+
+
+def upper_factor(df: float) -> float:
+    """How many times its estimate a standard deviation may be, in `BOUND` of cases.
+
+    >>> f"{upper_factor(2):.2f} {upper_factor(4):.2f}"
+    '2.12 1.56'
+    """
+    return float((df / _chi2(np.asarray(1 - BOUND), df)) ** 0.5)
+
+
+def borders(spreads: Sequence[Spread], level: float, *, bound: bool = False) -> Borders:
+    """What spreads ask of a log ratio, over the quantiles of what is drawn anew; or those at their upper `BOUND`."""
+    half, least = np.zeros((1, 1)), np.zeros((1, 1))
+    errors = []
+    for one in spreads:
+        factor = upper_factor(float(one.df)) if bound else 1.0
+        sizes = _sizes(one, factor)
+        if one.widens:
+            errors.append(float(one.se) * factor)
+            half = np.maximum(half, float(t_quantile(0.5 + level / 2, one.df)) * sizes)
+        least = np.maximum(least, float(certain_quantile(one.df)) * sizes)
+    half, least = np.broadcast_arrays(half, least)
+    return Borders(max(errors), half, least)
+
+
+def _sizes(spread: Spread, factor: float) -> Floats:
+    """The standard error at the midpoints of equal shares of its distribution; those of the interval in a column."""
+    df = float(spread.df)
+    if not spread.drawn:
+        return np.full((1, 1), float(spread.se))
+    number = _OF_INTERVAL if spread.widens else _BESIDE
+    shares = (np.arange(number) + 0.5) / number
+    sizes = factor * float(spread.se) * np.sqrt(_chi2(shares, df) / df)
+    return sizes[:, None] if spread.widens else sizes[None, :]
+
+
+def _chances(worse: float, drawn: Borders, delta: float) -> Chances:
+    """The mean over what is drawn."""
+    beyond = np.maximum(delta + drawn.half, drawn.least)
+    regression = float(_normal((worse - beyond) / drawn.se).mean())
+    improvement = float(_normal((-worse - beyond) / drawn.se).mean())
+    room = np.maximum(delta - drawn.half, 0.0)
+    inside = _normal((room - worse) / drawn.se) - _normal((-room - worse) / drawn.se)
+    no_change = float(inside.mean())
+    rest = max(1 - regression - improvement - no_change, 0.0)
+    return Chances(regression, no_change, improvement, rest)
+
+
+def _normal(x: Floats) -> Floats:
+    from scipy.special import ndtr
+
+    return np.asarray(ndtr(x), np.float64)
+
+
+def _chi2(share: Floats, df: float) -> Floats:
+    """The quantile of χ²."""
+    from scipy.special import gammaincinv
+
+    return np.asarray(2 * gammaincinv(df / 2, share), np.float64)

@@ -1,0 +1,326 @@
+"""How much faster is one side than the other, and how surely? The ratio of means with an interval by design."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from tracekit.model.stats.certainty import Spread, reach
+from tracekit.model.stats.designs import WELCH_FROM, Design, Terms, spreads_of, terms_of
+from tracekit.model.stats.estimate import Floats, Runs, check_level, checked
+from tracekit.model.stats.noise import LEAST_RUNS, Noise
+
+Label = Literal[
+    "run-to-run",
+    "run-to-run (equal spread assumed)",
+    "within-run",
+    "run-to-run (A/A noise)",
+    "within-run, paired",
+    "run-to-run, paired",
+    "exact",
+    "no interval",
+]
+Pairing = Literal["run", "step"]
+Footnote = Literal[
+    "one step",
+    "two steps",
+    "few steps",
+    "one pair of runs",
+    "two runs",
+    "no variation",
+    "too wide",
+    "median disagrees",
+    "noise of few runs",
+    "noise without spread",
+    "noise of longer runs",
+    "not exact",
+]
+
+FOOTNOTES: dict[Footnote, str] = {
+    "one step": "one step on a side: its noise cannot be known, so there is no interval",
+    "two steps": "two steps on a side: too few for a verdict with one run each",
+    "few steps": "few steps: with three or four of them the interval rests on a rough spread",
+    "one pair of runs": "one pair of runs: its noise cannot be known, so there is no interval",
+    "two runs": "two runs on a side: the spread between runs is rough",
+    "no variation": "the values do not vary at all: noise that was not seen is not known to be zero",
+    "too wide": "the values spread too far for an interval",
+    "median disagrees": "the medians disagree with the means by more than half of the interval",
+    "noise of few runs": f"the A/A noise is of fewer than {LEAST_RUNS} runs and was not used",
+    "noise without spread": "the calibrated runs do not differ at all; their noise was not used",
+    "noise of longer runs": "the A/A noise is of runs with more steps than these have",
+    "not exact": "the values of a side differ between its steps or runs: they are not exact",
+}
+"""What each footnote of a comparison says."""
+
+WIDEST = 700.0
+"""Half-widths of logarithms from here on have no ratio that a float could hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison: `mean` over runs of run means, `median` of all steps.
+
+    `fewest` is the least number of steps in a run. `spread` is the standard deviation of one unit
+    on the log scale: of run means where there are several (one for both sides where equal spread is
+    assumed), else of steps; None where unknown or where pairs were compared.
+    """
+
+    runs: int
+    steps: int
+    fewest: int
+    mean: float
+    median: float
+    spread: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """How many times faster the second side is: `ratio` above 1 means it takes less.
+
+    `low` and `high` bound the ratio at `level` by Student's t on `df` with standard error `se` of
+    `log_ratio`; all None without an interval, and `label` says what they cover. `spreads` are all that
+    a change has to stand out from, that of the interval among them. `grand_ratio` is that of the sides'
+    arithmetic means, whose `difference` (second less first) attribution adds up to; `median_ratio`
+    that of the medians. `rho` is the lag-1 correlation of steps, `pair_spread` the standard deviation
+    of one pair on the log scale; each None where it is not used. `noise` is the A/A calibration
+    that verdicts and plans go by, None without a usable one.
+    """
+
+    label: Label
+    design: Design
+    level: float
+    ratio: float
+    log_ratio: float
+    low: float | None
+    high: float | None
+    se: float | None
+    df: float | None
+    spreads: tuple[Spread, ...]
+    base: Side
+    opt: Side
+    grand_ratio: float
+    difference: float
+    median_ratio: float
+    rho: float | None
+    pair_spread: float | None
+    noise: Noise | None
+    footnotes: tuple[Footnote, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Two exact numbers compared; without a ratio where the second is zero.
+
+    `equal` is None, and the label "no interval", where a side's own values differ: then `base`
+    and `opt` are its means.
+    """
+
+    label: Label
+    equal: bool | None
+    base: float
+    opt: float
+    difference: float
+    ratio: float | None
+    footnotes: tuple[Footnote, ...]
+
+
+def speedup(
+    base: Runs,
+    opt: Runs,
+    *,
+    level: float = 0.95,
+    noise: Noise | None = None,
+    paired: Pairing | None = None,
+) -> Speedup:
+    """`mean(base) / mean(opt)` with the interval that the number of runs and steps supports.
+
+    Values are per step, in order, positive, lower is better; ranks are reduced before. Several runs:
+    t on log run means (Welch from four a side on, else one pooled spread). One run each: t on the
+    log ratio of means with steps counted by their lag-1 correlation. Where a side is one run the interval is
+    widened to the A/A noise, if at least four runs were calibrated. `paired` is only for what was declared to be pairs.
+
+    >>> found = speedup([[10.2, 10.4, 10.1, 10.6, 10.3]], [[9.1, 9.3, 9.0, 9.2, 9.4]])
+    >>> f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}] {found.label}"
+    '1.122 [1.093, 1.151] within-run'
+    """
+    check_level(level)
+    sides = checked(base, positive=True, side="base"), checked(opt, positive=True, side="opt")
+    design = _design(sides, paired)
+    label = _label(sides, design)
+    terms = None if label == "no interval" else terms_of(*sides, design)
+    spreads = _spreads(sides, label, terms)
+    first, second = (_side(parts, spread) for parts, spread in zip(sides, spreads, strict=True))
+    pairs = {"paired steps": first.steps, "paired runs": first.runs}.get(design)
+    apart = None if pairs is None or terms is None else pairs * float(terms.variance)
+    log_ratio = _log_ratio(sides) if terms is None else float(terms.log_ratio)
+    found = Speedup(
+        label="no interval",
+        design=design,
+        level=level,
+        ratio=float(np.exp(log_ratio)),
+        log_ratio=log_ratio,
+        low=None,
+        high=None,
+        se=None,
+        df=None,
+        spreads=(),
+        base=first,
+        opt=second,
+        grand_ratio=first.mean / second.mean,
+        difference=second.mean - first.mean,
+        median_ratio=first.median / second.median,
+        rho=None if terms is None or terms.rho is None else float(terms.rho),
+        pair_spread=None if apart is None else apart**0.5,
+        noise=noise if noise is not None and noise.usable else None,
+        footnotes=tuple(_footnotes(first, second, design, noise)),
+    )
+    return found if terms is None else _with_interval(found, label, sides, terms)
+
+
+def exact(base: Runs, opt: Runs) -> Exact:
+    """Equality and difference of numbers that do not vary: bytes, counts, operations.
+
+    Each side's values (of any sign) have to be the same in all its steps and runs.
+
+    >>> exact([[512, 512]], [[384]]).difference
+    -128.0
+    """
+    first = np.concatenate(checked(base, positive=False, side="base"))
+    second = np.concatenate(checked(opt, positive=False, side="opt"))
+    fixed = bool((first == first[0]).all() and (second == second[0]).all())
+    before = float(first[0] if fixed else first.mean())
+    after = float(second[0] if fixed else second.mean())
+    return Exact(
+        label="exact" if fixed else "no interval",
+        equal=before == after if fixed else None,
+        base=before,
+        opt=after,
+        difference=after - before,
+        ratio=before / after if after else None,
+        footnotes=() if fixed else ("not exact",),
+    )
+
+
+def _design(sides: tuple[list[Floats], list[Floats]], paired: Pairing | None) -> Design:
+    """How the sides are compared; a ValueError where declared pairs do not fit."""
+    base, opt = sides
+    if paired == "run":
+        if len(base) != len(opt):
+            raise ValueError(f"runs cannot be paired: {len(base)} against {len(opt)}")
+        return "paired runs"
+    if paired == "step":
+        if len(base) > 1 or len(opt) > 1:
+            raise ValueError("steps are paired between one run and one other, not between several")
+        if len(base[0]) != len(opt[0]):
+            raise ValueError(f"steps cannot be paired: {len(base[0])} against {len(opt[0])}")
+        return "paired steps"
+    if paired is not None:
+        raise ValueError(f"pairs are of 'run' or 'step', not {paired!r}")
+    return "steps" if len(base) == len(opt) == 1 else "runs"
+
+
+def _label(sides: tuple[list[Floats], list[Floats]], design: Design) -> Label:
+    """What the interval of this design is called before noise widens it."""
+    base, opt = sides
+    if design == "runs":
+        few = min(len(base), len(opt)) < WELCH_FROM
+        return "run-to-run (equal spread assumed)" if few else "run-to-run"
+    alone = len(base) if design == "paired runs" else min(len(base[0]), len(opt[0]))
+    if alone < 2:
+        return "no interval"
+    if design == "paired runs":
+        return "run-to-run, paired"
+    return "within-run" if design == "steps" else "within-run, paired"
+
+
+def _log_ratio(sides: tuple[list[Floats], list[Floats]]) -> float:
+    """The log ratio of what has no interval."""
+    base, opt = (float(np.mean([np.log(part.mean()) for part in parts])) for parts in sides)
+    return base - opt
+
+
+def _spreads(
+    sides: tuple[list[Floats], list[Floats]], label: Label, terms: Terms | None
+) -> tuple[float | None, float | None]:
+    """The spread of one unit on each side; None where unknown, or where pairs were compared."""
+    if terms is not None and label == "run-to-run (equal spread assumed)":
+        shared = float(np.sqrt(terms.variance / sum(1 / len(parts) for parts in sides)))
+        return shared, shared
+    if label == "run-to-run":
+        base, opt = (np.log([part.mean() for part in parts]).std(ddof=1) for parts in sides)
+        return float(base), float(opt)
+    if label == "within-run":
+        base, opt = (parts[0].std(ddof=1) / parts[0].mean() for parts in sides)
+        return float(base), float(opt)
+    return None, None
+
+
+def _side(parts: list[Floats], spread: float | None) -> Side:
+    """One side in numbers."""
+    steps = np.concatenate(parts)
+    return Side(
+        runs=len(parts),
+        steps=len(steps),
+        fewest=min(len(part) for part in parts),
+        mean=float(np.mean([part.mean() for part in parts])),
+        median=float(np.median(steps)),
+        spread=spread,
+    )
+
+
+def _footnotes(first: Side, second: Side, design: Design, noise: Noise | None) -> list[Footnote]:
+    """What a reader has to know about how little was measured."""
+    notes: list[Footnote] = []
+    if "steps" in design:
+        fewest = min(first.steps, second.steps)
+        few: dict[int, Footnote] = {1: "one step", 2: "two steps", 3: "few steps", 4: "few steps"}
+        if fewest in few:
+            notes.append(few[fewest])
+    elif design == "paired runs" and first.runs == 1:
+        notes.append("one pair of runs")
+    elif 2 in (first.runs, second.runs):
+        notes.append("two runs")
+    if noise is not None and min(first.runs, second.runs) == 1 and design != "paired runs":
+        if not noise.usable:
+            notes.append("noise of few runs" if noise.runs < LEAST_RUNS else "noise without spread")
+        elif min(first.fewest, second.fewest) < noise.steps:
+            notes.append("noise of longer runs")
+    return notes
+
+
+def _with_interval(
+    found: Speedup, label: Label, sides: tuple[list[Floats], list[Floats]], terms: Terms
+) -> Speedup:
+    """The comparison with its interval, or with the footnote that says why there is none.
+
+    Noise of runs is wider than that of the terms or it is not used: the wider half-width stands.
+    """
+    noise = None if found.noise is None else (found.noise.sd, found.noise.df)
+    every = spreads_of(*sides, found.design, terms, noise)
+    spreads = tuple(
+        replace(one, se=float(one.se), df=float(one.df)) for one in every if not np.isnan(one.se)
+    )
+    widening = [one for one in spreads if one.widens]
+    if not widening:
+        return replace(found, se=0.0, footnotes=(*found.footnotes, "no variation"))
+    if any(not one.drawn for one in widening):
+        label = "run-to-run (A/A noise)"
+    widest = max(widening, key=lambda one: float(reach([one], found.level)))
+    half, se, df = float(reach(spreads, found.level)), float(widest.se), float(widest.df)
+    if not half + abs(found.log_ratio) < WIDEST:
+        return replace(found, se=se, df=df, footnotes=(*found.footnotes, "too wide"))
+    notes = list(found.footnotes)
+    if abs(float(np.log(found.median_ratio)) - found.log_ratio) > half:
+        notes.append("median disagrees")
+    return replace(
+        found,
+        label=label,
+        low=float(np.exp(found.log_ratio - half)),
+        high=float(np.exp(found.log_ratio + half)),
+        se=se,
+        df=df,
+        spreads=spreads,
+        footnotes=tuple(notes),
+    )

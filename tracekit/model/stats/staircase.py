@@ -1,0 +1,131 @@
+"""Two shapes that a test for steady growth misses: equal rises every so many points, and growth that slows down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.stats.estimate import t_tail
+from tracekit.model.stats.trend import Growth, Label, Limits
+
+Floats = npt.NDArray[np.float64]
+
+LEAST_RISES = 3
+"""Two equal jumps a period apart happen by chance, a third in its place hardly ever."""
+
+EQUAL = 0.25
+"""Rises differ from their mean by at most this share of it."""
+
+APART = 1.5
+"""Two treads lie so many times further apart than the points of one: those of a slope do not."""
+
+LEAST_BENT = 5
+"""Fewer points do not tell a bend from noise."""
+
+SLOWS = 0.01
+"""The chance of such a bend in a straight line with noise, below which growth slows down."""
+
+FLATTER = 0.75
+"""Growth that ends less steep than this share of how it began is clearly flatter, and may be ending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staircase:
+    """`count` rises of about `height`, one every `every` points."""
+
+    every: int
+    height: float
+    count: int
+
+    @property
+    def per_point(self) -> float:
+        """What that makes of each point."""
+        return self.height / self.every
+
+
+def staircase(y: Sequence[float] | Floats, least: float = 0.0) -> Staircase | None:
+    """The stairs that a series climbs, of three or more equal rises of more than `least` in all; None of any other.
+
+    Between rises the series is level, and no rise is left out: what happens in every second, third … step does
+    that (an evaluation, a checkpoint). Of several periods that fit the shortest counts.
+
+    >>> staircase([0, 0, 4, 4, 4, 8, 8, 8, 12])
+    Staircase(every=3, height=4.0, count=3)
+    >>> staircase([0, 0, 0, 4, 4, 4, 8, 8, 8]) is None
+    True
+    """
+    ys = np.asarray(y, np.float64)
+    # The first rise is before point 1 at the earliest, the last before the last point.
+    longest = (len(ys) - 2) // (LEAST_RISES - 1)
+    climbed = (
+        stairs
+        for every in range(2, longest + 1)
+        for first in range(1, every + 1)
+        if (stairs := _climbed(ys, every, first)) is not None
+    )
+    return next((stairs for stairs in climbed if stairs.height * stairs.count > least), None)
+
+
+def _climbed(ys: Floats, every: int, first: int) -> Staircase | None:
+    """The stairs with rises before point `first` and every `every` points from there."""
+    edges = [0, *range(first, len(ys), every), len(ys)]
+    treads = [ys[begin:end] for begin, end in pairwise(edges)]
+    if len(treads) <= LEAST_RISES:
+        return None
+    rises = np.diff([float(np.median(tread)) for tread in treads])
+    height = float(rises.mean())
+    gap = min(float(after.min() - before.max()) for before, after in pairwise(treads))
+    uneven = max(float(np.ptp(tread)) for tread in treads)
+    if gap <= 0 or gap < APART * uneven or bool((abs(rises - height) > EQUAL * height).any()):
+        return None
+    return Staircase(every, height, len(rises))
+
+
+def slows_down(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> bool:
+    """Whether a series that grows does so by less and less: what fills up, rather than a leak.
+
+    A parabola through it ends clearly flatter than it begins, and fits better than a line by more than noise does
+    (the t-test of its second coefficient).
+
+    >>> slows_down(range(7), [0, 8, 12, 14, 15, 15.5, 15.75]), slows_down(range(7), range(7))
+    (True, False)
+    """
+    xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if len(xs) < LEAST_BENT or not float(np.ptp(xs)):
+        return False
+    place = (xs - xs.mean()) / float(np.ptp(xs))
+    terms, rise = np.vander(place, 3), ys - ys[0]
+    inverse = np.linalg.inv(terms.T @ terms)
+    bend, slope, begin = inverse @ terms.T @ rise
+    begins, ends = (float(slope + 2 * bend * end) for end in (place[0], place[-1]))
+    if begins <= 0 or ends > FLATTER * begins:
+        return False
+    residuals = rise - terms @ (bend, slope, begin)
+    spare = len(ys) - len(terms[0])
+    deviation = np.sqrt(float(residuals @ residuals) / spare * inverse[0, 0])
+    return bool(deviation == 0 or t_tail(float(-bend / deviation), spare) < SLOWS)
+
+
+def shaped(
+    growth: Growth,
+    x: Sequence[float] | Floats,
+    level: Sequence[float] | Floats,
+    answer: Label,
+    limits: Limits,
+) -> Label:
+    """The answer to a series of these levels at `x`, where its shape says more.
+
+    `stairs` for what is no steady growth, `filling` for growth that slows down.
+    """
+    first = growth.warm_up
+    if answer in ("likely", "strong"):
+        return "filling" if slows_down(x[first:], level[first:]) else answer
+    if answer not in ("none", "shift", "saturating"):
+        return answer
+    stairs = staircase(level, limits.flat) or staircase(level[first:], limits.flat)
+    enough = max(limits.slope, limits.slope_ratio * abs(growth.level))
+    return "stairs" if stairs is not None and stairs.per_point >= enough else answer

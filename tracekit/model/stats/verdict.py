@@ -1,0 +1,168 @@
+"""What may be said of a comparison in one of four words?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite, log, log1p
+from typing import Literal, cast
+
+import numpy as np
+
+from tracekit.model.stats.certainty import Word, is_certain, words
+from tracekit.model.stats.estimate import t_tail
+from tracekit.model.stats.speedup import Exact, Speedup
+from tracekit.model.stats.trend import holm
+
+Better = Literal["lower", "higher"]
+Cap = Literal[
+    "no interval", "two steps", "one run each", "one run alone", "chance", "many comparisons"
+]
+
+CAPS: dict[Cap, str] = {
+    "no interval": "without an interval nothing can be told from noise",
+    "two steps": "two steps of one run are too few to tell anything from noise",
+    "one run each": "one run a side cannot show how much runs differ",
+    "one run alone": "a side of one run cannot show how much its runs differ",
+    "chance": "equal sides may seem as far apart by chance, with runs so few or steps so uneven",
+    "many comparisons": "among so many comparisons this may be chance",
+}
+"""Why a verdict may be weaker than its interval."""
+
+LEAST_EFFECT = 0.03
+"""Changes up to this share do not matter, unless the caller says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The word for a comparison, and what it rests on.
+
+    `uncapped` is the word of the interval alone and `caps` why it may not be said. `effect` is the
+    change that had to be exceeded as a share (0.03 = 3 %). `worse` is the change for the worse on
+    the log scale (below 0: for the better). `p` is two-sided: of a change beyond `effect` seen where
+    none is; None without an interval, and for exact numbers.
+    """
+
+    word: Word
+    uncapped: Word
+    caps: tuple[Cap, ...]
+    effect: float
+    worse: float | None
+    p: float | None
+
+
+def verdict(
+    found: Speedup,
+    *,
+    min_effect: float = LEAST_EFFECT,
+    better: Better = "lower",
+    assume_independent_steps: bool = False,
+) -> Verdict:
+    """The word for a comparison: its whole interval beyond ±δ, or inside, or neither.
+
+    δ is `ln(1 + min_effect)`, at least the spread of calibrated runs. A side of one run without A/A
+    noise stays inconclusive unless its steps are declared to stand for runs; two steps of one run
+    always do, and so does a comparison without an interval. A change has to be larger as well than
+    what equal sides seem to differ by once in 250 comparisons (`certainty.least_certain`).
+
+    >>> from tracekit.model.stats.speedup import speedup
+    >>> verdict(speedup([[10, 11, 10, 11, 10]] * 2, [[20, 21, 20, 21, 20]] * 2)).word
+    'inconclusive'
+    >>> verdict(speedup([[10, 11], [10, 10]], [[21, 21], [20, 21]])).word
+    'regression'
+    """
+    delta = threshold(found, min_effect)
+    sign = _sign(better)
+    worse = -sign * found.log_ratio
+    if found.low is None or found.high is None or found.se is None or found.df is None:
+        caps: tuple[Cap, ...] = ("no interval",)
+        return Verdict("inconclusive", "inconclusive", caps, float(np.expm1(delta)), worse, None)
+    ends = sorted((-sign * log(found.low), -sign * log(found.high)))
+    word = cast(Word, words(np.asarray(ends[0]), np.asarray(ends[1]), delta).item())
+    caps = () if word == "inconclusive" else why_capped(found, assume_independent_steps)
+    if word in ("regression", "improvement") and not is_certain(worse, found.spreads):
+        caps = (*caps, "chance")
+    return Verdict(
+        word="inconclusive" if caps else word,
+        uncapped=word,
+        caps=caps,
+        effect=float(np.expm1(delta)),
+        worse=worse,
+        p=min(2 * float(t_tail((abs(worse) - delta) / found.se, found.df)), 1.0),
+    )
+
+
+def exact_verdict(
+    found: Exact,
+    *,
+    min_effect: float = 0.0,
+    min_difference: float = 0.0,
+    better: Better = "lower",
+) -> Verdict:
+    """The word for exact numbers: changed where both the share and the difference are exceeded.
+
+    From or to zero every share is exceeded. Sides whose own values differ are inconclusive.
+    """
+    delta = _log_effect(min_effect)
+    if not (isfinite(min_difference) and min_difference >= 0):
+        raise ValueError(f"the least difference cannot be {min_difference}")
+    if found.equal is None:
+        return Verdict("inconclusive", "inconclusive", ("no interval",), min_effect, None, None)
+    sign = _sign(better)
+    share = abs(log(found.ratio)) if found.ratio is not None and found.ratio > 0 else inf
+    word: Word = "no change"
+    if not found.equal and share > delta and abs(found.difference) > min_difference:
+        word = "regression" if sign * found.difference > 0 else "improvement"
+    worse = None
+    if found.equal:
+        worse = 0.0
+    elif isfinite(share):
+        worse = share if sign * found.difference > 0 else -share
+    return Verdict(word, word, (), min_effect, worse, None)
+
+
+def together(verdicts: Sequence[Verdict], *, level: float = 0.95) -> tuple[Verdict, ...]:
+    """Verdicts that stand side by side, in order: a change that Holm's correction does not leave
+    is inconclusive. Exact ones and ones without an interval are no part of the family.
+    """
+    at = [index for index, one in enumerate(verdicts) if one.p is not None]
+    adjusted = dict(zip(at, holm([verdicts[index].p or 0.0 for index in at]), strict=True))
+    changed = ("regression", "improvement")
+    return tuple(
+        replace(one, word="inconclusive", caps=(*one.caps, "many comparisons"))
+        if one.word in changed and index in adjusted and adjusted[index] >= 1 - level
+        else one
+        for index, one in enumerate(verdicts)
+    )
+
+
+def threshold(found: Speedup, min_effect: float) -> float:
+    """δ on the log scale: what matters, and at least the spread of calibrated runs."""
+    delta = _log_effect(min_effect)
+    return delta if found.noise is None else max(delta, found.noise.sd)
+
+
+def why_capped(found: Speedup, assume_independent_steps: bool) -> tuple[Cap, ...]:
+    """Why no word of the interval may be said, whichever it is."""
+    caps: list[Cap] = []
+    steps = "steps" in found.design
+    if steps and min(found.base.steps, found.opt.steps) < 3:
+        caps.append("two steps")
+    alone = steps or (found.design == "runs" and min(found.base.runs, found.opt.runs) == 1)
+    if alone and found.noise is None and not assume_independent_steps:
+        caps.append("one run each" if steps else "one run alone")
+    return tuple(caps)
+
+
+def _sign(better: Better) -> int:
+    """1 where a rise is for the worse, −1 where it is for the better."""
+    if better not in ("lower", "higher"):
+        raise ValueError(f"better is 'lower' or 'higher', not {better!r}")
+    return 1 if better == "lower" else -1
+
+
+def _log_effect(effect: float) -> float:
+    """δ on the log scale; a ValueError for a share that is none."""
+    if not (isfinite(effect) and effect >= 0):
+        raise ValueError(f"the least effect cannot be {effect}")
+    return log1p(effect)

@@ -1,0 +1,113 @@
+"""The tables by which memory that is never freed is found: what snapshots, one after the other, still hold."""
+
+from __future__ import annotations
+
+from tracekit.model.tables.columns import DEVICE, KEYS, STEP
+from tracekit.model.tables.table import Column, Table
+
+_STACK = Column("Int64", "Hash of the frames, the same in all files; <NA>: none was recorded.")
+
+QUANTITIES = ("requested", "allocated", "reserved", "peak allocated", "peak reserved")
+"""What a level of memory is of: asked for, rounded up by the allocator, had from the device, or the most of these."""
+
+_QUANTITY = Column("category", " | ".join(QUANTITIES) + ".", QUANTITIES)
+_POINT = Column("category", "Point of the step at which it was logged, as recorded.")
+
+RAW: tuple[Table, ...] = (
+    Table(
+        "memory_log",
+        "one level of memory that a log gives for one step",
+        {
+            "line": Column("int64", "Line of the log, from 1."),
+            "logged_ns": Column("Int64", "When, ns since the Unix epoch, where the line says."),
+            "step": STEP,
+            "device": DEVICE,
+            "point": _POINT,
+            "quantity": _QUANTITY,
+            "size_bytes": Column("int64", "Bytes, by the unit that the name tells."),
+        },
+    ),
+)
+
+TABLES: tuple[Table, ...] = (
+    Table(
+        "step_levels",
+        "how much memory was held at one point of one step, by a snapshot or a log",
+        {
+            **KEYS,
+            "device": DEVICE,
+            "step": STEP,
+            "position": Column("int64", "Order of time, or of lines, within the source."),
+            "at_ns": Column("Int64", "When, ns since the Unix epoch."),
+            "point": _POINT,
+            "quantity": _QUANTITY,
+            "level_bytes": Column("int64", "Held then."),
+        },
+    ),
+    Table(
+        "snapshot_windows",
+        "what one memory snapshot tells of one device: its history, and what was in use at its end",
+        {
+            **KEYS,
+            "device": DEVICE,
+            "step": STEP,
+            "begin_ns": Column("Int64", "First entry of the history, ns since the Unix epoch."),
+            "end_ns": Column("Int64", "Last entry of the history."),
+            "entry_count": Column("int64", "Entries of the history."),
+            "live_bytes": Column("int64", "In use at the end, as requested."),
+            "live_count": Column("int64", "Blocks in use at the end."),
+            "omitted_stack_count": Column("int64", "Stacks beyond the cap, the smallest."),
+            "omitted_block_count": Column(
+                "int64", "Blocks beyond the cap: their birth is unknown."
+            ),
+            "window": Column(
+                "Int64",
+                "Place in the order of time among the snapshots of the process; <NA>: not known.",
+            ),
+            "gap_ns": Column(
+                "Int64",
+                "From the end of the one before; negative where both tell of the same time.",
+            ),
+        },
+    ),
+    Table(
+        "survivors",
+        "what one stack holds at one time, of the stacks that hold more and more",
+        {
+            **KEYS,
+            "device": DEVICE,
+            "basis": Column(
+                "category",
+                "snapshot: at the ends of snapshots | step: at the ends of steps within one.",
+                ("snapshot", "step"),
+            ),
+            "window": Column("Int64", "Place of that time in order."),
+            "step": STEP,
+            "stack": _STACK,
+            "site": Column("category", "Where the program asked for it: `file.py:12 function`."),
+            "frames": Column(
+                "category", "The stack, innermost first, at most 12 frames and 1,000 characters."
+            ),
+            "live_bytes": Column("int64", "In use, as requested."),
+            "live_count": Column("int64", "Blocks in use."),
+            "born_bytes": Column("Int64", "Of these allocated within the snapshot's history."),
+            "born_count": Column("Int64", "Blocks of these."),
+            "cohort_count": Column(
+                "Int64", "Of how many snapshots (steps) blocks are still alive; <NA>: not told."
+            ),
+        },
+    ),
+    Table(
+        "survivor_blocks",
+        "a block in use at the end of a snapshot, of the stacks to which the history adds; folded into survivors",
+        {
+            **KEYS,
+            "device": DEVICE,
+            "stack": _STACK,
+            "address": Column("Int64", "Address, as in blocks."),
+            "size_bytes": Column("int64", "As requested."),
+            "born": Column("bool", "Whether it was allocated within the history."),
+            "born_ns": Column("Int64", "When."),
+        },
+    ),
+)

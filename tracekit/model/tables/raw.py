@@ -1,0 +1,159 @@
+"""The tables that readers fill: what a source recorded."""
+
+from __future__ import annotations
+
+from tracekit.model.tables.columns import (
+    CAT,
+    CORRELATION,
+    DEVICE,
+    DEVICE_OP_KINDS,
+    DUR,
+    EXTERNAL,
+    HOST_OP_KINDS,
+    ID,
+    NAME,
+    PID,
+    STREAM,
+    THREAD,
+    TID,
+    TS,
+)
+from tracekit.model.tables.table import Column, Table
+
+TABLES: tuple[Table, ...] = (
+    Table(
+        "host_ops",
+        "an interval on a host thread",
+        {
+            "id": ID,
+            "ts_ns": TS,
+            "dur_ns": DUR,
+            "name": NAME,
+            "kind": Column(
+                "category",
+                "op | runtime call | range (annotation) | python | overhead | other.",
+                HOST_OP_KINDS,
+            ),
+            "cat": CAT,
+            "pid": PID,
+            "tid": TID,
+            "thread": THREAD,
+            "correlation": CORRELATION,
+            "external_id": EXTERNAL,
+        },
+    ),
+    Table(
+        "open_ranges",
+        "a range that was still open when the recording ended (no statistic counts it)",
+        {
+            "id": ID,
+            "ts_ns": TS,
+            "dur_ns": Column(
+                "int64", "From its start to the end of the recording, ns: a lower bound."
+            ),
+            "name": NAME,
+            "cat": CAT,
+            "pid": PID,
+            "tid": TID,
+            "thread": THREAD,
+        },
+    ),
+    Table(
+        "device_ops",
+        "a kernel, copy, fill or collective on a device",
+        {
+            "id": ID,
+            "ts_ns": TS,
+            "dur_ns": DUR,
+            "name": NAME,
+            "kind": Column(
+                "category",
+                "kernel | memcpy | memset | collective (told by name or metadata).",
+                DEVICE_OP_KINDS,
+            ),
+            "device": DEVICE,
+            "stream": STREAM,
+            "correlation": CORRELATION,
+            "external_id": EXTERNAL,
+            "size_bytes": Column("Int64", "Bytes moved or set, where recorded."),
+        },
+    ),
+    Table(
+        "device_ranges",
+        "an annotation projected on a device by the profiler",
+        {
+            "id": ID,
+            "ts_ns": TS,
+            "dur_ns": DUR,
+            "name": NAME,
+            "device": DEVICE,
+            "stream": STREAM,
+            "external_id": EXTERNAL,
+        },
+    ),
+    Table(
+        "syncs",
+        "a synchronisation record of a device",
+        {
+            "id": ID,
+            "ts_ns": TS,
+            "dur_ns": DUR,
+            "name": NAME,
+            "device": DEVICE,
+            "stream": STREAM,
+            "correlation": CORRELATION,
+        },
+    ),
+    Table(
+        "memory_ops",
+        "an allocation or a free, as the profiler's allocator hook saw it",
+        {
+            "id": ID,
+            "ts_ns": TS,
+            "pid": PID,
+            "tid": TID,
+            "thread": THREAD,
+            "device_type": Column(
+                "Int64",
+                "0 CPU, 1 CUDA, 6 HIP, 12 XPU, 20 private; 101 what was got from the CUDA driver.",
+            ),
+            "device": DEVICE,
+            "size_bytes": Column("Int64", "Bytes allocated, negative when freed."),
+            "allocated_bytes": Column("Int64", "Allocated in all after it."),
+            "reserved_bytes": Column("Int64", "Reserved in all after it."),
+        },
+    ),
+    Table(
+        "counters",
+        "one sample of a counter",
+        {"id": ID, "ts_ns": TS, "name": NAME, "value": Column("Float64", "Value as recorded.")},
+    ),
+    Table(
+        "flows",
+        "one end of an arrow between two intervals (read on request)",
+        {
+            "id": ID,
+            "ts_ns": TS,
+            "cat": CAT,
+            "phase": Column("category", "start | step | end.", ("start", "step", "end")),
+            "flow": Column("Int64", "Joins the ends of one arrow."),
+            "thread": THREAD,
+        },
+    ),
+    Table(
+        "windows",
+        "the span that a profiler says it recorded",
+        {"id": ID, "ts_ns": TS, "dur_ns": DUR, "name": NAME},
+    ),
+    Table(
+        "threads",
+        "a thread of the trace",
+        {
+            "thread": THREAD,
+            "pid": PID,
+            "tid": TID,
+            "name": Column("category", "Thread name, where recorded."),
+            "process_name": Column("category", "Process name, where recorded."),
+        },
+    ),
+)

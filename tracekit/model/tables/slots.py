@@ -1,0 +1,84 @@
+"""The measured table of exclusive time: each nanosecond of a step once, for what took it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracekit.model.tables.columns import DEVICE, KEYS, STEP
+from tracekit.model.tables.idle import CAUSE_TITLES
+from tracekit.model.tables.table import Column, Table
+
+CLASSES = ("compute", "collective", "memcpy", "memset", "idle", "host", "no_op")
+"""What took the time. On a device the first four, the earlier before the later, and `idle`.
+
+Of a source without a device: `host` (in an op of the step thread), `collective`, `no_op` (in neither).
+"""
+
+CLASS_TITLES: Mapping[str, tuple[str, str]] = {
+    "compute": ("compute", "Kernels; where several run at once they share the time."),
+    "collective": ("communication", "Collectives while nothing computes, or that the host waits for."),
+    "memcpy": ("copies", "Copies while neither kernels nor collectives run."),
+    "memset": ("fills", "Fills while nothing else runs."),
+    "idle": ("idle", "Nothing ran."),
+    "host": ("host ops", "The innermost op of the step thread at each instant."),
+    "no_op": ("no op (Python)", "The step thread was in no recorded op: Python, or a wait that is not recorded."),
+}  # fmt: skip
+"""What people read for each class, and what it means."""
+
+NO_OP, UNLINKED, OTHER = "(no op)", "(unlinked)", "(other)"
+"""Where there is no op path: in no op, launch not recorded, the many small rows of a source together."""
+
+
+def class_title(kind: str, cause: str = "") -> str:
+    """A class as people read it, idle time with its cause.
+
+    >>> class_title("idle", "sync"), class_title("host")
+    ('idle: stream wait', 'host ops')
+    """
+    title = CLASS_TITLES[kind][0] if kind in CLASS_TITLES else kind
+    return (
+        f"{title}: {CAUSE_TITLES[cause][0] if cause in CAUSE_TITLES else cause}" if cause else title
+    )
+
+
+TABLES: tuple[Table, ...] = (
+    Table(
+        "slots",
+        "exclusive time of one step on one device, or on the step thread of a source without a device, by"
+        " stage, class, op path and kernel: over rows it is the length of the step",
+        {
+            **KEYS,
+            "step": STEP,
+            "occurrence": Column(
+                "int32", "As in steps: 0 for the first step of that number, 1 for the next …"
+            ),
+            "device": DEVICE,
+            "stage": Column(
+                "category",
+                "Outermost stage as recorded: of device ops the one they belong to by launch, of idle and host"
+                " time the one at that time; `(other)` past a cap.",
+            ),
+            "class": Column(
+                "category",
+                "compute | collective | memcpy | memset | idle (of devices) | host | no_op.",
+                CLASSES,
+            ),
+            "cause": Column("category", "Of idle time, why nothing ran, as in idle; else <NA>."),
+            "op": Column(
+                "category",
+                "Ops on the host from outermost to innermost, ` > ` between, `…` for those left out; (no op),"
+                " (unlinked), (other); <NA> for idle time.",
+            ),
+            "kernel": Column(
+                "category", "Device op as recorded; (other); <NA> for idle and host time."
+            ),
+            "count": Column(
+                "int64",
+                "Ops, waits or idle parts of that kind that begin in the step, hidden ones too.",
+            ),
+            "exclusive_ns": Column(
+                "int64", "Time that is theirs alone, or their part of what equal ones share."
+            ),
+        },
+    ),
+)

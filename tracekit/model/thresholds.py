@@ -1,0 +1,39 @@
+"""The thresholds of all rules, from one TOML file whose comments say what each is."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from tracekit.model.report import Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """`values["rule-id"]["name"]` of every threshold."""
+
+    values: Mapping[str, Mapping[str, float]]
+
+    def of(self, rule: str) -> Mapping[str, float]:
+        """The thresholds of one rule."""
+        return self.values[rule]
+
+    def severity(self, recoverable_ratio: float | None) -> Severity:
+        """How much a finding matters by the share of the step that it would give back."""
+        scale = self.values["severity"]
+        share = recoverable_ratio or 0.0
+        if share >= scale["high"]:
+            return "high"
+        if share >= scale["medium"]:
+            return "medium"
+        return "low" if share >= scale["low"] else "info"
+
+
+@cache
+def defaults() -> Thresholds:
+    """The thresholds that tracekit ships."""
+    text = resources.files("tracekit.model").joinpath("thresholds.toml").read_text("utf-8")
+    return Thresholds(tomllib.loads(text))

@@ -1,0 +1,255 @@
+"""Numbers to text and back: the only place that rounds, so that every output says the same.
+
+Times are shown in ns, µs, ms or s (s from 10 s on, so that a step of 1,842 ms keeps its digits), sizes
+in binary units (B, KiB … TiB, as allocators report them), ratios as per cent, factors as 1.12×, rates in 1e9
+bytes a second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from itertools import groupby
+from math import isfinite
+from typing import TypeGuard
+
+from tracekit.model.errors import TracekitError
+
+UNKNOWN = "—"
+MINUS = "\N{MINUS SIGN}"
+
+Value = int | float | str | bool | None
+
+# A context of our own: the process-wide one may round otherwise, and output must not depend on it.
+_EXACT = Context(prec=60, rounding=ROUND_HALF_EVEN)
+_FOUR = Context(prec=4, rounding=ROUND_HALF_EVEN)
+_TOO_LONG = Decimal(10) ** 15
+_ONE = Decimal(1)
+
+# (shown from, factor, label), largest first; a column takes the first its largest value reaches.
+_LADDERS: dict[str, tuple[tuple[int, int, str], ...]] = {
+    "ns": (
+        (10_000_000_000, 1_000_000_000, "s"),
+        (1_000_000, 1_000_000, "ms"),
+        (1_000, 1_000, "µs"),
+        (0, 1, "ns"),
+    ),
+    "bytes": (
+        (1 << 40, 1 << 40, "TiB"),
+        (1 << 30, 1 << 30, "GiB"),
+        (1 << 20, 1 << 20, "MiB"),
+        (1 << 10, 1 << 10, "KiB"),
+        (0, 1, "B"),
+    ),
+}
+_LABELS = {
+    "ratio": "%",
+    "factor": "×",
+    "gb_per_s": "GB/s",
+    "count": "",
+    "": "",
+    "id": "",
+    "text": "",
+}
+
+_TIME_UNITS = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,  # the micro sign
+    "μs": 1_000,  # the Greek letter
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "min": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_SIZE_UNITS = {
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+}
+_QUANTITY = re.compile(
+    r"([-+\u2212]?)([0-9]{1,40}(?:,[0-9]{3}){0,12})(\.[0-9]{1,40})?(e[-+]?[0-9]{1,3})?\s?(\w*)",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How a column is shown: one label for all of it, what one of it is worth, and decimals."""
+
+    label: str
+    factor: Decimal
+    digits: int
+    unit: str = ""
+
+
+def column_unit(values: Iterable[Value], unit: str, figures: int = 4) -> Scale:
+    """The one scale for these values: their largest decides, and gets about `figures` figures.
+
+    >>> column_unit([1_021_400_000, 96_300_000, None], "ns")
+    Scale(label='ms', factor=Decimal('1000000'), digits=1, unit='ns')
+    """
+    if unit not in _LADDERS and unit not in _LABELS:
+        raise TracekitError(f"unknown unit {unit!r}", f"known: {', '.join([*_LADDERS, *_LABELS])}")
+    numbers = [value for value in values if _is_number(value)]
+    largest = Decimal(max(map(abs, numbers), default=0))
+    factor, label = _ONE, _LABELS.get(unit, "")
+    if unit == "ratio":
+        factor = Decimal("0.01")
+    for start, size, name in _LADDERS.get(unit, ()):
+        if largest >= start:
+            factor, label = Decimal(size), name
+            break
+    if unit == "id" or not largest:
+        return Scale(label, factor, 0, unit)
+    if factor == 1 and all(isinstance(value, int) for value in numbers):
+        return Scale(label, factor, 0, unit)
+    return Scale(label, factor, _digits(_EXACT.divide(largest, factor), unit, figures), unit)
+
+
+def cell(value: Value, scale: Scale) -> str:
+    """The value as shown in a column of this scale: the label stands in the heading, but for per cent.
+
+    >>> cell(498_700_000, column_unit([1_021_400_000], "ns"))
+    '498.7'
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not _is_number(value):
+        return UNKNOWN
+    if scale.unit == "id":
+        name = f"{Decimal(value):f}" if isinstance(value, int) else repr(value + 0.0)
+        return name.replace("-", MINUS)
+    return _rounded(Decimal(value), scale) + {"%": " %", "×": "×"}.get(scale.label, "")
+
+
+def numbers(values: Iterable[int], most: int = 6) -> str:
+    """Numbers in words: `0, 2–5`; at most so many pieces.
+
+    >>> numbers([0, 2, 3, 4, 9, 10])
+    '0, 2–4, 9, 10'
+    >>> numbers([1, 3, 5], most=2)
+    '1, 3 …'
+    """
+    pieces: list[str] = []
+    for _, run in groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
+        block = [value for _, value in run]
+        pieces += [f"{block[0]}–{block[-1]}"] if len(block) > 2 else map(str, block)
+        if len(pieces) > most:
+            return ", ".join(pieces[:most]) + " …"
+    return ", ".join(pieces)
+
+
+def show(value: Value, unit: str, figures: int = 3) -> str:
+    """The value with its unit, as it stands in a sentence; unknown is a dash and never 0.
+
+    >>> show(1_842_000_000, "ns"), show(0.0334, "ratio"), show(None, "ns"), show(1e-9, "ratio")
+    ('1,842 ms', '3.3 %', '—', '<0.01 %')
+    >>> show(0.9963, "ratio"), show(0.99999, "ratio"), show(1.0, "ratio")
+    ('99.6 %', '>99.9 %', '100 %')
+    """
+    scale = column_unit([value], unit, figures)
+    text = cell(value, scale)
+    if unit == "ratio" and text == "100 %" and _is_number(value) and value < 1:
+        text = f"{value:.1%}".replace("%", " %")
+        return text if text != "100.0 %" else ">99.9 %"
+    return with_label(text, scale)
+
+
+def with_label(text: str, scale: Scale) -> str:
+    """The shown number followed by its label, where the cell does not carry it and it is known."""
+    if scale.label in ("", "%", "×") or not any(character.isdigit() for character in text):
+        return text
+    return f"{text} {scale.label}"
+
+
+def speedup(ratio: float) -> str:
+    """Before over after in words: below 1 it is told the other way round, 1.10× slower, never 0.91× faster.
+
+    >>> speedup(0.5), speedup(1.25), speedup(1.0)
+    ('2.00× slower', '1.25× faster', '1.00× faster')
+    """
+    return f"{show(1 / ratio, 'factor')} slower" if ratio < 1 else f"{show(ratio, 'factor')} faster"
+
+
+def moment(ns: int) -> str:
+    """A point on a clock, to the microsecond: rounding it further would lose the place.
+
+    >>> moment(12_345_678_901)
+    '12.345679 s'
+    """
+    return _rounded(Decimal(ns), Scale("s", Decimal(10**9), 6, "ns")) + " s"
+
+
+def parse_time(text: str) -> int:
+    """The nanoseconds of a time such as `3.5ms`, `1,842 ms`, `2 s` or `5min`.
+
+    >>> parse_time("3.5ms")
+    3500000
+    """
+    return _parse(text, _TIME_UNITS, "time", "3.5ms, 250us or 2s")
+
+
+def parse_size(text: str) -> int:
+    """The bytes of a size such as `512MiB`, `1.5 GB` or `4096` (bytes).
+
+    >>> parse_size("1.5 GB")
+    1500000000
+    """
+    return _parse(text, {**_SIZE_UNITS, "": 1}, "size", "512MiB, 1.5GB or 4096 (bytes)")
+
+
+def _is_number(value: Value) -> TypeGuard[int | float]:
+    """Whether the value is a number that can be shown: neither missing, a truth value nor infinite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or isfinite(value)
+
+
+def _digits(largest: Decimal, unit: str, figures: int) -> int:
+    """The decimals at which a column whose largest (scaled) value this is keeps `figures` figures."""
+    whole = largest.adjusted() + 1
+    if unit == "ratio":
+        return min(max(figures - 1 - whole, figures - 3, 0), figures - 1)
+    # Where no smaller label exists, small numbers get the decimals they need.
+    most = figures + 8 if unit in ("", "gb_per_s") else figures - 1
+    return min(max(figures - whole, figures - 3, 0), most)
+
+
+def _rounded(exact: Decimal, scale: Scale) -> str:
+    """The number in its scale: separators, a true minus, and never 0 for what is not 0."""
+    scaled = _EXACT.divide(exact, scale.factor)
+    sign = MINUS if scaled < 0 else ""
+    if scaled.copy_abs() >= _TOO_LONG:
+        return f"{sign}{_FOUR.create_decimal(scaled).copy_abs():.3e}".replace("e+", "e")
+    step = _ONE.scaleb(-scale.digits, context=_EXACT)
+    shown = scaled.quantize(step, context=_EXACT)
+    if shown == 0:
+        if exact == 0:
+            return f"{shown.copy_abs():f}"
+        return f"{'>' if sign else '<'}{sign}{step:f}"
+    return f"{sign}{shown.copy_abs():,f}"
+
+
+def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
+    """The quantity in base units, rounded to a whole one; exact decimal arithmetic throughout."""
+    match = _QUANTITY.fullmatch(text.strip().replace("µ", "u").replace("μ", "u"))
+    factor = units.get(match[5]) if match else None
+    if match is None or factor is None:
+        clipped = text if len(text) <= 40 else text[:40] + "…"
+        raise TracekitError(f"not a {what}: {clipped!r}", f"write it like {examples}")
+    number = Decimal(match[2].replace(",", "") + (match[3] or "") + (match[4] or ""))
+    total = Context(prec=400).multiply(number, Decimal(factor))
+    whole = int(total.to_integral_value(context=_EXACT))
+    return -whole if match[1] in ("-", MINUS) else whole

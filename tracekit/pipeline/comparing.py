@@ -1,0 +1,222 @@
+"""Paths to a comparison: each side read as any profile is, or taken from what was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from tracekit.compare.changes import Choices
+from tracekit.compare.comparison import Comparison
+from tracekit.compare.judge import compare
+from tracekit.compare.noise import NoiseFile, calibrated
+from tracekit.compare.noise_report import noise_notes
+from tracekit.compare.roles import spelled_alike
+from tracekit.compare.sides import Input, Side, side
+from tracekit.compare.step_log import StepLog, driver_logs, table_log, with_log, with_logs
+from tracekit.discover.arguments import refuse_missing, split_label
+from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.report import Report
+from tracekit.model.trace import Measurements
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline import saved
+from tracekit.pipeline.appendix import value_rows
+from tracekit.pipeline.tool_choice import one_tool
+from tracekit.readers.loading import sniff
+from tracekit.render.json import from_json
+
+_HEAD = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A comparison, and of how much of it something failed: sources that could not be read, errors of tracekit."""
+
+    comparison: Comparison
+    failures: int
+
+
+def compare_paths(
+    base: Sequence[str | Path],
+    opt: Sequence[str | Path],
+    options: pipeline.Options = pipeline.Options(),
+    choices: Choices = Choices(),
+    base_steps: Sequence[str | Path] = (),
+    opt_steps: Sequence[str | Path] = (),
+    work: Sequence[Mapping[str, float]] = ({}, {}),
+) -> Compared:
+    """The comparison of two sides, each given as profiles, saved measurements or saved reports.
+
+    `base_steps` and `opt_steps` are logs of runs without a profiler: then the answer is of their steps. A side
+    of such logs alone needs no profile.
+    `work` is how many tokens, samples or images a step holds, before and after.
+    Raises `TracekitError` where a side cannot be read, or holds no step that counts and not both have memory
+    snapshots.
+    """
+    refuse_missing([*base, *opt, *base_steps, *opt_steps])
+    names = _names(base, opt)
+    if all(map(is_step_log, base)):
+        base, base_steps = (), (*base, *base_steps)
+    if all(map(is_step_log, opt)):
+        opt, opt_steps = (), (*opt, *opt_steps)
+    logs = tuple(read_logs(paths, options) for paths in (base_steps, opt_steps))
+    if bool(logs[0]) != bool(logs[1]):
+        missing = names[1] if logs[0] else names[0]
+        raise TracekitError(
+            f"{missing}: no un-profiled steps, and the other side has some",
+            "give logs of both sides: --steps-from base=FILE --steps-from opt=FILE",
+        )
+    before = read_side(names[0], base, replace(options, work=work[0]), choices)
+    after = read_side(names[1], opt, replace(options, work=work[1]), choices)
+    before, after = spelled_alike(before, after)
+    if logs[0]:
+        before, after = with_logs(before, after, logs[0], logs[1], choices.drop_first)
+    failures = sum(len(part.failures) for part in (*before.measured, *after.measured))
+    failures += len(before.errors) + len(after.errors)
+    return Compared(compare(before, after, choices), failures)
+
+
+def read_side(
+    name: str,
+    paths: Sequence[str | Path],
+    options: pipeline.Options = pipeline.Options(),
+    choices: Choices = Choices(),
+) -> Side:
+    """One side: reports as they were saved, everything else read and judged now; their order does not matter.
+
+    Without a path it holds nothing yet: its steps may be of logs alone.
+    """
+    if not paths:
+        return Side(name, {}, (), {}, (), simulated=False)
+    paths = sorted(paths, key=str)
+    _check_whole(paths, options)
+    reports = [path for path in paths if is_report(split_label(path)[1])]
+    others = [path for path in paths if path not in reports]
+    inputs = []
+    if others:
+        result = pipeline.analyze(others, options)
+        used = one_tool(result.measurements)
+        inputs.append(Input(name, result.report, used, _all_values(result.report, used)))
+    for given in reports:
+        label, path = split_label(given)
+        inputs.append(Input(label or path.stem, _report(path), None))
+    return side(name, inputs, choices.drop_first)
+
+
+def read_runs(
+    name: str,
+    paths: Sequence[str | Path],
+    options: pipeline.Options = pipeline.Options(),
+    choices: Choices = Choices(),
+    logs: Sequence[str | Path] = (),
+) -> Side:
+    """One side as `read_side` gives it, or of logs of step times alone, with what further logs tell."""
+    refuse_missing([*paths, *logs])
+    if all(map(is_step_log, paths)):
+        paths, logs = (), (*paths, *logs)
+    found = read_side(name, paths, options, choices)
+    return with_log(found, read_logs(logs, options), choices.drop_first) if logs else found
+
+
+def noise_of(
+    paths: Sequence[str | Path],
+    options: pipeline.Options = pipeline.Options(),
+    *,
+    drop_first: int | None = None,
+    logs: Sequence[str | Path] = (),
+) -> tuple[Side, NoiseFile]:
+    """(the runs that all these paths and logs are, how much they differ).
+
+    Raises `TracekitError` where they are fewer than two.
+    """
+    if not paths and not logs:
+        raise TracekitError("no run is named", "tracekit noise RUN RUN RUN RUN -o noise.json")
+    found = read_runs("noise", paths, options, Choices(drop_first=drop_first), logs)
+    return found, calibrated(found, tuple(noise_notes(found)))
+
+
+def read_logs(
+    paths: Sequence[str | Path], options: pipeline.Options = pipeline.Options()
+) -> tuple[StepLog, ...]:
+    """Logs of step times, each file (or directory of one) a run: of a driver, or tables of step and seconds."""
+    found: list[StepLog] = []
+    for given in paths:
+        label, path = split_label(given)
+        name = label or path.stem or str(path)
+        if path.is_dir() or sniff(path).reader is not None:
+            measured = pipeline.measure(
+                pipeline.discover([path]), pipeline.Options(jobs=options.jobs)
+            )
+            found += driver_logs(measured, name)
+        else:
+            found.append(table_log(path, name))
+    return tuple(found)
+
+
+def is_step_log(given: str | Path) -> bool:
+    """Whether a path is a list of step times and no profile: a driver's log, or a table called so."""
+    path = split_label(given)[1]
+    if not path.is_file():
+        return False
+    found = sniff(path)
+    table = found.reader is None and path.suffix.lower() in (".csv", ".jsonl")
+    return found.reader == "driver_log" or table
+
+
+def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None:
+    """Raises `TracekitError` where a part is asked for of what was saved as a whole, or work is told of it."""
+    for path in (split_label(given)[1] for given in paths if options.work):
+        if is_report(path):
+            raise TracekitError(
+                f"{path}: a saved report holds the work of its steps or does not know it",
+                "tell --tokens, --samples or --images where it is made: tracekit analyze",
+            )
+    if not options.cuts:
+        return
+    for given in paths:
+        path = split_label(given)[1]
+        if is_report(path) or saved.holds_measurements(path):
+            raise TracekitError(
+                f"{path}: what was saved cannot be cut to ranks, steps or stages",
+                "give the profile itself, or choose them when it is saved",
+            )
+
+
+def _all_values(report: Report, measured: Measurements) -> pd.DataFrame | None:
+    """Every value there is: a report holds a limited number of them."""
+    return measured.derived(value_rows) if report.values and report.values.omitted else None
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a report that `tracekit analyze -o x.json` wrote, by its first lines."""
+    if not path.is_file():  # a pipe would wait
+        return False
+    try:
+        with path.open("rb") as file:
+            start = file.read(_HEAD)
+    except (OSError, ValueError):
+        return False
+    return start.lstrip()[:1] == b"{" and b'"title"' in start[:200] and b'"tool_version"' in start
+
+
+def _report(path: Path) -> Report:
+    try:
+        return from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceFormatError(path, f"cannot be read: {error}", "write it again") from error
+    except TracekitError as error:
+        raise TraceFormatError(path, error.problem, error.hint) from error
+
+
+def _names(base: Sequence[str | Path], opt: Sequence[str | Path]) -> tuple[str, str]:
+    """What the sides are called: their own name where each is one path and the names differ."""
+    if len(base) == len(opt) == 1:
+        names = [
+            label or path.name or str(path)
+            for label, path in (split_label(base[0]), split_label(opt[0]))
+        ]
+        if names[0] != names[1]:
+            return names[0], names[1]
+    return "base", "opt"

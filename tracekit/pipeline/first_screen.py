@@ -1,0 +1,471 @@
+"""The first screen: who ran, what a step costs, where it goes, and what was not seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.discover.arguments import FileCounts, accounted, counted
+from tracekit.discover.sampling import SAMPLED
+from tracekit.discover.selection import LEFT_OUT
+from tracekit.job import gpu_shares
+from tracekit.job.frames import (
+    ORIGIN_NOTES,
+    STEP_BOUNDS,
+    Job,
+    devices_of,
+    job,
+    label_headings,
+    of_step,
+    plain,
+    stage_walls,
+    summed,
+    text_or_none,
+    whole_gpu_time,
+)
+from tracekit.job.rank_groups import MEMBER, Crew, crews
+from tracekit.job.tables import sheet
+from tracekit.model import faults
+from tracekit.model.report import Heading, Metric, Sheet
+from tracekit.model.trace import NO_EVENTS, NO_TIMES, Measurements
+from tracekit.model.units import numbers, show
+
+APART = "apart"
+"""The code of notes on directories whose files are runs of their own."""
+
+ENGINE = "engine"
+"""The fact that says how it was read, where that was not by this machine alone."""
+
+
+MAX_PIECES = 12
+"""Most pieces of a list of ranks or steps, ranges among them."""
+
+
+def identity(measured: Measurements) -> tuple[str, ...]:
+    """The facts of the first line: tool, ranks, steps, hardware; only what was recorded."""
+    facts = [
+        str(measured.facts.get("title", "")),
+        "SIMULATED DATA" if measured.facts.get("simulated") else "",
+        _fact(measured, _runs),
+        _fact(measured, _ranks),
+        _fact(measured, _roles),
+        _fact(measured, _steps),
+        _versions(measured),
+        f"only {only_stages(measured)}" if only_stages(measured) else "",
+        _fact(measured, _hardware),
+        _files(measured),
+        _checked(measured),
+        str(measured.facts.get(ENGINE, "")),
+    ]
+    return tuple(fact for fact in facts if fact)
+
+
+def _fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
+    """One fact; of whom it is where others could not be measured, nothing where none could be."""
+    found = faults.judged(measured, part)
+    if found.value and found.faults:
+        return f"{found.value} (of {faults.basis(measured, found.faults)})"
+    return found.value or ""
+
+
+def _runs(measured: Measurements) -> str:
+    runs = plain(measured["captures"])["run"].dropna().unique().tolist()
+    return f"{len(runs)} runs" if len(runs) > 1 else ""
+
+
+def _ranks(measured: Measurements) -> str:
+    """`ranks 0–7 of 8`; a world size only when all agree on it."""
+    captures = plain(measured["captures"])
+    ranks = sorted(int(r) for r in captures["rank"].dropna().unique())
+    worlds = {int(w) for w in captures["world_size"].dropna().unique()}
+    if not ranks:
+        return "ranks unknown"
+    of = f" of {worlds.pop()}" if len(worlds) == 1 else ""
+    return _listed("rank", ranks, of)
+
+
+def _listed(word: str, values: Sequence[int], of: str = "") -> str:
+    """`ranks 0–7 of 8`; `64 ranks of 1000: 0, 15, 31 …` where they lie too scattered to be all named."""
+    short = numbers(values, MAX_PIECES)
+    if short.endswith("…"):
+        return f"{len(values):,} {word}s{of}: {short}"
+    return f"{word}{'' if len(values) == 1 else 's'} {short}{of}"
+
+
+def _roles(measured: Measurements) -> str:
+    roles = plain(measured["captures"])["role"].dropna().unique().tolist()
+    return (
+        ", ".join(map(str, roles))
+        if 0 < len(roles) <= 4
+        else f"{len(roles)} roles"
+        if roles
+        else ""
+    )
+
+
+def _steps(measured: Measurements) -> str:
+    walls = job(measured).walls
+    known = sorted({int(step) for step in walls["step"].dropna()})
+    if known:
+        return _listed("step", known)
+    captures = "1 capture" if len(walls) == 1 else f"{len(walls):,} captures"
+    return f"{captures} without a step number" if len(walls) else ""
+
+
+def _versions(measured: Measurements) -> str:
+    versions = measured.facts.get("versions")
+    pairs = sorted(versions.items()) if isinstance(versions, dict) else []
+    return ", ".join(f"{name} {value}" for name, value in pairs)
+
+
+def _hardware(measured: Measurements) -> str:
+    """`8 × H100`, the number of devices that were seen; or that there was none."""
+    captures = plain(measured["captures"])
+    if not (captures["device_op_count"] > 0).any():
+        only = set(captures["tool"].dropna()) == {"torch_memory"}
+        return "only memory was recorded" if only else "no GPU activity recorded"
+    seen = plain(measured["gpu_time"])
+    count = f"{devices_of(seen)}"
+    if _is_apart(measured):
+        counts = [devices_of(of_run) for _, of_run in seen.groupby("run", sort=False)]
+        count = f"each {numbers(counts)}"
+    names = Counter(captures["device_name"].dropna().tolist())
+    model = names.most_common(1)[0][0] if len(names) == 1 else "GPU" if not names else "mixed GPUs"
+    return f"{count} × {model}"
+
+
+def _files(measured: Measurements) -> str:
+    """`24 files, 3.1 GiB`: what was read."""
+    files = {source.name: source.size_bytes for source in measured.sources}
+    count = len(files)
+    return f"{count:,} {'file' if count == 1 else 'files'}, {show(sum(files.values()), 'bytes')}"
+
+
+def _checked(measured: Measurements) -> str:
+    """`checked by 8 files of nsys`: what a second tool recorded of the same steps."""
+    if measured.check is None:
+        return ""
+    tools = ", ".join(sorted({source.tool for source in measured.check.sources}))
+    return f"checked by {tools}: {_files(measured.check)}"
+
+
+def headline(measured: Measurements) -> tuple[Metric, ...]:
+    """The numbers of the second line: the step, what the GPUs did of it, what no stage explains; of snapshots the peaks."""
+    step = _of_whom(measured, _step_wall)
+    if not step:
+        return _of_whom(measured, _peaks)
+    if _is_apart(measured):
+        return step
+    return (*step, *_of_whom(measured, _gpu_shares), *_of_whom(measured, _unattributed))
+
+
+def _of_whom(
+    measured: Measurements, part: Callable[[Measurements], Sequence[Metric]]
+) -> tuple[Metric, ...]:
+    """Some numbers of the headline; each says of whom it is where others could not be measured."""
+    found = faults.judged(measured, part)
+    if not found.faults:
+        return tuple(found.value or ())
+    whom, metrics = faults.basis(measured, found.faults), found.value or ()
+    return tuple(replace(one, label=f"{one.label} (of {whom})") for one in metrics)
+
+
+def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
+    """The wall of the step, none where no step is known."""
+    steps = job(measured)
+    if steps.step_ns is None:
+        return ()
+    walls = steps.walls
+    if _is_apart(measured):
+        return _steps_apart(steps)
+    several = len(walls) > 1
+    low, high = (
+        (float(walls["wall_ns"].min()), float(walls["wall_ns"].max())) if several else (None, None)
+    )
+    runs = len(walls["run"].unique())
+    name = _unit_name(steps)
+    if runs > 1:
+        name = f"{name}, mean of {runs} runs"
+    return (Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name, STEP_BOUNDS),)
+
+
+def _unattributed(measured: Measurements) -> tuple[Metric, ...]:
+    """The share of steps that lies in no stage, none where no stage is known."""
+    walls = job(measured).walls
+    attributed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
+    if attributed["wall_ns"].sum() <= 0 or only_stages(measured):
+        return ()
+    gap = 1 - float(attributed["attributed_ns"].sum()) / float(attributed["wall_ns"].sum())
+    return (Metric("unattributed_ratio", gap, "ratio", "lower", label="in no stage"),)
+
+
+def _is_apart(measured: Measurements) -> bool:
+    """Whether files of one directory were taken for several runs."""
+    return any(note.code == APART for note in measured.notes)
+
+
+def _steps_apart(steps: Job) -> tuple[Metric, ...]:
+    """The step of each run, the longest first: of what does not belong together there is no mean."""
+    runs = dict.fromkeys(steps.walls["run"].astype(str))
+    ns_of = {run: ns for run in runs if (ns := steps.of(run).step_ns) is not None}
+    longest = sorted(ns_of, key=lambda run: -ns_of[run])[:MOST_APART]
+    return tuple(
+        Metric(
+            "step_wall", ns_of[run], "ns", "lower", label=f"{_unit_name(steps.of(run))} of {run}"
+        )
+        for run in longest
+    )
+
+
+def _unit_name(steps: Job) -> str:
+    """What the wall of these units is, by how they are known."""
+    origins = steps.walls["origin"].unique().tolist()
+    return ORIGIN_NOTES[str(origins[0])] if len(origins) == 1 else "step"
+
+
+MOST_APART = 6
+"""Most runs of one directory of which the first screen tells the step."""
+
+
+def _peaks(measured: Measurements) -> tuple[Metric, ...]:
+    """The highest levels of any GPU that memory snapshots tell of, else timelines; none without both."""
+    rows = plain(measured["snapshot_levels"])
+    rows = rows[rows["memory"] == "device"]
+    told = [
+        ("peak_requested", "peak_bytes", "most requested on one GPU"),
+        ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
+    ]
+    if not len(rows):
+        rows = plain(measured["category_peaks"])
+        told = [("peak_tensors", "peak_bytes", "most held by tensors on one device")]
+    return tuple(
+        Metric(name, int(rows[column].max()), "bytes", "lower", label=label)
+        for name, column, label in told
+        if rows[column].notna().any()
+    )
+
+
+def only_stages(measured: Measurements) -> str:
+    """The stages that alone were asked for; nothing when all were."""
+    asked = measured.facts.get("stages")
+    return ", ".join(map(str, asked)) if isinstance(asked, list) else ""
+
+
+_PARTS = (
+    ("compute_ratio", "compute"),
+    ("exposed_comm_ratio", "exposed comm"),
+    ("copy_ratio", "copies"),
+    ("idle_ratio", "idle"),
+)
+
+
+def _gpu_shares(measured: Measurements) -> list[Metric]:
+    """What GPUs did during the steps, Σ over devices; of the whole capture where no step is known."""
+    rows = whole_gpu_time(measured)
+    if not len(rows):
+        return []
+    windows = ("stage",) if only_stages(measured) else ("step", "capture")
+    window = next((name for name in windows if (rows["window"] == name).any()), "capture")
+    chosen = rows[rows["window"] == window]
+    total = gpu_shares.shares(summed(chosen, ["window"], gpu_shares.SUMMED)).iloc[0]
+    values: dict[str, Any] = {name: total.get(name) for name, _ in _PARTS}
+    values["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]
+    better = {"compute_ratio": "higher"}
+    return [
+        Metric(name, None if pd.isna(values[name]) else float(values[name]), "ratio",
+               "higher" if name in better else "lower", label=label)
+        for name, label in _PARTS
+    ]  # fmt: skip
+
+
+def where_it_goes(measured: Measurements) -> Sheet | None:
+    """The one table of the first screen: stages by wall, with how busy their GPUs were."""
+    found = faults.judged(measured, _stage_sheet)
+    if found.value is None or not found.faults:
+        return found.value
+    whom = faults.basis(measured, found.faults)
+    return replace(found.value, title=f"{found.value.title} (of {whom})")
+
+
+def _stage_sheet(measured: Measurements) -> Sheet | None:
+    stages = stage_walls(measured)
+    steps = job(measured)
+    if not len(stages) or steps.step_ns is None:
+        return None
+    stages["share_ratio"] = of_step(stages, steps)
+    # A column of which a part has failed is left out: beside the others it would be of other ranks.
+    busy = faults.sound(measured, _busy, None)
+    if busy is not None:
+        stages = stages.merge(busy, on=["run", "role", "canonical"], how="left")
+    slowest = faults.sound(measured, _slowest, None)
+    stages["slowest"] = [
+        (slowest or {}).get((run, text_or_none(role), stage))
+        for run, role, stage in zip(stages["run"], stages["role"], stages["canonical"], strict=True)
+    ]
+    stages = stages.sort_values("wall_ns", ascending=False, kind="stable")
+    headings = (
+        *label_headings(measured),
+        Heading("canonical", "stage"),
+        Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps."),
+        Heading(
+            "share_ratio",
+            "share",
+            "ratio",
+            "Of the mean step wall; stages of different roles may overlap.",
+        ),
+        *(
+            (Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, over its GPUs."),)
+            if busy is not None
+            else ()
+        ),
+        Heading("ranks", "ranks", "count"),
+        *((_MOST_OWN_WORK,) if slowest is not None else ()),
+    )
+    return sheet("overview", "Where the step goes", headings, stages)
+
+
+def _busy(measured: Measurements) -> pd.DataFrame | None:
+    """How busy the GPUs of every stage were, None where no GPU was recorded."""
+    if not (measured.has("gpu_time") and len(measured["gpu_time"])):
+        return None
+    return gpu_shares.by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]
+
+
+_MOST_OWN_WORK_DOC = "The rank that works longest in it, not counting waits in collectives, and by how much more than the median of the others."
+_MOST_OWN_WORK = Heading("slowest", "most own work", doc=_MOST_OWN_WORK_DOC)
+
+WORTH_NAMING, WORTH_OF_STEP = 0.05, 0.01
+"""How much more own work than the others' median, and how much of the step, gets a rank named."""
+
+
+def _slowest(measured: Measurements) -> dict[tuple[object, str | None, object], str]:
+    """For each (run, role, stage) the rank with most own work per step, where it stands out."""
+    found: dict[tuple[object, str | None, object], tuple[float, str]] = {}
+    steps = job(measured)
+    for crew in crews(measured):
+        least = WORTH_OF_STEP * (steps.of(crew.run).step_ns or 0.0)
+        ranks = _most_own_work(crew, least)
+        for stage, rank, over in zip(ranks["canonical"], ranks["rank"], ranks["over"], strict=True):
+            key = (crew.run, text_or_none(crew.role), stage)
+            if over > found.get(key, (0.0, ""))[0]:
+                found[key] = (over, f"rank {int(rank)} (+{show(over, 'ratio')})")
+    return {key: text for key, (_, text) in found.items()}
+
+
+def _most_own_work(crew: Crew, least_ns: float) -> pd.DataFrame:
+    """One row a stage in which a rank stands out from the median of the others by `least_ns`: canonical, rank, over."""
+    by = ["canonical", *MEMBER]
+    own = crew.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
+    own = own.dropna(subset="canonical").astype({"own_ns": np.float64})
+    longest = own.loc[own.groupby("canonical", sort=False)["own_ns"].idxmax()]
+    median = own.drop(longest.index).groupby("canonical")["own_ns"].median()
+    others = median.reindex(longest["canonical"]).fillna(0.0).to_numpy()
+    own_ns = longest["own_ns"].to_numpy()
+    over = np.divide(own_ns, others, out=np.ones(len(others)), where=others > 0) - 1
+    stands_out = (over >= WORTH_NAMING) & (own_ns - others >= least_ns)
+    found: pd.DataFrame = longest.assign(over=over)[stands_out]
+    return found
+
+
+FILES = "files"
+"""The fact that says how many files were found in each state but read."""
+
+
+def file_counts(measured: Measurements) -> FileCounts:
+    """How many files were read, and how many not for which state; see `listing.counted`."""
+    given = measured.facts.get(FILES)
+    # Saved facts may be anything.
+    states = given.items() if isinstance(given, dict) else ()
+    read = len({source.name for source in measured.sources})
+    failed = len({failure.source for failure in measured.failures})
+    return counted(read, failed, {state: n for state, n in states if isinstance(n, int)})
+
+
+def _accounting(measured: Measurements) -> list[str]:
+    """How many files were read and how many not, where not all were."""
+    counts = file_counts(measured)
+    return [accounted(counts)] if len(counts) > 1 else []
+
+
+def cautions(measured: Measurements) -> tuple[str, ...]:
+    """What to keep in mind of all numbers: that files of one directory were taken for several runs."""
+    return tuple(note.message for note in measured.notes if note.code == APART)
+
+
+def unseen(measured: Measurements) -> tuple[str, ...]:
+    """What the numbers do not hold: the count of files, sources that failed or are damaged, what was left out or aside."""
+    lines = [f"{failure.source} ({failure.problem})" for failure in measured.failures]
+    lines += [
+        f"{note.source} ({note.message})"
+        for note in measured.notes
+        if note.severity == "data_loss" or note.code in (NO_EVENTS, NO_TIMES)
+    ]
+    if len(lines) > MAX_UNSEEN:
+        lines = [*lines[:MAX_UNSEEN], f"{len(lines) - MAX_UNSEEN:,} more such sources"]
+    lines += [note.message for note in measured.notes if note.code in (SAMPLED, LEFT_OUT)]
+    ignored = measured.facts.get("ignored")
+    return (*_accounting(measured), *lines, *(ignored if isinstance(ignored, list) else ()))
+
+
+MAX_UNSEEN = 8
+"""Most sources named one by one on the first screen; all of them are among the remarks."""
+
+
+def _options(measured: Measurements) -> str:
+    """What the profilers recorded besides, as far as the traces say."""
+    options = measured.facts.get("options")
+    pairs = sorted(options.items()) if isinstance(options, dict) else []
+    return ", ".join(f"{name} {value}" for name, value in pairs)
+
+
+_TYPE_SHARE = 0.05
+"""A type with a smaller share of the FLOPs of matrix products says little of a run."""
+
+
+def _number_types(measured: Measurements) -> str:
+    """The number types of its matrix products, where the operands of ops were recorded."""
+    rows = plain(measured["matrix_products"])
+    if not len(rows):
+        return ""
+    rows = rows[rows["type"].notna() & (rows["flop_count"] > 0).fillna(value=False)]
+    flops = rows["flop_count"].astype("float64").groupby(rows["type"].astype(str)).sum()
+    return ", ".join(sorted(flops.index[flops >= _TYPE_SHARE * flops.sum()]))
+
+
+def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:
+    """What two reports must agree on to be compared: hardware, world size, roles, stages, versions, profiler options."""
+    pairs = {name: faults.sound(measured, part, "") for name, part in _FINGERPRINT.items()}
+    return tuple((name, value) for name, value in pairs.items() if value)
+
+
+def _listed_of_captures(column: str) -> Callable[[Measurements], str]:
+    """What all captures say of one thing."""
+    return lambda measured: _distinct(plain(measured["captures"])[column].dropna())
+
+
+def _stages(measured: Measurements) -> str:
+    stages = stage_walls(measured)
+    return _distinct(stages["canonical"]) if len(stages) else ""
+
+
+def _distinct(values: Iterable[object]) -> str:
+    return ", ".join(sorted({str(value) for value in values}))
+
+
+_FINGERPRINT: Mapping[str, Callable[[Measurements], str]] = {
+    "gpu": _listed_of_captures("device_name"),
+    "world_size": _listed_of_captures("world_size"),
+    "ranks": _listed_of_captures("rank"),
+    "roles": _listed_of_captures("role"),
+    "backend": _listed_of_captures("backend"),
+    "stages": _stages,
+    "versions": _versions,
+    "profiler options": _options,
+    "number types": _number_types,
+}
+"""What a fingerprint is made of; a part of which something has failed is not in it."""

@@ -1,0 +1,156 @@
+"""Which files hold one recording of a process again: a copy that was cut off, or that something was appended to.
+
+Copies of the same bytes are told before anything is read (`copies`). A profiler records a process once at a time:
+two recordings of one process that begin at one nanosecond, or whose windows do, are the same one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.tables import TABLES, concat
+from tracekit.model.tables.table import Part
+from tracekit.model.trace import Note
+from tracekit.pipeline.gather import MeasuredSource
+
+SAME_RECORDING = "same-recording"
+"""The code of notes on files that hold less of a recording than another file."""
+
+_WINDOWS = ("steps", "stages")
+_FACTS = ("rank", "step", "replica", "scope", "part")
+"""What two files of one recording do not say differently; a copy's new name may seem to tell another role."""
+
+Sources = list[tuple[MeasuredSource, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """One process of a source: when it begins, when its windows do, and how many events were read of it."""
+
+    part: MeasuredSource
+    start_ns: int
+    event_count: int
+    window_starts: frozenset[int]
+
+    @property
+    def preference(self) -> tuple[int, int, int, int]:
+        """What orders files of one recording, the one that counts first: of most events, and with least else in it."""
+        source = self.part.source
+        return -self.event_count, len(self.part.notes), source.size_bytes, len(source.name)
+
+
+def counted_once(sources: Sequence[tuple[MeasuredSource, ...]]) -> Sources:
+    """The same sources; those that hold less of a recording than another one are emptied, and say of which.
+
+    Frames may be those of several sources put together: the rows of what does not count are taken out of all.
+    """
+    parts = [part for source in sources for part in source]
+    originals = _originals(parts)
+    if not originals:
+        return list(sources)
+    counting = set(originals.values())
+    return [tuple(_without_copies(p, originals, counting) for p in source) for source in sources]
+
+
+def _originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
+    """The source that counts for each that does not."""
+    of_process: dict[tuple[object, ...], list[MeasuredSource]] = {}
+    processes = Counter(part.source.name for part in parts)
+    for part in parts:
+        source = part.source
+        alone = processes[source.name] == 1 and source.pid is not None
+        if source.tool == "torch" and alone and part.original is None:
+            process = source.run, source.node, source.host, source.pid
+            of_process.setdefault(process, []).append(part)
+    several = [same for same in of_process.values() if len(same) > 1]
+    originals: dict[str, str] = {}
+    if not several:
+        return originals
+    recordings = _recordings(parts, {part.source.name for same in several for part in same})
+    for same in several:
+        of_same = [recordings[p.source.name] for p in same if p.source.name in recordings]
+        originals |= _originals_of_process(of_same)
+    return originals
+
+
+def _originals_of_process(recordings: Iterable[_Recording]) -> dict[str, str]:
+    """As `_originals`, of the recordings of one process: the most complete one counts."""
+    counting: list[_Recording] = []
+    originals: dict[str, str] = {}
+    for recording in sorted(recordings, key=lambda r: r.preference):
+        whole = next((other for other in counting if _is_same(recording, other)), None)
+        if whole is None:
+            counting.append(recording)
+        else:
+            originals[recording.part.source.name] = whole.part.source.name
+    return originals
+
+
+def _is_same(less: _Recording, more: _Recording) -> bool:
+    """Whether the one with fewer events begins when the other does, or half of its windows do."""
+    pairs = [(getattr(less.part.source, f), getattr(more.part.source, f)) for f in _FACTS]
+    if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        return False
+    shared = len(less.window_starts & more.window_starts)
+    return less.start_ns == more.start_ns or 0 < len(less.window_starts) <= 2 * shared
+
+
+def _recordings(parts: Iterable[MeasuredSource], names: set[str]) -> dict[str, _Recording]:
+    """The recordings of these sources whose clock counts from the Unix epoch, by name."""
+    tables: dict[str, list[Part]] = {name: [] for name in ("captures", *_WINDOWS)}
+    of_name: dict[str, MeasuredSource] = {}
+    for part in parts:
+        of_name[part.source.name] = part
+        for frames in part.frames.values():
+            for table in tables.keys() & frames.keys():
+                tables[table].append(frames[table])
+    starts: dict[str, set[int]] = {name: set() for name in names}
+    for table in _WINDOWS:
+        rows = concat(TABLES[table], tables[table])
+        for source, start_ns in zip(rows["source"], rows["ts_ns"].tolist(), strict=True):
+            if source in starts:
+                starts[source].add(start_ns)
+    rows = concat(TABLES["captures"], tables["captures"])
+    rows = rows[rows["absolute_time"] & rows["source"].isin(names)]
+    events = rows["host_op_count"] + rows["device_op_count"]
+    captures = zip(rows["source"], rows["ts_ns"].tolist(), events.tolist(), strict=True)
+    return {
+        source: _Recording(of_name[source], start_ns, count, frozenset(starts[source]))
+        for source, start_ns, count in captures
+        if count > 0
+    }
+
+
+def _without_copies(
+    part: MeasuredSource, originals: Mapping[str, str], counting: set[str]
+) -> MeasuredSource:
+    """A part without rows of sources that do not count; without anything else, where it is of such a source."""
+    frames = {
+        question: {name: _rows_but(name, frame, originals) for name, frame in of.items()}
+        for question, of in part.frames.items()
+    }
+    name = part.source.name
+    if name in originals:
+        message = (
+            f"the same recording as {originals[name]}, which holds as much or more of it and counts"
+        )
+        notes = (Note("warning", SAME_RECORDING, message, name),)
+        return replace(part, frames=frames, notes=notes, faults=(), original=originals[name])
+    if name in counting:
+        # That both are kept was said when neither was read.
+        kept = tuple(note for note in part.notes if note.code != "duplicate")
+        return replace(part, frames=frames, notes=kept)
+    return replace(part, frames=frames)
+
+
+def _rows_but(table: str, frame: Part, names: Mapping[str, str]) -> Part:
+    """The rows that are of none of these sources."""
+    rows = concat(TABLES[table], [frame])
+    is_of_these = cast("npt.NDArray[np.bool_]", rows["source"].isin([*names]).to_numpy())
+    return rows[~is_of_these].reset_index(drop=True) if is_of_these.any() else frame

@@ -1,0 +1,444 @@
+"""From files to a report: discover, read and measure each source, fold, concatenate, judge.
+
+What the command line and the Python functions call; nothing here knows a format or a question.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from tracekit.analyses import ANALYSES, Analysis
+from tracekit.analyses.rules import checked
+from tracekit.discover import Discovery, parse_numbers
+from tracekit.discover import discover as find
+from tracekit.discover.arguments import split_label
+from tracekit.discover.selection import left_out
+from tracekit.discover.surveys import Survey
+from tracekit.engine import Advance, local, ray
+from tracekit.engine import ray_discover as on_nodes
+from tracekit.engine.progress import count_line, is_live, progress_line
+from tracekit.engine.ray_cluster import Cluster, connected
+from tracekit.job.device_size import DEVICE_MEMORY
+from tracekit.job.step_values import WORK
+from tracekit.model import faults
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Metric, Remark, Report, Section
+from tracekit.model.tables import MEASURED, concat
+from tracekit.model.thresholds import Thresholds, defaults
+from tracekit.model.trace import Measurements, Source, Want
+from tracekit.model.version import VERSION
+from tracekit.pipeline import appendix, recordings, saved, unrelated
+from tracekit.pipeline import first_screen as overview
+from tracekit.pipeline import merge as merging
+from tracekit.pipeline.first_screen import ENGINE
+from tracekit.pipeline.first_sheet import what_fills_memory
+from tracekit.pipeline.gather import Measured, MeasuredSource, give_back, light_text, together
+from tracekit.pipeline.measure import (
+    READING_SHARE,
+    Process,
+    by_parts,
+    folded,
+    in_order,
+    measured,
+    measured_part,
+    processes,
+    read_parts,
+    read_source,
+    with_content,
+)
+from tracekit.pipeline.tool_choice import one_tool
+from tracekit.readers.loading import sniff
+
+__all__ = [
+    "MeasuredSource",
+    "Options",
+    "Result",
+    "analyze",
+    "discover",
+    "judge",
+    "measure",
+    "measure_source",
+    "read_source",
+    "reduce",
+    "wanted",
+]
+
+T = TypeVar("T")
+EngineName = Literal["local", "ray"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to leave out and how to run; the defaults read everything on all cores.
+
+    `work` is how many tokens, samples or images every step holds, `device_memory` how many bytes each
+    GPU has, where a person tells; `sample` how many ranks are to be read. With the engine "ray" sources are read on the nodes of the cluster at
+    `ray_address` (None: one started here), and `on_every_node` are patterns that each node looks at itself.
+    """
+
+    ranks: str | None = None
+    steps: str | None = None
+    stages: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    jobs: int | None = None
+    progress: bool = False
+    work: Mapping[str, float] = field(default_factory=dict[str, float])
+    device_memory: int | None = None
+    sample: int | None = None
+    engine: EngineName = "local"
+    ray_address: str | None = None
+    on_every_node: tuple[str, ...] = ()
+
+    @property
+    def cuts(self) -> bool:
+        """Whether less is asked for than the profile holds."""
+        return bool(self.ranks or self.steps or self.stages or self.sample)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A report, and the measurements it was judged from."""
+
+    report: Report
+    measurements: Measurements
+
+    @property
+    def failed(self) -> bool:
+        """Whether a source could not be read, or tracekit made an error with what was read."""
+        return bool(self.measurements.failures) or any(map(faults.is_of, self.report.remarks))
+
+
+def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> Result:
+    """The report on files, directories or globs, and the measurements behind it.
+
+    Raises `TracekitError` when nothing was found, or when no source could be read.
+    """
+    several = [paths] if isinstance(paths, str | Path) else list(paths)
+    profiles: list[str | Path] = []
+    labels: list[str | None] = []
+    parts: list[Measurements] = []
+    of_run: dict[str | int, tuple[str, list[Measurements]]] = {}
+    for given in several:
+        label, path = _saved(given)
+        if path is None:
+            profiles.append(given)
+            continue
+        if options.cuts:
+            raise TracekitError(
+                f"{path}: what was saved cannot be cut to ranks, steps or stages",
+                "give the profile itself, or choose them when it is saved",
+            )
+        part = saved.load(path)
+        # Saved files under one label are what several nodes measured of one run.
+        named = part if label is None else merging.labelled(part, label)
+        of_run.setdefault(label or len(of_run), (label or path.stem, []))[1].append(named)
+    for name, measured_on in of_run.values():
+        parts.append(merging.merge(measured_on, one_run=True))
+        labels.append(name)
+    if profiles or options.on_every_node or not parts:
+        parts.append(_read(profiles, options))
+    measured = merging.merge(parts, labels)
+    if options.work:
+        measured = replace(measured, facts={**measured.facts, WORK: dict(options.work)})
+    if options.device_memory is not None:
+        told = {DEVICE_MEMORY: options.device_memory}
+        measured = replace(measured, facts={**measured.facts, **told})
+    return Result(judge(measured, progress=options.progress), measured)
+
+
+def _read(profiles: Sequence[str | Path], options: Options) -> Measurements:
+    """The measurements of what was given and is not measured yet, by the engine that was chosen."""
+    if options.engine == "ray":
+        with connected(options.ray_address) as cluster:
+            elsewhere, holes = on_nodes.surveys(cluster, options.on_every_node, options.exclude)
+            found = measure(discover(profiles, options, elsewhere), options, cluster)
+            return replace(found, failures=(*holes, *found.failures))
+    if options.on_every_node or options.ray_address:
+        raise TracekitError(
+            "--on-every-node and --ray-address are for Ray, and the local engine was asked for",
+            "add --engine ray",
+        )
+    return measure(discover(profiles, options), options)
+
+
+def _saved(given: str | Path) -> tuple[str | None, Path | None]:
+    """(label, path) of an argument that is a file of saved measurements, by its content."""
+    label, path = split_label(given)
+    return (label, path) if saved.holds_measurements(path) else (None, None)
+
+
+def discover(
+    paths: str | Path | Sequence[str | Path],
+    options: Options = Options(),
+    elsewhere: Sequence[Survey] = (),
+) -> Discovery:
+    """The sources among these files, directories and globs, and how each was recognised.
+
+    `elsewhere` is what nodes of a cluster have seen.
+    """
+    several = [paths] if isinstance(paths, str | Path) else list(paths)
+    return find(
+        several,
+        exclude=options.exclude,
+        ranks=_numbers(options.ranks),
+        steps=_numbers(options.steps),
+        stages=options.stages,
+        sample=options.sample,
+        sniff=sniff,
+        elsewhere=elsewhere,
+    )
+
+
+MEASURING_SHARE = 0.8
+"""The part of an analysis that is done once all files are measured: 0.7 to 0.95 of the CPU seconds, less of few files."""
+
+
+def measure(
+    found: Discovery, options: Options = Options(), cluster: Cluster | None = None
+) -> Measurements:
+    """Every source read and measured in parallel, then folded and concatenated in a fixed order.
+
+    Here, or on the nodes of a cluster: they fold what they have measured before it travels.
+    """
+    work = partial(
+        measure_source,
+        ranks=_numbers(options.ranks),
+        steps=_numbers(options.steps),
+        stages=options.stages,
+    )
+    line = progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
+    with line as on_progress:
+        if cluster is None:
+            here = local.run(work, found.sources, jobs=options.jobs, on_progress=on_progress)
+            return reduce(together(here, folding()), found, options)
+        outcomes = ray.run_folded(
+            work,
+            found.sources,
+            keys_of=_processes,
+            fold_all=_folded,
+            jobs=options.jobs,
+            on_progress=on_progress if options.progress and is_live(sys.stderr) else None,
+            cluster=cluster,
+            seen_by=on_nodes.places(cluster, found.sources, found.seen_by),
+        )
+        reduced = reduce(together(outcomes, folding()), found, options, already_folded=True)
+    count = len(cluster.nodes)
+    told = f"read by Ray on {count} {'node' if count == 1 else 'nodes'}"
+    return replace(reduced, facts={**reduced.facts, ENGINE: told})
+
+
+def folding() -> frozenset[str]:
+    """The analyses that fold what they measured of one process."""
+    return frozenset(analysis.id for analysis in ANALYSES if analysis.fold is not None)
+
+
+def _processes(parts: Sequence[MeasuredSource]) -> frozenset[Process]:
+    return processes(parts, ANALYSES)
+
+
+def _folded(sources: Sequence[tuple[MeasuredSource, ...]]) -> list[tuple[MeasuredSource, ...]]:
+    return folded(recordings.counted_once(sources), ANALYSES)
+
+
+def measure_source(source: Source, advance: Advance, **chosen: Any) -> tuple[MeasuredSource, ...]:
+    """One source read and measured; `chosen` ranks, steps and stages are as for `read_source`."""
+    source = with_content(source)
+    with light_text():
+        parts = list(read_parts(source, by_parts(advance, READING_SHARE), wanted(), **chosen))
+        on_bytes = by_parts(advance, (1 - READING_SHARE) / max(1, len(parts) * len(ANALYSES)))
+        on_question = partial(on_bytes, source.size_bytes)
+        if not any(chosen.values()):
+            return tuple(
+                measured(part, ANALYSES, on_question) for _, part in parts if part is not None
+            )
+        return tuple(
+            measured_part(trace, part, ANALYSES, chosen["stages"], on_question)
+            for trace, part in parts
+        )
+
+
+def wanted() -> Want:
+    """What all questions together read of a source."""
+    return Want(
+        tables=frozenset(name for analysis in ANALYSES for name in analysis.needs) | {"threads"},
+        args=tuple(sorted({arg for analysis in ANALYSES for arg in analysis.args})),
+    )
+
+
+def reduce(
+    given: Iterable[Measured],
+    found: Discovery,
+    options: Options,
+    *,
+    already_folded: bool = False,
+) -> Measurements:
+    """The measurements of all sources: folded per process, concatenated, with what failed beside them."""
+    outcomes = list(given)
+    values = [outcome.value for outcome in outcomes if outcome.value is not None]
+    new_runs, apart = unrelated.told_apart(found, [part for value in values for part in value])
+    values = [tuple(unrelated.in_run(part, new_runs) for part in value) for value in values]
+    # What the nodes have folded may lie beside copies that none of them could tell.
+    values = recordings.counted_once(values) if already_folded else _folded(values)
+    parts = [part for value in values for part in value]
+    failures = tuple(o.failure for o in outcomes if o.failure is not None)
+    if not parts and failures:
+        first = failures[0]
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        raise TracekitError(
+            f"no source could be read: {first.source}: {first.problem}{more}", first.hint
+        )
+    told = [replace(part, frames={}) for part in parts]
+    copies = [part for part in told if part.original is not None]
+    told = [part for part in told if part.original is None]
+    held = [part.holding for part in told if part.holding is not None]
+    asked = _numbers(options.ranks), _numbers(options.steps), options.stages
+    notes = [*found.notes, *apart, *left_out(held, found.left_out, *asked)]
+    told = [part for part in told if part.holding is None or part.holding.is_kept]
+    ordered = [dict(frames) for frames in in_order(parts, ANALYSES)]
+    del outcomes, values, parts
+    tables = {}
+    with light_text():
+        for table in MEASURED:
+            # Given up as they are put together: a thousand sources are not held twice.
+            frames = [of.pop(table.name) for of in ordered if table.name in of]
+            if frames:
+                tables[table.name] = unrelated.renamed(concat(table, frames), new_runs)
+            del frames
+    give_back()
+    return Measurements(
+        tables,
+        tuple(part.source for part in told),
+        failures,
+        (*(note for part in (*told, *copies) for note in part.notes), *notes),
+        {
+            "title": found.title,
+            "versions": merging.agreed([part.versions for part in told]),
+            "options": merging.agreed([part.options for part in told]),
+            "ignored": list(_ignored(found)),
+            overview.FILES: found.state_counts(copies=len(copies)),
+            "simulated": any(part.simulated for part in told),
+            "stages": list(options.stages),
+        },
+        faults=tuple(fault for part in told for fault in part.faults),
+    )
+
+
+def _ignored(found: Discovery) -> list[str]:
+    """Files that no reader claimed, by reason."""
+    by_reason: dict[str, int] = {}
+    for ignored in found.ignored:
+        by_reason[ignored.reason] = by_reason.get(ignored.reason, 0) + 1
+    return [
+        f"{count:,} {'file' if count == 1 else 'files'}: {reason}"
+        for reason, count in sorted(by_reason.items())
+    ]
+
+
+def judge(
+    measured: Measurements, thresholds: Thresholds | None = None, *, progress: bool = False
+) -> Report:
+    """The report on measurements, freshly read or loaded again; the same measurements give the same report.
+
+    With `progress` a line on the terminal counts the questions.
+    """
+    counting = count_line(sys.stderr, "judging {} questions", len(ANALYSES), enabled=progress)
+    with light_text(), counting as on_question:
+        return _judge(one_tool(measured), thresholds or defaults(), on_question)
+
+
+def _judge(measured: Measurements, limits: Thresholds, on_question: Callable[[], None]) -> Report:
+    errors: list[Remark] = []
+    found: list[Section] = []
+    for analysis in ANALYSES:
+        answer = _section(analysis, measured, limits, errors)
+        if answer is not None:
+            found.append(answer)
+        on_question()
+    owned = {analysis.id: analysis.rules for analysis in ANALYSES}
+    # What could not be asked of these sources is not what a reader came for: it comes last.
+    sections = sorted(
+        [*found, checked.section(found, owned, limits)],
+        key=lambda section: section.status == "skipped",
+    )
+
+    def first_screen(part: Callable[[Measurements], T], otherwise: T) -> T:
+        """A part of the first screen; one that breaks is left out and said to be."""
+        if not (measured.has("captures") or measured.faults):
+            return otherwise
+        try:
+            return part(measured)
+        except Exception as error:
+            log.exception("%s failed", part.__name__)
+            errors.append(faults.remark("overview", f"{part.__name__} could not be made", error))
+            return otherwise
+
+    identity: tuple[str, ...] = first_screen(overview.identity, ())
+    headline: tuple[Metric, ...] = first_screen(overview.headline, ())
+    where_it_goes = first_screen(overview.where_it_goes, None)
+    fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
+    values = first_screen(appendix.values, None)
+    return Report(
+        title=str(measured.facts.get("title", "")),
+        tool_version=VERSION,
+        identity=identity,
+        headline=headline,
+        overview=where_it_goes or what_fills_memory(sections),
+        sections=tuple(sections),
+        fingerprint=fingerprint,
+        remarks=(*errors, *appendix.remarks(measured)),
+        unseen=overview.unseen(measured),
+        values=values,
+        contents=appendix.contents(measured),
+        files=overview.file_counts(measured),
+        cautions=(
+            *faults.cautions(measured),
+            *(faults.caution(e.message) for e in errors),
+            *overview.cautions(measured),
+        ),
+    )
+
+
+def _section(
+    analysis: Analysis, measured: Measurements, thresholds: Thresholds, errors: list[Remark]
+) -> Section | None:
+    """One question judged, None where it does not arise; one that breaks is a failed section and hides nothing else.
+
+    What breaks is added to `errors`.
+    """
+    try:
+        own = (analysis.id, analysis.writes)
+        answer = faults.judged(measured, lambda m: analysis.judge(m, thresholds), *own)
+    except Exception as error:
+        log.exception("judging %s failed", analysis.id)
+        errors.append(faults.remark(analysis.id, f"{analysis.id} could not be judged", error))
+        reason = f"an error of tracekit: {errors[-1].message}"
+        return Section(analysis.id, analysis.title, "failed", reason)
+    if not answer.faults:
+        return answer.value
+    if answer.value is None and not _arises(analysis, measured, thresholds):
+        return None
+    if answer.value is None or answer.value.status != "ok":
+        return Section(analysis.id, analysis.title, "failed", faults.reason(answer.faults))
+    return faults.of_some(answer.value, analysis.rules, faults.caveat(measured, answer.faults))
+
+
+def _arises(analysis: Analysis, measured: Measurements, thresholds: Thresholds) -> bool:
+    """Whether a question arises that says nothing without what failed: its own tables did, or it asks for others' in vain."""
+    if any(fault.question == analysis.id for fault in measured.faults):
+        return True
+    try:
+        return analysis.judge(measured, thresholds) is not None
+    except Exception:  # noqa: BLE001 - of measurements that are not whole
+        return True
+
+
+def _numbers(spec: str | None) -> frozenset[int] | None:
+    return None if spec is None else parse_numbers(spec)

@@ -1,0 +1,251 @@
+"""What was concluded, drawn beside what was recorded: steps, stages, and findings where they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import plain, stage_rows
+from tracekit.model.intervals import union
+from tracekit.model.report import Finding, Place, Report
+from tracekit.model.trace import Measurements
+from tracekit.model.units import show
+from tracekit.pipeline.timeline.arguments import quoted
+from tracekit.pipeline.timeline.lanes import LEAD_NS, NOTES, Lane, Plan
+from tracekit.pipeline.timeline.rows import micros, named
+
+Ints = npt.NDArray[np.int64]
+
+MAX_RANGES = 5_000
+"""Most steps, and most stages, drawn of one process: the longest."""
+MAX_MARKS = 200
+"""Most intervals of one finding drawn on one process, the longest; the last takes what overlaps."""
+CATEGORY = "tracekit"
+
+_STEPS, _STAGES, _FINDINGS = 1, 1_001, 2_001
+_LANES = 1_000
+_WHOLE_RUN = 1
+"""The process id of what belongs to no process: smaller than that of any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """The text of all rows, how many they are, and how many were left out to bound them."""
+
+    text: str
+    count: int
+    omitted: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """Steps and stages as they are drawn: process (number), source, step, name, begin, end."""
+
+    steps: pd.DataFrame
+    stages: pd.DataFrame
+    end_ns: int
+
+
+def annotate(measured: Measurements, report: Report, plan: Plan) -> Annotations:
+    """Steps, stages and findings of every process as tracks above it.
+
+    A finding stands where its places are: at their time, else during their stage, else their step, of
+    the ranks they name. One that has no place spans the whole timeline, on a track of its own.
+    """
+    drawn = _drawn(measured, plan)
+    tally: Counter[str] = Counter()
+    pieces: list[str] = []
+    for lane in plan.processes():
+        pid = lane.pid(NOTES)
+        pieces.append(named(pid, f"{lane.name} · steps, stages, findings", pid))
+        for frame, first, what in (
+            (drawn.steps, _STEPS, "steps"),
+            (drawn.stages, _STAGES, "stages"),
+        ):
+            mine = frame[frame["process"] == lane.number]
+            tally["omitted"] += max(len(mine) - MAX_RANGES, 0)
+            mine = mine.nlargest(MAX_RANGES, "length", keep="first")
+            pieces += _ranges(mine.sort_values("begin", kind="stable"), pid, first, what, tally)
+    pieces += _findings(report.findings, plan, drawn, tally)
+    return Annotations("".join(pieces), tally["rows"], tally["omitted"])
+
+
+def _drawn(measured: Measurements, plan: Plan) -> _Drawn:
+    """Steps and stages on the time axis of the timeline."""
+    lanes = plan.of_source()
+    steps = plain(measured["steps"])
+    steps["named"] = ["step" if pd.isna(n) else f"step {int(n)}" for n in steps["step"]]
+    stages = stage_rows(measured)
+    stages["named"] = stages["canonical"].astype(str)
+    steps, stages = (_moved(frame, lanes) for frame in (steps, stages))
+    captures = _moved(plain(measured["captures"]).assign(named="", step=None), lanes)
+    ends = [int(frame["end"].max()) for frame in (steps, stages, captures) if len(frame)]
+    return _Drawn(steps, stages, max(ends, default=1))
+
+
+def _moved(frame: pd.DataFrame, lanes: Mapping[str, tuple[Lane, ...]]) -> pd.DataFrame:
+    """The rows of processes that are drawn: process, source, step, name, begin, length, end."""
+    keys = zip(frame["source"].astype(str), frame["pid"].astype(object), strict=True)
+    found = [_lane(lanes.get(name, ()), None if pd.isna(pid) else int(pid)) for name, pid in keys]
+    known = np.array([lane is not None for lane in found], np.bool_)
+    kept = [lane for lane in found if lane is not None]
+    frame = frame[known]
+    begin = frame["ts_ns"].to_numpy(np.int64) - np.array([k.shift_ns for k in kept], np.int64)
+    length = np.maximum(frame["dur_ns"].to_numpy(np.int64), 0)
+    return pd.DataFrame(
+        {
+            "process": np.array([lane.number for lane in kept], np.int64),
+            "source": frame["source"].astype(str).to_numpy(object),
+            "step": frame["step"].to_numpy(),
+            "name": frame["named"].to_numpy(object),
+            "begin": begin,
+            "length": length,
+            "end": begin + length,
+        }
+    )
+
+
+def _lane(lanes: Sequence[Lane], pid: int | None) -> Lane | None:
+    return next((lane for lane in lanes if lane.source.pid == pid), None)
+
+
+# Tracks
+
+
+def _ranges(
+    rows: pd.DataFrame, pid: int, first: int, what: str, tally: Counter[str]
+) -> Iterator[str]:
+    """One process' steps or stages, those that overlap on tracks below one another."""
+    if not len(rows):
+        return
+    ends: list[int] = []
+    cells = []
+    for begin, end in zip(rows["begin"].tolist(), rows["end"].tolist(), strict=True):
+        free = (at for at, taken in enumerate(ends) if taken <= begin)
+        at = next(free, min(len(ends), _LANES - 1))
+        ends[at : at + 1] = [end]
+        cells.append(first + at)
+    for at in sorted(set(cells)):
+        yield named(pid, what, at, what="thread", tid=at)
+    args = [
+        "{}" if pd.isna(step) else f'{{"step":{int(step)}}}' for step in rows["step"].astype(object)
+    ]
+    begin, length = (rows[name].to_numpy(np.int64) for name in ("begin", "length"))
+    yield _slices(pid, cells, rows["name"].tolist(), begin, length, args, tally)
+
+
+def _slices(
+    pid: int,
+    tids: Sequence[int],
+    names: Sequence[str],
+    begin: Ints,
+    length: Ints,
+    args: Sequence[str],
+    tally: Counter[str],
+) -> str:
+    """Intervals as rows."""
+    tally["rows"] += len(names)
+    texts = map(quoted, names)
+    cells = zip(texts, tids, micros(begin), micros(length), args, strict=True)
+    head = f',\n{{"ph":"X","cat":"{CATEGORY}","pid":{pid},'
+    return "".join(map((head + '"name":%s,"tid":%d,"ts":%s,"dur":%s,"args":%s}').__mod__, cells))
+
+
+# Findings
+
+
+def _findings(
+    findings: Sequence[Finding], plan: Plan, drawn: _Drawn, tally: Counter[str]
+) -> Iterator[str]:
+    """Every finding on a track of its own, in each process where it is."""
+    by_number = {lane.number: lane for lane in plan.processes()}
+    is_first = True
+    for order, finding in enumerate(findings):
+        tid = _FINDINGS + order
+        shown = [f"{finding.rule}: {finding.claim}"]
+        args = [_told(finding)]
+        found: dict[int, list[tuple[int, int]]] = {}
+        for place in finding.places:
+            for process, begin, end in _intervals(place, plan, drawn):
+                found.setdefault(process, []).append((begin, end))
+        for process, pairs in found.items():
+            bounds = np.array(pairs, np.int64)
+            covered = union(bounds[:, 0], np.maximum(bounds[:, 1], bounds[:, 0] + 1))
+            starts, lengths = covered.start, covered.end - covered.start
+            kept = np.sort(np.argsort(-lengths, kind="stable")[:MAX_MARKS])
+            tally["omitted"] += len(starts) - len(kept)
+            pid = by_number[process].pid(NOTES)
+            yield named(pid, f"finding {finding.rule}", tid, what="thread", tid=tid)
+            count = len(kept)
+            yield _slices(
+                pid,
+                [tid] * count,
+                shown * count,
+                starts[kept],
+                lengths[kept],
+                args * count,
+                tally,
+            )
+        if not found:
+            if is_first:
+                yield named(_WHOLE_RUN, "findings of the whole run", 0)
+            is_first = False
+            yield named(_WHOLE_RUN, f"finding {finding.rule}", tid, what="thread", tid=tid)
+            starts = np.array([LEAD_NS], np.int64)
+            lengths = np.array([max(drawn.end_ns - LEAD_NS, 1)], np.int64)
+            yield _slices(_WHOLE_RUN, [tid], shown, starts, lengths, args, tally)
+
+
+def _intervals(place: Place, plan: Plan, drawn: _Drawn) -> Iterator[tuple[int, int, int]]:
+    """(process, begin, end) of what a place names; nothing where that is not in the timeline."""
+    lanes = [lane for lane in plan.lanes if _is_at(place, lane)]
+    if place.start_ns is not None:
+        for lane in {lane.number: lane for lane in reversed(lanes)}.values():
+            end = place.start_ns if place.end_ns is None else place.end_ns
+            yield lane.number, place.start_ns - lane.shift_ns, end - lane.shift_ns
+        return
+    for frame, name in ((drawn.stages, place.stage), (drawn.steps, None)):
+        if frame is drawn.stages and place.stage is None:
+            continue
+        mine = frame[frame["process"].isin([lane.number for lane in lanes])]
+        if place.source is not None:
+            mine = mine[mine["source"] == place.source]
+        if place.step is not None:
+            mine = mine[(mine["step"] == place.step).fillna(value=False).to_numpy(np.bool_)]
+        if name is not None:
+            mine = mine[mine["name"] == name]
+        if len(mine):
+            columns = (mine[key].tolist() for key in ("process", "begin", "end"))
+            yield from zip(*columns, strict=True)
+            return
+
+
+def _is_at(place: Place, lane: Lane) -> bool:
+    """Whether a place may lie in a lane: nothing that it names is another."""
+    source = lane.source
+    wanted = (place.source, place.role, place.rank)
+    actual = (source.name, source.role, source.rank)
+    return all(w is None or w == a for w, a in zip(wanted, actual, strict=True))
+
+
+def _told(finding: Finding) -> str:
+    """What a finding says, as arguments of its intervals."""
+    told = {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "claim": finding.claim,
+        "try": finding.advice,
+    }
+    if finding.recoverable_ns is not None:
+        told["up to, per step"] = show(finding.recoverable_ns, "ns")
+    for metric in finding.evidence:
+        told[metric.label or metric.name] = show(metric.value, metric.unit)
+    for number, caveat in enumerate(finding.caveats, start=1):
+        told[f"caveat {number}"] = caveat
+    cells = (f"{quoted(key)}:{quoted(value)}" for key, value in told.items())
+    return "{" + ",".join(cells) + "}"

@@ -1,0 +1,107 @@
+"""Recorded arguments as JSON text, and texts that any program reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.trace import SparseColumn
+from tracekit.readers.chrome.scan import Json
+
+Ints = npt.NDArray[np.int64]
+
+ID_ROOM = 2**32
+"""Ids of one source lie in a range of this size; 2**21 sources fit into what a browser counts exactly."""
+_IDS = ("correlation", "External id", "external id")
+QUEUE = ("device", "stream")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def quoted(value: object) -> str:
+    """A text as JSON that any program reads; a lone surrogate, which has no character, as U+FFFD."""
+    return json.dumps(_SURROGATE.sub("\ufffd", str(value)), ensure_ascii=False)
+
+
+class Arguments:
+    """The recorded arguments of elements as text, ids moved by `shift`."""
+
+    def __init__(self, sparse: Mapping[str, SparseColumn], shift: int) -> None:
+        self._columns = {key: column for key, column in sparse.items() if len(column.rows)}
+        self._shift = shift
+        self._texts = {
+            key: _category_texts(key, column.categories)
+            for key, column in self._columns.items()
+            if column.categories is not None
+        }
+
+    def of(self, ids: Ints, queued: pd.DataFrame | None) -> list[str]:
+        """`,"args":{…}` of each of these elements, ascending; device and stream from `queued`."""
+        parts = np.full(len(ids), "", object)
+        for key, column in self._columns.items():
+            if queued is not None and key in QUEUE:
+                continue
+            low, high = np.searchsorted(column.rows, [ids[0], ids[-1] + 1])
+            at = np.searchsorted(ids, column.rows[low:high])
+            mine = ids[at] == column.rows[low:high]
+            if mine.any():
+                parts[at[mine]] += self._of(key, column.values[low:high][mine])
+        for key in QUEUE if queued is not None else ():
+            known = queued[key].notna().to_numpy() if queued is not None else ids < 0
+            values = (
+                queued[key].to_numpy(np.int64, na_value=0)[known] if queued is not None else ids
+            )
+            parts[known] += _each(f',"{key}":%d', values.tolist())
+        return [f',"args":{{{part[1:]}}}' if part else "" for part in parts.tolist()]
+
+    def _of(self, key: str, values: Any) -> npt.NDArray[np.object_]:
+        """`,"key":value` of each value."""
+        if key in self._texts:
+            texts_of: npt.NDArray[np.object_] = self._texts[key][values]
+            return texts_of
+        head = f",{quoted(key)}:".replace("%", "%%")
+        if values.dtype.kind == "f":
+            texts = [repr(v) if np.isfinite(v) else "null" for v in values.tolist()]
+            return _each(head + "%s", texts)
+        if key in _IDS:
+            own = (values > 0) & (values < ID_ROOM)
+            values = np.where(own, values.astype(np.int64) + self._shift, values)
+        return _each(head + "%d", values.tolist())
+
+
+def _each(template: str, values: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """The template filled with each value."""
+    texts = np.empty(len(values), object)
+    texts[:] = list(map(template.__mod__, values))
+    return texts
+
+
+def _category_texts(key: str, categories: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """`,"key":value` of every value that occurs."""
+    texts = np.empty(len(categories), object)
+    texts[:] = [f",{quoted(key)}:{_json(value)}" for value in categories]
+    return texts
+
+
+def _json(value: Any) -> str:
+    """A recorded value as JSON: lists and objects as they were, where they are valid."""
+    if isinstance(value, Json):
+        try:
+            json.loads(value, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            return quoted(value)
+        return str(value).encode("utf-8", "replace").decode()
+    if value is None or isinstance(value, bool | int):
+        return json.dumps(value)
+    if isinstance(value, float):
+        return repr(value) if np.isfinite(value) else "null"
+    return quoted(value)
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(name)

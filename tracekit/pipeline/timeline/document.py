@@ -1,0 +1,275 @@
+"""The merged timeline as a file: what every source becomes in its own process, put one after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from isal import isal_zlib
+
+from tracekit.discover import Discovery, parse_numbers
+from tracekit.engine import Advance, local
+from tracekit.engine.progress import progress_line
+from tracekit.model.errors import TracekitError, UnwritableError
+from tracekit.model.files import refuse_unwritable, unwritable, write_all, write_atomically
+from tracekit.model.trace import Failure, Source, Want
+from tracekit.model.version import VERSION
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.run import Options
+from tracekit.pipeline.timeline.annotations import Annotations, annotate
+from tracekit.pipeline.timeline.lanes import Lane, Plan, plan
+from tracekit.pipeline.timeline.rows import rows
+
+PIECE_BYTES = 2**20
+_LEVEL = 1
+_TABLES = frozenset(
+    {
+        *("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"),
+        *("counters", "flows", "windows", "threads"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What a merged timeline holds: rows by table of all sources, and what could not be put in.
+
+    `lanes` are the processes as drawn, `annotations` counts steps, stages and findings.
+    """
+
+    rows: Mapping[str, int]
+    lanes: tuple[Lane, ...]
+    annotations: Annotations
+    apart: tuple[str, ...]
+    failures: tuple[Failure, ...]
+    is_among_inputs: bool
+
+
+def export(
+    paths: str | Path | Sequence[str | Path],
+    target: str | Path,
+    options: Options = Options(),
+    *,
+    python: bool = False,
+    correct_clocks: bool = True,
+) -> Exported:
+    """All traces of `paths` as one at `target`, compressed where that ends in .gz; and what is in it.
+
+    The traces are read twice: to judge them, which tells clocks and findings, and to write them out.
+    `python` keeps Python functions. Raises `TracekitError` when nothing could be read or written.
+    """
+    target = Path(target)
+    refuse_unwritable(target)
+    found = pipeline.discover(paths, options)
+    _refuse_input(target, found)
+    measured = pipeline.measure(found, options)
+    report = pipeline.judge(measured)
+    where = plan(measured, correct_clocks=correct_clocks)
+    if not where.lanes:
+        raise TracekitError("there is no trace among these files", "name profiles, not logs alone")
+    told = annotate(measured, report, where)
+    among = _is_among(target, found)
+    with unwritable(target):
+        waiting = tempfile.TemporaryDirectory(prefix=".tracekit-", dir=_room(target))
+    with waiting as folder:
+        outcomes = _written(found, where, Path(folder), target, options, python=python)
+        counts: Counter[str] = Counter()
+        parts: list[Path] = []
+        failures = list(measured.failures)
+        for name, value in outcomes:
+            if isinstance(value, Failure):
+                failures.append(value)
+                continue
+            if isinstance(value, Unwritten):
+                raise TracekitError(value.problem, value.hint)
+            counts.update(value)
+            parts.append(Path(folder) / name)
+        if not parts:
+            raise TracekitError(
+                f"no trace could be written out: {failures[0].problem}", failures[0].hint
+            )
+        pieces = _document(where, told, parts, found.title, compressed=_compressed(target))
+        write_atomically(target, pieces)
+    return Exported(counts, where.lanes, told, where.apart, _distinct(failures), among)
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """Why a part of the timeline could not be written: the fault of no source, and the end of the export."""
+
+    problem: str
+    hint: str
+
+
+def _written(
+    found: Discovery, where: Plan, folder: Path, target: Path, options: Options, *, python: bool
+) -> Iterator[tuple[str, Mapping[str, int] | Failure | Unwritten]]:
+    """(name of its file, rows by table or why there is none) of every source, in their order."""
+    lanes = where.of_source()
+    sources = [source for source in found.sources if source.name in lanes]
+    work = partial(
+        write_source,
+        lanes=lanes,
+        folder=folder,
+        target=target,
+        python=python,
+        ranks=None if options.ranks is None else parse_numbers(options.ranks),
+        steps=None if options.steps is None else parse_numbers(options.steps),
+        stages=options.stages,
+    )
+    with progress_line(sys.stderr, enabled=options.progress) as on_progress:
+        for outcome in local.run(work, sources, jobs=options.jobs, on_progress=on_progress):
+            name = _member(lanes[outcome.source.name][0])
+            yield name, outcome.failure or outcome.value or {}
+
+
+def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
+    source: Source,
+    advance: Advance,
+    *,
+    lanes: Mapping[str, tuple[Lane, ...]],
+    folder: Path,
+    target: Path,
+    python: bool,
+    ranks: frozenset[int] | None,
+    steps: frozenset[int] | None,
+    stages: tuple[str, ...],
+) -> dict[str, int] | Unwritten:
+    """One source as a file in `folder` that stands on its own between others; its rows by table."""
+    want = Want(tables=_TABLES, python=python, modules=python)
+    mine = lanes[source.name]
+    counts: Counter[str] = Counter()
+
+    def texts() -> Iterator[bytes]:
+        traces = pipeline.read_source(
+            source, advance, want, ranks=ranks, steps=steps, stages=stages
+        )
+        for trace in traces:
+            lane = next((one for one in mine if one.source.pid == trace.source.pid), None)
+            if lane is None:
+                continue
+            for table, count, text in rows(trace, lane, is_part=bool(steps or stages)):
+                counts[table] += count
+                yield text.encode()
+
+    part = folder / _member(mine[0])
+    pieces = _packed(texts(), compressed=_compressed(target))
+    try:
+        _write_part(part, pieces, target)
+    except UnwritableError as error:
+        return Unwritten(error.problem, error.hint)
+    return {table: count for table, count in counts.items() if count}
+
+
+def _write_part(part: Path, pieces: Iterable[bytes], target: Path) -> None:
+    """Write the pieces; an `UnwritableError` names the file that the user wants, what reading raises stays as it is."""
+    waits_elsewhere = part.parent.parent != _room(target)
+    wanted = f"{target}, whose parts wait in {part.parent.parent}" if waits_elsewhere else target
+    with unwritable(wanted):
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        for piece in pieces:
+            with unwritable(wanted):
+                write_all(descriptor, piece)
+    finally:
+        os.close(descriptor)
+
+
+def _member(lane: Lane) -> str:
+    """The name of the file that a source becomes."""
+    return f"{lane.source_number}"
+
+
+def _packed(pieces: Iterable[bytes], *, compressed: bool) -> Iterator[bytes]:
+    """The pieces as one gzip member, or as they are; the same bytes every time."""
+    if not compressed:
+        yield from pieces
+        return
+    member = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, 31)
+    for piece in pieces:
+        yield member.compress(piece)
+    yield member.flush()
+
+
+def _document(
+    where: Plan, told: Annotations, parts: Sequence[Path], title: str, *, compressed: bool
+) -> Iterator[bytes]:
+    """The whole file: its facts and annotations, the sources, and the end."""
+    facts = {
+        "displayTimeUnit": "ms",
+        **({} if where.zero_ns is None else {"baseTimeNanoseconds": where.zero_ns}),
+        "tracekit": _facts(where, told, title),
+    }
+    # Every row brings the comma before it, and the first row must not have one.
+    head = f'{json.dumps(facts)[:-1]},"traceEvents":[{told.text.removeprefix(",")}'
+    yield from _packed([head.encode()], compressed=compressed)
+    for part in parts:
+        with part.open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+    yield from _packed([b"\n]}\n"], compressed=compressed)
+
+
+def _facts(where: Plan, told: Annotations, title: str) -> dict[str, Any]:
+    """What the file says of itself: how times and ids were changed, source by source."""
+    return {
+        "version": VERSION,
+        "title": title,
+        "times": "drawn = recorded − shift_ns; shift_ns holds clock_offset_ns",
+        "ids": "correlation ids, external ids and arrows are increased by trace × 2^32",
+        "apart": list(where.apart),
+        "annotations_left_out": told.omitted,
+        "sources": [
+            {
+                "file": lane.source.name,
+                "source": lane.source_number,
+                "trace": lane.trace_number,
+                "process": lane.name,
+                "pid": lane.pid(0),
+                "run": lane.source.run,
+                "role": lane.source.role,
+                "rank": lane.source.rank,
+                "shift_ns": lane.shift_ns,
+                "clock_offset_ns": lane.offset_ns,
+                "clock_uncertainty_ns": lane.uncertainty_ns,
+            }
+            for lane in where.lanes
+        ],
+    }
+
+
+def _compressed(target: Path) -> bool:
+    """Whether the file is to be gzip."""
+    return target.suffix.lower() == ".gz"
+
+
+def _room(target: Path) -> Path | None:
+    """Where the parts may wait: beside the file, or where the system keeps such things."""
+    folder = Path(os.path.realpath(target)).parent
+    return folder if os.access(folder, os.W_OK) and not str(folder).startswith("/dev") else None
+
+
+def _refuse_input(target: Path, found: Discovery) -> None:
+    """Raise if the target is one of the files that are read, whatever it is called."""
+    if target.exists() and any(target.samefile(source.path) for source in found.sources):
+        raise TracekitError(f"{target}: is one of the files to be read", "name another file")
+
+
+def _is_among(target: Path, found: Discovery) -> bool:
+    """Whether whoever reads the directory again would read the merged timeline too."""
+    folder = Path(os.path.realpath(target)).parent
+    inputs = {Path(os.path.realpath(source.path)).parent for source in found.sources}
+    return folder in inputs
+
+
+def _distinct(failures: Sequence[Failure]) -> tuple[Failure, ...]:
+    """Each source once."""
+    return tuple({failure.source: failure for failure in failures}.values())

@@ -1,0 +1,218 @@
+"""Where each process is drawn in a merged timeline, and by how much its clock is moved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from tracekit.job.alignment import Owner, corrections
+from tracekit.job.frames import plain
+from tracekit.model.trace import Measurements, Source
+
+Process = tuple[str, str | None, int | None, int | None, str | None, str]
+"""Run, role, replica, rank, host, and the pid (where that is unknown, the name of the source)."""
+
+NOTES, HOST = 0, 1
+"""The places of a process: its annotations, its own threads; then its devices, and whatever else it shows."""
+FIRST_DEVICE, UNKNOWN_DEVICE, FIRST_OTHER = 2, 999, 1_000
+_ROOM = 65_536
+_LARGEST_PID = 2**31 - 1
+_EPOCH_NS = 10**17
+"""Times beyond it count from the Unix epoch; an older one in such a trace is a fault of that row."""
+LEAD_NS = 1_000 * 10**9
+"""So long after the zero of the timeline the first ops begin: what was recorded before them, such as
+the span of the profiler itself, must not be before zero, where viewers drop it. They show no lead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One process in one source: its number among all, its name, and what its times are moved by.
+
+    A time t of the source is drawn at t − shift_ns. `offset_ns` is the part of it that corrects the
+    clock of the rank against that of the first one (None: not corrected), known to ± `uncertainty_ns`.
+    `trace_number` makes the ids of this process in this source differ from all others: two processes
+    in one report of nsys have the same ones.
+    """
+
+    number: int
+    name: str
+    room: int
+    source: Source
+    source_number: int
+    trace_number: int
+    shift_ns: int
+    offset_ns: int | None = None
+    uncertainty_ns: int | None = None
+
+    def pid(self, place: int) -> int:
+        """The process id under which one place of this process is drawn; 0 is never one."""
+        return (self.number + 1) * self.room + min(place, self.room - 1)
+
+    def device(self, device: int | None) -> int:
+        """The place of one of its devices."""
+        known = device is not None and 0 <= device < UNKNOWN_DEVICE - FIRST_DEVICE
+        return FIRST_DEVICE + device if known and device is not None else UNKNOWN_DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every lane in the order in which they are drawn, and the instant that zero stands for.
+
+    `zero_ns` is None where no clock counts from the epoch. `apart` tells in words what is not on the
+    one clock of the timeline.
+    """
+
+    lanes: tuple[Lane, ...]
+    zero_ns: int | None
+    apart: tuple[str, ...] = ()
+
+    def of_source(self) -> Mapping[str, tuple[Lane, ...]]:
+        """The lanes of every source, by its name."""
+        found: dict[str, tuple[Lane, ...]] = {}
+        for lane in self.lanes:
+            found[lane.source.name] = (*found.get(lane.source.name, ()), lane)
+        return found
+
+    def processes(self) -> list[Lane]:
+        """The first lane of every process."""
+        return list({lane.number: lane for lane in reversed(self.lanes)}.values())[::-1]
+
+
+def plan(measured: Measurements, *, correct_clocks: bool = True) -> Plan:
+    """Where the traces of these measurements are drawn; logs are not.
+
+    Ranks on several hosts whose clocks are certainly off are corrected, unless `correct_clocks` is
+    False. Runs, and processes whose clocks cannot be compared, are drawn as if they had begun together.
+    """
+    sources = [source for source in measured.sources if source.tool != "log"]
+    keys = [process_of(source) for source in sources]
+    order = sorted(set(keys), key=_drawn_at)
+    number = {key: at for at, key in enumerate(order)}
+    names = dict(zip(order, _names(order), strict=True))
+    files = {name: at for at, name in enumerate(dict.fromkeys(source.name for source in sources))}
+    room = min(_ROOM, _LARGEST_PID // (len(order) + 2))
+    lanes = [
+        Lane(number[key], names[key], room, source, files[source.name], at, 0)
+        for at, (source, key) in enumerate(zip(sources, keys, strict=True))
+    ]
+    if correct_clocks:
+        lanes = list(_corrected(measured, lanes))
+    lanes.sort(key=lambda lane: (lane.number, lane.source_number))
+    return _placed(measured, lanes)
+
+
+def process_of(source: Source) -> Process:
+    """What tells the process of a source from all others."""
+    whose = source.name if source.pid is None else str(source.pid)
+    return source.run, source.role, source.replica, source.rank, source.host, whose
+
+
+def _drawn_at(key: Process) -> tuple[Any, ...]:
+    """Runs, then ranks, then roles; what is unknown comes last."""
+    run, role, replica, rank, host, whose = key
+    return (
+        run,
+        rank is None, rank or 0,
+        role is None, role or "",
+        replica is None, replica or 0,
+        host or "", len(whose), whose,
+    )  # fmt: skip
+
+
+def _names(order: Sequence[Process]) -> list[str]:
+    """`rank 0 actor`, with the run where there are several, with the pid where that is needed."""
+    several = len({key[0] for key in order}) > 1
+    short = [_name(key, several) for key in order]
+    often = Counter(short)
+    return [
+        name if often[name] == 1 else f"{name} ({key[5]})"
+        for name, key in zip(short, order, strict=True)
+    ]
+
+
+def _name(key: Process, several: bool) -> str:
+    run, role, replica, rank, _, whose = key
+    parts = (
+        run if several else None,
+        f"rank {rank}" if rank is not None else None if role is not None else _whose(whose),
+        None if replica is None else f"replica {replica}",
+        role,
+    )
+    return " ".join(part for part in parts if part)
+
+
+def _whose(whose: str) -> str:
+    return f"process {whose}" if whose.isdecimal() else whose
+
+
+def _corrected(measured: Measurements, lanes: Sequence[Lane]) -> Iterator[Lane]:
+    """The lanes with what their clocks are off by, where that is certain."""
+    known = corrections(measured)
+    for lane in lanes:
+        found = known.get(_clock(lane.source))
+        if found is None:
+            yield lane
+        else:
+            yield replace(lane, offset_ns=found.offset_ns, uncertainty_ns=found.uncertainty_ns)
+
+
+def _clock(source: Source) -> Owner:
+    return source.run, source.role, source.replica, source.rank
+
+
+def _placed(measured: Measurements, lanes: Sequence[Lane]) -> Plan:
+    """The lanes moved so that the first ops on every clock begin together."""
+    captures = plain(measured["captures"])
+    absolute = dict(zip(captures["source"], captures["absolute_time"], strict=True))
+    first = _first(measured, captures)
+    known = corrections(measured)
+    domains: list[tuple[object, ...]] = []
+    for lane in lanes:
+        source = lane.source
+        if absolute.get(source.name, False):
+            domains.append((source.run,))
+        elif lane.offset_ns is not None:
+            domains.append((source.run, known[_clock(source)].set))
+        else:
+            domains.append((source.run, "alone", lane.number))
+    zeros: dict[tuple[object, ...], int] = {}
+    for lane, domain in zip(lanes, domains, strict=True):
+        if lane.source.name not in first:
+            continue
+        begin = first[lane.source.name] - (lane.offset_ns or 0)
+        zeros[domain] = min(zeros.get(domain, begin - LEAD_NS), begin - LEAD_NS)
+    moved = tuple(
+        replace(lane, shift_ns=zeros.get(domain, 0) + (lane.offset_ns or 0))
+        for lane, domain in zip(lanes, domains, strict=True)
+    )
+    epoch = next(
+        (zeros[domain] for domain in domains if len(domain) == 1 and domain in zeros), None
+    )
+    return Plan(moved, epoch, tuple(_apart(lanes, domains)))
+
+
+def _first(measured: Measurements, captures: pd.DataFrame) -> dict[str, int]:
+    """When each source begins; on a clock that counts from the epoch, times before it do not count."""
+    starts = pd.concat(
+        [captures[["source", "ts_ns"]]]
+        + [plain(measured[name])[["source", "ts_ns"]] for name in ("steps", "stages")],
+        ignore_index=True,
+    )
+    from_epoch = starts["source"].isin(captures["source"][captures["absolute_time"]])
+    sound = starts[~from_epoch | (starts["ts_ns"] > _EPOCH_NS)]
+    least = sound.groupby("source")["ts_ns"].min()
+    return {str(name): int(begin) for name, begin in least.items()}
+
+
+def _apart(lanes: Sequence[Lane], domains: Sequence[tuple[object, ...]]) -> Iterator[str]:
+    """What is not on the one clock, in words."""
+    runs = list(dict.fromkeys(lane.source.run for lane in lanes))
+    if len(runs) > 1:
+        yield f"{len(runs)} runs: all drawn as if they had begun together"
+    distinct = len(set(domains))
+    if distinct > len(runs):
+        yield "clocks that cannot be compared: drawn as if they had begun together"

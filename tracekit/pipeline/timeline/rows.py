@@ -1,0 +1,379 @@
+"""One trace as rows of a merged timeline: JSON text, each row begun by a comma.
+
+Numbers stay what they were: times in µs with three decimals, exact to the ns. The ids that join a launch
+to its kernel, and the ends of an arrow, are moved so that no two sources share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.keys import place_of
+from tracekit.model.trace import SparseColumn, Trace
+from tracekit.pipeline.timeline.arguments import ID_ROOM, QUEUE, Arguments, quoted
+from tracekit.pipeline.timeline.lanes import FIRST_OTHER, HOST, NOTES, Lane
+from tracekit.process.memory.levels import DRIVER
+
+Ints = npt.NDArray[np.int64]
+
+CHUNK = 50_000
+"""Rows turned into text at once."""
+
+_LARGEST_TID = 2**30
+_DEVICE_CATEGORY = {
+    "kernel": "kernel",
+    "collective": "kernel",
+    "memcpy": "gpu_memcpy",
+    "memset": "gpu_memset",
+}
+
+
+def named(pid: int, name: str, place: int, *, what: str = "process", tid: int = 0) -> str:
+    """The rows that name a process or a thread and put it in its place."""
+    which = f'"ph":"M","pid":{pid},"tid":{tid}'
+    return (
+        f',\n{{{which},"name":"{what}_name","args":{{"name":{quoted(name)}}}}}'
+        f',\n{{{which},"name":"{what}_sort_index","args":{{"sort_index":{place}}}}}'
+    )
+
+
+def micros(ns: Ints) -> list[str]:
+    """Nanoseconds as text in µs, exactly.
+
+    >>> micros(np.array([1_234_567, -5]))
+    ['1234.567', '-0.005']
+    """
+    whole, rest = np.divmod(np.abs(ns), 1000)
+    texts = list(map("%d.%03d".__mod__, zip(whole.tolist(), rest.tolist(), strict=True)))
+    for at in np.flatnonzero(ns < 0).tolist():
+        texts[at] = f"-{texts[at]}"
+    return texts
+
+
+def rows(trace: Trace, lane: Lane, *, is_part: bool) -> Iterator[tuple[str, int, str]]:
+    """(table, rows, their text) piece by piece; last of all, the names of processes and threads.
+
+    `is_part` says that the trace was cut, so that arrows to what is gone have to go as well.
+    """
+    places = _Places.of(trace, lane)
+    numbers = Arguments({**_told_by_tables(trace), **trace.sparse}, lane.trace_number * ID_ROOM)
+    for name in ("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"):
+        if trace.has(name):
+            yield from _table(name, trace[name], places, numbers)
+    if trace.has("memory_ops"):
+        yield from _allocated(trace["memory_ops"], places)
+    if trace.has("counters"):
+        yield from _counters(trace["counters"], places)
+    if trace.has("windows") and not is_part:
+        yield from _windows(trace["windows"], places)
+    if trace.has("flows"):
+        flows = trace["flows"]
+        flows = _whole(flows, trace) if is_part else flows
+        yield from _flows(flows, _ends(flows, trace, places), lane)
+    yield "names", 0, places.names(trace.get("threads"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Numbers of some rows, as recorded arguments are kept."""
+
+    rows: npt.NDArray[np.int32]
+    values: npt.NDArray[Any]
+    categories: list[Any] | None = None
+
+
+def _told_by_tables(trace: Trace) -> Mapping[str, SparseColumn]:
+    """What tables know and not every format records as an argument: the ids that join rows, and sizes."""
+    found: dict[str, SparseColumn] = {}
+    for key, column in (
+        ("correlation", "correlation"),
+        ("External id", "external_id"),
+        ("bytes", "size_bytes"),
+    ):
+        parts = []
+        for name in ("host_ops", "device_ops", "syncs"):
+            frame = trace.get(name)
+            if column in frame and len(frame):
+                known = frame[frame[column].notna().to_numpy()]
+                parts.append((known["id"].to_numpy(), known[column].to_numpy(np.int64)))
+        if not any(len(ids) for ids, _ in parts):
+            continue
+        ids, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        order = np.argsort(ids, kind="stable")
+        found[key] = _Column(ids[order], values[order])
+    return found
+
+
+# Where a row is drawn
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """`thread[i]` is the text that puts a row on thread i, `queues` that of every (device, stream).
+
+    `own[i]` says whether the host has anything on thread i; `drawn` has the names of (pid, tid).
+    """
+
+    lane: Lane
+    thread: npt.NDArray[np.object_]
+    own: npt.NDArray[np.bool_]
+    drawn: Mapping[tuple[int, int], tuple[str, str]]
+    queues: Mapping[tuple[int | None, int | None], str]
+
+    @classmethod
+    def of(cls, trace: Trace, lane: Lane) -> _Places:
+        """The places of a trace: its own threads, others' threads, and the queues of its devices."""
+        drawn: dict[tuple[int, int], tuple[str, str]] = {}
+        queues: dict[tuple[int | None, int | None], str] = {}
+        for device, stream in _queues(trace):
+            pid = lane.pid(lane.device(device))
+            tid = _tid(stream, len(queues))
+            shown = "?" if device is None else str(device)
+            drawn[pid, tid] = (f"GPU {shown}", "stream ?" if stream is None else f"stream {stream}")
+            queues[device, stream] = _place(pid, tid)
+        threads = trace.get("threads")
+        used = (trace.get(name)["thread"].to_numpy() for name in ("host_ops", "memory_ops"))
+        own = set(np.unique(np.concatenate(list(used))).tolist())
+        others: dict[object, int] = {lane.source.pid: HOST}
+        texts = []
+        columns = (threads[name].astype(object) for name in ("thread", "pid", "tid"))
+        for number, *recorded in zip(*columns, strict=True):
+            pid_of, tid_of = map(_whole_number, recorded)
+            # Ends of arrows on a device are known by its number and stream alone.
+            if number not in own and (pid_of, tid_of) in queues:
+                texts.append(queues[pid_of, tid_of])
+                continue
+            at = others.setdefault(pid_of, FIRST_OTHER + len(others))
+            pid, tid = lane.pid(at), _tid(tid_of, int(number))
+            texts.append(_place(pid, tid))
+            if number in own:
+                shown = "" if pid_of is None else f" (pid {pid_of})"
+                drawn[pid, tid] = (f"CPU{shown}", "" if tid_of is None else f"thread {tid_of}")
+        is_own = np.isin(np.arange(len(texts)), list(own))
+        return cls(lane, np.array([*texts, ""], object)[:-1], is_own, drawn, queues)
+
+    def names(self, threads: pd.DataFrame) -> str:
+        """The rows that name what was drawn, the recorded names of threads first."""
+        recorded = {
+            text: str(name)
+            for text, name in zip(self.thread, threads["name"].astype(object), strict=True)
+            if not pd.isna(name)
+        }
+        found, seen = [], set()
+        for (pid, tid), (process, thread) in self.drawn.items():
+            if pid not in seen:
+                seen.add(pid)
+                found.append(named(pid, f"{self.lane.name} · {process}", pid))
+            known = recorded.get(_place(pid, tid)) or thread or "thread ?"
+            found.append(named(pid, known, tid, what="thread", tid=tid))
+        return "".join(found)
+
+
+def _queues(trace: Trace) -> list[tuple[int | None, int | None]]:
+    """Every (device, stream) on which the trace shows something."""
+    tables = [trace[name] for name in ("device_ops", "device_ranges", "syncs") if trace.has(name)]
+    if not tables:
+        return []
+    pairs = pd.concat([table[[*QUEUE]] for table in tables]).drop_duplicates().astype(object)
+    known = [
+        (_whole_number(device), _whole_number(stream))
+        for device, stream in pairs.itertuples(index=False, name=None)
+    ]
+    return sorted(known, key=lambda pair: [(v is None, v or 0) for v in pair])
+
+
+def _place(pid: int, tid: int) -> str:
+    return f'"pid":{pid},"tid":{tid}'
+
+
+def _tid(recorded: int | None, number: int) -> int:
+    """The thread id as recorded, if every program takes it; else one of our own."""
+    fits = recorded is not None and 0 <= recorded < _LARGEST_TID
+    return recorded if fits and recorded is not None else _LARGEST_TID + number
+
+
+# The tables
+
+
+def _table(
+    name: str, frame: pd.DataFrame, places: _Places, arguments: Arguments
+) -> Iterator[tuple[str, int, str]]:
+    """Intervals and allocator instants, with every argument that was recorded."""
+    instant = name == "memory_ops"
+    on_device = "stream" in frame
+    start = ',\n{"ph":"i","s":"t","name":"[memory]","cat":"cpu_instant_event",' if instant else None
+    named_rows = None if instant else _heads(name, frame)
+    for low in range(0, len(frame), CHUNK):
+        part = frame.iloc[low : low + CHUNK]
+        heads = [start] * len(part) if named_rows is None else named_rows(low, low + CHUNK)
+        where = _on_queue(part, places) if on_device else places.thread[part["thread"]].tolist()
+        begin = micros(part["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
+        args = arguments.of(part["id"].to_numpy(np.int64), part if on_device else None)
+        if instant:
+            cells = zip(heads, where, begin, args, strict=True)
+            texts = map('%s%s,"ts":%s%s}'.__mod__, cells)
+        else:
+            length = micros(part["dur_ns"].to_numpy(np.int64))
+            timed = zip(heads, where, begin, length, args, strict=True)
+            texts = map('%s%s,"ts":%s,"dur":%s%s}'.__mod__, timed)
+        yield name, len(part), "".join(texts)
+
+
+def _heads(name: str, frame: pd.DataFrame) -> Callable[[int, int], list[str]]:
+    """A function that gives the beginnings of rows low … high: phase, category and name."""
+    names = _fragments("name", frame["name"].cat.categories)
+    name_code = frame["name"].cat.codes.to_numpy()
+    if name == "host_ops":
+        categories = _fragments("cat", frame["cat"].cat.categories)
+        code = frame["cat"].cat.codes.to_numpy()
+    elif name == "device_ops":
+        categories = _fragments("cat", map(_DEVICE_CATEGORY.get, frame["kind"].cat.categories))
+        code = frame["kind"].cat.codes.to_numpy()
+    else:
+        fixed = {"device_ranges": "gpu_user_annotation", "syncs": "cuda_sync"}[name]
+        categories, code = _fragments("cat", [fixed]), np.zeros(len(frame), np.int8)
+
+    def heads(low: int, high: int) -> list[str]:
+        cells = zip(
+            categories[code[low:high]].tolist(), names[name_code[low:high]].tolist(), strict=True
+        )
+        return list(map(',\n{"ph":"X",%s%s'.__mod__, cells))
+
+    return heads
+
+
+def _fragments(key: str, values: Any) -> npt.NDArray[np.object_]:
+    """`"key":"value",` of each value, and last of none."""
+    return np.array([*(f'"{key}":{quoted(value)},' for value in values), ""], object)
+
+
+def _on_queue(part: pd.DataFrame, places: _Places) -> list[str]:
+    """The text that puts each row on its stream."""
+    pairs = part[[*QUEUE]]
+    number = np.asarray(pairs.groupby([*QUEUE], dropna=False, sort=False).ngroup(), np.int64)
+    first = pairs[~pd.Series(number).duplicated().to_numpy()].astype(object)
+    texts = [
+        places.queues[_whole_number(device), _whole_number(stream)]
+        for device, stream in first.itertuples(index=False, name=None)
+    ]
+    found: list[str] = np.array(texts, object)[number].tolist()
+    return found
+
+
+def _allocated(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int, str]]:
+    """The allocated bytes of each device as a counter, as they were after every allocation and free."""
+    known = frame[frame["allocated_bytes"].notna()]
+    for key, mine in known.groupby(["device_type", "device"], dropna=False, sort=True):
+        kind, device = (_whole_number(value) for value in key)
+        where = "CPU" if kind == 0 else f"device {'?' if device is None else device}"
+        where += " (from the driver)" if kind == DRIVER else ""
+        head = f',\n{{"ph":"C","name":{quoted(f"allocated memory, {where}")},'
+        head += f'"pid":{places.lane.pid(HOST)},"tid":0,"ts":'
+        for low in range(0, len(mine), CHUNK):
+            part = mine.iloc[low : low + CHUNK]
+            begin = micros(part["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
+            cells = zip(begin, part["allocated_bytes"].tolist(), strict=True)
+            text = head + '%s,"args":{"bytes":%d}}'
+            yield "allocated memory", len(part), "".join(map(text.__mod__, cells))
+
+
+def _whole_number(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)
+
+
+def _counters(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int, str]]:
+    """Samples of counters; the last part of a name is the argument that held the value."""
+    heads = []
+    for name in frame["name"].cat.categories:
+        counter, dot, key = str(name).rpartition(".")
+        counter = counter if dot else key
+        head = f',\n{{"ph":"C","name":{quoted(counter)},"pid":{places.lane.pid(HOST)},"tid":0'
+        heads.append(f'{head},"args":{{{quoted(key)}:')
+    texts = np.array([*heads, ""], object)
+    for low in range(0, len(frame), CHUNK):
+        part = frame.iloc[low : low + CHUNK]
+        value = part["value"].to_numpy(np.float64, na_value=np.nan)
+        part, value = part[np.isfinite(value)], value[np.isfinite(value)]
+        begin = micros(part["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
+        head = texts[part["name"].cat.codes.to_numpy()].tolist()
+        cells = zip(head, map(repr, value.tolist()), begin, strict=True)
+        yield "counters", len(part), "".join(map('%s%s},"ts":%s}'.__mod__, cells))
+
+
+def _windows(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int, str]]:
+    """The spans that the profiler says it recorded, on a track among the annotations."""
+    pid = places.lane.pid(NOTES)
+    names = _fragments("name", frame["name"].cat.categories)[frame["name"].cat.codes.to_numpy()]
+    begin = micros(frame["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
+    length = micros(frame["dur_ns"].to_numpy(np.int64))
+    # A track for each: they may overlap in any way.
+    tids = range(_LARGEST_TID, _LARGEST_TID + len(frame))
+    text = f',\n{{"ph":"X","cat":"Trace",%s"pid":{pid},"tid":%d,"ts":%s,"dur":%s}}'
+    cells = zip(names.tolist(), tids, begin, length, strict=True)
+    yield "windows", len(frame), "".join(map(text.__mod__, cells))
+
+
+def _flows(
+    frame: pd.DataFrame, ends: npt.NDArray[np.object_], lane: Lane
+) -> Iterator[tuple[str, int, str]]:
+    """The ends of arrows, at these places; every arrow gets a number of its own."""
+    is_known = frame["flow"].notna().to_numpy(np.bool_)
+    known, ends = frame[is_known], ends[is_known]
+    texts = known["cat"].cat.categories
+    # An arrow is known by category, name and id together; its name was its category.
+    cats = _fragments("cat", texts) + _fragments("name", texts)
+    cats[-1] = '"name":"flow",'
+    number = np.asarray(
+        known.groupby(["cat", "flow"], observed=True, dropna=False, sort=False).ngroup(), np.int64
+    )
+    ids = number + 1 + lane.trace_number * ID_ROOM
+    phases = {"start": '"s"', "step": '"t","bp":"e"', "end": '"f","bp":"e"'}
+    phase_texts = np.array([phases[name] for name in known["phase"].cat.categories], object)
+    for low in range(0, len(known), CHUNK):
+        part = known.iloc[low : low + CHUNK]
+        cells = zip(
+            phase_texts[part["phase"].cat.codes.to_numpy()].tolist(),
+            cats[part["cat"].cat.codes.to_numpy()].tolist(),
+            ids[low : low + CHUNK].tolist(),
+            ends[low : low + CHUNK].tolist(),
+            micros(part["ts_ns"].to_numpy(np.int64) - lane.shift_ns),
+            strict=True,
+        )
+        text = ',\n{"ph":%s,%s"id":%d,%s,"ts":%s}'
+        yield "flows", len(part), "".join(map(text.__mod__, cells))
+
+
+def _ends(flows: pd.DataFrame, trace: Trace, places: _Places) -> npt.NDArray[np.object_]:
+    """Where each end of an arrow is drawn.
+
+    A device is known to flows by the thread under which it was recorded, which says nothing where
+    that is a text (`stream 7`); the op of the device has the number of the arrow as correlation.
+    """
+    thread = flows["thread"].to_numpy()
+    found: npt.NDArray[np.object_] = places.thread[thread]
+    columns = [*QUEUE, "correlation"]
+    ops = pd.concat([trace.get(name)[columns] for name in ("device_ops", "syncs")])
+    ops = ops[ops["correlation"].notna().to_numpy(np.bool_)].drop_duplicates("correlation")
+    away = ~places.own[thread] & flows["flow"].notna().to_numpy(np.bool_)
+    if not len(ops) or not away.any():
+        return found
+    ops = ops.sort_values("correlation", kind="stable")
+    wanted = flows["flow"].to_numpy(np.int64, na_value=0)
+    linked = ops["correlation"].to_numpy(np.int64)
+    at, there = place_of(linked, wanted)
+    hit = np.flatnonzero(away & there)
+    found[hit] = np.array([*_on_queue(ops, places), ""], object)[at[hit]]
+    return found
+
+
+def _whole(flows: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+    """The arrows of which both ends begin with something that is still there."""
+    there = [trace[name]["ts_ns"] for name in ("host_ops", "device_ops") if trace.has(name)]
+    left = flows[flows["ts_ns"].isin(pd.concat(there))] if there else flows.iloc[:0]
+    return left[left.groupby(["cat", "flow"], observed=True)["flow"].transform("size") > 1]

@@ -1,0 +1,83 @@
+"""What runs on a device when, by class, and how much of any window that is.
+
+Definitions M2 to M4: an exclusive part is time in which its class runs and none before it does, in the
+order of `PARTS`; the parts and idle add up to the window, in integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import Intervals, covered, exclusive, intersect, union, union_all
+
+Ints = npt.NDArray[np.int64]
+
+PARTS = ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns", "exposed_memset_ns")
+_CLASS_OF_PART = ("kernel", "collective", "memcpy", "memset")
+
+
+class Running(NamedTuple):
+    """What runs on one device when: the union of each class, and the exclusive slots in order of `PARTS`."""
+
+    slots: list[Intervals]
+    comm: Intervals
+    overlap: Intervals
+    start: Ints
+    end: Ints
+
+
+def running(ops: pd.DataFrame) -> Running:
+    """The intervals of the device ops of one device."""
+    start = ops["ts_ns"].to_numpy()
+    end = start + ops["dur_ns"].to_numpy()
+    kind = ops["kind"].cat.codes.to_numpy()
+    codes = [ops["kind"].cat.categories.get_loc(name) for name in _CLASS_OF_PART]
+    unions = [union(start[kind == code], end[kind == code]) for code in codes]
+    return Running(
+        exclusive(unions),
+        unions[1],
+        intersect(unions[1], unions[0]),
+        np.sort(start, kind="stable"),
+        np.sort(end, kind="stable"),
+    )
+
+
+def by_window(state: Running, start: Ints, end: Ints) -> dict[str, Any]:
+    """The breakdown of each window [start[i], end[i]): the columns of `gpu_time` that are measured."""
+    parts = {part: covered(slot, start, end) for part, slot in zip(PARTS, state.slots, strict=True)}
+    busy = sum(parts.values(), np.zeros(len(start), np.int64))
+    idle = end - start - busy
+    all_busy = covered(union_all(state.slots), start, end)
+    assert (busy == all_busy).all(), "the exclusive parts must add up to the busy time"
+    assert (idle >= 0).all(), "the busy time must fit into the window"
+    touching = np.searchsorted(state.start, end, "left") - np.searchsorted(
+        state.end, start, "right"
+    )
+    return {
+        "ts_ns": start,
+        "window_ns": end - start,
+        **parts,
+        "idle_ns": idle,
+        "comm_ns": covered(state.comm, start, end),
+        "overlap_ns": covered(state.overlap, start, end),
+        "op_count": np.maximum(touching, 0),
+    }
+
+
+MAX_BINS = 200
+
+
+def by_bin(state: Running) -> dict[str, Any]:
+    """The columns ts_ns, window_ns and busy_ns of at most `MAX_BINS` equal pieces from first start to last end."""
+    first, last = (int(state.start[0]), int(state.end[-1])) if len(state.start) else (0, 0)
+    width = max(-(-(last - first) // MAX_BINS), 1)
+    start = np.arange(first, last, width, dtype=np.int64)
+    end = np.minimum(start + width, last)
+    whole = union_all(state.slots)
+    busy = covered(whole, start, end)
+    assert int(busy.sum()) == whole.total, "the pieces must add up to the busy time"
+    return {"ts_ns": start, "window_ns": end - start, "busy_ns": busy}

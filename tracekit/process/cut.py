@@ -1,0 +1,148 @@
+"""A Trace cut to some of its steps or stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import Intervals, covered, union
+from tracekit.model.stages import may_be_stage, numbered_step, profiler_step, scope_stage
+from tracekit.model.trace import Note, Trace
+from tracekit.process.by_name import is_named
+from tracekit.process.memory import windows as snapshot_windows
+from tracekit.process.memory.replay import replays
+from tracekit.process.placement import Placement, placement
+from tracekit.process.steps import Windows, windows
+
+StageFilter = Callable[[str, str | None], bool]
+"""Whether a recorded name, of a process of that role, is a stage that was asked for."""
+
+
+def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -> Trace | None:
+    """The host activity of the chosen steps and stages, and the device work that belongs to it.
+
+    None when nothing of the trace is in them. A trace whose steps have no number is in every step;
+    device work that was launched before the recording began is left out and noted.
+    """
+    if trace.source.tool == "log":
+        return _log(trace, steps)
+    if trace.source.tool == "torch_memory":
+        return _snapshot(trace, steps)
+    found: Windows = trace.derived(windows)
+    chosen = _chosen(trace, found, steps, stage)
+    if chosen is None:
+        return trace
+    if not len(chosen.start):
+        return None
+    host = trace.get("host_ops")
+    whole_step = is_named(host["name"], _names_step)
+    start = host["ts_ns"].to_numpy()
+    end = start + np.maximum(host["dur_ns"].to_numpy(), 1)
+    inside = covered(chosen, start, start + 1) > 0
+    inside |= whole_step & (covered(chosen, start, end) > 0)
+    tables = dict(trace.tables)
+    notes = trace.notes
+    if trace.has("host_ops"):
+        tables["host_ops"] = host[inside].reset_index(drop=True)
+    if trace.has("device_ops"):
+        place: Placement = trace.derived(placement)
+        keep = place.known & (covered(chosen, place.ts_ns, place.ts_ns + 1) > 0)
+        tables["device_ops"] = trace["device_ops"][keep].reset_index(drop=True)
+        if lost := int((~place.known).sum()):
+            message = "device ops launched before the recording began belong to no step: left out"
+            notes = (*notes, Note("info", "unlinked-left-out", message, trace.source.name, lost))
+    for name in ("memory_ops", "counters", "syncs", "device_ranges"):
+        if trace.has(name):
+            ts = trace[name]["ts_ns"].to_numpy()
+            tables[name] = trace[name][covered(chosen, ts, ts + 1) > 0].reset_index(drop=True)
+    part = replace(trace, tables=tables, notes=notes)
+    part.keep(windows, _windows_within(found, chosen, steps))
+    if trace.has("device_ops"):
+        # What is left may no longer tell where it belongs: annotations and earlier calls are cut away.
+        part.keep(placement, Placement(place.how[keep], place.ts_ns[keep]))
+    return part
+
+
+def _names_step(name: str) -> bool:
+    """Whether a range of this name may be a whole step."""
+    return profiler_step(name) is not None or numbered_step(name) is not None
+
+
+def _log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
+    """The lines of a driver's log about the chosen steps; stages are chosen when they are shown."""
+    logged = [name for name in ("log_values", "memory_log") if len(trace.get(name))]
+    if steps is None or not logged:
+        return trace
+    tables = dict(trace.tables)
+    for name in logged:
+        kept = trace[name][_in_steps(trace[name]["step"], steps)]
+        tables[name] = kept.reset_index(drop=True)
+    if not any(len(tables[name]) for name in logged):
+        return None
+    return replace(trace, tables=tables)
+
+
+def _snapshot(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
+    """All of a snapshot that tells of a chosen step or names none: levels need what came before."""
+    numbers = steps_of(trace)
+    return trace if steps is None or not numbers or numbers & steps else None
+
+
+def steps_of(trace: Trace) -> frozenset[int]:
+    """The numbers of the steps that a process is known to hold."""
+    if trace.source.tool == "log":
+        columns = [trace[name]["step"] for name in ("log_values", "memory_log") if trace.has(name)]
+    elif trace.source.tool == "torch_memory":
+        held = trace.derived(replays)
+        columns = [snapshot_windows.steps(trace, replay)["step"] for replay in held]
+    else:
+        columns = [trace.derived(windows).steps["step"]]
+    step = trace.source.step
+    named = frozenset() if step is None else frozenset({step})
+    return named.union(*(map(int, column.dropna().unique()) for column in columns))
+
+
+def stages_of(trace: Trace) -> frozenset[str]:
+    """The recorded names of the stages that a process holds, and the scope of its file where that is one."""
+    source = trace.source
+    scope = scope_stage(source.scope, source.role)
+    named = frozenset() if scope is None or source.scope is None else frozenset({source.scope})
+    if source.tool in ("log", "torch_memory"):
+        return named
+    stages = trace.derived(windows).stages
+    outermost = map(str, stages.loc[stages["parent"].isna(), "stage"].unique())
+    return named.union(name for name in outermost if may_be_stage(name))
+
+
+def _windows_within(found: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:
+    """The chosen steps at their whole length, and the ranges that start in the chosen time."""
+    whole = found.steps if steps is None else found.steps[_in_steps(found.steps["step"], steps)]
+    start = found.stages["ts_ns"].to_numpy()
+    inside = found.stages[covered(chosen, start, start + 1) > 0]
+    return replace(found, steps=whole.reset_index(drop=True), stages=inside.reset_index(drop=True))
+
+
+def _chosen(
+    trace: Trace, found: Windows, steps: frozenset[int] | None, stage: StageFilter | None
+) -> Intervals | None:
+    """The chosen time; None when nothing is to be cut."""
+    if steps is None and stage is None:
+        return None
+    frame = found.steps
+    if stage is not None:
+        top = found.stages[found.stages["parent"].isna()]
+        role = trace.source.role
+        wanted = [stage(str(name), role) for name in top["stage"]]
+        frame = top[np.array(wanted, np.bool_)]
+    if steps is not None:
+        frame = frame[_in_steps(frame["step"], steps)]
+    start = frame["ts_ns"].to_numpy()
+    return union(start, start + np.maximum(frame["dur_ns"].to_numpy(), 1))
+
+
+def _in_steps(column: pd.Series, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
+    return (column.isin(list(steps)) | column.isna()).to_numpy(np.bool_)

@@ -1,0 +1,91 @@
+"""How the time of a device went: to its ops, the first class that runs (M4), or to causes of idleness (M6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import affordable, beginning, covered, shared
+from tracekit.model.keys import numbered
+from tracekit.model.tables import DEVICE_OP_KINDS
+from tracekit.model.tables.idle import CAUSES
+from tracekit.model.tables.slots import CLASSES
+from tracekit.model.trace import Trace
+from tracekit.process.idle import DeviceIdle
+from tracekit.process.launches import Launches, launches
+from tracekit.process.op_paths import op_paths
+from tracekit.process.parts import NO_OP, NONE, UNLINKED, Parts, keyed, together
+from tracekit.process.stage_at import outermost_stages, stage_at
+from tracekit.process.work_classes import work_stages
+
+Ints = npt.NDArray[np.int64]
+
+_CLASS_OF_KIND = {"kernel": "compute"}
+
+
+def device_slots(
+    trace: Trace, devices: Sequence[DeviceIdle], low: Ints, high: Ints
+) -> tuple[list[Parts], Ints]:
+    """(the parts of each window on every device, a row of `host_ops` for each path).
+
+    A device op is in the window in which it runs, and of the stage it belongs to by its launch. Windows that
+    cannot be afforded are left out.
+    """
+    ops, links = trace["device_ops"], trace.derived(launches)
+    keys, key, path_rows = _keys(trace, links)
+    start = ops["ts_ns"].to_numpy()
+    end = start + ops["dur_ns"].to_numpy()
+    names = ops["name"].cat.categories
+    rank = np.append(np.argsort(np.argsort(names.to_numpy(object))), -1)[ops["name"].cat.codes]
+    found = []
+    for idle in devices:
+        rows = idle.rows
+        kept = np.flatnonzero(affordable(start[rows], end[rows], low, high))
+        kind = keys[1][key[rows]]
+        stream = ops["stream"].iloc[rows].to_numpy(np.int64, na_value=-1)
+        launched = np.where(links.linked[rows], links.ts_ns[rows], 0)
+        ties = (launched, stream, rank[rows])
+        got = shared((start[rows], end[rows], kind), low[kept], high[kept], ties)
+        work = Parts(keys, kept[got.window], key[rows][got.op], got.begun, got.ns)
+        found.append(together([work, _idle(trace, idle, low, high, kept)]))
+    return found, path_rows
+
+
+def _keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, Ints]:
+    """(the distinct keys of device ops, the key of each op, a row of `host_ops` for each path)."""
+    ops = trace["device_ops"]
+    classes = [CLASSES.index(_CLASS_OF_KIND.get(kind, kind)) for kind in DEVICE_OP_KINDS]
+    kind = np.array(classes, np.int64)[ops["kind"].cat.codes.to_numpy()]
+    callers, caller = numbered(links.op)
+    path, path_rows = np.full(len(callers), NO_OP), np.empty(0, np.int64)
+    known = callers >= 0
+    path[known], path_rows = op_paths(trace, callers[known])
+    path = np.where(links.linked, path[caller], UNLINKED)
+    none = np.full(len(ops), NONE, np.int64)
+    name = ops["name"].cat.codes.to_numpy().astype(np.int64)
+    keys, key = keyed((trace.derived(work_stages), kind, none, path, name))
+    return keys, key, path_rows
+
+
+def _idle(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept: Ints) -> Parts:
+    """Idle time of each window by the stage at that time and by cause."""
+    stages = trace.derived(outermost_stages)
+    begin = stages["ts_ns"].to_numpy()
+    cuts = np.unique(np.concatenate((low, high, begin, begin + stages["dur_ns"].to_numpy())))
+    window, cell = beginning(cuts, low[kept], high[kept])
+    stage = stage_at(trace, cuts)
+    until = np.append(cuts[1:], cuts[-1:])
+    entries = []
+    for cause, name in enumerate(CAUSES):
+        part = idle.causes[name]
+        ns = covered(part, cuts, until)
+        count = np.searchsorted(part.start, until) - np.searchsorted(part.start, cuts)
+        some = np.flatnonzero((ns[cell] > 0) | (count[cell] > 0))
+        at = cell[some]
+        entries.append((window[some], stage[at], np.full(len(at), cause), count[at], ns[at]))
+    where, stages_, causes, counts, ns = (np.concatenate(c) for c in zip(*entries, strict=True))
+    none = np.full(len(where), NONE, np.int64)
+    keys, key = keyed((stages_, np.full(len(where), CLASSES.index("idle")), causes, none, none))
+    return Parts(keys, kept[where], key, counts, ns)

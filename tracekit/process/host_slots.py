@@ -1,0 +1,140 @@
+"""How the time of a process without a device went: to the innermost op of the step thread at each instant."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import affordable, beginning, union
+from tracekit.model.keys import numbered
+from tracekit.model.stages import is_collective
+from tracekit.model.tables.slots import CLASSES
+from tracekit.model.trace import Trace
+from tracekit.process.by_name import is_named
+from tracekit.process.host_side import step_thread
+from tracekit.process.nesting import innermost_of
+from tracekit.process.op_paths import op_paths
+from tracekit.process.own_work import BACKWARD
+from tracekit.process.parts import NO_OP, NONE, Parts, keyed, merged
+from tracekit.process.stage_at import outermost_stages, stage_at
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+MAX_THREADS = 8
+"""Most threads that are looked at: the step thread, and those that run the backward pass."""
+
+_IN_FLIGHT = re.compile(r"(?:gloo|mpi|ucc):")
+"""Ranges that last as long as a collective that the host carries out, on whatever thread."""
+
+
+def host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[Parts], Ints]:
+    """(the parts of each window, a row of `host_ops` for each path).
+
+    At each instant the innermost op of the step thread counts; where it is in none, that of a thread which
+    runs the backward pass; where they are in none, the collective that they wait for. Windows that cannot be
+    afforded are left out.
+    """
+    host = trace.get("host_ops")
+    start = host["ts_ns"].to_numpy()
+    collective = is_named(host["name"], is_collective)
+    lanes = _lanes(trace, collective)
+    flying = _flying(trace)
+    cuts = _cuts(trace, [low, high], np.concatenate((*lanes, flying)))
+    row = np.full(len(cuts), -1, np.int64)
+    for lane in lanes:
+        free = np.flatnonzero(row < 0)
+        thread = np.repeat(host["thread"].to_numpy()[lane[:1]], len(free))
+        row[free] = innermost_of(trace, lane, thread, cuts[free])
+    ops = np.concatenate(lanes)
+    nothing = np.flatnonzero(row < 0)
+    work = ops[~collective[ops]]
+    row[nothing] = _awaited(trace, flying, work, cuts[nothing])
+    begins = np.diff(row, prepend=-2) != 0
+    begins &= (row < 0) | np.isin(row, flying) & ~np.isin(row, ops)
+    ts = np.concatenate((cuts, start[ops]))
+    order = np.argsort(ts, kind="stable")
+    ts = ts[order]
+    row = np.concatenate((row, ops))[order]
+    ns = np.concatenate((np.diff(cuts, append=cuts[-1:]), np.zeros(len(ops), np.int64)))[order]
+    count = np.concatenate((begins, np.ones(len(ops), np.bool_)))[order].astype(np.int64)
+    kept = np.flatnonzero(affordable(ts, ts, low, high))
+    window, place = beginning(ts, low[kept], high[kept])
+    keys, key, path_rows = _keys(trace, ts, row, collective)
+    return [merged(Parts(keys, kept[window], key[place], count[place], ns[place]))], path_rows
+
+
+def _keys(trace: Trace, ts_ns: Ints, row: Ints, collective: Bools) -> tuple[Ints, Ints, Ints]:
+    """(the distinct keys, the key at each instant by the row that runs then, a row for each path)."""
+    rows, place = numbered(row)
+    path, path_rows = np.full(len(rows), NO_OP), np.empty(0, np.int64)
+    known = rows >= 0
+    path[known], path_rows = op_paths(trace, rows[known])
+    kind = np.where(np.append(collective, False)[rows], _COLLECTIVE, _HOST)
+    kind = np.where(known, kind, _NO_OP)
+    none = np.full(len(ts_ns), NONE, np.int64)
+    keys, key = keyed((stage_at(trace, ts_ns), kind[place], none, path[place], none))
+    return keys, key, path_rows
+
+
+_COLLECTIVE, _HOST, _NO_OP = (CLASSES.index(name) for name in ("collective", "host", "no_op"))
+
+
+def _lanes(trace: Trace, collective: Bools) -> list[Ints]:
+    """Ops and collectives, as rows of `host_ops`: of the step thread, then of each thread of the backward pass."""
+    host = trace.get("host_ops")
+    thread, op = host["thread"].to_numpy(), (host["kind"] == "op").to_numpy()
+    first = step_thread(trace)
+    if first is None:
+        threads, counts = np.unique(thread[op] if op.any() else thread, return_counts=True)
+        first = int(threads[counts.argmax()]) if len(threads) else -1
+    backward = op & is_named(host["name"], lambda name: name.startswith(BACKWARD))
+    others, counts = np.unique(thread[backward & (thread != first)], return_counts=True)
+    others = others[np.argsort(-counts, kind="stable")][: MAX_THREADS - 1]
+    chosen = op | (collective & (host["kind"] == "range").to_numpy())
+    return [np.flatnonzero(chosen & (thread == number)) for number in (first, *others.tolist())]
+
+
+def _flying(trace: Trace) -> Ints:
+    """The rows of `host_ops` that last as long as a collective, by when they end."""
+    host = trace.get("host_ops")
+    is_range = (host["kind"] == "range").to_numpy()
+    rows = np.flatnonzero(is_named(host["name"], _IN_FLIGHT.match) & is_range)
+    start, length = host["ts_ns"].to_numpy()[rows], host["dur_ns"].to_numpy()[rows]
+    names = host["name"].cat.categories.to_numpy(object)
+    rank = np.append(np.argsort(np.argsort(names)), -1)[host["name"].cat.codes.to_numpy()[rows]]
+    return rows[np.lexsort((rank, start, start + length))]
+
+
+def _cuts(trace: Trace, edges: list[Ints], rows: Ints) -> Ints:
+    """Every instant at which a window, a stage or any of these rows begins or ends."""
+    host, stages = trace.get("host_ops"), trace.derived(outermost_stages)
+    for start, length in (
+        (host["ts_ns"].to_numpy()[rows], host["dur_ns"].to_numpy()[rows]),
+        (stages["ts_ns"].to_numpy(), stages["dur_ns"].to_numpy()),
+    ):
+        edges = [*edges, start, start + length]
+    return np.unique(np.concatenate(edges))
+
+
+def _awaited(trace: Trace, flying: Ints, work: Ints, ts_ns: Ints) -> Ints:
+    """For each instant outside of work, the collective that is waited for, a row of `host_ops`; -1 for none.
+
+    In a pause in which collectives end it is waited for them until the last of these does: for the one that
+    ends next, as long as any is in flight. A pause in which none ends is Python at work.
+    """
+    host = trace.get("host_ops")
+    start = host["ts_ns"].to_numpy()
+    end = start + host["dur_ns"].to_numpy()
+    if not len(flying) or not len(ts_ns):
+        return np.full(len(ts_ns), -1, np.int64)
+    busy = union(start[work], end[work])
+    resumes = np.append(busy.start, np.iinfo(np.int64).max)[np.searchsorted(busy.start, ts_ns)]
+    begun, ended = np.sort(start[flying]), end[flying]
+    following = np.searchsorted(ended, ts_ns, side="right")
+    ends_in_time = np.append(ended, np.iinfo(np.int64).max)[following] <= resumes
+    running = np.searchsorted(begun, ts_ns, side="right") > following
+    known = ends_in_time & running & (following < len(flying))
+    return np.where(known, np.append(flying, -1)[following], -1)

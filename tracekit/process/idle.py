@@ -1,0 +1,253 @@
+"""Why nothing ran on a device: every idle gap, and its parts by cause (definition M6).
+
+In a gap the device waits for the op that ends it. Until that op is launched it waits for the host
+(`host_*`, by what the host did meanwhile); from then on for another stream (`sync`), for its own
+start-up (`kernel_wait`) or for what is not recorded (`other`). An op without a launch: `unknown`; no op
+any more until the recording ends: `after_last`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import (
+    EMPTY,
+    Intervals,
+    exclusive,
+    gaps,
+    intersect,
+    subtract,
+    union,
+    union_all,
+)
+from tracekit.model.stages import may_be_stage
+from tracekit.model.tables.idle import CAUSES
+from tracekit.model.trace import Trace
+from tracekit.process.by_name import is_named
+from tracekit.process.host_activity import (
+    HostActivity,
+    SyncCalls,
+    host_activity,
+    launching_threads,
+    sync_calls,
+)
+from tracekit.process.launches import Launches, launches
+from tracekit.process.sound import overlong
+from tracekit.process.stage_at import outermost_ranges
+from tracekit.process.steps import Windows, windows
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIdle:
+    """The idle time of one device over all steps, stages and device work of its trace.
+
+    `rows` are its sound ops (rows of `device_ops`), which run from `first` to `last`. Per gap: the op
+    that ended `before` it and the one that begins `after` it, -1 where there is none.
+    """
+
+    device: int | None
+    rows: Ints
+    first: int
+    last: int
+    gaps: Intervals
+    before: Ints
+    after: Ints
+    causes: Mapping[str, Intervals]
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTime:
+    """Use as `trace.derived(IdleTime(…))`: the idle time of every device, devices of unknown number last.
+
+    An op that is launched in time and begins within `kernel_wait_ns` is starting up. A host of which
+    nothing at all is recorded for `silence_ns` is silent.
+    """
+
+    kernel_wait_ns: int
+    silence_ns: int
+
+    def __call__(self, trace: Trace) -> tuple[DeviceIdle, ...]:
+        """Gaps and causes of every device; over causes they add up to the gaps exactly."""
+        device = trace.get("device_ops")["device"]
+        sound = np.flatnonzero(~trace.derived(overlong))
+        number, keys = pd.factorize(device.iloc[sound], sort=True, use_na_sentinel=False)
+        return tuple(
+            self._of_device(trace, None if pd.isna(key) else int(key), sound[number == at])
+            for at, key in enumerate(keys)
+        )
+
+    def _of_device(self, trace: Trace, number: int | None, rows: Ints) -> DeviceIdle:
+        """The idle time of one device, from the first window or op to the last."""
+        ops = trace.get("device_ops")
+        start = ops["ts_ns"].to_numpy()[rows]
+        end = start + ops["dur_ns"].to_numpy()[rows]
+        first, last = int(start.min()), int(end.max())
+        low, high = _reach(trace, first, last)
+        idle = gaps(union(start, end), low, high)
+        before, after = _neighbours(trace, rows[end > start], idle)
+        links: Launches = trace.derived(launches)
+        ended = after >= 0
+        known = ended & links.linked[after]
+        ready = np.where(known, np.clip(links.ts_ns[after], idle.start, idle.end), idle.start)
+        held = known & _held_back(trace, number, rows, idle, after)
+        rest = idle.end - ready
+        soon = known & ~held & (rest < self.kernel_wait_ns)
+        causes = {
+            **self._by_host(trace, rows, union(idle.start, ready)),
+            "sync": _part(ready, idle.end, held),
+            "kernel_wait": _part(ready, idle.end, soon),
+            "other": _part(ready, idle.end, known & ~held & ~soon),
+            "unknown": _part(idle.start, idle.end, ended & ~known),
+            "after_last": _part(idle.start, idle.end, ~ended),
+        }
+        assert set(causes) == set(CAUSES)
+        assert sum(part.total for part in causes.values()) == idle.total, "causes must add up"
+        return DeviceIdle(number, rows, first, last, idle, before, after, causes)
+
+    def _by_host(self, trace: Trace, rows: Ints, waiting: Intervals) -> dict[str, Intervals]:
+        """The time that a device waits for the host, by what the host did: the first that holds counts."""
+        did: HostActivity = trace.derived(host_activity)
+        inside = [
+            intersect(waiting, part)
+            for part in (
+                did.loader,
+                did.collection,
+                _synchronising(trace, rows),
+                did.overhead,
+                did.op,
+            )
+        ]
+        loader, collection, sync, overhead, op = exclusive(inside)
+        nothing = subtract(waiting, union_all(inside))
+        frame = stage_time(trace)
+        # A pause that crosses the edge of a stage is judged on either side by itself.
+        pauses = (intersect(nothing, frame), subtract(nothing, frame))
+        silent = union_all([_at_least(pause, self.silence_ns) for pause in pauses])
+        return {
+            "host_loader": loader,
+            "host_gc": collection,
+            "host_sync": sync,
+            "host_overhead": overhead,
+            "host_op": op,
+            "host_none": subtract(nothing, silent),
+            "host_silent": silent,
+        }
+
+
+def top_stages(trace: Trace) -> pd.DataFrame:
+    """Those of the outermost ranges that can be stages: no data loading, optimizer call or mini-batch."""
+    ranges = trace.derived(outermost_ranges)
+    return ranges[is_named(ranges["stage"], may_be_stage)].reset_index(drop=True)
+
+
+def stage_time(trace: Trace) -> Intervals:
+    """The time inside stages; inside steps where no stage is annotated."""
+    stages = top_stages(trace)
+    frame = stages if len(stages) else trace.derived(windows).steps
+    start = frame["ts_ns"].to_numpy()
+    return union(start, start + frame["dur_ns"].to_numpy())
+
+
+def _reach(trace: Trace, first: int, last: int) -> tuple[int, int]:
+    """From the first start of any window or op of the device to the last end."""
+    found: Windows = trace.derived(windows)
+    for frame in (found.steps, found.stages):
+        if len(frame):
+            start = frame["ts_ns"].to_numpy()
+            first = min(first, int(start.min()))
+            last = max(last, int((start + frame["dur_ns"].to_numpy()).max()))
+    return first, last
+
+
+def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Ints, Ints]:
+    """(the op that ends where each gap begins, the op that begins where it ends); -1 for none.
+
+    Of several that begin at once, the one launched first: before it nothing was ready to run.
+    """
+    ops = trace.get("device_ops")
+    links: Launches = trace.derived(launches)
+    start = ops["ts_ns"].to_numpy()[rows]
+    end = start + ops["dur_ns"].to_numpy()[rows]
+    codes = ops["name"].cat.codes.to_numpy()[rows]
+    name = np.append(np.argsort(np.argsort(ops["name"].cat.categories.to_numpy(object))), -1)[codes]
+    launch = np.where(links.linked[rows], links.ts_ns[rows], _NEVER)
+    by_start = np.lexsort((rows, name, launch, start))
+    by_end = np.lexsort((-rows, name, end))
+    padded = np.append(rows, -1)
+    at = np.searchsorted(start[by_start], idle.end, side="left")
+    after = padded[np.append(by_start, len(rows))[at]]
+    at = np.searchsorted(end[by_end], idle.start, side="right")
+    before = padded[np.append(len(rows), by_end)[at]]
+    return before, after
+
+
+def _held_back(trace: Trace, device: int | None, rows: Ints, idle: Intervals, after: Ints) -> Mask:
+    """Which gaps end with an op whose stream was told to wait between its last launch and the gap's end."""
+    held = np.zeros(len(after), np.bool_)
+    waits = trace.get("syncs")
+    waits = waits[waits["name"].astype("str").str.contains("wait", case=False).to_numpy(np.bool_)]
+    same = waits["device"].isna() | (waits["device"] == device).fillna(value=False)
+    waits = waits[same.to_numpy(np.bool_) & waits["stream"].notna().to_numpy()]
+    ops = trace.get("device_ops")
+    links: Launches = trace.derived(launches)
+    asks = np.flatnonzero((after >= 0) & links.linked[after])
+    asks = asks[ops["stream"].iloc[after[asks]].notna().to_numpy()]
+    if not len(waits) or not len(asks):
+        return held
+    stream = ops["stream"].iloc[after[asks]].to_numpy(np.int64)
+    last_wait = _last_before(
+        waits["stream"].to_numpy(np.int64), waits["ts_ns"].to_numpy(), stream, idle.end[asks]
+    )
+    mine = rows[links.linked[rows] & ops["stream"].iloc[rows].notna().to_numpy()]
+    last_launch = _last_before(
+        ops["stream"].iloc[mine].to_numpy(np.int64),
+        links.ts_ns[mine],
+        stream,
+        links.ts_ns[after[asks]],
+    )
+    held[asks] = last_wait > last_launch
+    return held
+
+
+def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
+    """For each asked group the latest of its times before the limit; the least integer for none."""
+    count = len(asked)
+    groups, times = np.concatenate((asked, group)), np.concatenate((limit_ns, ts_ns))
+    told = np.arange(len(groups)) >= count
+    order = np.lexsort((told, times, groups))
+    place = np.where(told[order], np.arange(len(order)), -1)
+    latest = np.maximum.accumulate(place)
+    asks = np.flatnonzero(~told[order])
+    source = order[latest[asks]]
+    fits = (latest[asks] >= 0) & (groups[source] == groups[order[asks]])
+    found = np.full(count, np.iinfo(np.int64).min, np.int64)
+    found[order[asks]] = np.where(fits, times[source], np.iinfo(np.int64).min)
+    return found
+
+
+def _synchronising(trace: Trace, rows: Ints) -> Intervals:
+    """When a thread that launches these device ops was in a synchronising call."""
+    calls: SyncCalls = trace.derived(sync_calls)
+    host = trace.get("host_ops")
+    mine = calls.row[launching_threads(trace, rows)[calls.row]]
+    start = host["ts_ns"].to_numpy()[mine]
+    return union(start, start + host["dur_ns"].to_numpy()[mine])
+
+
+def _part(start: Ints, end: Ints, chosen: Mask) -> Intervals:
+    return union(start[chosen], end[chosen]) if len(start) else EMPTY
+
+
+def _at_least(pauses: Intervals, length: int) -> Intervals:
+    kept = pauses.end - pauses.start >= length
+    return Intervals(pauses.start[kept], pauses.end[kept])

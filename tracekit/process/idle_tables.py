@@ -1,0 +1,178 @@
+"""Idle time in tables: by window and cause, by length of gap, and the longest gaps one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import covered
+from tracekit.model.tables.idle import CAUSES
+from tracekit.model.trace import Trace
+from tracekit.process.by_name import named
+from tracekit.process.idle import DeviceIdle
+from tracekit.process.launches import launches
+from tracekit.process.nesting import innermost
+from tracekit.process.stage_at import outermost_ranges, range_at
+from tracekit.process.steps import Windows, step_of, windows
+
+Ints = npt.NDArray[np.int64]
+
+MAX_GAPS = 200
+"""Most gaps of one source kept one by one, the longest."""
+
+_BY = ["window", "step", "stage", "cause"]
+_POWERS = np.int64(1) << np.arange(63)
+
+
+def idle_by_window(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
+    """Columns window, step, stage, cause, gap_count, idle_ns: windows of one name and step together.
+
+    The window `capture` is from the first to the last op of the device. Over causes the rows of a window
+    add up to its length less what the device was busy, exactly.
+    """
+    found: Windows = trace.derived(windows)
+    whole = pd.DataFrame({"ts_ns": [idle.first], "dur_ns": [idle.last - idle.first]})
+    parts = {"capture": whole, "step": found.steps, "stage": trace.derived(outermost_ranges)}
+    having = {
+        cause: covered(part, idle.gaps.start, idle.gaps.end) > 0
+        for cause, part in idle.causes.items()
+    }
+    rows = []
+    for window, frame in parts.items():
+        start = frame["ts_ns"].to_numpy()
+        end = start + frame["dur_ns"].to_numpy()
+        total = covered(idle.gaps, start, end)
+        places, counts, times = list[Ints](), list[Ints](), list[Ints]()
+        for cause in CAUSES:
+            inside = covered(idle.causes[cause], start, end)
+            total = total - inside
+            begins, ends = idle.gaps.start[having[cause]], idle.gaps.end[having[cause]]
+            count = np.searchsorted(begins, end, side="left") - np.searchsorted(
+                ends, start, side="right"
+            )
+            some = np.flatnonzero(inside > 0)
+            places.append(some)
+            counts.append(np.maximum(count, 0)[some])
+            times.append(inside[some])
+        assert (total == 0).all(), "the causes must add up to the idle time of every window"
+        at, sizes = np.concatenate(places), [len(some) for some in places]
+        if not len(at):
+            continue
+        named = frame["stage"].to_numpy(object)[at] if "stage" in frame else np.full(len(at), None)
+        step = frame["step"].array[at] if "step" in frame else pd.array([pd.NA] * len(at), "Int64")
+        rows.append(
+            pd.DataFrame(
+                {
+                    "window": window,
+                    "step": step,
+                    "stage": pd.Series(named, dtype=object),
+                    "cause": np.repeat(np.array(CAUSES, object), sizes),
+                    "gap_count": np.concatenate(counts),
+                    "idle_ns": np.concatenate(times),
+                }
+            )
+        )
+    if not rows:
+        return pd.DataFrame({name: [] for name in (*_BY, "gap_count", "idle_ns")})
+    every = pd.concat(rows, ignore_index=True)
+    sums = every.groupby(_BY, dropna=False, sort=False)[["gap_count", "idle_ns"]].sum()
+    return sums.reset_index()
+
+
+def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
+    """(index into `CAUSES` of each gap's largest part, that part); the first of equal ones."""
+    cause = np.zeros(len(idle.gaps.start), np.int64)
+    most = np.zeros(len(idle.gaps.start), np.int64)
+    for at, name in enumerate(CAUSES):
+        part = covered(idle.causes[name], idle.gaps.start, idle.gaps.end)
+        larger = part > most
+        cause[larger], most[larger] = at, part[larger]
+    return cause, most
+
+
+def histogram(idle: DeviceIdle) -> pd.DataFrame:
+    """Columns cause, low_ns, gap_count, idle_ns: the gaps between first and last op by powers of two."""
+    # An op without length at either end does not divide the gap around it.
+    start = np.maximum(idle.gaps.start, idle.first)
+    end = np.maximum(np.minimum(idle.gaps.end, idle.last), start)
+    between = end > start
+    place = np.searchsorted(_POWERS, end - start, side="right") - 1
+    main, _ = main_causes(idle)
+    count = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
+    total = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
+    np.add.at(count, (main[between], place[between]), 1)
+    for at, name in enumerate(CAUSES):
+        part = covered(idle.causes[name], start, end)
+        np.add.at(total[at], place[between], part[between])
+    cause, bin_ = np.nonzero(count + total)
+    return pd.DataFrame(
+        {
+            "cause": np.array(CAUSES, object)[cause],
+            "low_ns": _POWERS[bin_],
+            "gap_count": count[cause, bin_],
+            "idle_ns": total[cause, bin_],
+        }
+    )
+
+
+def longest(trace: Trace, devices: Sequence[DeviceIdle]) -> pd.DataFrame:
+    """The columns of `idle_gaps` for the longest gaps of all devices, longest first."""
+    frames = [_gaps(idle) for idle in devices if len(idle.gaps.start)]
+    if not frames:
+        return pd.DataFrame()
+    every = pd.concat(frames, ignore_index=True)
+    every = every.sort_values(
+        ["dur_ns", "ts_ns", "device"], ascending=[False, True, True], kind="stable"
+    )
+    every = every.head(MAX_GAPS).reset_index(drop=True)
+    start = every["ts_ns"].to_numpy()
+    ops = trace.get("device_ops")
+    before, after = every.pop("before").to_numpy(), every.pop("after").to_numpy()
+    waits = every["cause"].str.startswith("host_").to_numpy(bool)
+    host = _host(trace, after, start, start + every["dur_ns"].to_numpy(), waits)
+    return every.assign(
+        step=step_of(trace.derived(windows).steps, start),
+        stage=range_at(trace, start),
+        before=named(ops["name"], before),
+        after=named(ops["name"], after),
+        host=host,
+    )
+
+
+def _gaps(idle: DeviceIdle) -> pd.DataFrame:
+    """The longest gaps of one device."""
+    length = idle.gaps.end - idle.gaps.start
+    cause, most = main_causes(idle)
+    kept = np.sort(np.argsort(-length, kind="stable")[:MAX_GAPS])
+    return pd.DataFrame(
+        {
+            "device": pd.array([idle.device] * len(kept), dtype="Int64"),
+            "ts_ns": idle.gaps.start[kept],
+            "dur_ns": length[kept],
+            "cause": np.array(CAUSES, object)[cause[kept]],
+            "cause_ns": most[kept],
+            "before": idle.before[kept],
+            "after": idle.after[kept],
+        }
+    )
+
+
+def _host(
+    trace: Trace, after: Ints, start: Ints, end: Ints, waits: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.object_]:
+    """What the thread that launched the next op was in halfway through the gap's wait for that launch.
+
+    Where the gap is no such wait (not `waits`), halfway through the rest. None if unknown.
+    """
+    host, links = trace.get("host_ops"), trace.derived(launches)
+    call = np.where(links.call[after] >= 0, links.call[after], links.op[after])
+    some = np.flatnonzero((after >= 0) & (call >= 0))
+    launch = np.clip(links.ts_ns[after], start, end)
+    low, high = np.where(waits, start, launch), np.where(waits, launch, end)
+    found = np.full(len(after), -1, np.int64)
+    thread = host["thread"].to_numpy()[call[some]]
+    found[some] = innermost(trace, thread, (low + (high - low) // 2)[some])
+    return named(host["name"], found)

@@ -1,0 +1,250 @@
+"""The iterations of a rollout engine: what its annotations tell of each, how long it took, what it launched.
+
+vLLM and SGLang name one range an iteration after the batch that it runs; of ranges within one another
+(SGLang writes both spellings) the outermost counts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import window_at
+from tracekit.model.trace import Trace
+from tracekit.process.nesting import nesting
+from tracekit.process.placement import Placement, placement
+from tracekit.process.sound import sound_device_ops, sound_dur_ns
+from tracekit.process.steps import Windows, step_of, windows
+from tracekit.process.work import work_within
+
+Ints = npt.NDArray[np.int64]
+
+MAX_ITERATIONS = 20_000
+"""Most iterations of one source kept one by one; beyond it neighbours of one phase are joined."""
+
+MAX_COUNT = 10**9
+"""A batch of more requests or tokens than this is no number that an engine wrote."""
+
+
+class Batch(NamedTuple):
+    """What one iteration runs: requests whose prompt is processed, requests that generate, their tokens."""
+
+    prefill_requests: int
+    prefill_tokens: int | None
+    decode_requests: int
+    decode_tokens: int | None
+
+
+_CONTEXT = re.compile(
+    r"execute_(?:\d+_)?context_(\d+)\(([^()]*)\)_generation_(\d+)\(([^()]*)\)", re.ASCII
+)
+_NEW = re.compile(r"execute_new_(\d+)_cached_(\d+)\Z", re.ASCII)
+_STEP = re.compile(r"step\[(\w+)((?: \w+=\d+)*)\]\Z", re.ASCII)
+_FIRST = re.compile(r"(?:sq)?(\d+)", re.ASCII)
+
+
+def batch(name: str) -> Batch | None:
+    """What a range of this name says of its iteration; None where it is none.
+
+    >>> batch("execute_context_1(512)_generation_63(63)")
+    Batch(prefill_requests=1, prefill_tokens=512, decode_requests=63, decode_tokens=63)
+    >>> batch("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)")
+    Batch(prefill_requests=0, prefill_tokens=0, decode_requests=32, decode_tokens=32)
+    >>> batch("step[EXTEND bs=2 toks=1025]"), batch("step[DECODE bs=8]").decode_tokens
+    (Batch(prefill_requests=2, prefill_tokens=1025, decode_requests=0, decode_tokens=0), 8)
+    """
+    if not name.startswith(("execute_", "step[")):
+        return None
+    if match := _CONTEXT.match(name):
+        found = Batch(int(match[1]), _tokens(match[2]), int(match[3]), _tokens(match[4]))
+    elif match := _NEW.match(name):
+        # Requests of earlier iterations: nearly all generate, some may still be in their prompt.
+        found = Batch(int(match[1]), None, int(match[2]), None)
+    elif match := _STEP.match(name):
+        told = dict(pair.split("=") for pair in match[2].split())
+        said = _step(match[1].upper(), {key: int(value) for key, value in told.items()})
+        if said is None:
+            return None
+        found = said
+    else:
+        return None
+    return found if all((n or 0) <= MAX_COUNT for n in found) else None
+
+
+def _tokens(text: str) -> int | None:
+    """The tokens that are run, which come first in all spellings of the parentheses."""
+    match = _FIRST.match(text)
+    return int(match[1]) if match else None
+
+
+def _step(mode: str, told: dict[str, int]) -> Batch | None:
+    """SGLang's `step[MODE bs=… …]`; the steps of a draft model are part of an iteration, not one."""
+    size = told.get("bs", 0)
+    if mode == "IDLE":
+        return Batch(0, 0, 0, 0)
+    if mode == "DECODE":
+        return Batch(0, 0, size, told.get("g_sq", size))
+    if mode == "TARGET_VERIFY":
+        return Batch(0, 0, size, None)
+    if mode in ("EXTEND", "PREFILL"):
+        return Batch(size, told.get("toks", told.get("c_sq")), 0, 0)
+    if mode == "MIXED":
+        decode = told.get("g", told.get("dec", 0))
+        prefill = told.get("c", max(size - decode, 0))
+        return Batch(prefill, told.get("ext", told.get("c_sq")), decode, told.get("g_sq", decode))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """The iterations of the thread that has most, in order of start, and what was left aside.
+
+    `frame` has the columns of the measured table `iterations` before any are joined, and `end_ns`, when
+    the range and the work launched in it have ended. `elsewhere` counts iterations of other threads.
+    """
+
+    frame: pd.DataFrame
+    elsewhere: int
+
+
+def iterations(trace: Trace) -> Iterations | None:
+    """The iterations that the annotations of a trace tell of; None where it has none."""
+    host = trace.get("host_ops")
+    told = [batch(str(name)) for name in host["name"].cat.categories]
+    codes = host["name"].cat.codes.to_numpy()
+    named = np.array([*(b is not None for b in told), False], np.bool_)[codes]
+    named &= (host["kind"] == "range").to_numpy()
+    rows = np.flatnonzero(named)
+    if not len(rows):
+        return None
+    rows = rows[trace.derived(nesting).nearest(named, rows) < 0]
+    threads, counts = np.unique(host["thread"].to_numpy()[rows], return_counts=True)
+    mine = rows[host["thread"].to_numpy()[rows] == threads[counts.argmax()]]
+    mine = mine[np.argsort(host["ts_ns"].to_numpy()[mine], kind="stable")]
+    start = host["ts_ns"].to_numpy()[mine]
+    dur = host["dur_ns"].to_numpy()[mine]
+    work = work_within(trace, start, start + dur)
+    end = np.maximum(start + dur, _work_end(trace, start, start + dur))
+    step, occurrence = _steps(trace, start)
+    same = pd.DataFrame({"step": step, "occurrence": occurrence}).fillna(-1)
+    last = same.ne(same.shift(-1)).any(axis=1).to_numpy()
+    batches = [b for b in told if b is not None]
+    place = np.cumsum([b is not None for b in told]) - 1
+    at = place[codes[mine]]
+    columns = dict(zip(Batch._fields, zip(*batches, strict=True), strict=True))
+    frame = pd.DataFrame(
+        {
+            "step": step,
+            "occurrence": occurrence,
+            "ts_ns": start,
+            "dur_ns": dur,
+            "pace_ns": np.where(last, end - start, np.diff(start, append=end[-1])),
+            "count": np.ones(len(mine), np.int64),
+            "prefill": np.array(columns["prefill_requests"])[at] > 0,
+            **{name: pd.array(columns[name], dtype="Int64")[at] for name in Batch._fields},
+            "busy_ns": pd.array(work["work_busy_ns"], dtype="Int64"),
+            "end_ns": end,
+        }
+    )
+    return Iterations(frame, len(rows) - len(mine))
+
+
+def _work_end(trace: Trace, start: Ints, end: Ints) -> Ints:
+    """When the last device op that belongs to each window ends; its own start where none does."""
+    device = trace.get("device_ops")
+    last = start.copy()
+    if len(device):
+        place: Placement = trace.derived(placement)
+        at = window_at(start, end, place.ts_ns)
+        inside = np.flatnonzero(place.known & (at >= 0))
+        ends = device["ts_ns"].to_numpy() + trace.derived(sound_dur_ns)
+        np.maximum.at(last, at[inside], ends[inside])
+    return last
+
+
+def _steps(trace: Trace, start: Ints) -> tuple[Any, Ints]:
+    """(step, occurrence) of each iteration: of the RL step, not of a profiler that counts iterations."""
+    found: Windows = trace.derived(windows)
+    step = step_of(found.steps, start)
+    if len(found.steps) > max(len(start) // 2, 1) or step.isna().all():
+        source = trace.source.step
+        numbers = [pd.NA if source is None else source] * len(start)
+        return pd.array(numbers, dtype="Int64"), np.zeros(len(start), np.int64)
+    at = np.searchsorted(found.steps["ts_ns"].to_numpy(), start, "right") - 1
+    return step, found.steps["occurrence"].to_numpy().astype(np.int64)[np.maximum(at, 0)]
+
+
+def joined(frame: pd.DataFrame) -> pd.DataFrame:
+    """The columns of the measured table in at most some twice `MAX_ITERATIONS` rows.
+
+    Neighbours of one step and phase become one row where there are more: times, tokens and counts are
+    sums, requests are means; a sum of which a part is unknown is unknown.
+    """
+    frame = frame.drop(columns="end_ns")
+    together = -(-len(frame) // MAX_ITERATIONS)
+    if together <= 1:
+        return frame
+    number = np.arange(len(frame)) // together
+    grouped = frame.groupby(
+        [frame["step"], frame["occurrence"], number, frame["prefill"]], dropna=False, sort=False
+    )
+    sums = [n for n in frame if str(n).endswith(("_ns", "_tokens")) or n == "count"]
+    out = grouped[[n for n in sums if n != "ts_ns"]].sum(min_count=1)
+    known = grouped[["prefill_tokens", "decode_tokens"]].count()
+    for name in ("prefill_tokens", "decode_tokens"):
+        out[name] = out[name].where(known[name] == out["count"])
+    for name in ("prefill_requests", "decode_requests"):
+        out[name] = grouped[name].mean().round().astype("Int64")
+    out["ts_ns"] = grouped["ts_ns"].min()
+    out = out.reset_index().drop(columns="level_2", errors="ignore")
+    return out.sort_values("ts_ns", kind="stable", ignore_index=True)[list(frame.columns)]
+
+
+def generation_spans(trace: Trace) -> pd.DataFrame | None:
+    """The columns of the measured table `generations`; None for a source that generates nothing known.
+
+    Of a rollout replica without annotations a generation ends with its last device op, else host op.
+    """
+    found: Iterations | None = trace.derived(iterations)
+    if found is None:
+        return _ends_only(trace)
+    frame = found.frame
+    keys = ["step", "occurrence"]
+    start = frame.astype({"ts_ns": "Int64"}).groupby(keys, dropna=False, sort=False)["ts_ns"]
+    after = start.shift(-1)
+    stop, pause = frame["ts_ns"] + frame["pace_ns"], (after - frame["end_ns"]).clip(lower=0)
+    by = frame.assign(stop=stop, pause=pause).groupby(keys, dropna=False, sort=False)
+    rows = by.agg(
+        ts_ns=("ts_ns", "min"), stop=("stop", "max"), longest_pause_ns=("pause", "max")
+    ).reset_index()  # fmt: skip
+    rows["dur_ns"] = rows.pop("stop") - rows["ts_ns"]
+    return rows.assign(basis="iterations", elsewhere_count=found.elsewhere)
+
+
+def _ends_only(trace: Trace) -> pd.DataFrame | None:
+    """Begin and end of what a rollout replica did, where nothing tells more."""
+    if trace.source.replica is None:
+        return None
+    ops, basis = trace.derived(sound_device_ops), "device"
+    if not len(ops):
+        host = trace.get("host_ops")
+        ops, basis = host[~host["kind"].isin(("overhead", "other", "python"))], "host"
+    if not len(ops):
+        return None
+    start, dur = ops["ts_ns"].to_numpy(), ops["dur_ns"].to_numpy()
+    return pd.DataFrame(
+        {
+            "step": pd.array([trace.source.step], dtype="Int64"),
+            "occurrence": 0,
+            "ts_ns": [int(start.min())],
+            "dur_ns": [int((start + dur).max() - start.min())],
+            "basis": basis,
+            "longest_pause_ns": pd.array([pd.NA], dtype="Int64"),
+            "elsewhere_count": 0,
+        }
+    )

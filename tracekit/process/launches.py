@@ -1,0 +1,109 @@
+"""Which host call launched a device op, and when: definition M7."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.trace import Trace
+from tracekit.process.nesting import nesting
+
+Ints = npt.NDArray[np.int64]
+
+LINKS = ("correlation", "external_id", "unlinked")
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Per row of `device_ops`: the launching call and the innermost op around it.
+
+    `call` and `op` are rows of `host_ops`, -1 where unknown; `link` indexes `LINKS`; `ts_ns` is when the
+    launch began, valid where `link` is not "unlinked".
+    """
+
+    call: Ints
+    op: Ints
+    link: npt.NDArray[np.int8]
+    ts_ns: Ints
+
+    @property
+    def linked(self) -> npt.NDArray[np.bool_]:
+        """Whether the launch is known."""
+        known: npt.NDArray[np.bool_] = self.link != LINKS.index("unlinked")
+        return known
+
+
+def launches(trace: Trace) -> Launches:
+    """The launch of every device op: by correlation id, else by the op that shares its external id."""
+    device, host = trace.get("device_ops"), trace.get("host_ops")
+    count = len(device)
+    kind = host["kind"].astype("str").to_numpy()
+    is_op = kind == "op"
+    call = np.full(count, -1, np.int64)
+    op = np.full(count, -1, np.int64)
+    link = np.full(count, LINKS.index("unlinked"), np.int8)
+    if count and len(host):
+        call = _last_before(device, host, np.flatnonzero(kind == "runtime"), "correlation")
+        linked = np.flatnonzero(call >= 0)
+        link[linked] = LINKS.index("correlation")
+        op[linked] = trace.derived(nesting).nearest(is_op, call[linked])
+        rest = np.flatnonzero(call < 0)
+        op[rest] = _last_before(device.iloc[rest], host, np.flatnonzero(is_op), "external_id")
+        link[rest[op[rest] >= 0]] = LINKS.index("external_id")
+    starts = host["ts_ns"].to_numpy()
+    at = np.where(call >= 0, call, op)
+    ts = np.where(at >= 0, starts[at], 0) if len(starts) else np.zeros(count, np.int64)
+    return Launches(call, op, link, ts)
+
+
+def _last_before(device: pd.DataFrame, host: pd.DataFrame, rows: Ints, key: str) -> Ints:
+    """For each device op the row among `rows` with the same key that `latest` finds; -1 without a key."""
+    host_key = host[key].iloc[rows]
+    rows = rows[host_key.notna().to_numpy()]
+    wanted = device[key]
+    asks = np.flatnonzero(wanted.notna().to_numpy())
+    place = latest(
+        host_key.dropna().to_numpy(np.int64),
+        host["ts_ns"].to_numpy()[rows],
+        wanted.iloc[asks].to_numpy(np.int64),
+        device["ts_ns"].to_numpy()[asks],
+    )
+    found = np.full(len(device), -1, np.int64)
+    found[asks[place >= 0]] = rows[place[place >= 0]]
+    return found
+
+
+def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints) -> Ints:
+    """For each asked key, which of `keys` equals it and started last, not after the limit; -1 for none.
+
+    Where all of them start after it (clocks jitter), the first.
+    """
+    found = np.full(len(asked), -1, np.int64)
+    if not len(keys) or not len(asked):
+        return found
+    order = np.lexsort((starts, keys))
+    keys, starts = keys[order], starts[order]
+    low = np.searchsorted(keys, asked, side="left")
+    high = np.searchsorted(keys, asked, side="right")
+    known = np.flatnonzero(high > low)
+    low, high = low[known], high[known]
+    pick = low.copy()
+    many = np.flatnonzero(high - low > 1)
+    if len(many):
+        pick[many] = _latest_start(starts, low[many], high[many], limit[known[many]])
+    found[known] = order[pick]
+    return found
+
+
+def _latest_start(starts: Ints, low: Ints, high: Ints, limit: Ints) -> Ints:
+    """In each ascending slice starts[low:high], the last position whose start is <= limit, else `low`."""
+    first, last = low.copy(), high - 1
+    while (first < last).any():
+        middle = (first + last + 1) // 2
+        early = starts[middle] <= limit
+        first = np.where(early, middle, first)
+        last = np.where(early, last, middle - 1)
+    return first

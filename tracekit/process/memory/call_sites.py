@@ -1,0 +1,200 @@
+"""Where memory was asked for: the frame of each stack that a user knows, and the tree of all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.keys import of_keys
+from tracekit.model.labels import bounded
+from tracekit.model.trace import Trace
+from tracekit.process.memory.site_grades import ANYTHING, COMPILED, KIND_OF, PROFILED, grades
+
+Ints = npt.NDArray[np.int64]
+
+_QUALIFIED = re.compile(r"(?:at|torch|c10)::[\w:]+")
+_KEPT = 3
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+_MOST_SHOWN = 200
+"""Most characters of a function or a file in a site; those of real snapshots have up to 80."""
+
+_FRAME = ("name", "file", "line")
+"""What makes a frame another one."""
+
+MAX_DEPTH = 200
+"""Most levels of a tree of frames."""
+
+
+def site_table(trace: Trace) -> pd.DataFrame:
+    """For each stack, in order of its number: `stack`, `site` and `place` (texts) and `kind`, its place in KINDS.
+
+    The site is the innermost frame of the best grade that the stack has: see `site_grades`.
+    """
+    stacks = trace.get("stacks")
+    order = np.lexsort((stacks["depth"].to_numpy(), stacks["stack"].to_numpy()))
+    stack = stacks["stack"].to_numpy()[order]
+    every = grades(stacks)
+    grade = every[order]
+    # The innermost of the best grade is the first of its stack by (grade, depth).
+    first = order[np.lexsort((np.arange(len(order)), grade, stack))]
+    keys, at = np.unique(stacks["stack"].to_numpy()[first], return_index=True)
+    rows = first[at]
+    return pd.DataFrame(
+        {
+            "stack": keys,
+            "site": pd.Series(frame_texts(stacks, rows), dtype=object),
+            "place": pd.Series(place_texts(stacks, rows), dtype=object),
+            "kind": KIND_OF[every[rows]],
+        }
+    )
+
+
+def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
+    """`train.py:12 forward` for each of these rows, one object for equal frames; the function alone where there is no file."""
+    number, first = of_keys(stacks.iloc[rows], _FRAME)
+    frames = stacks.iloc[rows[first]]
+    names = _of_categories(frames["name"], short_name, "?")
+    files = _of_categories(frames["file"], short_path, "")
+    name = names[frames["name"].cat.codes.to_numpy()]
+    file = files[frames["file"].cat.codes.to_numpy()]
+    line = frames["line"].to_numpy(np.int64, na_value=0)
+    told = zip(file.tolist(), line.tolist(), name.tolist(), strict=True)
+    texts = [f"{f}:{number} {n}" if f and number > 0 else str(n) for f, number, n in told]
+    found: npt.NDArray[np.object_] = np.array([*texts, None], object)[number]
+    return found
+
+
+def place_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
+    """`train.py forward` for each of these rows: a frame without what differs where the same program runs elsewhere.
+
+    That are its line and its folders; the file of what Inductor compiled is called by a hash of it.
+    """
+    number, first = of_keys(stacks.iloc[rows], _FRAME)
+    frames = stacks.iloc[rows[first]]
+    names = _of_categories(frames["name"], short_name, "?")
+    files = _of_categories(frames["file"], _file_name, "")
+    name = names[frames["name"].cat.codes.to_numpy()]
+    file = files[frames["file"].cat.codes.to_numpy()]
+    placed = (file != "") & (frames["line"].to_numpy(np.int64, na_value=0) > 0)
+    found: npt.NDArray[np.object_] = np.where(placed, file + " " + name, name).astype(object)
+    return found[number]
+
+
+def _of_categories(
+    column: pd.Series[Any], shortened: Callable[[str], str], missing: str
+) -> npt.NDArray[np.object_]:
+    """The shortened text of every category of a column, and one for code -1 behind them."""
+    texts = (bounded(shortened(str(text)), _MOST_SHOWN) for text in column.cat.categories)
+    return np.array([*texts, missing], object)
+
+
+def _file_name(path: str) -> str:
+    """The name of a file without its folders; nothing for what is no file."""
+    name = short_path(path).rpartition("/")[2]
+    return "(compiled)" if COMPILED.fullmatch(name) else name
+
+
+def short_name(name: str) -> str:
+    """A function without its arguments, in C++ without what it returns; where it lies in memory is left out.
+
+    >>> short_name("at::Tensor at::_ops::mm::call(at::Tensor const&)"), short_name("forward")
+    ('at::_ops::mm::call', 'forward')
+    """
+    told = PROFILED.fullmatch(name)
+    if told is not None:
+        return f"{short_path(told[1])}:{int(told[2])} {told[3]}"
+    name = _ADDRESS.sub("", name).replace("(anonymous namespace)::", "")
+    head = name.partition("(")[0]
+    found = _QUALIFIED.findall(head)
+    return found[-1] if found else name
+
+
+def short_path(path: str) -> str:
+    """The last parts of a path, as much as tells files apart; nothing for what is no file.
+
+    >>> short_path("/opt/venv/lib/python3.11/site-packages/verl/workers/actor/dp_actor.py"), short_path("??")
+    ('workers/actor/dp_actor.py', '')
+    """
+    if path in ("", "??", "none"):
+        return ""
+    pure = PureWindowsPath(path) if "\\" in path else PurePosixPath(path)
+    parts = [part for part in pure.parts if part not in ("/", pure.anchor)]
+    return "/".join(parts[-_KEPT:])
+
+
+def tree(
+    stacks: pd.DataFrame, stack: Ints, weight: Ints, most: int, least: int
+) -> tuple[pd.DataFrame, int]:
+    """(the frames of these stacks as a tree, outermost first, as far as it is shown; bytes not in it).
+
+    Columns: `depth`, `start_bytes`, `size_bytes`, `name`; nodes of less than `least` bytes and those
+    beyond `most` are left out with all above them. Frames of libraries in C++ are passed over where
+    a stack has Python ones, else those that are neither operators nor other code of PyTorch's tensors.
+    """
+    used = stacks[np.isin(stacks["stack"].to_numpy(), stack)]
+    python = np.array([*(str(f).endswith(".py") for f in used["file"].cat.categories), False], np.bool_)  # fmt: skip
+    is_python = python[used["file"].cat.codes.to_numpy()]
+    known = grades(used) < ANYTHING
+    key = used["stack"].to_numpy()
+    has, tells = np.isin(key, key[is_python]), np.isin(key, key[known])
+    used = used[np.where(has, is_python, known | ~tells)]
+    key = used["stack"].to_numpy()
+    order = np.lexsort((-used["depth"].to_numpy(), key))
+    used, key = used.iloc[order], key[order]
+    texts, text = _numbered_texts(used)
+    begins = np.append(True, key[1:] != key[:-1])[: len(key)]
+    heads = np.flatnonzero(begins)
+    level = np.arange(len(key)) - np.repeat(heads, np.diff(np.append(heads, len(key))))
+    sizes = pd.Series(weight).groupby(stack).sum()
+    own = sizes.reindex(key[heads]).to_numpy(np.int64, na_value=0)  # bytes of each stack
+    number = np.cumsum(begins) - 1
+    node = np.full(
+        len(heads), 0, np.int64
+    )  # the node that each stack has reached: all begin at one
+    rows: list[pd.DataFrame] = []
+    shown, parents = 0, np.zeros(1, np.int64)
+    alive = own > 0
+    for depth in range(min(int(level.max()) + 1, MAX_DEPTH) if len(level) else 0):
+        here = np.flatnonzero((level == depth) & alive[number])
+        if not len(here):
+            break
+        one = number[here]
+        pairs = np.stack((node[one], text[here]))
+        found, place = np.unique(pairs, axis=1, return_inverse=True)
+        size = np.zeros(found.shape[1], np.int64)
+        np.add.at(size, place.ravel(), own[one])
+        biggest = np.lexsort((found[1], -size, found[0]))
+        kept = np.zeros(len(size), np.bool_)
+        kept[np.argsort(-size, kind="stable")[: max(most - shown, 0)]] = True
+        kept &= size >= max(least, 1)
+        # The largest child first, each where the one before it ends.
+        before = np.cumsum(size[biggest]) - size[biggest]
+        group = found[0][biggest]
+        first = np.searchsorted(group, group)
+        start = np.empty(len(size), np.int64)
+        start[biggest] = parents[group] + before - before[first]
+        names = texts[found[1]]
+        part = {"depth": depth, "start_bytes": start, "size_bytes": size, "name": names}
+        rows.append(pd.DataFrame(part)[kept].sort_values("start_bytes", kind="stable"))
+        shown += int(kept.sum())
+        parents = start
+        node[one] = place.ravel()
+        alive[one] = kept[place.ravel()]
+    columns = ["depth", "start_bytes", "size_bytes", "name"]
+    made = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
+    top = made[made["depth"] == 0]["size_bytes"].sum() if len(made) else 0
+    return made, int(weight.sum()) - int(top)
+
+
+def _numbered_texts(frames: pd.DataFrame) -> tuple[npt.NDArray[np.object_], Ints]:
+    """(the different texts of these frames in order; the number of each frame's): one made for equal frames."""
+    number, first = of_keys(frames, _FRAME)
+    texts, text_of = np.unique(frame_texts(frames, first), return_inverse=True)
+    return texts, text_of[number]

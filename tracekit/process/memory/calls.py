@@ -1,0 +1,293 @@
+"""When a caching allocator asked the driver for memory, gave it back, and ran out of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import window_at
+from tracekit.model.tables.snapshots import ACTIONS
+from tracekit.model.trace import Trace
+from tracekit.process.memory import windows as snapshot_windows
+from tracekit.process.memory.live import sites_of
+from tracekit.process.memory.replay import CODE, NEVER, Replay, ints
+from tracekit.process.memory.space import (
+    DEFAULT_POOL,
+    SMALL,
+    Segments,
+    free_at,
+    occupied,
+    rounded,
+    segment_for,
+    segments,
+)
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+LAST = 20
+"""How many entries before a failed request are shown."""
+
+MAX_OOM = 50
+"""Most failed requests of one device that are looked at: the last ones."""
+
+_GOT = ("segment_alloc", "segment_map")
+_BACK = ("segment_free", "segment_unmap")
+
+
+def steps_of(trace: Trace, replay: Replay) -> pd.DataFrame:
+    """The rows of `allocator_steps` of one device, but for whose: one a step that its history tells of."""
+    steps = snapshot_windows.steps(trace, replay)
+    start = steps["ts_ns"].to_numpy()
+    at = window_at(start, start + steps["dur_ns"].to_numpy(), replay.ts_ns)
+    count = len(steps)
+    found: dict[str, Any] = {"step": steps["step"].array, "occurrence": steps["occurrence"].array}
+    for name, actions in (("alloc", ("alloc",)), ("driver_alloc", _GOT), ("driver_free", _BACK)):
+        rows = replay.during(*actions)
+        found[f"{name}_count"] = _per_step(at[rows], np.ones(len(rows), np.int64), count)
+        found[f"{name}_bytes"] = _per_step(at[rows], replay.size[rows], count)
+    tried = retries(trace, replay)
+    found["retry_count"] = _per_step(at[tried], np.ones(len(tried), np.int64), count)
+    of = segments(trace, replay)
+    if of is None:
+        found["needless_count"] = pd.array([pd.NA] * count, dtype="Int64")
+    else:
+        got = needless(trace, replay, of)
+        sums = _per_step(at[got], np.ones(len(got), np.int64), count)
+        found["needless_count"] = pd.array(sums, dtype="Int64")
+    return pd.DataFrame(found)
+
+
+def _per_step(at: Ints, value: Ints, count: int) -> Ints:
+    """The sum of the values in each step."""
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, at[at >= 0], value[at >= 0])
+    return sums
+
+
+def retries(trace: Trace, replay: Replay) -> Ints:
+    """The segments got right after the cache was given back by the same request: one stack asked for both."""
+    back = np.isin(replay.action, [CODE["segment_free"]])
+    next_got = np.append(replay.action[1:] == CODE["segment_alloc"], False)[: len(back)]
+    at = np.flatnonzero(back & next_got)
+    column = trace.get("allocations")["stack"]
+    before, after = column.iloc[replay.rows[at]], column.iloc[replay.rows[at + 1]]
+    known = before.notna().to_numpy() & after.notna().to_numpy()
+    # A stack without frames does not tell who asked.
+    known &= np.isin(ints(before), trace.get("stacks")["stack"].to_numpy())
+    found: Ints = at[known & (ints(before) == ints(after))] + 1
+    return found
+
+
+def needless(trace: Trace, replay: Replay, of: Segments) -> Ints:
+    """The positions of segments got for a request for which free pieces of its kind would have been enough together."""
+    got = replay.during("segment_alloc")
+    allocs = replay.during("alloc")
+    if not len(got) or not len(allocs):
+        return got[:0]
+    at = np.searchsorted(allocs, got)
+    got, at = got[at < len(allocs)], at[at < len(allocs)]
+    asked = allocs[at]
+    piece, segment, request = _groups(trace, replay, of, asked)
+    held = occupied(trace, replay, np.arange(len(replay.pieces.size)))
+    pieces = replay.pieces
+    ends, gone = pieces.died < NEVER, of.died < NEVER
+    group = np.concatenate((piece, piece[ends], segment, segment[gone]))
+    when = np.concatenate((pieces.born, pieces.died[ends], of.born, of.died[gone]))
+    delta = np.concatenate((-held, held[ends], of.size, -of.size[gone]))
+    wide = len(replay.rows) + 2
+    key = group * wide + when + 1
+    order = np.argsort(key, kind="stable")
+    key, sums = key[order], np.append(0, np.cumsum(delta[order]))
+    low = np.searchsorted(key, request * wide, side="left")
+    high = np.searchsorted(key, request * wide + got, side="right")  # what was before the segment
+    free = sums[high] - sums[low]
+    found: Ints = got[free >= rounded(replay.size[asked])]
+    return found
+
+
+def _groups(trace: Trace, replay: Replay, of: Segments, asked: Ints) -> tuple[Ints, Ints, Ints]:
+    """The number of (pool, stream, kind) of each piece, each segment, and each of these requests."""
+    pieces = replay.pieces
+    entries = trace.get("allocations")
+    row = np.where(pieces.row >= 0, pieces.row, pieces.freed)
+    by_entry = _keys(entries, row, pieces.size)
+    ghost = np.flatnonzero(row < 0)
+    if len(ghost):
+        parts = trace["memory_segments"].iloc[trace["blocks"]["segment"].iloc[pieces.block[ghost]]]
+        by_entry.iloc[ghost, 0] = parts["pool"].to_numpy(object)
+        by_entry.iloc[ghost, 1] = parts["stream"].array
+        by_entry.iloc[ghost, 2] = parts["kind"].to_numpy(object)
+    requests = _keys(entries, replay.rows[asked], replay.size[asked])
+    every = pd.concat([by_entry, of.frame, requests], ignore_index=True)
+    every["pool"] = every["pool"].where(every["pool"].notna(), DEFAULT_POOL)
+    number = every.groupby(["pool", "stream", "kind"], dropna=False, sort=False).ngroup()
+    numbers: Ints = number.to_numpy().astype(np.int64)
+    first, second = len(by_entry), len(by_entry) + len(of.frame)
+    return numbers[:first], numbers[first:second], numbers[second:]
+
+
+def _keys(entries: pd.DataFrame, row: Ints, size: Ints) -> pd.DataFrame:
+    """`pool`, `stream` and `kind` as entries of the history tell them; nothing for row -1."""
+    pools = np.array([*entries["pool"].cat.categories, None], object)
+    codes = np.append(entries["pool"].cat.codes.to_numpy().astype(np.int64), -1)
+    streams = np.append(ints(entries["stream"]), 0)
+    missing = np.append(entries["stream"].isna().to_numpy(), True)
+    return pd.DataFrame(
+        {
+            "pool": pd.Series(pools[codes[row]], dtype=object),
+            "stream": pd.arrays.IntegerArray(streams[row], missing[row]),
+            "kind": pd.Series(np.where(rounded(size) <= SMALL, "small", "large"), dtype=object),
+        }
+    )
+
+
+def failed(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
+    """The rows of `out_of_memory` of one device, but for whose and their cause; `step` and `stage` as recorded."""
+    entries = replay.during("oom")[-MAX_OOM:]
+    if not len(entries):
+        return []
+    steps = snapshot_windows.steps(trace, replay)
+    stages = snapshot_windows.stages(trace, steps)
+    when = replay.ts_ns[entries]
+    step, stage = (
+        window_at(f["ts_ns"].to_numpy(), (f["ts_ns"] + f["dur_ns"]).to_numpy(), when)
+        for f in (steps, stages)
+    )
+    history = trace["allocations"]
+    site = entry_sites(trace, replay.rows[entries])
+    of = segments(trace, replay)
+    found = []
+    for i, at in enumerate(entries.tolist()):
+        row = history.iloc[int(replay.rows[at])]
+        asked = int(replay.size[at])
+        space = _space_for(trace, replay, of, at, row, asked)
+        reserved = None if replay.reserved is None else int(replay.reserved[at])
+        free = row["device_free_bytes"]
+        known = {
+            "asked_bytes": asked,
+            "device_free_bytes": None if pd.isna(free) else int(free),
+            "reserved_bytes": reserved,
+            "requested_bytes": replay.held(at),
+            **space,
+        }
+        found.append(
+            {
+                **{name: pd.NA if value is None else value for name, value in known.items()},
+                "step": steps["step"].iloc[int(step[i])] if step[i] >= 0 else pd.NA,
+                "stage": stages["stage"].iloc[int(stage[i])] if stage[i] >= 0 and replay.timed else None,
+                "ts_ns": int(when[i]) if replay.timed else pd.NA,
+                "entry": at,
+                "cause": cause(known),
+                "given_back_bytes": _given_back(replay, at),
+                "site": site[i],
+            }
+        )  # fmt: skip
+    return found
+
+
+def _space_for(
+    trace: Trace, replay: Replay, of: Segments | None, at: int, row: pd.Series[Any], asked: int
+) -> dict[str, int | None]:
+    """What was free where the request could have been placed; None where it is not told."""
+    if of is None:
+        return {"free_bytes": None, "largest_free_bytes": None}
+    space = free_at(trace, replay, of, at)
+    pool = DEFAULT_POOL if pd.isna(row["pool"]) else str(row["pool"])
+    small = int(rounded(np.array([asked]))[0]) <= SMALL
+    mine = space[(space["pool"] == pool) & (space["kind"] == ("small" if small else "large"))]
+    if not pd.isna(row["stream"]):
+        mine = mine[(mine["stream"] == row["stream"]).fillna(value=False)]
+    largest = int(mine["largest_free_bytes"].max()) if len(mine) else 0
+    return {"free_bytes": int(mine["free_bytes"].sum()), "largest_free_bytes": largest}
+
+
+def cause(of: dict[str, int | None]) -> str:
+    """Why a request failed: `fragmentation`, `capacity`, or `unknown` where the numbers do not tell.
+
+    >>> told = {"asked_bytes": 30 << 20, "requested_bytes": 60 << 20, "reserved_bytes": 100 << 20,
+    ...         "device_free_bytes": 0, "free_bytes": 40 << 20, "largest_free_bytes": 20 << 20}
+    >>> cause(told), cause(told | {"requested_bytes": 80 << 20, "free_bytes": 20 << 20})
+    ('fragmentation', 'capacity')
+    """
+    asked, held = of["asked_bytes"], of["requested_bytes"]
+    reserved, left = of["reserved_bytes"], of["device_free_bytes"]
+    free, largest = of["free_bytes"], of["largest_free_bytes"]
+    assert asked is not None
+    assert held is not None
+    if free is not None and largest is not None and largest < asked <= free:
+        return "fragmentation"
+    if reserved is None or left is None:
+        return "unknown"
+    if held + asked > reserved + left:
+        return "capacity"
+    if largest is None or largest >= asked:
+        return "unknown"
+    # What is free in other pools, or too little in each of two places, would do if it lay together.
+    return "fragmentation" if reserved - held + left >= segment_for(asked) else "capacity"
+
+
+def _given_back(replay: Replay, at: int) -> int:
+    """What was given back to the driver right before this entry."""
+    back = np.isin(replay.action[:at], [CODE[name] for name in _BACK])
+    others = np.flatnonzero(~back)
+    first = int(others[-1]) + 1 if len(others) else 0
+    return int(replay.size[first:at].sum())
+
+
+def last_actions(trace: Trace, replay: Replay, at: int) -> pd.DataFrame:
+    """The rows of `last_actions` of one failed request, but for whose: the entry right before it first."""
+    before = np.arange(at - 1, max(at - 1 - LAST, -1), -1)
+    return pd.DataFrame(
+        {
+            "entry": at,
+            "before": np.arange(1, len(before) + 1, dtype=np.int32),
+            "action": np.array(ACTIONS, object)[replay.action[before]],
+            "size_bytes": trace["allocations"]["size_bytes"].iloc[replay.rows[before]].array,
+            "site": entry_sites(trace, replay.rows[before]),
+        }
+    )
+
+
+def entry_sites(trace: Trace, rows: Ints) -> Any:
+    """The site of the stack of these rows of `allocations`; None where there is none."""
+    stack = trace.get("allocations")["stack"].iloc[rows]
+    return sites_of(trace, ints(stack), stack.isna().to_numpy())[0]
+
+
+def lifetimes(replay: Replay) -> pd.DataFrame:
+    """The rows of `lifetimes` of one device, but for whose: by powers of ten, what was not freed last."""
+    pieces = replay.pieces
+    mine = np.flatnonzero(pieces.born >= 0)
+    done = mine[pieces.died[mine] < NEVER]
+    parts = []
+    if replay.timed and len(done):
+        lived = replay.ts_ns[pieces.died[done]] - replay.ts_ns[pieces.born[done]]
+        decade = np.searchsorted(_DECADES, lived, side="right") - 1
+        found = pd.DataFrame({"decade": decade, "block_count": 1, "size_bytes": pieces.size[done]})
+        found = found.groupby("decade")[["block_count", "size_bytes"]].sum().reset_index()
+        at = found["decade"].to_numpy()
+        parts.append(
+            pd.DataFrame(
+                {
+                    "low_ns": pd.array(_DECADES[at], dtype="Int64"),
+                    "high_ns": pd.array(np.append(_DECADES[1:], NEVER)[at], dtype="Int64"),
+                    "block_count": found["block_count"],
+                    "size_bytes": found["size_bytes"],
+                }
+            )
+        )
+    stay = mine[pieces.died[mine] == NEVER]
+    none = pd.array([pd.NA], dtype="Int64")
+    kept = pd.DataFrame(
+        {"low_ns": none, "high_ns": none, "block_count": len(stay), "size_bytes": int(pieces.size[stay].sum())}
+    )  # fmt: skip
+    parts.append(kept if len(stay) else kept.iloc[:0])
+    return pd.concat(parts, ignore_index=True)
+
+
+_DECADES = np.concatenate((np.zeros(1, np.int64), 10 ** np.arange(4, 13, dtype=np.int64)))
+"""0, 10 µs, 100 µs … 1,000 s, in ns."""

@@ -1,0 +1,79 @@
+"""What all categories of a memory timeline hold together at each time, and each of them then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.model.trace import Trace
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What was held after each time at which anything changed; first what was held before the recording.
+
+    `row` is the last row of `memory_categories` at that time, -1 where none is before it; `total` the sum
+    over categories. The first moment has the time of the second.
+    """
+
+    row: Ints
+    ts_ns: Ints
+    total: Ints
+
+    def peak(self) -> int:
+        """The first moment at which most was held; 0: before the recording."""
+        return int(self.total.argmax())
+
+
+def moments(trace: Trace) -> Moments:
+    """The moments of a timeline that holds at least one change."""
+    rows = trace["memory_categories"]
+    ts = rows["ts_ns"].to_numpy(np.int64, na_value=-1)
+    total = np.cumsum(rows["change_bytes"].to_numpy())
+    last = np.flatnonzero(np.append(ts[1:] != ts[:-1], True)[: len(ts)])
+    if ts[0] >= 0:
+        last = np.append(-1, last)
+    when = ts[last]
+    when[0] = ts[last[1]] if len(last) > 1 else -1
+    return Moments(last, when, np.where(last < 0, 0, total[last]))
+
+
+def levels_at(rows: pd.DataFrame, at: Ints) -> Ints:
+    """What each category holds after each of these rows (-1: before all): an array of rows by categories."""
+    code = rows["category"].cat.codes.to_numpy()
+    level = rows["level_bytes"].to_numpy()
+    found = np.zeros((len(at), len(CATEGORIES)), np.int64)
+    for category in range(len(CATEGORIES)):
+        mine = np.flatnonzero(code == category)
+        seen = np.searchsorted(mine, at, side="right")
+        found[:, category] = np.append(0, level[mine])[seen]
+    return found
+
+
+def highest(of: Moments, points: int) -> tuple[Ints, Ints, Ints]:
+    """(start of each of at most `points` equal stretches of time, their length, the moment with most in each).
+
+    What was held when a stretch began counts for it. Of a timeline without any time there are none.
+    """
+    if len(of.row) < 2:
+        none = np.empty(0, np.int64)
+        return none, none, none
+    begin, span = int(of.ts_ns[1]), int(of.ts_ns[-1] - of.ts_ns[1]) + 1
+    width = -(-span // points)
+    start = begin + width * np.arange(-(-span // width), dtype=np.int64)
+    number = (of.ts_ns[1:] - begin) // width
+    order = np.lexsort((np.arange(len(number)), -of.total[1:], number))
+    first = np.flatnonzero(np.diff(number[order], prepend=-1))
+    # The moment before a stretch lasts until the first of its own.
+    chosen = np.searchsorted(of.ts_ns[1:], start, side="left")
+    own = order[first] + 1
+    stretch = number[order[first]]
+    higher = of.total[own] >= of.total[chosen[stretch]]
+    chosen[stretch[higher]] = own[higher]
+    return start, np.full(len(start), width, np.int64), chosen

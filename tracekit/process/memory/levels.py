@@ -1,0 +1,239 @@
+"""How much memory each allocator held when, over time (M15): samples of `memory_ops`, and histories of snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import window_at
+from tracekit.model.trace import Trace
+from tracekit.process.by_name import named
+from tracekit.process.memory import windows as snapshot_windows
+from tracekit.process.memory.replay import Replay, replays
+from tracekit.process.nesting import innermost, nesting
+from tracekit.process.stage_at import outermost_ranges, range_at
+from tracekit.process.steps import windows
+
+Ints = npt.NDArray[np.int64]
+
+CPU = 0
+"""The `device_type` of host memory."""
+
+DRIVER = 101
+"""The `device_type` of memory as the CUDA driver gave it, segments of PyTorch's allocator among it."""
+
+SNAPSHOT = 102
+"""The `device_type` of memory as a snapshot of PyTorch's allocator tells it: bytes as they were requested."""
+
+MAX_BYTES = 2**50
+"""No allocator holds a pebibyte: numbers beyond it are damage and are left out."""
+
+MAX_DEVICES = 64
+"""Most allocators of one source that are followed: those with the most samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What one allocator held after each of its samples, in order of time.
+
+    `reserved` is None where nothing was recorded, its unknown entries are -1. `rows` are the rows of
+    `memory_ops`. `relative`: levels count from the start of the recording, not from nothing. Those of a
+    snapshot come from its `replay`: what was held before its history stands first.
+    """
+
+    device_type: int | None
+    device: int | None
+    ts_ns: Ints
+    allocated: Ints
+    reserved: Ints | None
+    rows: Ints
+    relative: bool
+    unsound: int
+    replay: Replay | None = None
+
+    def within(self, start: Ints, end: Ints) -> dict[str, Any]:
+        """For each window: `floor_bytes`, `peak_bytes`, `end_bytes` and `reserved_bytes` (peak).
+
+        What was held when a window began counts for it; NA for windows before the first sample.
+        """
+        low = np.maximum(np.searchsorted(self.ts_ns, start, "right") - 1, 0)
+        high = np.searchsorted(self.ts_ns, end, "left")
+        known = high > low
+        reserved = self.reserved
+        return {
+            "floor_bytes": _nullable(_reduced(np.minimum, self.allocated, low, high), known),
+            "peak_bytes": _nullable(_reduced(np.maximum, self.allocated, low, high), known),
+            "end_bytes": _nullable(self.allocated[np.maximum(high - 1, 0)], known),
+            "reserved_bytes": _seen(reserved, low, high, known),
+        }
+
+    def curve(self, points: int) -> dict[str, Any]:
+        """At most `points` bins of equal length: `ts_ns` of the first sample, highest levels."""
+        span = int(self.ts_ns[-1] - self.ts_ns[0]) + 1
+        width = -(-span // points)
+        number = (self.ts_ns - self.ts_ns[0]) // width
+        first = np.flatnonzero(np.diff(number, prepend=-1))
+        last = np.append(first[1:], len(number))
+        known = np.ones(len(first), np.bool_)
+        return {
+            "ts_ns": self.ts_ns[first],
+            "allocated_bytes": np.maximum.reduceat(self.allocated, first),
+            "reserved_bytes": _seen(self.reserved, first, last, known),
+        }
+
+
+def levels(trace: Trace) -> tuple[Levels, ...]:
+    """The levels of every allocator of a trace: one of each (device_type, device), never merged."""
+    return (*_sampled(trace), *map(_replayed, _of_devices(trace)))
+
+
+def windows_of(trace: Trace, level: Levels) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(the steps, the outermost ranges) in which a level is followed, in order of start."""
+    if level.replay is None:
+        return trace.derived(windows).steps, trace.derived(outermost_ranges)
+    found = snapshot_windows.steps(trace, level.replay)
+    return found, snapshot_windows.stages(trace, found)
+
+
+def _of_devices(trace: Trace) -> list[Replay]:
+    """The histories of GPU memory."""
+    every = trace.derived(replays) if trace.has("allocations") else ()
+    return [replay for replay in every if replay.memory == "device" and len(replay.rows)]
+
+
+def _replayed(replay: Replay) -> Levels:
+    """The levels of a history, requested bytes, after those before it."""
+    reserved = replay.reserved
+    return Levels(
+        SNAPSHOT,
+        replay.device,
+        np.append(replay.ts_ns[:1] - 1, replay.ts_ns),
+        np.append(replay.base, replay.requested),
+        None if reserved is None else np.append(replay.reserved_before, reserved),
+        np.append(-1, replay.rows),
+        relative=False,
+        unsound=replay.unsound,
+        replay=replay,
+    )
+
+
+def _sampled(trace: Trace) -> tuple[Levels, ...]:
+    """The levels that samples tell."""
+    memory = trace.get("memory_ops")
+    type_code, types = pd.factorize(memory["device_type"], use_na_sentinel=False)
+    code, devices = pd.factorize(memory["device"], use_na_sentinel=False)
+    key = type_code * max(len(devices), 1) + code
+    keys, counts = np.unique(key, return_counts=True)
+    kept = keys[np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES])]
+    order = np.lexsort((memory["id"].to_numpy(), memory["ts_ns"].to_numpy()))
+    found = []
+    for one in kept.tolist():
+        type_, device = types[one // len(devices)], devices[one % len(devices)]
+        rows = order[key[order] == one]
+        found.append(_levels(memory, rows, _or_none(type_), _or_none(device)))
+    return tuple(level for level in found if len(level.ts_ns))
+
+
+def _levels(memory: pd.DataFrame, rows: Ints, type_: int | None, device: int | None) -> Levels:
+    """The levels of one allocator: recorded totals, else the running sum of what was recorded."""
+    mine = memory.iloc[rows]
+    size = mine["size_bytes"].to_numpy(np.int64, na_value=0)
+    total = mine["allocated_bytes"].to_numpy(np.int64, na_value=-1)
+    told = mine["allocated_bytes"].notna().to_numpy()
+    totals = bool(told.any())
+    value = total if totals else size
+    sound = (told if totals else mine["size_bytes"].notna().to_numpy()) & (abs(value) < MAX_BYTES)
+    unsound = int(len(sound) - sound.sum())
+    value, rows, mine = value[sound], rows[sound], mine[sound]
+    if not totals:
+        value = np.cumsum(value)
+    # A host allocator starts to count when the profiler starts.
+    fresh = type_ == CPU and len(value) > 0 and bool(value[0] == size[sound][0])
+    reserved = mine["reserved_bytes"].to_numpy(np.int64, na_value=-1)
+    reserved = np.where((reserved >= 0) & (reserved < MAX_BYTES), reserved, -1)
+    return Levels(
+        type_,
+        device,
+        mine["ts_ns"].to_numpy(),
+        value,
+        reserved if (reserved > 0).any() else None,
+        rows,
+        fresh or not totals,
+        unsound,
+    )
+
+
+def places(trace: Trace, level: Levels, at: Ints) -> tuple[list[str | None], list[str | None]]:
+    """(outermost stage, innermost op) around each of these samples, as recorded; None for neither."""
+    if level.replay is not None:
+        stages = windows_of(trace, level)[1]
+        start = stages["ts_ns"].to_numpy()
+        inside = window_at(start, start + stages["dur_ns"].to_numpy(), level.ts_ns[at])
+        return named(stages["stage"], inside).tolist(), [None] * len(at)
+    rows = level.rows[at]
+    memory, host = trace.get("memory_ops"), trace.get("host_ops")
+    thread = memory["thread"].to_numpy()[rows]
+    inside = innermost(trace, thread, level.ts_ns[at])
+    is_op = (host["kind"] == "op").to_numpy()
+    above = np.flatnonzero((inside >= 0) & ~is_op[inside] if len(host) else inside >= 0)
+    inside[above] = trace.derived(nesting).nearest(is_op, inside[above])
+    return range_at(trace, level.ts_ns[at]).tolist(), named(host["name"], inside).tolist()
+
+
+def capacities(trace: Trace) -> dict[int, int]:
+    """The memory of each GPU in bytes by its ordinal, as `deviceProperties` tells."""
+    told = trace.meta.get("deviceProperties")
+    found: dict[int, int] = {}
+    for entry in told if isinstance(told, list) else ():
+        ordinal, size = (
+            (entry.get("id"), entry.get("totalGlobalMem"))
+            if isinstance(entry, dict)
+            else (None, None)
+        )
+        if type(ordinal) is int and type(size) is int and 0 < size < MAX_BYTES:
+            found[ordinal] = size
+    return found
+
+
+def sizes_of(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The table `device_sizes`, where the trace tells of devices."""
+    found = capacities(trace)
+    if not found:
+        return {}
+    device = pd.array(list(found), dtype="Int64")
+    return {
+        "device_sizes": {"device": device, "size_bytes": np.array(list(found.values()), np.int64)}
+    }
+
+
+def _reduced(function: np.ufunc, values: Ints, low: Ints, high: Ints) -> Ints:
+    """`function` over values[low[i]:high[i]]; anything where that is empty."""
+    if not len(low):
+        return np.empty(0, np.int64)
+    # An end at the very end of the values is no index of them: a copy of the last one makes it so.
+    padded = np.append(values, values[-1])
+    bounds = np.empty(2 * len(low), np.int64)
+    bounds[0::2], bounds[1::2] = low, np.maximum(high, low)
+    out: Ints = function.reduceat(padded, bounds)[0::2]
+    return out
+
+
+def _seen(reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bool_]) -> Any:
+    """The highest reserved level of each slice, NA where none was recorded."""
+    if reserved is None:
+        return pd.array([pd.NA] * len(low), dtype="Int64")
+    peak = _reduced(np.maximum, reserved, low, high)
+    return _nullable(peak, known & (peak >= 0))
+
+
+def _nullable(values: Ints, known: npt.NDArray[np.bool_]) -> Any:
+    return pd.arrays.IntegerArray(values.astype(np.int64, copy=True), ~known)
+
+
+def _or_none(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)

@@ -1,0 +1,172 @@
+"""What of a device's memory is in use at one time: who asked for it, what for, and how old it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import window_at
+from tracekit.model.keys import place_of
+from tracekit.model.tables.snapshot_levels import BASES, ORIGINS, SITE_KINDS
+from tracekit.model.trace import Trace
+from tracekit.process.memory import windows as snapshot_windows
+from tracekit.process.memory.call_sites import site_table
+from tracekit.process.memory.replay import Replay
+
+Ints = npt.NDArray[np.int64]
+
+MAX_SITES = 200
+"""Most places in the program that are told apart at one time: those with most bytes."""
+
+_BY = ["origin", "kind", "site", "category", "basis"]
+_NOTHING = ("", "N/A")
+"""What stands for no text in a history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The pieces in use at one time: `frame` has a row for each with its origin, site, category and age."""
+
+    frame: pd.DataFrame
+    total: int
+
+
+def live(trace: Trace, replay: Replay, at: int) -> Live:
+    """What is in use after an entry of the history (-1: before it)."""
+    pieces = replay.pieces
+    chosen = pieces.live(at)
+    row, block, born = pieces.row[chosen], pieces.block[chosen], pieces.born[chosen]
+    stack, no_stack = stacks_of(trace, row, block)
+    site, kind = sites_of(trace, stack, no_stack)
+    place, _ = sites_of(trace, stack, no_stack, "place")
+    category, basis = _category(trace, replay, row, block, born)
+    origin = np.where(row >= 0, 0, np.where(block >= 0, 1, 2))
+    # Of what was freed in the history only the place of the free is known, which is not looked up.
+    nobody = origin == 2
+    now = replay.ts_ns[max(at, 0)] if len(replay.ts_ns) else 0
+    since = replay.ts_ns[born] if len(replay.ts_ns) else np.zeros(len(born), np.int64)
+    size = pieces.size[chosen]
+    frame = pd.DataFrame(
+        {
+            "origin": np.array(ORIGINS, object)[origin],
+            "kind": np.array(SITE_KINDS, object)[
+                np.where(nobody, SITE_KINDS.index("unknown"), kind)
+            ],
+            "site": site,
+            "place": place,
+            "category": category,
+            "basis": basis,
+            "stack": pd.arrays.IntegerArray(stack, no_stack | nobody),
+            "size_bytes": size,
+            "age_ns": pd.arrays.IntegerArray(
+                now - since, np.full(len(born), not replay.timed) | (born < 0)
+            ),
+        }
+    )
+    total = int(size.sum())
+    assert total == replay.held(at), "what is in use is not what the history adds up to"
+    return Live(frame, total)
+
+
+def by_site(found: Live) -> pd.DataFrame:
+    """The rows of `live_sites` but for whose and when: largest first; the smallest are one row `rest`."""
+    frame = found.frame
+    per_stack = (
+        frame.groupby([*_BY, "stack"], dropna=False, observed=True, sort=False)
+        .agg(
+            size_bytes=("size_bytes", "sum"), block_count=("size_bytes", "size"), oldest_ns=("age_ns", "max"),
+            place=("place", "first"),
+        )
+        .reset_index()
+        .sort_values("size_bytes", ascending=False, kind="stable")
+    )  # fmt: skip
+    grouped = per_stack.groupby(_BY, dropna=False, observed=True, sort=False)
+    table = grouped.agg(
+        stack=("stack", "first"), stack_count=("stack", "size"), block_count=("block_count", "sum"),
+        size_bytes=("size_bytes", "sum"), oldest_ns=("oldest_ns", "max"), place=("place", "first"),
+    ).reset_index()  # fmt: skip
+    table["stack"] = table["stack"].astype("Int64")
+    table["place"] = table["place"].astype(object).where(table["site"].notna(), None)
+    sites = table["site"].where(table["site"].notna(), "").to_numpy(object)
+    _, site_rank = np.unique(sites, return_inverse=True)
+    order = np.lexsort((site_rank, -table["size_bytes"].to_numpy()))
+    table = table.iloc[order].reset_index(drop=True)
+    if len(table) > MAX_SITES:
+        rest = table.iloc[MAX_SITES - 1 :]
+        last = pd.DataFrame(
+            {
+                "origin": ["rest"], "kind": ["unknown"], "site": [None], "category": [None], "basis": ["none"], "place": [None],
+                "stack": pd.array([pd.NA], "Int64"), "oldest_ns": pd.array([rest["oldest_ns"].max()], "Int64"),
+                **{n: [int(rest[n].sum())] for n in ("stack_count", "block_count", "size_bytes")},
+            }
+        )  # fmt: skip
+        texts = dict.fromkeys([*_BY, "place"], object)
+        table = pd.concat([table.iloc[: MAX_SITES - 1].astype(texts), last.astype(texts)])
+    assert int(table["size_bytes"].sum()) == found.total
+    return table
+
+
+def sites_of(
+    trace: Trace, stack: Ints, missing: npt.NDArray[np.bool_], text: str = "site"
+) -> tuple[Any, Ints]:
+    """(the text of the site (or `place`) of each stack, None for none; code of its kind in SITE_KINDS)."""
+    table = trace.derived(site_table)
+    at, there = place_of(table["stack"].to_numpy(), stack)
+    empty, unknown = SITE_KINDS.index("empty"), SITE_KINDS.index("unknown")
+    if not len(table):
+        return np.full(len(stack), None, object), np.where(missing, unknown, empty)
+    known = there & ~missing
+    kinds = table["kind"].to_numpy(np.int64)
+    site = table[text].to_numpy(object)[at]
+    site[~known] = None
+    return site, np.where(known, kinds[at], np.where(missing, unknown, empty))
+
+
+def stacks_of(trace: Trace, row: Ints, block: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """(the stack that asked for each piece, which have none recorded)."""
+    stack = np.zeros(len(row), np.int64)
+    missing = np.ones(len(row), np.bool_)
+    for name, at in (("blocks", block), ("allocations", row)):
+        column = trace.get(name)["stack"]
+        some = at >= 0
+        told = column.iloc[at[some]]
+        known = told.notna().to_numpy()
+        rows = np.flatnonzero(some)[known]
+        stack[rows] = told.to_numpy(np.int64, na_value=0)[known]
+        missing[rows] = False
+    return stack, missing
+
+
+def _category(
+    trace: Trace, replay: Replay, row: Ints, block: Ints, born: Ints
+) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
+    """(what each piece is for, None for not known; how that is known)."""
+    text = np.full(len(row), None, object)
+    basis = np.full(len(row), BASES.index("none"), np.int64)
+    for column, how in (
+        ("category", "recorded"), ("user_metadata", "metadata"), ("compile_context", "compiled"),
+    ):  # fmt: skip
+        for name, at in (("allocations", row), ("blocks", block)):
+            told = _texts(trace.get(name)[column], at)
+            new = (basis == BASES.index("none")) & pd.notna(told)
+            text[new], basis[new] = told[new], BASES.index(how)
+    stages = snapshot_windows.stages(trace, snapshot_windows.steps(trace, replay))
+    if len(stages) and replay.timed and len(replay.ts_ns):
+        start = stages["ts_ns"].to_numpy()
+        inside = window_at(start, start + stages["dur_ns"].to_numpy(), replay.ts_ns[born])
+        new = (basis == BASES.index("none")) & (born >= 0) & (inside >= 0)
+        names = stages["stage"].to_numpy(object)
+        text[new], basis[new] = names[inside[new]], BASES.index("stage")
+    return text, np.array(BASES, object)[basis]
+
+
+def _texts(column: pd.Series[Any], at: Ints) -> npt.NDArray[np.object_]:
+    """The text of each row, None for -1, for a missing one, and for what stands for none."""
+    names = [None if str(c) in _NOTHING else str(c) for c in column.cat.categories]
+    codes = np.append(column.cat.codes.to_numpy().astype(np.int64), -1)
+    found: npt.NDArray[np.object_] = np.array([*names, None], object)[codes[at]]
+    return found

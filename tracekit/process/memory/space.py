@@ -1,0 +1,196 @@
+"""What of a device's reserved memory is free, in which pieces: by addresses at any time, by blocks at the end.
+
+The allocator fits a request into one free piece of its pool, stream and kind of segment. By addresses,
+remainders of up to 1 MiB of large blocks that were freed later count as free, as they were not split off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.trace import Trace
+from tracekit.process.memory.replay import CODE, MAX_BYTES, NEVER, Replay, ints, paired
+from tracekit.process.memory.tables import rows_of
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+LEAST, SMALL = 512, 2**20
+"""Sizes are multiples of the first; requests up to the second lie in small segments."""
+
+SMALL_SEGMENT, LARGE_SEGMENT, OWN_SEGMENT = 2 * 2**20, 20 * 2**20, 10 * 2**20
+
+DEFAULT_POOL = "0,0"
+_LOWEST = np.iinfo(np.int64).min
+_GROUP = ["pool", "stream", "kind"]
+
+
+def rounded(size: Ints) -> Ints:
+    """What requests of these sizes occupy."""
+    found: Ints = np.maximum(-(-size // LEAST), 1) * LEAST
+    return found
+
+
+def segment_for(size: int) -> int:
+    """How large a segment is got from the driver for a request.
+
+    >>> [segment_for(n) // 2**20 for n in (1, 2**20 + 1, 10 * 2**20, 11 * 2**20 + 1)]
+    [2, 20, 10, 12]
+    """
+    need = max(-(-size // LEAST), 1) * LEAST
+    if need <= SMALL:
+        return SMALL_SEGMENT
+    return LARGE_SEGMENT if need < OWN_SEGMENT else -(-need // SMALL_SEGMENT) * SMALL_SEGMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Every segment that a device had at some time of its history; positions as in `Pieces`."""
+
+    born: Ints
+    died: Ints
+    address: Ints
+    size: Ints
+    frame: pd.DataFrame
+    """`pool`, `stream` and `kind` of each."""
+
+
+def segments(trace: Trace, replay: Replay) -> Segments | None:
+    """The segments of a device; None where they were not recorded, or grow in place."""
+    mine = rows_of(trace, "memory_segments", replay)
+    grows = len(replay.during("segment_map", "segment_unmap")) or (mine["expandable"] == 1).any()
+    if not trace.has("memory_segments") or grows or mine["address"].isna().any():
+        return None
+    moved = replay.during("segment_alloc", "segment_free")
+    is_alloc = replay.action[moved] == CODE["segment_alloc"]
+    starts, ends, orphan, last = paired(replay.address[moved], is_alloc)
+    at_end = ints(mine["address"])
+    ghost = np.flatnonzero(~np.isin(at_end, replay.address[moved[last]]))
+    told = np.concatenate((moved[starts], moved[orphan]))
+    entries = trace["allocations"].iloc[replay.rows[told]] if len(told) else trace.get("allocations").iloc[:0]  # fmt: skip
+    none = np.full(len(ghost), -1, np.int64)
+    size = np.concatenate((replay.size[told], ints(mine["size_bytes"])[ghost]))
+    kind = np.where(replay.size[told] <= SMALL_SEGMENT, "small", "large").astype(object)
+    frame = pd.DataFrame(
+        {
+            "pool": np.concatenate((_text(entries["pool"]), _text(mine["pool"])[ghost])),
+            "stream": pd.array([*entries["stream"].tolist(), *mine["stream"].iloc[ghost].tolist()], dtype="Int64"),
+            "kind": np.concatenate((kind, _text(mine["kind"])[ghost])),
+        }
+    )  # fmt: skip
+    frame["pool"] = frame["pool"].where(frame["pool"].notna(), DEFAULT_POOL)
+    return Segments(
+        np.concatenate((moved[starts], np.full(len(orphan), -1), none)).astype(np.int64),
+        np.concatenate(
+            (np.where(ends >= 0, moved[ends], NEVER), moved[orphan], np.full(len(ghost), NEVER))
+        ).astype(np.int64),
+        np.concatenate((replay.address[told], at_end[ghost])),
+        np.where(size < MAX_BYTES, size, 0),
+        frame,
+    )
+
+
+def _text(column: pd.Series[Any]) -> npt.NDArray[np.object_]:
+    found: npt.NDArray[np.object_] = column.to_numpy(object)
+    return found
+
+
+def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame:
+    """The rows of `free_space` after an entry, by addresses, but for whose and when: one a pool, stream and kind."""
+    there = np.flatnonzero((of.born <= at) & (of.died > at))
+    there = there[np.argsort(of.address[there], kind="stable")]
+    start, size = of.address[there], of.size[there]
+    live = replay.pieces.live(at)
+    live = live[np.argsort(replay.pieces.address[live], kind="stable")]
+    address, requested = replay.pieces.address[live], replay.pieces.size[live]
+    held = occupied(trace, replay, live)
+    inside = np.searchsorted(start, address, side="right") - 1
+    within = (inside >= 0) & (address < (start + size)[inside]) if len(start) else inside >= 0
+    inside, address, requested, held = (a[within] for a in (inside, address, requested, held))
+    count = len(there)
+    used, asked, pieces = (np.zeros(count, np.int64) for _ in range(3))
+    # Blocks that overlap are damage: what two of them cover is in use once.
+    end = np.minimum(address + held, (start + size)[inside])
+    reached = np.maximum.accumulate(end)
+    before = np.maximum(np.append(_LOWEST, reached[:-1])[: len(end)], start[inside])
+    np.add.at(used, inside, np.maximum(end - np.maximum(address, before), 0))
+    np.add.at(asked, inside, requested)
+    np.add.at(pieces, inside, 1)
+    largest = np.where(pieces == 0, size, 0)
+    np.maximum.at(largest, inside, np.maximum(address - before, 0))
+    last = np.append(inside[1:] != inside[:-1], True)[: len(inside)]
+    tail = np.maximum((start + size)[inside[last]] - reached[last], 0)
+    np.maximum.at(largest, inside[last], tail)
+    free = size - used
+    parts = of.frame.iloc[there].reset_index(drop=True).assign(
+        segment_count=1, expandable_count=0, reserved_bytes=size, requested_bytes=asked, free_bytes=free,
+        releasable_bytes=np.where(pieces == 0, size, 0), stranded_bytes=np.where(pieces == 0, 0, free),
+        largest_free_bytes=largest,
+    )  # fmt: skip
+    return _grouped(parts)
+
+
+def occupied(trace: Trace, replay: Replay, pieces: Ints) -> Ints:
+    """What each piece occupies: as its block tells, else the request rounded up."""
+    held = rounded(replay.pieces.size[pieces])
+    block = replay.pieces.block[pieces]
+    some = block >= 0
+    size = ints(trace.get("blocks")["size_bytes"].iloc[block[some]])
+    held[some] = np.where((size > 0) & (size < MAX_BYTES), size, held[some])
+    return held
+
+
+def free_at_end(trace: Trace, replay: Replay) -> pd.DataFrame:
+    """The rows of `free_space` at the end, by blocks, but for whose and when: one a pool, stream and kind."""
+    mine = rows_of(trace, "memory_segments", replay)
+    rows = mine.index.to_numpy()
+    place = np.full(len(trace.get("memory_segments")), -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    blocks = trace.get("blocks")
+    at = place[blocks["segment"].to_numpy(np.int64)] if len(blocks) else np.empty(0, np.int64)
+    blocks, at = blocks[at >= 0], at[at >= 0]
+    size = np.clip(ints(blocks["size_bytes"]), 0, MAX_BYTES)
+    asked = np.clip(ints(blocks["requested_bytes"]), 0, MAX_BYTES)
+    active = blocks["state"].isin(("active", "pending_free")).to_numpy()
+    idle = (blocks["state"] == "inactive").to_numpy()
+    total, used, requested, largest, pieces = (np.zeros(len(rows), np.int64) for _ in range(5))
+    np.add.at(total, at, size)
+    np.add.at(used, at[active], size[active])
+    np.add.at(requested, at[active], asked[active])
+    np.add.at(pieces, at[active], 1)
+    np.maximum.at(largest, at[idle], size[idle])
+    free = total - used
+    parts = pd.DataFrame(
+        {
+            "pool": mine["pool"].astype(object).where(mine["pool"].notna(), DEFAULT_POOL).to_numpy(object),
+            "stream": mine["stream"].array,
+            "kind": mine["kind"].to_numpy(object),
+            "segment_count": 1,
+            "expandable_count": (mine["expandable"] == 1).fillna(value=False).to_numpy(np.int64),
+            "reserved_bytes": total,
+            "requested_bytes": requested,
+            "internal_bytes": used - requested,
+            "free_bytes": free,
+            "releasable_bytes": np.where(pieces == 0, total, 0),
+            "stranded_bytes": np.where(pieces == 0, 0, free),
+            "largest_free_bytes": largest,
+        }
+    )  # fmt: skip
+    return _grouped(parts)
+
+
+def _grouped(parts: pd.DataFrame) -> pd.DataFrame:
+    """One row a pool, stream and kind, the largest first; what must add up is asserted."""
+    sums = [c for c in parts if c not in (*_GROUP, "largest_free_bytes")]
+    grouped = parts.groupby(_GROUP, dropna=False, sort=False)
+    found = grouped[sums].sum()
+    found["largest_free_bytes"] = grouped["largest_free_bytes"].max()
+    found = found.reset_index()
+    assert (found["free_bytes"] == found["releasable_bytes"] + found["stranded_bytes"]).all()
+    assert (found["largest_free_bytes"] <= found["free_bytes"]).all()
+    return found.sort_values("reserved_bytes", ascending=False, kind="stable", ignore_index=True)

@@ -1,0 +1,101 @@
+"""How much memory was held at the same point of every step, by what a snapshot or a log tells."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tracekit.model.trace import Trace
+from tracekit.process.memory.names import quantity_of
+from tracekit.process.memory.survivors import history, step_ends, survivors
+
+MAX_LEVELS = 500_000
+"""Most levels of one source that are kept: the first ones."""
+
+
+def step_levels(trace: Trace) -> pd.DataFrame:
+    """Columns device, step, position, at_ns, point, quantity, level_bytes; empty where nothing tells of levels."""
+    if trace.has("blocks"):
+        found = _of_snapshot(trace)
+    elif trace.has("memory_log"):
+        found = _of_log(trace["memory_log"])
+    elif trace.has("log_values"):
+        found = _of_driver(trace["log_values"])
+    else:
+        return pd.DataFrame()
+    return found.iloc[:MAX_LEVELS].reset_index(drop=True)
+
+
+def _of_snapshot(trace: Trace) -> pd.DataFrame:
+    """What was in use, as requested, at the ends of the steps within a snapshot, or at its end alone."""
+    windows = trace.derived(survivors).windows
+    ends, numbers = step_ends(trace)
+    rows = trace.derived(history)
+    within = len(ends) >= 2 and bool(rows["ts_ns"].notna().all())
+    parts = []
+    for device, end_ns, live in zip(
+        windows["device"], windows["end_ns"], windows["live_bytes"].tolist(), strict=True
+    ):
+        mine = rows[rows["device"].isna() if pd.isna(device) else rows["device"].eq(device).fillna(value=False)]  # fmt: skip
+        if within:
+            ts = mine["ts_ns"].to_numpy(np.int64)
+            size = np.where(mine["is_alloc"], 1, -1) * mine["size_bytes"].to_numpy(np.int64)
+            order = np.argsort(ts, kind="stable")
+            after = np.append(np.cumsum(size[order][::-1])[::-1], 0)
+            level = live - after[np.searchsorted(ts[order], ends, "right")]
+            times, steps = pd.array(ends, dtype="Int64"), pd.array(numbers, dtype="Int64")
+        else:
+            level = np.array([live], np.int64)
+            times = pd.array([end_ns], dtype="Int64")
+            steps = pd.array([trace.source.step], dtype="Int64")
+        parts.append(
+            pd.DataFrame(
+                {
+                    "device": pd.array([device] * len(level), dtype="Int64"),
+                    "step": steps,
+                    "position": np.arange(len(level), dtype=np.int64),
+                    "at_ns": times,
+                    "point": np.full(len(level), None, object),
+                    "quantity": np.full(len(level), "requested", object),
+                    "level_bytes": np.maximum(level, 0),
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def _of_log(rows: pd.DataFrame) -> pd.DataFrame:
+    """The amounts of a log of memory as they are."""
+    return pd.DataFrame(
+        {
+            "device": rows["device"].array,
+            "step": rows["step"].array,
+            "position": rows["line"].to_numpy(),
+            "at_ns": rows["logged_ns"].array,
+            "point": rows["point"].to_numpy(object),
+            "quantity": rows["quantity"].to_numpy(object),
+            "level_bytes": rows["size_bytes"].to_numpy(),
+        }
+    )
+
+
+def _of_driver(rows: pd.DataFrame) -> pd.DataFrame:
+    """What the log of an RL driver tells of memory beside its timers: amounts whose name tells the unit."""
+    told = [quantity_of(str(name)) for name in rows["name"].cat.categories]
+    factor = np.array([*(float(t[1] or 0) if t is not None else 0.0 for t in told), 0.0])
+    what = np.array([*(t[0] if t is not None else "" for t in told), ""], object)
+    code = rows["name"].cat.codes.to_numpy()
+    size = rows["value"].to_numpy(np.float64, na_value=np.nan) * factor[code]
+    sound = (factor[code] > 0) & (size >= 0) & (size < 2.0**50)
+    mine = rows[sound]
+    return pd.DataFrame(
+        {
+            "device": pd.array([pd.NA] * len(mine), dtype="Int64"),
+            "step": mine["step"].array,
+            "position": mine["line"].to_numpy(),
+            "at_ns": mine["logged_ns"].array,
+            "point": mine["name"].to_numpy(object),
+            "quantity": what[code][sound],
+            "level_bytes": np.rint(size[sound]).astype(np.int64),
+        }
+    )

@@ -1,0 +1,272 @@
+"""What of a memory snapshot is still in use, by the stack that asked for it, and when it was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.stages import numbered_step, profiler_step
+from tracekit.model.trace import Trace
+from tracekit.process.memory.levels import MAX_BYTES
+
+Ints = npt.NDArray[np.int64]
+
+MAX_STACKS = 4_000
+"""Most stacks of one snapshot that are told of: those with most bytes."""
+
+MAX_BLOCKS = 50_000
+"""Most blocks of one snapshot that are told of one by one: those of the stacks with most new bytes."""
+
+MAX_MARKS, MAX_GROWING = 200, 300
+"""Most steps followed within one snapshot (the last ones), and most stacks that grow over them."""
+
+_BEFORE = np.iinfo(np.int64).min
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """What a snapshot held at its end, in bytes as requested.
+
+    `windows`: a row a device: device, begin_ns, end_ns (of the history), entry_count, live_bytes, live_count,
+    omitted_stack_count, omitted_block_count. `stacks`: device, stack, live_ and born_ bytes and counts (born:
+    allocated within the history). `blocks`: device, stack, address, size_bytes, born, born_ns of the blocks of
+    stacks to which the history adds; of the others all blocks are as old as the history or older.
+    """
+
+    windows: pd.DataFrame
+    stacks: pd.DataFrame
+    blocks: pd.DataFrame
+
+
+def survivors(trace: Trace) -> Survivors:
+    """The blocks in use at the end of a snapshot's history, by device and stack."""
+    live = trace.derived(in_use)
+    active = live[(live["state"] == "active").to_numpy()]
+    device, size = _plain(active["device"]), active["size_bytes"].to_numpy()
+    born = active["born"].to_numpy()
+    untold = active["stack"].isna().to_numpy()
+    code = numbered(device, _plain(active["stack"]), untold.astype(np.int64))
+    count = int(code.max()) + 1 if len(code) else 0
+    first = np.zeros(count, np.int64)
+    first[code[::-1]] = np.arange(len(code))[::-1]
+    held, fresh = np.zeros((2, count), np.int64), np.zeros((2, count), np.int64)
+    for row, weight in enumerate((size, np.ones(len(size), np.int64))):
+        np.add.at(held[row], code, weight)
+        np.add.at(fresh[row], code, born * weight)
+    kept = _largest(device[first], held[0], MAX_STACKS)
+    stacks = pd.DataFrame(
+        {
+            "device": active["device"].array[first[kept]],
+            "stack": active["stack"].array[first[kept]],
+            "live_bytes": held[0][kept],
+            "live_count": held[1][kept],
+            "born_bytes": fresh[0][kept],
+            "born_count": fresh[1][kept],
+        }
+    )
+    # Blocks one by one only of stacks that gained some, those that gained most first.
+    chosen = np.zeros(count, np.bool_)
+    chosen[kept] = fresh[1][kept] > 0
+    rows = np.flatnonzero(chosen[code] & active["address"].notna().to_numpy())
+    told = rows[_largest(device[rows], fresh[0][code[rows]], MAX_BLOCKS)]
+    columns = ["device", "stack", "address", "size_bytes", "born", "born_ns"]
+    blocks = active[columns].iloc[told].reset_index(drop=True)
+    windows = _windows(trace, live)
+    devices = _plain(windows["device"])
+    left_stacks = np.ones(count, np.bool_)
+    left_stacks[kept] = False
+    left_blocks = ~np.isin(rows, told)
+    windows["omitted_stack_count"] = [int((device[first][left_stacks] == d).sum()) for d in devices]
+    windows["omitted_block_count"] = [int((device[rows][left_blocks] == d).sum()) for d in devices]
+    return Survivors(windows, stacks, blocks)
+
+
+def numbered(*columns: Ints) -> Ints:
+    """A number for each row, the same for rows that are equal in all columns."""
+    order = np.lexsort(columns)
+    new = np.zeros(len(order), np.bool_)
+    for column in columns:
+        new[1:] |= column[order][1:] != column[order][:-1]
+    out = np.empty(len(order), np.int64)
+    out[order] = np.cumsum(new)
+    return out
+
+
+def _largest(device: Ints, weight: Ints, most: int) -> Ints:
+    """Of each device the places of so many with most weight, the heaviest first."""
+    order = np.lexsort((-weight, device))
+    begin = np.searchsorted(device[order], device[order])
+    kept = order[np.arange(len(order)) - begin < most]
+    return kept[np.argsort(-weight[kept], kind="stable")]
+
+
+def _plain(column: pd.Series[Any]) -> Ints:
+    """The numbers, -1 for those that are not known."""
+    return column.to_numpy(np.int64, na_value=-1)
+
+
+def in_use(trace: Trace) -> pd.DataFrame:
+    """The blocks in use: device, address, size_bytes (requested), stack, state, born, born_ns."""
+    blocks = trace.get("blocks")
+    used = (blocks["memory"] == "device") & blocks["state"].isin(("active", "pending_free"))
+    asked, rounded = _plain(blocks["requested_bytes"]), _plain(blocks["size_bytes"])
+    size = np.where(asked >= 0, asked, rounded)
+    sound = used.to_numpy() & (size >= 0) & (size < MAX_BYTES)
+    # Impossible totals are damage, and would not fit into 64 bits.
+    if float(size[sound].astype(np.float64).sum()) >= 2.0**62:
+        sound[:] = False
+    live = blocks.loc[sound, ["device", "address", "stack", "state"]].reset_index(drop=True)
+    live["size_bytes"] = size = size[sound]
+    past = trace.derived(history)
+    place = numbered(*(np.append(_plain(past[n]), _plain(live[n])) for n in ("device", "address")))
+    last = np.full(int(place.max()) + 1 if len(place) else 0, -1, np.int64)
+    last[place[: len(past)]] = np.arange(len(past))
+    at = last[place[len(past) :]]
+    known = (at >= 0) & live["address"].notna().to_numpy()
+    at = np.where(known, at, 0)
+    ts = np.append(_plain(past["ts_ns"]), -1)[at]
+    same = np.append(past["is_alloc"].to_numpy(), False)[at]
+    born = known & same & (np.append(_plain(past["size_bytes"]), -1)[at] == size)
+    live["born"] = born
+    untimed = np.append(past["ts_ns"].isna().to_numpy(), True)[at]
+    live["born_ns"] = pd.arrays.IntegerArray(ts, ~born | untimed)
+    return live
+
+
+def history(trace: Trace) -> pd.DataFrame:
+    """Allocations and completed frees of devices in order: device, address, ts_ns, size_bytes, stack, is_alloc."""
+    rows = trace.get("allocations")
+    size = _plain(rows["size_bytes"])
+    is_alloc = (rows["action"] == "alloc").to_numpy()
+    known = is_alloc | (rows["action"] == "free_completed").to_numpy()
+    known &= (rows["memory"] == "device").to_numpy() & rows["address"].notna().to_numpy()
+    known &= (size >= 0) & (size < MAX_BYTES)
+    out = rows.loc[known, ["device", "address", "ts_ns", "size_bytes", "stack"]]
+    return out.reset_index(drop=True).assign(is_alloc=is_alloc[known])
+
+
+def _windows(trace: Trace, live: pd.DataFrame) -> pd.DataFrame:
+    """A row for every device that has a history or blocks."""
+    rows = trace.get("allocations")
+    rows = rows[(rows["memory"] == "device").to_numpy()]
+    device, ts = _plain(rows["device"]), rows["ts_ns"]
+    of, size = _plain(live["device"]), live["size_bytes"].to_numpy()
+    told = []
+    for number in np.unique(np.append(device, of)).tolist():
+        times = ts.array[device == number]
+        mine = size[of == number]
+        told.append(
+            {
+                "device": pd.NA if number < 0 else number,
+                "begin_ns": times.min() if len(times) else pd.NA,
+                "end_ns": times.max() if len(times) else pd.NA,
+                "entry_count": len(times),
+                "live_bytes": int(mine.sum()),
+                "live_count": len(mine),
+            }
+        )
+    columns = ["device", "begin_ns", "end_ns", "entry_count", "live_bytes", "live_count"]
+    frame = pd.DataFrame(told, columns=columns)
+    return frame.astype({n: "Int64" if n in columns[:3] else "int64" for n in columns})
+
+
+def over_marks(trace: Trace) -> pd.DataFrame:
+    """The stacks that hold more at the last end of a step than at the first, all within one snapshot.
+
+    Columns: device, stack, window (number of the step's end), step (as recorded), live_bytes, live_count,
+    cohort_count (of how many steps blocks are alive; at the last end only). Empty with fewer than 3 ends.
+    """
+    ends, number = step_ends(trace)
+    rows = trace.derived(history)
+    parts = []
+    if len(ends) >= 3 and bool(rows["ts_ns"].notna().all()):
+        lives = _lives(rows, trace.derived(in_use))
+        parts = [
+            _growing(mine, ends).assign(device=device)
+            for device, mine in lives.groupby("device", dropna=False, sort=True)
+        ]
+    if not parts:
+        return pd.DataFrame()
+    found = pd.concat(parts, ignore_index=True)
+    return found.assign(
+        device=found["device"].astype("Int64"),
+        step=pd.array([number[k] for k in found["window"]], dtype="Int64"),
+    )
+
+
+def step_ends(trace: Trace) -> tuple[Ints, list[int | None]]:
+    """(when steps end, ascending; their numbers), by annotations of steps, else by those of an optimizer's step."""
+    rows = trace.get("annotations")
+    rows = rows[(rows["stage"] == "end") & rows["ts_ns"].notna() & rows["name"].notna()]
+    rows = rows.drop_duplicates(["ts_ns", "name"]).sort_values("ts_ns", kind="stable")
+    names = [str(name) for name in rows["name"].cat.categories]
+    code = rows["name"].cat.codes.to_numpy()
+    ts = rows["ts_ns"].to_numpy(np.int64)
+    # Where the file itself is a step, what a program numbers are pieces of it.
+    alone = trace.source.step is not None
+    for number_of in (profiler_step,) if alone else (profiler_step, numbered_step):
+        numbers = [number_of(name) for name in names]
+        chosen = np.array([n is not None for n in numbers], np.bool_)[code]
+        if chosen.any():
+            return ts[chosen][-MAX_MARKS:], [numbers[c] for c in code[chosen][-MAX_MARKS:]]
+    optimizer = np.array([name.startswith("Optimizer.step#") for name in names], np.bool_)[code]
+    if alone or not optimizer.any():
+        return np.empty(0, np.int64), []
+    # Of several optimizers the one that steps most often.
+    mine = code == np.bincount(code[optimizer]).argmax()
+    return ts[mine][-MAX_MARKS:], [None] * int(min(mine.sum(), MAX_MARKS))
+
+
+def _lives(rows: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
+    """Every block whose stack is known by its allocation: device, stack, size_bytes, begin_ns, end_ns."""
+    code = numbered(_plain(rows["device"]), _plain(rows["address"]))
+    order = np.argsort(code, kind="stable")
+    code, alloc = code[order], rows["is_alloc"].to_numpy()[order]
+    ts = rows["ts_ns"].to_numpy(np.int64)[order]
+    same = np.append(code[1:] == code[:-1], False)[: len(code)]
+    end = np.where(same, np.append(ts[1:], _NEVER)[: len(ts)], _NEVER)
+    born = rows.iloc[order][alloc]
+    made = born[["device", "stack", "size_bytes"]].assign(begin_ns=ts[alloc], end_ns=end[alloc])
+    made = made.astype({"size_bytes": "int64"})
+    made = made[(made["size_bytes"] >= 0) & (made["size_bytes"] < MAX_BYTES)]
+    old = left[(left["state"] == "active") & ~left["born"]]
+    old = old[["device", "stack", "size_bytes"]].assign(begin_ns=_BEFORE, end_ns=_NEVER)
+    return pd.concat([made, old], ignore_index=True)
+
+
+def _growing(lives: pd.DataFrame, ends: Ints) -> pd.DataFrame:
+    """Of one device the stacks with more bytes at the last of these ends than at the first, at each of them."""
+    code, stacks = pd.factorize(lives["stack"], use_na_sentinel=False)
+    first = np.searchsorted(ends, lives["begin_ns"].to_numpy(), "left")
+    stop = np.searchsorted(ends, lives["end_ns"].to_numpy(), "left")
+    size = lives["size_bytes"].to_numpy()
+    alive = first < stop
+    changes = np.zeros((2, len(stacks), len(ends) + 1), np.int64)
+    for sign, at in ((1, first), (-1, stop)):
+        np.add.at(changes[0], (code[alive], at[alive]), sign * size[alive])
+        np.add.at(changes[1], (code[alive], at[alive]), sign)
+    held, count = np.cumsum(changes, axis=2)[:, :, :-1]
+    grown = held[:, -1] - held[:, 0]
+    chosen = np.argsort(-grown, kind="stable")[:MAX_GROWING]
+    chosen = chosen[grown[chosen] > 0]
+    left = alive & (stop == len(ends))
+    before = (lives["begin_ns"] == _BEFORE).to_numpy()
+    cohort = pd.DataFrame({"code": code[left], "at": np.where(before, -1, first)[left]})
+    cohorts = cohort.groupby("code")["at"].nunique().reindex(chosen).fillna(0).astype("int64")
+    marks = len(ends)
+    told = pd.array(np.repeat(cohorts.to_numpy(), marks), dtype="Int64")
+    told[np.tile(np.arange(marks), len(chosen)) < marks - 1] = pd.NA
+    return pd.DataFrame(
+        {
+            "stack": pd.Series(stacks, dtype="Int64").array[np.repeat(chosen, marks)],
+            "window": np.tile(np.arange(marks), len(chosen)),
+            "live_bytes": held[chosen].ravel(),
+            "live_count": count[chosen].ravel(),
+            "cohort_count": told,
+        }
+    )

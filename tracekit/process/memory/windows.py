@@ -1,0 +1,155 @@
+"""Steps and stages that a memory snapshot tells of: its annotations as ranges, else the file as one step."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import window_at
+from tracekit.model.stages import is_collective, numbered_step, profiler_step
+from tracekit.model.trace import Trace
+from tracekit.process.memory.replay import Replay
+
+Ints = npt.NDArray[np.int64]
+
+
+def ranges(trace: Trace) -> pd.DataFrame:
+    """The annotated ranges in order of start: `name`, `ts_ns`, `dur_ns`; those of the device with most.
+
+    A start belongs to the end of its name that comes next at the same depth. A range whose start or
+    end was not recorded begins or ends with the history.
+    """
+    frame = _marks(trace)
+    if not len(frame):
+        none = np.empty(0, np.int64)
+        return pd.DataFrame({"name": _no_names(frame), "ts_ns": none, "dur_ns": none})
+    name = frame["name"].cat.codes.to_numpy().astype(np.int64)
+    ts = frame["ts_ns"].to_numpy(np.int64)
+    opens = (frame["stage"] == "start").to_numpy()
+    # Within a name, marks at one depth alternate: start, end, start, end.
+    order = np.argsort(name, kind="stable")
+    step = np.where(opens, 1, -1)[order]
+    level = np.cumsum(step)
+    depth = np.where(opens[order], level, level + 1)
+    order = order[np.lexsort((np.arange(len(order)), depth, name[order]))]
+    depth_of = np.empty(len(ts), np.int64)
+    depth_of[np.argsort(name, kind="stable")] = depth
+    here, key = opens[order], np.stack((name[order], depth_of[order]))
+    alike = np.append((key[:, 1:] == key[:, :-1]).all(axis=0), False)
+    closed = here & alike & ~np.append(here[1:], False)
+    first, last = _bounds(trace, ts)
+    after = np.append(ts[order][1:], last)
+    starts, ends = ts[order][here], np.where(closed, after, last)[here]
+    # An end without a start closes what began before the history.
+    alone = ~here & ~np.append(False, closed[:-1])[: len(order)]
+    begin = np.concatenate((starts, np.full(int(alone.sum()), first)))
+    end = np.concatenate((ends, ts[order][alone]))
+    codes = np.concatenate((name[order][here], name[order][alone]))
+    sort = np.lexsort((-end, begin))
+    categories = frame["name"].cat.categories
+    return pd.DataFrame(
+        {
+            "name": pd.Categorical.from_codes(codes[sort], categories=categories),
+            "ts_ns": begin[sort],
+            "dur_ns": np.maximum(end - begin, 0)[sort],
+        }
+    )
+
+
+def _marks(trace: Trace) -> pd.DataFrame:
+    """The starts and ends with a time and a name, in order; every device records the same ones."""
+    frame = trace.get("annotations")
+    frame = frame[frame["ts_ns"].notna() & frame["name"].notna() & (frame["stage"] != "other")]
+    counts = frame["device"].value_counts(dropna=False)
+    if len(counts) > 1:
+        most = counts[counts == counts.max()].index
+        device = min((d for d in most if not pd.isna(d)), default=None)
+        frame = frame[frame["device"].isna() if device is None else frame["device"].eq(device)]
+    return frame.sort_values("ts_ns", kind="stable")
+
+
+def _bounds(trace: Trace, ts: Ints) -> tuple[int, int]:
+    """When the history begins and ends."""
+    times = trace.get("allocations")["ts_ns"].dropna().to_numpy(np.int64)
+    every = np.concatenate((times, ts))
+    return int(every.min()), int(every.max())
+
+
+def _no_names(frame: pd.DataFrame) -> pd.Categorical:
+    return pd.Categorical.from_codes([], categories=frame["name"].cat.categories)
+
+
+def steps(trace: Trace, replay: Replay) -> pd.DataFrame:
+    """The steps of one device's history in order of start: `step`, `occurrence`, `ts_ns`, `dur_ns`.
+
+    Ranges `ProfilerStep#n`, else those that a program numbers, else all of the history, with the
+    number of the file.
+    """
+    found = trace.derived(ranges)
+    names = [str(name) for name in found["name"].cat.categories]
+    numbers: list[int | None] = []
+    if replay.timed:
+        # Where the file itself is a step, what a program numbers are pieces of it.
+        for told in (profiler_step, numbered_step)[: 1 if trace.source.step is not None else 2]:
+            numbers = [told(name) for name in names]
+            if any(number is not None for number in numbers):
+                break
+    chosen = np.array([*(number is not None for number in numbers), False], np.bool_)
+    if not chosen.any():
+        return _file_step(trace, replay)
+    rows = found[chosen[found["name"].cat.codes.to_numpy()]]
+    step = np.array([numbers[code] for code in rows["name"].cat.codes], np.int64)
+    frame = pd.DataFrame(
+        {
+            "step": pd.array(step, dtype="Int64"),
+            "ts_ns": rows["ts_ns"].to_numpy(),
+            "dur_ns": rows["dur_ns"].to_numpy(),
+        }
+    )
+    frame.insert(1, "occurrence", frame.groupby("step").cumcount().to_numpy(np.int32))
+    return frame
+
+
+def _file_step(trace: Trace, replay: Replay) -> pd.DataFrame:
+    """The history as one step, with what was there before it; none without a history."""
+    some = 1 if len(replay.ts_ns) else 0
+    first = replay.ts_ns[:1] - 1
+    number = pd.NA if trace.source.step is None else trace.source.step
+    return pd.DataFrame(
+        {
+            "step": pd.array([number] * some, dtype="Int64"),
+            "occurrence": np.zeros(some, np.int32),
+            "ts_ns": first,
+            "dur_ns": replay.ts_ns[-1:] - first + 1,
+        }
+    )
+
+
+def stages(trace: Trace, found: pd.DataFrame) -> pd.DataFrame:
+    """The outermost ranges that are neither steps nor collectives: `step`, `stage`, `occurrence`, `ts_ns`, `dur_ns`."""
+    rows = trace.derived(ranges)
+    names = [str(name) for name in rows["name"].cat.categories]
+    told = [profiler_step(n) is None and numbered_step(n) is None and not is_collective(n) for n in names]  # fmt: skip
+    rows = rows[np.array([*told, False], np.bool_)[rows["name"].cat.codes.to_numpy()]]
+    end = (rows["ts_ns"] + rows["dur_ns"]).to_numpy()
+    # In order of start, one that ends within an earlier one lies in it.
+    before = np.maximum.accumulate(end)
+    outer = np.append(True, end[1:] > before[:-1])[: len(end)]
+    rows = rows[outer]
+    start = rows["ts_ns"].to_numpy()
+    at = window_at(found["ts_ns"].to_numpy(), (found["ts_ns"] + found["dur_ns"]).to_numpy(), start)
+    number = found["step"].array
+    step = np.append(number.to_numpy(np.int64, na_value=0), 0)[at]
+    missing = (at < 0) | np.append(np.asarray(number.isna()), True)[at]
+    frame = pd.DataFrame(
+        {
+            "step": pd.arrays.IntegerArray(step, missing),
+            "stage": rows["name"].array,
+            "ts_ns": start,
+            "dur_ns": rows["dur_ns"].to_numpy(),
+        }
+    )
+    keys = [np.where(missing, -1, step), rows["name"].cat.codes.to_numpy()]
+    frame.insert(2, "occurrence", frame.groupby(keys).cumcount().to_numpy(np.int32))
+    return frame

@@ -1,0 +1,144 @@
+"""The modules of a model as a trace tells of them, and which module launched each device op."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.keys import place_of
+from tracekit.model.trace import SparseColumn, Trace
+from tracekit.process.launches import Launches, launches
+from tracekit.process.nesting import innermost_of, nesting, tree_of
+from tracekit.process.shapes import launch_threads
+
+Ints = npt.NDArray[np.int64]
+
+HIERARCHY = "Module Hierarchy"
+
+_PYTHON = re.compile(r"nn\.Module: (.+?)(?:_(\d+))?\Z", re.DOTALL)
+_WRAPPER = re.compile(
+    r"((?:FullyShardedDataParallel|FSDP|DistributedDataParallel)[\w.:]*)", re.IGNORECASE
+)
+
+
+def module_class(name: str) -> str | None:
+    """The class of module, or the kind of range, that a recorded name stands for; None for any other name.
+
+    >>> module_class("nn.Module: Linear_12"), module_class("FSDP::pre_forward (layers.3)")
+    ('Linear', 'FSDP::pre_forward')
+    """
+    python, wrapper = _PYTHON.match(name), _WRAPPER.match(name)
+    if python:
+        return python[1]
+    return wrapper[1] if wrapper else None
+
+
+def innermost_class(hierarchy: str) -> str | None:
+    """The class of the innermost module of a recorded hierarchy; None for an empty one.
+
+    >>> innermost_class("SELF(Net)::forward.fc(Linear)::forward"), innermost_class("")
+    ('Linear', None)
+    """
+    found = re.findall(r"\(([^()]*)\)", hierarchy)
+    if found:
+        return str(found[-1]) or None
+    return hierarchy.strip() or None
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """One way in which modules are recorded.
+
+    `origin` is python (rows of nn.Module), range (annotations) or hierarchy (an argument of ops). `calls` are the
+    rows of `host_ops` that are calls of modules (or ops that name one), `owner` the class of each, an index of
+    `classes`, `instance` its recorded name as a number, `self_ns` its time outside calls of modules within it.
+    `launcher` is per row of `device_ops` the class of the innermost module that launched it, -1 outside;
+    None where no thread that called modules recorded anything else, so that what it launched is not known.
+    """
+
+    origin: str
+    classes: list[str]
+    calls: Ints
+    owner: Ints
+    instance: Ints
+    self_ns: Ints
+    launcher: Ints | None
+
+
+def modules(trace: Trace) -> tuple[Modules, ...]:
+    """Every way in which this trace tells of modules; empty where it does not."""
+    found = [
+        _called(trace, "python", "python"),
+        _called(trace, "range", "range"),
+        _by_hierarchy(trace),
+    ]
+    return tuple(one for one in found if one is not None)
+
+
+def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
+    """Modules that are rows of a kind, which are a tree of their own.
+
+    A call belongs to the module that runs when it begins: ends jitter against those of ops within.
+    """
+    host = trace.get("host_ops")
+    told = [module_class(str(name)) for name in host["name"].cat.categories]
+    if not any(told):
+        return None
+    codes = host["name"].cat.codes.to_numpy().astype(np.int64)
+    named = np.array([*(name is not None for name in told), False], np.bool_)[codes]
+    rows = np.flatnonzero(named & (host["kind"] == kind).to_numpy())
+    if not len(rows):
+        return None
+    classes = sorted({str(told[code]) for code in np.unique(codes[rows]).tolist()})
+    number = {name: at for at, name in enumerate(classes)}
+    of_code = np.array([*(number.get(str(name), -1) for name in told), -1], np.int64)
+    links: Launches = trace.derived(launches)
+    thread = launch_threads(trace)
+    known = np.flatnonzero(thread >= 0)
+    inside = np.full(len(thread), -1, np.int64)
+    inside[known] = innermost_of(trace, rows, thread[known].astype(np.int32), links.ts_ns[known])
+    return Modules(
+        origin,
+        classes,
+        rows,
+        of_code[codes[rows]],
+        codes[rows],
+        tree_of(trace, rows).self_ns[rows],
+        np.where(inside >= 0, of_code[codes[inside]], -1) if _may_launch(trace, rows) else None,
+    )
+
+
+def _may_launch(trace: Trace, rows: Ints) -> bool:
+    """Whether a thread of these rows recorded ops or calls at all; some profilers place them elsewhere."""
+    host = trace.get("host_ops")
+    thread = host["thread"].to_numpy()
+    return bool(np.isin(thread[rows], thread[host["kind"].isin(("op", "runtime"))]).any())
+
+
+def _by_hierarchy(trace: Trace) -> Modules | None:
+    """Modules that an argument of every op names."""
+    host = trace.get("host_ops")
+    column: SparseColumn | None = trace.sparse.get(HIERARCHY)
+    if column is None or column.categories is None or not len(host) or not len(column.rows):
+        return None
+    told = [innermost_class(text) if isinstance(text, str) else None for text in column.categories]
+    if not any(told):
+        return None
+    classes = sorted({name for name in told if name is not None})
+    number = {name: at for at, name in enumerate(classes)}
+    of_text = np.array([-1 if name is None else number[name] for name in told], np.int64)
+    ids = host["id"].to_numpy()
+    at, hit = place_of(column.rows, ids)
+    codes = column.values[at].astype(np.int64)
+    owner = np.where(hit & (host["kind"] == "op").to_numpy(), of_text[codes], -1)
+    rows = np.flatnonzero(owner >= 0)
+    if not len(rows):
+        return None
+    links: Launches = trace.derived(launches)
+    by = np.where(links.op >= 0, links.op, links.call)
+    launcher = np.where(by >= 0, owner[by], -1)
+    self_ns = trace.derived(nesting).self_ns[rows]
+    return Modules("hierarchy", classes, rows, owner[rows], codes[rows], self_ns, launcher)

@@ -1,0 +1,243 @@
+"""Which host op runs inside which, and how much time is an op's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.trace import Trace
+
+Ints = npt.NDArray[np.int64]
+
+NESTED_KINDS = ("op", "runtime", "range")
+"""Kinds that form the call tree; overhead and unknown intervals lie beside it.
+
+So do Python functions: their clock reads up to a microsecond apart from that of the ops that they call.
+"""
+
+FEW_LEVELS = 64
+"""Up so many levels of a tree it is cheaper to go one by one; what lies deeper goes up by twice as many each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """Per row of `host_ops`: `parent` (row, -1 at the top or outside the tree) and `self_ns`.
+
+    At any instant a thread is in the op that started last and still runs; `self_ns` is the time that is
+    an op's own in that sense, so that it adds up to each thread's busy time even where ops overlap
+    without nesting (recorded ends jitter by up to a microsecond).
+    """
+
+    parent: Ints
+    self_ns: Ints
+
+    def nearest(self, wanted: npt.NDArray[np.bool_], rows: Ints) -> Ints:
+        """For each of `rows`, the nearest enclosing row for which `wanted` holds; -1 if there is none."""
+        found = self.parent[rows]
+        active = np.flatnonzero(found >= 0)
+        active = active[~wanted[found[active]]]
+        for _ in range(FEW_LEVELS):
+            if not len(active):
+                return found
+            found[active] = self.parent[found[active]]
+            active = active[found[active] >= 0]
+            active = active[~wanted[found[active]]]
+        found[active] = self._wanted_above(wanted)[found[active]]
+        return found
+
+    def _wanted_above(self, wanted: npt.NDArray[np.bool_]) -> Ints:
+        """For each row itself where it is wanted, else the nearest such row that encloses it: each look goes twice as far."""
+        above = np.where(wanted, np.arange(len(wanted)), self.parent)
+        while len(open_ := np.flatnonzero((above >= 0) & ~wanted[above])):
+            above[open_] = above[above[open_]]
+        return above
+
+
+def nesting(trace: Trace) -> Nesting:
+    """The call tree of all host threads of a trace."""
+    return tree_of(trace, np.flatnonzero(trace.get("host_ops")["kind"].isin(NESTED_KINDS)))
+
+
+def tree_of(trace: Trace, rows: Ints) -> Nesting:
+    """The call tree of these rows of `host_ops` alone; all others lie beside it."""
+    ops = trace.get("host_ops")
+    start = ops["ts_ns"].to_numpy()
+    parent = np.full(len(ops), -1, np.int64)
+    self_ns = ops["dur_ns"].to_numpy().copy()
+    if len(rows):
+        end = start[rows] + self_ns[rows]
+        parent[rows], self_ns[rows] = _nest(rows, ops["thread"].to_numpy()[rows], start[rows], end)
+    return Nesting(parent, self_ns)
+
+
+def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
+    """For each instant on a thread, the row of `host_ops` that runs innermost then; -1 for none."""
+    rows = np.flatnonzero(trace.get("host_ops")["kind"].isin(NESTED_KINDS))
+    return innermost_of(trace, rows, thread, ts_ns)
+
+
+def innermost_of(trace: Trace, rows: Ints, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
+    """The same among these rows of `host_ops` alone."""
+    ops = trace.get("host_ops")
+    found = np.full(len(ts_ns), -1, np.int64)
+    if not len(rows) or not len(ts_ns):
+        return found
+    start = ops["ts_ns"].to_numpy()[rows]
+    end = start + ops["dur_ns"].to_numpy()[rows]
+    every = np.concatenate((rows, np.full(len(ts_ns), -1, np.int64)))
+    threads = np.concatenate((ops["thread"].to_numpy()[rows], thread))
+    starts, ends = np.concatenate((start, ts_ns)), np.concatenate((end, ts_ns))
+    order = by_start(threads, starts, ends)
+    up = _last_reaching(*_lift(threads[order], starts[order], ends[order]))
+    points = np.flatnonzero(order >= len(rows))
+    # An instant reaches nothing, so it is never a parent itself: what is found is an op.
+    found[order[points] - len(rows)] = np.where(up[points] >= 0, every[order[up[points]]], -1)
+    return found
+
+
+def holding(
+    lane: npt.NDArray[Any],
+    start: Ints,
+    end: Ints,
+    at_lane: npt.NDArray[Any],
+    first: Ints,
+    last: Ints,
+) -> Ints:
+    """For each span [first, last) on a lane, which interval there holds it and began last; -1 for none.
+
+    Of intervals that begin together the shortest, of equal ones the last. A span is taken to last 1 ns at least.
+    """
+    count = len(start)
+    found = np.full(len(first), -1, np.int64)
+    if not count or not len(first):
+        return found
+    lanes = np.concatenate((lane, at_lane))
+    starts = np.concatenate((start, first))
+    ends = np.concatenate((end, np.maximum(last, first + 1)))
+    order = by_start(lanes, starts, ends)
+    begin, until = _lift(lanes[order], starts[order], ends[order])
+    is_span = order >= count
+    # A span asks for what reaches its last instant, and reaches nothing itself.
+    up = _last_reaching(np.where(is_span, until - 1, begin), np.where(is_span, begin, until))
+    spans = np.flatnonzero(is_span)
+    found[order[spans] - count] = np.where(up[spans] >= 0, order[up[spans]], -1)
+    return found
+
+
+def _nest(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """(parent row, own time) of each of `rows`."""
+    order = by_start(thread, start, end)
+    thread, start, end = thread[order], start[order], end[order]
+    lifted_start, lifted_end = _lift(thread, start, end)
+    up = _last_reaching(lifted_start, lifted_end)
+    own = end - start - _covered_by_children(up, start, end)
+    parent, self_ns = np.empty_like(start), np.empty_like(start)
+    parent[order] = np.where(up >= 0, rows[order[up]], -1)
+    self_ns[order] = own
+    return parent, self_ns
+
+
+def by_start(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> Ints:
+    """The order by thread, start, longest first, position; stable and fast on nearly sorted input."""
+    order = np.argsort(start, kind="stable")
+    narrow = thread.astype(np.int16) if len(thread) and thread.max() < 2**15 else thread
+    order = order[np.argsort(narrow[order], kind="stable")]
+    tied = (start[order][1:] == start[order][:-1]) & (thread[order][1:] == thread[order][:-1])
+    if tied.any():
+        group = np.concatenate(([0], np.cumsum(~tied)))
+        some = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
+        sub = order[some]
+        order[some] = sub[np.lexsort((sub, -end[sub], group[some]))]
+    return order
+
+
+def _lift(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Starts and ends on one axis on which threads follow one another without touching."""
+    first, span = int(start.min()), int(end.max() - start.min()) + 1
+    if span * (int(thread.max()) + 1) < 2**62:
+        offset = thread.astype(np.int64) * span - first
+        return start + offset, end + offset
+    points = np.unique(np.concatenate((start, end)))
+    offset = thread.astype(np.int64) * (len(points) + 1)
+    return np.searchsorted(points, start) + offset, np.searchsorted(points, end) + offset
+
+
+def _last_reaching(start: Ints, end: Ints) -> Ints:
+    """For each i, the last j < i with end[j] > start[i], or -1.
+
+    A search in a pyramid of block maxima: all i climb and descend it together, level by level.
+    """
+    count = len(start)
+    found = np.full(count, -1, np.int64)
+    direct = np.flatnonzero(end[:-1] > start[1:]) + 1
+    found[direct] = direct - 1
+    active = np.flatnonzero(end[:-1] <= start[1:]) + 1
+    maxima = [end]
+    position = active - 1
+    hits: list[tuple[Ints, Ints]] = []
+    level = 0
+    while len(active):
+        top = maxima[level]
+        odd = (position & 1) == 1
+        reaches = np.zeros(len(active), np.bool_)
+        reaches[odd] = top[position[odd] - 1] > start[active[odd]]
+        hits.append((active[reaches], position[reaches] - 1))
+        rest = ~reaches & (position > 1)
+        active, position = active[rest], position[rest] >> 1
+        level += 1
+        if len(active):
+            maxima.append(_pairwise_max(top))
+    blocks = np.empty(0, np.int64)
+    seekers = np.empty(0, np.int64)
+    for depth in range(len(hits) - 1, -1, -1):
+        if len(seekers):
+            right = np.minimum(2 * blocks + 1, len(maxima[depth]) - 1)
+            blocks = np.where(maxima[depth][right] > start[seekers], right, 2 * blocks)
+        seekers = np.concatenate((seekers, hits[depth][0]))
+        blocks = np.concatenate((blocks, hits[depth][1]))
+    found[seekers] = blocks
+    return found
+
+
+def _pairwise_max(values: Ints) -> Ints:
+    """The maxima of neighbouring pairs; a last one without a neighbour stands alone."""
+    if len(values) % 2:
+        values = np.append(values, values[-1])
+    return np.maximum(values[0::2], values[1::2])
+
+
+def _latest_below(up: Ints, end: Ints) -> Ints:
+    """The latest end of each interval and its descendants, those of 1, 2, 4 … levels below it."""
+    reach, above = end.copy(), up
+    while len(below := np.flatnonzero(above >= 0)):
+        np.maximum.at(reach, above[below], reach[below])
+        above = np.where(above >= 0, above[above], -1)
+    return reach
+
+
+def _covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
+    """How much of each interval its descendants cover.
+
+    A child starts only after everything started within its elder siblings has ended, so the spans
+    [start, latest end of the subtree) of siblings are disjoint and can be added.
+    """
+    reach = end.copy()
+    late = np.flatnonzero(up >= 0)
+    late = late[reach[late] > reach[up[late]]]
+    for _ in range(FEW_LEVELS):
+        if not len(late):
+            break
+        above = up[late]
+        np.maximum.at(reach, above, reach[late])
+        late = np.unique(above[up[above] >= 0])
+        late = late[reach[late] > reach[up[late]]]
+    if len(late):
+        reach = _latest_below(up, end)
+    covered = np.zeros(len(start), np.int64)
+    child = np.flatnonzero(up >= 0)
+    inside = np.minimum(reach[child], end[up[child]]) - start[child]
+    np.add.at(covered, up[child], inside)
+    return covered

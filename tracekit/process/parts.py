@@ -1,0 +1,98 @@
+"""Parts of windows by what took them: put together, and the smallest of them as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.keys import numbered, summed
+
+Ints = npt.NDArray[np.int64]
+
+NONE, NO_OP, UNLINKED, OTHER = -1, -2, -3, -4
+"""What stands for a stage, path or kernel that there is none of."""
+
+STAGE, CLASS, CAUSE, PATH, KERNEL = range(5)
+"""The rows of `Parts.keys`: code of the stage, place in `CLASSES`, place in `CAUSES`, number of the path, code of the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What took how much of which window: `ns` of `window` went to the key `keys[:, key]`, begun `count` times."""
+
+    keys: npt.NDArray[np.int64]
+    window: Ints
+    key: Ints
+    count: Ints
+    ns: Ints
+
+
+def keyed(columns: Sequence[Ints]) -> tuple[npt.NDArray[np.int64], Ints]:
+    """(the distinct keys of these columns, the number of each row's key)."""
+    number = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        low = int(column.min(initial=0))
+        _, number = numbered(number * (int(column.max(initial=0)) - low + 1) + column - low)
+    keys = np.empty((len(columns), int(number.max(initial=-1)) + 1), np.int64)
+    for at, column in enumerate(columns):
+        keys[at, number] = column
+    return keys, number
+
+
+def together(parts: Sequence[Parts]) -> Parts:
+    """All parts as one; keys that are equal are one key."""
+    sizes = np.cumsum([0, *(part.keys.shape[1] for part in parts)])
+    every = np.concatenate([part.keys for part in parts], axis=1)
+    key = np.concatenate([part.key + at for part, at in zip(parts, sizes[:-1], strict=True)])
+    window, count, ns = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("window", "count", "ns")
+    )
+    return merged(Parts(every, window, key, count, ns))
+
+
+def merged(parts: Parts) -> Parts:
+    """The parts with each key once, and each pair of a window and a key once."""
+    keys, number = keyed(list(parts.keys))
+    width = max(keys.shape[1], 1)
+    pairs, place = numbered(parts.window * width + number[parts.key])
+    return Parts(
+        keys,
+        pairs // width,
+        pairs % width,
+        summed(place, parts.count, len(pairs)),
+        summed(place, parts.ns, len(pairs)),
+    )
+
+
+def bounded(parts: Parts, max_keys: int, max_stages: int) -> Parts:
+    """The parts with about so many keys at most: those with least time over all windows are one a stage and class.
+
+    Keys are kept or not in all windows alike, so that windows can be compared. Idle time and time in no op stay.
+    """
+    keys = parts.keys.copy()
+    total = summed(parts.key, parts.ns, keys.shape[1])
+    codes, stage = numbered(keys[STAGE])
+    small = ~_largest(summed(stage, total, len(codes)), max_stages)
+    small &= codes != NONE
+    if not small.any() and keys.shape[1] <= max_keys:
+        return parts
+    keys[STAGE, small[stage]] = OTHER
+    told = (keys[PATH] >= 0) | (keys[KERNEL] >= 0)
+    rest = told.copy()
+    rest[told] = ~_largest(total[told], max_keys)
+    keys[PATH, rest] = OTHER
+    keys[KERNEL, rest & (keys[KERNEL] >= 0)] = OTHER
+    return merged(Parts(keys, parts.window, parts.key, parts.count, parts.ns))
+
+
+def _largest(values: Ints, count: int) -> npt.NDArray[np.bool_]:
+    """Which values are among the `count` largest; of equal ones at the edge none is, whatever their order."""
+    if len(values) <= count:
+        return np.ones(len(values), np.bool_)
+    edge = np.partition(values, len(values) - count - 1)[len(values) - count - 1]
+    above: npt.NDArray[np.bool_] = values > edge
+    return above

@@ -1,0 +1,222 @@
+"""Input shapes of host ops, the matrix products among them, and work summed over groups of ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import union, union_totals
+from tracekit.model.keys import numbered, place_of, summed
+from tracekit.model.trace import SparseColumn, Trace
+from tracekit.process.flops import OPS, Product, product
+from tracekit.process.launches import Launches, launches
+from tracekit.process.nesting import nesting
+from tracekit.process.sound import sound_dur_ns
+
+Ints = npt.NDArray[np.int64]
+
+DIMS, TYPES = "Input Dims", "Input type"
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Per row of `host_ops` the number of its (dims, types), -1 where no shape is recorded.
+
+    `dims[number]` and `types[number]` are the texts as recorded.
+    """
+
+    number: Ints
+    dims: list[str]
+    types: list[str | None]
+
+
+def shapes(trace: Trace) -> Shapes:
+    """The distinct input shapes and types of host ops."""
+    host = trace.get("host_ops")
+    dims, dims_texts = _codes(trace, DIMS, host)
+    types, types_texts = _codes(trace, TYPES, host)
+    width = len(types_texts) + 1
+    known = np.flatnonzero(dims >= 0)
+    pairs, found = numbered(dims[known] * width + types[known] + 1)
+    number = np.full(len(host), -1, np.int64)
+    number[known] = found
+    texts = [*types_texts, None]
+    return Shapes(
+        number,
+        [dims_texts[pair] for pair in (pairs // width).tolist()],
+        [texts[pair] for pair in (pairs % width - 1).tolist()],
+    )
+
+
+def _codes(trace: Trace, key: str, host: pd.DataFrame) -> tuple[Ints, list[str]]:
+    """(per host op the code of its text, -1 without one; the texts) of a recorded argument."""
+    column: SparseColumn | None = trace.sparse.get(key)
+    out = np.full(len(host), -1, np.int64)
+    if column is None or column.categories is None or not len(column.rows):
+        return out, []
+    ids = host["id"].to_numpy()
+    at, hit = place_of(column.rows, ids)
+    is_text = np.array([isinstance(text, str) for text in column.categories], np.bool_)
+    codes = column.values[at].astype(np.int64)
+    out[hit] = np.where(is_text[codes[hit]], codes[hit], -1)
+    return out, [str(text) for text in column.categories]
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The matrix products of a trace, each counted once, at the innermost op whose shapes tell of it.
+
+    Per row of `host_ops` the number of its product, -1 for all others; `products[number]` with the op's
+    name. `owner` is per row of `device_ops` the host row of the product it was launched for, -1 for none.
+    """
+
+    number: Ints
+    products: list[tuple[str, Product]]
+    owner: Ints
+
+
+def products(trace: Trace) -> Products:
+    """The matrix products of a trace by their recorded shapes."""
+    host = trace.get("host_ops")
+    told: Shapes = trace.derived(shapes)
+    names = [str(name) for name in host["name"].cat.categories]
+    wanted = np.array([*(name in OPS for name in names), False], np.bool_)
+    codes = host["name"].cat.codes.to_numpy().astype(np.int64)
+    is_op = (host["kind"] == "op").to_numpy()
+    rows = np.flatnonzero(is_op & wanted[codes] & (told.number >= 0))
+    width = max(len(told.dims), 1)
+    keys, group = numbered(codes[rows] * width + told.number[rows])
+    found: list[tuple[str, Product]] = []
+    number = np.full(len(keys), -1, np.int64)
+    for index, key in enumerate(keys.tolist()):
+        name, pair = names[key // width], key % width
+        one = product(name, told.dims[pair], told.types[pair])
+        if one is not None:
+            number[index] = len(found)
+            found.append((name, one))
+    per_row = np.full(len(host), -1, np.int64)
+    per_row[rows] = number[group]
+    known = np.flatnonzero(per_row >= 0)
+    around = trace.derived(nesting).nearest(per_row >= 0, known)
+    per_row[around[around >= 0]] = -1
+    return Products(per_row, found, owners(trace, per_row >= 0))
+
+
+def owners(trace: Trace, chosen: npt.NDArray[np.bool_]) -> Ints:
+    """Per device op the nearest chosen host op around its launch, or that op itself; -1 for none."""
+    links: Launches = trace.derived(launches)
+    at = np.where(links.op >= 0, links.op, links.call)
+    return nearest_or_self(trace, chosen, at)
+
+
+def nearest_or_self(trace: Trace, chosen: npt.NDArray[np.bool_], rows: Ints) -> Ints:
+    """For each host row the nearest chosen row that is or encloses it; -1 for none, and for row -1."""
+    out = rows.copy()
+    above = np.flatnonzero(rows >= 0)
+    above = above[~chosen[rows[above]]]
+    out[above] = trace.derived(nesting).nearest(chosen, rows[above])
+    return out
+
+
+def device_work(trace: Trace, group: Ints, count: int) -> tuple[Ints, Ints, Ints]:
+    """(launches, Σ duration, busy) of each group of device ops; busy is a union per device, Σ over devices."""
+    device = trace.get("device_ops")
+    rows = np.flatnonzero(group >= 0)
+    start = device["ts_ns"].to_numpy()[rows]
+    dur = trace.derived(sound_dur_ns)[rows]
+    number, keys = pd.factorize(device["device"].iloc[rows], use_na_sentinel=False)
+    width = max(len(keys), 1)
+    busy = union_totals(start, start + dur, group[rows] * width + number, count * width)
+    return (
+        np.bincount(group[rows], minlength=count),
+        summed(group[rows], dur, count),
+        busy.reshape(count, width).sum(axis=1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The time of groups of host ops, on each thread: merged intervals, so that recursion counts once.
+
+    Points on one axis, on which threads follow one another and groups too.
+    """
+
+    count: int
+    group: Ints
+    thread: Ints
+    start: Ints
+    end: Ints
+    total_ns: Ints
+
+
+def calls(trace: Trace, rows: Ints, group: Ints, count: int) -> Calls:
+    """The merged intervals of these host rows by group and thread, and the wall time of each group."""
+    host = trace.get("host_ops")
+    thread = host["thread"].to_numpy()[rows].astype(np.int64)
+    start = host["ts_ns"].to_numpy()[rows]
+    dur = host["dur_ns"].to_numpy()[rows]
+    pairs, pair = numbered(thread * count + group)
+    totals = union_totals(start, start + dur, pair, len(pairs))
+    (first, last), points, width = _placed(len(pairs), start, start + np.maximum(dur, 1))
+    merged = union(first + pair * width, last + pair * width)
+    which = merged.start // width
+    return Calls(
+        count,
+        pairs[which] % count,
+        pairs[which] // count,
+        _times(points, merged.start - which * width),
+        _times(points, merged.end - which * width),
+        summed(pairs % count, totals, count),
+    )
+
+
+def _placed(lanes: int, *times: Ints) -> tuple[list[Ints], Ints, int]:
+    """(the times from their earliest on, what they count from, a length that none reaches).
+
+    Where so many lanes of that length would overflow, the ranks of the times instead, and the times by rank.
+    """
+    some = [ts for ts in times if len(ts)]
+    low = min((int(ts.min()) for ts in some), default=0)
+    width = max((int(ts.max()) for ts in some), default=0) - low + 2
+    if width * (lanes + 1) < 2**62:
+        return [ts - low for ts in times], np.array([low]), width
+    points = np.unique(np.concatenate(times))
+    return [np.searchsorted(points, ts) for ts in times], points, len(points) + 1
+
+
+def _times(points: Ints, placed: Ints) -> Ints:
+    """The times that `_placed` placed."""
+    return placed + points[0] if len(points) == 1 else points[placed]
+
+
+def during(made: Calls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
+    """For each group the sums of `values` over the instants (thread, ts_ns) that lie in its calls."""
+    low, high, order = _slices(made, thread, ts_ns)
+    out = []
+    for value in values:
+        sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(value[order])))
+        out.append(summed(made.group, sums[high] - sums[low], made.count))
+    return out
+
+
+def _slices(made: Calls, thread: Ints, ts_ns: Ints) -> tuple[Ints, Ints, Ints]:
+    """(low, high) of each interval among the instants in `order` of thread and time; thread -1 is nowhere."""
+    known = np.flatnonzero(thread >= 0)
+    lanes = max(int(thread.max(initial=0)), int(made.thread.max(initial=0))) + 1
+    (at, start, end), _, width = _placed(lanes, ts_ns[known], made.start, made.end)
+    place = thread[known] * width + at
+    order = np.argsort(place, kind="stable")
+    low = np.searchsorted(place[order], made.thread * width + start, side="left")
+    high = np.searchsorted(place[order], made.thread * width + end, side="left")
+    return low, np.maximum(high, low), known[order]
+
+
+def launch_threads(trace: Trace) -> Ints:
+    """Per device op the thread that launched it, -1 where the launch is unknown."""
+    links: Launches = trace.derived(launches)
+    thread = trace.get("host_ops")["thread"].to_numpy().astype(np.int64)
+    at = np.where(links.call >= 0, links.call, links.op)
+    return np.where(at >= 0, thread[at], -1) if len(thread) else np.full(len(at), -1, np.int64)

@@ -1,0 +1,163 @@
+"""Idle time with one mechanism: what follows a synchronising call, and what lies at the edge of stages (Q25)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import Intervals, covered, intersect, subtract, union, union_all
+from tracekit.model.trace import Trace
+from tracekit.process.host_activity import (
+    HostActivity,
+    SyncCalls,
+    host_activity,
+    launching_threads,
+    sync_calls,
+)
+from tracekit.process.idle import DeviceIdle, stage_time, top_stages
+from tracekit.process.launches import Launches, launches
+from tracekit.process.steps import windows
+
+Ints = npt.NDArray[np.int64]
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Per occasion on which a thread that feeds a device synchronised with it, in order of ends.
+
+    An occasion is all calls of one innermost op, or a call outside of ops: `row` (of `host_ops`) is its
+    last call, `op` the outermost op around it, -1 for none; `end_ns` when it returned, `call_ns` the time in its calls;
+    `stalled` whether the device was idle on return, `idle_ns` the idle time due to it. `after` is all
+    idle time that follows calls, due to them or not.
+    """
+
+    row: Ints
+    op: Ints
+    end_ns: Ints
+    call_ns: Ints
+    stalled: npt.NDArray[np.bool_]
+    idle_ns: Ints
+    after: Intervals
+
+
+def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
+    """The calls that synchronise, and the idle time between their return and the next device op.
+
+    It ends with the stage in which the call returned, and at the next such call. Data loading, garbage
+    collection, profiler overhead and long silence in it have causes of their own, and are left out.
+    """
+    calls: SyncCalls = trace.derived(sync_calls)
+    host = trace.get("host_ops")
+    chosen = np.flatnonzero(launching_threads(trace, idle.rows)[calls.row])
+    length = host["dur_ns"].to_numpy()[calls.row[chosen]]
+    end = host["ts_ns"].to_numpy()[calls.row[chosen]] + length
+    gap = np.searchsorted(idle.gaps.start, end, side="right") - 1
+    closes = np.append(idle.gaps.end, _NEVER)
+    stalled = (gap >= 0) & (end < closes[gap]) & (np.append(idle.after, -1)[gap] >= 0)
+    following = np.append(end, _NEVER)[1:]
+    until = np.minimum(np.minimum(closes[gap], following), _next_edge(trace, end))
+    until = np.where(stalled, until, end)
+    due = until - end - covered(_elsewhere(idle), end, until)
+    # Calls are in order of their ends, so the last of each occasion tells its place in that order.
+    last = len(end) - 1 - np.unique(calls.occasion[chosen][::-1], return_index=True)[1]
+    number = np.unique(calls.occasion[chosen], return_inverse=True)[1]
+    sums = np.zeros((3, len(last)), np.int64)
+    for at, values in enumerate((length, stalled, due)):
+        np.add.at(sums[at], number, values)
+    order = np.argsort(last, kind="stable")
+    last, (call_ns, times, idle_ns) = last[order], sums[:, order]
+    row, op = calls.row[chosen[last]], calls.op[chosen[last]]
+    return Stalls(row, op, end[last], call_ns, times > 0, idle_ns, union(end, until))
+
+
+def _elsewhere(idle: DeviceIdle) -> Intervals:
+    """Idle time with a cause of its own, wherever it lies."""
+    names = ("host_loader", "host_gc", "host_overhead", "host_silent")
+    return union_all([idle.causes[name] for name in names])
+
+
+def _next_edge(trace: Trace, ts_ns: Ints) -> Ints:
+    """The first start or end of a stage after each instant."""
+    stages = top_stages(trace)
+    start = stages["ts_ns"].to_numpy()
+    edges = np.unique(np.concatenate((start, start + stages["dur_ns"].to_numpy())))
+    edges = np.append(edges, _NEVER)
+    return edges[np.searchsorted(edges[:-1], ts_ns, side="right")]
+
+
+def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> pd.DataFrame:
+    """One row an edge: from the end of a stage to the first device op that the next one launched.
+
+    Only stages of one step follow one another: between steps another process may have the device. A next
+    stage that launches nothing here ends the edge where it begins, as it leaves the device alone by
+    design. Columns: step, stage, next_stage, and the times of the measured table `stage_edges`.
+    """
+    stages = trace.derived(top_stages)
+    start = stages["ts_ns"].to_numpy()
+    end = start + stages["dur_ns"].to_numpy()
+    pairs = _followed(trace, start)
+    first_op = _first_op(trace, idle.rows, start[pairs + 1], end[pairs + 1])
+    low = np.maximum.accumulate(end)[pairs] if len(end) else end
+    high = np.maximum(np.minimum(first_op, end[pairs + 1]), low)
+    own = idle.causes
+    inside_stages = intersect(own["host_silent"], stage_time(trace))
+    explained = union_all([own["host_loader"], own["host_gc"], inside_stages])
+    rest = subtract(idle.gaps, explained)
+    did: HostActivity = trace.derived(host_activity)
+    busy_host = intersect(rest, union_all([did.op, own["host_sync"], own["host_overhead"]]))
+    synced = intersect(rest, after_sync)
+    within = np.maximum(low, start[pairs + 1])
+    inside = covered(rest, within, np.maximum(high, within))
+    stalled = covered(synced, within, np.maximum(high, within))
+    assert (stalled <= inside).all(), "what follows a call inside a stage is inside it"
+    names = stages["stage"].astype(object).to_numpy()
+    return pd.DataFrame(
+        {
+            "step": stages["step"].iloc[pairs].array,
+            "stage": names[pairs],
+            "next_stage": names[pairs + 1],
+            "edge_ns": high - low,
+            "idle_ns": covered(idle.gaps, low, high),
+            "explained_ns": covered(explained, low, high),
+            "inside_ns": inside,
+            "after_sync_ns": stalled,
+            "host_ns": covered(busy_host, low, high),
+        }
+    )
+
+
+def _followed(trace: Trace, start: Ints) -> Ints:
+    """Of stages that begin at these times, in order, those that another one of the same step follows."""
+    steps = trace.derived(windows).steps["ts_ns"].to_numpy()
+    step = np.searchsorted(steps, start, side="right")
+    return np.flatnonzero((step[1:] == step[:-1]) & (step[1:] > 0))
+
+
+def opening_ns(trace: Trace, rows: Ints) -> Ints:
+    """When the edges between stages end on the device of these ops: the starts of the first ops of stages."""
+    stages = trace.derived(top_stages)
+    start = stages["ts_ns"].to_numpy()
+    end = start + stages["dur_ns"].to_numpy()
+    following = _followed(trace, start) + 1
+    return _first_op(trace, rows, start[following], end[following])
+
+
+def _first_op(trace: Trace, rows: Ints, start: Ints, end: Ints) -> Ints:
+    """For each stage, when the first device op that it launched begins; its start if it launched none."""
+    links: Launches = trace.derived(launches)
+    rows = rows[links.linked[rows]]
+    rows = rows[np.argsort(links.ts_ns[rows], kind="stable")]
+    low = np.searchsorted(links.ts_ns[rows], start, side="left")
+    high = np.searchsorted(links.ts_ns[rows], end, side="left")
+    found = start.copy()
+    some = np.flatnonzero(high > low)
+    if len(some):
+        begins = np.append(trace.get("device_ops")["ts_ns"].to_numpy()[rows], _NEVER)
+        bounds = np.stack((low[some], high[some]), axis=1).ravel()
+        found[some] = np.minimum.reduceat(begins, bounds)[::2]
+    return found

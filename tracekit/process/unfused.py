@@ -1,0 +1,165 @@
+"""Attention and losses that are made of single operators: what a fused kernel would not do (rule R27).
+
+Attention: a product, a softmax of its last axis and a product with the result, one after the other on a
+thread, their shapes fitting. A loss: log-softmax over a vocabulary, and the 32-bit copies made for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.trace import Trace
+from tracekit.process import flops
+from tracekit.process.launches import Launches, launches
+from tracekit.process.nesting import by_start
+from tracekit.process.shapes import Shapes, launch_threads, owners, shapes
+
+Ints = npt.NDArray[np.int64]
+
+VOCABULARY = 8_192
+"""A last axis of at least so many entries is a vocabulary, not a class head or a row of a mask."""
+
+PRODUCTS = ("aten::bmm", "aten::baddbmm")
+SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_masked_softmax")
+LOSS = ("aten::_log_softmax", "aten::_log_softmax_backward_data")
+COPY = "aten::copy_"
+HALF = ("BFloat16", "Half", "c10::BFloat16", "c10::Half")
+
+
+@dataclass(frozen=True, slots=True)
+class Unfused:
+    """What was found, as rows of `host_ops`.
+
+    `first`, `softmax` and `last` are the three ops of each attention; `loss` the log-softmax calls over a
+    vocabulary and `copies` the 32-bit copies of 16-bit numbers of that width, with their `copy_bytes`.
+    """
+
+    first: Ints
+    softmax: Ints
+    last: Ints
+    loss: Ints
+    copies: Ints
+    copy_bytes: Ints
+
+
+def unfused(trace: Trace) -> Unfused:
+    """The attention and the losses of a trace that are made of single operators, by their recorded shapes."""
+    host = trace.get("host_ops")
+    told: Shapes = trace.derived(shapes)
+    names = [str(name) for name in host["name"].cat.categories]
+    codes = host["name"].cat.codes.to_numpy().astype(np.int64)
+    is_op = (host["kind"] == "op").to_numpy() & (told.number >= 0)
+
+    def rows_of(wanted: tuple[str, ...]) -> Ints:
+        chosen = np.array([*(name in wanted for name in names), False], np.bool_)
+        return np.flatnonzero(is_op & chosen[codes])
+
+    first, softmax, last = _attention(trace, told, rows_of(PRODUCTS), rows_of(SOFTMAX))
+    losses, copies = rows_of(LOSS), rows_of((COPY,))
+    wide = np.array([_is_vocabulary(text) for text in told.dims], np.bool_)
+    size = np.array(
+        [
+            _copied(dims, types) if is_wide else 0
+            for dims, types, is_wide in zip(told.dims, told.types, wide.tolist(), strict=True)
+        ],
+        np.int64,
+    )
+    loss = losses[wide[told.number[losses]]] if len(losses) else losses
+    of_copy = size[told.number[copies]] if len(copies) else np.empty(0, np.int64)
+    return Unfused(first, softmax, last, loss, copies[of_copy > 0], of_copy[of_copy > 0])
+
+
+def _attention(
+    trace: Trace, told: Shapes, products: Ints, softmax: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """(first product, softmax, second product) of each attention."""
+    host = trace.get("host_ops")
+    rows = np.concatenate((products, softmax))
+    is_softmax = np.repeat([False, True], [len(products), len(softmax)])
+    start = host["ts_ns"].to_numpy()[rows]
+    thread = host["thread"].to_numpy()[rows]
+    order = by_start(thread, start, start + host["dur_ns"].to_numpy()[rows])
+    rows, is_softmax, thread = rows[order], is_softmax[order], thread[order]
+    middle = np.flatnonzero(
+        is_softmax[1:-1] & ~is_softmax[:-2] & ~is_softmax[2:]
+        & (thread[1:-1] == thread[:-2]) & (thread[1:-1] == thread[2:])
+    ) + 1 if len(rows) > 2 else np.empty(0, np.int64)  # fmt: skip
+    names = host["name"].iloc[rows].astype(object).to_numpy()
+    number = told.number[rows]
+    triples = np.stack((number[middle - 1], number[middle], number[middle + 1]), axis=1)
+    kinds, which = np.unique(triples, axis=0, return_inverse=True)
+    sample = np.zeros(len(kinds), np.int64)
+    sample[which.ravel()] = middle
+    fits = [
+        _fits(told, (str(names[at - 1]), str(names[at + 1])), kind)
+        for kind, at in zip(kinds.tolist(), sample.tolist(), strict=True)
+    ]
+    middle = middle[np.array(fits, np.bool_)[which.ravel()]] if len(kinds) else middle
+    return rows[middle - 1], rows[middle], rows[middle + 1]
+
+
+def _fits(told: Shapes, names: tuple[str, str], kind: list[int]) -> bool:
+    """Whether the softmax is of the first product's result, and the second product is with the softmax."""
+    first = flops.product(names[0], told.dims[kind[0]], told.types[kind[0]])
+    last = flops.product(names[1], told.dims[kind[2]], told.types[kind[2]])
+    scores = flops.shapes(told.dims[kind[1]])
+    if first is None or last is None or not scores or scores[0] is None or len(scores[0]) < 2:
+        return False
+    rows, row = scores[0][-2], scores[0][-1]
+    return (first.m, first.n, first.batch) == (rows, row, last.batch) and (last.m, last.k) == (
+        rows,
+        row,
+    )
+
+
+def _is_vocabulary(text: str) -> bool:
+    dims = flops.shapes(text)
+    return bool(dims) and dims[0] is not None and len(dims[0]) > 1 and dims[0][-1] >= VOCABULARY
+
+
+def _copied(dims_text: str, types_text: str | None) -> int:
+    """Bytes of a 32-bit copy of 16-bit numbers of one shape; 0 for any other copy."""
+    dims, types = flops.shapes(dims_text), flops.types(types_text)
+    if len(dims) < 2 or len(types) < 2 or dims[0] != dims[1] or dims[0] is None:
+        return 0
+    if types[0] != "float" or types[1] not in HALF:
+        return 0
+    size = 4
+    for axis in dims[0]:
+        size *= axis
+    return size if size < 2**62 else 0
+
+
+def attention_extra(trace: Trace, found: Unfused) -> npt.NDArray[np.bool_]:
+    """Per device op, whether it was launched within an attention, its two products left out."""
+    host = trace.get("host_ops")
+    links: Launches = trace.derived(launches)
+    count = len(links.ts_ns)
+    if not len(found.first) or not count:
+        return np.zeros(count, np.bool_)
+    start = host["ts_ns"].to_numpy()
+    dur = host["dur_ns"].to_numpy()
+    thread = host["thread"].to_numpy().astype(np.int64)
+    order = np.lexsort((start[found.first], thread[found.first]))
+    first, last = found.first[order], found.last[order]
+    at = _latest(thread[first], start[first], launch_threads(trace), links.ts_ns)
+    inside = at >= 0
+    end = (start + dur)[last][at]
+    same = thread[first][at] == launch_threads(trace)
+    products = np.zeros(len(host), np.bool_)
+    products[first] = products[last] = True
+    own = owners(trace, products) >= 0
+    extra: npt.NDArray[np.bool_] = inside & same & (links.ts_ns < end) & links.linked & ~own
+    return extra
+
+
+def _latest(thread: Ints, start: Ints, at_thread: Ints, at: Ints) -> Ints:
+    """For each instant the last of the sorted (thread, start) not after it; -1 if there is none."""
+    points = np.unique(np.concatenate((start, at)))
+    width = len(points) + 1
+    axis = thread * width + np.searchsorted(points, start)
+    asked = at_thread * width + np.searchsorted(points, at)
+    return np.searchsorted(axis, asked, side="right") - 1

@@ -1,0 +1,65 @@
+"""How much device work belongs to each window of the host: by launch where one is recorded (M8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import union_totals
+from tracekit.model.trace import Trace
+from tracekit.process.placement import Placement, placement
+from tracekit.process.sound import sound_dur_ns
+
+Ints = npt.NDArray[np.int64]
+
+MAX_WINDOW_ROWS = 50_000_000
+"""Most device ops united over all windows of a source: windows that all overlap would never end."""
+
+
+def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
+    """Columns `launch_count`, `work_ns`, `work_busy_ns` for each window: device ops whose place is inside it.
+
+    A launch from any thread counts (backward runs on another one); an op without one is where `placement`
+    puts it. NA where no device was recorded.
+    """
+    if not trace.has("device_ops"):
+        unknown = pd.array([pd.NA] * len(start), dtype="Int64")
+        return {"launch_count": unknown, "work_ns": unknown, "work_busy_ns": unknown}
+    device = trace["device_ops"]
+    place: Placement = trace.derived(placement)
+    rows = np.flatnonzero(place.known)
+    rows = rows[np.argsort(place.ts_ns[rows], kind="stable")]
+    at = place.ts_ns[rows]
+    low = np.searchsorted(at, start, side="left")
+    high = np.maximum(np.searchsorted(at, end, side="left"), low)
+    dur = trace.derived(sound_dur_ns)[rows]
+    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(dur)))
+    busy = _busy_by_window(device.iloc[rows], dur, low, high)
+    return {"launch_count": high - low, "work_ns": sums[high] - sums[low], "work_busy_ns": busy}
+
+
+def _busy_by_window(device: pd.DataFrame, dur: Ints, low: Ints, high: Ints) -> Any:
+    """For each window, the union per device of rows [low, high), summed over devices.
+
+    Windows may nest, so rows count once for each; windows beyond `MAX_WINDOW_ROWS` in all are NA.
+    """
+    start = device["ts_ns"].to_numpy()
+    end = start + dur
+    number, keys = pd.factorize(device["device"], use_na_sentinel=False)
+    width = max(len(keys), 1)
+    size = high - low
+    bound = np.cumsum(size)
+    totals = np.zeros(len(low), np.int64)
+    affordable = bound <= MAX_WINDOW_ROWS
+    for chosen in np.array_split(np.flatnonzero(affordable), 1 + int(bound[-1:].sum()) // 2**21):
+        window = np.repeat(np.arange(len(chosen)), size[chosen])
+        first = np.repeat(low[chosen] - np.cumsum(size[chosen]) + size[chosen], size[chosen])
+        rows = first + np.arange(len(first))
+        group = window * width + number[rows]
+        by_device = union_totals(start[rows], end[rows], group, len(chosen) * width)
+        totals[chosen] = by_device.reshape(len(chosen), width).sum(axis=1)
+    return pd.arrays.IntegerArray(totals, ~affordable)

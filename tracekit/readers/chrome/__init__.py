@@ -1,0 +1,229 @@
+"""Chrome traces as PyTorch's profiler (Kineto) writes them: bytes to one Trace.
+
+`RECOVERY.md` beside this file is the grammar; `chrome_stream` reads by it into columns, `chrome_classes`
+says what each row is, `chrome_tables` makes the tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.discover import complete
+from tracekit.model.tables import HOST_OP_KINDS
+from tracekit.model.trace import NO_EVENTS, NO_TIMES, Note, Source, Trace, Want
+from tracekit.readers import unpack
+from tracekit.readers.chrome import stream as chrome_stream
+from tracekit.readers.chrome import tables as chrome_tables
+from tracekit.readers.chrome.arena import Arena
+from tracekit.readers.chrome.classes import CLASS_CODE, classify
+from tracekit.readers.chrome.scan import Keep, Scan
+from tracekit.readers.chrome.tables import Rows, Scratch
+from tracekit.readers.loss import Loss
+
+ARGUMENTS = (
+    "correlation", "External id", "external id", "device", "stream", "bytes", "Bytes",
+    "Device Type", "Device Id", "Total Allocated", "Total Reserved", "Collective name", "name",
+)  # fmt: skip
+"""Arguments that the tables are made of: read whatever `Want.args` says."""
+
+STACK_ARGUMENTS = ("Call stack", "Module Hierarchy")
+
+_BESIDES_PYTHON = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
+
+MODULE_CALLS = ("nn.Module: ",)
+"""How the Python functions are named that are calls of a model's modules: few, and read by default."""
+
+TABLE_BUILDERS: Mapping[str, Callable[[Rows], pd.DataFrame | None]] = {
+    "host_ops": chrome_tables.host_ops,
+    "device_ops": chrome_tables.device_ops,
+    "device_ranges": chrome_tables.device_ranges,
+    "syncs": chrome_tables.syncs,
+    "memory_ops": chrome_tables.memory_ops,
+    "counters": chrome_tables.counters,
+    "flows": chrome_tables.flows,
+    "windows": chrome_tables.windows,
+    "threads": chrome_tables.threads,
+}
+
+LOSSES: Mapping[str, str] = {
+    "truncated": "the file ends inside the event array; every complete element before it was read",
+    "damaged": "damaged text was passed over",
+    "repaired": "elements of invalid JSON were repaired",
+    "not-an-event": "elements that are no objects were passed over",
+    **unpack.LOSSES,
+    "too-long": "elements beyond the size limit were passed over",
+    "metadata": "metadata outside the event array could not be read",
+}
+"""What each kind of `Loss` means to a user."""
+
+
+def sniff(head: bytes) -> bool:
+    """Whether uncompressed text begins like a Chrome trace; so does that of a snapshot, which is asked about before."""
+    return chrome_stream.head_looks_like_trace(head)
+
+
+def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
+    """The one Trace of the file, with the tables of `want`. Raises `TraceFormatError`, nothing else.
+
+    `on_bytes` is called with counts of compressed bytes as they are read.
+    """
+    keep = Keep(
+        args=None if want.args is None else tuple(dict.fromkeys((*ARGUMENTS, *want.args))),
+        skip_args=() if want.stacks else STACK_ARGUMENTS,
+        skip_cats=() if want.python else ("python_function",),
+        keep_names=MODULE_CALLS if want.modules and want.table("host_ops") else (),
+    )
+    scan = chrome_stream.scan(Path(source.path), keep, on_bytes=on_bytes)
+    base, base_is_odd = _base(scan.meta)
+    rows, notes = _rows(scan, base, source)
+    if not want.python and not len(rows.of(*_BESIDES_PYTHON)):
+        # Calls of modules alone do not say that the host was recorded.
+        rows.classes[rows.classes == CLASS_CODE["python"]] = CLASS_CODE["ignored"]
+    if base_is_odd:
+        notes.append(
+            Note(
+                "warning",
+                "base-time",
+                "baseTimeNanoseconds is no time: times are relative",
+                source.name,
+            )
+        )
+    frames = {name: build(rows) for name, build in TABLE_BUILDERS.items() if want.table(name)}
+    tables = {name: frame for name, frame in frames.items() if frame is not None}
+    meta = {
+        **_writable(scan.meta),
+        "absolute_time": int(rows.ts_ns.max(initial=0)) > 10**17,
+        "element_count": len(scan.ts_ns) + sum(scan.skipped.values()),
+        "skipped_count": dict(scan.skipped),
+        "text_bytes": scan.size_bytes,
+    }
+    # Where nothing can be used, why not is told once, of all events.
+    useless = list(_nothing_usable(scan, rows, source.name))
+    notes = [*_loss_notes(scan.losses, source.name), *(useless or notes)]
+    return [Trace(complete(source, _facts(scan, rows)), tables, tuple(notes), meta, scan.args)]
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _writable(value: Any) -> Any:
+    """A value of the metadata with U+FFFD for lone surrogates, which no table and no file can hold."""
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_writable(item) for item in value]
+    if isinstance(value, dict):
+        return {_writable(key): _writable(item) for key, item in value.items()}
+    return value
+
+
+def _base(meta: Mapping[str, Any]) -> tuple[int, bool]:
+    """(the file's time zero in Unix ns, whether it is recorded as something that is no time)."""
+    base = meta.get("baseTimeNanoseconds", 0)
+    if isinstance(base, str) and re.fullmatch(r"-?[0-9]{1,19}", base):
+        base = int(base)
+    if isinstance(base, float) and base.is_integer():
+        base = int(base)
+    if isinstance(base, bool) or not isinstance(base, int) or abs(base) > 2**61:
+        return 0, True
+    return base, False
+
+
+def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
+    """Rows by class with absolute times; what has no place in time is left out and noted."""
+    notes: list[Note] = []
+
+    def note(code: str, message: str, which: npt.NDArray[np.bool_]) -> None:
+        count = int(np.count_nonzero(which))
+        if count:
+            notes.append(Note("warning", code, message, source.name, count))
+
+    classes, phase = classify(scan)
+    # With 2**61 as the bound of base, start and duration each, no sum of the three can overflow.
+    placed, dur = scan.has_ts, scan.dur_ns
+    if not _within(scan.ts_ns, -(2**61), 2**61):
+        placed = placed & (scan.ts_ns < 2**61) & (scan.ts_ns > -(2**61))
+    solid = (classes < CLASS_CODE["device_range"]) & placed
+    note("no-duration", "elements without a usable duration count as 0", solid & ~scan.has_dur)
+    if not _within(dur, 0, 2**61):
+        bad_dur = scan.has_dur & ((dur < 0) | (dur > 2**61))
+        note("bad-duration", "negative or impossible durations count as 0", bad_dur & solid)
+        dur = np.where(bad_dur, 0, dur)
+    if not placed.all():
+        lost = ~(placed | (classes == CLASS_CODE["meta"]))
+        note("no-time", "elements without a usable start time were left out", lost & (phase >= 0))
+        classes[lost] = CLASS_CODE["ignored"]
+    note("phase", "elements of a phase that is not read were left out", phase == -1)
+    count = len(classes)
+    scratch = Scratch(
+        np.empty(count, np.int64), np.empty(count, np.bool_), np.empty(count, np.int32)
+    )
+    threads = chrome_tables.number_threads(scan)
+    ts = scan.ts_ns
+    ts += base  # in place: nobody else has the scan, and a copy of every start would cost memory
+    return Rows(scan, ts, dur, classes, *threads, scratch, Arena(count)), notes
+
+
+def _nothing_usable(scan: Scan, rows: Rows, name: str) -> Iterator[Note]:
+    """A note on a trace that holds no event, or none that has a place in time."""
+    is_meta = rows.classes == CLASS_CODE["meta"]
+    count = len(is_meta) - int(np.count_nonzero(is_meta))
+    if scan.skipped or (rows.classes[~is_meta] != CLASS_CODE["ignored"]).any():
+        return
+    if not count:
+        if not scan.losses:
+            yield Note("warning", NO_EVENTS, "an empty capture: it holds no event", name)
+        return
+    without = {
+        "start (ts)": count - int(np.count_nonzero(scan.has_ts[~is_meta])),
+        "phase (ph)": int(np.count_nonzero(scan.ph.codes[~is_meta] < 0)),
+    }
+    told = " and ".join(f"{number:,} have no {what}" for what, number in without.items() if number)
+    message = (
+        f"none of its {count:,} events can be used: {told or 'none is of a kind that is read'}"
+    )
+    yield Note("error", NO_TIMES, message, name, count)
+
+
+def _within(values: npt.NDArray[np.int64], low: int, high: int) -> bool:
+    """Whether all values lie within these bounds."""
+    return not len(values) or (low <= int(values.min()) and int(values.max()) <= high)
+
+
+def _facts(scan: Scan, rows: Rows) -> dict[str, object]:
+    """What the content says of its process: rank, world size, host, pid."""
+    facts: dict[str, object] = {"host": scan.meta.get("host_name")}
+    distributed = scan.meta.get("distributedInfo")
+    if isinstance(distributed, dict):
+        facts["rank"] = distributed.get("rank")
+        facts["world_size"] = distributed.get("world_size")
+        facts["backend"] = distributed.get("backend")
+    at = rows.of("op", "range", "runtime")
+    if len(at):
+        counts = np.bincount(scan.pid.codes[at] + 1)[1:]
+        if len(counts):
+            facts["pid"] = scan.pid.values[int(counts.argmax())]
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _loss_notes(losses: tuple[Loss, ...], name: str) -> list[Note]:
+    """Losses in words: what, how much, where."""
+    lossless = {"repaired", "metadata"}
+    return [
+        Note(
+            "warning" if loss.kind in lossless else "data_loss",
+            loss.kind,
+            f"{LOSSES[loss.kind]} ({loss.size_bytes:,} bytes, from byte {loss.offset:,})",
+            name,
+            loss.count,
+            loss.offset,
+        )
+        for loss in losses
+    ]

@@ -1,0 +1,119 @@
+"""What each row of a Chrome trace is: recorded phase, category and name to one class a row.
+
+Covers the categories of 2021 (`Operator`, `Kernel` …), of today, of ROCm, XPU, HPU and MTIA.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.stages import profiler_step
+from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS
+from tracekit.readers.chrome.scan import Codes, Scan
+
+Bytes8 = npt.NDArray[np.int8]
+
+COMMUNICATION = re.compile(
+    r"nccl|rccl|hccl|nvshmem|deep_?ep|cross_device_reduce"
+    r"|(all_?reduce|two_shot|one_shot|multimem).*kernel",
+    re.IGNORECASE,
+)
+"""Kernel names that are collectives (definition M2); the argument `Collective name` says so as well."""
+
+PHASES = "XiIsftCM"
+"""Phases that are read: complete, instant (two spellings), flow start/end/step, counter, metadata."""
+
+CLASS_NAMES = (
+    *HOST_OP_KINDS, *DEVICE_OP_KINDS,
+    "device_range", "sync", "window", "memory", "flow", "counter", "meta", "ignored",
+)  # fmt: skip
+CLASS_CODE = {name: code for code, name in enumerate(CLASS_NAMES)}
+
+CLASS_OF_CATEGORY: Mapping[str, str] = {
+    "cpu_op": "op",
+    "operator": "op",
+    "hpu_op": "op",
+    "user_annotation": "range",
+    "nvtx": "range",
+    "python_function": "python",
+    "overhead": "overhead",
+    "cuda_runtime": "runtime",
+    "cuda_driver": "runtime",
+    "runtime": "runtime",
+    "glow_runtime": "runtime",
+    "mtia_runtime": "runtime",
+    "xpu_runtime": "runtime",
+    "xpu_driver": "runtime",
+    "privateuse1_runtime": "runtime",
+    "privateuse1_driver": "runtime",
+    "kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+    "gpu_user_annotation": "device_range",
+    "cuda_sync": "sync",
+    "cuda_event": "sync",
+    "xpu_sync": "sync",
+    "trace": "window",
+    "cpu_instant_event": "ignored",
+}
+"""Recorded category, in lower case. One that is not here stays in `host_ops` as `other`."""
+
+
+def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
+    """(class code, index into PHASES) of every row; phase -1 is one that is not read."""
+    phases = [_phase(value) for value in scan.ph.values]
+    phase = _by_value(scan.ph, phases, -1)
+    out = _by_value(scan.ph, [_CLASS_OF_PHASE[p] for p in phases], CLASS_CODE["ignored"])
+    complete = phase == PHASES.index("X")
+    category = _by_value(
+        scan.cat,
+        [CLASS_CODE[CLASS_OF_CATEGORY.get(str(v).lower(), "other")] for v in scan.cat.values],
+        CLASS_CODE["other"],
+    )
+    out = np.where(complete, category, out)
+
+    # Traces of 2021 have no annotation category: their steps are operators.
+    step = _named(scan, lambda name: profiler_step(name) is not None)
+    out[step & (out == CLASS_CODE["op"])] = CLASS_CODE["range"]
+    collective = _named(scan, lambda name: COMMUNICATION.search(name) is not None)
+    if "Collective name" in scan.args:
+        collective[scan.args["Collective name"].rows] = True
+    out[collective & (out == CLASS_CODE["kernel"])] = CLASS_CODE["collective"]
+    # The Python export of torch 2.13 writes allocator instants as "X", with a duration that means nothing.
+    allocator = _named(scan, lambda name: name == "[memory]")
+    out[allocator & (phase >= 0) & (phase <= PHASES.index("I"))] = CLASS_CODE["memory"]
+    return out, phase
+
+
+_CLASS_OF_PHASE = {
+    -1: CLASS_CODE["ignored"],
+    **{PHASES.index(p): CLASS_CODE["ignored"] for p in "XiI"},
+    **{PHASES.index(p): CLASS_CODE["flow"] for p in "sft"},
+    PHASES.index("C"): CLASS_CODE["counter"],
+    PHASES.index("M"): CLASS_CODE["meta"],
+}
+"""What a row is by its phase alone; a complete row is what its category says."""
+
+
+def _named(scan: Scan, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+    """Whether each row's name is wanted."""
+    chosen = [wanted(str(value)) for value in scan.name.values]
+    if not any(chosen):
+        return np.zeros(len(scan.name.codes), np.bool_)
+    return np.array([*chosen, False], np.bool_).take(scan.name.codes, mode="wrap")
+
+
+def _phase(value: object) -> int:
+    return PHASES.find(value) if isinstance(value, str) and len(value) == 1 else -1
+
+
+def _by_value(column: Codes, by_value: list[int], absent: int) -> Bytes8:
+    """`by_value[code]` of every row, `absent` where the row has no value."""
+    # -1, a row without a value, counts from the end: it finds `absent`.
+    return np.array([*by_value, absent], np.int8).take(column.codes, mode="wrap")

@@ -1,0 +1,267 @@
+"""The event array, block by block: the scanner reads it, `chrome_recovery` helps where it is damaged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tracekit.readers.chrome import recovery
+from tracekit.readers.chrome.losses import Losses
+from tracekit.readers.chrome.places import CONTEXT_BYTES, Place, find_place
+from tracekit.readers.chrome.recovery import Action, Verdict
+from tracekit.readers.chrome.scan import END, MORE, Scanner
+
+SMALLEST_STRETCH, LARGEST_STRETCH = 2**12, 2**20
+"""After damage the scanner is shown stretches that grow from the one to the other."""
+
+BRIDGE_BYTES = 2**14
+"""How much of a new block follows the rest of the one before."""
+
+_SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
+
+
+class Text:
+    """The text from where reading has come to, as far as it has been read in."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self.at_end = False
+        self._blocks = blocks
+        self._data = b""
+        self._position = 0
+        self._offset = 0
+        self._bridged: bytes | None = None
+        """A block of which only the first bytes are in `_data`, after `_rest_length` others."""
+        self._rest_length = 0
+
+    @property
+    def offset(self) -> int:
+        """How much text lies before the `view`."""
+        return self._offset + self._position
+
+    @property
+    def view(self) -> memoryview:
+        """The text that has been read in and not been dropped."""
+        return memoryview(self._data)[self._position :]
+
+    def drop(self, count: int) -> None:
+        """Go on, `count` bytes further."""
+        self._position += count
+
+    def grow(self) -> None:
+        """Read in more: at least as much as there is, so that long elements are not copied often.
+
+        A short rest gets only the first bytes of a new block, to get past the element that the
+        blocks divide; then the block itself is the text, which saves copying it.
+        """
+        if self._bridged is not None:
+            block, self._bridged = self._bridged, None
+            if self._position >= self._rest_length:
+                self._offset += self._rest_length
+                self._position -= self._rest_length
+                self._data = block
+            else:
+                rest = self._data[self._position : self._rest_length]
+                self._replace(rest + block)
+            return
+        rest = self._data[self._position :]
+        blocks = self._read(max(1, len(rest)))
+        first_length = len(blocks[0]) if len(blocks) == 1 else 0
+        if 0 < len(rest) < BRIDGE_BYTES < first_length // 4:
+            self._bridged, self._rest_length = blocks[0], len(rest)
+            self._replace(rest + blocks[0][:BRIDGE_BYTES])
+        else:
+            self._replace(b"".join([rest, *blocks]) if rest or len(blocks) != 1 else blocks[0])
+
+    def _read(self, wanted: int) -> list[bytes]:
+        """The next blocks, of at least so many bytes unless the text ends."""
+        blocks: list[bytes] = []
+        while wanted > 0:
+            block = next(self._blocks, None)
+            if block is None:
+                self.at_end = True
+                break
+            blocks.append(block)
+            wanted -= len(block)
+        return blocks
+
+    def _replace(self, data: bytes) -> None:
+        """Make `data` what is read in; it starts with the text that has not been dropped."""
+        self._offset += self._position
+        self._position = 0
+        self._data = data
+
+    def skip_separators(self) -> None:
+        """Drop whitespace and commas."""
+        separators = _SEPARATORS.match(self._data, self._position)
+        if separators is not None:
+            self._position = separators.end()
+
+
+def read_events(text: Text, scanner: Scanner, losses: Losses, max_event_bytes: int) -> bool:
+    """Whether the array's closing bracket was found; the text is then at what follows it.
+
+    The scanner has all complete events, `losses` all the others.
+    """
+    return _Array(text, scanner, losses, max_event_bytes).read()
+
+
+class _Places:
+    """`find_place` for a text that goes on, which looks at no byte twice."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._searched_from = self._found_at = -1
+        self._place: Place | None = None
+        self._searched_to = (-1, False)
+
+    def find(self, start: int) -> Place | int:
+        """What `find_place` tells about the view of the text from `start`."""
+        text = self._text
+        offset, view = text.offset, text.view
+        searched_to = (offset + len(view), text.at_end)
+        first = start
+        if self._searched_from <= offset + start <= self._found_at:
+            first = self._found_at - offset
+            if self._place is not None or searched_to == self._searched_to:
+                return first if self._place is None else Place(first, self._place.ends_array)
+        else:
+            self._searched_from = offset + start
+        found = find_place(view, first, at_end=text.at_end)
+        self._place = found if isinstance(found, Place) else None
+        self._found_at = offset + (found.position if isinstance(found, Place) else found)
+        self._searched_to = searched_to
+        return found
+
+
+class _Array:
+    """One event array while it is read."""
+
+    def __init__(self, text: Text, scanner: Scanner, losses: Losses, max_event_bytes: int) -> None:
+        self.text = text
+        self.places = _Places(text)
+        self.scanner = scanner
+        self.losses = losses
+        self.max_event_bytes = max_event_bytes
+        self.stretch: int | None = None
+        """None until there was damage; then how far ahead the scanner is shown the text, at least.
+
+        An element that never closes makes the scanner run through all that it is shown. Where
+        there are many, they must not each cost the rest of the file: see rule 17.
+        """
+
+    def read(self) -> bool:
+        """Whether the array's end was found."""
+        while True:
+            view = self.text.view
+            limit = self._limit(view)
+            if limit is None:
+                self.text.grow()
+                continue
+            consumed, state = self.scanner.feed(view[:limit])
+            self.text.drop(consumed)
+            if state == END:
+                return True
+            self.text.skip_separators()
+            is_all = limit == len(view)
+            left = len(view) - limit < len(self.text.view)
+            if state == MORE and is_all and not self.text.at_end:
+                self.text.grow()
+            elif state == MORE and not left:
+                if is_all:
+                    self.losses.add("truncated", self.text.offset, 0)
+                    return False
+                self.stretch = min(max(2 * (self.stretch or 0), SMALLEST_STRETCH), LARGEST_STRETCH)
+            elif state == MORE and not is_all and self.stretch:
+                self.stretch = 0
+            else:
+                found_end = self._recover()
+                if found_end is not None:
+                    return found_end
+
+    def _limit(self, view: memoryview) -> int | None:
+        """How much of the text the scanner is shown; None where that takes more text to tell."""
+        if self.stretch is None or not view:
+            return len(view)
+        place = self.places.find(max(1, self.stretch))
+        if isinstance(place, Place):
+            return place.position
+        return len(view) if self.text.at_end or len(view) >= self.max_event_bytes else None
+
+    def _recover(self) -> bool | None:
+        """Get past the element at the start of the text; whether the array's end is behind it.
+
+        None where reading goes on with the next element.
+        """
+        repair = True
+        while True:
+            verdict = recovery.examine(
+                self.text.view,
+                self.places.find(1),
+                at_end=self.text.at_end,
+                max_bytes=self.max_event_bytes,
+                repair=repair,
+            )
+            if verdict.action is Action.MORE:
+                self.text.grow()
+            elif verdict.action is Action.REPAIRED and not self._takes(verdict.text):
+                repair = False
+            else:
+                return self._follow(verdict)
+
+    def _takes(self, event: bytes) -> bool:
+        """Whether the scanner takes a repaired event (else it is longer than allowed)."""
+        return self.scanner.feed(event) == (len(event), MORE)
+
+    def _follow(self, verdict: Verdict) -> bool | None:
+        """Pass over what the verdict covers, as `_recover`."""
+        action, start = verdict.action, self.text.offset
+        if action in (Action.DAMAGED, Action.TOO_LONG):
+            return self._search(verdict)
+        self.text.drop(verdict.length)
+        if action is Action.PASS:
+            self.losses.add("not-an-event", start, verdict.length)
+        elif action is Action.REPAIRED:
+            self.losses.add("repaired", start, 0)
+        elif action is Action.CUT:
+            self.losses.add("truncated", start, verdict.length)
+            return False
+        else:
+            return self._resume("damaged", start, ends_array=action is Action.ARRAY_END)
+        return None
+
+    def _search(self, verdict: Verdict) -> bool | None:
+        """Drop text until a place turns up where reading can go on, as `_recover`."""
+        start = self.text.offset
+        kind = "too-long" if verdict.action is Action.TOO_LONG else "damaged"
+        position = 1
+        while True:
+            found = self.places.find(position)
+            if isinstance(found, Place):
+                self.text.drop(found.position)
+                return self._resume(kind, start, ends_array=found.ends_array)
+            if self.text.at_end:
+                break
+            passed = max(0, found - CONTEXT_BYTES)
+            self.text.drop(passed)
+            position = found - passed
+            self.text.grow()
+        valid = max(0, start + verdict.length - self.text.offset)
+        last = recovery.at_text_end(self.text.view, valid)
+        self.text.drop(last.length)
+        if last.action is Action.ARRAY_END:
+            return self._resume(kind, start, ends_array=True)
+        if kind == "damaged":
+            self.losses.add("truncated", start, self.text.offset - start)
+        else:
+            self.losses.add(kind, start, self.text.offset - start)
+            self.losses.add("truncated", self.text.offset, 0)
+        return False
+
+    def _resume(self, kind: str, start: int, *, ends_array: bool) -> bool | None:
+        """Record the damage up to where reading goes on, as `_recover`."""
+        self.losses.add(kind, start, self.text.offset - start)
+        self.stretch = 0
+        if ends_array:
+            self.text.drop(1)
+            return True
+        return None

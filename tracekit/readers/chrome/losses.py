@@ -1,0 +1,43 @@
+"""The losses of one scan, counted by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tracekit.readers.loss import Loss
+
+OF_EVENTS = frozenset({"truncated", "damaged", "not-an-event", "too-long"})
+"""Losses that may explain why there are no events."""
+
+
+class Losses:
+    """One `Loss` per kind: how many, where the first one is, and how many bytes in all."""
+
+    def __init__(self) -> None:
+        self.by_kind: dict[str, Loss] = {}
+
+    def add(self, kind: str, offset: int, size_bytes: int, count: int = 1) -> None:
+        """Count one more."""
+        known = self.by_kind.get(kind)
+        if known is None:
+            self.by_kind[kind] = Loss(kind, offset, count, size_bytes)
+        else:
+            self.by_kind[kind] = Loss(
+                kind,
+                min(known.offset, offset),
+                known.count + count,
+                known.size_bytes + size_bytes,
+            )
+
+    def extend(self, losses: Iterable[Loss]) -> None:
+        """Count several."""
+        for loss in losses:
+            self.add(loss.kind, loss.offset, loss.size_bytes, loss.count)
+
+    def of_events(self) -> bool:
+        """Whether elements of the event array were lost."""
+        return not OF_EVENTS.isdisjoint(self.by_kind)
+
+    def finish(self) -> tuple[Loss, ...]:
+        """The losses in the order of their first offsets."""
+        return tuple(sorted(self.by_kind.values(), key=lambda loss: (loss.offset, loss.kind)))

@@ -1,0 +1,101 @@
+"""The keys that stand outside the event array, read one by one so that a broken one costs only itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tracekit.readers.chrome import strict, values
+from tracekit.readers.chrome.strict import Stop
+
+_SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
+_KEY = re.compile(rb'"(?:[^"\\]|\\.){0,4096}+"[ \t\n\r]*+:[ \t\n\r]*+', re.DOTALL)
+_NEXT_KEY = re.compile(rb',[ \t\n\r]*+(?="[^"\\]{0,4096}+"[ \t\n\r]*+:)')
+EVENTS_KEY = "traceEvents"
+MAX_VALUE_BYTES = 16 * 2**20
+"""A longer array or object is left out: parsing it would take many times its size in memory."""
+
+_decode = json.JSONDecoder(strict=False).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A key that was left out, and where it stands in its text."""
+
+    position: int
+    length: int
+
+
+def read_members(text: bytes) -> tuple[dict[str, Any], list[Fault]]:
+    """The values of the members of a top-level object, without its braces, and what is left out.
+
+    The text may end within a member.
+    """
+    members: dict[str, Any] = {}
+    faults: list[Fault] = []
+    position = 0
+    while True:
+        separators = _SEPARATORS.match(text, position)
+        position = position if separators is None else separators.end()
+        if position == len(text) or text[position] == 0x7D:
+            return members, faults
+        try:
+            end, name, value = _member(text, position)
+            members[name] = value
+        except _Unreadable as unreadable:
+            end = unreadable.end
+            faults.append(Fault(position, end - position))
+        position = end
+
+
+class _Unreadable(Exception):  # noqa: N818 - always caught in this module
+    """A member that cannot be read, and where reading goes on after it."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__(end)
+        self.end = end
+
+
+def _member(text: bytes, position: int) -> tuple[int, str, Any]:
+    """The end, the name and the value of the member at a position."""
+    key = _KEY.match(text, position)
+    if key is None:
+        raise _Unreadable(_next_key(text, position))
+    try:
+        end = strict.value_end(text, key.end())
+    except Stop as stop:
+        is_cut = stop.reason == strict.INCOMPLETE
+        raise _Unreadable(len(text) if is_cut else _next_key(text, position)) from None
+    name = str(values.decode(key[0][: key[0].rindex(b'"') + 1]))
+    if name == EVENTS_KEY:  # a second event array, which nobody reads
+        raise _Unreadable(end)
+    try:
+        return end, name, _value(text[key.end() : end])
+    except ValueError:
+        raise _Unreadable(end) from None
+
+
+def _next_key(text: bytes, position: int) -> int:
+    """Where the next member may start after a position."""
+    following = _NEXT_KEY.search(text, position + 1)
+    return len(text) if following is None else following.start()
+
+
+def _value(raw: bytes) -> Any:
+    """The value of a raw text; raises ValueError where it has none."""
+    if raw.startswith((b"[", b"{")):
+        if len(raw) > MAX_VALUE_BYTES:
+            raise ValueError
+        text = raw.decode("utf-8", "replace")
+        if values.is_too_deep(text):
+            raise ValueError
+        try:
+            return _decode(text)
+        except RecursionError:
+            raise ValueError from None
+    value = values.decode(raw)
+    if isinstance(value, str) and not raw.startswith(b'"') and not raw.lstrip(b"-").isdigit():
+        raise ValueError
+    return value

@@ -1,0 +1,141 @@
+"""The event array in pure Python, for machines where `_scan` could not be built.
+
+The fast path gives the standard json module a window of whole events at a time, as long as json
+and the strict layer agree on its text; every other event is read by the strict layer itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+from typing import Any
+
+from tracekit.readers.chrome import strict as chrome_strict
+from tracekit.readers.chrome.python_rows import Rows
+from tracekit.readers.chrome.scan import BAD, END, MAX_EVENT_BYTES, MORE, Keep
+from tracekit.readers.chrome.strict import Stop
+from tracekit.readers.chrome.values import Number
+
+SMALLEST_WINDOW, LARGEST_WINDOW = 2**12, 2**17
+"""Windows double while json takes them and halve when it does not: damage costs little."""
+
+MOST_TRIES = 16
+"""How many closing braces are looked at for the end of a window."""
+
+_SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
+_BOUNDARY = re.compile(rb'\}[ \t\n\r]*+,[ \t\n\r]*+(?=\{[ \t\n\r]*+["}])')
+_REST_OF_ESCAPED_STRING = re.compile(rb'\\.[^"\\]*+(?:\\.[^"\\]*+)*+"([ \t\n\r]*+:)?', re.DOTALL)
+_MINUS_ZERO = re.compile(rb"-0[ \t\n\r,\]}]")
+_LONE_SURROGATE = re.compile(
+    rb"\\\\u[dD]|\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]"
+)
+_BRACE, _BRACKET_END = 0x7B, 0x5D
+
+_parse = json.JSONDecoder(parse_float=Number, parse_constant=Number, strict=False).decode
+
+
+class PureScanner:
+    """The columns of the events fed to it; the same as those of the scanner in C."""
+
+    def __init__(self, keep: Keep, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._window = LARGEST_WINDOW
+        self._rows = Rows(keep)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
+        """(consumed, state), see `Scanner`."""
+        view = memoryview(data)
+        position, end = 0, len(view)
+        while True:
+            separators = _SEPARATORS.match(view, position)
+            position = position if separators is None else separators.end()
+            if position == end:
+                return position, MORE
+            if view[position] == _BRACKET_END:
+                return position + 1, END
+            if view[position] != _BRACE:
+                return position, BAD
+            fast_end = self._take_window(view, position)
+            if fast_end > position:
+                position = fast_end
+                continue
+            try:
+                event_end, element = chrome_strict.read_event(view, position)
+            except Stop as stop:
+                cut = stop.reason == chrome_strict.INCOMPLETE
+                short = end - position < self._max_event_bytes
+                return position, MORE if cut and short else BAD
+            if event_end - position > self._max_event_bytes:
+                return position, BAD
+            self._rows.add_element(element)
+            position = event_end
+
+    def finish(self) -> dict[str, object]:
+        """The columns by the names that `Scan` gives them."""
+        return self._rows.finish()
+
+    def _take_window(self, view: memoryview, start: int) -> int:
+        """The position after the events at `start` that json took; `start` if it took none."""
+        while True:
+            size = min(self._window, self._max_event_bytes)
+            chunk = bytes(view[start : start + size])
+            end = _last_boundary(chunk)
+            if end and self._takes(chunk[:end]):
+                self._window = min(self._window * 2, LARGEST_WINDOW)
+                return start + end
+            if self._window <= SMALLEST_WINDOW:
+                return start
+            self._window //= 2
+            if not end:
+                return start
+
+    def _takes(self, chunk: bytes) -> bool:
+        """Whether json takes these events; if so, they are in the columns."""
+        was_enabled = gc.isenabled()
+        gc.disable()  # or it would look for cycles among a thousand new objects, again and again
+        try:
+            events = _parsed_events(chunk)
+            if events is not None:
+                self._rows.add_parsed(events)
+            return events is not None
+        finally:
+            if was_enabled:
+                gc.enable()
+
+
+def _last_boundary(chunk: bytes) -> int:
+    """The position after a late `}` in a chunk that a comma and another object follow, or 0."""
+    position = len(chunk)
+    for _ in range(MOST_TRIES):
+        position = chunk.rfind(b"}", 0, position)
+        if position < 0:
+            break
+        if _BOUNDARY.match(chunk, position):
+            return position + 1
+    return 0
+
+
+def _parsed_events(chunk: bytes) -> list[dict[str, Any]] | None:
+    """The events of a chunk if it is JSON that means the same in the strict layer, else None."""
+    if b"\\" in chunk and not _escapes_agree(chunk):
+        return None
+    if b"-0" in chunk and _MINUS_ZERO.search(chunk):  # json forgets the sign, which is recorded
+        return None
+    text = "[" + chunk.decode("utf-8", "replace") + "]"
+    try:
+        events: list[Any] = _parse(text)
+    except (ValueError, RecursionError):
+        return None
+    return events if set(map(type, events)) == {dict} else None
+
+
+def _escapes_agree(chunk: bytes) -> bool:
+    """Whether JSON with escapes means the same in the strict layer.
+
+    No key may hold an escape, and no surrogate may be alone. The first backslash of a string is
+    found first, and its string is passed over whole, so that each match starts a string's escapes.
+    """
+    if _LONE_SURROGATE.search(chunk):
+        return False
+    return not any(match[1] for match in _REST_OF_ESCAPED_STRING.finditer(chunk))

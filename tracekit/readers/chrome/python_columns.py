@@ -1,0 +1,331 @@
+"""Columns of Python values as they grow row by row, and the arrays they become."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.labels import bounded
+from tracekit.readers.chrome import values
+from tracekit.readers.chrome.scan import Codes, Json, Scalar, Sparse
+from tracekit.readers.chrome.values import (
+    INT64_MAX,
+    INT_MIN,
+    MAX_DEPTH,
+    MAX_LABEL,
+    TOO_DEEP,
+    UINT64_MAX,
+    Number,
+    compact,
+)
+
+
+class _CodeOf(dict[int | str, int]):
+    """Codes by value, numbered as they are first asked for."""
+
+    def __missing__(self, value: int | str | None) -> int:
+        if value is None:
+            return -1
+        if isinstance(value, int) and not INT_MIN <= value <= UINT64_MAX:
+            return self[str(value)]
+        if isinstance(value, str) and len(value) > MAX_LABEL:
+            return self[bounded(value, MAX_LABEL)]
+        code = self[value] = len(self)
+        return code
+
+
+class LabelColumn:
+    """One code per row of a column that every row has."""
+
+    __slots__ = ("code_of", "codes", "plain_types", "to_label")
+
+    def __init__(self, to_label: Callable[[Scalar | Json], int | str | None], *types: type) -> None:
+        self.to_label = to_label
+        self.plain_types = {type(None), *types}
+        """Types whose values stand for themselves and, among each other, are equal only if same."""
+        self.codes = array("i")
+        self.code_of = _CodeOf()
+
+    def add(self, value: Scalar | Json) -> None:
+        """Append a row."""
+        self.codes.append(self.code_of[self.to_label(value)])  # type: ignore[index]
+
+    def extend(self, parsed: list[Any]) -> None:
+        """Append rows of what the json module parsed."""
+        if set(map(type, parsed)) <= self.plain_types:
+            self.codes.extend(map(self.code_of.__getitem__, parsed))
+            return
+        for value in parsed:
+            self.add(plain_value(value))
+
+    def finish(self) -> Codes:
+        """The column as arrays."""
+        return Codes(codes=as_numpy(self.codes, np.int32), values=list(self.code_of))
+
+
+class TimeColumn:
+    """Nanoseconds per row, and the rows that have none."""
+
+    __slots__ = ("missing", "times")
+
+    def __init__(self) -> None:
+        self.times = array("q")
+        self.missing = array("i")
+
+    def add(self, nanoseconds: int | None) -> None:
+        """Append a row."""
+        if nanoseconds is None:
+            self.missing.append(len(self.times))
+            nanoseconds = 0
+        self.times.append(nanoseconds)
+
+    def extend(self, parsed: list[Any]) -> None:
+        """Append rows of what the json module parsed."""
+        try:
+            times = _common_times(parsed)
+        except (TypeError, ValueError, OverflowError):
+            for value in parsed:
+                self.add(_nanoseconds(value))
+            return
+        if None in parsed:
+            first = len(self.times)
+            self.missing.extend([first + i for i, value in enumerate(parsed) if value is None])
+        self.times.extend(times)
+
+    def finish(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The times, and which of them there are."""
+        times = as_numpy(self.times, np.int64)
+        known = np.ones(len(times), dtype=np.bool_)
+        known[as_numpy(self.missing, np.int32)] = False
+        return times, known
+
+
+def _common_times(parsed: list[Any]) -> array[int]:
+    """Nanoseconds where all are integers or all have a point, None as 0; raises on all else."""
+    kinds = set(map(type, parsed)) - {type(None)}
+    if kinds == {Number}:
+        # Nearly every time has three decimals, so that only the point has to go.
+        return array(
+            "q",
+            [
+                0 if t is None
+                else int(t[:-4] + t[-3:]) if t[-4:-3] == "."
+                else _needed_nanoseconds(t)
+                for t in parsed
+            ],
+        )  # fmt: skip
+    if kinds <= {int}:
+        return array("q", [0 if t is None else t * 1000 for t in parsed])
+    raise TypeError
+
+
+def _needed_nanoseconds(text: str) -> int:
+    whole, _, fraction = text.partition(".")
+    if len(fraction) in (1, 2):  # digits: with an exponent JSON has three characters at least
+        return int(whole + fraction.ljust(3, "0"))
+    nanoseconds = values.nanoseconds_of(text)
+    if nanoseconds is None:
+        raise ValueError
+    return nanoseconds
+
+
+def _nanoseconds(parsed: Any) -> int | None:
+    """Nanoseconds of what the json module parsed as a time."""
+    if type(parsed) is int or isinstance(parsed, str):
+        return values.nanoseconds_of(str(parsed))
+    return None
+
+
+class _OtherCodes(dict[Any, int]):
+    """Codes of `coded`, by the text of strings and by kind and value of all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coded: list[Any] = []
+
+    def __missing__(self, identity: Any) -> int:
+        code = self[identity] = len(self.coded)
+        self.coded.append(identity[1] if type(identity) is tuple else identity)
+        return code
+
+
+class ValueColumn:
+    """The values of one key, kept apart by kind: integers, floats, and codes for all others."""
+
+    __slots__ = (
+        "code_of",
+        "code_of_parsed",
+        "coded_rows",
+        "codes",
+        "float_rows",
+        "floats",
+        "integer_rows",
+        "integers",
+    )
+
+    def __init__(self) -> None:
+        self.integer_rows, self.integers = array("i"), array("q")
+        self.float_rows, self.floats = array("i"), array("d")
+        self.coded_rows, self.codes = array("i"), array("i")
+        self.code_of = _OtherCodes()
+        self.code_of_parsed: dict[str, int] = {}
+        """Of arrays and objects, by the repr of what the json module parsed."""
+
+    def add(self, row: int, value: Scalar | Json) -> None:
+        """Put a value into a row."""
+        if type(value) is int and INT_MIN <= value <= INT64_MAX:
+            self.integer_rows.append(row)
+            self.integers.append(value)
+        elif type(value) is float:
+            self.float_rows.append(row)
+            self.floats.append(value)
+        else:
+            self.coded_rows.append(row)
+            self.codes.append(self.code_of[value if type(value) is str else (type(value), value)])
+
+    def extend(self, rows: array[int], parsed: Sequence[Any]) -> None:
+        """Put what the json module parsed into rows that have no value yet."""
+        kinds = set(map(type, parsed))
+        if kinds == {int}:
+            try:
+                self.integers.extend(array("q", parsed))
+            except OverflowError:
+                self._extend_mixed(rows, parsed)
+            else:
+                self.integer_rows.extend(rows)
+        elif kinds == {str}:
+            self.codes.extend(map(self.code_of.__getitem__, parsed))
+            self.coded_rows.extend(rows)
+        elif kinds == {Number}:
+            self.floats.extend(map(float, parsed))
+            self.float_rows.extend(rows)
+        elif kinds == {list}:
+            self.codes.extend(map(self._json_code, parsed))
+            self.coded_rows.extend(rows)
+        else:
+            self._extend_mixed(rows, parsed)
+
+    def _extend_mixed(self, rows: array[int], parsed: Sequence[Any]) -> None:
+        for row, value in zip(rows, parsed, strict=True):
+            if isinstance(value, list | dict):
+                self.codes.append(self._json_code(value))
+                self.coded_rows.append(row)
+            else:
+                self.add(row, plain_value(value))
+
+    def _json_code(self, parsed: Any) -> int:
+        """The code of a parsed array or object; its text is made once per distinct value."""
+        try:
+            identity = repr(parsed)
+        except RecursionError:
+            return self.code_of[Json, TOO_DEEP]
+        code = self.code_of_parsed.get(identity)
+        if code is None:
+            code = self.code_of_parsed[identity] = self.code_of[Json, plain_value(parsed)]
+        return code
+
+    def finish(self) -> Sparse:
+        """The column as arrays: see `Sparse` for the kinds."""
+        kinds = [bool(self.integer_rows), bool(self.float_rows), bool(self.coded_rows)]
+        if kinds == [True, False, False]:
+            return self._ordered(self.integer_rows, as_numpy(self.integers, np.int64))
+        if kinds == [False, True, False]:
+            return self._ordered(self.float_rows, as_numpy(self.floats, np.float64))
+        if not self.float_rows and self._all_integers() and min(self.integers, default=0) >= 0:
+            return self._unsigned()
+        return self._mixture()
+
+    def _all_integers(self) -> bool:
+        return all(type(value) is int for value in self.code_of.coded)
+
+    def _ordered(self, rows: array[int], values: npt.NDArray[Any]) -> Sparse:
+        """Values by ascending rows: within each window they came by kinds of events."""
+        row_numbers = as_numpy(rows, np.int32)
+        if (row_numbers[1:] > row_numbers[:-1]).all():
+            return Sparse(row_numbers, values)
+        order = np.argsort(row_numbers, kind="stable")
+        return Sparse(row_numbers[order], values[order])
+
+    def _unsigned(self) -> Sparse:
+        others = np.array(self.code_of.coded, dtype=np.uint64)
+        large = others[as_numpy(self.codes, np.int32)]
+        small = as_numpy(self.integers, np.int64).astype(np.uint64)
+        return self._ordered(self.integer_rows + self.coded_rows, np.concatenate([small, large]))
+
+    def _mixture(self) -> Sparse:
+        """Integers, floats and others under one numbering, in the order of first use."""
+        integers, integer_codes = np.unique(as_numpy(self.integers, np.int64), return_inverse=True)
+        # By their bits, so that 0.0 and -0.0 differ and NaN equals NaN.
+        bits = as_numpy(self.floats, np.float64).view(np.int64)
+        float_bits, float_codes = np.unique(bits, return_inverse=True)
+        floats = float_bits.view(np.float64)
+        values = [*integers.tolist(), *floats.tolist(), *self.code_of.coded]
+        codes = np.concatenate([
+            integer_codes.astype(np.int32),
+            (float_codes + len(integers)).astype(np.int32),
+            as_numpy(self.codes, np.int32) + np.int32(len(integers) + len(floats)),
+        ])  # fmt: skip
+        ordered = self._ordered(self.integer_rows + self.float_rows + self.coded_rows, codes)
+        first_use = np.full(len(values), len(codes), dtype=np.int64)
+        np.minimum.at(first_use, ordered.values, np.arange(len(codes)))
+        by_first_use = np.argsort(first_use)
+        rank = np.empty(len(values), dtype=np.int32)
+        rank[by_first_use] = np.arange(len(values), dtype=np.int32)
+        categories = [values[code] for code in by_first_use.tolist()]
+        return Sparse(ordered.rows, rank[ordered.values], categories)
+
+
+class KeyedColumns:
+    """Columns by key, made as keys turn up."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self) -> None:
+        self.columns: dict[str, ValueColumn] = {}
+
+    def column(self, key: str) -> ValueColumn:
+        """The column of a key."""
+        column = self.columns.get(key)
+        if column is None:
+            column = self.columns[key] = ValueColumn()
+        return column
+
+    def finish(self) -> dict[str, Sparse]:
+        """The columns as arrays; each is given up as soon as its arrays are made."""
+        return {key: self.columns.pop(key).finish() for key in list(self.columns)}
+
+
+def plain_value(parsed: Any) -> Scalar | Json:
+    """The value of what the json module parsed, numbers with a point being `Number`s."""
+    if type(parsed) is Number:
+        return float(parsed)
+    if type(parsed) is int and not INT_MIN <= parsed <= UINT64_MAX:
+        return str(parsed)
+    if isinstance(parsed, list | dict):
+        return TOO_DEEP if _is_deep(parsed) else Json(compact(parsed))
+    scalar: Scalar = parsed
+    return scalar
+
+
+def as_numpy(values: array[Any], dtype: type[Any]) -> npt.NDArray[Any]:
+    """The array over the same memory."""
+    return np.frombuffer(values, dtype=dtype) if values else np.empty(0, dtype=dtype)
+
+
+def _is_deep(parsed: Any) -> bool:
+    """Whether a parsed array or object nests deeper than `MAX_DEPTH`."""
+    layer = [parsed]
+    for _ in range(MAX_DEPTH):
+        children = [
+            child
+            for container in layer
+            for child in (container.values() if isinstance(container, dict) else container)
+        ]
+        layer = [child for child in children if isinstance(child, list | dict)]
+        if not layer:
+            return False
+    return True

@@ -1,0 +1,141 @@
+"""The rows of the scanner in pure Python: events of either kind of parsing, appended to columns."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+from tracekit.readers.chrome import values
+from tracekit.readers.chrome.python_columns import (
+    KeyedColumns,
+    LabelColumn,
+    TimeColumn,
+    plain_value,
+)
+from tracekit.readers.chrome.scan import Keep
+from tracekit.readers.chrome.strict import Element
+
+
+class Rows:
+    """The rows so far."""
+
+    def __init__(self, keep: Keep) -> None:
+        self.keep_args = None if keep.args is None else frozenset(keep.args)
+        self.skip_args = frozenset(keep.skip_args)
+        self.skip_cats = frozenset(keep.skip_cats)
+        self.keep_names = keep.keep_names
+        self.labels = {n: LabelColumn(values.label, str) for n in ("ph", "cat", "name")}
+        self.labels |= {n: LabelColumn(values.identity, int, str) for n in ("pid", "tid")}
+        self.times = {name: TimeColumn() for name in ("ts", "dur")}
+        self.args, self.fields = KeyedColumns(), KeyedColumns()
+        self.skipped: dict[str, int] = {}
+        self.count = 0
+
+    def add_element(self, element: Element) -> None:
+        """Append the event that the strict layer read."""
+        raw = element.members
+        called = raw.get(b"name", b"null") if self.keep_names else b"null"
+        cat = values.decode_label(raw.get(b"cat", b"null"))
+        if self._skips(cat, values.decode(called) if called.startswith(b'"') else None):
+            return
+        for name, labels in self.labels.items():
+            labels.add(values.decode(raw.pop(name.encode(), b"null")))
+        for name, times in self.times.items():
+            times.add(values.nanoseconds(raw.pop(name.encode(), b"null")))
+        for key, value in _by_name(element.args).items():
+            if self._wants(key):
+                self.args.column(key).add(self.count, values.decode(value))
+        for key, value in _by_name(raw).items():
+            self.fields.column(key).add(self.count, values.decode(value))
+        self.count += 1
+
+    def add_parsed(self, events: list[dict[str, Any]]) -> None:
+        """Append events that the json module parsed: column by column, which is fastest."""
+        if self.skip_cats:
+            cats, skips = self.skip_cats, self._skips
+            events = [
+                event
+                for event in events
+                # Of nearly all rows the first line decides, without a call.
+                if (type(cat := event.get("cat")) is str and cat not in cats)
+                or not skips(_parsed_label(cat), event.get("name"))
+            ]
+        for name, labels in self.labels.items():
+            labels.extend([event.pop(name, None) for event in events])
+        for name, times in self.times.items():
+            times.extend([event.pop(name, None) for event in events])
+        args_shapes, fields_shapes = _Shapes(), _Shapes()
+        for row, event in enumerate(events, self.count):
+            args = event.get("args")
+            if type(args) is dict:
+                del event["args"]
+                args_shapes[tuple(args)].add(row, args)
+            if event:
+                fields_shapes[tuple(event)].add(row, event)
+        for keys, shape in args_shapes.items():
+            for key, parsed in zip(keys, shape.columns(), strict=True):
+                if self._wants(key):
+                    self.args.column(key).extend(shape.rows, parsed)
+        for keys, shape in fields_shapes.items():
+            for key, parsed in zip(keys, shape.columns(), strict=True):
+                self.fields.column(key).extend(shape.rows, parsed)
+        self.count += len(events)
+
+    def finish(self) -> dict[str, object]:
+        """The columns by the names that `Scan` gives them."""
+        columns: dict[str, object] = {n: labels.finish() for n, labels in self.labels.items()}
+        for name, times in self.times.items():
+            columns[f"{name}_ns"], columns[f"has_{name}"] = times.finish()
+        columns |= {"args": self.args.finish(), "fields": self.fields.finish()}
+        columns["skipped"] = self.skipped
+        return columns
+
+    def _skips(self, cat: str | None, name: Any) -> bool:
+        """Whether a row of this category is left out, given its name; counts it if so."""
+        if cat is None or cat not in self.skip_cats:
+            return False
+        if self.keep_names and type(name) is str and name.startswith(self.keep_names):
+            return False
+        self.skipped[cat] = self.skipped.get(cat, 0) + 1
+        return True
+
+    def _wants(self, key: str) -> bool:
+        """Whether the args of this key are kept."""
+        return (self.keep_args is None or key in self.keep_args) and key not in self.skip_args
+
+
+class _Shape:
+    """Objects with the same keys in the same order, and their rows."""
+
+    __slots__ = ("objects", "rows")
+
+    def __init__(self) -> None:
+        self.rows = array("i")
+        self.objects: list[dict[str, Any]] = []
+
+    def add(self, row: int, members: dict[str, Any]) -> None:
+        """Append one more."""
+        self.rows.append(row)
+        self.objects.append(members)
+
+    def columns(self) -> Iterator[tuple[Any, ...]]:
+        """The values of one key after another, by row."""
+        return zip(*[members.values() for members in self.objects], strict=True)
+
+
+class _Shapes(dict[tuple[str, ...], _Shape]):
+    """Shapes by their keys."""
+
+    def __missing__(self, keys: tuple[str, ...]) -> _Shape:
+        shape = self[keys] = _Shape()
+        return shape
+
+
+def _parsed_label(parsed: Any) -> str | None:
+    return parsed if type(parsed) is str else values.label(plain_value(parsed))
+
+
+def _by_name(members: dict[bytes, bytes]) -> dict[str, bytes]:
+    """The members by their decoded keys, of which the last one wins."""
+    return {values.key(raw_key): value for raw_key, value in members.items()}

@@ -1,0 +1,305 @@
+"""What to do with an element that the strict layer does not take: rules 13 to 16 of `RECOVERY.md`.
+
+Everything is decided from the bytes between the element and the next place where reading can go on,
+in time linear in their number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from tracekit.readers.chrome import strict
+from tracekit.readers.chrome.places import LONGEST_SPACE, SPACE, Place, final_array_end
+from tracekit.readers.chrome.strict import BROKEN, INCOMPLETE, Stop
+from tracekit.readers.chrome.values import unescape
+
+
+class Action(Enum):
+    """What the element turned out to be."""
+
+    MORE = "more bytes are needed to tell"
+    PASS = "an element that is no event"  # noqa: S105
+    REPAIRED = "an event, written out as plain JSON"
+    RESUME = "damage, up to where an event starts"
+    ARRAY_END = "damage, up to the end of the array"
+    DAMAGED = "damage, and no place to go on in sight"
+    TOO_LONG = "an element that is too long, and no place to go on in sight"
+    CUT = "an element that the end of the text cuts"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`length` bytes are this; the `text` of a repaired event is what the scanner is to read.
+
+    For DAMAGED, the bytes before `length` are valid, so that brackets there do not end the array.
+    """
+
+    action: Action
+    length: int = 0
+    text: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """The bytes that an element may have; `is_open` while more of them may come."""
+
+    data: memoryview
+    is_open: bool
+
+
+def examine(
+    data: memoryview, found: Place | int, *, at_end: bool, max_bytes: int, repair: bool = True
+) -> Verdict:
+    """What the element at the start of `data` is.
+
+    `found` is what `find_place` tells about `data` from 1; `at_end` if the text ends with `data`.
+    """
+    place = found if isinstance(found, Place) and found.position < max_bytes else None
+    too_long = place is None and len(data) >= max_bytes
+    segment = _Segment(
+        data=data[: max_bytes if place is None else place.position],
+        is_open=place is None and not at_end and not too_long,
+    )
+    stop = Stop(BROKEN, 0)
+    verdict = None
+    if data[0] != 0x7B:
+        verdict = _pass_over(data, segment, at_end=at_end)
+    elif repair:
+        try:
+            verdict = Verdict(Action.REPAIRED, *_write_event(segment))
+        except Stop as reason:
+            stop = reason
+            if stop.reason == INCOMPLETE and segment.is_open:
+                return Verdict(Action.MORE)
+    if verdict is None:
+        return _lost(
+            data, stop, place, is_last=at_end and isinstance(found, int), too_long=too_long
+        )
+    if segment.is_open and isinstance(found, int) and verdict.length > found:
+        return Verdict(Action.MORE)  # a place may yet turn up within the element
+    return verdict
+
+
+def _lost(
+    data: memoryview, stop: Stop, place: Place | None, *, is_last: bool, too_long: bool
+) -> Verdict:
+    """The verdict on an element that cannot be read, and where form a. stopped in it."""
+    if place is not None:
+        return Verdict(Action.ARRAY_END if place.ends_array else Action.RESUME, place.position)
+    if too_long and stop.reason == INCOMPLETE:
+        return Verdict(Action.TOO_LONG)
+    valid = len(data) if stop.reason == INCOMPLETE and not stop.in_string else stop.position
+    return at_text_end(data, valid) if is_last else Verdict(Action.DAMAGED, valid)
+
+
+def at_text_end(data: memoryview, valid: int) -> Verdict:
+    """What damage that reaches the end of the text is: `]}` there, after what is valid, or a cut."""
+    bracket = final_array_end(data)
+    if bracket is not None and bracket >= valid:
+        return Verdict(Action.ARRAY_END, bracket)
+    return Verdict(Action.CUT, len(data))
+
+
+def _pass_over(data: memoryview, segment: _Segment, *, at_end: bool) -> Verdict | None:
+    """The verdict on an element that starts with no brace, if that can be passed over."""
+    limit = len(segment.data)
+    try:
+        end = strict.value_end(data[: limit + 1], 0)  # one byte more shows where a bare one ends
+    except Stop as stop:
+        return Verdict(Action.MORE) if stop.reason == INCOMPLETE and segment.is_open else None
+    following = strict.skip_space(data[: end + LONGEST_SPACE + 1], end)
+    if following == len(data):
+        return Verdict(Action.PASS, end) if at_end else Verdict(Action.MORE)
+    return Verdict(Action.PASS, end) if end <= limit and data[following] in b",]" else None
+
+
+# ---- rule 14: the two forms in which an event is tried again
+
+_SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
+_STOP = re.compile(rb'["\\]')
+_BACKSLASHES = re.compile(rb"\\++")
+_CONTAINER_STOP = re.compile(rb'"|[\[{]++|[\]}]++')
+_INNER_QUOTES = re.compile(rb'\\.|"', re.DOTALL)
+
+_AFTER_OBJECT = rb"\}" + SPACE + rb"(?:[,}\]]|\Z)"
+_ANY_KEY = rb'"(?:[^"\\]|\\.){0,256}+"' + SPACE + rb":"
+_AFTER_KEY = re.compile(SPACE + rb":")
+_AFTER_VALUE = re.compile(
+    SPACE + rb"(?:" + _AFTER_OBJECT + rb"|," + SPACE + rb"(?:" + _AFTER_OBJECT + rb"|" + _ANY_KEY + rb"))",
+    re.DOTALL,
+)  # fmt: skip
+_AFTER_ITEM = re.compile(SPACE + rb"[,\]}:]")
+_AFTER_ESCAPED_ITEM = re.compile(SPACE + rb"(?:[\]}]|," + SPACE + rb'["\[{0-9])')
+_LONGEST_CONTEXT_BYTES = 1024
+
+
+def _write_event(segment: _Segment) -> tuple[int, bytes]:
+    """The end of the event and its text, in the first form in which it completes; raises `Stop`.
+
+    Form b can only help where form a has paired the wrong quotes. The `Stop` is that of form a,
+    unless more bytes may complete form b.
+    """
+    try:
+        return _write_plain(segment)
+    except Stop as stop:
+        if stop.reason == INCOMPLETE and (segment.is_open or not stop.in_string):
+            raise
+        try:
+            return _write_lenient(segment)
+        except Stop as lenient:
+            if lenient.reason == INCOMPLETE and segment.is_open:
+                raise
+            raise stop from None
+
+
+def _write_plain(segment: _Segment) -> tuple[int, bytes]:
+    """Form a: as in the strict layer, but keys may hold escapes, and commas do not matter."""
+
+    def read_string(start: int, _after: re.Pattern[bytes]) -> tuple[int, bytes]:
+        end = strict.string_end(segment.data, start)
+        return end, bytes(segment.data[start + 1 : end - 1])
+
+    def read_container(start: int) -> tuple[int, bytes]:
+        end = strict.container_end(segment.data, start)
+        return end, bytes(segment.data[start:end])
+
+    return _Writer(segment.data, read_string, read_container).write_event()
+
+
+def _write_lenient(segment: _Segment) -> tuple[int, bytes]:
+    """Form b: as form a, but a quote ends a string only where one can end."""
+
+    def read_string(start: int, after: re.Pattern[bytes]) -> tuple[int, bytes]:
+        return _lenient_string(segment, start, after, after)
+
+    def read_container(start: int) -> tuple[int, bytes]:
+        return _lenient_container(segment, start)
+
+    return _Writer(segment.data, read_string, read_container).write_event()
+
+
+class _Writer:
+    """Writes an event out as JSON that the strict layer takes; strings are read by the form."""
+
+    def __init__(
+        self,
+        data: memoryview,
+        read_string: Callable[[int, re.Pattern[bytes]], tuple[int, bytes]],
+        read_container: Callable[[int], tuple[int, bytes]],
+    ) -> None:
+        self.data = data
+        self.read_string = read_string
+        self.read_container = read_container
+
+    def write_event(self) -> tuple[int, bytes]:
+        """The end of the event at the start of the data, and its text; raises `Stop`."""
+        return self._write_object(0, is_event=True)
+
+    def _write_object(self, position: int, *, is_event: bool) -> tuple[int, bytes]:
+        members: list[bytes] = []
+        position += 1
+        while True:
+            separators = _SEPARATORS.match(self.data, position)
+            position = position if separators is None else separators.end()
+            first = strict.byte_at(self.data, position)
+            if first == 0x7D:
+                return position + 1, b"{" + b",".join(members) + b"}"
+            if first != 0x22:
+                raise Stop(BROKEN, position)
+            position, key = self.read_string(position, _AFTER_KEY)
+            position = strict.skip_space(self.data, position)
+            if strict.byte_at(self.data, position) != 0x3A:
+                raise Stop(BROKEN, position)
+            position = strict.skip_space(self.data, position + 1)
+            position, value = self._write_value(position, is_args=is_event and key == b"args")
+            members.append(b'"' + _plain_key(key) + b'":' + value)
+
+    def _write_value(self, position: int, *, is_args: bool) -> tuple[int, bytes]:
+        first = strict.byte_at(self.data, position)
+        if first == 0x22:
+            end, content = self.read_string(position, _AFTER_VALUE)
+            return end, b'"' + content + b'"'
+        if first == 0x7B and is_args:
+            return self._write_object(position, is_event=False)
+        if first in b"[{":
+            return self.read_container(position)
+        end = strict.bare_end(self.data, position)
+        return end, bytes(self.data[position:end])
+
+
+def _plain_key(key: bytes) -> bytes:
+    """A key without escapes; quotes and backslashes, which a key cannot hold, as `'` and `/`."""
+    if b"\\" not in key:
+        return key
+    text = unescape(key.decode("utf-8", "replace"))
+    return text.replace('"', "'").replace("\\", "/").encode()
+
+
+def _lenient_string(
+    segment: _Segment, start: int, after: re.Pattern[bytes], after_escaped: re.Pattern[bytes]
+) -> tuple[int, bytes]:
+    """The end and the content of the string at `start`, with quotes inside it escaped.
+
+    Where the quote that ends it follows a lone backslash, the text is taken for a path of Windows:
+    its backslashes are ordinary bytes.
+    """
+    data = segment.data
+    position = start + 1
+    while True:
+        stop = _STOP.search(data, position)
+        if stop is None:
+            raise Stop(INCOMPLETE, start, in_string=True)
+        quote = stop.start()
+        run = _BACKSLASHES.match(data, quote)
+        escaped = run is not None and (run.end() - quote) % 2 == 1
+        if run is not None:
+            quote = run.end()
+        if quote == len(data):
+            raise Stop(INCOMPLETE, start, in_string=True)
+        position = quote + 1
+        if data[quote] != 0x22:
+            position = quote + int(escaped)
+            continue
+        if segment.is_open and len(data) - position < _LONGEST_CONTEXT_BYTES:
+            raise Stop(INCOMPLETE, start, in_string=True)
+        if (after_escaped if escaped else after).match(data, position):
+            content = bytes(data[start + 1 : quote])
+            if escaped:
+                return position, content.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+            return position, _INNER_QUOTES.sub(_escape_quote, content)
+
+
+def _escape_quote(match: re.Match[bytes]) -> bytes:
+    return b'\\"' if match[0] == b'"' else match[0]
+
+
+def _lenient_container(segment: _Segment, start: int) -> tuple[int, bytes]:
+    """The end and the text of the array or object at `start`, quotes inside strings escaped."""
+    data = segment.data
+    parts: list[bytes] = []
+    depth, position = 0, start
+    while True:
+        stop = _CONTAINER_STOP.search(data, position)
+        if stop is None:
+            raise Stop(INCOMPLETE, len(data))
+        first = data[stop.start()]
+        if first == 0x22:
+            parts.append(bytes(data[position : stop.end()]))
+            position, content = _lenient_string(
+                segment, stop.start(), _AFTER_ITEM, _AFTER_ESCAPED_ITEM
+            )
+            parts.append(content + b'"')
+            continue
+        length = stop.end() - stop.start()
+        if first in b"[{":
+            depth += length
+        elif length >= depth:
+            end = stop.start() + depth
+            return end, b"".join([*parts, bytes(data[position:end])])
+        else:
+            depth -= length
+        parts.append(bytes(data[position : stop.end()]))
+        position = stop.end()

@@ -1,0 +1,336 @@
+"""The C scanner as a `Scanner`: feeds `_scan` and makes values of the raw texts it has collected.
+
+Only the stream imports this module, and only if the C scanner is wanted: `_scan` may not have been built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.readers.chrome import _scan
+from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, Codes, Keep, Scalar, Sparse
+from tracekit.readers.chrome.values import (
+    INT64_MAX,
+    decode,
+    decode_id,
+    decode_label,
+    key,
+    nanoseconds,
+)
+
+INT, FLOAT, TEXT, MIXED = 1, 2, 3, 4
+"""How `_scan` stores the values of a column."""
+
+_VALUE_TYPES = {INT: np.int64, FLOAT: np.float64, TEXT: np.int32, MIXED: np.int64}
+
+Rows = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+_Labels: TypeAlias = "tuple[_scan.Block, _scan.Texts | None]"
+
+
+class NativeScanner:
+    """The inside of an event array, read in C."""
+
+    def __init__(self, keep: Keep, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._keep = keep
+        self._scanner = _scan.Scanner(
+            None if keep.args is None else _raw_names(keep.args),
+            _raw_names(keep.skip_args),
+            _raw_names(keep.skip_cats),
+            max_event_bytes,
+            tuple(name[1:-1] for name in _raw_names(keep.keep_names)),
+        )
+
+    def feed(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
+        """(consumed, state): complete elements are taken, the caller feeds the rest again."""
+        return self._scanner.feed(data)
+
+    def finish(self) -> dict[str, object]:
+        """The columns of `Scan` that come from the events; nothing can be fed afterwards."""
+        taken = self._scanner.finish()
+        skipped = _counts(self._keep.skip_cats, taken["skipped"])
+        kept = self._rows_kept(taken["cat"], taken["name"], skipped)
+        ts_ns, has_ts = _times(taken["ts"], kept)
+        dur_ns, has_dur = _times(taken["dur"], kept)
+        return {
+            "ph": _codes(taken["ph"], decode_label, kept),
+            "cat": _codes(taken["cat"], decode_label, kept),
+            "name": _codes(taken["name"], decode_label, kept),
+            "pid": _codes(taken["pid"], decode_id, kept),
+            "tid": _codes(taken["tid"], decode_id, kept),
+            "ts_ns": ts_ns,
+            "dur_ns": dur_ns,
+            "has_ts": has_ts,
+            "has_dur": has_dur,
+            "args": _columns(taken["args"], kept, self._keep),
+            "fields": _columns(taken["fields"], kept),
+            "skipped": skipped,
+        }
+
+    def _rows_kept(self, cat: _Labels, name: _Labels, skipped: dict[str, int]) -> Mask | None:
+        """The rows to keep (None: all), since only decoded texts tell what C was not sure of.
+
+        Those are categories that equal a skipped one, and names that may begin as they must to be kept.
+        Counts the others in `skipped`.
+        """
+        cats = [decode_label(raw) for raw in _raw_texts(cat[1])] if self._keep.skip_cats else []
+        unwanted = [text in self._keep.skip_cats for text in cats]
+        if not any(unwanted):
+            return None
+        codes = _array(cat[0], np.int32)
+        rows = np.flatnonzero(np.array([*unwanted, False])[codes])
+        rows = rows[~self._has_kept_name(name, rows)]
+        if not len(rows):
+            return None
+        for text, count in zip(cats, np.bincount(codes[rows], minlength=len(cats)), strict=True):
+            if count:
+                skipped[str(text)] = skipped.get(str(text), 0) + int(count)
+        kept = np.ones(len(codes), np.bool_)
+        kept[rows] = False
+        return kept
+
+    def _has_kept_name(self, name: _Labels, rows: npt.NDArray[np.int64]) -> Mask:
+        """Whether each of these rows has a name that begins with one of `keep_names`."""
+        prefixes = self._keep.keep_names
+        codes = _array(name[0], np.int32)[rows]
+        begins = np.zeros(codes.max(initial=-1) + 2, np.bool_)  # the last place is for -1, no name
+        for code in np.unique(codes[codes >= 0]).tolist() if prefixes else ():
+            raw = _raw_text(name[1], code)
+            begins[code] = raw.startswith(b'"') and str(decode(raw)).startswith(prefixes)
+        has: Mask = begins[codes]
+        return has
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of `_scan` as arrays; `settled` means that each text is used, in order."""
+
+    kind: int
+    settled: bool
+    rows: Rows
+    values: npt.NDArray[Any]
+    kinds: npt.NDArray[np.uint8] | None
+    texts: _scan.Texts | None
+
+
+def _raw_names(names: Sequence[str]) -> tuple[bytes, ...]:
+    # A lone surrogate is in no decoded text; its bytes are as good as any that match nothing.
+    return tuple(b'"' + name.encode("utf-8", "surrogatepass") + b'"' for name in names)
+
+
+def _counts(names: Sequence[str], counts: list[int]) -> dict[str, int]:
+    return {name: count for name, count in zip(names, counts, strict=True) if count}
+
+
+def _array(block: _scan.Block, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = np.frombuffer(memoryview(block), dtype)
+    return array
+
+
+def _raw_texts(texts: _scan.Texts | None) -> Iterator[bytes]:
+    if texts is None:
+        return
+    offsets, content = _array(texts[0], np.int64).tolist(), memoryview(texts[1])
+    for start, end in pairwise(offsets):
+        yield bytes(content[start:end])
+
+
+def _raw_text(texts: _scan.Texts | None, code: int) -> bytes:
+    assert texts is not None
+    start, end = _array(texts[0], np.int64)[code : code + 2].tolist()
+    return bytes(memoryview(texts[1])[start:end])
+
+
+def _codes(
+    taken: _Labels,
+    value_of: Callable[[bytes], int | str | None],
+    kept: Mask | None,
+) -> Codes:
+    block, texts = taken
+    codes = _array(block, np.int32)
+    if kept is not None:
+        codes = codes[kept]
+    values: list[Scalar] = [value_of(raw) for raw in _raw_texts(texts)]
+    return Codes(codes, _distinct(codes, values, settled=kept is None, none_is_absent=True))
+
+
+def _times(
+    taken: tuple[_scan.Block, _scan.Block, _scan.Column | None], kept: Mask | None
+) -> tuple[npt.NDArray[np.int64], Mask]:
+    """(nanoseconds, where there are any)."""
+    times, has = _array(taken[0], np.int64), _array(taken[1], np.bool_)
+    if taken[2] is not None:
+        odd = _arrays(taken[2])
+        resolved = [nanoseconds(raw) for raw in _raw_texts(odd.texts)]
+        times[odd.rows] = np.array([time or 0 for time in resolved], np.int64)[odd.values]
+        has[odd.rows] = np.array([time is not None for time in resolved])[odd.values]
+    return (times, has) if kept is None else (times[kept], has[kept])
+
+
+def _columns(
+    columns: list[_scan.Column], kept: Mask | None, keep: Keep | None = None
+) -> dict[str, Sparse]:
+    """The columns by name. Empties the list, so that no more than one column is held twice."""
+    columns.reverse()
+    named = {}
+    while columns:
+        column = columns.pop()
+        name = key(column[0][1:-1])
+        if keep is not None and (
+            name in keep.skip_args or (keep.args is not None and name not in keep.args)
+        ):
+            continue
+        arrays = _arrays(column)
+        if kept is not None:
+            arrays = _only_rows(arrays, kept)
+        if len(arrays.rows):
+            named[name] = _sparse(arrays)
+    return named
+
+
+def _arrays(column: _scan.Column) -> _Column:
+    _, kind, overwritten, rows, values, kinds, texts = column
+    return _Column(
+        kind=kind,
+        settled=not overwritten,
+        rows=_array(rows, np.int32),
+        values=_array(values, _VALUE_TYPES[kind]),
+        kinds=None if kinds is None else _array(kinds, np.uint8),
+        texts=texts,
+    )
+
+
+def _only_rows(column: _Column, kept: Mask) -> _Column:
+    """The column without the rows that are not kept, the others counted anew."""
+    mask = kept[column.rows]
+    new_rows = np.cumsum(kept, dtype=np.int32)
+    return _Column(
+        kind=column.kind,
+        settled=False,
+        rows=new_rows[column.rows[mask]] - np.int32(1),
+        values=column.values[mask],
+        kinds=None if column.kinds is None else column.kinds[mask],
+        texts=column.texts,
+    )
+
+
+def _sparse(column: _Column) -> Sparse:
+    """The column with its texts decoded, as an array of numbers if it holds numbers of one kind."""
+    if column.kinds is None and column.kind != TEXT:
+        return Sparse(column.rows, column.values)
+    is_text = None if column.kinds is None else column.kinds == TEXT
+    codes = column.values if is_text is None else column.values[is_text].astype(np.int32)
+    decoded = [decode(raw) for raw in _raw_texts(column.texts)]
+    decoded = _distinct(codes, decoded, settled=column.settled)
+    numbers = _numbers(column, is_text, codes, decoded)
+    if numbers is not None:
+        return Sparse(column.rows, numbers)
+    if column.kinds is None:
+        return Sparse(column.rows, codes, decoded)
+    return Sparse(column.rows, *_pooled(column.kinds, column.values, codes, decoded))
+
+
+def _numbers(
+    column: _Column, is_text: Mask | None, codes: npt.NDArray[np.int32], decoded: list[Any]
+) -> npt.NDArray[Any] | None:
+    """The values as int64, uint64 or float64; None if they are not all of one of these kinds."""
+    plain = column.values[:0] if is_text is None else column.values[~is_text]
+    dtype = _number_type(decoded, plain, _plain_kinds(column))
+    if dtype is None:
+        return None
+    of_texts: npt.NDArray[Any] = np.array(decoded, dtype)[codes]
+    if is_text is None:
+        return of_texts
+    values: npt.NDArray[Any] = column.values.view(dtype)
+    values[is_text] = of_texts
+    return values
+
+
+def _plain_kinds(column: _Column) -> set[type]:
+    """The types of the values that were read in C."""
+    if column.kinds is None:
+        return set()
+    return {of for kind, of in ((INT, int), (FLOAT, float)) if (column.kinds == kind).any()}
+
+
+def _number_type(
+    decoded: list[Any], plain: npt.NDArray[Any], plain_kinds: set[type]
+) -> type[np.generic] | None:
+    """The type that holds all values, the decoded and the plain ones; None if they need more than one."""
+    types = plain_kinds.union(map(type, decoded))
+    if types == {float}:
+        return np.float64
+    if types != {int}:
+        return None
+    if max(decoded, default=0) <= INT64_MAX:
+        return np.int64
+    is_signed = min(decoded) < 0 or bool((plain < 0).any())
+    return None if is_signed else np.uint64
+
+
+def _pooled(
+    kinds: npt.NDArray[np.uint8],
+    values: npt.NDArray[np.int64],
+    codes: npt.NDArray[np.int32],
+    decoded: list[Any],
+) -> tuple[npt.NDArray[np.int32], list[Any]]:
+    """(codes, categories) of a column of mixed kinds; `codes` are those of its texts alone."""
+    # A text that is a number becomes one, so that equal values have equal pairs of kind and value.
+    pairs = np.array([_pair(code, value) for code, value in enumerate(decoded)], np.int64)
+    is_text = kinds == TEXT
+    kinds[is_text], values[is_text] = pairs.reshape(-1, 2)[codes].T
+    numbered, packed = _scan.distinct(kinds, values)
+    pairs = _array(packed, np.uint8).reshape(-1, 9)
+    numbers = pairs[:, :8].copy().view(np.int64)[:, 0]
+    is_float = pairs[:, 8] == FLOAT
+    categories = numbers.astype(object)
+    categories[is_float] = numbers[is_float].view(np.float64)
+    for place in np.flatnonzero(pairs[:, 8] == TEXT).tolist():
+        categories[place] = decoded[categories[place]]
+    return _array(numbered, np.int32), categories.tolist()
+
+
+def _pair(code: int, value: object) -> tuple[int, int]:
+    """The kind and value that `_scan` would have stored, or the code for what is no number there."""
+    if type(value) is int and value <= INT64_MAX:
+        return INT, value
+    if type(value) is float:
+        return FLOAT, int(np.float64(value).view(np.int64))
+    return TEXT, code
+
+
+def _distinct(
+    codes: npt.NDArray[np.int32], values: list[Any], *, settled: bool, none_is_absent: bool = False
+) -> list[Any]:
+    """The values without doubles, in the order of first use; `codes` are adapted in place.
+
+    `settled`: all values are used, and in order, but some may be equal.
+    """
+    absent = {i for i, value in enumerate(values) if value is None} if none_is_absent else set()
+    groups = np.arange(len(values), dtype=np.int32)
+    # 1, 1.0 and True are one here, so it may see doubles where there are none, but misses none.
+    if len(set(values)) < len(values):
+        first: dict[object, int] = {}
+        groups[:] = [first.setdefault(_identity(value), i) for i, value in enumerate(values)]
+    elif settled and not absent:
+        return values
+    groups[list(absent)] = -1
+    return [values[i] for i in _renumber(codes, groups)]
+
+
+def _renumber(codes: npt.NDArray[np.int32], groups: npt.NDArray[np.int32]) -> list[int]:
+    order: list[int] = _array(_scan.renumber(codes, groups), np.int32).tolist()
+    return order
+
+
+def _identity(value: object) -> object:
+    """What two values share if they are the same: 1, 1.0 and True differ, as do 0.0 and -0.0."""
+    if isinstance(value, float):
+        return float, repr(value)
+    return type(value), value

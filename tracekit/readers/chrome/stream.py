@@ -1,0 +1,197 @@
+"""A Chrome trace from its file to columns: head, events and tail, whatever the bytes.
+
+The scanner reads the events; an element that it does not take goes to `chrome_recovery`. Only
+`TraceFormatError` is raised.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from tracekit.model.errors import TraceFormatError
+from tracekit.readers import unpack
+from tracekit.readers.ahead import ahead
+from tracekit.readers.chrome.events import Text, read_events
+from tracekit.readers.chrome.losses import Losses
+from tracekit.readers.chrome.meta import read_members
+from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, Keep, Scan, Scanner
+from tracekit.readers.loss import Loss
+
+OUTSIDE_LIMIT = 64 * 2**20
+"""How much text is kept before the event array, and after it."""
+
+LARGE_FILE_BYTES = 2**20
+
+BLOCK_BYTES = 2**20
+"""How much text is read at a time."""
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_SPACE = rb"[ \t\n\r]{0,4096}+"
+_EVENTS_KEY = re.compile(rb'"traceEvents"' + _SPACE + rb":" + _SPACE + rb"\[")
+_LONGEST_EVENTS_KEY = 2 * 4096 + 32
+_FIRST_BYTE = re.compile(rb"[^ \t\n\r]")
+_ARRAY_OF_EVENTS = re.compile(rb'\[\s*\{\s*"')
+_EVENT_KEY = re.compile(rb'"(?:ph|ts|dur|name|cat|pid|tid)"\s*:')
+_TRACE_KEY = re.compile(
+    rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:'
+)
+
+
+def head_looks_like_trace(head: bytes) -> bool:
+    """Whether a text that starts with these bytes (64 KiB do) is likely a Chrome trace."""
+    text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
+    if text.startswith(b"{"):
+        return _TRACE_KEY.search(text) is not None
+    return _ARRAY_OF_EVENTS.match(text) is not None and _EVENT_KEY.search(text) is not None
+
+
+def scan(
+    path: Path,
+    keep: Keep = Keep(),
+    *,
+    pure: bool | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Scan:
+    """The columns of a trace file.
+
+    `pure` asks for the scanner in Python (by default only where that in C is missing or
+    `TRACEKIT_PURE=1` is set). `on_bytes` is told how many bytes of the file have been read.
+    """
+    make_scanner = _scanner_class(pure)
+    try:
+        try:
+            return _scan(path, keep, make_scanner, on_bytes, careful=False)
+        except unpack.Unproven:
+            return _scan(path, keep, make_scanner, on_bytes, careful=True)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or error}"
+        raise TraceFormatError(path, problem) from error
+
+
+class _FinishedScanner(Scanner, Protocol):
+    """A scanner and its columns."""
+
+    def finish(self) -> dict[str, Any]:
+        """The columns by the names that `Scan` gives them."""
+
+
+def _scanner_class(pure: bool | None) -> Callable[[Keep, int], _FinishedScanner]:
+    """The scanner to use; the one in C is imported only here."""
+    if pure is None:
+        pure = os.environ.get("TRACEKIT_PURE") == "1"
+        if not pure:
+            try:
+                from tracekit.readers.chrome.scanner_c import NativeScanner
+            except ImportError:
+                pure = True
+    elif not pure:
+        from tracekit.readers.chrome.scanner_c import NativeScanner
+    if pure:
+        from tracekit.readers.chrome.pure import PureScanner
+
+        return PureScanner
+    return NativeScanner
+
+
+def _scan(
+    path: Path,
+    keep: Keep,
+    make_scanner: Callable[[Keep, int], _FinishedScanner],
+    on_bytes: Callable[[int], None] | None,
+    *,
+    careful: bool,
+) -> Scan:
+    losses = Losses()
+    packing_losses: list[Loss] = []  # of whole members, so that it is complete only at the end
+    blocks = unpack.blocks(
+        path, packing_losses, size=BLOCK_BYTES, careful=careful, on_bytes=on_bytes
+    )
+    text = Text(ahead(blocks) if _is_worth_a_thread(path) else blocks)
+    head, head_offset = _read_head(path, text)
+    scanner = make_scanner(keep, MAX_EVENT_BYTES)
+    tail = b""
+    tail_offset = text.offset
+    if read_events(text, scanner, losses, MAX_EVENT_BYTES):
+        tail_offset = text.offset
+        tail = _read_tail(text, losses)
+    losses.extend(packing_losses)
+    columns = scanner.finish()
+    if not len(columns["ts_ns"]) and not columns["skipped"] and losses.of_events():
+        raise TraceFormatError(path, "the event array holds no complete event")
+    meta = _read_meta(head, head_offset, losses) | _read_meta(tail, tail_offset, losses)
+    return Scan(
+        **columns,
+        meta=meta,
+        losses=losses.finish(),
+        size_bytes=text.offset,
+    )
+
+
+def _is_worth_a_thread(path: Path) -> bool:
+    """Whether a file is so large that inflating it beside the scan gains more than a thread costs."""
+    return path.stat().st_size >= LARGE_FILE_BYTES and _core_count() > 1
+
+
+def _core_count() -> int:
+    """How many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def _read_head(path: Path, text: Text) -> tuple[bytes, int]:
+    """What stands before the event array, and its offset; the text is then inside the array."""
+    text.grow()
+    while len(text.view) < len(BYTE_ORDER_MARK) and not text.at_end:
+        text.grow()
+    if text.view[:3] == BYTE_ORDER_MARK:
+        text.drop(len(BYTE_ORDER_MARK))
+    start = text.offset
+    searched = 0
+    while True:
+        view = text.view[:OUTSIDE_LIMIT]
+        first = _FIRST_BYTE.search(view)
+        if first is not None and first[0] == b"[":
+            text.drop(first.end())
+            return b"", start
+        key = _EVENTS_KEY.search(view, searched)
+        if key is not None:
+            brace = 0 if first is None else first.start()
+            head = bytes(view[brace : key.start()]).removeprefix(b"{")
+            text.drop(key.end())
+            return head, start + key.start() - len(head)
+        if text.at_end or len(view) == OUTSIDE_LIMIT:
+            raise TraceFormatError(path, "not a Chrome trace: there is no array of events")
+        searched = max(0, len(view) - _LONGEST_EVENTS_KEY)
+        text.grow()
+
+
+def _read_tail(text: Text, losses: Losses) -> bytes:
+    """What follows the event array, as far as it is kept; the text is then at its end."""
+    start = text.offset
+    parts: list[bytes] = []
+    room = OUTSIDE_LIMIT
+    while True:
+        kept = bytes(text.view[:room])
+        parts.append(kept)
+        room -= len(kept)
+        text.drop(len(text.view))
+        if text.at_end:
+            break
+        text.grow()
+    if text.offset - start > OUTSIDE_LIMIT:
+        cut = start + OUTSIDE_LIMIT
+        losses.add("metadata", cut, text.offset - cut)
+    return b"".join(parts)
+
+
+def _read_meta(text: bytes, offset: int, losses: Losses) -> dict[str, Any]:
+    """The keys and values of a head or tail that starts at `offset`."""
+    members, faults = read_members(text)
+    for fault in faults:
+        losses.add("metadata", offset + fault.position, fault.length)
+    return members

@@ -1,0 +1,387 @@
+"""The tables of a scanned Chrome trace, each built from the rows of its classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS, TABLES
+from tracekit.readers.chrome.arena import Arena
+from tracekit.readers.chrome.classes import CLASS_CODE, CLASS_NAMES
+from tracekit.readers.chrome.scan import Codes, Scan, Sparse
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Room for one value of every row, used again for each column: new memory costs more than the work."""
+
+    number: Ints
+    missing: npt.NDArray[np.bool_]
+    code: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A scan with absolute times and the class of each row; a row without a place in time is `ignored`."""
+
+    scan: Scan
+    ts_ns: Ints
+    dur_ns: Ints
+    classes: npt.NDArray[np.int8]
+    thread: npt.NDArray[np.int32]
+    thread_ids: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+    """Per thread the codes of its pid and tid."""
+    scratch: Scratch
+    arena: Arena
+
+    def of(self, *classes: str) -> Ints:
+        """The rows of these classes, in file order."""
+        if len(classes) == 1:
+            return np.flatnonzero(self.classes == CLASS_CODE[classes[0]])
+        wanted = np.zeros(len(CLASS_NAMES), np.bool_)
+        wanted[[CLASS_CODE[name] for name in classes]] = True
+        return np.flatnonzero(wanted.take(self.classes))
+
+
+def host_ops(rows: Rows) -> pd.DataFrame | None:
+    """Host intervals; None for a trace of devices alone."""
+    at = rows.of(*HOST_OP_KINDS)
+    if not len(at) and len(rows.of(*DEVICE_OP_KINDS)):
+        return None
+    scan = rows.scan
+    return TABLES["host_ops"].frame(
+        {
+            **_timed(rows, at),
+            "kind": _kind(rows, at, HOST_OP_KINDS),
+            "cat": category(rows, scan.cat, at),
+            "pid": _whole(rows, scan.pid, at),
+            "tid": _whole(rows, scan.tid, at),
+            "thread": rows.arena.take(rows.thread, at),
+            "correlation": _argument(rows, at, "correlation"),
+            "external_id": _argument(rows, at, "External id", "external id"),
+        }
+    )
+
+
+def device_ops(rows: Rows) -> pd.DataFrame | None:
+    """Device work; None where there is none: the profiler saw no device, which is not an idle one."""
+    at = rows.of(*DEVICE_OP_KINDS)
+    if not len(at):
+        return None
+    return TABLES["device_ops"].frame(
+        {
+            **_timed(rows, at),
+            "kind": _kind(rows, at, DEVICE_OP_KINDS),
+            **_queue(rows, at),
+            "correlation": _argument(rows, at, "correlation"),
+            "external_id": _argument(rows, at, "External id", "external id"),
+            "size_bytes": _argument(rows, at, "bytes"),
+        }
+    )
+
+
+def device_ranges(rows: Rows) -> pd.DataFrame | None:
+    """Annotations that the profiler projected on a device."""
+    at = rows.of("device_range")
+    if not len(at):
+        return None
+    return TABLES["device_ranges"].frame(
+        {
+            **_timed(rows, at),
+            **_queue(rows, at),
+            "external_id": _argument(rows, at, "External id", "external id"),
+        }
+    )
+
+
+def syncs(rows: Rows) -> pd.DataFrame | None:
+    """Synchronisation records of devices."""
+    at = rows.of("sync")
+    if not len(at):
+        return None
+    return TABLES["syncs"].frame(
+        {
+            **_timed(rows, at),
+            **_queue(rows, at),
+            "correlation": _argument(rows, at, "correlation"),
+        }
+    )
+
+
+def windows(rows: Rows) -> pd.DataFrame | None:
+    """Spans that a profiler says it recorded."""
+    at = rows.of("window")
+    return None if not len(at) else TABLES["windows"].frame(_timed(rows, at))
+
+
+def memory_ops(rows: Rows) -> pd.DataFrame | None:
+    """Allocations and frees; None unless memory was profiled."""
+    at = rows.of("memory")
+    if not len(at):
+        return None
+    scan = rows.scan
+    return TABLES["memory_ops"].frame(
+        {
+            "id": at.astype(np.int32),
+            "ts_ns": rows.arena.take(rows.ts_ns, at),
+            "pid": _whole(rows, scan.pid, at),
+            "tid": _whole(rows, scan.tid, at),
+            "thread": rows.arena.take(rows.thread, at),
+            "device_type": _argument(rows, at, "Device Type"),
+            "device": _argument(rows, at, "Device Id"),
+            "size_bytes": _argument(rows, at, "Bytes"),
+            "allocated_bytes": _argument(rows, at, "Total Allocated"),
+            "reserved_bytes": _argument(rows, at, "Total Reserved"),
+        }
+    )
+
+
+def counters(rows: Rows) -> pd.DataFrame | None:
+    """Counter samples; every argument of one is a series of its own, `<counter>.<argument>`."""
+    at = rows.of("counter")
+    names = [str(value) for value in rows.scan.name.values] if len(at) else []
+    samples: list[tuple[Ints, list[str], npt.NDArray[np.float64]]] = []
+    for key, column in rows.scan.args.items() if len(at) else ():
+        values, known = _numbers(column, len(rows.ts_ns))
+        hit = at[known[at]]
+        codes = rows.scan.name.codes[hit]
+        samples.append((hit, [f"{names[c]}.{key}" if c >= 0 else key for c in codes], values[hit]))
+    if not any(len(hit) for hit, _, _ in samples):
+        return None
+    ids = np.concatenate([hit for hit, _, _ in samples])
+    order = np.argsort(ids, kind="stable")
+    return TABLES["counters"].frame(
+        {
+            "id": ids[order].astype(np.int32),
+            "ts_ns": rows.ts_ns[ids[order]],
+            "name": np.array([name for _, series, _ in samples for name in series], object)[order],
+            "value": np.concatenate([values for _, _, values in samples])[order],
+        }
+    )
+
+
+def flows(rows: Rows) -> pd.DataFrame | None:
+    """Ends of arrows between intervals."""
+    at = rows.of("flow")
+    if not len(at):
+        return None
+    scan = rows.scan
+    phase = np.array([{"s": "start", "f": "end"}.get(str(p), "step") for p in scan.ph.values])
+    return TABLES["flows"].frame(
+        {
+            "id": at.astype(np.int32),
+            "ts_ns": rows.arena.take(rows.ts_ns, at),
+            "cat": category(rows, scan.cat, at),
+            "phase": phase[scan.ph.codes[at]],
+            "flow": integers(rows, scan.fields.get("id"), at),
+            "thread": rows.arena.take(rows.thread, at),
+        }
+    )
+
+
+def threads(rows: Rows) -> pd.DataFrame:
+    """Every (pid, tid) that occurs, with the names that metadata rows give; the last name counts."""
+    scan = rows.scan
+    pids, tids = rows.thread_ids
+    count = len(pids)
+    thread_names: list[str | None] = [None] * count
+    process_names: dict[int, str] = {}
+    labels = scan.args.get("name")
+    label_of = dict(zip(labels.rows.tolist(), _labels(labels), strict=True)) if labels else {}
+    for row in rows.of("meta").tolist():
+        kind, label = _value(scan.name, row), label_of.get(row)
+        if kind == "thread_name" and label is not None:
+            thread_names[rows.thread[row]] = label
+        elif kind == "process_name" and label is not None:
+            process_names[int(scan.pid.codes[row])] = label
+    return TABLES["threads"].frame(
+        {
+            "thread": np.arange(count, dtype=np.int32),
+            "pid": whole(scan.pid, pids),
+            "tid": whole(scan.tid, tids),
+            "name": thread_names,
+            "process_name": [process_names.get(code) for code in pids.tolist()],
+        },
+        count,
+    )
+
+
+def number_threads(
+    scan: Scan,
+) -> tuple[npt.NDArray[np.int32], tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
+    """(the thread of every row, the codes of each thread's pid and tid); pids in the order of first use."""
+    width = len(scan.tid.values) + 1
+    room = (len(scan.pid.values) + 1) * width
+    pair: npt.NDArray[Any] = scan.pid.codes.astype(np.int32 if room < 2**31 else np.int64)
+    pair += 1
+    pair *= width
+    pair += scan.tid.codes
+    pair += 1
+    if room > max(4 * len(pair), 2**20):
+        used, inverse = np.unique(pair, return_inverse=True)
+        thread = inverse.astype(np.int32)
+    else:
+        occurs = np.zeros(room, np.bool_)
+        occurs[pair] = True
+        used = np.flatnonzero(occurs)
+        table = np.zeros(room, np.int32)
+        table[used] = np.arange(len(used), dtype=np.int32)
+        thread = table.take(pair)
+    return thread, ((used // width - 1).astype(np.int32), (used % width - 1).astype(np.int32))
+
+
+def _timed(rows: Rows, at: Ints) -> dict[str, Any]:
+    return {
+        "id": rows.arena.copy(at, np.int32),
+        "ts_ns": rows.arena.take(rows.ts_ns, at),
+        "dur_ns": rows.arena.take(rows.dur_ns, at),
+        "name": category(rows, rows.scan.name, at),
+    }
+
+
+def _kind(rows: Rows, at: Ints, kinds: tuple[str, ...]) -> pd.Categorical:
+    """The classes of these rows as the closed set of a table's kinds, which are consecutive classes."""
+    first = CLASS_CODE[kinds[0]]
+    assert CLASS_NAMES[first : first + len(kinds)] == kinds
+    codes = rows.classes.take(at) - np.int8(first)
+    return pd.Categorical.from_codes(codes, categories=pd.Index(kinds, dtype="str"))
+
+
+def _queue(rows: Rows, at: Ints) -> dict[str, Any]:
+    """Device and stream: as arguments, else where the profiler drew the row (pid is the device then)."""
+    return {
+        "device": _either(_argument(rows, at, "device"), _whole(rows, rows.scan.pid, at)),
+        "stream": _either(_argument(rows, at, "stream"), _whole(rows, rows.scan.tid, at)),
+    }
+
+
+def _either(first: Any, second: Any) -> Any:
+    """`first` where it is known, else `second`."""
+    unknown = first.isna()
+    if unknown.any():
+        first = first.copy()
+        first[unknown] = second[unknown]
+    return first
+
+
+def category(rows: Rows, column: Codes, at: Ints) -> pd.Categorical:
+    """The text of these rows, with only the categories that they use."""
+    codes = column.codes.take(at, out=rows.scratch.code[: len(at)], mode="clip")
+    used = np.zeros(len(column.values) + 1, np.bool_)
+    used[codes] = True  # -1, no value, marks the last place
+    used = used[:-1]
+    texts = [str(value) for value, keep in zip(column.values, used.tolist(), strict=True) if keep]
+    small = next(kind for kind in (np.int8, np.int16, np.int32) if len(texts) <= np.iinfo(kind).max)
+    renumber = np.full(len(used) + 1, -1, small)
+    renumber[:-1][used] = np.arange(len(texts))
+    numbered = renumber.take(codes, out=rows.arena.empty(len(at), small), mode="wrap")
+    return pd.Categorical.from_codes(numbered, categories=pd.Index(texts, dtype="str"))
+
+
+def whole(column: Codes, codes: npt.NDArray[np.int32]) -> Any:
+    """The integers that these codes of a column stand for; anything else (`"Spans"`) is missing."""
+    number, missing = _as_whole(column)
+    return pd.arrays.IntegerArray(number[codes], missing[codes])
+
+
+def _whole(rows: Rows, column: Codes, at: Ints) -> Any:
+    """As `whole`, for these rows."""
+    number, missing = _as_whole(column)
+    codes = column.codes.take(at, out=rows.scratch.code[: len(at)], mode="clip")
+    return pd.arrays.IntegerArray(
+        number.take(codes, out=rows.arena.empty(len(at), np.int64), mode="wrap"),
+        missing.take(codes, out=rows.arena.empty(len(at), np.bool_), mode="wrap"),
+    )
+
+
+def _as_whole(column: Codes) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """(integer, whether there is none) for every code of a column, and last for -1."""
+    values = [_int64(value) for value in column.values]
+    number = np.array([*(v or 0 for v in values), 0], np.int64)
+    return number, np.array([*(v is None for v in values), True], np.bool_)
+
+
+def _argument(rows: Rows, at: Ints, *keys: str) -> Any:
+    """The integers of the first of these arguments that occurs at all, for these rows."""
+    args = rows.scan.args
+    column = next((args[key] for key in keys if key in args), None)
+    return integers(rows, column, at)
+
+
+def integers(rows: Rows, column: Sparse | None, at: Ints) -> Any:
+    """A sparse column's integers for these rows, missing elsewhere; integers written as text count."""
+    if column is None:
+        return pd.arrays.IntegerArray(np.zeros(len(at), np.int64), np.ones(len(at), np.bool_))
+    values, known = _as_int64(column)
+    number, missing = rows.scratch.number, rows.scratch.missing
+    number.fill(0)
+    missing.fill(1)
+    number[column.rows] = values
+    missing[column.rows] = False if known is None else ~known
+    return pd.arrays.IntegerArray(rows.arena.take(number, at), rows.arena.take(missing, at))
+
+
+def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
+    """(the values as int64, which of them are integers in its range; None for all)."""
+    values = column.values
+    if column.categories is not None:
+        whole_numbers = [_int64(value) for value in column.categories]
+        table = np.array([v or 0 for v in whole_numbers], np.int64)
+        return table[values], np.array([v is not None for v in whole_numbers])[values]
+    if values.dtype == np.int64:
+        return values, None
+    if values.dtype == np.uint64:
+        fits = values < 2**63
+    else:
+        fits = (np.abs(values) < 2**53) & (values == np.floor(values))
+    return np.where(fits, values, 0).astype(np.int64), fits
+
+
+def _numbers(column: Sparse, length: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """(value, known) of a sparse column for every row; text is not a number here."""
+    number, known = np.zeros(length, np.float64), np.zeros(length, np.bool_)
+    if column.categories is None:
+        finite = np.isfinite(column.values)
+        number[column.rows[finite]] = column.values[finite]
+        known[column.rows[finite]] = True
+    else:
+        plain = [
+            v if isinstance(v, int | float) and not isinstance(v, bool) else None
+            for v in column.categories
+        ]
+        number[column.rows] = np.array([v or 0 for v in plain], np.float64)[column.values]
+        known[column.rows] = np.array([v is not None for v in plain])[column.values]
+    return number, known
+
+
+def _labels(column: Sparse) -> list[str]:
+    if column.categories is None:
+        return [str(value) for value in column.values.tolist()]
+    return [str(column.categories[code]) for code in column.values.tolist()]
+
+
+def _value(column: Codes, row: int) -> object:
+    code = int(column.codes[row])
+    return column.values[code] if code >= 0 else None
+
+
+def _int64(value: object) -> int | None:
+    """An int64, also when written as text or, exactly, as a float; None for all else."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if (
+        isinstance(value, str)
+        and len(value) <= 20
+        and value.removeprefix("-").isascii()
+        and value.removeprefix("-").isdigit()
+    ):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if -(2**63) <= value < 2**63 else None

@@ -1,0 +1,238 @@
+"""Value texts of a trace and what they stand for: the section "Values" of `RECOVERY.md`.
+
+Both scanners call these functions once per distinct text, so they are written for clarity.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from json.encoder import encode_basestring
+from typing import Any
+
+from tracekit.model.labels import bounded
+from tracekit.readers.chrome.scan import Json, Scalar
+
+MAX_DEPTH = 100
+TOO_DEEP = Json('"nested deeper than 100"')
+"""What stands for an array nested deeper: a fixed limit, so that it does not depend on the stack."""
+
+MAX_PARSED_LENGTH = 2**20
+"""A longer array stays its own text: parsing it would take fifty times its size in memory."""
+
+MAX_LABEL = 8_192
+"""Characters of a label that are kept: real kernels have names of 5,000; a packed trace of a megabyte may have a thousand of a megabyte each."""
+
+INT_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+
+_ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
+_ESCAPED = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_INTEGER = re.compile(r"-?[0-9]+")
+_FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
+_CONSTANT = re.compile(r"(-?)(nan|inf|infinity)", re.IGNORECASE)
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "N/A": None}
+_DECIMAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
+_NEGATIVE_REMAINDER = re.compile(r"-?([0-9]+)\.-([0-9]+)")
+_ESCAPED_CHARACTER = re.compile(r"\\.", re.DOTALL)
+_STRING_WITHOUT_ESCAPES = re.compile(r'"[^"]*"')
+_BRACKETS = re.compile(r"([\[{]+)|[\]}]+")
+
+
+class Number(str):
+    """A number as it was recorded (`1.50`, `NaN`), told apart from a string, also by its repr."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+_parse = json.JSONDecoder(
+    parse_float=Number, parse_int=Number, parse_constant=Number, strict=False
+).decode
+
+
+def decode(raw: bytes) -> Scalar | Json:
+    """The value that one value text stands for."""
+    text = raw.decode("utf-8", "replace")
+    if text.startswith('"'):
+        return unescape(text[1:-1])
+    if text.startswith(("[", "{")):
+        return container_value(text)
+    return bare_value(text)
+
+
+def decode_label(raw: bytes) -> str | None:
+    """The text of `ph`, `cat` or `name`; None where the value is null."""
+    return label(decode(raw))
+
+
+def decode_id(raw: bytes) -> int | str | None:
+    """The value of `pid` or `tid`: an integer or a text; None where the value is null."""
+    return identity(decode(raw))
+
+
+def key(raw_key: bytes) -> str:
+    """The name of a key, from what stands between its quotes (it holds no escapes)."""
+    return raw_key.decode("utf-8", "replace")
+
+
+def label(value: Scalar | Json) -> str | None:
+    """A value as text: a string stands for itself, others for their JSON text, null for nothing; a long one is kept in part."""
+    if value is None:
+        return None
+    return bounded(str(value) if isinstance(value, str) else json.dumps(value), MAX_LABEL)
+
+
+def identity(value: Scalar | Json) -> int | str | None:
+    """A value as a process or thread id: integers stay integers, the rest is text."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return label(value)
+
+
+def unescape(text: str) -> str:
+    """A string's text without its JSON escapes; what is no valid escape stays as it is."""
+    if "\\" not in text:
+        return text
+    plain = _ESCAPE.sub(_unescape_one, text)
+    return without_surrogates(plain)
+
+
+def without_surrogates(text: str) -> str:
+    """The text with surrogate pairs joined and lone surrogates as U+FFFD."""
+    if not _SURROGATE.search(text):
+        return text
+    joined = _PAIR.sub(lambda m: m[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+    return _SURROGATE.sub("\ufffd", joined)
+
+
+def bare_value(text: str) -> Scalar:
+    """The value of a text without quotes or brackets: a number, a word, or the text itself."""
+    if _INTEGER.fullmatch(text):
+        return integer_value(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if text in _WORDS:
+        return _WORDS[text]
+    constant = _CONSTANT.fullmatch(text)
+    if constant is None:
+        return text
+    if constant[2].lower() == "nan":
+        return math.nan
+    return -math.inf if constant[1] else math.inf
+
+
+def integer_value(text: str) -> int | str:
+    """The integer, or its text where neither int64 nor uint64 holds it."""
+    digits = text.lstrip("-").lstrip("0")
+    if len(digits) > len(str(UINT64_MAX)):
+        return text
+    value = int(digits or "0")
+    if text.startswith("-"):
+        value = -value
+    return value if INT_MIN <= value <= UINT64_MAX else text
+
+
+def nanoseconds(raw: bytes) -> int | None:
+    """Nanoseconds of a `ts` or `dur` text, which counts microseconds; None where it is no time."""
+    text = raw.decode("utf-8", "replace")
+    if text.startswith('"'):
+        text = unescape(text[1:-1])
+    return nanoseconds_of(text)
+
+
+def nanoseconds_of(text: str) -> int | None:
+    """Nanoseconds of a number of microseconds, rounded half to even; None if it is none."""
+    decimal = _DECIMAL.fullmatch(text)
+    if decimal is not None:
+        sign, whole, fraction, exponent_sign, exponent = decimal.groups()
+        size = _scaled(whole, fraction or "", exponent_sign or "", exponent or "")
+        value = size if size is None or not sign else -size
+    else:
+        remainder = _NEGATIVE_REMAINDER.fullmatch(text)
+        value = None if remainder is None else _negative_remainder(remainder[1], remainder[2])
+    return value if value is not None and INT_MIN <= value <= INT64_MAX else None
+
+
+def container_value(text: str) -> Json:
+    """The compact text of an array or object; its own text where that does not parse."""
+    if len(text) > MAX_PARSED_LENGTH:
+        return Json(text)
+    if is_too_deep(text):
+        return TOO_DEEP
+    try:
+        return Json(compact(_parse(text)))
+    except (ValueError, RecursionError):
+        return Json(text)
+
+
+def compact(value: Any) -> str:
+    """The compact JSON text of a parsed value, its `Number`s (and integers) as recorded."""
+    if isinstance(value, Number):
+        return str(value)
+    if isinstance(value, str):
+        return encode_basestring(without_surrogates(value))
+    if isinstance(value, list):
+        return "[" + ",".join([compact(item) for item in value]) + "]"
+    if isinstance(value, dict):
+        # Two keys may be equal only once their lone surrogates are replaced: the last one wins.
+        members = {compact(name): compact(item) for name, item in value.items()}
+        return "{" + ",".join([name + ":" + item for name, item in members.items()]) + "}"
+    return json.dumps(value)
+
+
+def is_too_deep(text: str) -> bool:
+    """Whether the arrays and objects of a JSON text nest deeper than `MAX_DEPTH`."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    plain = _STRING_WITHOUT_ESCAPES.sub("", _ESCAPED_CHARACTER.sub("", text))
+    depth = 0
+    for match in _BRACKETS.finditer(plain):
+        depth += len(match[0]) if match[1] else -len(match[0])
+        if depth > MAX_DEPTH:
+            return True
+    return False
+
+
+def _unescape_one(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16)) if match[1] else _ESCAPED[match[2]]
+
+
+def _scaled(whole: str, fraction: str, exponent_sign: str, exponent: str) -> int | None:
+    """The decimal times 1000 as an integer, or None where that has more digits than an int64."""
+    digits = (whole + fraction).lstrip("0")
+    significant = digits.rstrip("0")
+    if not significant:
+        return 0
+    power = exponent.lstrip("0")
+    if len(power) > 15:  # beyond the length of any file, so beyond any number of digits
+        return 0 if exponent_sign == "-" else None
+    shift = int(power or "0") * (-1 if exponent_sign == "-" else 1)
+    shift += 3 - len(fraction) + len(digits) - len(significant)
+    if len(significant) + shift > 19:
+        return None
+    if shift >= 0:
+        return int(significant + "0" * shift)
+    return _rounded_half_even(significant, -shift)
+
+
+def _rounded_half_even(digits: str, dropped: int) -> int:
+    """The digits (first and last not zero) without the last `dropped` ones, rounded."""
+    if dropped > len(digits):
+        return 0
+    kept = int(digits[:-dropped] or "0")
+    rest = digits[-dropped:]
+    if rest == "5":
+        return kept + kept % 2
+    return kept + (rest >= "5")
+
+
+def _negative_remainder(whole: str, remainder: str) -> int | None:
+    whole, remainder = whole.lstrip("0"), remainder.lstrip("0")
+    if max(len(whole), len(remainder)) > 19:
+        return None
+    return -(int(whole or "0") * 1000 + int(remainder or "0"))

@@ -1,0 +1,79 @@
+"""From one file to its Trace: which reader claims it, and what that reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracekit.discover import Sniffed
+from tracekit.discover import discover as find
+from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.trace import Trace, Want
+from tracekit.readers import READERS, Reader, foreign, form_of, head
+from tracekit.readers.no_profiles import no_profile
+from tracekit.readers.nsys import files as nsys_files
+
+
+def load(
+    path: str | Path,
+    *,
+    python: bool = False,
+    stacks: bool = False,
+    args: Sequence[str] | None = None,
+    tables: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+) -> Trace:
+    """The Trace of one file: `load(path)["device_ops"]` is a pandas frame.
+
+    `python` adds all Python functions (calls of nn.Module are read in any case), `stacks` call stacks;
+    `args` limits the recorded arguments that are kept, `tables` the tables that are built, `columns` the
+    nullable columns that must be filled (others may be <NA>, which reads large exports sooner). Raises
+    `TraceFormatError` for a file that cannot be read, `TracekitError` for a directory or for a file that
+    holds several processes.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise TracekitError(
+            f"{path} is a directory", "load one file of it, or use tracekit.analyze"
+        )
+    told = sniff(path)
+    if told.reader is None:
+        raise TraceFormatError(path, told.reason, "see what can be read: tracekit inspect")
+    want = Want(
+        None if tables is None else frozenset(tables),
+        None if args is None else tuple(args),
+        None if columns is None else frozenset(columns),
+        python,
+        stacks,
+    )
+    source = find([path], sniff=lambda _: told).sources[0]
+    traces = reader_named(told.reader).read(source, want, None)
+    if len(traces) != 1:
+        pids = ", ".join(str(trace.source.pid) for trace in traces)
+        raise TracekitError(f"{path} holds {len(traces)} processes: {pids}", "use tracekit.analyze")
+    return traces[0]
+
+
+def sniff(path: Path) -> Sniffed:
+    """Which reader claims a file, by its content, and what is wrong with it; for no profile, what it is."""
+    start, problem = head(path)
+    form = form_of(path)
+    if refusal := foreign.refusal(start, packed=bool(form)) or (form and problem):
+        return Sniffed(None, "torch", refusal, certain=True)
+    if known := no_profile(start):
+        return Sniffed(None, "torch", known)
+    for reader in READERS:
+        if not reader.sniff(start):
+            continue
+        if form and reader.tool == "nsys":
+            return Sniffed(None, "nsys", foreign.packed_nsys(form), certain=True)
+        reason = nsys_files.export_problem(path) if reader.name == "nsys" else ""
+        if reader.name == "nsys" and not nsys_files.is_claimed(path, reason):
+            return Sniffed(None, "torch", reason)
+        return Sniffed(reader.name, reader.tool, reason)
+    return Sniffed(None, "torch", problem or "no format that tracekit reads")
+
+
+def reader_named(name: str) -> Reader:
+    """The reader of that name."""
+    return next(reader for reader in READERS if reader.name == name)

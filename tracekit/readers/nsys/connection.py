@@ -1,0 +1,255 @@
+"""An export of Nsight Systems as an open SQLite database, and what of it could not be read.
+
+The file is untrusted: nothing of it is executed, nothing is written beside it, no query runs for ever.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.trace import Note
+from tracekit.readers.nsys.opening import Opening, opening
+
+
+def _installed() -> Any:
+    """The library of the extra `fast`; None without it."""
+    try:
+        return import_module("apsw")
+    except ImportError:
+        return None
+
+
+apsw = _installed()
+
+MAX_TABLES = 10_000
+NOT_AN_EXPORT = "an SQLite database, but no export of Nsight Systems"
+ROW_BYTES = 4
+"""No row takes fewer bytes: more rows than the file has room for are a loop in its pages."""
+
+STEPS = 1_000_000
+"""SQLite's steps between two looks at whether it has taken too many."""
+
+_LENGTH_LIMIT = 64 * 2**20
+_ROW_IDS = ("rowid", "_rowid_", "oid")
+_KNOWN_BY = (
+    "TARGET_INFO_SESSION_START_TIME",
+    "META_DATA_EXPORT",
+    "EXPORT_META_DATA",
+    "NVTX_EVENTS",
+)
+_DAMAGE = frozenset(
+    {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG,
+     sqlite3.SQLITE_INTERRUPT}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """An open export. `columns` holds the tables that exist, as named there, and the columns of each.
+
+    `lost` fills while tables are read: per table what could not be, and how many rows were. `quick` is a
+    second connection to the same file through apsw, whose SQLite is newer; None where it is not installed.
+    """
+
+    path: Path
+    connection: sqlite3.Connection
+    columns: Mapping[str, frozenset[str]]
+    size_bytes: int = 0
+    warnings: tuple[str, ...] = ()
+    lost: dict[str, Lost] = field(default_factory=dict[str, "Lost"])
+    odd: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """Per (table, column) how many values are no integers where integers belong."""
+    looked: dict[tuple[str, ...], bool] = field(default_factory=dict[tuple[str, ...], bool])
+    """Per (table, columns) whether any of them has a value, where a whole table was looked through for it."""
+    quick: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Where the reading of a table ended early: SQLite's words, and the rows read all the same."""
+
+    message: str
+    rows: int
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Database]:
+    """The database at `path`, read-only. Every error of SQLite in the body becomes a `TraceFormatError`."""
+    with opening(path) as source:
+        try:
+            connection = sqlite3.connect(source.uri, uri=True, isolation_level=None, timeout=2)
+        except sqlite3.Error as error:
+            raise _refused(path, error, source) from error
+        with ExitStack() as stack:
+            stack.callback(connection.close)
+            try:
+                stop = _bound(source.size_bytes)
+                found = _described(path, connection, source, stop)
+                yield replace(found, quick=_quick(source, stop, stack))
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                # SQLite's words hold names of the file, which may be no text at all.
+                raise _refused(path, error, source) from error
+
+
+def one_row(db: Database, sql: str, parameters: Sequence[int | str] = ()) -> tuple[Any, ...]:
+    """The only row of a query for numbers, by the quicker library where it is installed."""
+    if db.quick is not None:
+        try:
+            quick_row: tuple[Any, ...] = db.quick.execute(sql, tuple(parameters)).fetchone()
+            return quick_row
+        except (apsw.Error, UnicodeDecodeError):
+            pass  # the standard library tells what is wrong, so that it is told in one way
+    row: tuple[Any, ...] = db.connection.execute(sql, tuple(parameters)).fetchone()
+    return row
+
+
+def has(db: Database, table: str, *columns: str) -> bool:
+    """Whether the export has this table, with all of these columns."""
+    return table in db.columns and db.columns[table].issuperset(columns)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def row_id(columns: frozenset[str]) -> str:
+    """What the row id of a table with these columns is called."""
+    shadowed = {name.lower() for name in columns}
+    return next(alias for alias in _ROW_IDS if alias not in shadowed)
+
+
+def most_rows(db: Database) -> int:
+    """How many rows no table of this file can exceed."""
+    return db.size_bytes // ROW_BYTES + 1
+
+
+def is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether SQLite met a damaged page, not a fault of the query."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return isinstance(code, int) and code & 0xFF in _DAMAGE
+
+
+def damaged(db: Database, table: str, error: Exception, count: int) -> None:
+    """Remember that a table could not be read to its end; the scan that read most counts."""
+    known = db.lost.get(table)
+    if known is None or known.rows < count:
+        db.lost[table] = Lost(one_line(error), count)
+
+
+def one_line(error: Exception) -> str:
+    """SQLite's words, on one line and not long."""
+    if isinstance(error, UnicodeDecodeError):
+        return "a name in it is no text"
+    return " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())[:200]
+
+
+def damage_notes(db: Database, name: str) -> list[Note]:
+    """Notes about what of the file could not be read, for the source of this name."""
+    notes = [Note("warning", "opened", text, name) for text in db.warnings]
+    for table, lost in sorted(db.lost.items()):
+        message = f"{table}: reading ended at damage ({lost.message}); {lost.rows:,} rows were read"
+        notes.append(Note("data_loss", "damaged", message, name))
+    for (table, column), number in sorted(db.odd.items()):
+        message = f"{table}.{column}: values that are no integers count as unknown"
+        notes.append(Note("warning", "not-a-number", message, name, number))
+    return notes
+
+
+_SAFE = (
+    *("trusted_schema = OFF", "query_only = ON", "temp_store = MEMORY", "mmap_size = 0"),
+    *("cell_size_check = ON", "cache_size = -16000"),
+)
+
+
+def _quick(source: Opening, stop: Callable[[], int], stack: ExitStack) -> Any:
+    """A connection through apsw, as careful as the other; None where there is none."""
+    if apsw is None:
+        return None
+    try:
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        connection = apsw.Connection(source.uri, flags=flags)
+        stack.callback(connection.close)
+        connection.limit(apsw.SQLITE_LIMIT_LENGTH, _LENGTH_LIMIT)
+        connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
+        for pragma in _SAFE:
+            connection.execute(f"PRAGMA {pragma}")
+        connection.set_progress_handler(lambda: bool(stop()), STEPS)
+    except apsw.Error:
+        return None
+    return connection
+
+
+def _described(
+    path: Path, connection: sqlite3.Connection, source: Opening, stop: Callable[[], int]
+) -> Database:
+    """The database with its tables, after every means to run something of its own is taken from it."""
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH_LIMIT)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    connection.text_factory = _text
+    for pragma in _SAFE:
+        connection.execute(f"PRAGMA {pragma}")
+    connection.set_progress_handler(stop, STEPS)
+    found = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
+        f" AND name NOT LIKE 'sqlite!_%' ESCAPE '!' LIMIT {MAX_TABLES}"
+    ).fetchall()
+    columns: dict[str, frozenset[str]] = {}
+    for (name,) in found:
+        if isinstance(name, str) and (held := _columns(connection, name)):
+            columns[name] = held
+    told = any(name in columns for name in _KNOWN_BY) or any(
+        t.startswith("CUPTI_") for t in columns
+    )
+    if "StringIds" not in columns or not told:
+        raise TraceFormatError(
+            path, NOT_AN_EXPORT, "an export is made by: nsys export --type sqlite REPORT.nsys-rep"
+        )
+    return Database(path, connection, columns, source.size_bytes, source.warnings)
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
+    """The stored columns of a table; none where its rows cannot be told apart by row id."""
+    listed = connection.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
+    names = frozenset(str(row[1]) for row in listed)
+    shadowed = {name.lower() for name in names}
+    alias = next((r for r in _ROW_IDS if r not in shadowed), None)
+    if alias is None or not names:
+        return frozenset()
+    try:
+        connection.execute(f"SELECT {alias} FROM {quoted(table)} LIMIT 0")
+    except sqlite3.OperationalError:
+        return frozenset()
+    return names
+
+
+def _bound(size_bytes: int) -> Callable[[], int]:
+    """A function that says when all queries together took more steps than any honest file of this size needs."""
+    left = [50 + size_bytes // 10_000]
+
+    def stop() -> int:
+        left[0] -= 1
+        return int(left[0] < 0)
+
+    return stop
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _refused(path: Path, error: Exception, source: Opening) -> TraceFormatError:
+    """The error for a database that cannot be used at all."""
+    why = "; ".join((*source.warnings, one_line(error)))
+    return TraceFormatError(
+        path,
+        f"the SQLite file cannot be read: {why}",
+        "export it again: nsys export --type sqlite REPORT.nsys-rep",
+    )

@@ -1,0 +1,338 @@
+"""What an Nsight Systems export says of itself: versions, clock, GPUs, diagnostics, and what is missing in it.
+
+Of the recorded environment, arguments, paths and captured output nothing is read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tracekit.model.trace import Note, NoteSeverity
+from tracekit.readers.nsys.database import Database, has, integers, rows
+
+EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+"""What the table of the exporter's own words is called: since 2023.3, and before."""
+
+START = "TARGET_INFO_SESSION_START_TIME"
+MAX_NS = 2**61
+MAX_TEXT = 200
+MAX_DIAGNOSTICS = 50
+"""Most diagnostics of one process that become notes of their own."""
+
+_ABSOLUTE = 10**17
+"""No capture is three years long: a shift beyond that is a date."""
+
+_VERSION = re.compile(r"[0-9]{4}(?:\.[0-9]{1,5}){1,3}")
+
+_LOST = re.compile(
+    r"not all .* (?:might|may) have been|buffer|dropped|\blost\b|overr[ua]n|overflow|incomplete|discarded",
+    re.IGNORECASE,
+)
+_PERHAPS = re.compile(r"\b(?:might|may|could) (?:not )?have\b", re.IGNORECASE)
+"""nsys says so of most captures that begin or end while the program runs: nothing proves a loss."""
+
+_ROUTINE = re.compile(
+    r"no .* (?:were |was )?collected|(?:was|were) not collected|unable to collect|scheduling information is absent"
+    r"|paranoid",
+    re.IGNORECASE,
+)
+
+_PROPERTIES: Mapping[str, str] = {
+    "name": "name",
+    "totalGlobalMem": "totalMemory",
+    "computeMajor": "computeMajor",
+    "computeMinor": "computeMinor",
+    "numSms": "smCount",
+    "warpSize": "threadsPerWarp",
+    "maxThreadsPerBlock": "maxThreadsPerBlock",
+    "regsPerBlock": "maxRegistersPerBlock",
+    "regsPerMultiprocessor": "maxRegistersPerSm",
+    "sharedMemPerBlock": "maxShmemPerBlock",
+    "sharedMemPerBlockOptin": "maxShmemPerBlockOptin",
+    "sharedMemPerMultiprocessor": "maxShmemPerSm",
+    "uuid": "uuid",
+}
+"""Kineto's name of a GPU's property, and the column of `TARGET_INFO_GPU` that holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How recorded times become Unix ns: `base_ns` is added. `end_ns` is the recorded time of the recording's end.
+
+    `end_ns` is None where it is not recorded; not `absolute`: times count from the recording's own start.
+    `start_ns` is the recorded time of the recording's start, 0 unless the exporter shifted all times.
+    """
+
+    base_ns: int
+    start_ns: int
+    end_ns: int | None
+    absolute: bool
+
+
+def clock(db: Database) -> tuple[Clock, list[Note]]:
+    """(the file's clock, notes on it): a shift that the exporter applied is undone."""
+    notes: list[Note] = []
+    utc = _first_integer(db, START, "utcEpochNs")
+    known = utc is not None and 0 < utc < MAX_NS
+    said = _exporter(db)
+    configured = _whole(said.get("EXPORT_CONFIG_TIME_SHIFT"))
+    shift = configured or _whole(said.get("EXPORT_PARAM_TIME_SHIFT"))
+    if said.get("EXPORT_PARAM_TIME_NORMALIZE", "").lower() == "true" and abs(shift) < _ABSOLUTE:
+        # Made absolute by the exporter, and whatever else it was told to add.
+        shift += utc if known and utc is not None else 0
+    if shift:
+        text = f"the exporter shifted all times by {shift} ns, which is undone"
+        notes.append(Note("info", "time-shift", text))
+    if not known:
+        text = "the time of the capture's start is not recorded: times are relative"
+        notes.append(Note("warning", "base-time", text))
+    base = (utc if known and utc is not None else 0) - shift
+    duration = _first_integer(db, "ANALYSIS_DETAILS", "duration")
+    end = shift + duration if duration is not None and 0 < duration < MAX_NS else None
+    return Clock(base, shift, end, known), notes
+
+
+def meta(db: Database) -> dict[str, Any]:
+    """Versions, and what the capture was told to record, under fixed keys; what is unknown is left out."""
+    said, told = _exporter(db), _capture(db)
+    system = _system(db)
+    install = _VERSION.search(system.get("TargetInstallDir", ""))
+    exporter = _VERSION.search(said.get("EXPORT_PRODUCT_VERSION", ""))
+    found: dict[str, Any] = {
+        "nsys_version": (install or exporter or [None])[0],
+        "nsys_exporter_version": exporter[0] if exporter else None,
+        "nsys_schema": _plain(said.get("EXPORT_SCHEMA_VERSION")),
+        "capture_uuid": _plain(told.get("PROFILING_SESSION_UUID")),
+        "host_name": _plain(system.get("Hostname")),
+        "cuda_driver_version": _whole(system.get("CudaDriverVersion")) or None,
+        "gpu_driver_version": _plain(system.get("NvDriverVersion")),
+        "cuda_graph_trace": _plain(told.get("CUDA_GRAPH_TRACE_OPTIONS:MODE")),
+        "gpu_memory_usage": _switch(told.get("COLLECT_GPU_MEMORY_USAGE")),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def capture_year(db: Database) -> int | None:
+    """The year of the nsys that captured, as far as the file says; the exporter's only where it is the older one."""
+    install = _VERSION.search(_system(db).get("TargetInstallDir", ""))
+    if install is not None:
+        return int(install[0][:4])
+    exporter = _VERSION.search(_exporter(db).get("EXPORT_PRODUCT_VERSION", ""))
+    # A report may be exported by any nsys from its own version on.
+    return int(exporter[0][:4]) if exporter is not None and int(exporter[0][:4]) <= 2022 else None
+
+
+def device_properties(db: Database, pid: int | None, used: Collection[int]) -> list[dict[str, Any]]:
+    """The GPUs of a process as Kineto lists them: `id` is the CUDA ordinal; those `used`, else all of the host."""
+    if not has(db, "TARGET_INFO_GPU", "id"):
+        return []
+    columns = ["id", "cuDevice", *_PROPERTIES.values()]
+    there = [name for name in columns if has(db, "TARGET_INFO_GPU", name)]
+    gpus = [
+        dict(zip(there, row, strict=True))
+        for row in rows(db, "TARGET_INFO_GPU", tuple(there), limit=1024)
+    ]
+    ordinal = _ordinals(db, pid)
+    listed = []
+    for gpu in gpus:
+        number = gpu["id"]
+        if ordinal:
+            number = ordinal.get(number)
+        elif _is_ordinal(gpu.get("cuDevice")):
+            number = gpu["cuDevice"]
+        if not _is_ordinal(number):
+            continue
+        entry = {key: gpu.get(column) for key, column in _PROPERTIES.items()}
+        listed.append({"id": number, **{k: v for k, v in entry.items() if _is_plain(v)}})
+    listed.sort(key=lambda entry: (entry["id"], str(entry.get("uuid", ""))))
+    mine = [entry for entry in listed if entry["id"] in set(used)]
+    return mine or listed
+
+
+def _ordinals(db: Database, pid: int | None) -> dict[Any, Any]:
+    """The CUDA ordinal that a process gives each GPU, by the profiler's number of it; empty where not recorded."""
+    if pid is None or not has(db, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
+        return {}
+    found = rows(
+        db,
+        "TARGET_INFO_CUDA_DEVICE",
+        ("gpuId", "cudaId"),
+        where="pid = ?",
+        parameters=(pid,),
+        limit=1024,
+    )
+    return dict(found)
+
+
+def gpu_numbers(db: Database, pid: int | None, used: Collection[int]) -> frozenset[int]:
+    """The profiler's numbers of the GPUs that a process calls by these CUDA ordinals."""
+    numbers = {ordinal: gpu for gpu, ordinal in _ordinals(db, pid).items()}
+    return frozenset(int(numbers.get(one, one)) for one in used)
+
+
+def diagnostics(db: Database, pid: int | None) -> list[Note]:
+    """What the profiler warned of, of this process and of none in particular: a note a text, with its count."""
+    if not has(db, "DIAGNOSTIC_EVENT", "severity", "text"):
+        return []
+    where, parameters = "severity >= 2", ()
+    if pid is not None and has(db, "DIAGNOSTIC_EVENT", "globalPid"):
+        # Process number 0 and negative ids stand for the machine.
+        where += (
+            " AND (globalPid IS NULL OR globalPid < 0 OR (globalPid >> 24) & 16777215 IN (0, ?))"
+        )
+        parameters = (pid,)  # type: ignore[assignment]
+    told = rows(db, "DIAGNOSTIC_EVENT", ("text",), where=where, parameters=parameters)
+    counted = Counter(_shortened(text) for (text,) in told if isinstance(text, str) and text)
+    ordered = sorted(counted.items(), key=lambda item: (_rank(item[0]), item[0]))
+    notes = [
+        Note(_severity(text), _code(text), f"the profiler says: {text}", count=count)
+        for text, count in ordered[:MAX_DIAGNOSTICS]
+    ]
+    more = sum(count for _, count in ordered[MAX_DIAGNOSTICS:])
+    if more:
+        text = "further warnings of the profiler are not listed"
+        notes.append(Note("info", "profiler-warning", text, count=more))
+    return notes
+
+
+def _severity(text: str) -> NoteSeverity:
+    if _LOST.search(text):
+        return "warning" if _PERHAPS.search(text) else "data_loss"
+    return "info" if _ROUTINE.search(text) else "warning"
+
+
+def _code(text: str) -> str:
+    return "lost-rows" if _LOST.search(text) else "profiler-warning"
+
+
+def _rank(text: str) -> int:
+    return ("data_loss", "error", "warning", "info").index(_severity(text))
+
+
+def absences(
+    db: Database, pid: int | None, *, api_count: int, device_op_count: int, range_count: int
+) -> list[Note]:
+    """Notes on what one would expect to be recorded and is not, with the likely causes.
+
+    The counts are of what was read: runtime and driver calls, device work, NVTX ranges with open ones.
+    """
+    notes = []
+    if not device_op_count and (api_count or _rows_of(db, "TARGET_INFO_GPU")):
+        why = "CUDA calls were recorded" if api_count else "the capture lists a GPU"
+        text = (
+            f"{why}, but no work of a GPU: the capture window may have missed it, the GPU work may be that of "
+            "another process, or the profiler failed to get it from the driver"
+        )
+        notes.append(Note("warning" if api_count else "info", "no-gpu-rows", text))
+    if not range_count and _domains(db, pid):
+        text = (
+            "NVTX domains were created but no range was recorded: this nsys is too old for the nvtx package "
+            "(nvtx from 0.2.12 on wants a newer nsys), or no range fell into the capture"
+        )
+        notes.append(Note("warning", "nvtx-empty-domains", text))
+    return notes
+
+
+def _domains(db: Database, pid: int | None) -> bool:
+    """Whether this process created an NVTX domain."""
+    if not has(db, "NVTX_EVENTS", "eventType", "globalTid"):
+        return False
+    where = (
+        "eventType = 75" if pid is None else "eventType = 75 AND (globalTid >> 24) & 16777215 = ?"
+    )
+    parameters = () if pid is None else (pid,)
+    return bool(
+        rows(db, "NVTX_EVENTS", ("eventType",), where=where, parameters=parameters, limit=1)
+    )
+
+
+def _rows_of(db: Database, table: str) -> bool:
+    """Whether a table has any row."""
+    columns = sorted(db.columns.get(table, ()))[:1]
+    return bool(columns) and bool(rows(db, table, tuple(columns), limit=1))
+
+
+def _exporter(db: Database) -> dict[str, str]:
+    """What the exporter says of itself, under the names that are used here."""
+    wanted = (
+        "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION", "EXPORT_PARAM_TIME_NORMALIZE",
+        "EXPORT_PARAM_TIME_SHIFT", "EXPORT_CONFIG_TIME_SHIFT",
+    )  # fmt: skip
+    for table in EXPORT_TABLES:
+        found = _named(db, table, wanted)
+        if found:
+            return found
+    return {}
+
+
+def _capture(db: Database) -> dict[str, str]:
+    """What the capture was told to do, under the names that are used here."""
+    return _named(
+        db,
+        "META_DATA_CAPTURE",
+        ("PROFILING_SESSION_UUID", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "COLLECT_GPU_MEMORY_USAGE"),
+    )
+
+
+def _system(db: Database) -> dict[str, str]:
+    """What is recorded of the machine, under the names that are used here."""
+    return _named(
+        db,
+        "TARGET_INFO_SYSTEM_ENV",
+        ("TargetInstallDir", "Hostname", "CudaDriverVersion", "NvDriverVersion"),
+    )
+
+
+def _named(db: Database, table: str, names: tuple[str, ...]) -> dict[str, str]:
+    """The values of these names alone in a table of names and values; of several the least."""
+    if not has(db, table, "name", "value"):
+        return {}
+    marks = ", ".join("?" * len(names))
+    where = f"name IN ({marks}) AND length(value) <= 4096"
+    found = rows(db, table, ("name", "value"), where=where, parameters=names, limit=1000)
+    return {str(name): str(value) for name, value in sorted(found, key=str, reverse=True)}
+
+
+def _first_integer(db: Database, table: str, column: str) -> int | None:
+    """The largest integer of a column of a small table; None where there is none."""
+    if not has(db, table, column):
+        return None
+    found = integers(db, table, (column,), order=(column,))
+    values, missing = found.values[column], found.missing[column]
+    if missing is not None:
+        values = values[~missing]
+    return int(values[-1]) if len(values) else None
+
+
+def _whole(text: str | None) -> int:
+    """The integer that a text is, 0 for any other."""
+    return int(text) if text is not None and re.fullmatch(r"[+-]?[0-9]{1,18}", text) else 0
+
+
+def _switch(text: str | None) -> int | None:
+    return {"true": 1, "false": 0}.get(text.lower()) if text is not None else None
+
+
+def _plain(text: str | None) -> str | None:
+    """A short text on one line, None for an empty one."""
+    return _shortened(text) or None if text is not None else None
+
+
+def _shortened(text: str) -> str:
+    """A text on one line, without control characters, cut at `MAX_TEXT`."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_TEXT]).split())
+    return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
+
+
+def _is_ordinal(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < 4096
+
+
+def _is_plain(value: object) -> bool:
+    return (isinstance(value, str) and bool(value) and len(value) <= MAX_TEXT) or (
+        isinstance(value, int) and 0 <= value < 2**62
+    )

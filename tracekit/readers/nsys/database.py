@@ -1,0 +1,156 @@
+"""What the readers of an export ask of its database: integers as columns, texts by their ids, small tables."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.readers.nsys.blocks import MISSING, Endless, Ints, at_most, blocks
+from tracekit.readers.nsys.connection import (
+    Database,
+    damage_notes,
+    damaged,
+    has,
+    is_damage,
+    most_rows,
+    opened,
+    quoted,
+)
+
+__all__ = [
+    "MISSING", "Database", "Ints", "Numbers", "blocks", "damage_notes", "has", "integers",
+    "opened", "quoted", "rows", "take_missing", "texts", "tolerant",
+]  # fmt: skip
+
+Bools = npt.NDArray[np.bool_]
+
+TEXT_LIMIT = 4096
+"""Characters of a text that are read; nothing that names work is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Integer columns of equal length. `missing` says where a value is NULL or no integer (0 stands there)."""
+
+    values: dict[str, Ints]
+    missing: dict[str, Bools | None]
+    length: int
+
+
+def integers(
+    db: Database,
+    table: str,
+    columns: Sequence[str],
+    *,
+    where: str = "",
+    parameters: Sequence[int | str] = (),
+    order: Sequence[str] = (),
+    expressions: Mapping[str, str] | None = None,
+) -> Numbers:
+    """Columns of a table as integers, with `expressions` (name to SQL) beside them; all missing where absent.
+
+    Rows come in the order of the columns `order`, else in that of the file, which means nothing.
+    """
+    names = (*columns, *(expressions or {}))
+    parts = list(
+        blocks(db, table, columns, where=where, parameters=parameters, expressions=expressions)
+    )
+    values: dict[str, Ints] = {}
+    for name in names:
+        empty = [np.empty(0, np.int64)]
+        # Each block is let go as soon as it is copied: the peak is the result and one column.
+        values[name] = np.concatenate([part.pop(name) for part in parts] or empty)
+    length = len(values[names[0]]) if names else 0
+    if order and length:
+        at = np.lexsort([values[name] for name in reversed(order)])
+        for name in names:
+            values[name] = values[name][at]
+    missing: dict[str, Bools | None] = {}
+    for name in names:
+        missing[name] = take_missing(values[name])
+    return Numbers(values, missing, length)
+
+
+def take_missing(values: Ints) -> Bools | None:
+    """Where `values` is missing, None for nowhere; 0 is put there."""
+    missing: Bools = values == MISSING
+    if not missing.any():
+        return None
+    values[missing] = 0
+    return missing
+
+
+def texts(
+    db: Database, table: str, key: str, value: str, ids: Sequence[int] | Ints | None = None
+) -> dict[int, str]:
+    """The texts of a table by their integer keys (only these `ids`, if given), at most `TEXT_LIMIT` characters each."""
+    if not has(db, table, key, value):
+        return {}
+    k, v = quoted(key), quoted(value)
+    sql = (
+        f"SELECT {k}, substr({v}, 1, {TEXT_LIMIT}) FROM {quoted(table)}"
+        f" WHERE typeof({k}) = 'integer' AND typeof({v}) = 'text'"
+    )
+    found: dict[int, str] = {}
+    if ids is None:
+        _gather(db, table, sql, found)
+        return found
+    wanted = sorted({int(i) for i in ids})
+    for first in range(0, len(wanted), 10_000):
+        some = ",".join(map(str, wanted[first : first + 10_000]))
+        _gather(db, table, f"{sql} AND {k} IN ({some})", found)
+    return found
+
+
+def rows(
+    db: Database,
+    table: str,
+    columns: Sequence[str],
+    where: str = "",
+    parameters: Sequence[int | str] = (),
+    limit: int = 100_000,
+) -> list[tuple[Any, ...]]:
+    """The rows of a small table, values as stored; None for a column that is absent, nothing for a table."""
+    there = db.columns.get(table)
+    if there is None:
+        return []
+    cells = [
+        f"CASE WHEN typeof({q}) IN ('text', 'blob') THEN substr({q}, 1, 65536) ELSE {q} END"
+        if name in there
+        else "NULL"
+        for name, q in ((name, quoted(name)) for name in columns)
+    ]
+    sql = f"SELECT {', '.join(cells)} FROM {quoted(table)}"
+    sql += f" WHERE {where}" if where else ""
+    return tolerant(db, table, f"{sql} LIMIT {int(limit)}", parameters)
+
+
+def tolerant(
+    db: Database, table: str, sql: str, parameters: Sequence[int | str] = ()
+) -> list[tuple[Any, ...]]:
+    """The rows of a query of one table; where the table is damaged, those before the damage."""
+    found: list[tuple[Any, ...]] = []
+    try:
+        found.extend(db.connection.execute(sql, tuple(parameters)))
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        damaged(db, table, error, len(found))
+    return found
+
+
+def _gather(db: Database, table: str, sql: str, into: dict[int, str]) -> None:
+    """Add the (key, text) rows of a query; at damage what came before it."""
+    try:
+        for key, text in db.connection.execute(sql):
+            into[key] = text
+            at_most(len(into), most_rows(db))
+    except (sqlite3.DatabaseError, Endless) as error:
+        if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+            raise
+        damaged(db, table, error, len(into))

@@ -1,0 +1,343 @@
+"""The device work of an export: kernels, copies, fills and whole graphs, and what waited for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.tables import DEVICE_OP_KINDS, TABLES
+from tracekit.model.trace import Want
+from tracekit.readers.chrome.classes import COMMUNICATION
+from tracekit.readers.chrome.scan import Sparse
+from tracekit.readers.nsys.content import Clock
+from tracekit.readers.nsys.database import MISSING, Database, Ints, has, rows, tolerant
+from tracekit.readers.nsys.gather import (
+    UNKNOWN,
+    ByProcess,
+    Names,
+    Process,
+    category,
+    column,
+    constant,
+    gather,
+    order,
+    process_of,
+    same,
+    sparse,
+    wanted,
+    whole_numbers,
+)
+
+KERNEL, MEMCPY, MEMSET, GRAPH, SYNC = (
+    f"CUPTI_ACTIVITY_KIND_{name}"
+    for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")
+)
+CONTEXTS = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM")
+
+_KIND = {name: code for code, name in enumerate(DEVICE_OP_KINDS)}
+_WAYS = (
+    None, "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
+    "HtoD", "DtoH", "DtoD",
+)  # fmt: skip
+_UNIFIED = 11
+"""Copies from this kind on are those of unified memory, which its driver makes."""
+_MEMORIES = (
+    "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown",
+)  # fmt: skip
+_SYNCS = ("Unknown Sync", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
+_NO_STREAM = 2**32 - 1
+_NONE = 1023
+"""In a packed key: not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """The device work of all processes, in parts; `labels` are the texts of the codes of names."""
+
+    processes: ByProcess
+    labels: list[str | None]
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTable:
+    """A table of one process, its arguments by position, and how many rows are odd in which way."""
+
+    frame: pd.DataFrame
+    args: Mapping[str, Sparse]
+    odd: Mapping[str, int]
+
+
+def recorded(db: Database) -> bool:
+    """Whether the export has a table of device work, be it empty."""
+    return any(table in db.columns for table in (KERNEL, MEMCPY, MEMSET, GRAPH))
+
+
+def read(db: Database, clock: Clock, want: Want) -> DeviceRows:
+    """The device work of all processes, with the arguments and nullable columns that are wanted."""
+    names, processes = Names(), ByProcess()
+    keys = tuple(key for key in _ARGUMENTS if wanted(want.args, key))
+    for table, kind in (
+        (KERNEL, "kernel"),
+        (MEMCPY, "memcpy"),
+        (MEMSET, "memset"),
+        (GRAPH, "kernel"),
+    ):
+        if table not in db.columns:
+            continue
+        sql = {"key": _key(db, table)}
+        if want.column("device"):
+            sql["device"] = column(db, table, "deviceId")
+        if want.column("stream"):
+            sql["stream"] = column(db, table, "streamId")
+        if want.column("correlation"):
+            sql["correlation"] = f"nullif({column(db, table, 'correlationId')}, 0)"
+        if table in (MEMCPY, MEMSET) and want.column("size_bytes"):
+            sql["size"] = column(db, table, "bytes")
+        for key in keys:
+            if (found := _ARGUMENTS[key].sql(db, table)) is not None:
+                sql[key] = found
+        source = {KERNEL: "string", MEMCPY: "copy", MEMSET: "fill", GRAPH: "graph"}[table]
+        optional = ("device", "stream", "correlation", "size", *keys)
+        change = _changer(names, source, _KIND[kind], optional)
+        gather(db, table, sql, processes, clock, change, on_device=True)
+    labels = names.labels(db, {"copy": _copy_name, "fill": _fill_name, "graph": _graph_name})
+    return DeviceRows(processes, labels, keys)
+
+
+def device_ops(found: DeviceRows, pid: int) -> DeviceTable:
+    """`device_ops` of one process, ids from 0 in the order of start; `found` lets go of its rows."""
+    mine = found.processes.pop(pid, Process())
+    ts, dur = mine.column("ts_ns"), mine.column("dur_ns")
+    codes, kind = mine.column("name", np.int32), mine.column("kind", np.int8)
+    shared = [label is not None and bool(COMMUNICATION.search(label)) for label in found.labels]
+    collective = np.array([*shared, False])[codes] & (kind == _KIND["kernel"])
+    kind[collective] = _KIND["collective"]
+    name = category(codes, found.labels)
+    device, stream = mine.column("device"), mine.column("stream")
+    at = order(ts, dur, device, stream, kind, name.codes)
+    kinds = pd.Index(DEVICE_OP_KINDS, dtype="str")
+    frame: dict[str, Any] = {
+        "id": np.arange(len(at), dtype=np.int32),
+        "ts_ns": ts[at],
+        "dur_ns": dur[at],
+        "name": name[at],
+        "kind": pd.Categorical.from_codes(kind[at], categories=kinds),
+        "device": whole_numbers(device[at]),
+        "stream": whole_numbers(stream[at]),
+    }
+    odd = {**mine.odd, "no-name": int(np.count_nonzero(name.codes < 0))}
+    # Each column is let go of before the next is made.
+    del ts, dur, codes, kind, name, device, stream, collective
+    frame["correlation"] = whole_numbers(mine.column("correlation")[at])
+    frame["external_id"] = same(None, len(at))
+    frame["size_bytes"] = whole_numbers(mine.column("size")[at])
+    args: dict[str, Sparse] = {}
+    for key in found.args:
+        made = sparse(mine.column(key)[at], frame["id"], _ARGUMENTS[key].text)
+        if made is not None:
+            args[key] = made
+    return DeviceTable(TABLES["device_ops"].frame(frame), args, odd)
+
+
+def used(found: DeviceRows) -> dict[int, frozenset[int]]:
+    """The devices that each process used."""
+    return {
+        pid: frozenset(
+            number
+            for part in mine.parts.get("device", [])
+            for number in np.unique(part).tolist()
+            if number >= 0
+        )
+        for pid, mine in found.processes.items()
+    }
+
+
+def read_syncs(db: Database, clock: Clock) -> DeviceRows:
+    """The synchronisation records of all processes."""
+    names, processes = Names(), ByProcess()
+    if SYNC in db.columns:
+        sql = {
+            "context": column(db, SYNC, "contextId"),
+            "device": column(db, SYNC, "deviceId"),
+            "stream": f"nullif({column(db, SYNC, 'streamId')}, {_NO_STREAM})",
+            "correlation": f"nullif({column(db, SYNC, 'correlationId')}, 0)",
+            "key": column(db, SYNC, "syncType"),
+        }
+        gather(db, SYNC, sql, processes, clock, _changer(names, "sync", 0, ()))
+    return DeviceRows(processes, names.labels(db, {"sync": _sync_name}), ())
+
+
+def syncs(found: DeviceRows, pid: int, devices: Mapping[tuple[int, int], int]) -> DeviceTable:
+    """`syncs` of one process; `devices` holds the device of each (process, context), for the recorded one lies."""
+    mine = found.processes.pop(pid, Process())
+    ts, dur = mine.column("ts_ns"), mine.column("dur_ns")
+    contexts, device = mine.column("context"), mine.column("device")
+    used, inverse = np.unique(contexts, return_inverse=True)
+    told = np.array([devices.get((pid, key), MISSING) for key in used.tolist()], np.int64)
+    told = told[inverse]
+    device = np.where(told == MISSING, device, told)
+    stream, correlation = mine.column("stream"), mine.column("correlation")
+    name = category(mine.column("name", np.int32), found.labels)
+    at = order(ts, dur, device, stream, name.codes)
+    frame = {
+        "id": np.arange(len(at), dtype=np.int32),
+        "ts_ns": ts[at],
+        "dur_ns": dur[at],
+        "name": name[at],
+        "device": whole_numbers(device[at]),
+        "stream": whole_numbers(stream[at]),
+        "correlation": whole_numbers(correlation[at]),
+    }
+    return DeviceTable(TABLES["syncs"].frame(frame), {}, mine.odd)
+
+
+def devices_of_contexts(db: Database) -> dict[tuple[int, int], int]:
+    """The device of every (process, context): as recorded, else where work of that context ran."""
+    found: dict[tuple[int, int], int] = {}
+    for table in CONTEXTS:
+        if has(db, table, "processId", "contextId", "deviceId"):
+            for process, context, device in rows(db, table, ("processId", "contextId", "deviceId")):
+                if all(isinstance(value, int) for value in (process, context, device)):
+                    found.setdefault((process, context), device)
+    if found:
+        return found
+    for table in (KERNEL, MEMCPY, MEMSET):
+        if not has(db, table, "contextId", "deviceId"):
+            continue
+        pid = process_of(db, table)
+        sql = (
+            f"SELECT DISTINCT {pid}, contextId, deviceId FROM {table} NOT INDEXED"
+            " WHERE typeof(contextId) = 'integer' AND typeof(deviceId) = 'integer' LIMIT 10000"
+        )
+        for process, context, device in tolerant(db, table, sql):
+            found.setdefault((UNKNOWN if process is None else process, context), device)
+    return found
+
+
+def _changer(
+    names: Names, source: str, kind: int, optional: tuple[str, ...]
+) -> Callable[[dict[str, Ints]], dict[str, npt.NDArray[Any]]]:
+    """What a block becomes: keys of names as codes, the kind, and columns that this table lacks."""
+
+    def change(block: dict[str, Ints]) -> dict[str, npt.NDArray[Any]]:
+        length = len(block["key"])
+        codes = names.coded(source, block.pop("key"))
+        lacking = {name: constant(MISSING, length) for name in optional if name not in block}
+        return {**block, **lacking, "name": codes, "kind": np.full(length, kind, np.int8)}
+
+    return change
+
+
+def _key(db: Database, table: str) -> str:
+    """SQL for what tells the name of a row."""
+    if table == KERNEL:
+        return column(db, table, "demangledName", "shortName", "mangledName")
+    if table == GRAPH:
+        return column(db, table, "graphId")
+    if table == MEMSET:
+        return _bounded(column(db, table, "memKind"))
+    way, source, target = (
+        _bounded(column(db, table, name)) for name in ("copyKind", "srcKind", "dstKind")
+    )
+    return f"({way} << 20) | ({source} << 10) | {target}"
+
+
+def _bounded(sql: str) -> str:
+    return f"(coalesce({sql}, {_NONE}) & {_NONE})"
+
+
+def _copy_name(key: int) -> str:
+    """The name of a copy as Kineto writes it, from its packed way and memories."""
+    way, source, target = key >> 20, (key >> 10) & _NONE, key & _NONE
+    told = _WAYS[way] if 0 <= way < len(_WAYS) else None
+    name = f"Memcpy {told}" if told else "Memcpy"
+    if told and way >= _UNIFIED:
+        return f"{name} (Unified Memory)"
+    if _NONE in (source, target):
+        return name
+    return f"{name} ({_memory(source)} -> {_memory(target)})"
+
+
+def _fill_name(key: int) -> str:
+    return "Memset" if key == _NONE else f"Memset ({_memory(key)})"
+
+
+def _graph_name(key: int) -> str:
+    return "CUDA graph" if key == MISSING else f"CUDA graph {key}"
+
+
+def _sync_name(key: int) -> str:
+    return _SYNCS[key] if 0 <= key < len(_SYNCS) else _SYNCS[0]
+
+
+def _memory(kind: int) -> str:
+    return _MEMORIES[kind] if 0 <= kind < len(_MEMORIES) else "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """A recorded argument: SQL for it, None where a table has none, and its text where it is not a number."""
+
+    sql: Callable[[Database, str], str | None]
+    text: Callable[[int], str] | None = None
+
+
+def _plain(name: str, *tables: str) -> _Argument:
+    """The number in a column of these tables (no tables: of all)."""
+
+    def sql(db: Database, table: str) -> str | None:
+        mine = not tables or table in tables
+        return column(db, table, name) if mine and has(db, table, name) else None
+
+    return _Argument(sql)
+
+
+def _three(letter: str) -> _Argument:
+    """Three numbers as Kineto writes them: `[16, 1, 1]`."""
+    names = tuple(f"{letter}{axis}" for axis in "XYZ")
+
+    def sql(db: Database, table: str) -> str | None:
+        if table != KERNEL or not has(db, table, *names):
+            return None
+        x, y, z = (
+            f"({column(db, table, name)} & {most})" for name, most in zip(names, _MOST, strict=True)
+        )
+        return f"({x} << 32) | ({y} << 16) | {z}"
+
+    return _Argument(sql, lambda key: f"[{key >> 32}, {key >> 16 & 0xFFFF}, {key & 0xFFFF}]")
+
+
+_MOST = (2**31 - 1, 2**16 - 1, 2**16 - 1)
+"""The largest grid that CUDA allows on each axis; blocks are smaller."""
+
+
+def _shared(db: Database, table: str) -> str | None:
+    names = ("staticSharedMemory", "dynamicSharedMemory")
+    if table != KERNEL or not has(db, table, *names):
+        return None
+    return " + ".join(column(db, table, name) for name in names)
+
+
+def _memory_of(name: str) -> _Argument:
+    """The kind of memory in a column of copies."""
+    return _Argument(_plain(name, MEMCPY).sql, _memory)
+
+
+_ARGUMENTS: Mapping[str, _Argument] = {
+    "grid": _three("grid"),
+    "block": _three("block"),
+    "registers per thread": _plain("registersPerThread", KERNEL),
+    "shared memory": _Argument(_shared),
+    "graph node id": _plain("graphNodeId"),
+    "graph id": _plain("graphId", GRAPH),
+    "context": _plain("contextId"),
+    "src": _memory_of("srcKind"),
+    "dst": _memory_of("dstKind"),
+}
+"""What is recorded besides the columns, under Kineto's names."""

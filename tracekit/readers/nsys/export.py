@@ -1,0 +1,249 @@
+"""The installed `nsys`: where it is, what it can do, and a report exported by it into a folder of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tracekit.discover.nsys_files import export_beside
+from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.labels import shown
+from tracekit.readers.nsys.files import export_problem, is_whole_report, report_version
+
+PROGRAM_VARIABLE = "TRACEKIT_NSYS"
+EXPORT_NAME = "export.sqlite"
+
+TIME_LIMIT_S = 600.0
+"""How long one export may take, and a second more for each megabyte: reports of 1 GB took eight minutes."""
+QUESTION_LIMIT_S = 60.0
+"""How long nsys may take to say its version."""
+FRESH_S = 30.0
+"""A report that changed so recently may still be being written."""
+
+_WITH_BLOBS = (2026, 1)
+"""The first release that is known to export payloads; 2024.2 refuses the option."""
+_SAID_BYTES = 1 << 14
+_LONGEST = 200
+_NUMBER = re.compile(r"([0-9]{4}(?:\.[0-9]{1,9}){1,3})")
+_NEWER = re.compile(r"newer than|version number is invalid", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An installed nsys: its path, its version as it says it, and whether it exports payloads of NVTX ranges."""
+
+    path: str
+    version: str
+    takes_blobs: bool
+
+
+def program() -> Program | None:
+    """The nsys that `$TRACEKIT_NSYS` names, else that on PATH; None where there is none.
+
+    Raises `TracekitError` where the variable names no program, or where nsys does not answer.
+    """
+    named = os.environ.get(PROGRAM_VARIABLE)
+    found = shutil.which(named or "nsys")
+    if found is None:
+        if named:
+            raise TracekitError(
+                f"{PROGRAM_VARIABLE}={shown(named)}: no program of that name can be run",
+                "name the nsys program itself, or unset the variable",
+            )
+        return None
+    return _asked(os.path.abspath(found))  # noqa: PTH100 - a link's name may matter to it
+
+
+def export(report: Path, nsys: Program, folder: Path) -> Path:
+    """The export of `report` that `nsys` makes in `folder`, which is ours alone and empty.
+
+    Raises `TraceFormatError` for whatever nsys cannot export, with what it says, and where it takes too long.
+    """
+    before = report.stat()
+    target = folder / EXPORT_NAME
+    said = _run(nsys, folder, _linked(report, folder), TIME_LIMIT_S + before.st_size / 1e6)
+    if said is None:
+        limit = f"{(TIME_LIMIT_S + before.st_size / 1e6) / 60:.0f} min"
+        raise TraceFormatError(
+            report,
+            f"nsys {nsys.version} took longer than {limit} to export it and was stopped",
+            f"export it yourself: {command(report)}",
+        )
+    problem = export_problem(target) if target.exists() else "no export was made"
+    if problem:
+        raise _refusal(report, nsys, said or problem)
+    after = report.stat()
+    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise TraceFormatError(
+            report, "it changed while nsys read it", "run it again when the run has ended"
+        )
+    return target
+
+
+def not_installed(report: Path) -> TraceFormatError:
+    """The error for a report where there is no nsys to export it."""
+    version = report_version(report)
+    wrote = f" (nsys {_dotted(version)} wrote it)" if version else ""
+    return TraceFormatError(
+        report,
+        f"a report of Nsight Systems{wrote}, and there is no nsys here to export it",
+        f"put nsys on PATH (or name it in {PROGRAM_VARIABLE}), or run where it is: {command(report)}",
+    )
+
+
+def command(report: Path) -> str:
+    """The command that exports a report to where it is found again, for the nsys that wrote it or a newer one."""
+    target = shlex.quote(shown(export_beside(report).name))
+    version = report_version(report)
+    include = " --include-blobs=true" if version and version >= _WITH_BLOBS else ""
+    return f"nsys export --type sqlite{include} -o {target} {shlex.quote(shown(report.name))}"
+
+
+@cache
+def _asked(path: str) -> Program:
+    """The program at `path`, asked for its version and its options: once in each process of ours."""
+    version = _answer(path, "--version")
+    number = _NUMBER.search(version)
+    options = _answer(path, "export", "--help")
+    return Program(path, number[1] if number else "unknown", "--include-blobs" in options)
+
+
+def _answer(path: str, *arguments: str) -> str:
+    """What nsys says to these arguments."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the program that the user installed
+            [path, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=QUESTION_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it does not answer"
+        raise TracekitError(
+            f"{shown(path)} cannot be run: {reason}",
+            f"name another nsys in {PROGRAM_VARIABLE}",
+        ) from error
+    return done.stdout[: 1 << 20].decode("utf-8", "replace")
+
+
+def _linked(report: Path, folder: Path) -> str:
+    """A name for the report in `folder` that no option, quote or `%` macro of nsys can be in."""
+    name = f"report{report.suffix.lower()}"
+    try:
+        (folder / name).symlink_to(report.absolute())
+    except OSError:
+        return str(report.absolute())
+    return name
+
+
+def _run(nsys: Program, folder: Path, report: str, limit_s: float) -> str | None:
+    """What nsys said while it exported `report` into `folder`; None if it was stopped after the limit.
+
+    It runs in a session of its own in `folder`, with names relative to that. However we leave, it and what
+    it started have ended.
+    """
+    arguments = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true"]
+    arguments += ["--quiet", "true", *(["--include-blobs=true"] if nsys.takes_blobs else [])]
+    arguments += ["--output", EXPORT_NAME, report]
+    said = folder / "said.txt"
+    with said.open("wb") as stream:
+        child = None
+        try:
+            with _signals_held():  # until the child is known, nobody could stop it
+                child = subprocess.Popen(  # noqa: S603 - the program that the user installed
+                    arguments,
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            child.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if child is not None:
+                with contextlib.suppress(OSError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+    with said.open("rb") as stream:
+        stream.seek(-min(_SAID_BYTES, said.stat().st_size), os.SEEK_END)
+        return _one_line(stream.read().decode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Nothing; what asks us to leave is put off meanwhile, whichever of our threads the system tells."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # exceptions of signals are raised in the main thread only
+        return
+    told: list[int] = []
+    asking = (signal.SIGINT, signal.SIGTERM)
+    before = {one: signal.signal(one, lambda number, _: told.append(number)) for one in asking}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
+        for number in told:
+            signal.raise_signal(number)
+
+
+def _one_line(text: str) -> str:
+    """What a program said, fit to be shown: one line, no control characters, no more than a person reads."""
+    line = " ".join(shown(part) for part in text.split())
+    line = line.replace("Exportation error: ", "")
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+
+
+def _refusal(report: Path, nsys: Program, said: str) -> TraceFormatError:
+    """The error for a report that nsys did not export."""
+    wrote = report_version(report)
+    number = _NUMBER.fullmatch(nsys.version)
+    ours = tuple(map(int, number[1].split("."))) if number else None
+    # Releases are told by three numbers; the fourth is a build.
+    if _NEWER.search(said) or (wrote and ours and wrote[:3] > ours[:3]):
+        needed = f"nsys {_dotted(wrote[:3])} or newer" if wrote else "a newer nsys"
+        by = f"nsys {_dotted(wrote)}" if wrote else "a newer nsys"
+        return TraceFormatError(
+            report,
+            f"recorded by {by}, a version that the nsys {nsys.version} here cannot read: {said}",
+            f"install {needed} (or name it in {PROGRAM_VARIABLE}), or run where it is: {command(report)}",
+        )
+    if is_whole_report(report):
+        by = f", recorded by nsys {_dotted(wrote)}" if wrote else ""
+        return TraceFormatError(
+            report,
+            f"it ends as whole reports do{by}, and nsys {nsys.version} cannot export it: {said}",
+            f"try a newer nsys (or name it in {PROGRAM_VARIABLE}), or compare it with the original: {command(report)}",
+        )
+    age = time.time() - report.stat().st_mtime
+    if age < FRESH_S:
+        return TraceFormatError(
+            report,
+            f"still being written? It changed {max(0.0, age):.0f} s ago, and nsys says: {said}",
+            "run it again when the run has ended",
+        )
+    return TraceFormatError(
+        report,
+        f"damaged or cut off: nsys {nsys.version} says: {said}",
+        f"copy it again from where it was written, or see: {command(report)}",
+    )
+
+
+def _dotted(version: tuple[int, ...] | None) -> str:
+    """A version as people write it."""
+    return ".".join(map(str, version or ()))

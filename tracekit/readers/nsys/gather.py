@@ -1,0 +1,271 @@
+"""Rows of an export, given out to the processes they belong to, in the narrowest types that hold them.
+
+One pass over a table serves every process of the file; what is kept is a list of parts a column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.readers.chrome.scan import Sparse
+from tracekit.readers.nsys.content import Clock
+from tracekit.readers.nsys.database import (
+    MISSING,
+    Bools,
+    Database,
+    Ints,
+    blocks,
+    has,
+    quoted,
+    texts,
+)
+
+UNKNOWN = -1
+"""The process or thread of a row that does not say."""
+TIME_LIMIT = 2**61
+"""With this as the bound of clock, start and duration each, no sum of the three can overflow."""
+
+_VERSION = re.compile(r"_v[0-9]{4,}(_ptsz|_ptds)?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The rows of one process: the parts of each column, and how many rows are odd in which way."""
+
+    parts: dict[str, list[npt.NDArray[Any]]] = field(
+        default_factory=dict[str, list[npt.NDArray[Any]]]
+    )
+    odd: dict[str, int] = field(default_factory=dict[str, int])
+
+    def column(self, name: str, dtype: Any = np.int64) -> npt.NDArray[Any]:
+        """A column as one array, which this lets go of; empty where there is none."""
+        parts = self.parts.pop(name, [])
+        return np.concatenate(parts, dtype=dtype) if parts else np.empty(0, dtype)
+
+
+ByProcess = dict[int, Process]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names that occur: a code for every (what kind of key, key), in the order of first use."""
+
+    codes: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+
+    def coded(self, kind: str, keys: Ints) -> npt.NDArray[np.int32]:
+        """The codes of these keys."""
+        used, inverse = np.unique(keys, return_inverse=True)
+        codes = self.codes
+        table = [codes.setdefault((kind, key), len(codes)) for key in used.tolist()]
+        return np.array(table, np.int32)[inverse]
+
+    def labels(self, db: Database, others: Mapping[str, Callable[[int], str]]) -> list[str | None]:
+        """The text of every code: of StringIds for keys of kind `string`, else as `others` say; None if unknown."""
+        ids = [key for kind, key in self.codes if kind == "string" and key != MISSING]
+        found = texts(db, "StringIds", "id", "value", ids)
+        return [
+            found.get(key) if kind == "string" else others[kind](key) for kind, key in self.codes
+        ]
+
+
+def column(db: Database, table: str, *names: str) -> str:
+    """SQL for the first of these columns that is there and not NULL in a row; NULL where there is none."""
+    there = [quoted(name) for name in names if has(db, table, name)]
+    return f"coalesce({', '.join(there)})" if len(there) > 1 else (there or ["NULL"])[0]
+
+
+def process_of(db: Database, table: str) -> str:
+    """SQL for the number of the process that a row belongs to, NULL where it does not say."""
+    name = "globalPid" if has(db, table, "globalPid") else "globalTid"
+    return f"nullif(({column(db, table, name)} >> 24) & 16777215, 0)"
+
+
+def thread_of(db: Database, table: str) -> str:
+    """SQL for the number of the thread that a row belongs to."""
+    return f"{column(db, table, 'globalTid')} & 16777215"
+
+
+def gather(
+    db: Database,
+    table: str,
+    sql: Mapping[str, str],
+    into: ByProcess,
+    clock: Clock,
+    change: Callable[[dict[str, Ints]], dict[str, npt.NDArray[Any]]],
+    *,
+    on_device: bool = False,
+) -> None:
+    """Add the rows of a table that have a place in time to their processes.
+
+    The columns are `ts_ns`, `dur_ns`, and those by `sql`, as `change` makes them of each block. On a device
+    0 to 0 means that the time could not be had.
+    """
+    start_sql, end_sql = column(db, table, "start"), column(db, table, "end")
+    # Lengths have fewer digits than ends, which is what a number costs on its way here.
+    times = {"start": start_sql, "length": f"{end_sql} - {start_sql}"}
+    expressions = {"pid": process_of(db, table), **times, **sql}
+    for block in blocks(db, table, (), expressions=expressions):
+        pid, start, length = (block.pop(name) for name in ("pid", "start", "length"))
+        pid[pid == MISSING] = UNKNOWN
+        dur, odd = _durations(start, length, clock, on_device=on_device)
+        lost = odd["no-time"]
+        columns = change(block)
+        start[lost] = 0
+        columns |= {"ts_ns": start + clock.base_ns, "dur_ns": dur}
+        whole = int(pid.min()) == int(pid.max()) and not lost.any()
+        for one in np.unique(pid).tolist():
+            mine = pid == one
+            process = into.setdefault(one, Process())
+            for what, which in odd.items():
+                number = int(np.count_nonzero(which & mine))
+                process.odd[what] = process.odd.get(what, 0) + number
+            kept = mine & ~lost
+            for name, values in columns.items():
+                process.parts.setdefault(name, []).append(_narrow(values, None if whole else kept))
+
+
+def _durations(
+    start: Ints, length: Ints, clock: Clock, *, on_device: bool
+) -> tuple[Ints, dict[str, Bools]]:
+    """(how long each row lasts, which rows are odd in which way); a duration that cannot be one is 0."""
+    lost = (start <= -TIME_LIMIT) | (start >= TIME_LIMIT)
+    if on_device:
+        lost |= (start == 0) & (length == 0)
+    unknown = length == MISSING
+    bad = ~unknown & ~lost & ((length < 0) | (length >= TIME_LIMIT - np.where(lost, 0, start)))
+    odd = {
+        "no-time": lost,
+        "no-duration": unknown & ~lost,
+        "bad-duration": bad,
+        "negative-time": (start < clock.start_ns) & ~lost,
+    }
+    return np.where(lost | unknown | bad, 0, length), odd
+
+
+def folded(processes: ByProcess, pids: Sequence[int]) -> None:
+    """Give the rows of an unknown process to the only one there is; without any, all are of an unknown one."""
+    if len(pids) > 1:
+        return
+    target = pids[0] if pids else UNKNOWN
+    for pid in [p for p in processes if p != target and (not pids or p == UNKNOWN)]:
+        other = processes.pop(pid)
+        into = processes.setdefault(target, Process())
+        for name, parts in other.parts.items():
+            into.parts.setdefault(name, []).extend(parts)
+        for what, number in other.odd.items():
+            into.odd[what] = into.odd.get(what, 0) + number
+
+
+def constant(value: int, length: int) -> Ints:
+    """So many times the same value, in the memory of one."""
+    return np.broadcast_to(np.int64(value), length)
+
+
+def whole_numbers(values: Ints) -> Any:
+    """A nullable integer column of these, NA where a value is `MISSING`; may be changed in place."""
+    if len(values) and values.min() == values.max():
+        return same(None if values[0] == MISSING else int(values[0]), len(values))
+    missing = values == MISSING
+    if not missing.any():
+        return pd.arrays.IntegerArray(values, np.broadcast_to(np.False_, len(values)))
+    values[missing] = 0
+    return pd.arrays.IntegerArray(values, missing)
+
+
+def same(value: int | None, length: int) -> Any:
+    """A nullable integer column with one value in all rows (None: NA), in the memory of one."""
+    return pd.arrays.IntegerArray(
+        np.broadcast_to(np.int64(value or 0), length),
+        np.broadcast_to(np.bool_(value is None), length),
+    )
+
+
+def category(codes: npt.NDArray[np.int32], labels: Sequence[str | None]) -> pd.Categorical:
+    """The labels of these codes, with only those categories that occur, in sorted order."""
+    used = np.bincount(codes, minlength=len(labels)) > 0 if len(codes) else np.zeros(len(labels))
+    texts_ = sorted({t for t, u in zip(labels, used.tolist(), strict=True) if u and t is not None})
+    place = {text: number for number, text in enumerate(texts_)}
+    small: Any = next(k for k in (np.int8, np.int16, np.int32) if len(texts_) <= np.iinfo(k).max)
+    table = np.array([-1 if t is None else place.get(t, -1) for t in labels] or [-1], small)
+    return pd.Categorical.from_codes(table[codes], categories=pd.Index(texts_, dtype="str"))
+
+
+def order(ts_ns: Ints, *keys: npt.NDArray[Any]) -> Ints:
+    """The rows by start; of those that start together, by the `keys`, the first of them first."""
+    by_start = np.argsort(ts_ns, kind="stable")
+    starts = ts_ns[by_start]
+    same_start = starts[1:] == starts[:-1]
+    if not same_start.any():
+        return by_start
+    tied = np.zeros(len(starts), np.bool_)
+    tied[1:] = same_start
+    tied[:-1] |= same_start
+    at = np.flatnonzero(tied)
+    rows = by_start[at]
+    by_start[at] = rows[np.lexsort([*(key[rows] for key in reversed(keys)), starts[at]])]
+    return by_start
+
+
+def sparse(
+    values: Ints, ids: npt.NDArray[np.int32], text: Callable[[int], str] | None
+) -> Sparse | None:
+    """A recorded argument: the known ones of `values`, as numbers or as their texts; None where there is none."""
+    known = values != MISSING
+    if not known.any():
+        return None
+    rows, there = ids[known], values[known]
+    if text is None:
+        return Sparse(rows, there)
+    # In the order of first use, as every reader has them.
+    used, first, inverse = np.unique(there, return_index=True, return_inverse=True)
+    by_use = np.argsort(first)
+    rank = np.empty(len(used), np.int32)
+    rank[by_use] = np.arange(len(used), dtype=np.int32)
+    return _deduplicated(rows, rank[inverse], [text(key) for key in used[by_use].tolist()])
+
+
+def plain_name(name: str) -> str:
+    """The name of a CUDA call without the version of its interface.
+
+    >>> plain_name("cudaLaunchKernel_v7000"), plain_name("cudaMemcpyAsync_v3020_ptsz"), plain_name("cuMemAlloc_v2")
+    ('cudaLaunchKernel', 'cudaMemcpyAsync', 'cuMemAlloc_v2')
+    """
+    return _VERSION.sub("", name)
+
+
+def wanted(args: Collection[str] | None, key: str) -> bool:
+    """Whether an argument is to be read; None wants all."""
+    return args is None or key in args
+
+
+def _deduplicated(
+    rows: npt.NDArray[np.int32], codes: npt.NDArray[np.int32], labels: list[str]
+) -> Sparse:
+    """A sparse column of texts, each of which it holds once."""
+    place: dict[str, int] = {}
+    table = np.array([place.setdefault(label, len(place)) for label in labels], np.int32)
+    return Sparse(rows, table[codes], [*place])
+
+
+def _narrow(values: npt.NDArray[Any], kept: Bools | None) -> npt.NDArray[Any]:
+    """The integers that are `kept` (None: all) in the smallest type that holds them, in memory of their own."""
+    if len(values) and not values.strides[0]:
+        return np.broadcast_to(
+            values[0], len(values) if kept is None else int(np.count_nonzero(kept))
+        )
+    if kept is not None:
+        values = values[kept]
+    if not len(values):
+        return values
+    low, high = int(values.min()), int(values.max())
+    for kind in (np.int8, np.int16, np.int32):
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return values.astype(kind)
+    return values

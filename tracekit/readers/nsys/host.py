@@ -1,0 +1,292 @@
+"""The host side of an export: calls of CUDA, of the operating system, the profiler's own work, and NVTX ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.tables import HOST_OP_KINDS, TABLES
+from tracekit.readers.chrome.scan import Sparse
+from tracekit.readers.nsys.content import Clock
+from tracekit.readers.nsys.database import MISSING, Database, Ints, has, rows, texts
+from tracekit.readers.nsys.gather import (
+    UNKNOWN,
+    ByProcess,
+    Names,
+    Process,
+    category,
+    column,
+    constant,
+    gather,
+    order,
+    plain_name,
+    same,
+    thread_of,
+    whole_numbers,
+)
+from tracekit.readers.nsys.nvtx import HostRows
+
+RUNTIME, OSRT = "CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API"
+OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+
+CATEGORIES = ("cuda_runtime", "cuda_driver", "os_runtime", "overhead")
+_RUNTIME, _DRIVER, _OS, _OVERHEAD = range(4)
+_KINDS = np.array(
+    [HOST_OP_KINDS.index(kind) for kind in ("runtime", "runtime", "other", "overhead")], np.int8
+)
+_DRIVER_CLASS = 1
+"""The class of calls of the driver; all others in the table of CUDA calls are of its runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls of all processes, in parts; `labels` are the texts of the codes of names."""
+
+    processes: ByProcess
+    labels: list[str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class HostTable:
+    """`host_ops` of one process, and the arguments of its ranges by row."""
+
+    frame: pd.DataFrame
+    args: Mapping[str, Sparse]
+
+
+def read_cuda(db: Database, clock: Clock) -> Calls:
+    """The calls of CUDA's runtime and driver, of all processes."""
+    names, processes = Names(), ByProcess()
+    if RUNTIME in db.columns:
+        driver = (
+            f"iif({column(db, RUNTIME, 'eventClass')} = {_DRIVER_CLASS}, {_DRIVER}, {_RUNTIME})"
+        )
+        sql = {"correlation": f"nullif({column(db, RUNTIME, 'correlationId')}, 0)", "cat": driver}
+        _gather(db, RUNTIME, sql, processes, clock, names, _RUNTIME)
+    found = names.labels(db, {})
+    return Calls(processes, [None if name is None else plain_name(name) for name in found])
+
+
+def read_other(db: Database, clock: Clock) -> tuple[Calls, Calls]:
+    """(calls of the operating system, the profiler's own work) of all processes."""
+    found = []
+    for tables, kind in (((OSRT,), _OS), (OVERHEADS, _OVERHEAD)):
+        names, processes = Names(), ByProcess()
+        for table in tables:
+            if table in db.columns:
+                _gather(db, table, {}, processes, clock, names, kind)
+        found.append(Calls(processes, names.labels(db, {})))
+    return found[0], found[1]
+
+
+def recorded(db: Database) -> bool:
+    """Whether calls were recorded, be it none."""
+    return RUNTIME in db.columns or OSRT in db.columns
+
+
+def odd(calls: Calls, pid: int) -> Mapping[str, int]:
+    """How many calls of one process are odd in which way."""
+    return calls.processes[pid].odd if pid in calls.processes else {}
+
+
+def host_ops(
+    calls: Sequence[Calls], ranges: HostRows | None, pid: int, threads: Sequence[int]
+) -> HostTable:
+    """`host_ops` of one process, ids from 0: by start, longest first. `calls` let go of its rows.
+
+    `threads` are the numbers of all threads of the process, ascending; the column counts by them.
+    """
+    parts = [_of_calls(one, pid) for one in calls]
+    if ranges is not None:
+        parts.append(_of_ranges(ranges))
+    before = sum(len(part["ts_ns"]) for part in parts) - (
+        0 if ranges is None else len(ranges.ts_ns)
+    )
+    ts, dur = _taken(parts, "ts_ns"), _taken(parts, "dur_ns")
+    tid, kind = _taken(parts, "tid"), _taken(parts, "kind")
+    name: Any = pd.api.types.union_categoricals([part.pop("name") for part in parts])
+    cat: Any = pd.api.types.union_categoricals([part.pop("cat") for part in parts])
+    at = order(ts, -dur, tid, kind, _alphabetical(name)[name.codes])
+    kinds = pd.Index(HOST_OP_KINDS, dtype="str")
+    frame: dict[str, Any] = {
+        "id": np.arange(len(at), dtype=np.int32),
+        "ts_ns": ts[at],
+        "dur_ns": dur[at],
+        "name": name[at],
+        "kind": pd.Categorical.from_codes(kind[at], categories=kinds),
+        "cat": cat[at],
+        "pid": same(pid if pid >= 0 else None, len(at)),
+    }
+    # Each column is let go of before the next is made.
+    del ts, dur, kind, name, cat
+    tid = tid[at]
+    frame["tid"] = numbered_threads(tid)
+    frame["thread"] = np.searchsorted(np.array(threads, np.int64), tid).astype(np.int32)
+    frame["correlation"] = whole_numbers(_taken(parts, "correlation")[at])
+    frame["external_id"] = same(None, len(at))
+    args: dict[str, Sparse] = {}
+    if ranges is not None and ranges.args:
+        place = np.empty(len(at), np.int32)
+        place[at] = frame["id"]
+        args = {key: _moved(argument, place[before:]) for key, argument in ranges.args.items()}
+    return HostTable(TABLES["host_ops"].frame(frame), args)
+
+
+def open_ranges(ranges: HostRows, pid: int, threads: Sequence[int]) -> pd.DataFrame:
+    """`open_ranges` of one process, ids from 0."""
+    return TABLES["open_ranges"].frame(
+        {
+            "id": np.arange(len(ranges.ts_ns), dtype=np.int32),
+            "ts_ns": ranges.ts_ns,
+            "dur_ns": ranges.dur_ns,
+            "name": ranges.name,
+            "cat": ranges.cat,
+            "pid": same(pid if pid >= 0 else None, len(ranges.ts_ns)),
+            "tid": numbered_threads(ranges.tid),
+            "thread": np.searchsorted(np.array(threads, np.int64), ranges.tid).astype(np.int32),
+        }
+    )
+
+
+def threads(db: Database, pid: int, tids: Sequence[int], named: Mapping[int, str]) -> pd.DataFrame:
+    """`threads` of one process; the names that a program gave through NVTX (`named`, by id) count first."""
+    process = _process_name(db, pid)
+    known = _thread_names(db, pid, process) | {
+        gtid & _LAST_24: name for gtid, name in named.items() if (gtid >> 24) & _LAST_24 == pid
+    }
+    return TABLES["threads"].frame(
+        {
+            "thread": np.arange(len(tids), dtype=np.int32),
+            "pid": same(pid if pid >= 0 else None, len(tids)),
+            "tid": numbered_threads(np.array(tids, np.int64)),
+            "name": [known.get(tid) for tid in tids],
+            "process_name": [process] * len(tids),
+        },
+        len(tids),
+    )
+
+
+def tids_of(calls: Sequence[Calls], pid: int) -> set[int]:
+    """The numbers of the threads that made calls."""
+    found: set[int] = set()
+    for one in calls:
+        if pid in one.processes:
+            for part in one.processes[pid].parts.get("tid", []):
+                found.update(np.unique(part).tolist())
+    return found
+
+
+def numbered_threads(tid: Ints) -> Any:
+    """Thread numbers as a nullable column, NA for an unknown one."""
+    return whole_numbers(np.where(tid == UNKNOWN, MISSING, tid))
+
+
+_LAST_24 = 0xFFFFFF
+_Part = dict[str, Any]
+
+
+def _gather(
+    db: Database,
+    table: str,
+    sql: Mapping[str, str],
+    into: ByProcess,
+    clock: Clock,
+    names: Names,
+    category_: int,
+) -> None:
+    """Add the rows of one table of calls."""
+
+    def change(block: dict[str, Ints]) -> dict[str, npt.NDArray[Any]]:
+        codes = names.coded("string", block.pop("key"))
+        tid = block["tid"]
+        tid[tid == MISSING] = UNKNOWN
+        if "cat" not in block:
+            block["cat"] = constant(category_, len(codes))
+        return {**block, "name": codes}
+
+    cells = {"key": column(db, table, "nameId"), "tid": thread_of(db, table), **sql}
+    gather(db, table, cells, into, clock, change)
+
+
+def _of_calls(calls: Calls, pid: int) -> _Part:
+    """The columns of the calls of one process, which `calls` lets go of."""
+    mine = calls.processes.pop(pid, Process())
+    ts = mine.column("ts_ns")
+    cat = mine.column("cat", np.int8)
+    correlation = mine.column("correlation") if "correlation" in mine.parts else None
+    return {
+        "ts_ns": ts,
+        "dur_ns": mine.column("dur_ns"),
+        "tid": mine.column("tid"),
+        "kind": _KINDS[cat],
+        "cat": category(cat.astype(np.int32), CATEGORIES),
+        "name": category(mine.column("name", np.int32), calls.labels),
+        "correlation": constant(MISSING, len(ts)) if correlation is None else correlation,
+    }
+
+
+def _of_ranges(ranges: HostRows) -> _Part:
+    """The columns of the ranges of one process."""
+    return {
+        "ts_ns": ranges.ts_ns,
+        "dur_ns": ranges.dur_ns,
+        "tid": ranges.tid,
+        "kind": ranges.kind,
+        "cat": ranges.cat,
+        "name": ranges.name,
+        "correlation": constant(MISSING, len(ranges.ts_ns)),
+    }
+
+
+def _taken(parts: Sequence[_Part], name: str) -> npt.NDArray[Any]:
+    """A column of all parts as one, taken out of them."""
+    return np.concatenate([part.pop(name) for part in parts])
+
+
+def _alphabetical(name: pd.Categorical) -> Ints:
+    """The place of each category in alphabetical order, and -1 at the end for a missing one."""
+    place = np.full(len(name.categories) + 1, -1, np.int64)
+    place[np.argsort(name.categories.to_numpy(object), kind="stable")] = np.arange(
+        len(name.categories)
+    )
+    return place
+
+
+def _moved(argument: Sparse, place: npt.NDArray[np.int32]) -> Sparse:
+    """An argument whose rows moved to `place`."""
+    moved = place[argument.rows]
+    at = np.argsort(moved, kind="stable")
+    return Sparse(moved[at], argument.values[at], argument.categories)
+
+
+def _process_name(db: Database, pid: int) -> str | None:
+    """The name of a process, as recorded; the table has those of the whole host."""
+    found = rows(db, "PROCESSES", ("name",), where="pid = ?", parameters=(pid,), limit=100)
+    return min((name for (name,) in found if isinstance(name, str) and name), default=None)
+
+
+def _thread_names(db: Database, pid: int, process: str | None) -> dict[int, str]:
+    """The names of threads that the system knew; of several the first that is not that of the process."""
+    if not has(db, "ThreadNames", "globalTid", "nameId"):
+        return {}
+    condition = "typeof(globalTid) = 'integer' AND (globalTid >> 24) & 16777215 = ?"
+    told = [
+        (int(gtid) & _LAST_24, int(name))
+        for gtid, name in rows(
+            db, "ThreadNames", ("globalTid", "nameId"), where=condition, parameters=(pid,)
+        )
+        if isinstance(name, int)
+    ]
+    labels = texts(db, "StringIds", "id", "value", [name for _, name in told])
+    found: dict[int, str] = {}
+    for tid, name in sorted(
+        ((tid, labels[key]) for tid, key in told if labels.get(key)),
+        key=lambda item: (item[1] == process, item[1]),
+    ):
+        found.setdefault(tid, name)
+    return found

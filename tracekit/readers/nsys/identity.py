@@ -1,0 +1,274 @@
+"""Whose the processes of an Nsight Systems export are: host, rank, world size and role, from the recorded environment.
+
+The environment holds keys and passwords. Queries ask for the variables of `VARIABLES` by name, and for nothing
+else: no other value ever leaves the database.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from tracekit.model.trace import Note
+from tracekit.readers.nsys.database import Database, has, rows
+
+NUMBERS = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK",
+    "RAY_LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
+    "SLURM_PROCID", "SLURM_NTASKS",
+)  # fmt: skip
+"""Variables that hold a number."""
+
+LABELS = ("WG_PREFIX", "WG_BACKEND")
+"""Variables that hold a short name: verl's prefix of a worker group, and the library that trains."""
+
+VARIABLES = (*NUMBERS, *LABELS)
+
+_PAIRS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+"""What tells rank and world size of one process, the first that does."""
+
+_SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
+_IN_RAY = "RAY_JOB_ID"
+"""All workers of a Ray node inherit the Slurm variables of the one task that started Ray."""
+
+_SETTINGS, _SYSTEM = "META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV"
+_SHELL, _ARGUMENT = "PROCESS_%:ENVIRONMENT_VARIABLE", "PROCESS_%:ARGUMENT_%"
+_FLAGS = {"nnodes": "nodes", "nproc_per_node": "processes", "node_rank": "node"}
+_BY_ORDER = "the order of the process ids"
+_BY_NCCL = "what NCCL was told when its largest communicator was made"
+_MOST = 1_000_000
+_ROLE_WORDS = re.compile(
+    r"(?:^|_)(?:actor|critic|ref|rollout|reward|rm|teacher|policy|value|trainer)(?:$|_)"
+)
+_ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_TEXT_LENGTH = 66
+_ENVIRONMENT_LENGTH = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who one process is; None is unknown. `rule` says by what the rank is known, in words."""
+
+    host: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    role: str | None = None
+    backend: str | None = None
+    rule: str = ""
+
+
+def identities(
+    db: Database,
+    pids: Collection[int],
+    made: Mapping[int, tuple[int, int]] | None = None,
+    on_gpu: Collection[int] = (),
+) -> dict[int, Identity]:
+    """Who each of the file's processes (those with work of their own) is.
+
+    `made` is what NCCL was told when communicators were made: (rank, number of ranks) by process. One process is what
+    its environment says. Of several the environment, which is that of their launcher, says nothing but how many there
+    are: their ranks are NCCL's, else the order of their pids where they are all of the job or of a known node. Where
+    some are `on_gpu`, the others are no ranks.
+    """
+    told = environment(db)
+    host, role = hostname(db), _role(told.get("WG_PREFIX"))
+    backend = told.get("WG_BACKEND")
+    everyone = Identity(
+        host, None, None, role, backend if backend and _ROLE.fullmatch(backend) else None
+    )
+    known = {pid: pair for pid, pair in (made or {}).items() if pid in pids}
+    ordered = sorted(pids)
+    if len(ordered) == 1:
+        alone = _alone(db, told, everyone)
+        if alone.rank is None and ordered[0] in known:
+            alone = _by_nccl(everyone, known[ordered[0]])
+        return {ordered[0]: alone}
+    if known and len(set(known.values())) == len(known):
+        return {
+            pid: _by_nccl(everyone, known[pid]) if pid in known else everyone for pid in ordered
+        }
+    found = dict.fromkeys(ordered, everyone)
+    workers = [pid for pid in ordered if pid in on_gpu] or ordered
+    first, world = _first_rank(db, told, len(workers))
+    if first is not None:
+        for place, pid in enumerate(workers):
+            found[pid] = replace(everyone, rank=first + place, world_size=world, rule=_BY_ORDER)
+    return found
+
+
+def notes(found: Mapping[int, Identity]) -> list[Note]:
+    """By what the ranks are known, where no variable of the process itself tells them."""
+    if len(found) > 1 and all(one.rank is None for one in found.values()):
+        text = "several processes in one file, and nothing in it tells which rank each is"
+        return [Note("info", "rank-rule", text)]
+    rules = sorted({one.rule for one in found.values() if one.rule in (_BY_ORDER, _BY_NCCL)})
+    return [Note("info", "rank-rule", f"the rank is known by {rule}") for rule in rules]
+
+
+def facts(identity: Identity, pid: int | None) -> dict[str, object]:
+    """What `discover.complete` takes of it."""
+    found = {
+        "rank": identity.rank,
+        "world_size": identity.world_size,
+        "host": identity.host,
+        "pid": pid,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def hostname(db: Database) -> str | None:
+    """The host on which was recorded, None where it is not told."""
+    if not has(db, _SYSTEM, "name", "value"):
+        return None
+    where = "name = 'Hostname' AND length(value) BETWEEN 1 AND 253"
+    found = rows(db, _SYSTEM, ("value",), where=where, limit=100)
+    return min((str(value) for (value,) in found), default=None)
+
+
+def environment(db: Database) -> dict[str, str]:
+    """The allow-listed variables that are recorded with one value each; a number is digits alone."""
+    found: dict[str, str] = {}
+    for name in VARIABLES:
+        # The capture's own settings are about the process; the agent's environment is that of its launcher.
+        values = _captured(db, name) or _of_agent(db, name)
+        if len(values) == 1 and (name in LABELS or _is_number(values)):
+            found[name] = values.pop()
+    return found
+
+
+def _captured(db: Database, name: str) -> set[str]:
+    """The values of a variable in the capture's settings, where each is a row `NAME="value"`."""
+    begin = f"{name}="
+    told = _named(db, _SHELL, begin, ("value",))
+    return {str(value)[len(begin) :].strip('"') for (value,) in told}
+
+
+def _is_set(db: Database, name: str) -> bool:
+    """Whether a variable is set in the capture's settings."""
+    return bool(_named(db, _SHELL, f"{name}=", ("name",)))
+
+
+def _of_agent(db: Database, name: str) -> set[str]:
+    """The values of a variable in the one text that holds the agent's environment, cut out inside the database.
+
+    Its entries are parted by `;`, until 2022 by zeros. A name that occurs twice may be a part of another value: it
+    counts as unknown.
+    """
+    if not has(db, _SYSTEM, "name", "value"):
+        return set()
+    # As bytes: SQLite's functions end a text at a zero.
+    sql = f"""
+        WITH told AS (
+            SELECT iif(instr(CAST(value AS BLOB), x'00'), char(0), ';') AS mark,
+                value AS text FROM {_SYSTEM}
+            WHERE name = 'DeviceEnvironment' AND typeof(value) = 'text'
+            AND length(CAST(value AS BLOB)) < {_ENVIRONMENT_LENGTH} LIMIT 100),
+        marked AS (
+            SELECT CAST(mark AS BLOB) AS mark, CAST(mark || text || mark AS BLOB) AS text,
+                CAST(mark || ? || '=' AS BLOB) AS start FROM told),
+        found AS (
+            SELECT mark, start, substr(text, instr(text, start) + length(start)) AS rest FROM marked
+            WHERE instr(text, start) > 0)
+        SELECT CAST(substr(rest, 1, instr(rest, mark) - 1) AS TEXT) FROM found
+        WHERE instr(rest, mark) BETWEEN 2 AND {_TEXT_LENGTH} AND instr(rest, start) = 0
+    """
+    try:
+        return {str(value) for (value,) in db.connection.execute(sql, (name,))}
+    except sqlite3.DatabaseError:  # of damaged pages `rows` tells, which reads the same table
+        return set()
+
+
+def _named(
+    db: Database, where: str, begin: str, columns: tuple[str, ...]
+) -> list[tuple[object, ...]]:
+    """The settings of the capture with a name like `where` and a short value that begins so."""
+    if not has(db, _SETTINGS, "name", "value"):
+        return []
+    condition = "name LIKE ? AND substr(value, 1, ?) = ? AND length(value) <= ?"
+    parameters = (where, len(begin), begin, len(begin) + _TEXT_LENGTH)
+    return rows(db, _SETTINGS, columns, where=condition, parameters=parameters, limit=1000)
+
+
+def _flags(db: Database) -> dict[str, int]:
+    """What torchrun was told on its command line: nodes, processes a node, number of this node."""
+    found: dict[str, int] = {}
+    for flag, meaning in _FLAGS.items():
+        for spelt in {flag, flag.replace("_", "-")}:
+            told = _named(db, _ARGUMENT, f"--{spelt}=", ("value",))
+            values = {str(value).partition("=")[2] for (value,) in told}
+            for (name,) in _named(db, _ARGUMENT, f"--{spelt}", ("name",)):
+                values |= _next_argument(db, str(name), f"--{spelt}")
+            if values:
+                found[meaning] = int(next(iter(values))) if _is_number(values) else -1
+    return found
+
+
+def _next_argument(db: Database, name: str, flag: str) -> set[str]:
+    """The number that follows an argument which is a flag alone."""
+    begin, _, place = name.rpartition("_")
+    if not place.isdigit() or len(place) > 9:
+        return set()
+    alone = rows(db, _SETTINGS, ("name",), "name = ? AND value = ?", (name, flag), limit=1)
+    following = f"{begin}_{int(place) + 1}"
+    condition = "name = ? AND length(value) <= 7 AND value GLOB '[0-9]*'"
+    told = rows(db, _SETTINGS, ("value",), condition, (following,), limit=2) if alone else []
+    return {str(value) for (value,) in told}
+
+
+def _alone(db: Database, told: Mapping[str, str], everyone: Identity) -> Identity:
+    """Who the only process of a file is, as its environment says."""
+    pairs = (*_PAIRS, _SLURM) if not _is_set(db, _IN_RAY) else _PAIRS
+    for rank, world in pairs:
+        if rank in told:
+            number, size = _number(told[rank]), _number(told.get(world, ""))
+            if number is not None and (size is None or number < size):
+                rule = f"the variable {rank}"
+                return replace(everyone, rank=number, world_size=size, rule=rule)
+    return everyone
+
+
+def _first_rank(db: Database, told: Mapping[str, str], count: int) -> tuple[int | None, int | None]:
+    """(rank of the first process, world size), where so many processes are known to be all of a node or job."""
+    flags = _flags(db)
+    nodes, here = flags.get("nodes", 1), flags.get("processes")
+    if here == count and nodes == 1:
+        return 0, count
+    if here == count and nodes > 1 and 0 <= flags.get("node", -1) < nodes:
+        return flags["node"] * count, nodes * count
+    if here is not None:
+        return None, None
+    world, local = _number(told.get("WORLD_SIZE", "")), _number(told.get("LOCAL_WORLD_SIZE", ""))
+    if world == count and local in (None, count):
+        return 0, count
+    node = _number(told.get("GROUP_RANK", told.get("NODE_RANK", "")))
+    if node is not None and local == count and (world is None or (node + 1) * count <= world):
+        return node * count, world
+    return None, None
+
+
+def _by_nccl(everyone: Identity, pair: tuple[int, int]) -> Identity:
+    return replace(everyone, rank=pair[0], world_size=pair[1], rule=_BY_NCCL)
+
+
+def _role(prefix: str | None) -> str | None:
+    """The role that verl's prefix of a worker group names; the prefix is a random word where none was given."""
+    if prefix is None or not _ROLE.fullmatch(prefix) or not _ROLE_WORDS.search(prefix):
+        return None
+    return prefix.strip("_")
+
+
+def _is_number(values: Collection[str]) -> bool:
+    """Whether these are one number, however often it is told."""
+    return len(values) == 1 and all(_number(value) is not None for value in values)
+
+
+def _number(text: str) -> int | None:
+    """The number that digits alone are, None for anything else, and for what no job has."""
+    number = int(text) if re.fullmatch("[0-9]{1,7}", text) else None
+    return number if number is not None and number < _MOST else None

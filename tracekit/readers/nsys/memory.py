@@ -1,0 +1,126 @@
+"""GPU memory as an Nsight Systems export records it: what CUDA handed out and took back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.trace import Note, NoteSeverity
+from tracekit.readers.nsys.content import MAX_NS, Clock
+from tracekit.readers.nsys.database import MISSING, Database, has, integers
+
+Ints = npt.NDArray[np.int64]
+
+TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+ALLOCATED, FREED = 0, 1
+_HOST_KINDS = (0, 1)
+"""Pageable and pinned memory of the host, which takes no room on a GPU."""
+
+_MAX_BYTES = 2**50
+
+_ODD: Mapping[str, tuple[NoteSeverity, str]] = {
+    "no-time": ("warning", "memory operations without a usable time were left out"),
+    "host-memory": ("info", "allocations of host memory are not shown"),
+    "bad-size": (
+        "warning",
+        "memory operations of an unknown kind or an impossible size were left out",
+    ),
+    "memory-relative": (
+        "info",
+        "memory was freed that was taken before the recording began: levels count from its start",
+    ),
+}
+_COLUMNS = ("start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOps:
+    """What one process took of its GPUs and gave back, in time order: rows for `memory_ops`.
+
+    `size_bytes` is negative for a free. `reserved_bytes` is what the process held of that GPU after it, counted from
+    the start of the recording. `device` is -1 where it is not recorded.
+    """
+
+    ts_ns: Ints
+    device: Ints
+    size_bytes: Ints
+    reserved_bytes: Ints
+    notes: tuple[Note, ...] = ()
+
+
+def read(db: Database, clock: Clock) -> dict[int, MemoryOps] | None:
+    """What each process did, by its pid (-1 unknown); None where GPU memory was not recorded.
+
+    A free takes off what was allocated last at its address. One without such an allocation gives back what was taken
+    before the recording began: it is left out and counted.
+    """
+    if not has(db, TABLE, "start", "bytes", "memoryOperationType"):
+        return None
+    told = integers(db, TABLE, _COLUMNS)
+    columns = {}
+    for name, values in told.values.items():
+        missing = told.missing[name]
+        columns[name] = values if missing is None else np.where(missing, MISSING, values)
+    frame = pd.DataFrame(columns, copy=False).rename(columns={"memoryOperationType": "what"})
+    pid = frame.pop("globalPid").to_numpy()
+    frame["pid"] = np.where(pid >= 0, (pid >> 24) & 0xFFFFFF, -1)
+    frame["deviceId"] = frame["deviceId"].clip(lower=-1)
+    odd: dict[str, pd.Series[int]] = {}
+    timed = frame["start"].between(-MAX_NS, MAX_NS, inclusive="neither")
+    on_host = frame["memKind"].isin(_HOST_KINDS)
+    sound = frame["what"].isin((ALLOCATED, FREED))
+    sound &= (frame["what"] == FREED) | frame["bytes"].between(0, _MAX_BYTES)
+    for code, which in (
+        ("no-time", ~timed),
+        ("host-memory", timed & on_host),
+        ("bad-size", timed & ~on_host & ~sound),
+    ):
+        odd[code] = frame.loc[which, "pid"].value_counts()
+    frame = _held(frame[timed & ~on_host & sound])
+    orphan = frame["size"] == MISSING
+    odd["memory-relative"] = frame.loc[orphan, "pid"].value_counts()
+    frame = frame[~orphan]
+    frame["held"] = frame.groupby(["pid", "deviceId"], sort=False)["size"].cumsum()
+    return _split(frame, odd, clock)
+
+
+def _held(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows in time order with the `size` by which each changes what is held; `MISSING` where that is not known."""
+    # At one instant a free comes first: an address can be handed out again only after it.
+    by = ["pid", "start", "what", "deviceId", "address", "bytes"]
+    frame = frame.sort_values(by, ascending=[True, True, False, True, True, True], kind="stable")
+    before = frame.groupby(["pid", "deviceId", "address"], sort=False)
+    taken = before["bytes"].shift(1, fill_value=MISSING).to_numpy()
+    was = before["what"].shift(1, fill_value=FREED).to_numpy()
+    freed = (frame["what"] == FREED).to_numpy()
+    known = (was == ALLOCATED) & (frame["address"] != MISSING).to_numpy()
+    size = np.where(freed, np.where(known, -taken, MISSING), frame["bytes"])
+    return frame.assign(size=size)
+
+
+def _split(
+    frame: pd.DataFrame, odd: Mapping[str, pd.Series[int]], clock: Clock
+) -> dict[int, MemoryOps]:
+    """The rows by process, with the notes on each."""
+    pid = frame["pid"].to_numpy()
+    pids = sorted(
+        {*pid.tolist(), *(one for counts in odd.values() for one in counts.index.tolist())}
+    )
+    columns = [frame[name].to_numpy() for name in ("start", "deviceId", "size", "held")]
+    columns[0] = columns[0] + clock.base_ns
+    low, high = np.searchsorted(pid, pids, "left"), np.searchsorted(pid, pids, "right")
+    counted = {code: counts.to_dict() for code, counts in odd.items()}
+    found = {}
+    for one, first, last in zip(pids, low.tolist(), high.tolist(), strict=True):
+        notes = [
+            Note(severity, code, text, count=counted[code][one])
+            for code, (severity, text) in _ODD.items()
+            if one in counted[code]
+        ]
+        ts, device, size, held = (column[first:last] for column in columns)
+        found[one] = MemoryOps(ts, device, size, held, tuple(notes))
+    return found

@@ -1,0 +1,96 @@
+"""GPU metrics as an Nsight Systems export records them, and which process they go with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.readers.nsys import metrics_json as nsys_metrics_json
+from tracekit.readers.nsys.content import MAX_NS, Clock
+from tracekit.readers.nsys.database import MISSING, Database, blocks, has, rows
+from tracekit.readers.nsys.samples import GPU_MASK, Part, Samples, joined, series
+
+TABLE, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
+
+
+def read(db: Database, clock: Clock) -> Samples | None:
+    """The samples of all GPUs, named `GPU <number> <metric>`; None where none were recorded.
+
+    Where the table of samples is absent or empty, those that older exporters wrote as JSON.
+    """
+    found = _read(db, clock)
+    if found is None or not (len(found.ts_ns) or found.notes):
+        older = nsys_metrics_json.read(db, clock)
+        return found if older is None else older
+    return found
+
+
+def _read(db: Database, clock: Clock) -> Samples | None:
+    """The samples of the table; None without it.
+
+    The numbers of metrics differ from file to file, so that a sample without a listed name is left out and counted.
+    """
+    if not has(db, TABLE, "timestamp", "typeId", "metricId", "value"):
+        return None
+    listed = {
+        (type_, metric): name
+        for type_, metric, name in sorted(
+            rows(db, NAMES, ("typeId", "metricId", "metricName")), key=str
+        )
+        if isinstance(type_, int) and isinstance(metric, int) and isinstance(name, str) and name
+    }
+    code_of: dict[str, int] = {}
+    parts: list[Part] = []
+    untimed = unnamed = 0
+    # Values are integers; those of a hand-made file may not be.
+    thousandth = {"value": 'CAST(round("value" * 1000) AS INTEGER)'}
+    for block in blocks(db, TABLE, ("timestamp", "typeId", "metricId"), expressions=thousandth):
+        pair = pd.MultiIndex.from_arrays([block["typeId"], block["metricId"]])
+        # pandas 2.2 cannot number no pairs at all.
+        codes, distinct = pd.factorize(pair) if len(pair) else (np.empty(0, np.intp), pair)
+        texts = [
+            series(key[0], listed[key]) if key in listed else None for key in distinct.tolist()
+        ]
+        table = np.array(
+            [-1 if text is None else code_of.setdefault(text, len(code_of)) for text in texts],
+            np.int32,
+        )
+        name = table[codes] if len(codes) else np.empty(0, np.int32)
+        ts = block["timestamp"]
+        timed = (ts > -MAX_NS) & (ts < MAX_NS)
+        known = (name >= 0) & (block["value"] != MISSING)
+        untimed += int((~timed).sum())
+        unnamed += int((timed & ~known).sum())
+        keep = timed & known
+        parts.append((
+            ts[keep] + clock.base_ns,
+            (block["typeId"][keep] & GPU_MASK).astype(np.int16),
+            name[keep],
+            block["value"][keep] / 1000,
+        ))  # fmt: skip
+    counts = (
+        ("no-time", "samples of GPU metrics without a usable time were left out", untimed),
+        ("no-name", "samples of GPU metrics without a name or a value were left out", unnamed),
+    )
+    return joined(parts, list(code_of), counts)
+
+
+def owners(found: Samples, gpus: Mapping[int, Collection[int]]) -> dict[int, npt.NDArray[np.int64]]:
+    """The samples (positions) that go with each process: those of a GPU that it alone uses, else with the first.
+
+    `gpus` are the profiler's numbers of the GPUs that each process uses; the first is the one with the lowest pid.
+    """
+    if not gpus:
+        return {}
+    first = min(gpus)
+    owner = {}
+    for number in np.unique(found.gpu).tolist():
+        users = [pid for pid, used in sorted(gpus.items()) if number in used]
+        owner[number] = users[0] if len(users) == 1 else first
+    table = np.full(GPU_MASK + 1, first, np.int64)
+    table[list(owner)] = list(owner.values())
+    of = table[found.gpu]
+    return {pid: np.flatnonzero(of == pid) for pid in sorted(set(owner.values()))}

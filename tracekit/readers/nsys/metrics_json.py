@@ -1,0 +1,276 @@
+"""GPU metrics as exporters before schema 3.7 wrote them: one JSON object a sample, among the generic events.
+
+The form is that of the User Guide of nsys 2023.4, "Exporting and Querying Data" under GPU Metrics: at `rawTimestamp`,
+in ns of the session, `{"SM Active": "52", …}`, numbers as text. Its "Generic Events" (SQLite examples) shows that the
+description of an event's source has a `Name` (`FTrace`); scripts for nsys 2023.1 ask there for `GpuMetrics`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sqlite3
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.trace import Note
+from tracekit.readers.chrome.values import without_surrogates
+from tracekit.readers.nsys.blocks import Endless, at_most
+from tracekit.readers.nsys.connection import damaged, is_damage, most_rows, row_id
+from tracekit.readers.nsys.content import MAX_NS, Clock
+from tracekit.readers.nsys.database import MISSING, Database, has, quoted, rows, texts
+from tracekit.readers.nsys.samples import GPU_MASK, Part, Samples, joined, series
+
+Ints = npt.NDArray[np.int64]
+
+TABLE, TYPES, SOURCES = "GENERIC_EVENTS", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_SOURCES"
+
+MAX_TEXT = 8192
+"""Characters of one sample that are read: a real one has some 600."""
+
+MAX_SETS, MAX_NAMES = 1_000, 100_000
+"""Most different sets of metrics, and most names of series of a file; a GPU records one set."""
+
+_BLOCK = 2048
+_MAX_TYPES = 1024
+_SOURCE = re.compile(r"gpu ?metrics", re.IGNORECASE)
+_TIMES = ("timestamp", "rawTimestamp")
+_NO_METRICS = frozenset({"", "type", "gpu id", "gpuid"})
+_NUMBER = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{0,40})?(?:[eE][+-]?[0-9]{1,4})?")
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was read so far, and how many samples were left out for what."""
+
+    base_ns: int
+    parts: list[Part] = field(default_factory=list[Part])
+    code_of: dict[str, int] = field(default_factory=dict[str, int])
+    sets: set[str] = field(default_factory=set[str])
+    no_number: Counter[int] = field(default_factory=Counter[int])
+    """By name: a key that never has a number is no metric."""
+    untimed: int = 0
+    unreadable: int = 0
+    over: int = 0
+
+
+def read(db: Database, clock: Clock) -> Samples | None:
+    """The samples of all GPUs, named `GPU <number> <metric>`; None where none were recorded.
+
+    Values stay as recorded: per cent, or what the metric counts. What is no number is no metric.
+    """
+    types = _types(db)
+    if not types:
+        return None
+    found = _Found(clock.base_ns)
+    seen = 0
+    for ts, type_, texts_ in _blocks(db, types):
+        seen += len(texts_)
+        there, objects = _objects(texts_)
+        found.unreadable += len(texts_) - len(objects)
+        _add(found, ts[there], type_[there], objects)
+    if not seen:
+        return None
+    with_numbers = (
+        set(np.unique(np.concatenate([p[2] for p in found.parts])).tolist())
+        if found.parts
+        else set()
+    )
+    no_number = sum(n for code, n in found.no_number.items() if code in with_numbers)
+    counts = (
+        ("no-time", "samples of GPU metrics without a usable time were left out", found.untimed),
+        ("no-name", "samples of GPU metrics without a name or a value were left out", no_number),
+        ("bad-json", "records of GPU metrics whose JSON cannot be read were left out", found.unreadable),
+        ("too-many", "records of GPU metrics of yet another set of names were left out", found.over),
+    )  # fmt: skip
+    return joined(found.parts, list(found.code_of), counts)
+
+
+def unread(db: Database) -> list[Note]:
+    """A note on the generic events that are no GPU metrics; none where there are none."""
+    if not has(db, TABLE, "typeId"):
+        return []
+    mine = ", ".join(map(str, _types(db)))
+    where = f"typeId NOT IN ({mine})" if mine else "1"
+    try:
+        (count,) = db.connection.execute(f"SELECT count(*) FROM {TABLE} WHERE {where}").fetchone()
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        return []
+    text = "generic events of other kinds than GPU metrics (FTrace, ETW, …) are not read"
+    return [Note("info", "generic-events", text, count=count)] if count else []
+
+
+def _types(db: Database) -> list[int]:
+    """The types of generic events whose source is the sampling of GPU metrics."""
+    there = has(db, TABLE, "typeId", "data") and any(has(db, TABLE, name) for name in _TIMES)
+    if not there or not has(db, TYPES, "typeId", "sourceId"):
+        return []
+    listed = rows(db, SOURCES, ("sourceId", "data", "nameId"), limit=10_000)
+    names = texts(db, "StringIds", "id", "value", [i for *_, i in listed if isinstance(i, int)])
+    sources = {
+        source
+        for source, data, name in listed
+        if isinstance(source, int) and _SOURCE.fullmatch(_named(data) or names.get(name, ""))
+    }
+    of_type = rows(db, TYPES, ("typeId", "sourceId"))
+    mine = {t for t, source in of_type if isinstance(t, int) and source in sources}
+    return sorted(mine)[:_MAX_TYPES]
+
+
+def _named(data: object) -> str:
+    """The name that a description gives, empty where it gives none."""
+    found = _object(data) if isinstance(data, str) else None
+    name = found.get("Name") if found is not None else None
+    return name if isinstance(name, str) else ""
+
+
+def _blocks(db: Database, types: Sequence[int]) -> Iterator[tuple[Ints, Ints, list[str | None]]]:
+    """(recorded time, type, text) of the samples, block by block; `MISSING` and None for what is unusable.
+
+    Time is that of the session where it is told; exporters that knew none wrote 0, and the raw one is of the session.
+    """
+    there = [name for name in _TIMES if has(db, TABLE, name)]
+    told = [f"nullif({quoted(name)}, 0)" for name in there] + [quoted(there[-1])]
+    time = f"coalesce({', '.join(told)})"
+    sql = (
+        f"SELECT iif(typeof({time}) = 'integer', {time}, {MISSING}), typeId,"
+        f" iif(typeof(data) = 'text' AND length(data) <= {MAX_TEXT}, data, NULL) FROM {TABLE} NOT INDEXED"
+        f" WHERE typeId IN ({', '.join(map(str, types))}) ORDER BY {row_id(db.columns[TABLE])}"
+    )
+    seen = 0
+    try:
+        cursor = db.connection.execute(sql)
+        while part := cursor.fetchmany(_BLOCK):
+            seen += len(part)
+            at_most(seen, most_rows(db))
+            time_, type_, text = zip(*part, strict=True)
+            yield np.array(time_, np.int64), np.array(type_, np.int64), list(text)
+    except (sqlite3.DatabaseError, Endless) as error:
+        if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+            raise
+        damaged(db, TABLE, error, seen)
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(constant)
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse).decode
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """The object that a text is; None for any other."""
+    try:
+        found = _decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _objects(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]]]:
+    """(which texts are an object, the objects): all decoded in one go, one by one only where one of them is damaged."""
+    known = np.array([text is not None for text in texts_], np.bool_)
+    there = [text for text in texts_ if text is not None]
+    try:
+        # The zeros show whether a text held more, or less, than one value.
+        whole = _decode(f"[{',0,'.join(there)}]")
+    except (ValueError, RecursionError):
+        whole = []
+    found = whole[::2]
+    sound = len(whole) == max(2 * len(there) - 1, 0) and not any(whole[1::2])
+    if not sound or set(map(type, found)) - {dict}:
+        found = [_object(text) for text in there]
+    is_object = np.array([one is not None for one in found], np.bool_)
+    return np.flatnonzero(known)[is_object], [one for one in found if one is not None]
+
+
+def _add(found: _Found, ts: Ints, type_: Ints, objects: list[dict[str, Any]]) -> None:
+    """Add the samples of one block; those with the same keys together."""
+    if not objects:
+        return
+    keys = np.array([f"{len(one)}\x1f" + "\x1f".join(one) for one in objects], object)
+    codes, distinct = pd.factorize(keys)
+    for code, text in enumerate(distinct.tolist()):
+        at = np.flatnonzero(codes == code)
+        if text not in found.sets and len(found.sets) >= MAX_SETS:
+            found.over += len(at)
+            continue
+        found.sets.add(text)
+        names = [without_surrogates(key) for key in objects[at[0]]]
+        values = _values([objects[i] for i in at.tolist()], len(names))
+        metric = np.array([name.lower() not in _NO_METRICS for name in names], np.bool_)
+        for one in np.unique(type_[at]).tolist():
+            mine = type_[at] == one
+            coded = [_code(found, series(one, name)) for name in names]
+            _add_set(
+                found, ts[at][mine], one, np.array(coded, np.int32)[metric], values[mine][:, metric]
+            )
+
+
+def _code(found: _Found, name: str) -> int:
+    """The number of a name, -1 beyond the most that are kept."""
+    if len(found.code_of) >= MAX_NAMES:
+        return found.code_of.get(name, -1)
+    return found.code_of.setdefault(name, len(found.code_of))
+
+
+def _add_set(
+    found: _Found,
+    ts: Ints,
+    type_: int,
+    codes: npt.NDArray[np.int32],
+    values: npt.NDArray[np.float64],
+) -> None:
+    """Add the samples (rows: times, columns: metrics) of one GPU."""
+    timed = (ts > -MAX_NS) & (ts < MAX_NS)
+    found.untimed += int((~timed).sum()) * len(codes)
+    numbers = np.isfinite(values) & (codes >= 0)
+    for code, count in zip(
+        codes.tolist(), (timed[:, None] & ~numbers).sum(axis=0).tolist(), strict=True
+    ):
+        found.no_number[code] += count
+    keep = (numbers & timed[:, None]).ravel()
+    found.parts.append((
+        np.repeat(ts + found.base_ns, len(codes))[keep],
+        np.full(int(keep.sum()), type_ & GPU_MASK, np.int16),
+        np.tile(codes, len(ts))[keep],
+        values.ravel()[keep],
+    ))  # fmt: skip
+
+
+def _values(objects: list[dict[str, Any]], width: int) -> npt.NDArray[np.float64]:
+    """The values of objects with the same keys, a row each; NaN for what is no number."""
+    text = ",".join(map(str, chain.from_iterable(map(dict.values, objects))))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)
+            numbers: npt.NDArray[np.float64] = np.fromstring(text, np.float64, sep=",")
+    except (DeprecationWarning, ValueError):
+        numbers = np.empty(0)
+    if len(numbers) != len(objects) * width:
+        each = chain.from_iterable(map(dict.values, objects))
+        numbers = np.fromiter(map(_number, each), np.float64, len(objects) * width)
+    return numbers.reshape(len(objects), width)
+
+
+def _number(value: object) -> float:
+    """A number, also one written as text; NaN for anything else."""
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan

@@ -1,0 +1,347 @@
+"""The NVTX ranges of an Nsight Systems export: all processes read at once, then given out one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.tables import HOST_OP_KINDS
+from tracekit.model.trace import Note, NoteSeverity
+from tracekit.readers.chrome.scan import Sparse
+from tracekit.readers.nsys import nvtx_args as nsys_nvtx_args
+from tracekit.readers.nsys import nvtx_rows as nsys_nvtx_rows
+from tracekit.readers.nsys.content import MAX_NS, Clock, capture_year
+from tracekit.readers.nsys.database import MISSING, Database, has
+from tracekit.readers.nsys.nvtx_rows import TABLE, Rows
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+CATEGORY, MARK, THREAD_NAME, DOMAIN = 33, 34, 39, 75
+RANGES = (59, 60, 70, 71)
+"""Pushed and popped, started and ended, and the same two from text files."""
+
+OPEN_WITHIN_NS = 1_000
+"""A range that ends so close to the end of the recording was still open then."""
+
+SOON_NS = 5_000_000
+"""A recording that a range set off begins within 1.3 ms of it, as measured; a program takes 56 ms to its first range."""
+
+LAST_TO_END_WITH_RANGE = 2022
+"""The last year of nsys whose recordings end in the instant in which the captured range does.
+
+Later ones end some microseconds after it, so that the range is seen to end.
+"""
+
+DEFAULT_CATEGORY, OP_CATEGORY = "nvtx", "cpu_op"
+_NOTHING = np.empty(0, np.int64)
+_OP, _RANGE = HOST_OP_KINDS.index("op"), HOST_OP_KINDS.index("range")
+
+_NOTES: tuple[tuple[NoteSeverity, str, str], ...] = (
+    (
+        "info",
+        "open-ranges",
+        "NVTX ranges were still open when the recording ended: they count in no statistic",
+    ),
+    ("warning", "no-time", "NVTX ranges without a usable start time were left out"),
+    (
+        "warning",
+        "bad-duration",
+        "NVTX ranges with an end that cannot be: their durations count as 0",
+    ),
+    ("warning", "no-name", "NVTX ranges whose name cannot be read"),
+    ("info", "negative-time", "NVTX ranges begin before the recording does"),
+    (
+        "info",
+        "capture-range",
+        "the range that began first ended with a late recording: it counts as the captured one, and complete",
+    ),
+)
+"""Severity, code and text of what is counted a process; the code is what it is counted under."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The ranges of all processes in the order of start, longest first, then thread and name.
+
+    `thread`, `name` (-1: not readable) and `cat` are codes into `gtids` (the profiler's thread ids, -1 unknown),
+    `names` and `cats`; `kind` into `HOST_OP_KINDS`. Where `is_open` the range was still open when the recording
+    ended, and `dur_ns` is a lower bound. `args` belong to positions in this order.
+    """
+
+    ts_ns: Ints
+    dur_ns: Ints
+    thread: Codes
+    name: Codes
+    cat: Codes
+    kind: npt.NDArray[np.int8]
+    is_open: Bools
+    gtids: Ints
+    names: list[str]
+    cats: list[str]
+    args: Mapping[str, Sparse]
+    thread_names: Mapping[int, str]
+    """By the profiler's thread id."""
+    counts: Mapping[tuple[str, int], int]
+    """How many of what (a note's code, or `marks`) each process has."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRows:
+    """Rows of one process for `host_ops`: what NVTX knows of them, without `id` and `thread`.
+
+    `kind` are codes into `HOST_OP_KINDS`, `tid` is -1 where unknown, `args` belong to positions.
+    """
+
+    ts_ns: Ints
+    dur_ns: Ints
+    name: pd.Categorical
+    kind: npt.NDArray[np.int8]
+    cat: pd.Categorical
+    tid: Ints
+    args: Mapping[str, Sparse] = field(default_factory=dict[str, Sparse])
+
+
+def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> Ranges | None:
+    """The ranges of a file, None where NVTX was not recorded; `args` names the arguments wanted, None means all."""
+    if not has(db, TABLE, "start", "eventType"):
+        return None
+    rows = nsys_nvtx_rows.read(db, with_rows=nsys_nvtx_args.any_wanted(db, args))
+    pid_of = pids(rows.gtids)
+    counts: dict[tuple[str, int], int] = {}
+
+    def count(what: str, which: Bools | Codes) -> None:
+        number = np.bincount(rows.thread[which], minlength=len(pid_of))
+        for code in np.flatnonzero(number).tolist():
+            key = (what, int(pid_of[code]))
+            counts[key] = counts.get(key, 0) + int(number[code])
+
+    start, end = rows.start, rows.end
+    is_range = np.isin(rows.type, np.array(RANGES, np.int16))
+    placed = (start > -MAX_NS) & (start < MAX_NS)
+    count("marks", rows.type == MARK)
+    count("no-time", is_range & ~placed)
+    last = max(_latest(start), _latest(end)) if clock.end_ns is None else clock.end_ns
+    thread_names, before = _thread_names(rows), _running_before(rows, clock)
+    at = np.flatnonzero(is_range & placed).astype(np.int32)
+    ts, until = start[at], end[at]
+    # Columns are let go of as soon as they are used: there are millions of ranges.
+    rows = replace(rows, start=_NOTHING, end=_NOTHING)
+    del start, end, is_range, placed
+    count("negative-time", at[ts < clock.start_ns])
+    count("no-name", at[rows.name[at] < 0])
+    open_from = MAX_NS if clock.end_ns is None else clock.end_ns - OPEN_WITHIN_NS
+    is_open = (until == MISSING) | ((until >= open_from) & (until < MAX_NS) & (until >= ts))
+    unsound = ~is_open & ((until < ts) | (until >= MAX_NS))
+    count("bad-duration", at[unsound])
+    # Without a recorded end no range ends with it: none of them is as late as this.
+    captured = np.flatnonzero(
+        is_open & (until == (MAX_NS if clock.end_ns is None else clock.end_ns))
+    )
+    begun = clock.start_ns + SOON_NS
+    captured = captured[
+        _is_capture_range(captured, ts, pid_of[rows.thread[at[captured]]], before, begun)
+    ]
+    if (capture_year(db) or 0) <= LAST_TO_END_WITH_RANGE:
+        count("capture-range", at[captured])
+        is_open[captured] = False
+    until[is_open] = np.maximum(last, ts[is_open])
+    until[unsound] = ts[unsound]
+    order = _order(rows, at, ts, until).astype(np.int32)
+    at, ts, until, is_open = at[order], ts[order], until[order], is_open[order]
+    del order
+    count("open-ranges", at[is_open])
+    cat, cats = _categories(rows, at)
+    # A name with a tail is torch's own only outside of any domain.
+    ops = np.append(rows.is_op, [False])[rows.name[at]] & (cat == 0)
+    cat[ops] = 1
+    until -= ts
+    ts += clock.base_ns
+    return Ranges(
+        ts,
+        until,
+        rows.thread[at],
+        rows.name[at],
+        cat,
+        np.where(ops, np.int8(_OP), np.int8(_RANGE)),
+        is_open,
+        rows.gtids,
+        rows.names,
+        cats,
+        nsys_nvtx_args.read(db, rows, at, args),
+        thread_names,
+        counts,
+    )
+
+
+def of_process(found: Ranges, pid: int | None) -> HostRows:
+    """The complete ranges of one process (None: of all), for `host_ops`."""
+    return _rows(found, np.flatnonzero(_of(found, pid) & ~found.is_open))
+
+
+def open_of_process(found: Ranges, pid: int | None) -> HostRows:
+    """The ranges of one process (None: of all) that were still open at the end, for `open_ranges`."""
+    return _rows(found, np.flatnonzero(_of(found, pid) & found.is_open))
+
+
+def processes(found: Ranges) -> dict[int, int]:
+    """How many ranges each process has, open ones too; -1 for those of an unknown process."""
+    number = np.bincount(found.thread, minlength=len(found.gtids))
+    total: dict[int, int] = {}
+    for pid, many in zip(pids(found.gtids).tolist(), number.tolist(), strict=True):
+        if many:
+            total[pid] = total.get(pid, 0) + many
+    return total
+
+
+def notes(found: Ranges, pid: int | None) -> list[Note]:
+    """What to know about the ranges of one process (None: of all)."""
+    made = []
+    for severity, code, text in _NOTES:
+        number = counted(found, code, pid)
+        if number:
+            made.append(Note(severity, code, text, count=number))
+    return made
+
+
+def counted(found: Ranges, what: str, pid: int | None) -> int:
+    """How many of `what` (a note's code, or `marks`) a process has (None: all together)."""
+    return sum(n for (one, p), n in found.counts.items() if one == what and pid in (None, p))
+
+
+def pids(gtids: Ints) -> Ints:
+    """The process of each of the profiler's thread ids, -1 for an unknown one."""
+    return np.where(gtids >= 0, (gtids >> 24) & 0xFFFFFF, -1)
+
+
+def _of(found: Ranges, pid: int | None) -> Bools:
+    """Which ranges are of a process."""
+    if pid is None:
+        return np.ones(len(found.ts_ns), np.bool_)
+    mine: Bools = (pids(found.gtids) == pid)[found.thread]
+    return mine
+
+
+def _rows(found: Ranges, at: Ints) -> HostRows:
+    """These ranges as rows; their arguments move along."""
+    gtid = found.gtids[found.thread[at]]
+    new = np.full(len(found.ts_ns), -1, np.int32)
+    new[at] = np.arange(len(at), dtype=np.int32)
+    args: dict[str, Sparse] = {}
+    for key, column in found.args.items():
+        mine = new[column.rows] >= 0
+        if mine.any():
+            args[key] = nsys_nvtx_args.compacted(
+                new[column.rows][mine], column.values[mine], column.categories
+            )
+    return HostRows(
+        found.ts_ns[at],
+        found.dur_ns[at],
+        _categorical(found.name[at], found.names),
+        found.kind[at],
+        _categorical(found.cat[at], found.cats),
+        np.where(gtid >= 0, gtid & 0xFFFFFF, -1),
+        args,
+    )
+
+
+def _categorical(codes: Codes, names: list[str]) -> pd.Categorical:
+    """A categorical with only the categories that are used, in the order of `names`."""
+    used = np.zeros(len(names) + 1, np.bool_)
+    used[codes] = True  # -1, no name, marks the last place
+    kept = np.flatnonzero(used[:-1])
+    small = next(kind for kind in (np.int8, np.int16, np.int32) if len(kept) <= np.iinfo(kind).max)
+    renumber = np.full(len(names) + 1, -1, small)
+    renumber[kept] = np.arange(len(kept))
+    texts = pd.Index([names[code] for code in kept.tolist()], dtype="str")
+    numbered: npt.NDArray[Any] = renumber[codes]
+    return pd.Categorical.from_codes(numbered, categories=texts)
+
+
+def _latest(times: Ints) -> int:
+    """The latest usable time, the earliest possible one for none."""
+    return int(times[times < MAX_NS].max(initial=-MAX_NS))
+
+
+def _order(rows: Rows, at: Codes, ts: Ints, until: Ints) -> Ints:
+    """The order by start, longest first, thread, name: exporters give none, so none is taken from them."""
+    order = np.argsort(ts, kind="stable")
+    sorted_ts = ts[order]
+    tied = sorted_ts[1:] == sorted_ts[:-1]
+    if tied.any():
+        some = np.flatnonzero(np.append(tied, [False]) | np.append([False], tied))
+        sub = order[some]
+        name = np.append(np.argsort(np.argsort(np.array(rows.names, object))), [-1])
+        gtid = rows.gtids[rows.thread[at[sub]]]
+        domain = rows.domains[rows.domain[at[sub]]]
+        keys = (domain, name[rows.name[at[sub]]], gtid, -until[sub], ts[sub])
+        order[some] = sub[np.lexsort(keys)]
+    return order
+
+
+def _categories(rows: Rows, at: Codes) -> tuple[Codes, list[str]]:
+    """(codes, categories): the name of each range's domain, the default where it has none of its own.
+
+    A domain is named by the row that created it in the same process; hand-made extracts lack those rows.
+    """
+    pid_of = pids(rows.gtids)
+    width = max(len(rows.domains), 1)
+    place = np.unique(pid_of, return_inverse=True)[1]
+    # One number for a process and a domain: there may be many of both.
+    keys = place.astype(np.int64) * width
+    named = np.flatnonzero((rows.type == DOMAIN) & (rows.name >= 0))
+    # In the order of their texts, so that of several names of one domain the same counts in any order of rows.
+    told = sorted(
+        (rows.names[name], key)
+        for name, key in zip(
+            rows.name[named].tolist(),
+            (keys[rows.thread[named]] + rows.domain[named]).tolist(),
+            strict=True,
+        )
+    )
+    texts = {key: name for name, key in told if name}
+    cats = [DEFAULT_CATEGORY, OP_CATEGORY, *sorted({*texts.values()} - {DEFAULT_CATEGORY})]
+    number = {name: code for code, name in enumerate(cats) if name != OP_CATEGORY or code > 1}
+    known = np.array(sorted(texts), np.int64)
+    code = np.array([number.get(texts[key], 0) for key in known.tolist()] + [0], np.int32)
+    mine = keys[rows.thread[at]] + rows.domain[at]
+    slot = np.searchsorted(known, mine)
+    hit = np.append(known, [-1])[slot] == mine
+    return np.where(hit, code[slot], np.int32(0)), cats
+
+
+def _thread_names(rows: Rows) -> dict[int, str]:
+    """The names that threads were given through NVTX; of several the last in time counts."""
+    at = np.flatnonzero((rows.type == THREAD_NAME) & (rows.name >= 0))
+    at = at[np.lexsort((rows.name[at], rows.start[at]))]
+    gtids = rows.gtids[rows.thread[at]].tolist()
+    names = (rows.names[code] for code in rows.name[at].tolist())
+    return {gtid: name for gtid, name in zip(gtids, names, strict=True) if gtid >= 0 and name}
+
+
+def _running_before(rows: Rows, clock: Clock) -> Ints:
+    """The processes that ran before the recording began: they made domains, categories or names of threads."""
+    early = (rows.start < clock.start_ns) & (rows.start > -MAX_NS)
+    early &= np.isin(rows.type, np.array((CATEGORY, THREAD_NAME, DOMAIN), np.int16))
+    return np.unique(pids(rows.gtids)[rows.thread[early]])
+
+
+def _is_capture_range(ends: Ints, ts: Ints, pid: Ints, before: Ints, begun: int) -> Bools:
+    """Which of the ranges that end exactly with the recording (`ends`, of these processes) is the captured one.
+
+    It alone began first of all, in a process that ran `before` the recording began, or so soon (before
+    `begun`) that no program could have started since. A first range in a delayed capture that never ends
+    looks the same: a note tells of it.
+    """
+    if not len(ends):
+        return np.zeros(0, np.bool_)
+    first = ts.min()
+    alone = np.count_nonzero(ts == first) == 1
+    found: Bools = (ts[ends] == first) & (np.isin(pid, before) | (first <= begun)) & alone
+    return found

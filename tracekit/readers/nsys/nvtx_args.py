@@ -1,0 +1,280 @@
+"""What NVTX ranges carry besides a name: payloads, categories, and the numbers and shapes of torch's operators."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.readers.chrome.scan import Json, Sparse
+from tracekit.readers.chrome.values import compact, is_too_deep
+from tracekit.readers.nsys import payload_texts as nsys_payload_texts
+from tracekit.readers.nsys import payloads as nsys_payloads
+from tracekit.readers.nsys.connection import row_id
+from tracekit.readers.nsys.database import MISSING, Database, blocks, has, quoted, rows, texts
+from tracekit.readers.nsys.nvtx_rows import (
+    OP_ID,
+    SEQUENCE,
+    SIZES,
+    TABLE,
+    Places,
+    Rows,
+    digit_at,
+    placed,
+    places,
+)
+
+Ints = npt.NDArray[np.int64]
+
+ARGS = (
+    "Sequence number", "op_id", "Input Dims", "payload", "payload fields", "category", "end tid",
+)  # fmt: skip
+"""The arguments of single ranges; those of collectives are `nsys_payloads.ARGS`."""
+
+_WHOLE = ("uint64Value", "int64Value", "uint32Value", "int32Value")
+_FRACTIONS = ("doubleValue", "floatValue")
+_MAX_DIMS = 20_000
+"""Characters of recorded shapes; what is longer tells of no matrix product, and is left out."""
+
+
+def any_wanted(db: Database, args: Collection[str] | None) -> bool:
+    """Whether any argument that the file may hold is wanted; None wants all."""
+    if args is None:
+        return True
+    return bool({*ARGS} & {*args}) or (nsys_payloads.recorded(db) and nsys_payloads.wanted(args))
+
+
+def read(
+    db: Database, found: Rows, at: npt.NDArray[np.int32], args: Collection[str] | None
+) -> dict[str, Sparse]:
+    """The wanted arguments of the rows `at`, by position there; those that no row has are left out."""
+    if found.row is None or not len(at):
+        return {}
+    where = places(found, at)
+    made: dict[str, Sparse] = {}
+    for key in ARGS:
+        if args is None or key in args:
+            column = _one(db, key, where, found, at)
+            if column is not None and len(column.rows):
+                made[key] = column
+    if nsys_payloads.recorded(db) and (args is None or nsys_payloads.wanted(args)):
+        columns = nsys_payloads.collectives(db, found, at, where)
+        made |= {key: column for key, column in columns.items() if args is None or key in args}
+    return made
+
+
+def compacted(
+    row: npt.NDArray[np.int32], values: npt.NDArray[np.generic], categories: list[str] | None
+) -> Sparse:
+    """A sparse column of these values, with only the categories that are used."""
+    if categories is None:
+        return Sparse(row, values)
+    codes, used = pd.factorize(values)
+    return Sparse(row, codes.astype(np.int32), [categories[code] for code in used.tolist()])
+
+
+def _one(
+    db: Database, key: str, where: Places, found: Rows, at: npt.NDArray[np.int32]
+) -> Sparse | None:
+    """One argument of all rows."""
+    readers: Mapping[str, Callable[[], Sparse | None]] = {
+        "Sequence number": lambda: _tail(db, SEQUENCE, where),
+        "op_id": lambda: _tail(db, OP_ID, where),
+        "Input Dims": lambda: _dims(db, where),
+        "payload": lambda: _payload(db, where),
+        "payload fields": lambda: _fields(db, where),
+        "category": lambda: _category(db, where, found, at),
+        "end tid": lambda: _other_end(db, where),
+    }
+    return readers[key]()
+
+
+def _tail(db: Database, marker: str, where: Places) -> Sparse | None:
+    """The number behind this marker in inline names."""
+    if not has(db, TABLE, "text"):
+        return None
+    value = f"CAST(substr(text, instr(text, '{marker}') + {len(marker)}, 18) AS INTEGER)"
+    condition = f"typeof(text) = 'text' AND {digit_at(marker)}"
+    return _whole_numbers(db, value, condition, where)
+
+
+def _whole_numbers(db: Database, value: str, condition: str, where: Places) -> Sparse:
+    """The integers that an SQL expression has in the rows of a condition."""
+    row, values = _pairs(db, value, condition)
+    position, which = placed(where, row)
+    return Sparse(position.astype(np.int32), values[which])
+
+
+def _pairs(db: Database, value: str, condition: str) -> tuple[Ints, Ints]:
+    """(row ids, integers) of the rows of a condition in which an SQL expression is an integer."""
+    parts = list(
+        blocks(
+            db,
+            TABLE,
+            (),
+            where=condition,
+            expressions={"row": row_id(db.columns[TABLE]), "value": value},
+        )
+    )
+    empty = [np.empty(0, np.int64)]
+    row = np.concatenate([part["row"] for part in parts] or empty)
+    values = np.concatenate([part["value"] for part in parts] or empty)
+    known = values != MISSING
+    return row[known], values[known]
+
+
+def _dims(db: Database, where: Places) -> Sparse | None:
+    """Recorded shapes as Kineto writes them; the texts that differ are few and read once."""
+    if not has(db, TABLE, "text"):
+        return None
+    row = row_id(db.columns[TABLE])
+    begin = f"instr(text, '{SIZES}') + {len(SIZES) - 1}"
+    sql = (
+        f"SELECT {row}, substr(text, {begin}, {_MAX_DIMS + 1}) FROM {TABLE}"
+        f" WHERE typeof(text) = 'text' AND {digit_at(SIZES)} ORDER BY {row}"
+    )
+    code_of: dict[str, int] = {}
+    ids: list[npt.NDArray[np.int64]] = []
+    codes: list[npt.NDArray[np.int64]] = []
+    try:
+        cursor = db.connection.execute(sql)
+        while part := cursor.fetchmany(16_384):
+            frame = pd.DataFrame(part, columns=["row", "text"])
+            code, distinct = pd.factorize(frame["text"].to_numpy(object))
+            numbers = [code_of.setdefault(text, len(code_of)) for text in distinct]
+            codes.append(np.array(numbers, np.int64)[code])
+            ids.append(frame["row"].to_numpy(np.int64))
+    except sqlite3.DatabaseError:  # the names themselves were read, and tell of the damage
+        pass
+    if not ids:
+        return None
+    shapes = [_shapes(text) for text in code_of]
+    # Pages of a damaged file may come twice, and their rows with them.
+    row_ids, first = np.unique(np.concatenate(ids), return_index=True)
+    code = np.concatenate(codes)[first]
+    known = np.array([shape is not None for shape in shapes], np.bool_)[code]
+    position, which = placed(where, row_ids[known])
+    # Different tails of one list (ids of inputs follow it) are the same shapes.
+    unique = list(dict.fromkeys(shape for shape in shapes if shape is not None))
+    number = {shape: code for code, shape in enumerate(unique)}
+    table = np.array([-1 if shape is None else number[shape] for shape in shapes], np.int32)
+    return compacted(
+        position.astype(np.int32), table[code[known][which]], [Json(s) for s in unique]
+    )
+
+
+def _shapes(text: str) -> str | None:
+    """The list that a text begins with, as compact JSON; None where it is no list of lists of numbers."""
+    if len(text) > _MAX_DIMS:
+        return None
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return compact(value) if isinstance(value, list) else None
+
+
+def _payload(db: Database, where: Places) -> Sparse | None:
+    """The number that a range was given; floats where any of them is one."""
+    whole = [name for name in _WHOLE if has(db, TABLE, name)]
+    fractions = [name for name in _FRACTIONS if has(db, TABLE, name)]
+    parts: list[tuple[Ints, npt.NDArray[np.generic]]] = []
+    if whole:
+        value = f"coalesce({', '.join(map(quoted, whole))}, NULL)"
+        parts.append(_pairs(db, value, f"{value} IS NOT NULL"))
+    if fractions:
+        value = f"coalesce({', '.join(map(quoted, fractions))}, NULL)"
+        parts.append(_floats(db, value))
+    parts = [part for part in parts if len(part[0])]
+    if not parts:
+        return None
+    row = np.concatenate([row for row, _ in parts])
+    values = np.concatenate([values for _, values in parts])
+    _, first = np.unique(row, return_index=True)  # a row has one payload
+    position, which = placed(where, row[first])
+    return Sparse(position.astype(np.int32), values[first][which])
+
+
+def _fields(db: Database, where: Places) -> Sparse | None:
+    """The JSON objects and arrays that ranges carry; what is neither, or does not parse, is left out."""
+    if not nsys_payload_texts.recorded(db):
+        return None
+    found = nsys_payload_texts.read(db)
+    number: dict[str, int] = {}
+    table = np.array(
+        [-1 if (t := _container(text)) is None else number.setdefault(t, len(number)) for text in found.texts],
+        np.int32,
+    )  # fmt: skip
+    known = table[found.code] >= 0 if len(table) else np.zeros(0, np.bool_)
+    position, which = placed(where, found.row[known])
+    return compacted(
+        position.astype(np.int32), table[found.code[known][which]], [Json(text) for text in number]
+    )
+
+
+def _container(text: str) -> str | None:
+    """An object or array as compact JSON; None for any other text."""
+    if is_too_deep(text):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return compact(value) if isinstance(value, dict | list) else None
+
+
+def _floats(db: Database, value: str) -> tuple[Ints, npt.NDArray[np.float64]]:
+    """(row ids, finite numbers) of the rows in which an SQL expression is one with a fraction."""
+    row = row_id(db.columns[TABLE])
+    sql = f"SELECT {row}, {value} FROM {TABLE} WHERE typeof({value}) = 'real' ORDER BY {row}"
+    pair = np.dtype([("row", np.int64), ("value", np.float64)])
+    try:
+        found = np.fromiter(db.connection.execute(sql), pair)
+    except sqlite3.DatabaseError:
+        found = np.empty(0, pair)
+    finite = np.isfinite(found["value"])
+    return found["row"][finite], found["value"][finite]
+
+
+def _category(db: Database, where: Places, found: Rows, at: npt.NDArray[np.int32]) -> Sparse | None:
+    """The names of the ranges' categories; those without a name are left out."""
+    if not has(db, TABLE, "category", "globalTid"):
+        return None
+    listed = rows(
+        db, TABLE, ("globalTid", "domainId", "category", "text", "textId"), where="eventType = 33"
+    )
+    ids = {row[4] for row in listed if isinstance(row[4], int)}
+    registered = texts(db, "StringIds", "id", "value", sorted(ids))
+    names = {
+        (gtid >> 24, domain, category): registered.get(text_id) or text
+        for gtid, domain, category, text, text_id in sorted(listed, key=str)
+        if isinstance(gtid, int) and isinstance(category, int)
+    }
+    names = {key: name for key, name in names.items() if isinstance(name, str) and name}
+    if not names:
+        return None
+    row, category = _pairs(db, "category", "category > 0")
+    position, which = placed(where, row)
+    if not len(position):
+        return None
+    gtid = found.gtids[found.thread[at[position]]]
+    domain = found.domains[found.domain[at[position]]]
+    keys = pd.MultiIndex.from_arrays([gtid >> 24, domain, category[which]])
+    codes, distinct = pd.factorize(keys)
+    known = [names.get(key) for key in distinct.tolist()]
+    there = np.array([name is not None for name in known], np.bool_)[codes]
+    unique = sorted({name for name in known if name is not None})
+    table = np.array([-1 if name is None else unique.index(name) for name in known], np.int32)
+    return compacted(position[there].astype(np.int32), table[codes[there]], unique)
+
+
+def _other_end(db: Database, where: Places) -> Sparse | None:
+    """The thread on which a range ended, where that is another than the one on which it began."""
+    if not has(db, TABLE, "endGlobalTid", "globalTid"):
+        return None
+    condition = "endGlobalTid IS NOT NULL AND endGlobalTid <> globalTid"
+    return _whole_numbers(db, "endGlobalTid & 16777215", condition, where)

@@ -1,0 +1,223 @@
+"""The rows of an export's NVTX table as columns, with every name kept once.
+
+Operators that torch announces (`emit_nvtx`) carry numbers in their names, `aten::mm, seq = 7, op_id = 41`, so that
+nearly every name is another: that tail is cut off inside SQLite, before a name is kept.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.readers.nsys.connection import one_row, row_id
+from tracekit.readers.nsys.database import MISSING, Database, blocks, texts
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+TABLE = "NVTX_EVENTS"
+SEQUENCE, OP_ID, SIZES = ", seq = ", ", op_id = ", ", sizes = ["
+MAX_NAME = 8192
+"""Characters of a name that are read; the rest says nothing more."""
+
+_COLUMNS = ("start", "end", "eventType", "textId", "globalTid", "domainId")
+_SEPARATOR = "\x1f"
+_NONE = b"0"
+"""What stands for a row without text: an empty name without a tail."""
+
+_OP_NAME = re.compile(r"[a-z_][a-z_0-9.]*::")
+_PLAIN_OPS = frozenset(
+    {"record_param_comms", "detach", "detach_", "set_data", "requires_grad_", "retain_grad"}
+)
+"""Operators without a namespace that have no sequence number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """All rows of the table. Times are `MISSING` where they are not known; `type` is 0, `name` -1 then.
+
+    `thread` and `domain` are codes into `gtids` and `domains` (-1 for an unknown one), `name` into `names`;
+    `is_op` says of every name whether it is that of an operator. `row` are the row ids, where asked for.
+    """
+
+    start: Ints
+    end: Ints
+    type: npt.NDArray[np.int16]
+    thread: Codes
+    domain: Codes
+    name: Codes
+    row: Ints | None
+    gtids: Ints
+    domains: Ints
+    names: list[str]
+    is_op: Bools
+
+
+def read(db: Database, *, with_rows: bool) -> Rows:
+    """The rows of the table, in the order in which they are stored, which means nothing."""
+    keys: defaultdict[bytes, int] = defaultdict(count().__next__)
+    threads: defaultdict[int, int] = defaultdict(count().__next__)
+    domains: defaultdict[int, int] = defaultdict(count().__next__)
+    parts: dict[str, list[npt.NDArray[Any]]] = defaultdict(list)
+    for block in blocks(db, TABLE, _COLUMNS, expressions={"row": row_id(db.columns[TABLE])}):
+        row = block["row"]
+        registered = block["textId"]
+        # One number for both kinds of names: from 0 on the inline ones, from -2 down the registered ones.
+        inline = _inline(db, row, keys) if (registered == MISSING).any() else None
+        usable = (registered >= 0) & (registered < 2**31 - 2)
+        label = np.where(usable, -2 - registered, -1 if inline is None else inline)
+        type_ = block["eventType"]
+        parts["start"].append(block["start"])
+        parts["end"].append(block["end"])
+        parts["type"].append(np.where((type_ > 0) & (type_ < 2**15), type_, 0).astype(np.int16))
+        parts["thread"].append(_numbered(block["globalTid"], threads))
+        parts["domain"].append(_numbered(block["domainId"], domains))
+        parts["label"].append(label.astype(np.int32))
+        if with_rows:
+            parts["row"].append(row)
+    label = _joined(parts, "label", np.int32)
+    names, is_op, codes = _names(db, label, list(keys))
+    return Rows(
+        _joined(parts, "start", np.int64),
+        _joined(parts, "end", np.int64),
+        _joined(parts, "type", np.int16),
+        _joined(parts, "thread", np.int32),
+        _joined(parts, "domain", np.int32),
+        codes,
+        _joined(parts, "row", np.int64) if with_rows else None,
+        np.array(list(threads), np.int64),
+        np.array(list(domains), np.int64),
+        names,
+        is_op,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where rows went: row ids in ascending order, and the position that each has among the ranges."""
+
+    row: Ints
+    position: Ints
+
+
+def places(rows: Rows, at: npt.NDArray[np.int32]) -> Places:
+    """Where the rows `at`, in the order in which they are given, went."""
+    assert rows.row is not None, "read without row ids"
+    row = rows.row[at]
+    order = np.argsort(row, kind="stable")
+    return Places(row[order], order)
+
+
+def placed(where: Places, row: Ints) -> tuple[Ints, Ints]:
+    """(positions, ascending; which of `row` they are of), for those of the row ids that have a place."""
+    slot = np.minimum(np.searchsorted(where.row, row), max(len(where.row) - 1, 0))
+    hit = np.flatnonzero(where.row[slot] == row) if len(where.row) else np.empty(0, np.int64)
+    position = where.position[slot[hit]]
+    order = np.argsort(position, kind="stable")
+    return position[order], hit[order]
+
+
+def digit_at(marker: str) -> str:
+    """SQL for whether a text holds this marker with a digit (or a list) behind it."""
+    place = f"instr(text, '{marker}')"
+    if marker.endswith("["):
+        return f"{place} > 0"
+    return f"({place} > 0 AND substr(text, {place} + {len(marker)}, 1) BETWEEN '0' AND '9')"
+
+
+def _key() -> str:
+    """SQL for an inline name: a digit for its tail (0 none, 1 with a sequence number, 2 another), and what is before."""
+    cases = "".join(
+        f" WHEN {digit_at(marker)} THEN '{kind}' || substr(text, 1, min({MAX_NAME}, instr(text, '{marker}') - 1))"
+        for marker, kind in ((SEQUENCE, 1), (OP_ID, 2), (SIZES, 2))
+    )
+    # Where the number of the op comes first, what is left of it is cut off once more, in Python.
+    return (
+        f"CASE WHEN typeof(text) <> 'text' THEN '0'{cases} ELSE '0' || substr(text, 1, {MAX_NAME})"
+        " END"
+    )
+
+
+def _inline(db: Database, row: Ints, keys: defaultdict[bytes, int]) -> Codes:
+    """The codes of the inline names of these rows, which ascend or descend; -1 where they are damaged."""
+    if "text" not in db.columns[TABLE]:
+        return np.full(len(row), keys[_NONE], np.int32)
+    low, high = sorted((int(row[0]), int(row[-1])))
+    try:
+        found = list(_keys(db, low, high, len(row)))
+    except sqlite3.DatabaseError:
+        found = []
+    if len(found) != len(row):
+        return np.full(len(row), -1, np.int32)
+    codes = np.fromiter(map(keys.__getitem__, found), np.int32, len(found))
+    return codes if row[0] <= row[-1] else codes[::-1]
+
+
+def _keys(db: Database, low: int, high: int, length: int) -> Iterator[bytes]:
+    """The names of a span of rows: as one text, and where that is not possible one by one."""
+    row = row_id(db.columns[TABLE])
+    source = f"FROM {TABLE} NOT INDEXED WHERE {row} BETWEEN ? AND ? ORDER BY {row}"
+    sql = f"SELECT CAST({_key()} AS BLOB) AS k {source}"
+    try:
+        joined = f"SELECT CAST(group_concat(k, char(31)) AS BLOB) FROM ({sql})"
+        together = one_row(db, joined, (low, high))[0]
+    except sqlite3.DatabaseError:  # too long for one text
+        together = b""
+    split = together.split(_SEPARATOR.encode()) if isinstance(together, bytes) else []
+    if len(split) == length:
+        return iter(split)
+    return map(itemgetter(0), db.connection.execute(sql, (low, high)))
+
+
+def _numbered(values: Ints, numbers: defaultdict[int, int]) -> Codes:
+    """The numbers of these values, few of which differ; every negative one is -1."""
+    distinct, inverse = np.unique(np.maximum(values, -1), return_inverse=True)
+    codes = np.array([numbers[value] for value in distinct.tolist()], np.int32)
+    return codes[inverse]
+
+
+def _joined(
+    parts: dict[str, list[npt.NDArray[Any]]], name: str, dtype: type[Any]
+) -> npt.NDArray[Any]:
+    """The blocks of a column as one array; they are given up."""
+    blocks_of = parts.pop(name, [])
+    return np.concatenate(blocks_of) if blocks_of else np.empty(0, dtype)
+
+
+def _names(db: Database, label: Codes, keys: list[bytes]) -> tuple[list[str], Bools, Codes]:
+    """(names, whether each is an operator's, the code of each row) of labels; `label` is given up."""
+    other = np.flatnonzero(label < -1)
+    labels, place = np.unique(label[other], return_inverse=True)
+    ids = -2 - labels.astype(np.int64)
+    registered = texts(db, "StringIds", "id", "value", ids)
+    number: defaultdict[tuple[str, bool], int] = defaultdict(count().__next__)
+    inline = np.array([*(number[_told(key)] for key in keys), -1], np.int32)
+    # An id without a text is a name that is not known.
+    by_id = np.array(
+        [number[registered[i], False] if i in registered else -1 for i in ids.tolist()], np.int32
+    )
+    codes = inline[np.maximum(label, -1)]
+    if len(other):
+        codes[other] = by_id[place]
+    return [name for name, _ in number], np.array([op for _, op in number], np.bool_), codes
+
+
+def _told(key: bytes) -> tuple[str, bool]:
+    """(name, whether it is that of an operator) of what `_key` made."""
+    text = key.decode("utf-8", "replace")
+    kind, name = text[:1], text[1:]
+    if kind == "0":
+        return name, name.startswith("aten::")
+    name = re.split(r", (?:seq|op_id) = [0-9]", name, maxsplit=1)[0]
+    # Scopes of the user have a tail as well, but never a sequence number.
+    return name, kind == "1" or _OP_NAME.match(name) is not None or name in _PLAIN_OPS

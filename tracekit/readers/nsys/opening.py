@@ -1,0 +1,168 @@
+"""How an SQLite file is opened without a trace of it: what its first bytes tell, and a private copy if need be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from tracekit.model.errors import TraceFormatError
+
+MAGIC = b"SQLite format 3\0"
+LFS = b"version https://git-lfs"
+_JOURNAL_MAGIC = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
+_NO_LOG = "written with a write-ahead log, which is not there: its last rows may be missing"
+_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How to open a file: the URI, the size that it should have, and what the user should know."""
+
+    uri: str
+    size_bytes: int
+    warnings: tuple[str, ...] = ()
+
+
+def unreadable(head: bytes, size_bytes: int) -> tuple[str, str]:
+    """(why a file that begins so cannot be a whole SQLite database, what to do); empty texts if it may be."""
+    if not size_bytes:
+        return "empty file (0 bytes): the export was interrupted, or the disk was full", _AGAIN
+    if head.startswith(LFS):
+        return "Git LFS pointer: the file itself was not downloaded", "fetch it: git lfs pull"
+    if not head[:16].strip(b"\0"):
+        return "the export was interrupted: its first page was never written", _AGAIN
+    if not head.startswith(MAGIC):
+        return "not an SQLite database", _AGAIN
+    if len(head) < 100:
+        return f"only {len(head)} bytes of an SQLite database are there", _AGAIN
+    return "", ""
+
+
+def full_size(head: bytes) -> int:
+    """How many bytes the header says the database has; 0 where it does not say."""
+    page = int.from_bytes(head[16:18], "big")
+    page = 65536 if page == 1 else page
+    pages = int.from_bytes(head[28:32], "big")
+    # The number of pages counts only where the writer was one that keeps it.
+    valid = head[24:28] == head[92:96]
+    return page * pages if valid and page >= 512 and not page & (page - 1) else 0
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[Opening]:
+    """How to open `path` so that nothing is written beside it; copies are removed at the end.
+
+    Raises `TraceFormatError` for what cannot be an SQLite database.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            head = stream.read(100)
+    except OSError as error:
+        raise TraceFormatError(path, f"cannot be read: {error.strerror or error}") from error
+    problem, hint = unreadable(head, size)
+    if problem:
+        raise TraceFormatError(path, problem, hint)
+    whole = full_size(head)
+    wal, journal = _beside(path, "-wal"), _beside(path, "-journal")
+    logged = head[18] == 2 or head[19] == 2
+    if journal is not None and not _is_hot(journal):
+        journal = None
+    if not logged:
+        wal = None
+    if wal is None and journal is None and whole <= size:
+        yield Opening(_uri(path, "mode=ro&immutable=1"), size, (_NO_LOG,) if logged else ())
+        return
+    with _private(path) as copy:
+        warnings = _completed(path, copy, wal, journal, whole)
+        mode = "mode=rw" if wal is not None or journal is not None else "mode=ro&immutable=1"
+        yield Opening(_uri(copy, mode), size + _size(wal) + _size(journal), warnings)
+
+
+def _completed(
+    path: Path, copy: Path, wal: Path | None, journal: Path | None, whole: int
+) -> tuple[str, ...]:
+    """What to know of the copy, after it has got what the original lacks."""
+    try:
+        for beside, suffix in ((wal, "-wal"), (journal, "-journal")):
+            if beside is not None:
+                shutil.copyfile(beside, f"{copy}{suffix}")
+        if journal is not None:
+            _forget_other_files(Path(f"{copy}-journal"))
+            return ("a writer was interrupted, or is still at work: read as it was before",)
+        if wal is not None:
+            return ()
+        missing = whole - copy.stat().st_size
+        if missing <= 0:
+            return ()
+        lost = f"{missing:,} of {whole:,} bytes are missing at its end"
+        with suppress(OSError):
+            # Zeros take no room on disk, and SQLite reads every page but those.
+            os.truncate(copy, whole)
+        return (f"{lost}: rows are lost",)
+    except OSError as error:
+        raise TraceFormatError(
+            path, f"cannot be copied to be read: {error.strerror or error}", "make room in $TMPDIR"
+        ) from error
+
+
+@contextmanager
+def _private(path: Path) -> Iterator[Path]:
+    """A copy of the file that nobody else sees, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True) as folder:
+        copy = Path(folder) / "copy.sqlite"
+        try:
+            shutil.copyfile(path, copy)
+        except OSError as error:
+            raise TraceFormatError(
+                path,
+                f"cannot be copied to be read: {error.strerror or error}",
+                "make room in $TMPDIR",
+            ) from error
+        yield copy
+
+
+def _beside(path: Path, suffix: str) -> Path | None:
+    """The file of this name and suffix, if it is one and holds something."""
+    beside = Path(f"{path}{suffix}")
+    try:
+        return beside if beside.is_file() and beside.stat().st_size else None
+    except OSError:
+        return None
+
+
+def _size(beside: Path | None) -> int:
+    """The size of a file in bytes, 0 for none."""
+    return 0 if beside is None else beside.stat().st_size
+
+
+def _is_hot(journal: Path) -> bool:
+    """Whether a rollback journal still says how to undo something."""
+    try:
+        with journal.open("rb") as stream:
+            return stream.read(8) == _JOURNAL_MAGIC
+    except OSError:
+        return False
+
+
+def _forget_other_files(journal: Path) -> None:
+    """Take from a copied journal the name of a file at its end: SQLite would open that file, and may delete it."""
+    with journal.open("r+b") as stream:
+        stream.seek(0, os.SEEK_END)
+        size = stream.tell()
+        if size >= 8:
+            stream.seek(-8, os.SEEK_END)
+            if stream.read(8) == _JOURNAL_MAGIC:
+                stream.seek(-8, os.SEEK_END)
+                stream.write(bytes(8))
+
+
+def _uri(path: Path, options: str) -> str:
+    """The URI of a file, whatever its name."""
+    return f"file:{quote(os.fsencode(path.absolute()))}?{options}"

@@ -1,0 +1,95 @@
+"""Reports of Nsight Systems (`.nsys-rep`, `.qdrep`): exported by an installed nsys, then read as exports are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tracekit.discover.nsys_files import FOREIGN, export_beside, is_stale
+from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.labels import shown
+from tracekit.model.trace import Note, Source, Trace, Want
+from tracekit.readers.nsys import kept_exports
+from tracekit.readers.nsys.files import REPORT_MAGIC, export_problem
+
+_ABSENT = "not there"
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file begins as reports of Nsight Systems do."""
+    return head.startswith(REPORT_MAGIC)
+
+
+def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
+    """The Traces of a report, one for each process. Raises `TraceFormatError`, nothing else.
+
+    Read is the export beside it if that is not older, else one that nsys makes now or made before, in a
+    directory of ours, else an older or damaged one beside it, with a note.
+    """
+    beside = export_beside(source.path)
+    flaw = _flaw(beside, source.path)
+    if not flaw:
+        return _read_export(source, beside, want, on_bytes, ())
+    with contextlib.ExitStack() as stack:
+        try:
+            export = stack.enter_context(kept_exports.export_of(source.path))
+        except TracekitError as error:
+            refusal = TraceFormatError(source.path, error.problem, error.hint)
+            return _read_flawed(source, beside, want, on_bytes, (flaw, refusal))
+        how = "now" if export.made else "before, and kept"
+        told = Note("info", "exported", f"exported by nsys {export.version} {how}", source.name)
+        return _read_export(source, export.path, want, on_bytes, (told,))
+
+
+def _flaw(export: Path, report: Path) -> str:
+    """Why the report is better than the export beside it; empty where it is not."""
+    if not os.path.isfile(export):  # noqa: PTH113 - false, not an error, where access is denied
+        return _ABSENT
+    problem = export_problem(export)
+    return problem or ("older than the report" if is_stale(export, report) else "")
+
+
+def _read_flawed(
+    source: Source,
+    export: Path,
+    want: Want,
+    on_bytes: Callable[[int], None] | None,
+    reasons: tuple[str, TraceFormatError],
+) -> list[Trace]:
+    """The Traces of an export with a flaw, where the report cannot be had; raises why not if neither can be read."""
+    flaw, refusal = reasons
+    if flaw in (_ABSENT, FOREIGN):
+        raise refusal
+    message = f"{shown(export.name)} is read ({flaw}), since of the report: {refusal.problem}"
+    note = Note("warning", "stale-export", message, source.name)
+    try:
+        return _read_export(source, export, want, on_bytes, (note,))
+    except TraceFormatError:
+        raise refusal from None
+
+
+def _read_export(
+    source: Source,
+    export: Path,
+    want: Want,
+    on_bytes: Callable[[int], None] | None,
+    notes: tuple[Note, ...],
+) -> list[Trace]:
+    """The Traces of an export as those of its report, the first with `notes`."""
+    from tracekit.readers.nsys import read as read_export
+
+    try:
+        traces = read_export(replace(source, path=export), want, on_bytes)
+    except TraceFormatError as error:
+        raise TraceFormatError(source.path, error.problem, error.hint, error.where) from error
+    return [
+        replace(
+            trace,
+            source=replace(trace.source, path=source.path, reader=source.reader),
+            notes=(*(() if place else notes), *trace.notes),
+        )
+        for place, trace in enumerate(traces)
+    ]

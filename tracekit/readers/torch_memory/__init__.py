@@ -1,0 +1,156 @@
+"""Snapshots of PyTorch's caching allocator (`torch.cuda.memory._dump_snapshot`): bytes to one Trace.
+
+They are pickles, which may run any code when loaded as usual. Here `snapshot_bytes` finds the pickle,
+`snapshot_opcodes` refuses whatever a snapshot does not need, `snapshot_load` loads the rest without
+looking up any name, `snapshot_tables` checks every part of it and `snapshot_balance` the whole. What
+somebody wrote as JSON instead is loaded by `snapshot_json`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.trace import Note, Source, Trace, Want
+from tracekit.process.memory.replay import is_made_up
+from tracekit.readers.chrome.values import without_surrogates
+from tracekit.readers.torch_memory import balance as snapshot_balance
+from tracekit.readers.torch_memory import bytes as snapshot_bytes
+from tracekit.readers.torch_memory import json as snapshot_json
+from tracekit.readers.torch_memory import opcodes as snapshot_opcodes
+from tracekit.readers.torch_memory.load import unpickle, without_collector
+from tracekit.readers.torch_memory.tables import Contents, contents
+
+MAX_SETTINGS, MAX_TEXT = 1000, 1000
+"""Most allocator settings kept, those within settings counted apart, and the longest text among them."""
+
+_MOST_NAMED = 12
+_ELEMENTS = ("allocations", "memory_segments", "blocks", "annotations")
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file begins like a memory snapshot, or like the page that `_memory_viz` writes of one."""
+    return snapshot_bytes.is_snapshot(head) or snapshot_json.is_snapshot(head)
+
+
+def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
+    """The one Trace of the file, with the tables of `want`. Raises `TraceFormatError`, nothing else.
+
+    `on_bytes` is told how many bytes of the file have been read so far.
+    """
+    path = Path(source.path)
+    data = snapshot_bytes.pickle_of(path, on_bytes)
+    size = len(data)
+    # The bytes are gone before the tables are made, the objects before the collector runs again.
+    with without_collector():
+        if data[:4096].lstrip()[:1] in (b"{", b"["):
+            root, most = snapshot_json.loaded(data, path)
+        else:
+            most = snapshot_opcodes.check(data, path).dicts
+            root = unpickle(data, path)
+        del data
+        found, settings = _understood(root, path, most)
+        simulated = _simulated(root)
+        del root
+    history = found.tables.get("allocations")
+    balances = snapshot_balance.balances(found.tables)
+    notes = snapshot_balance.notes(balances, found.tables, settings, source.name)
+    meta = {
+        "absolute_time": _is_absolute(found.tables),
+        "entry_count": 0 if history is None else len(history),
+        "element_count": sum(len(found.tables.get(name, ())) for name in _ELEMENTS),
+        "text_bytes": size,
+        "allocator_settings": settings,
+        "balances": snapshot_balance.described(balances),
+        **({"simulated": simulated} if simulated else {}),
+    }
+    tables = {name: frame for name, frame in found.tables.items() if want.table(name)}
+    odd = (*_from_profile(found, source.name), *_unknown(found, source.name))
+    return [Trace(source, tables, (*notes, *odd), meta)]
+
+
+def _understood(root: object, path: Path, most: int) -> tuple[Contents, dict[str, Any]]:
+    """(the tables, the allocator's settings) of a snapshot's objects."""
+    try:
+        return contents(root, path, most), _settings(root)
+    except MemoryError as error:
+        raise TraceFormatError(path, "too large for the memory at hand") from error
+
+
+def _settings(root: object) -> dict[str, Any]:
+    """The allocator's settings as recorded, and what newer versions say of the history's length."""
+    if type(root) is not dict:
+        return {}
+    settings = root.get("allocator_settings")
+    recorded: dict[str, object] = {}
+    if type(settings) is dict:
+        recorded = {str(key): value for key, value in islice(settings.items(), MAX_SETTINGS)}
+    for key in ("trace_alloc_max_entries", "trace_alloc_overflowed"):
+        if key in root:
+            recorded.setdefault(key, root[key])
+    # One dictionary or list may stand in many places: what is kept is counted over all of them.
+    left = MAX_SETTINGS
+    plain: dict[str, Any] = {}
+    for key, value in recorded.items():
+        plain[_plain(key)] = _simple(value, left)
+        left -= len(value) if isinstance(value, dict | list) else 0
+    return plain
+
+
+def _simple(value: object, most: int) -> object:
+    """A setting as a plain value; of lists and dictionaries one level, and no more than so many values."""
+    if type(value) is dict:
+        inner = islice(value.items(), max(most, 0))
+        return {_plain(str(k)): _simple(v, 0) for k, v in inner if type(v) not in (dict, list)}
+    if type(value) is list:
+        return [_simple(v, 0) for v in value[: max(most, 0)] if type(v) not in (dict, list)]
+    if type(value) is str:
+        return _plain(value)
+    return value if type(value) in (int, float, bool, type(None)) else None
+
+
+def _plain(text: str) -> str:
+    return without_surrogates(text[:MAX_TEXT])
+
+
+def _simulated(root: object) -> str:
+    """What whoever made a snapshot up says under the key that traces say it by; nothing for a real one."""
+    told = root.get("simulated") if type(root) is dict else None
+    return _plain(told) if type(told) is str else "SIMULATED" if told is True else ""
+
+
+def _is_absolute(tables: Mapping[str, pd.DataFrame]) -> bool:
+    """Whether the times are Unix times: false where none was recorded."""
+    latest = (
+        tables[name]["ts_ns"].max() for name in ("allocations", "annotations") if name in tables
+    )
+    return any(not pd.isna(value) and int(value) > 10**17 for value in latest)
+
+
+def _from_profile(found: Contents, name: str) -> list[Note]:
+    """A note on a snapshot that torch made from a profile (`_profile_to_snapshot`), not its allocator."""
+    if not is_made_up(found.tables.get("memory_segments")):
+        return []
+    message = (
+        "made from a profile, not by the allocator: its segments and free blocks are made up and not judged, "
+        "its categories are the profiler's guess, and the device behind the last GPU is the host (0: without a GPU)"
+    )
+    return [Note("info", "from-profile", message, name)]
+
+
+def _unknown(found: Contents, name: str) -> list[Note]:
+    """One note on everything that was met and is not understood."""
+    unknown: Counter[str] = found.unknown
+    if not unknown:
+        return []
+    told = [f"{_plain(what)} ({count:,})" for what, count in sorted(unknown.items())]
+    more = f" and {len(told) - _MOST_NAMED:,} more" if len(told) > _MOST_NAMED else ""
+    message = f"not understood and left aside: {', '.join(told[:_MOST_NAMED])}{more}"
+    return [Note("info", "not-understood", message, name, int(np.sum(list(unknown.values()))))]

@@ -1,0 +1,254 @@
+"""Whether a snapshot agrees with itself to the byte: its history with the blocks that are left.
+
+What was in use before the history began is what was freed without an allocation (orphans) and what is
+still in use without one (ghosts). That, plus what was allocated, less what was freed, must be what the
+blocks in use were asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.trace import Note
+from tracekit.readers.torch_memory.columns import Bools, Ints
+
+_LOW = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The history of one device against its blocks, in requested bytes.
+
+    `ghost_bytes` and `orphan_bytes` were in use when the history begins, `net_bytes` is what it adds,
+    `active_bytes` what the blocks in use at its end were asked for. `unlike_count` are allocations never
+    freed whose block is missing or of another size.
+    """
+
+    device: int
+    ghost_bytes: int
+    orphan_bytes: int
+    net_bytes: int
+    active_bytes: int
+    ghost_count: int
+    orphan_count: int
+    unlike_count: int
+
+    @property
+    def off_bytes(self) -> int:
+        """How many bytes the history gives more than the blocks."""
+        return self.ghost_bytes + self.orphan_bytes + self.net_bytes - self.active_bytes
+
+
+def balances(tables: Mapping[str, pd.DataFrame]) -> list[Balance]:
+    """The balance of every device that has both a history and blocks recorded."""
+    if "allocations" not in tables or "blocks" not in tables:
+        return []
+    history, blocks = tables["allocations"], tables["blocks"]
+    of_history, numbers = _devices(history)
+    is_alloc, is_free = _is(history["action"], "alloc"), _is(history["action"], "free_completed")
+    of_history[~(is_alloc | is_free) | _vague(history)] = -1
+    of_blocks, _ = _devices(blocks)
+    in_use = _is(blocks["state"], "active") | _is(blocks["state"], "pending_free")
+    of_blocks[~in_use | _vague(blocks)] = -1
+    address, size = _ints(history["address"]), _ints(history["size_bytes"])
+    where, requested = _ints(blocks["address"]), _ints(blocks["requested_bytes"])
+    found = []
+    for number in numbers:
+        rows, active = np.flatnonzero(of_history == number), of_blocks == number
+        past = _Past(address[rows], size[rows], is_alloc[rows])
+        found.append(_balance(number, past, where[active], requested[active]))
+    return found
+
+
+def described(found: list[Balance]) -> list[dict[str, int]]:
+    """The balances as plain values."""
+    return [asdict(balance) | {"off_bytes": balance.off_bytes} for balance in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """Allocations and completed frees of one device, in order."""
+
+    address: Ints
+    size: Ints
+    is_alloc: Bools
+
+
+def _devices(frame: pd.DataFrame) -> tuple[Ints, list[int]]:
+    """(device of each row, -1 for pinned host memory and where it is unknown; every device there is)."""
+    device = frame["device"].to_numpy(np.int64, na_value=-1, copy=True)
+    device[~_is(frame["memory"], "device")] = -1
+    return device, np.unique(device[device >= 0]).tolist()
+
+
+def _vague(frame: pd.DataFrame) -> Bools:
+    """Which rows lack an address or a size."""
+    missing: Bools = (frame["address"].isna() | frame["size_bytes"].isna()).to_numpy()
+    return missing
+
+
+def _is(column: pd.Series[Any], value: str) -> Bools:
+    """Which rows of a closed category have this value."""
+    code = column.cat.categories.get_loc(value)
+    same: Bools = column.cat.codes.to_numpy() == code
+    return same
+
+
+def _balance(device: int, past: _Past, where: Ints, requested: Ints) -> Balance:
+    """The balance of one device, whose blocks in use are `where` and were asked for as `requested`."""
+    order = np.argsort(past.address, kind="stable")
+    place, allocated = past.address[order], past.is_alloc[order]
+    same = place[1:] == place[:-1]
+    after_alloc, is_last = np.zeros(len(order), np.bool_), np.ones(len(order), np.bool_)
+    after_alloc[1:], is_last[:-1] = same & allocated[:-1], ~same
+    orphan = order[~allocated & ~after_alloc]
+    live = order[allocated & is_last]
+    ghost = ~np.isin(where, past.address[live])
+    # Two blocks at one address are damage; the last one is compared.
+    block = dict(zip(where.tolist(), requested.tolist(), strict=True))
+    wanted = zip(past.address[live].tolist(), past.size[live].tolist(), strict=True)
+    unlike = sum(block.get(at) != amount for at, amount in wanted)
+    return Balance(
+        device,
+        total(requested[ghost]),
+        total(past.size[orphan]),
+        total(past.size[past.is_alloc]) - total(past.size[~past.is_alloc]),
+        total(requested),
+        int(np.count_nonzero(ghost)),
+        len(orphan),
+        unlike,
+    )
+
+
+def total(values: Ints) -> int:
+    """The exact sum of numbers that are not negative, however many."""
+    return (int((values >> 32).sum()) << 32) + int((values & _LOW).sum())
+
+
+def _ints(column: pd.Series[Any]) -> Ints:
+    return column.to_numpy(np.int64, na_value=0)
+
+
+def notes(
+    found: list[Balance], tables: Mapping[str, pd.DataFrame], settings: Mapping[str, Any], name: str
+) -> list[Note]:
+    """What the checks of a snapshot tell of it: only what is not as it should be."""
+    made = [note for balance in found for note in _unbalanced(balance, name)]
+    made += _of_segments(tables, name)
+    history = tables.get("allocations")
+    if history is None:
+        message = "the snapshot holds no history of allocations: recording was off, or just begun"
+        return [*made, Note("info", "no-history", message, name)]
+    of_rows, numbers = _devices(history)
+    for number in numbers:
+        times = history["ts_ns"].array[of_rows == number]
+        made += _of_ring(number, times, settings, name)
+    return made
+
+
+def _unbalanced(balance: Balance, name: str) -> list[Note]:
+    """Notes on a device whose history and blocks disagree."""
+    made = []
+    if balance.off_bytes:
+        message = (
+            f"device {balance.device}: {balance.ghost_bytes + balance.orphan_bytes:,} requested bytes before the "
+            f"history and {balance.net_bytes:+,} in it are {balance.off_bytes:+,} against the "
+            f"{balance.active_bytes:,} of the blocks in use: levels may be off by as much"
+        )
+        made.append(Note("warning", "unbalanced", message, name))
+    if balance.unlike_count:
+        message = (
+            f"device {balance.device}: {balance.unlike_count:,} allocations that were not freed "
+            "are no block in use of the same size"
+        )
+        made.append(Note("warning", "unlike-blocks", message, name, balance.unlike_count))
+    return made
+
+
+def _of_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[Note]:
+    """Notes on segments whose blocks do not add up to them, and on blocks that wait to be free."""
+    if "memory_segments" not in tables:
+        return []
+    segments, blocks = tables["memory_segments"], tables["blocks"]
+    count = len(segments)
+    at, size = blocks["segment"].to_numpy(), _ints(blocks["size_bytes"])
+    state = blocks["state"]
+    whole = _per_segment(at, size, count)
+    in_use = _per_segment(at, np.where(state == "active", size, 0), count)
+    wrong = (segments["size_bytes"] != whole).fillna(value=False)
+    wrong |= (segments["allocated_bytes"] != in_use).fillna(value=False)
+    made = []
+    odd = int(np.count_nonzero(wrong))
+    if odd:
+        message = f"{odd:,} of {count:,} segments are not the sum of their blocks"
+        made.append(Note("warning", "odd-segments", message, name, odd))
+    pending = (state == "pending_free").to_numpy()
+    if pending.any():
+        message = (
+            f"{np.count_nonzero(pending):,} blocks ({total(size[pending]):,} bytes) were freed but wait "
+            "for other streams (record_stream)"
+        )
+        made.append(Note("info", "pending-free", message, name, int(np.count_nonzero(pending))))
+    return made
+
+
+def _per_segment(at: npt.NDArray[np.int32], size: Ints, count: int) -> Ints:
+    """The exact sum of `size` for each segment."""
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, at, size)
+    return sums
+
+
+def _of_ring(number: int, ts_ns: Any, settings: Mapping[str, Any], name: str) -> list[Note]:
+    """Notes on a history whose beginning was dropped, or seems to be, and on its order."""
+    made = []
+    count = len(ts_ns)
+    overflowed = _per_device(settings.get("trace_alloc_overflowed"), number)
+    most = _per_device(settings.get("trace_alloc_max_entries"), number)
+    if overflowed is True:
+        message = (
+            f"device {number}: the history was full at {count:,} entries: older ones were dropped"
+        )
+        made.append(Note("data_loss", "ring-buffer", message, name))
+    elif overflowed is None and (count == most or (most is None and is_round(count))):
+        message = (
+            f"device {number}: the history has {count:,} entries, "
+            f"{'as many as it can hold' if most else 'a round number'}: older ones were probably dropped"
+        )
+        made.append(Note("warning", "ring-buffer", message, name))
+    times = ts_ns[~ts_ns.isna()].to_numpy(np.int64)
+    back = int(np.count_nonzero(np.diff(times) < 0))
+    if back:
+        message = f"device {number}: the time goes back {back:,} times in the history"
+        made.append(Note("warning", "time-order", message, name, back))
+    return made
+
+
+def is_round(count: int) -> bool:
+    """Whether a history of this length was probably cut at a limit that somebody set.
+
+    >>> [n for n in (999, 1000, 4096, 12345, 100_000, 250_000, 123_000) if is_round(n)]
+    [1000, 4096, 100000, 250000]
+    """
+    if count < 1000:
+        return False
+    text = str(count).rstrip("0")
+    return text in _ROUND or (count & (count - 1)) == 0
+
+
+_ROUND = frozenset({*"123456789", "15", "25", "75"})
+
+
+def _per_device(value: object, number: int) -> object:
+    """What is recorded for one device: of a list or a dictionary its entry, else the value itself."""
+    if type(value) is list:
+        return value[number] if number < len(value) else None
+    if type(value) is dict:
+        return value.get(number, value.get(str(number)))
+    return value

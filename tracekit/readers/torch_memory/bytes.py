@@ -1,0 +1,125 @@
+"""The pickle of a memory snapshot, whatever it lies in: a plain file, a packed one, or the page that shows it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tracekit.model.errors import TraceFormatError
+from tracekit.readers import unpack
+from tracekit.readers.loss import Loss
+
+MAX_BYTES = 2 * 2**30
+"""Largest pickle that is read: some 12 million actions with their stacks, in five times its size of memory."""
+
+_FREE_INFLATED, _MOST_INFLATED = 2**24, 200
+"""Real snapshots shrink to a thirtieth at most; what grows more from there on is a bomb."""
+
+_MAGIC_BYTES = 16
+
+_PAGE = (b"local_files", b"add_local_files")
+_IN_PAGE = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/]*+={0,2})"')
+_KEYS = (b"segments", b"device_traces", b"segment_type", b"host_segments")
+
+_NEITHER = (
+    (b"version https://git-lfs", "a Git LFS pointer: the file itself was not downloaded", "git lfs pull"),
+    (b"PK\x03\x04", "a zip archive, as torch.save writes, and no snapshot", "torch.cuda.memory._dump_snapshot writes one"),
+    (b"SQLite format 3", "an SQLite database, and no snapshot", ""),
+)  # fmt: skip
+
+
+def is_snapshot(head: bytes) -> bool:
+    """Whether text begins like a memory snapshot: a pickle with its keys, or the page that holds one."""
+    if head[:1] == b"\x80":
+        return head[1:2] in (b"\2", b"\3", b"\4", b"\5") and any(key in head for key in _KEYS)
+    return head.lstrip()[:1] == b"<" and any(mark in head for mark in _PAGE)
+
+
+def pickle_of(
+    path: Path, on_bytes: Callable[[int], None] | None = None, max_bytes: int = MAX_BYTES
+) -> bytes:
+    """The bytes of the pickle in a file; `TraceFormatError` where there is none, or one above `max_bytes`.
+
+    `on_bytes` is told how many bytes of the file have been read so far.
+    """
+    try:
+        size = path.stat().st_size
+        data = _content(path, size, max_bytes, on_bytes)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or type(error).__name__}"
+        raise TraceFormatError(path, problem, "check the file and its permissions") from error
+    except MemoryError as error:
+        raise TraceFormatError(path, "too large for the memory at hand", _SMALLER) from error
+    if data[:1] == b"\x80":
+        return data
+    for magic, what, hint in _NEITHER:
+        if data.startswith(magic):
+            raise TraceFormatError(path, what, hint)
+    if data[:4096].lstrip()[:1] == b"<":
+        return _of_page(data, path)
+    return data
+
+
+_SMALLER = "record fewer entries (max_entries of _record_memory_history)"
+
+
+def _content(
+    path: Path, size: int, max_bytes: int, on_bytes: Callable[[int], None] | None
+) -> bytes:
+    """The bytes of the file, inflated."""
+    with path.open("rb") as file:
+        packed = unpack.is_packed(file.read(_MAGIC_BYTES))
+        if size > max_bytes:
+            raise _too_large(path, size, max_bytes)
+        if not packed:
+            file.seek(0)
+            data = file.read(max_bytes + 1)
+            if len(data) > max_bytes:
+                raise _too_large(path, len(data), max_bytes)
+            if on_bytes is not None:
+                on_bytes(len(data))
+            return data
+    most = min(max_bytes, max(_FREE_INFLATED, size * _MOST_INFLATED))
+    try:
+        return _inflated(path, most, on_bytes, careful=False)
+    except unpack.Unproven:
+        return _inflated(path, most, on_bytes, careful=True)
+
+
+def _inflated(
+    path: Path, most: int, on_bytes: Callable[[int], None] | None, *, careful: bool
+) -> bytes:
+    """What was packed, at most so many bytes; a snapshot that is not whole cannot be read."""
+    pieces = bytearray()
+    losses: list[Loss] = []
+    for block in unpack.blocks(path, losses, careful=careful, on_bytes=on_bytes):
+        pieces += block
+        if len(pieces) > most:
+            raise _too_large(path, len(pieces), most)
+    if losses:
+        problem = f"the compressed file is cut off or damaged at byte {losses[0].offset:,}"
+        raise TraceFormatError(path, problem, "copy it again: part of a pickle cannot be read")
+    return bytes(pieces)
+
+
+def _of_page(data: bytes, path: Path) -> bytes:
+    """The snapshot that a page written by `_memory_viz` holds."""
+    if not any(mark in data for mark in _PAGE):
+        raise TraceFormatError(path, "a page or XML, and no snapshot", "name the pickle itself")
+    held = [match[1] for match in _IN_PAGE.finditer(data)]
+    if len(held) != 1:
+        problem = f"a page that holds {len(held)} snapshots, not one"
+        raise TraceFormatError(path, problem, "name the pickle itself")
+    try:
+        return base64.b64decode(held[0], validate=True)
+    except binascii.Error as error:
+        problem = f"the snapshot in the page is damaged: {error}"
+        raise TraceFormatError(path, problem, "write the page again") from error
+
+
+def _too_large(path: Path, size: int, most: int) -> TraceFormatError:
+    """The error for a file that holds more than is read."""
+    return TraceFormatError(path, f"a pickle of {size:,} bytes or more: over {most:,}", _SMALLER)

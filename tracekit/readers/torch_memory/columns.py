@@ -1,0 +1,250 @@
+"""Lists of dictionaries from a snapshot, checked and turned into columns a key at a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from operator import itemgetter, methodcaller
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.labels import bounded
+from tracekit.readers.chrome.values import without_surrogates
+
+MAX_SIZE = 2**50
+"""No allocator holds a pebibyte."""
+
+MAX_US = 2**61 // 1000
+UINT64 = 2**64
+MAX_NAME = 4096
+"""A longer text is kept in part: the longest of real frames have 1,100 characters."""
+
+_CHUNK = 2**16
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+NameOf = Callable[[int], str]
+"""What a group of records is called, made when it is asked for: a million names would be made for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The dictionaries of one kind: those of the group called `name_of(i)` begin at `starts[i]` of `rows`."""
+
+    path: Path
+    rows: list[dict[str, Any]]
+    name_of: NameOf
+    starts: Sequence[int]
+
+    def place(self, row: int) -> str:
+        """Where in the file a row is, as Python would address it."""
+        group = bisect_right(self.starts, row) - 1
+        return f"{self.name_of(group)}[{row - self.starts[group]}]"
+
+    def lengths(self) -> Ints:
+        """How many rows each group has."""
+        bounds = np.array([*self.starts, len(self.rows)], np.int64)
+        return bounds[1:] - bounds[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A column of integers: `values`, 0 where `missing`."""
+
+    values: Ints
+    missing: Bools
+
+    def nullable(self) -> Any:
+        """The column as the tables have it."""
+        return pd.arrays.IntegerArray(self.values, self.missing)
+
+
+def wrong_shape(path: Path, where: str, problem: str) -> TraceFormatError:
+    """The error for a pickle that is no snapshot, or one that its writer or something else spoilt."""
+    return TraceFormatError(path, problem, "no memory snapshot is written so", where)
+
+
+def records(path: Path, name_of: NameOf, lists: Sequence[object], most: int) -> Records:
+    """The dictionaries of several lists as one; no more of them than the file can hold at `most`."""
+    if set(map(type, lists)) - {list}:
+        odd = next(i for i, each in enumerate(lists) if type(each) is not list)
+        raise wrong_shape(path, name_of(odd), f"expected a list, found {_kind(lists[odd])}")
+    groups = cast(Sequence[list[Any]], lists)
+    starts = [0, *accumulate(map(len, groups))]
+    if starts[-1] > most:
+        problem = f"{starts[-1]:,} entries, but the file has {most:,} dictionaries"
+        raise wrong_shape(path, name_of(0), problem)
+    rows: list[Any] = groups[0] if len(groups) == 1 else list(chain.from_iterable(groups))
+    made = Records(path, rows, name_of, starts[:-1])
+    if set(map(type, rows)) - {dict}:
+        row = next(i for i, value in enumerate(rows) if type(value) is not dict)
+        raise wrong_shape(path, made.place(row), f"expected a dictionary, found {_kind(rows[row])}")
+    return made
+
+
+def keys_of(of: Records) -> set[str]:
+    """Every key that any of the dictionaries has."""
+    found: set[str] = set()
+    for start in range(0, len(of.rows), _CHUNK):
+        rows = {id(row): row for row in of.rows[start : start + _CHUNK]}
+        found.update(*rows.values())  # one with many keys may stand in many places
+    odd = [key for key in found if type(key) is not str]
+    if odd:
+        row = next(i for i, value in enumerate(of.rows) if odd[0] in value)
+        raise wrong_shape(of.path, of.place(row), f"expected text as key, found {_kind(odd[0])}")
+    return found
+
+
+def values(of: Records, key: str) -> list[Any]:
+    """What each dictionary has at a key, None where it has nothing."""
+    try:
+        return list(map(itemgetter(key), of.rows))
+    except KeyError:
+        return list(map(methodcaller("get", key), of.rows))
+
+
+def check_kinds(of: Records, key: str, found: list[Any], *kinds: type) -> set[type]:
+    """The types that values have; `TraceFormatError` if any is neither of `kinds` nor None."""
+    types = set(map(type, found))
+    if types - {*kinds, type(None)}:
+        row = next(i for i, v in enumerate(found) if v is not None and type(v) not in kinds)
+        problem = f"expected {_KINDS[kinds[0]]}, found {_kind(found[row])}"
+        raise wrong_shape(of.path, f"{of.place(row)}.{key}", problem)
+    return types
+
+
+def integers(of: Records, key: str, low: int, high: int) -> Numbers:
+    """The integers at a key, within these bounds; of addresses (`high` 2**64) the signed bit pattern."""
+    found = values(of, key)
+    types = check_kinds(of, key, found, int)
+    count = len(found)
+    missing = np.zeros(count, np.bool_)
+    if type(None) in types:
+        missing = np.fromiter((value is None for value in found), np.bool_, count)
+        found = [0 if value is None else value for value in found]
+    try:
+        array = np.fromiter(found, np.int64, count)
+        bad = np.flatnonzero((array < low) | (array >= high) if high < UINT64 else array < low)
+    except OverflowError:
+        bad = np.array([i for i, v in enumerate(found) if not low <= v < high][:1], np.int64)
+        if not len(bad):
+            array = np.array([value % UINT64 for value in found], np.uint64).view(np.int64)
+    if len(bad):
+        row = int(bad[0])
+        problem = f"expected {_meaning(high)}, found {found[row]}"
+        raise wrong_shape(of.path, f"{of.place(row)}.{key}", problem)
+    return Numbers(array, missing)
+
+
+def required(of: Records, key: str, found: Numbers, what: str) -> Numbers:
+    """The same numbers; `TraceFormatError` where one is missing."""
+    if found.missing.any():
+        place = of.place(int(found.missing.argmax()))
+        raise wrong_shape(of.path, f"{place}.{key}", f"expected {what}, found nothing")
+    return found
+
+
+def addresses(of: Records, key: str) -> Numbers:
+    """Addresses, or other numbers of 64 bits, signed or not, as int64 bit patterns."""
+    return integers(of, key, -(2**63), UINT64)
+
+
+def sizes(of: Records, key: str) -> Numbers:
+    """Numbers of bytes."""
+    return integers(of, key, 0, MAX_SIZE)
+
+
+def nanoseconds(of: Records, key: str) -> Numbers:
+    """Times, recorded in µs."""
+    found = integers(of, key, -MAX_US, MAX_US)
+    return Numbers(found.values * 1000, found.missing)
+
+
+def texts(of: Records, key: str) -> pd.Categorical:
+    """The texts at a key, dictionary-encoded; <NA> where there is none."""
+    return encoded(distinct(of, key))
+
+
+def distinct(of: Records, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """(the index of each row's text, -1 where there is none; the texts), in the order of first use."""
+    found = values(of, key)
+    try:
+        seen = dict.fromkeys(found)
+        types = set(map(type, seen))
+    except TypeError:
+        types = {object}
+    if types - {str, type(None)}:
+        check_kinds(of, key, found, str)
+    seen.pop(None, None)
+    place: dict[str | None, int] = {text: i for i, text in enumerate(seen)}
+    place[None] = -1
+    codes = np.fromiter(map(place.__getitem__, found), np.int32, len(found))
+    return codes, list(seen)
+
+
+def encoded(column: tuple[npt.NDArray[np.int32], Iterable[str]]) -> pd.Categorical:
+    """A categorical of these codes and texts, which become writable and, where two become one, united."""
+    codes, names = column
+    plain = list(map(kept_text, names))
+    if len(set(plain)) < len(plain):
+        place = {text: i for i, text in enumerate(dict.fromkeys(plain))}
+        codes = np.array([*map(place.__getitem__, plain), -1], np.int32)[codes]
+        plain = list(place)
+    return pd.Categorical.from_codes(codes, categories=pd.Index(plain, dtype="str"))
+
+
+def kept_text(text: str) -> str:
+    """A text as the tables have it: bounded, and without lone surrogates."""
+    return bounded(without_surrogates(text), MAX_NAME)
+
+
+def pools(of: Records, key: str) -> pd.Categorical:
+    """The pools at a key, pairs of integers, as `0,0`."""
+    found = values(of, key)
+    types = check_kinds(of, key, found, tuple, list)
+    if list in types:
+        found = [None if value is None else tuple(value) for value in found]
+    try:
+        seen = dict.fromkeys(found)
+    except TypeError:
+        seen = {}
+    seen.pop(None, None)
+    if any(len(pair) != 2 or set(map(type, pair)) != {int} for pair in seen) or (
+        not seen and types - {type(None)}
+    ):
+        raise wrong_shape(of.path, f"{of.name_of(0)}[].{key}", "expected pairs of integers")
+    place: dict[Any, int] = {pair: i for i, pair in enumerate(seen)}
+    place[None] = -1
+    codes = np.fromiter(map(place.__getitem__, found), np.int32, len(found))
+    return encoded((codes, [f"{first},{second}" for first, second in seen]))
+
+
+_KINDS: dict[type, str] = {
+    int: "an integer",
+    str: "text",
+    list: "a list",
+    tuple: "a pair",
+    dict: "a dictionary",
+    bool: "a truth value",
+    float: "a number",
+    type(None): "nothing",
+}
+
+
+def _kind(value: object) -> str:
+    """What a value is, in words."""
+    return _KINDS.get(type(value), type(value).__name__)
+
+
+def _meaning(high: int) -> str:
+    """What the integers below this bound are."""
+    return {MAX_SIZE: "a number of bytes", UINT64: "an integer of 64 bits"}.get(
+        high, "a time in µs"
+    )

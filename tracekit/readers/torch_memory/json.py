@@ -1,0 +1,80 @@
+"""Memory snapshots that were written as JSON: bytes to the same objects that a pickle of them gives.
+
+JSON names no code; what is left to guard against are depth, numbers without end, and many small objects of
+few bytes. It shares nothing either: a stack of 32 frames is written again for each action, so equal frames are
+made one object as they are read, by which stacks are told apart as those of pickles are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tracekit.model.errors import TraceFormatError
+from tracekit.readers.torch_memory.opcodes import has_too_many
+
+MAX_BYTES = 2**29
+"""Largest JSON that is read, in some five times its size of memory: a pickle of the same is far smaller."""
+
+_FRAME = frozenset({"name", "filename", "line"})
+
+_FIRST_KEY = re.compile(
+    rb'\s*\{\s*"(?:segments|device_traces|allocator_settings|external_annotations|host_segments|host_traces)"\s*:'
+)
+_OWN_KEY = re.compile(rb'"(?:device_traces|host_traces|total_size|segment_type)"\s*:')
+_SEGMENTS = re.compile(rb'\s*\[\s*\{\s*"(?:device|address|total_size|segment_type|blocks)"\s*:')
+_OF_TRACES = re.compile(rb'"(?:traceEvents|ph)"\s*:')
+
+
+def is_snapshot(head: bytes) -> bool:
+    """Whether text begins like a memory snapshot, or like the list of its segments alone, as JSON."""
+    if _OWN_KEY.search(head) is None or _OF_TRACES.search(head):
+        return False
+    return _FIRST_KEY.match(head) is not None or _SEGMENTS.match(head) is not None
+
+
+def loaded(data: bytes, path: Path) -> tuple[Any, int]:
+    """(the object that a JSON text stands for, how many dictionaries it can hold); else `TraceFormatError`.
+
+    Of equal keys of one object the last one counts, as in a pickle.
+    """
+    if len(data) > MAX_BYTES:
+        problem = f"JSON of {len(data):,} bytes: over {MAX_BYTES:,}"
+        raise TraceFormatError(path, problem, "torch.cuda.memory._dump_snapshot writes less")
+    dicts, lists = data.count(b"{"), data.count(b"[")
+    if has_too_many(len(data), dicts, lists):
+        problem = (
+            f"some {dicts + lists:,} objects and arrays in {len(data):,} bytes are no snapshot"
+        )
+        raise TraceFormatError(path, problem, "it was not loaded: it may be harmful", "shape")
+    frames: dict[tuple[str, str, int], dict[str, Any]] = {}
+
+    def shared(made: dict[str, Any]) -> dict[str, Any]:
+        """The object, or for a frame the first one equal to it."""
+        if made.keys() != _FRAME:
+            return made
+        name, file, line = key = made["name"], made["filename"], made["line"]
+        # Of 64 bits, so that no numbers can be chosen that all have one hash.
+        if type(name) is type(file) is str and type(line) is int and -(2**63) <= line < 2**63:
+            return frames.setdefault(key, made)
+        return made
+
+    try:
+        return json.loads(data, object_hook=shared, parse_constant=_refuse), dicts
+    except MemoryError as error:
+        raise TraceFormatError(path, "too large for the memory at hand") from error
+    except RecursionError as error:
+        raise TraceFormatError(path, "nested too deeply", "no memory snapshot is") from error
+    except ValueError as error:
+        at = error.pos if isinstance(error, json.JSONDecodeError) else None
+        problem = "the JSON ends early or is damaged" if at is not None else "not sound JSON"
+        where = "" if at is None else f"character {at}"
+        reason = " ".join(str(error)[:200].split())
+        raise TraceFormatError(path, f"{problem}: {reason}", "copy it again", where) from error
+
+
+def _refuse(word: str) -> NoReturn:
+    """Nothing: NaN and Infinity are no JSON, and nothing in a snapshot is either."""
+    raise ValueError(f"{word} is no number of a snapshot")

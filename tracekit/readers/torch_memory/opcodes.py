@@ -1,0 +1,183 @@
+"""Whether a pickle holds nothing but what a memory snapshot is made of, told before any of it is loaded.
+
+Loading runs an instruction a byte or so. A snapshot needs 26 of the 68 there are: dictionaries, lists,
+texts, numbers, and pairs of small integers. None of them can name code; what is left is kept from being
+used against the loader: declared lengths, memo places, tuples that nest, integers that collide as keys.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracekit.model.errors import TraceFormatError
+
+PROTOCOLS = (2, 3, 4, 5)
+
+_NO_SNAPSHOT = "no snapshot needs it, so it was not loaded; it may be harmful"
+_DAMAGED = "the file is cut off or damaged: copy it again"
+
+_PER_CONTAINER, _PER_DICT, _FREE_CONTAINERS = 8, 16, 4096
+"""A snapshot has at most one dictionary or list, and one dictionary, in so many bytes; and so many beside that.
+
+In memory the smallest dictionary takes 250 bytes with its row; the smallest real one is 23 bytes of a pickle.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """How much a pickle can hold: no more dictionaries than `dicts`, in `size_bytes` of it."""
+
+    dicts: int
+    size_bytes: int
+
+
+def _with_length(prefix: bytes, lengths: range) -> bytes:
+    """A pattern of texts or numbers behind a byte that gives their length."""
+    cases = [re.escape(bytes([n])) + (b".{%d}" % n if n else b"") for n in lengths]
+    return prefix + b"(?:" + b"|".join(cases) + b")"
+
+
+def _tokens(low_bytes: int) -> re.Pattern[bytes]:
+    """The pattern of the longest run of harmless instructions; memo places have up to `low_bytes` bytes.
+
+    A pair (TUPLE2) is taken only right after two integers of 32 bits: so tuples cannot nest, which would
+    overflow the stack when hashed, nor be chosen to collide. Integers have 64 bits for the same reason.
+    """
+    small = rb"(?:K.|M..|J.{4})"
+    place = b"r" + b"." * low_bytes + rb"\x00" * (4 - low_bytes)
+    parts = (
+        rb"h.",  # BINGET
+        rb"\x94",  # MEMOIZE
+        small + rb"(?:" + small + rb"\x86)?+",  # BININT1, BININT2, BININT; two of them with TUPLE2
+        rb"j.{4}",  # LONG_BINGET
+        _with_length(rb"\x8a", range(8, -1, -1)),  # LONG1
+        rb"\x8a\x09.{8}\x00",  # LONG1 of 2**63 to 2**64 - 1
+        rb"[}\](eusaN\x88\x89]",  # EMPTY_DICT, EMPTY_LIST, MARK; APPEND(S), SETITEM(S), NONE, booleans
+        _with_length(rb"\x8c", range(256)),  # SHORT_BINUNICODE
+        rb"q.",  # BINPUT
+        rb"G.{8}",  # BINFLOAT
+        place,  # LONG_BINPUT
+    )
+    return re.compile(rb"(?:" + rb"|".join(parts) + rb")*+", re.DOTALL)
+
+
+def check(data: bytes, path: Path) -> Census:
+    """How much the pickle can hold; `TraceFormatError` names the instruction and the byte that forbid it."""
+    size = len(data)
+    if size < 2 or data[0] != 0x80 or data[1] not in PROTOCOLS:
+        raise TraceFormatError(
+            path,
+            "not a pickle of protocol 2 to 5, as memory snapshots are",
+            "torch.cuda.memory._dump_snapshot writes one",
+            "byte 0",
+        )
+    # So that no place lies beyond the length of the file: the loader makes room for every place below.
+    pattern = _tokens(min((size.bit_length() - 1) // 8, 3))
+    at = 2
+    while True:
+        found = pattern.match(data, at)
+        assert found is not None, "the pattern matches nothing as well"
+        at = found.end()
+        code = data[at : at + 1]
+        if code == b".":
+            break
+        at = _long_token(data, at, code, path)
+    _check_rest(data, at + 1, path)
+    dicts, lists = data.count(b"}"), data.count(b"]")
+    if has_too_many(size, dicts, lists):
+        problem = f"some {dicts + lists:,} dictionaries and lists in {size:,} bytes are no snapshot"
+        raise TraceFormatError(path, problem, "it was not loaded: it may be harmful", "shape")
+    return Census(dicts, size)
+
+
+def has_too_many(size: int, dicts: int, lists: int) -> bool:
+    """Whether a file of so many bytes has more dictionaries and lists than a snapshot of that size."""
+    most, most_dicts = size // _PER_CONTAINER, size // _PER_DICT
+    return dicts + lists > most + _FREE_CONTAINERS or dicts > most_dicts + _FREE_CONTAINERS
+
+
+def _long_token(data: bytes, at: int, code: bytes, path: Path) -> int:
+    """Where the instruction at `at`, which gives a length or place of its own, ends."""
+    size = len(data)
+    if code == b"\x95" and at + 9 <= size:  # FRAME
+        if int.from_bytes(data[at + 1 : at + 9], "little") <= size - at - 9:
+            return at + 9
+        raise _cut_off(path, at, code)
+    if code == b"X" and at + 5 <= size:  # BINUNICODE
+        end = at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+        if end <= size:
+            return end
+        raise _cut_off(path, at, code)
+    if code == b"r" and at + 5 <= size:  # LONG_BINPUT
+        if int.from_bytes(data[at + 1 : at + 5], "little") <= at:
+            return at + 5
+        problem = f"instruction {_name(code)} at byte {at:,}: no such place in the memo"
+        raise TraceFormatError(path, problem, _NO_SNAPSHOT, f"byte {at}")
+    raise _refusal(data, at, code, path)
+
+
+def _refusal(data: bytes, at: int, code: bytes, path: Path) -> TraceFormatError:
+    """Why the scan ends at `at`: the end of the file, an instruction cut off, or a forbidden one."""
+    if not code:
+        return TraceFormatError(
+            path, f"the pickle ends at byte {at:,} without STOP", _DAMAGED, f"byte {at}"
+        )
+    name = _name(code)
+    if code in _LENGTHS and _is_cut(data, at, code):
+        return _cut_off(path, at, code)
+    problem = f"instruction {name} at byte {at:,} is not allowed"
+    if code == b"\x86":
+        problem += ": only a pair of small integers is"
+    elif code == b"\x8a":
+        problem += ": an integer of over 64 bits"
+    elif code == b"\x80":
+        problem += ": one file, one protocol"
+    return TraceFormatError(path, problem, _NO_SNAPSHOT, f"byte {at}")
+
+
+_LENGTHS = {
+    b"h": 2,
+    b"q": 2,
+    b"K": 2,
+    b"M": 3,
+    b"J": 5,
+    b"j": 5,
+    b"r": 5,
+    b"X": 5,
+    b"G": 9,
+    b"\x95": 9,
+}
+_COUNTED = (b"\x8a", b"\x8c")
+_LENGTHS |= dict.fromkeys(_COUNTED, 2)
+"""How long the instructions are that a file may end within."""
+
+
+def _is_cut(data: bytes, at: int, code: bytes) -> bool:
+    """Whether the file ends before the instruction does."""
+    length = _LENGTHS[code]
+    if code in _COUNTED and at + 1 < len(data):
+        length += data[at + 1]
+    return at + length > len(data)
+
+
+def _cut_off(path: Path, at: int, code: bytes) -> TraceFormatError:
+    """The error for an instruction that is longer than what is left of the file."""
+    problem = f"instruction {_name(code)} at byte {at:,} goes beyond the end of the file"
+    return TraceFormatError(path, problem, _DAMAGED, f"byte {at}")
+
+
+def _check_rest(data: bytes, at: int, path: Path) -> None:
+    """Raise `TraceFormatError` unless only zero bytes follow the end of the pickle."""
+    if data.count(0, at) != len(data) - at:
+        problem = f"{len(data) - at:,} bytes follow the end of the pickle"
+        raise TraceFormatError(path, problem, "a snapshot is one pickle", f"byte {at}")
+
+
+def _name(code: bytes) -> str:
+    """What the instruction is called."""
+    from pickletools import opcodes
+
+    names = (op.name for op in opcodes if op.code.encode("latin-1") == code)
+    return next(names, f"0x{code[0]:02x}")

@@ -1,0 +1,187 @@
+"""The stacks of a snapshot, by content: which one each record has, and the table of their frames."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.tables import TABLES
+from tracekit.readers.torch_memory.columns import (
+    Numbers,
+    Records,
+    check_kinds,
+    encoded,
+    kept_text,
+    values,
+    wrong_shape,
+)
+
+MAX_FRAMES = 4_000_000
+"""Most frames of all different stacks together; real snapshots have tens of thousands."""
+
+_KEYS = frozenset({"name", "filename", "line"})
+_FX_KEY = "fx_"
+"""How the keys begin that `_dump_snapshot(augment_with_fx_traces=True)` adds to frames."""
+
+_MOST_KEYS, _LONGEST_KEY = 20, 100
+"""How many different keys that are not understood are counted one by one, and how much of each is kept."""
+
+_DIGEST_BYTES = 8
+
+Frame = tuple[str | None, str | None, int | None]
+Codes = npt.NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Stacks:
+    """The different stacks so far, as codes of frames, by the hash of their content; what was not understood.
+
+    A file may refer to one long text, one frame or one list of frames as often as it has room for two bytes:
+    each is looked at, kept and counted once, whatever refers to it.
+    """
+
+    path: Path
+    found: dict[int, Codes] = field(default_factory=dict[int, Codes])
+    frames: dict[Frame, int] = field(default_factory=dict[Frame, int])
+    codes: dict[int, int] = field(default_factory=dict[int, int])
+    digests: array[int] = field(default_factory=lambda: array("q"))
+    texts: dict[str | None, str | None] = field(default_factory=dict[str | None, str | None])
+    unknown: Counter[str] = field(default_factory=Counter[str])
+    recorded: bool = False
+    frame_count: int = 0
+
+
+def stack_column(stacks: Stacks, of: Records, key: str) -> Numbers:
+    """The hash of each row's stack, which is added to `stacks`; missing where none was recorded."""
+    rows = values(of, key)
+    kinds = check_kinds(of, key, rows, list)
+    if list not in kinds:
+        return Numbers(np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_))
+    stacks.recorded = True
+    # The two actions of a free share one list, an allocation and its block another.
+    list_of, identities = pd.factorize(np.fromiter(map(id, rows), np.int64, len(rows)))
+    first = np.empty(len(identities), np.int64)
+    first[list_of[::-1]] = np.arange(len(rows) - 1, -1, -1)
+    lists = [rows[row] for row in first.tolist()]
+    hashes = _hashes(stacks, lists, f"{key} of {of.name_of(0)}")
+    unrecorded = np.fromiter((frames is None for frames in lists), np.bool_, len(lists))
+    return Numbers(hashes[list_of], unrecorded[list_of])
+
+
+def frames_table(stacks: Stacks) -> pd.DataFrame:
+    """The frames of every stack found: the table `stacks`."""
+    table = TABLES["stacks"]
+    lengths = np.fromiter(map(len, stacks.found.values()), np.int32, len(stacks.found))
+    if not lengths.any():
+        return table.frame()
+    code = np.concatenate(list(stacks.found.values()))
+    starts = np.cumsum(lengths, dtype=np.int32) - lengths
+    names, files, lines = zip(*stacks.frames, strict=True)
+    missing = np.fromiter((line is None for line in lines), np.bool_, len(lines))
+    line = np.fromiter((line or 0 for line in lines), np.int64, len(lines))
+    columns = {
+        "stack": np.repeat(np.fromiter(stacks.found, np.int64, len(lengths)), lengths),
+        "depth": np.arange(len(code), dtype=np.int32) - np.repeat(starts, lengths),
+        "name": _texts(names, code),
+        "file": _texts(files, code),
+        "line": pd.arrays.IntegerArray(line[code], missing[code]),
+    }
+    return table.frame(columns)
+
+
+def _hashes(stacks: Stacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
+    """The hash of the content of each list, 0 for None; stacks that are new are added."""
+    hashes = np.zeros(len(lists), np.int64)
+    hash_of: dict[bytes, int] = {}
+    for place, frames in enumerate(lists):
+        if frames is None:
+            continue
+        # Frames are shared objects: lists of the same ones are told apart faster than by content.
+        identities = np.fromiter(map(id, frames), np.int64, len(frames)).tobytes()
+        if identities not in hash_of:
+            hash_of[identities] = _hash(stacks, frames, where)
+        hashes[place] = hash_of[identities]
+    return hashes
+
+
+def _hash(stacks: Stacks, frames: list[Any], where: str) -> int:
+    """The hash of a stack's content, which is kept with the codes of its frames if it is new."""
+    code_of = stacks.codes
+    for frame in frames:
+        if id(frame) not in code_of:
+            code_of[id(frame)] = _code(stacks, _frame(stacks, frame, where))
+    codes = np.fromiter(map(code_of.__getitem__, map(id, frames)), np.int32, len(frames))
+    digests = np.frombuffer(stacks.digests, np.int64)[codes].tobytes() if frames else b""
+    digest = blake2b(digests, digest_size=_DIGEST_BYTES).digest()
+    value = int.from_bytes(digest, "little", signed=True)
+    if value not in stacks.found:
+        stacks.frame_count += len(frames)
+        if stacks.frame_count > MAX_FRAMES:
+            raise wrong_shape(stacks.path, where, f"stacks of over {MAX_FRAMES:,} frames in all")
+        stacks.found[value] = codes
+    return value
+
+
+def _code(stacks: Stacks, frame: Frame) -> int:
+    """The code of a frame by its content; a new one is added with its digest."""
+    code = stacks.frames.setdefault(frame, len(stacks.frames))
+    if code == len(stacks.digests):
+        digest = blake2b(repr(frame).encode(), digest_size=_DIGEST_BYTES).digest()
+        stacks.digests.append(int.from_bytes(digest, "little", signed=True))
+    return code
+
+
+def _frame(stacks: Stacks, frame: Any, where: str) -> Frame:
+    """(name, file, line) of one frame; a text alone is its name."""
+    if type(frame) is str:
+        return _text(stacks, frame), None, None
+    if type(frame) is not dict:
+        raise wrong_shape(stacks.path, where, "a frame is neither a dictionary nor text")
+    for odd in frame.keys() - _KEYS:
+        if type(odd) is not str:
+            raise wrong_shape(stacks.path, where, "a frame has a key that is no text")
+        if not odd.startswith(_FX_KEY):
+            _count_key(stacks.unknown, odd[:_LONGEST_KEY])
+    name, file, line = frame.get("name"), frame.get("filename"), frame.get("line")
+    if not (
+        type(name) in (str, type(None))
+        and type(file) in (str, type(None))
+        and (line is None or (type(line) is int and -(2**63) <= line < 2**63))
+    ):
+        raise wrong_shape(stacks.path, where, "a frame's name, filename or line is of a wrong kind")
+    return _text(stacks, name), _text(stacks, file), line
+
+
+def _count_key(unknown: Counter[str], key: str) -> None:
+    """Nothing; a key that is not understood is counted, by name while there are few."""
+    place = f"frames[].{key}"
+    few = len(unknown) < _MOST_KEYS or place in unknown
+    unknown[place if few else "frames[].* (other keys)"] += 1
+
+
+def _text(stacks: Stacks, text: str | None) -> str | None:
+    """The text as it is kept: the same object for equal ones."""
+    if text is None:
+        return None
+    if text not in stacks.texts:
+        stacks.texts[text] = kept_text(text)
+    return stacks.texts[text]
+
+
+def _texts(of_frames: Sequence[str | None], code: Codes) -> pd.Categorical:
+    """The texts of a stack's frames, of which each has the text of its code; in the order of first use."""
+    texts = dict.fromkeys(of_frames)
+    texts.pop(None, None)
+    place: dict[str | None, int] = {text: i for i, text in enumerate(texts)}
+    place[None] = -1
+    text_of = np.fromiter(map(place.__getitem__, of_frames), np.int32, len(of_frames))
+    return encoded((text_of[code], [text for text in texts if text is not None]))

@@ -1,0 +1,382 @@
+"""The objects of a memory snapshot, checked key by key, as the tables that `schema/snapshots.py` declares."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.tables import TABLES, concat
+from tracekit.model.tables.snapshots import ACTIONS, STATES
+from tracekit.readers.torch_memory.columns import (
+    Ints,
+    Numbers,
+    Records,
+    addresses,
+    distinct,
+    encoded,
+    integers,
+    keys_of,
+    nanoseconds,
+    pools,
+    records,
+    required,
+    sizes,
+    texts,
+    values,
+    wrong_shape,
+)
+from tracekit.readers.torch_memory.stacks import Stacks, frames_table, stack_column
+
+USER_DEFINED = "user_defined"
+"""The action by which torch 2.4 recorded annotations, as the name of a frame."""
+
+_TOP = frozenset(
+    (
+        *("segments", "device_traces", "allocator_settings", "external_annotations"),
+        *("host_segments", "host_traces", "trace_alloc_max_entries", "trace_alloc_overflowed"),
+        *("categories", "version", "skip_actions", "simulated"),
+    )
+)
+_ENTRY = frozenset(
+    (
+        *("action", "addr", "device_free", "size", "stream", "time_us", "frames"),
+        *("forward_frames", "compile_context", "user_metadata", "pool_id", "category"),
+        *("internal_metadata", "version"),
+    )
+)
+_SEGMENT = frozenset(
+    (
+        *("device", "address", "total_size", "allocated_size", "active_size", "requested_size"),
+        *("stream", "segment_type", "segment_pool_id", "is_expandable", "frames", "blocks"),
+    )
+)
+_BLOCK = frozenset(
+    (
+        *("address", "size", "requested_size", "state", "frames", "forward_frames", "history"),
+        *("compile_context", "user_metadata", "category", "internal_metadata", "version"),
+    )
+)
+_HISTORY = frozenset({"addr", "real_size", "frames"})
+_ANNOTATION = frozenset({"stage", "name", "device", "time_us"})
+
+_STATE_OF = {
+    "active_allocated": "active",
+    "active_pending_free": "pending_free",
+    "active_awaiting_free": "pending_free",
+    "inactive": "inactive",
+}
+_STAGE_OF = {"START": "start", "END": "end"}
+_MOST_DEVICES = 1024
+_MOST_COUNTED = 20
+"""How many different keys or words that are not understood are counted one by one."""
+_LONGEST = 100
+"""How much is kept of a key that is not understood."""
+
+
+@dataclass(slots=True)
+class Contents:
+    """The tables of one snapshot, and what was met that is not understood, by place and name."""
+
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict[str, pd.DataFrame])
+    unknown: Counter[str] = field(default_factory=Counter[str])
+
+
+def contents(root: object, path: Path, most: int) -> Contents:
+    """The tables of a snapshot of at most so many dictionaries; `TraceFormatError` says which part is none."""
+    top = {"segments": root} if type(root) is list else root
+    if type(top) is not dict or not ({"segments", "device_traces", *_HOST} & top.keys()):
+        raise wrong_shape(path, "top", "no dictionary with segments or device_traces")
+    made, stacks = Contents(), Stacks(path)
+    _count_unknown(made, "", Records(path, [top], lambda _: "top", [0]), _TOP)
+    ranges = _annotations(made, top, path, most)
+    traces = _traces(top, path, most)
+    if traces is not None:
+        _allocations(made, stacks, *traces, ranges)
+    _segments(made, stacks, top, path, most)
+    if ranges:
+        made.tables["annotations"] = concat(TABLES["annotations"], ranges)
+    if stacks.recorded:
+        made.tables["stacks"] = frames_table(stacks)
+    made.unknown.update(stacks.unknown)
+    return made
+
+
+_HOST = ("host_segments", "host_traces")
+
+
+def _count_unknown(made: Contents, place: str, of: Records, known: frozenset[str]) -> set[str]:
+    """Every key that the records have; those that are not known are counted."""
+    found = keys_of(of)
+    odd = sorted(found - known)
+    for key in odd[:_MOST_COUNTED]:
+        made.unknown[f"{place}{key[:_LONGEST]}"] += sum(key in row for row in of.rows)
+    if len(odd) > _MOST_COUNTED:
+        made.unknown[f"{place}* (other keys)"] += len(odd) - _MOST_COUNTED
+    return found
+
+
+def _count_words(
+    made: Contents,
+    what: str,
+    column: tuple[npt.NDArray[np.int32], list[str]],
+    known: Container[str],
+) -> None:
+    """Nothing; the rows whose text is not of the known ones are counted."""
+    codes, names = column
+    counts = np.bincount(codes[codes >= 0], minlength=len(names)).tolist()
+    odd = [code for code, name in enumerate(names) if name not in known]
+    for code in odd[:_MOST_COUNTED]:
+        made.unknown[f"{what} {names[code][:_LONGEST]}"] += counts[code]
+    if len(odd) > _MOST_COUNTED:
+        rest = sum(counts[code] for code in odd[_MOST_COUNTED:])
+        made.unknown[f"{what} * (others)"] += rest
+
+
+def _traces(
+    top: Mapping[str, Any], path: Path, most: int
+) -> tuple[Records, Ints, npt.NDArray[np.bool_]] | None:
+    """(the history of every device and of the host, device of each group, which are the host's)."""
+    names: list[str] = []
+    groups: list[object] = []
+    device: list[int] = []
+    for key in ("device_traces", "host_traces"):
+        lists = top.get(key)
+        if lists is None:
+            continue
+        if type(lists) is not list:
+            raise wrong_shape(path, key, "expected a list")
+        if key == "host_traces" and not any(type(each) is list for each in lists):
+            lists = [lists]
+        if len(lists) > _MOST_DEVICES:
+            raise wrong_shape(path, key, f"{len(lists):,} devices")
+        names += [f"{key}[{i}]" for i in range(len(lists))]
+        groups += lists
+        device += [i if key == "device_traces" else -1 for i in range(len(lists))]
+    made = records(path, names.__getitem__, groups, most) if groups else None
+    if made is None or not made.rows:
+        return None
+    return made, np.array(device, np.int64), np.array(device, np.int64) < 0
+
+
+def _allocations(
+    made: Contents,
+    stacks: Stacks,
+    of: Records,
+    device: Ints,
+    host: npt.NDArray[np.bool_],
+    ranges: list[pd.DataFrame],
+) -> None:
+    """The table `allocations`; what torch 2.4 recorded as actions of the user goes to `ranges`."""
+    group = np.repeat(np.arange(len(device)), of.lengths())
+    codes, names = distinct(of, "action")
+    if (codes < 0).any():
+        where = of.place(int((codes < 0).argmax()))
+        raise wrong_shape(of.path, f"{where}.action", "expected text, found nothing")
+    if USER_DEFINED in names:
+        mine = codes == names.index(USER_DEFINED)
+        ranges.append(_user_ranges(of, mine, device[group]))
+        of, codes, group = _without(of, mine), codes[~mine], group[~mine]
+    keys = _count_unknown(made, "device_traces[][].", of, _ENTRY)
+    _count_words(made, "action", (codes, names), {*ACTIONS[:-1], USER_DEFINED})
+    number = device[group]
+    columns: dict[str, Any] = {
+        "memory": _closed(host[group].astype(np.int8), ("device", "host")),
+        "device": Numbers(np.maximum(number, 0), number < 0).nullable(),
+        "action": _coded(codes, [a if a in ACTIONS else "other" for a in names], ACTIONS),
+        **_column(keys, "ts_ns", "time_us", lambda key: nanoseconds(of, key).nullable()),
+        **_column(keys, "address", "addr", lambda key: addresses(of, key).nullable()),
+        **_column(keys, "size_bytes", "size", lambda key: sizes(of, key).nullable()),
+        **_column(keys, "device_free_bytes", "device_free", lambda key: sizes(of, key).nullable()),
+        **_column(keys, "stream", "stream", lambda key: addresses(of, key).nullable()),
+        **_column(keys, "pool", "pool_id", lambda key: pools(of, key)),
+        **_described(stacks, of, keys),
+    }
+    made.tables["allocations"] = TABLES["allocations"].frame(columns, len(group))
+
+
+def _described(stacks: Stacks, of: Records, keys: set[str]) -> dict[str, Any]:
+    """The columns that actions and blocks share: who asked for it, and what for."""
+    return {
+        **_column(keys, "stack", "frames", lambda key: stack_column(stacks, of, key).nullable()),
+        **_column(
+            keys,
+            "forward_stack",
+            "forward_frames",
+            lambda key: stack_column(stacks, of, key).nullable(),
+        ),
+        **_column(keys, "compile_context", "compile_context", lambda key: texts(of, key)),
+        **_column(keys, "user_metadata", "user_metadata", lambda key: texts(of, key)),
+        **_column(keys, "category", "category", lambda key: texts(of, key)),
+    }
+
+
+def _column(keys: set[str], name: str, key: str, make: Any) -> dict[str, Any]:
+    """The column `name` made of a key, where any record has it."""
+    return {name: make(key)} if key in keys else {}
+
+
+def _segments(
+    made: Contents, stacks: Stacks, top: Mapping[str, Any], path: Path, most: int
+) -> None:
+    """The tables `memory_segments` and `blocks`, where they were recorded."""
+    names = [key for key in ("segments", "host_segments") if key in top]
+    if not names:
+        return
+    of = records(path, names.__getitem__, [top[key] for key in names], most)
+    keys = _count_unknown(made, "segments[].", of, _SEGMENT)
+    count = len(of.rows)
+    on_host = np.repeat([key == "host_segments" for key in names], of.lengths())
+    memory = _closed(on_host.astype(np.int8), ("device", "host"))
+    device = integers(of, "device", 0, 2**31)
+    start = required(of, "address", addresses(of, "address"), "an integer of 64 bits")
+    columns: dict[str, Any] = {
+        "memory": memory,
+        "device": device.nullable(),
+        "address": start.nullable(),
+        **_column(keys, "size_bytes", "total_size", lambda key: sizes(of, key).nullable()),
+        **_column(keys, "allocated_bytes", "allocated_size", lambda key: sizes(of, key).nullable()),
+        **_column(keys, "active_bytes", "active_size", lambda key: sizes(of, key).nullable()),
+        **_column(keys, "requested_bytes", "requested_size", lambda key: sizes(of, key).nullable()),
+        **_column(keys, "stream", "stream", lambda key: addresses(of, key).nullable()),
+        **_column(keys, "kind", "segment_type", lambda key: texts(of, key)),
+        **_column(keys, "pool", "segment_pool_id", lambda key: pools(of, key)),
+        **_column(keys, "expandable", "is_expandable", lambda key: _truths(of, key)),
+        **_column(keys, "stack", "frames", lambda key: stack_column(stacks, of, key).nullable()),
+    }
+    made.tables["memory_segments"] = TABLES["memory_segments"].frame(columns, count)
+    lists = [[] if blocks is None else blocks for blocks in values(of, "blocks")]
+    inner = records(path, lambda i: f"{of.place(i)}.blocks", lists, most) if lists else None
+    if inner is None:
+        made.tables["blocks"] = TABLES["blocks"].frame()
+        return
+    segment = np.repeat(np.arange(count, dtype=np.int32), inner.lengths())
+    outer = {
+        "segment": segment,
+        "memory": memory[segment],
+        "device": Numbers(device.values[segment], device.missing[segment]).nullable(),
+    }
+    _blocks(made, stacks, inner, outer, Numbers(start.values[segment], start.missing[segment]))
+
+
+def _blocks(
+    made: Contents, stacks: Stacks, of: Records, outer: dict[str, Any], start: Numbers
+) -> None:
+    """The table `blocks`; `start` is the address of each block's segment."""
+    keys = _count_unknown(made, "segments[].blocks[].", of, _BLOCK)
+    codes, names = distinct(of, "state")
+    _count_words(made, "state", (codes, names), _STATE_OF)
+    size = required(of, "size", sizes(of, "size"), "a number of bytes")
+    address = addresses(of, "address")
+    before: Ints = np.cumsum(size.values)
+    before -= size.values
+    first = np.array(of.starts, np.int64)[outer["segment"]]
+    follows = start.values + before - before[first] if len(before) else before
+    found = {
+        **outer,
+        "address": Numbers(
+            np.where(address.missing, follows, address.values), address.missing & start.missing
+        ).nullable(),
+        "size_bytes": size.nullable(),
+        **_column(keys, "requested_bytes", "requested_size", lambda key: sizes(of, key).nullable()),
+        "state": _coded(codes, [_STATE_OF.get(name, "other") for name in names], STATES),
+        **_described(stacks, of, keys),
+    }
+    if "history" in keys:  # torch 2.0: who had it, the last one first
+        last = _last_of_history(of, "history")
+        _count_unknown(made, "segments[].blocks[].history[].", last, _HISTORY)
+        found.setdefault("stack", stack_column(stacks, last, "frames").nullable())
+        found.setdefault("requested_bytes", sizes(last, "real_size").nullable())
+    made.tables["blocks"] = TABLES["blocks"].frame(found, len(of.rows))
+
+
+def _last_of_history(of: Records, key: str) -> Records:
+    """The first entry of each row's list; an empty record where there is none."""
+    lists = values(of, key)
+    rows: list[Any] = []
+    for row, each in enumerate(lists):
+        if each is not None and (type(each) is not list or (each and type(each[0]) is not dict)):
+            raise wrong_shape(of.path, f"{of.place(row)}.{key}", "expected a list of dictionaries")
+        rows.append(each[0] if each else {})
+    return Records(of.path, rows, of.name_of, of.starts)
+
+
+def _annotations(
+    made: Contents, top: Mapping[str, Any], path: Path, most: int
+) -> list[pd.DataFrame]:
+    """The table of `external_annotations` in a list; an empty list where none were recorded."""
+    if top.get("external_annotations") is None:
+        return []
+    of = records(path, ["external_annotations"].__getitem__, [top["external_annotations"]], most)
+    _count_unknown(made, "external_annotations[].", of, _ANNOTATION)
+    codes, names = distinct(of, "stage")
+    columns = {
+        "ts_ns": nanoseconds(of, "time_us").nullable(),
+        "device": integers(of, "device", -(2**31), 2**31).nullable(),
+        "stage": _coded(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
+        "name": texts(of, "name"),
+    }
+    return [TABLES["annotations"].frame(columns, len(of.rows))]
+
+
+_STAGES = ("start", "end", "other")
+
+
+def _user_ranges(of: Records, mine: npt.NDArray[np.bool_], device: Ints) -> pd.DataFrame:
+    """The annotations among the actions of torch 2.4: the frame's name says START or END, its file what of."""
+    rows = list(compress(of.rows, mine))
+    frames = [row.get("frames") for row in rows]
+    first: list[Any] = [f[0] if type(f) is list and f else {} for f in frames]
+    for row, frame in zip(np.flatnonzero(mine).tolist(), first, strict=True):
+        if type(frame) is not dict:
+            raise wrong_shape(of.path, f"{of.place(row)}.frames", "expected dictionaries")
+    told = Records(of.path, first, lambda _: "frames of user_defined", [0])
+    codes, names = distinct(told, "name")
+    number = device[mine]
+    columns = {
+        "ts_ns": nanoseconds(
+            Records(of.path, rows, lambda _: "user_defined", [0]), "time_us"
+        ).nullable(),
+        "device": Numbers(np.maximum(number, 0), number < 0).nullable(),
+        "stage": _coded(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
+        "name": texts(told, "filename"),
+    }
+    return TABLES["annotations"].frame(columns, len(rows))
+
+
+def _without(of: Records, mine: npt.NDArray[np.bool_]) -> Records:
+    """The records that are not these."""
+    before: Ints = np.cumsum(mine) - mine
+    starts = np.array([*of.starts, len(of.rows)], np.int64)
+    gone = np.append(before, np.count_nonzero(mine))[starts]
+    kept = (starts - gone)[:-1]
+    return Records(of.path, list(compress(of.rows, ~mine)), of.name_of, kept.tolist())
+
+
+def _truths(of: Records, key: str) -> Any:
+    """Truth values as 1 and 0, missing where none was recorded."""
+    found = values(of, key)
+    odd = [i for i, value in enumerate(found) if value is not None and type(value) is not bool]
+    if odd:
+        raise wrong_shape(of.path, f"{of.place(odd[0])}.{key}", "expected a truth value")
+    missing = np.fromiter((value is None for value in found), np.bool_, len(found))
+    truth = np.fromiter((value is True for value in found), np.int64, len(found))
+    return Numbers(truth, missing).nullable()
+
+
+def _coded(codes: npt.NDArray[np.int32], names: Iterable[str], closed: tuple[str, ...]) -> Any:
+    """A categorical of a closed set, from codes of names of it; no name is `other`."""
+    place = np.array([*(closed.index(name) for name in names), closed.index("other")], np.int8)
+    return _closed(place[codes], closed)
+
+
+def _closed(codes: npt.NDArray[np.int8], closed: tuple[str, ...]) -> pd.Categorical:
+    """A categorical of a closed set."""
+    return encoded((codes.astype(np.int32), closed))

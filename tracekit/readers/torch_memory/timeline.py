@@ -1,0 +1,304 @@
+"""Memory timelines of torch.profiler (`export_memory_timeline`): what tensors of each category held, when.
+
+Two forms, both JSON, with or without gzip. `.json`: `[times in µs, levels]`, for each time a row of nine
+levels, the first of them always 0, the others by category. `.raw.json.gz`: `[ns, action, ±bytes, category]` for
+each change; action 1 is a tensor from before the recording, at time -1. Which device is asked of torch and not
+written down. Sizes are what the allocator told the profiler (that of CUDA tells blocks, rounded up); those of
+tensors that it saw neither allocated nor freed follow from their shapes.
+
+Reading ends at the first byte that does not belong: what stands before it is right, as no level needs a later row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.tables import TABLES
+from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.model.trace import Note, Source, Trace, Want
+from tracekit.readers import unpack
+from tracekit.readers.loss import Loss
+from tracekit.readers.torch_memory.array_text import (
+    COMMA,
+    INTEGER,
+    LONGEST_BYTES,
+    SPACE,
+    ArrayText,
+    Ints,
+    integers,
+)
+
+MAX_CHANGES = 2**22
+"""Most times, and most changes, that are kept of one file: the first ones, in some 450 MB of memory."""
+
+MAX_BYTES, MAX_NS = 2**50, 2**62
+"""No device holds a pebibyte, and no clock counts so far: numbers from there on are damage."""
+
+_EARLIEST_US = 10**14
+"""Times of a file that is claimed before the last of them is seen: from 1973 on."""
+
+_BEFORE = -1
+"""The time of what was there before the recording."""
+
+_CHANGE = (
+    rb"\[" + SPACE + INTEGER + COMMA + rb"[0-9]" + COMMA + INTEGER + COMMA + rb"[0-9]{1,2}+" + SPACE + rb"\]"
+)  # fmt: skip
+_LEVELS = rb"\[" + SPACE + rb"0" + (COMMA + INTEGER) * len(CATEGORIES) + SPACE + rb"\]"
+
+_OPEN = re.compile(SPACE + rb"\[" + SPACE)
+_OPEN_TIMES = re.compile(_OPEN.pattern + rb"\[" + SPACE)
+_TO_LEVELS = re.compile(SPACE + rb"\]" + COMMA + rb"\[" + SPACE)
+_CLOSE = re.compile(SPACE + rb"\]")
+_END = re.compile(SPACE + rb"\]" + SPACE + rb"\Z")
+_NO_CHANGE = re.compile(_OPEN.pattern + rb"\]" + SPACE + rb"\Z")
+_FIRST_CHANGE = re.compile(_OPEN.pattern + _CHANGE + rb"(?!" + COMMA + rb"\[" + SPACE + rb"[\[\]])")
+"""A change, and not four times that levels follow."""
+
+_KNOWN_CHANGE = re.compile(
+    _OPEN.pattern + rb"\[" + SPACE + rb"(?:-1" + COMMA + rb"1|[1-9][0-9]{17,18}+" + COMMA + rb"[2-4])"
+    + COMMA + rb"-?[0-9]{1,15}+" + COMMA + rb"[0-7]" + SPACE + rb"\]"
+)  # fmt: skip
+_TIMES = re.compile(_OPEN_TIMES.pattern + rb"((?:" + INTEGER + COMMA + rb")*+)" + INTEGER + rb"?+")
+_FIRST_LEVELS = re.compile(_TO_LEVELS.pattern + rb"(?:" + _LEVELS + rb"|\]" + SPACE + rb"\])")
+
+_CUT = re.compile(rb"[], \t\n\r]*+\[{0,2}[-0-9, \t\n\r]*+\Z")
+"""What may be left of a file that was cut off: an item that is not closed."""
+
+_LOSSES = {
+    "truncated": "the file ends within the timeline; everything whole before that was read",
+    "damaged": "what follows is no memory timeline; everything before that was read",
+    "timeline-cut": f"changes beyond the first {MAX_CHANGES:,} were left out",
+    **unpack.LOSSES,
+}
+
+
+def sniff(head: bytes) -> bool:
+    """Whether text begins like a memory timeline: by the shape of its numbers, as nothing in it has a name."""
+    if _FIRST_CHANGE.match(head):
+        return _KNOWN_CHANGE.match(head) is not None
+    found = _TIMES.match(head)
+    if found is None:
+        return False
+    if _CLOSE.match(head, found.end()):
+        return _FIRST_LEVELS.match(head, found.end()) is not None
+    times = integers(found[1])  # without the last one, of which the end may be missing
+    ordered = bool((times[1:] >= times[:-1]).all())
+    return len(times) > 1 and bool(times[0] >= _EARLIEST_US) and ordered
+
+
+@dataclass(slots=True)
+class _Timeline:
+    """The changes found so far, in order of time, and why reading ended before the end of the file, if it did."""
+
+    ts_ns: list[Ints] = field(default_factory=list[Ints])
+    category: list[npt.NDArray[np.int8]] = field(default_factory=list[npt.NDArray[np.int8]])
+    change: list[Ints] = field(default_factory=list[Ints])
+    rows: int = 0
+    count: int = 0
+    odd: int = 0
+    ended: str = ""
+    offset: int = 0
+    without_level: int = 0
+
+    def add(self, ts_ns: Ints, category: Ints, change: Ints) -> None:
+        """Put changes to those before."""
+        self.ts_ns.append(ts_ns)
+        self.category.append(category.astype(np.int8))
+        self.change.append(change)
+        self.count += len(change)
+
+
+def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
+    """The one Trace of the file, with the table `memory_categories`. Raises `TraceFormatError`, nothing else.
+
+    `on_bytes` is told how many bytes of the file have been read so far.
+    """
+    path = Path(source.path)
+    losses: list[Loss] = []
+    try:
+        try:
+            found = _read(ArrayText(unpack.blocks(path, [], on_bytes=on_bytes)), path)
+        except unpack.Unproven:
+            careful = unpack.blocks(path, losses, careful=True, on_bytes=on_bytes)
+            found = _read(ArrayText(careful), path)
+        frame = _frame(found)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or type(error).__name__}"
+        raise TraceFormatError(path, problem, "check the file and its permissions") from error
+    except MemoryError as error:
+        raise TraceFormatError(path, "too large for the memory at hand") from error
+    times = frame["ts_ns"].dropna()
+    meta = {
+        "absolute_time": len(times) > 0 and int(times.iloc[-1]) > 10**17,
+        "element_count": found.rows,
+        "text_bytes": found.offset,
+    }
+    tables = {"memory_categories": frame} if want.table("memory_categories") else {}
+    return [Trace(source, tables, tuple(_notes(found, losses, source.name)), meta)]
+
+
+def _read(text: ArrayText, path: Path) -> _Timeline:
+    """The changes of a timeline of either form."""
+    head = text.ahead()
+    found = _Timeline()
+    if _FIRST_CHANGE.match(head) or _NO_CHANGE.match(head):
+        _take_changes(text, found)
+    elif _OPEN_TIMES.match(head):
+        _take_levels(text, found, path)
+    else:
+        problem = "no memory timeline: neither changes nor times with levels"
+        raise TraceFormatError(path, problem, "torch.profiler's export_memory_timeline writes one")
+    whole = not found.ended and text.take(_END)
+    if not whole and not found.ended:
+        left = text.ahead()
+        cut = len(left) < LONGEST_BYTES and _CUT.match(left) is not None
+        found.ended = "truncated" if cut else "damaged"
+    found.offset = text.offset
+    if not whole and not found.rows:
+        problem = f"nothing whole is in it: it is {found.ended or 'damaged'} before the first level"
+        raise TraceFormatError(path, problem, "copy it again", f"byte {text.offset}")
+    return found
+
+
+def _take_changes(text: ArrayText, found: _Timeline) -> None:
+    """Put the changes of the raw form into the timeline."""
+    text.take(_OPEN)
+    last = _BEFORE
+    for run in text.items(_CHANGE):
+        rows = integers(run).reshape(-1, 4)
+        ts, action, change, category = rows.T
+        before = np.append(last, ts[:-1])
+        ok = (ts >= before) & (ts < MAX_NS) & (change > -MAX_BYTES) & (change < MAX_BYTES)
+        kept = _leading(ok)
+        if kept < len(ok):
+            found.ended = "damaged"
+        if found.count + kept > MAX_CHANGES:
+            kept, found.ended = MAX_CHANGES - found.count, "timeline-cut"
+        unknown = category >= len(CATEGORIES)
+        odd = unknown | (action < 1) | (action > 4)
+        found.odd += int(np.count_nonzero(odd[:kept]))
+        known = np.where(unknown, CATEGORIES.index("unknown"), category)
+        found.add(ts[:kept].copy(), known[:kept], change[:kept].copy())
+        found.rows += kept
+        if found.ended:
+            return
+        last = int(ts[-1])
+
+
+def _take_levels(text: ArrayText, found: _Timeline, path: Path) -> None:
+    """Put the changes between the levels into the timeline."""
+    text.take(_OPEN_TIMES)
+    times = _times(text, path)
+    if not text.take(_TO_LEVELS):
+        return
+    usable = _leading((times >= np.append(_BEFORE, times[:-1])) & (times < MAX_NS // 1000))
+    ts = np.where(times[:usable] < 0, _BEFORE, times[:usable] * 1000)
+    if usable > 1 and ts[0] == ts[1]:  # so torch dates what was there before
+        ts[0] = _BEFORE
+    last = np.zeros(len(CATEGORIES), np.int64)
+    for run in text.items(_LEVELS):
+        rows = integers(run).reshape(-1, 1 + len(CATEGORIES))[:, 1:]
+        ok: npt.NDArray[np.bool_] = np.all((rows > -MAX_BYTES) & (rows < MAX_BYTES), axis=1)
+        kept = min(_leading(ok), usable - found.rows)
+        change = np.diff(rows[:kept], axis=0, prepend=last[np.newaxis])
+        at, category = np.nonzero(change)
+        if kept < len(rows):
+            found.ended = "damaged"
+        if found.count + len(at) > MAX_CHANGES:
+            kept, found.ended = int(at[MAX_CHANGES - found.count]), "timeline-cut"
+            at, category = at[at < kept], category[at < kept]
+        found.add(ts[found.rows + at], category, change[at, category])
+        found.rows += kept
+        if found.ended:
+            break
+        last = rows[-1]
+    text.take(_CLOSE)
+    found.without_level = len(times) - found.rows
+    if found.without_level and not found.ended and _END.match(text.ahead()):
+        found.ended = "damaged"
+
+
+def _times(text: ArrayText, path: Path) -> Ints:
+    """The times of a file of levels."""
+    parts, count = [np.empty(0, np.int64)], 0
+    for run in text.items(INTEGER + rb"(?=" + SPACE + rb"[],])"):
+        parts.append(integers(run))
+        count += len(parts[-1])
+        if count > MAX_CHANGES:
+            problem = f"a memory timeline of over {MAX_CHANGES:,} times"
+            raise TraceFormatError(path, problem, "profile fewer steps")
+    return np.concatenate(parts)
+
+
+def _leading(ok: npt.NDArray[np.bool_]) -> int:
+    """How many there are before the first that is not so."""
+    return len(ok) if ok.all() else int(ok.argmin())
+
+
+def _frame(found: _Timeline) -> pd.DataFrame:
+    """The table: one row a time and category that changed, in that order."""
+    table = TABLES["memory_categories"]
+    if not found.count:
+        return table.frame()
+    ts, change = np.concatenate(found.ts_ns), np.concatenate(found.change)
+    category = np.concatenate(found.category)
+    kept = min(_bounded(change, category == code) for code in range(len(CATEGORIES)))
+    if kept < len(ts):
+        found.ended = "damaged"
+        ts, category, change = ts[:kept], category[:kept], change[:kept]
+    key = np.cumsum(np.append(False, ts[1:] != ts[:-1])[: len(ts)]) * len(CATEGORIES) + category
+    order = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
+    net = np.add.reduceat(change[order], first) if len(first) else change
+    first, net = first[net != 0], net[net != 0]
+    rows = order[first]
+    category = category[rows]
+    level = np.zeros(len(rows), np.int64)
+    for code in range(len(CATEGORIES)):
+        mine = category == code
+        level[mine] = np.cumsum(net[mine])
+    before = ts[rows] < 0
+    columns: dict[str, Any] = {
+        "ts_ns": pd.arrays.IntegerArray(np.where(before, 0, ts[rows]), before),
+        "category": pd.Categorical.from_codes(
+            category, categories=pd.Index(list(CATEGORIES), dtype="str")
+        ),
+        "change_bytes": net,
+        "level_bytes": level,
+    }
+    return table.frame(columns, len(rows))
+
+
+def _bounded(change: Ints, mine: npt.NDArray[np.bool_]) -> int:
+    """Before which row the changes of a category add up to an impossible level; the number of rows if never."""
+    rows = np.flatnonzero(mine)
+    # As floats, which do not overflow and are exact up to the bound.
+    far = np.abs(np.cumsum(change[rows], dtype=np.float64)) >= MAX_BYTES
+    return int(rows[far.argmax()]) if far.any() else len(change)
+
+
+def _notes(found: _Timeline, losses: list[Loss], source: str) -> Iterator[Note]:
+    """What was lost or is odd, in words."""
+    for loss in losses:
+        yield Note("data_loss", loss.kind, _LOSSES[loss.kind], source, loss.count, loss.offset)
+    if found.ended:
+        message = f"{_LOSSES[found.ended]} ({found.rows:,} rows, to byte {found.offset:,})"
+        yield Note("data_loss", found.ended, message, source, offset=found.offset)
+    if found.without_level:
+        message = "times without a level were left out"
+        yield Note("data_loss", "no-level", message, source, found.without_level)
+    if found.odd:
+        message = f"changes of an action or category unknown here: they count as {CATEGORIES[-1]}"
+        yield Note("warning", "not-understood", message, source, found.odd)
+    if not found.count and not found.ended:
+        message = "an empty timeline: nothing was recorded on the device that was asked for"
+        yield Note("info", "timeline-empty", message, source)

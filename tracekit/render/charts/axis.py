@@ -1,0 +1,91 @@
+"""Where a number lies along an axis, and the round numbers that stand beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from tracekit.model.report import Unit
+from tracekit.model.units import Scale, cell, column_unit, with_label
+from tracekit.render.charts.marks import plain
+from tracekit.render.escape import shorten
+
+_LABEL = 18
+_WHOLE = ("id", "count", "text")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A range of numbers, never empty, with its ticks: (where from 0 to 1, text)."""
+
+    low: Fraction
+    high: Fraction
+    ticks: tuple[tuple[float, str], ...]
+
+    def at(self, value: Fraction) -> float:
+        """Where the value lies, 0 at the low end and 1 at the high one."""
+        return float((value - self.low) / (self.high - self.low))
+
+
+def axis(
+    values: Iterable[Fraction],
+    unit: Unit,
+    *,
+    about: int = 6,
+    zero: bool = False,
+    wide: bool = False,
+) -> Axis:
+    """The axis that holds all values, with about so many ticks.
+
+    `zero` begins it at 0 unless that would hide how the values differ: where the least is more than
+    two thirds of the largest. `wide` rounds its ends to ticks.
+    """
+    found = list(values) or [Fraction(0)]
+    low, high = min(found), max(found)
+    if zero and (low * 3 <= high * 2 or low == high):
+        low = min(low, Fraction(0))
+    if zero and high < 0:
+        high = Fraction(0)
+    if low == high:
+        high = low + 1
+    scale = column_unit([plain(low), plain(high)], unit)
+    factor = Fraction(scale.factor)
+    step = _round_step((high - low) / factor / about)
+    if unit in _WHOLE and all(value.denominator == 1 for value in found):
+        step = max(step, Fraction(1))
+    step *= factor
+    first, last = -(-low // step), high // step
+    if wide:
+        first, last = low // step, -(-high // step)
+        low, high = first * step, last * step
+    digits = _digits(step / factor)
+    ends = Axis(low, high, ())
+    return Axis(
+        low,
+        high,
+        tuple((ends.at(n * step), _text(n * step, scale, digits)) for n in range(first, last + 1)),
+    )
+
+
+def _round_step(rough: Fraction) -> Fraction:
+    """The next larger of 1, 2 or 5 times a power of ten."""
+    power = Fraction(10) ** (len(str(int(rough))) - 1)
+    while power > rough:
+        power /= 10
+    return next(power * by for by in (1, 2, 5, 10) if power * by >= rough)
+
+
+def _digits(step: Fraction) -> int:
+    """The decimals that tell two ticks apart; a step is 1, 2 or 5 times a power of ten."""
+    digits = 0
+    while step.denominator != 1 and digits < 12:
+        step, digits = step * 10, digits + 1
+    return digits
+
+
+def _text(value: Fraction, scale: Scale, digits: int) -> str:
+    """The tick as text with its unit."""
+    exactly = Scale(scale.label, Decimal(scale.factor), digits, scale.unit)
+    return shorten(with_label(cell(plain(value), exactly), exactly), _LABEL)

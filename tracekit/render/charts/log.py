@@ -1,0 +1,98 @@
+"""Where a factor lies along a log axis: twice as much and half as much are equally far from 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from math import log
+
+from tracekit.model.units import Scale, cell, show
+from tracekit.render.charts.axis import Axis, axis
+from tracekit.render.charts.marks import Mark
+
+_ROOM = Fraction(2)
+_MOST_TICKS = 9
+_NARROW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LogAxis:
+    """A range of factors that holds 1, with its ticks: (where from 0 to 1, text)."""
+
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+
+    def at(self, value: Fraction) -> float:
+        """Where the factor lies, 0 at the low end and 1 at the high one, and beyond them outside."""
+        return (_log(value) - self.low) / (self.high - self.low)
+
+    def linear(self) -> Axis:
+        """The axis as `svg_frame.below` takes it: only its ticks count there."""
+        return Axis(Fraction(0), Fraction(1), self.ticks)
+
+
+def log_axis(found: Sequence[Mark], within: float = 0.0) -> LogAxis:
+    """The axis of all factors and their intervals; an interval may be cut at twice the range of the factors.
+
+    One very wide interval would make all others too short to see.
+    """
+    mids = [m.value for m in found if m.value is not None and m.value > 0]
+    band = 1 + Fraction(within) * 2
+    least, most = min([*mids, 1 / band]), max([*mids, band])
+    lows = [m.start for m in found if m.start is not None and m.start > 0]
+    highs = [m.end for m in found if m.end is not None and m.end > 0]
+    low = min(least, max(min([*lows, least]), least / _ROOM))
+    high = max(most, min(max([*highs, most]), most * _ROOM))
+    if low == high:
+        low, high = low / _ROOM, high * _ROOM
+    ends = (_log(low), _log(high))
+    pad = (ends[1] - ends[0]) * 0.03
+    bare = LogAxis(ends[0] - pad, ends[1] + pad, ())
+    ticks = _near(bare, low, high) if high < low * _NARROW else _far(bare, low, high)
+    return LogAxis(bare.low, bare.high, ticks)
+
+
+def _near(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str], ...]:
+    """Ticks at equal steps, of a range so narrow that they do not crowd at one end."""
+    flat = axis([low, high], "factor", about=7)
+    size = flat.high - flat.low
+    return tuple(
+        (place, text)
+        for at, text in flat.ticks
+        if (place := bare.at(flat.low + Fraction(at) * size)) <= 1
+    )
+
+
+def _far(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str], ...]:
+    """Ticks at 1, 2 and 5 times powers of ten, or at every so many powers."""
+    first, last = _power(low), _power(high) + 1
+    every = [(power, by) for power in range(first, last + 1) for by in (1, 2, 5)]
+    if len(every) > 3 * _MOST_TICKS:
+        step = -(-(last - first) // _MOST_TICKS)
+        every = [(power, 1) for power in range(first, last + 1) if power % step == 0]
+    found = [(by * Fraction(10) ** power, power) for power, by in every]
+    inside = [(value, power) for value, power in found if low <= value <= high]
+    if len(inside) > _MOST_TICKS:
+        inside = [(v, power) for v, power in inside if v == Fraction(10) ** power] or inside
+    return tuple((bare.at(value), _words(value, power)) for value, power in inside)
+
+
+def _power(value: Fraction) -> int:
+    """The largest power of ten that is about as large, or the one below it."""
+    return len(str(value.numerator)) - len(str(value.denominator)) - 1
+
+
+def _words(value: Fraction, power: int) -> str:
+    """The factor as text, with the decimals that it has."""
+    number = int(value) if value.denominator == 1 else float(value)
+    if not -6 < power < 12:
+        return show(number, "factor")
+    return cell(number, Scale("×", Decimal(1), max(-power, 0), "factor"))
+
+
+def _log(value: Fraction) -> float:
+    """The natural logarithm, also of what no float can hold."""
+    return log(value.numerator) - log(value.denominator)
