@@ -191,12 +191,21 @@ def _ask(workers: Any, method: str, timeout_s: float, arguments: dict[str, Any])
 def _calls(workers: Any, method: str) -> list[Callable[..., Any]]:
     """What calls the method of each worker, and gives a reference to its answer."""
     single = getattr(workers, "_execute_remote_single_worker", None)
-    if (
-        single is not None
-    ):  # a worker group of verl: one of several in a worker names its methods anew
-        return [functools.partial(single, worker, method) for worker in workers.workers]
+    if single is not None:  # a worker group of verl
+        return [
+            functools.partial(single, worker, _named_by(workers, worker, method))
+            for worker in workers.workers
+        ]
     handles: Iterable[Any] = workers if isinstance(workers, Iterable) else [workers]
     return [functools.partial(_remote, handle, method) for handle in handles]
+
+
+def _named_by(group: Any, worker: Any, method: str) -> str:
+    """What a worker calls a method of its group: roles that share a worker have each its prefix before it."""
+    if hasattr(worker, method) or not hasattr(group, method):
+        return method
+    own = type(getattr(group, method)).__name__  # verl makes a class of that name for each
+    return own if hasattr(worker, own) else method
 
 
 def _remote(handle: Any, method: str, **arguments: Any) -> Any:

@@ -170,7 +170,9 @@ def environment(out):
         "OMP_NUM_THREADS": "1",
         "RAY_ADDRESS": "local",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(RANKS))),  # what Ray counts, and nobody uses
+        "CUDA_VISIBLE_DEVICES": ",".join(
+            map(str, range(RANKS))
+        ),  # what Ray counts, and nobody uses
     }
 
 

@@ -16,6 +16,7 @@ MODULES = (
     "tests/capture/test_conformance.py",
     "tests/capture/test_endings.py",
     "tests/capture/test_nvtx_pairs.py",
+    "tests/capture/test_ppo_run.py",
     "tests/capture/test_ray_run.py",
     "tests/capture/test_recipes.py",
     "tests/capture/test_switch.py",

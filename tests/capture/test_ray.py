@@ -101,6 +101,22 @@ def test_a_worker_group_of_verl_calls_the_methods_by_its_own_names():
     assert called == [(name, "stop_profile", {"run_command": True}) for name in ("w0", "w1")]
 
 
+def test_roles_that_share_a_worker_call_the_methods_by_the_names_they_have_there():
+    called = []
+    worker = types.SimpleNamespace(actor_start_profile=None, critic_start_profile=None)
+
+    class Group:
+        workers = (worker,)
+        start_profile = type("critic_start_profile", (), {})()  # as verl names its functions
+
+        def _execute_remote_single_worker(self, worker, method, **arguments):
+            called.append(method)
+            return "alive"
+
+    assert capture.ray.start(Group(), 3) == []
+    assert called == ["critic_start_profile"]
+
+
 def test_a_step_of_the_plan_is_profiled_and_consecutive_ones_together():
     plan, (log, handles) = StepPlan.of([2, 3, 6], continuous=True), workers("alive")
     for step in range(1, 7):
