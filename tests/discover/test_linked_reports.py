@@ -99,6 +99,27 @@ def test_every_process_of_one_report_has_its_own(tmp_path):
     assert steps_of(tmp_path) == [(ACTOR, 3, 2, 100, 90), ("critic", 4, 2, 110, 90)]
 
 
+def test_a_driver_that_says_nothing_has_the_steps_of_its_workers_and_no_other(tmp_path):
+    account(tmp_path, (2, 90, 250), (4, 490, 610))
+    account(tmp_path, (2, 80, 240), (4, 480, 640), pid=made.PID + 1, rank=4)
+    driver = made.PID + 2
+    rows = [
+        made.nvtx(name, first * MS, last * MS, kind=60, pid=driver)
+        for name, first, last in (("gen", 5, 60), ("update_actor", 85, 230), ("adv", 300, 400), ("gen", 481, 600))
+    ]  # fmt: skip
+    made.write(tmp_path / f"worker_process_{driver}.sqlite", rows)
+    assert steps_of(tmp_path) == [(None, None, 2, 85, 145), (None, None, 4, 481, 119)]
+    stages = pipeline.measure(discover(tmp_path, sniff=sniff), Options(jobs=1))["stages"]
+    assert [*zip(stages["step"], stages["stage"], strict=True)] == [(2, "update_actor"), (4, "gen")]
+
+
+def test_a_process_that_did_nothing_meanwhile_has_no_step(tmp_path):
+    account(tmp_path, (2, 90, 250))
+    rows = [made.nvtx("loading", 0, 50 * MS, kind=60, pid=made.PID + 2)]
+    made.write(tmp_path / f"worker_process_{made.PID + 2}.sqlite", rows)
+    assert steps_of(tmp_path) == []
+
+
 def test_the_account_of_a_process_of_another_host_is_anothers(tmp_path):
     account(tmp_path, (2, 90, 250), host="elsewhere")
     made.write(tmp_path / f"worker_process_{made.PID}.sqlite", step(100))

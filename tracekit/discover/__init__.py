@@ -51,7 +51,7 @@ from tracekit.discover.surveys import (
 )
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
-from tracekit.model.trace import Account, Note, NoteSeverity, Source
+from tracekit.model.trace import Account, Note, NoteSeverity, Recorded, Source
 
 __all__ = [
     "Discovery",
@@ -230,7 +230,7 @@ def _by_its_account(source: Source, facts: Mapping[str, object]) -> Source:
     source = replace(source, accounts=(*mine,))
     if not mine:
         return without_manifest(source)
-    if told_by_manifest(source):
+    if told_by_manifest(source) or not mine[0].name:
         return source
     return describe(source, mine[0], Listed(source.name))
 
@@ -402,6 +402,7 @@ def _hand_accounts(here: _Findings) -> None:
         if manifest.tool == "nsys" and manifest.pid is not None:
             accounts[manifest.pid].append((account_of(manifest), manifest))
     everyone = [account for pairs in accounts.values() for account, _ in pairs]
+    of_job = _captures_of_job(everyone)
     for place, placed in enumerate(here.placed if everyone else ()):
         source = placed.source
         if source.tool != "nsys":
@@ -416,6 +417,8 @@ def _hand_accounts(here: _Findings) -> None:
             or _same_host(str(source.host), str(account.host))
         ]
         if not of_host:
+            silent = Account("", source.pid, captures=of_job)
+            here.placed[place] = replace(placed, source=replace(source, accounts=(silent,)))
             continue
         found, manifest = of_host[0]
         if told_by_manifest(source):  # it lists this very file, whatever its host is called there
@@ -424,6 +427,23 @@ def _hand_accounts(here: _Findings) -> None:
             source = describe(source, manifest, Listed(source.name))
         source = replace(source, accounts=(found,))
         here.placed[place] = replace(placed, source=source, run_id=manifest.run_id)
+
+
+def _captures_of_job(accounts: Sequence[Account]) -> tuple[Recorded, ...]:
+    """Each step that any process captured, from the first start of it to the last stop."""
+    windows: dict[int, list[Recorded]] = defaultdict(list)
+    for one_process in accounts:
+        for capture in one_process.captures:
+            if None not in (capture.step, capture.start_unix_ns, capture.stop_unix_ns):
+                windows[int(capture.step or 0)].append(capture)
+    return tuple(
+        Recorded(
+            step,
+            start_unix_ns=min(int(one.start_unix_ns or 0) for one in captures),
+            stop_unix_ns=max(int(one.stop_unix_ns or 0) for one in captures),
+        )
+        for step, captures in sorted(windows.items())
+    )
 
 
 def _run_names(

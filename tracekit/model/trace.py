@@ -49,7 +49,10 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a process says of itself and its captures, in the manifest of this name; `discrete`: one a stage."""
+    """What a process says of itself and its captures, in the manifest of this name; `discrete`: one a stage.
+
+    Without a name it is of a process that says nothing, and `captures` are those of the others of its job.
+    """
 
     name: str
     pid: int | None

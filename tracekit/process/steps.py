@@ -60,6 +60,9 @@ def windows(trace: Trace) -> Windows:
     steps = _annotated_steps(host, np.flatnonzero(is_step & on_thread), number, origin)
     if not len(steps):
         steps = _file_steps(trace, host, np.flatnonzero(plausible & on_thread))
+    if len(steps) and any(account.captures for account in trace.source.accounts):
+        # A process that was recorded all the time went through other steps too: nobody captured those.
+        kept &= step_at(steps, host["ts_ns"].to_numpy()) >= 0
     stages, dropped = _stages(trace, host, kept, steps)
     return Windows(steps, stages, dropped)
 
@@ -176,7 +179,8 @@ _INT64 = np.iinfo(np.int64)
 def _captured(trace: Trace, start: Ints) -> list[tuple[int | None, int, int]]:
     """(step, from, until) of the captures in which something began, in order.
 
-    Where the process said nothing of captures, or of none in this file, that is all of it.
+    Where the process said nothing of captures, or of none in this file, that is all of it; but of a process that
+    ran beside those that did, only what it did meanwhile.
     """
     captures = [
         (one.step, one.start_unix_ns, _INT64.max if one.stop_unix_ns is None else one.stop_unix_ns)
@@ -189,8 +193,10 @@ def _captured(trace: Trace, start: Ints) -> list[tuple[int | None, int, int]]:
         for step, first, last in sorted(captures, key=lambda capture: capture[1:])
         if trace.meta.get("absolute_time") and ((start >= first) & (start < last)).any()
     ]
-    whole = [(trace.source.step, _INT64.min, _INT64.max)] if len(start) else []
-    return found or whole
+    beside = bool(captures) and all(not account.name for account in trace.source.accounts)
+    if found or not len(start) or (beside and trace.meta.get("absolute_time")):
+        return found
+    return [(trace.source.step, _INT64.min, _INT64.max)]
 
 
 def _starts_within(host: pd.DataFrame, rows: Ints, first: int, last: int) -> npt.NDArray[np.bool_]:
