@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,11 @@ _open_ranges = 0
 
 
 def open_range() -> None:
-    """Begin the process's capture range, or count one more user of it. Raises what CUDA raises."""
-    global _open_ranges  # noqa: PLW0603 - there is one CUDA profiler in a process
+    """Begin the process's capture range, or count one more user of it. Raises what the device raises."""
+    global _open_ranges  # noqa: PLW0603 - there is one capture range in a process
     with _lock:
         if _open_ranges == 0:
-            _cuda_profiler().start()
+            _range_of_the_device()[0]()
         _open_ranges += 1
 
 
@@ -43,13 +43,18 @@ def close_range() -> None:
     with _lock:
         _open_ranges = max(_open_ranges - 1, 0)
         if _open_ranges == 0:
-            _cuda_profiler().stop()
+            _range_of_the_device()[1]()
 
 
-def _cuda_profiler() -> Any:
+def _range_of_the_device() -> tuple[Callable[[], object], Callable[[], object]]:
+    """What begins and what ends a capture range: as verl's platform has it, where verl is here, else CUDA's."""
+    verls: Any = sys.modules.get("verl.plugin.platform")
+    if verls is not None:
+        platform = verls.get_platform()
+        return platform.profiler_start, platform.profiler_stop
     import torch
 
-    return torch.cuda.profiler
+    return torch.cuda.profiler.start, torch.cuda.profiler.stop
 
 
 class NsysRanges(NoTool):

@@ -31,6 +31,7 @@ class Host(PlatformCUDA):
     device_name = "cpu"
     vendor_name = "host"
     device_module = torch.cpu
+    open = None
 
     def is_available(self):
         return True
@@ -65,9 +66,18 @@ class Host(PlatformCUDA):
         return contextlib.nullcontext(msg)
 
     def profiler_start(self):
-        """Nothing: it is CUDA's."""
+        """Begin the range `training_step`, where none is open: for `capture-range=nvtx`, as cudaProfilerApi is CUDA's."""
+        with contextlib.suppress(ImportError):
+            import nvtx
 
-    profiler_stop = profiler_start
+            self.open = self.open or nvtx.start_range("training_step")
+
+    def profiler_stop(self):
+        if self.open:
+            import nvtx
+
+            nvtx.end_range(self.open)
+            self.open = None
 
 
 def nothing(*_arguments):

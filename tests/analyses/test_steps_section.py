@@ -130,6 +130,42 @@ def test_stages_of_two_roles_cover_the_step_together_and_are_told_apart(tmp_path
     ]  # fmt: skip
 
 
+def test_a_critic_that_shares_the_workers_of_the_actor_is_told_from_it(tmp_path):
+    """As verl's PPO trainer has it: the critic updates 0-40 in three batches, the actor 50-100 in a named stage."""
+    report = report_on(tmp_path, {
+        verl("train", 3): [
+            annotation("train_batch", 0, 20), annotation("train_batch", 20, 10), annotation("critic/train_batch", 30, 10),
+            annotation("actor_update", 50, 50),
+        ],
+    })  # fmt: skip
+    assert column(report, "steps", "unattributed_ns") == [10_000]
+    rows = [(row["role"], row["canonical"], row["wall_ns"]) for row in sheet(report, "stages")]
+    assert sorted(rows) == [
+        ("actor-rollout-ref", "update_actor", 50_000), ("actor-rollout-ref", "update_critic", 40_000),
+    ]  # fmt: skip
+
+
+def test_a_training_batch_in_a_mini_batch_is_an_update_as_long_as_that(tmp_path):
+    """verl's critic marks nothing around its mini-batches: they last 0-40 and 60-100, the batches in them less."""
+    report = report_on(tmp_path, {
+        verl("train", 3, role="value-model"): [
+            annotation("mini_batch0", 0, 40), annotation("train_batch", 1, 38), annotation("micro_batch0", 2, 30),
+            annotation("mini_batch1", 60, 40), annotation("train_batch", 61, 38),
+        ],
+    })  # fmt: skip
+    (row,) = sheet(report, "stages")
+    assert (row["canonical"], row["wall_ns"], row["instances"]) == ("update_critic", 80_000, 2)
+    assert column(report, "steps", "unattributed_ns") == [20_000]
+
+
+def test_a_training_batch_within_an_update_is_a_part_of_it(tmp_path):
+    report = report_on(tmp_path, {
+        verl("train", 3): [annotation("actor_update", 0, 100), annotation("mini_batch0", 10, 80), annotation("train_batch", 20, 60)],
+    })  # fmt: skip
+    (row,) = sheet(report, "stages")
+    assert (row["canonical"], row["wall_ns"]) == ("update_actor", 100_000)
+
+
 def test_single_stage_files_make_a_step_of_what_was_captured(tmp_path):
     """gen 0-30 and, after a pause that nobody recorded, the update 1000-1050: 80 of captured stages."""
     report = report_on(tmp_path, {

@@ -82,6 +82,23 @@ def test_without_cuda_the_nvtx_ranges_remain(tmp_path, torch, nvtx, caplog, disc
     assert caplog.text.count("no capture range") == 1
 
 
+def test_capture_ranges_are_those_of_verls_platform_where_a_process_has_one(
+    tmp_path, torch, monkeypatch
+):
+    log = []
+    device = types.SimpleNamespace(
+        profiler_start=lambda: log.append("open"), profiler_stop=lambda: log.append("close")
+    )
+    platform = types.SimpleNamespace(get_platform=lambda: device)
+    monkeypatch.setitem(sys.modules, "verl.plugin.platform", platform)
+    worker = Worker(tmp_path)
+    worker.profiler.start(profile_step=1)
+    assert log == ["open"]
+    worker.profiler.stop()
+    assert log == ["open", "close"]
+    assert torch.log == []
+
+
 def test_finished_reports_of_this_process_are_moved_out_of_rays_session(tmp_path, monkeypatch):
     session, folder = tmp_path / "session", tmp_path / "profile"
     node = types.SimpleNamespace(get_session_dir_path=lambda: str(session))

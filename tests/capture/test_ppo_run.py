@@ -5,13 +5,17 @@ is replaced by `examples/verl_on_cpu.py`, alike in both runs.
 """
 
 import json
+import os
 import re
 import subprocess
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
+import nsys_tool
 import pytest
+import taking_turns
 import verl_python
 
 from capture.trigger import trigger
@@ -23,6 +27,20 @@ PROGRAM = Path(__file__).parents[2] / "examples" / "make_verl_ppo.py"
 UNLIKE = re.compile(r"_pid\d+(_\d{17})?")
 TIMES, OF_THE_MACHINE = ("timing_", "perf/"), ("/mfu", "/perf/cpu_memory_used")
 STEPS, PROFILED = 5, [2, 4]
+OPTIONS = "global_profiler.global_tool_config.nsys.worker_nsight_options"
+NSYS = (
+    "global_profiler.tool=nsys",
+    "trainer.device=cuda",  # verl starts the workers of no other under nsys
+    f"{OPTIONS}.trace=nvtx",
+    f"~{OPTIONS}.cuda-memory-usage",
+    f"~{OPTIONS}.cuda-graph-trace",
+    f"{OPTIONS}.capture-range=nvtx",
+    f"+{OPTIONS}.nvtx-capture=training_step",
+    f"{OPTIONS}.capture-range-end=repeat-shutdown:{len(PROFILED)}",
+    f'+{OPTIONS}.env-var="NSYS_NVTX_PROFILER_REGISTER_ONLY=0"',
+    f"+{OPTIONS}.sample=none",
+    f"+{OPTIONS}.cpuctxsw=none",
+)
 
 
 def metrics(folder):
@@ -99,7 +117,7 @@ if verl_python.PYTHON:
             assert "actor-rollout-ref" in report.identity
             assert "steps 2, 4" in report.identity
             stages = {row[1] for row in report.overview.rows}
-            assert {"update_actor", "old_log_prob", "ref"} <= stages
+            assert {"update_actor", "update_critic", "old_log_prob", "ref"} <= stages
         comparison = compare_paths(*([folder / "profile"] for folder in runs.values())).comparison
         assert comparison.verdict != "not comparable"
 
@@ -122,3 +140,25 @@ if verl_python.PYTHON:
             f"actor-rollout-ref_train_step{step}_rank{rank}-of-2.json.gz" for rank in (0, 1)
         ]
         assert len(metrics(tmp_path)) == STEPS
+
+    if nsys_tool.found():
+
+        @pytest.mark.slow
+        def test_reports_of_nsys_have_the_roles_ranks_and_steps_of_the_workers(tmp_path):
+            places = (nsys_tool.found()[0].parent, verl_python.PYTHON.parent, os.environ["PATH"])
+            # A short path, as Ray opens sockets in it; of two nsys that start in the same instant one often fails.
+            with taking_turns.alone("ray"), tempfile.TemporaryDirectory(prefix="ray") as short:
+                verl_python.run(
+                    *(PROGRAM, tmp_path, *NSYS, f"+ray_kwargs.ray_init._temp_dir={short}"),
+                    timeout=280,
+                    PATH=os.pathsep.join(map(str, places)),
+                    VERL_USE_EXTERNAL_MODULES="capture.verl",
+                )
+                reports = Path(short, "session_latest", "logs", "nsight")
+                assert len([*reports.glob("*.nsys-rep")]) == 2 * len(PROFILED)
+                report = analyze(reports)
+            assert "ranks 0, 1 of 2" in report.identity
+            assert "actor-rollout-ref" in report.identity
+            assert "steps 2, 4" in report.identity
+            stages = {row[1] for row in report.overview.rows}
+            assert {"update_actor", "update_critic", "old_log_prob", "ref"} == stages

@@ -22,6 +22,7 @@ from tracekit.model.stages import (
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named
 from tracekit.process.nesting import nesting
+from tracekit.process.updates import stage_codes
 
 Ints = npt.NDArray[np.int64]
 
@@ -226,7 +227,7 @@ def _stages(
     """(one row a kept range, how many were beyond the cap); of ranges within their like, the outermost."""
     rows = np.flatnonzero(kept)
     parent = trace.derived(nesting).nearest(kept, rows)
-    codes = host["name"].cat.codes.to_numpy()
+    codes, categories = stage_codes(host, trace.derived(nesting), rows, parent)
     nested_like = (parent >= 0) & (codes[parent] == codes[rows])
     rows, parent = rows[~nested_like], parent[~nested_like]
     dur = host["dur_ns"].to_numpy()
@@ -237,7 +238,6 @@ def _stages(
     start = host["ts_ns"].to_numpy()
     order = np.lexsort((rows, start[rows]))
     rows, parent = rows[order], parent[order]
-    categories = host["name"].cat.categories
     step = step_of(steps, start[rows])
     frame = pd.DataFrame(
         {
