@@ -7,6 +7,7 @@ LOWEST ?= .venv-lowest
 JOBS ?= auto
 SEED ?= 0
 MUTANTS ?= 210
+OLDER_VERLS ?= 0.8.0 0.9.0
 
 # Real profiles beside the checkout, when they are there: with this set, a skipped test is a failure.
 ifneq ($(wildcard ../shared/data/README.md),)
@@ -16,7 +17,7 @@ endif
 # Tests start Python many times: let it keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check check-all check-lowest lint types contracts test test-slow tools nsys test-tools format sanitize fuzz mutate bench reports clean
+.PHONY: demo check check-all check-lowest lint types contracts test test-slow tools nsys test-tools test-verls format sanitize fuzz mutate bench reports clean
 
 demo: $(VENV)/.demo
 	$(BIN)/tracekit analyze examples/verl_cpu/outputs/profile
@@ -71,6 +72,15 @@ test-tools: tools
 	nsys=$$(bash tests/nsys_program.sh $(if $(CI),--install)) && \
 	TRACEKIT_NSYS=$$nsys TRACEKIT_TOOLS="verl ray compiler namespaces $${nsys:+nsys}" \
 	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $$($(TOOLS_VENV)/bin/python tests/tools.py)
+
+# capture beside verl's own profiler, role by role and mode by mode, in several versions of verl; and verl's trainer asked for a
+# profile while it runs. Too long for every change: the nightly workflow runs it.
+test-verls: tools
+	for version in $(OLDER_VERLS); do \
+	  $(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(TOOLS_VENV)/verls/$$version verl==$$version || exit 1; \
+	done
+	TRACEKIT_VERLS=$(TOOLS_VENV)/verls TRACEKIT_TOOLS=verl \
+	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/capture/test_matrix.py tests/capture/test_ppo_run.py
 
 # The fast tests with the lowest versions that pyproject.toml allows, in a venv of their own; but for those of the import
 # contracts, whose tool wants newer ones.

@@ -3,7 +3,7 @@
 torch.profiler serves one capture at a time in a process. Whoever starts first owns it until it stops;
 the stages of others appear in the owner's trace. What begins on another thread than the main one, as in Ray's
 threaded actors, is started and stopped on the control thread, where torch can record all threads from there;
-else only the thread that started it may stop it.
+else only the thread that started it may stop it. A profile of the user's own has precedence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import functools
 import gzip
 import logging
+import re
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,12 +21,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from capture import control
+from capture import control, other_profiles
 from capture.config import TorchProfilerToolConfig
 from capture.file_names import trace_stem, written_whole
 from capture.tools import NoTool, Stage, Target
 
 log = logging.getLogger("capture")
+
+_END = re.compile(
+    rb'(\}|"traceEvents":\s*\[)\s*\]\s*(,\s*"[^"]*"\s*:\s*("[^"]*"|[^][{}",]+)\s*)*\}\s*\Z'
+)
+"""The end of a trace's text."""
 
 
 class TorchTrace(NoTool):
@@ -39,8 +46,11 @@ class TorchTrace(NoTool):
     ranges: ClassVar[list[_Range]] = []
     """The stages that are under way in this process, outermost first."""
 
-    taking: ClassVar[Any] = threading.Lock()
-    """Held while somebody becomes the owner: stages may begin on several threads at once."""
+    lost: ClassVar[list[_Capture | None]] = []
+    """Captures that torch could not end: let go of, they would end the process."""
+
+    taking: ClassVar[Any] = threading.RLock()
+    """Held while a capture is started or ended: stages may begin and end on several threads at once."""
 
     def __init__(self, target: Target) -> None:
         import torch.profiler
@@ -50,11 +60,13 @@ class TorchTrace(NoTool):
         self._config: TorchProfilerToolConfig = target.config
         self._step: int | None = None
         self._capture: _Capture | None = None
+        self._told = False
+        other_profiles.watch(_give_way)
 
     def start(self, scope: str | None, step: int | None) -> None:
         """Begin the trace of a step, unless stages have traces of their own or another is running."""
         self._step = step
-        if self._config.discrete or not self._take():
+        if self._config.discrete:
             return
         schedule = self._schedule()
         if schedule:
@@ -80,10 +92,10 @@ class TorchTrace(NoTool):
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
         """A range in the trace, or a trace of its own."""
-        alone = self._config.discrete and self._take()
-        if alone:
+        alone = None
+        if self._config.discrete:
             schedule = self._schedule() if stage.scheduled else None
-            self._begin(stage.scope or stage.name, schedule, by_stage=True)
+            alone = self._begin(stage.scope or stage.name, schedule, by_stage=True)
         mark = _Range(self._torch.record_function(stage.name))
         TorchTrace.ranges.append(mark)
         try:
@@ -92,40 +104,63 @@ class TorchTrace(NoTool):
             mark.end()
             if mark in TorchTrace.ranges:
                 TorchTrace.ranges.remove(mark)
-            if alone:
+            if alone is not None and self._capture is alone:
                 self._end()
 
-    def _take(self) -> bool:
-        """Whether this profiler is the owner now and was not before; nobody is where another one is."""
-        with TorchTrace.taking:
-            if TorchTrace.owner is not None:
-                return False
-            TorchTrace.owner = self
-            return True
+    def _tell(self) -> None:
+        """Say once why there is no trace."""
+        if not self._told:
+            self._told = True
+            message = (
+                "rank %s: another torch.profiler runs in this process: no trace as long as it does"
+            )
+            log.warning(message, self._target.rank)
 
-    def _begin(self, scope: str | None, schedule: dict[str, int] | None, *, by_stage: bool) -> None:
-        """Start the capture of the owner. Raises what torch raises; then there is no owner."""
+    def _begin(
+        self, scope: str | None, schedule: dict[str, int] | None, *, by_stage: bool
+    ) -> _Capture | None:
+        """The capture of this profiler, started; None where another one runs. Raises what torch raises.
+
+        A step waits for one that is being started or ended on another thread; a stage has work to do.
+        """
+        if not TorchTrace.taking.acquire(blocking=not by_stage):
+            return None
         try:
+            if TorchTrace.owner is not None:
+                return None
+            if other_profiles.under_way():
+                self._tell()
+                return None
             capture = _Capture(
                 self._torch, self._target, scope, self._step, schedule, by_stage=by_stage
             )
             capture.start()
-        except BaseException:
-            TorchTrace.owner = None
-            raise
-        self._capture = capture
-        TorchTrace.scheduled = capture if schedule else None
+            self._capture, TorchTrace.owner = capture, self
+            TorchTrace.scheduled = capture if schedule else None
+            return capture
+        finally:
+            TorchTrace.taking.release()
 
     def _end(self) -> None:
-        """Give torch.profiler free first: whatever fails now, the next capture can begin."""
-        capture = self._capture
-        if capture is not None:
+        """End the capture, if there is one still; whatever fails now, the next can begin."""
+        with TorchTrace.taking:
+            capture = self._capture
+            if capture is None:
+                return
             capture.require_its_thread()
-        _end_ranges()
+            _end_ranges()
+            self._capture = TorchTrace.scheduled = None
+            try:
+                capture.stop()
+            finally:
+                TorchTrace.owner = None
+
+    def _lose(self) -> None:
+        """Be the owner no more, without a trace."""
+        TorchTrace.lost.append(self._capture)
         self._capture = None
         TorchTrace.owner = TorchTrace.scheduled = None
-        if capture is not None:
-            capture.stop()
+        TorchTrace.ranges.clear()
 
     def _schedule(self) -> dict[str, int] | None:
         """The arguments of torch.profiler.schedule; None where the whole loop is kept."""
@@ -139,7 +174,23 @@ def forget() -> None:
     """Leave the captures of the process that this one was forked from to it."""
     TorchTrace.owner = TorchTrace.scheduled = None
     TorchTrace.ranges.clear()
-    TorchTrace.taking = threading.Lock()
+    TorchTrace.taking = threading.RLock()
+    other_profiles.forget()
+
+
+def _give_way() -> None:
+    """End the running capture, since somebody else begins to profile: torch would end the process of both."""
+    with TorchTrace.taking:
+        owner = TorchTrace.owner
+        if owner is None:
+            return
+        message = "rank %s: another torch.profiler begins in this process: the trace ends here"
+        log.warning(message, owner._target.rank)  # noqa: SLF001 - the class's own
+        try:
+            owner._end()  # noqa: SLF001
+        except Exception as error:  # noqa: BLE001 - on a thread where torch cannot end it
+            log.warning("rank %s: the trace of this step is lost: %s", owner._target.rank, error)  # noqa: SLF001
+            owner._lose()  # noqa: SLF001
 
 
 class _Range:
@@ -224,16 +275,17 @@ class _Capture:
     def require_its_thread(self) -> None:
         """Nothing where this thread may stop it; else raises `RuntimeError`: torch would end the process."""
         if self._thread not in (None, threading.get_ident()):
-            raise RuntimeError(
-                "this torch stops a profile only on the thread that started it: the trace goes on"
-            )
+            raise RuntimeError("this torch stops a profile only on the thread that started it")
 
     def _run(self, action: Callable[[], object]) -> None:
+        def act() -> None:
+            other_profiles.ours(action)
+
         if self._thread is None:
-            control.run(action)
+            control.run(act)
         else:
             self.require_its_thread()
-            action()
+            act()
 
     def _window_just_began(self) -> bool:
         """Whether no mini-batch has run in the window that is open."""
@@ -285,12 +337,21 @@ def _every_thread() -> dict[str, Any]:
 
 def export(profiler: Any, path: Path) -> None:
     """Write the trace of a torch profiler, whole or not at all. Raises what torch and the disk raise."""
-    with written_whole(path) as partial:
-        profiler.export_chrome_trace(str(partial))
-        with gzip.open(partial) as stream:
-            # Where torch cannot write its temporary file it says so on stderr and compresses nothing.
-            if not stream.read(16).lstrip().startswith(b"{"):
-                raise OSError("torch wrote nothing; the disk of temporary files may be full")
+    with written_whole(path) as partial, tempfile.TemporaryDirectory() as scratch:
+        plain = Path(scratch) / "trace.json"
+        profiler.export_chrome_trace(str(plain))
+        # Where torch cannot write, it says so on stderr and leaves what it has written.
+        if not plain.exists() or not _has_its_end(plain):
+            raise OSError("torch did not write all of it; the disk of temporary files may be full")
+        with plain.open("rb") as text, gzip.open(partial, "wb") as packed:
+            shutil.copyfileobj(text, packed, 1 << 20)
+
+
+def _has_its_end(path: Path) -> bool:
+    """Whether a trace ends as one does: its events closed, and after them nothing but names and plain values."""
+    with path.open("rb") as stream:
+        stream.seek(max(path.stat().st_size - 4096, 0))
+        return _END.search(stream.read()) is not None
 
 
 def _free(folder: Path) -> str:

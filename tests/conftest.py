@@ -36,7 +36,15 @@ settings.load_profile(os.environ.get("TRACEKIT_HYPOTHESIS", "steady"))
 
 collect_ignore = [
     f"support/{name}.py"
-    for name in ("hydra_overrides", "verl_group_run", "verl_matrix", "verl_switched_run")
+    for name in (
+        "hydra_overrides",
+        "verl_group_run",
+        "verl_group_switched",
+        "verl_matrix",
+        "verl_servers",
+        "verl_switched_run",
+        "verl_workers",
+    )
 ]
 """Programs that only a Python with verl can run."""
 

@@ -15,6 +15,8 @@ import verl_python
 MODULES = (
     "tests/capture/test_conformance.py",
     "tests/capture/test_endings.py",
+    "tests/capture/test_fault_programs.py",
+    "tests/capture/test_matrix.py",
     "tests/capture/test_nvtx_pairs.py",
     "tests/capture/test_ppo_run.py",
     "tests/capture/test_ray_run.py",

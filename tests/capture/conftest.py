@@ -21,6 +21,7 @@ def torch(monkeypatch):
     monkeypatch.setattr(TorchTrace, "owner", None)
     monkeypatch.setattr(TorchTrace, "scheduled", None)
     monkeypatch.setattr(TorchTrace, "ranges", [])
+    monkeypatch.setattr(TorchTrace, "lost", [])
     for name in ("recording", "observed"):
         monkeypatch.setattr(MemorySnapshots, name, False)
     monkeypatch.delenv("RANK", raising=False)

@@ -121,6 +121,10 @@ if verl_python.PYTHON:
         comparison = compare_paths(*([folder / "profile"] for folder in runs.values())).comparison
         assert comparison.verdict != "not comparable"
 
+
+# `make test-verls`: a third run takes too long for every change.
+if verl_python.PYTHON and "TRACEKIT_VERLS" in os.environ:
+
     @pytest.mark.slow
     def test_a_run_that_profiles_nothing_is_profiled_on_demand_at_one_step(tmp_path):
         run = subprocess.Popen(

@@ -8,12 +8,13 @@ import json
 import os
 import re
 import sys
+import threading
 import types
 from datetime import datetime
 
 import pytest
 
-from capture import DistProfiler, ProfilerConfig, file_names
+from capture import DistProfiler, ProfilerConfig, file_names, other_profiles, torch_trace
 from capture.file_names import trace_stem
 
 TIME = re.compile(r"_\d{17}")
@@ -192,3 +193,123 @@ def test_names_tell_rank_and_place_where_they_are_known(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "torch.distributed", group)
     assert trace_stem(0).startswith("rank1-of-2_pid")
+
+
+@pytest.fixture
+def users(monkeypatch):
+    """The class of profiles that the user makes, and whether torch has one running on this thread already."""
+
+    class Profile:
+        def _prepare_trace(self):
+            pass
+
+        def __exit__(self, *error):
+            pass
+
+    autograd, module = types.ModuleType("torch.autograd"), types.ModuleType("torch.autograd.profiler")  # fmt: skip
+    autograd.profiler, module.profile, autograd._profiler_enabled = module, Profile, lambda: False
+    monkeypatch.setitem(sys.modules, "torch.autograd", autograd)
+    monkeypatch.setitem(sys.modules, "torch.autograd.profiler", module)
+    yield autograd
+    other_profiles.forget()
+
+
+def worker(folder, **tool):
+    """A worker that is profiled."""
+    config = ProfilerConfig(tool="torch", enable=True, save_path=str(folder), tool_config=tool)
+    return Worker(DistProfiler(0, config))
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_while_the_user_profiles_nothing_is_captured_and_that_is_told_once(
+    tmp_path, users, caplog, discrete
+):
+    profiled = worker(tmp_path, discrete=discrete)
+    own = users.profiler.profile()
+    own._prepare_trace()
+    for step in (1, 2, 3):
+        if step == 3:
+            own.__exit__(None, None, None)
+        profiled.profiler.start(profile_step=step)
+        profiled.plain()
+        profiled.profiler.stop()
+    (trace,) = tmp_path.glob("*.gz")
+    assert "step3_" in trace.name
+    assert caplog.text.count("another torch.profiler runs in this process") == 1
+
+
+def test_a_profile_that_began_before_capture_was_there_is_respected_too(tmp_path, users):
+    users._profiler_enabled = lambda: True
+    profiled = worker(tmp_path)
+    profiled.profiler.start(profile_step=1)
+    profiled.profiler.stop()
+    assert [*tmp_path.glob("*.gz")] == []
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_capture_ends_and_is_written_when_the_user_begins_to_profile(
+    tmp_path, torch, users, caplog, discrete
+):
+    class Profiling(Worker):
+        @DistProfiler.annotate(role="profiles")
+        def profile_it(self):
+            own = users.profiler.profile()
+            own._prepare_trace()
+            assert torch.running is None
+            self.plain()
+            own.__exit__(None, None, None)
+
+    profiled = Profiling(worker(tmp_path, discrete=discrete).profiler)
+    profiled.profiler.start(profile_step=1)
+    profiled.profile_it()
+    profiled.profiler.stop()
+    (trace,) = tmp_path.glob("*.gz")
+    assert b"profiles" in gzip.decompress(trace.read_bytes())
+    assert "the trace ends here" in caplog.text
+
+
+def test_a_capture_that_the_user_s_thread_cannot_end_is_let_go(tmp_path, users, caplog):
+    profiled = worker(tmp_path)
+    profiled.profiler.start(profile_step=1)
+    own = users.profiler.profile()
+    thread = threading.Thread(target=own._prepare_trace)
+    thread.start()
+    thread.join()
+    own.__exit__(None, None, None)
+    profiled.profiler.stop()
+    assert [*tmp_path.glob("*.gz")] == []
+    assert "the trace of this step is lost" in caplog.text
+
+
+def test_a_trace_that_is_cut_off_anywhere_is_told_from_a_whole_one(tmp_path):
+    events = '{"name": "aten::mm", "args": {"Input Dims": [[2, 3], []]}},\n  {"name": "Record Window End", "s": "g"}'
+    whole = f'{{"schemaVersion": 1,\n"traceEvents": [\n  {events}\n  ],"traceName": "a.json", "base": 1 }}\n'
+    path = tmp_path / "trace.json"
+    path.write_text(whole)
+    assert torch_trace._has_its_end(path)
+    for length in range(len(whole.rstrip())):
+        path.write_text(whole[:length])
+        assert not torch_trace._has_its_end(path), whole[:length]
+
+
+def test_a_stage_on_another_thread_begins_no_trace_while_one_is_being_ended(
+    tmp_path, torch, monkeypatch, caplog
+):
+    profiled = worker(tmp_path, discrete=True)
+    profiled.profiler.start(profile_step=1)
+    stop = torch_trace._Capture.stop
+
+    def stopped(capture):
+        monkeypatch.setattr(torch_trace._Capture, "stop", stop)
+        thread = threading.Thread(target=profiled.compute_log_prob)
+        thread.start()
+        thread.join(5)
+        assert not thread.is_alive()
+        stop(capture)
+
+    monkeypatch.setattr(torch_trace._Capture, "stop", stopped)
+    profiled.plain()
+    profiled.plain()
+    profiled.profiler.stop()
+    assert caplog.text == ""
+    assert sorted(path.name.split("_")[0] for path in tmp_path.glob("*.gz")) == ["plain", "plain"]

@@ -140,6 +140,9 @@ RANK = """
     with pytest.MonkeyPatch.context() as patch:
         fake_torch.Torch().install(patch)
         profiler, watch = DistProfiler(rank), Watch(folder, on_signal=False)
+        pathlib.Path(folder, f"{rank}.at").write_text("0")
+        while len(list(pathlib.Path(folder).glob("*.at"))) < 3:
+            time.sleep(0.001)
         pathlib.Path(folder, f"ready{rank}").touch()
         profiled = []
         for step in range(1, 2000):

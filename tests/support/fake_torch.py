@@ -1,6 +1,5 @@
 """As much of torch as `capture` uses, in Python: profiles that hold the ranges entered, and a CUDA that logs what it is told."""
 
-import gzip
 import json
 import sys
 import types
@@ -84,7 +83,7 @@ class Torch:
                     {"ph": "X", "cat": "user_annotation", "name": n, "ts": i, "dur": 1, "pid": 1, "tid": 1}
                     for i, n in enumerate(self.shown)
                 ]  # fmt: skip
-                with gzip.open(path, "wt") as stream:
+                with Path(path).open("w") as stream:
                     if fake.wrote_nothing:
                         return
                     fake.export_count += 1
