@@ -60,7 +60,7 @@ tools: $(TOOLS_VENV)/.ready
 $(TOOLS_VENV)/.ready: Makefile pyproject.toml setup.py $(wildcard tracekit/readers/chrome/*.c tracekit/readers/chrome/*.h)
 	$(PYTHON) -m venv $(TOOLS_VENV)
 	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ray]' \
-	  torch==2.13.0 ray==2.60.0 nvtx==0.2.11 'tensordict>=0.8,!=0.9.0,<=0.10.0' 'transformers>=5.5.3,!=5.6.0,<5.11' codetiming hydra-core orjson uvicorn fastapi datasets torchdata TransferQueue==0.1.11
+	  torch==2.13.0 ray==2.60.0 nvtx==0.2.11 'tensordict>=0.8,!=0.9.0,<=0.10.0' 'transformers>=5.5.3,!=5.6.0,<5.11' codetiming hydra-core orjson uvicorn fastapi datasets torchdata cachetools TransferQueue==0.1.11
 	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
 	touch $@
 
@@ -69,9 +69,10 @@ nsys:
 
 # The tests of capture in verl's worker groups, of `--engine ray` on a cluster and of nsys itself; under CI nsys is installed.
 test-tools: tools
-	nsys=$$(bash tests/nsys_program.sh $(if $(CI),--install)) && \
-	TRACEKIT_NSYS=$$nsys TRACEKIT_TOOLS="verl ray compiler namespaces $${nsys:+nsys}" \
-	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $$($(TOOLS_VENV)/bin/python tests/tools.py)
+	modules=$$($(TOOLS_VENV)/bin/python tests/support/tools.py) && \
+	  nsys=$$(bash tests/nsys_program.sh $(if $(CI),--install)) && \
+	  TRACEKIT_NSYS=$$nsys TRACEKIT_TOOLS="verl ray compiler namespaces $${nsys:+nsys}" \
+	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $$modules
 
 # capture beside verl's own profiler, role by role and mode by mode, in several versions of verl; and verl's trainer asked for a
 # profile while it runs. Too long for every change: the nightly workflow runs it.

@@ -1,6 +1,7 @@
 """Tests that need a tool are run by `make test-tools`, and missing tools end that run."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,13 @@ def test_a_tool_that_is_asked_for_and_not_here_ends_the_run(asked):
     )
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "nosuchtool" in done.stderr
+
+
+def test_make_is_given_the_modules_by_the_program_that_it_names():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (program,) = re.findall(r"modules=\$\$\(\S+ (\S+)\)", makefile)
+    said = subprocess.check_output([sys.executable, program], cwd=ROOT, text=True)
+    assert said.split() == list(tools.MODULES)
 
 
 def test_ci_runs_them():

@@ -1,6 +1,6 @@
 """What some tests need and not every machine has: which of it is here, and which must be.
 
-`python tests/tools.py` prints the modules that hold such tests; `make test-tools` runs them with
+`python tests/support/tools.py` prints the modules that hold such tests; `make test-tools` runs them with
 TRACEKIT_TOOLS naming what it installed, and what is named and not found ends the run: without that, these
 tests would just not be collected.
 """
