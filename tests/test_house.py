@@ -1,0 +1,213 @@
+"""The limits of the house: how plain the lines of each package are (`python tests/house.py` prints the counts)."""
+
+import ast
+import textwrap
+
+import pytest
+from house import ROOT, code_lines, complexity, count_house
+
+AIM = {
+    "in_cycles": 0,
+    "empty_percent": 1,
+    "comprehensions_per_1000": 35,
+    "conditionals_per_1000": 22,
+    "long_functions": 0,
+    "complex_functions": 0,
+    "fmt_skips": 0,
+}
+"""What every package is held to, unless it has a limit of its own below."""
+
+NOT_YET = {
+    "analyses": {
+        "empty_percent": 13.5,
+        "comprehensions_per_1000": 57,
+        "conditionals_per_1000": 39,
+        "long_functions": 4,
+        "complex_functions": 15,
+        "fmt_skips": 170,
+    },
+    "cli": {
+        "empty_percent": 12,
+        "conditionals_per_1000": 45,
+        "long_functions": 4,
+        "complex_functions": 7,
+        "fmt_skips": 2,
+    },
+    "compare": {
+        "empty_percent": 15,
+        "comprehensions_per_1000": 97,
+        "conditionals_per_1000": 63,
+        "long_functions": 1,
+        "complex_functions": 10,
+        "fmt_skips": 32,
+    },
+    "discover": {
+        "empty_percent": 8,
+        "comprehensions_per_1000": 86,
+        "conditionals_per_1000": 51,
+        "long_functions": 2,
+        "complex_functions": 7,
+    },
+    "engine": {
+        "empty_percent": 12,
+        "comprehensions_per_1000": 55,
+        "conditionals_per_1000": 28,
+    },
+    "health": {
+        "empty_percent": 13,
+        "comprehensions_per_1000": 64,
+        "conditionals_per_1000": 39,
+        "complex_functions": 2,
+        "fmt_skips": 2,
+    },
+    "job": {
+        "empty_percent": 14,
+        "comprehensions_per_1000": 67,
+        "conditionals_per_1000": 53,
+        "long_functions": 1,
+        "complex_functions": 4,
+        "fmt_skips": 27,
+    },
+    "model": {
+        "empty_percent": 7,
+        "conditionals_per_1000": 29,
+        "complex_functions": 3,
+        "fmt_skips": 9,
+    },
+    "pipeline": {
+        "empty_percent": 11,
+        "comprehensions_per_1000": 100,
+        "conditionals_per_1000": 42,
+        "long_functions": 1,
+        "complex_functions": 10,
+        "fmt_skips": 3,
+    },
+    "process": {
+        "empty_percent": 13,
+        "comprehensions_per_1000": 38,
+        "conditionals_per_1000": 29,
+        "long_functions": 2,
+        "complex_functions": 3,
+        "fmt_skips": 28,
+    },
+    "readers": {
+        "empty_percent": 10,
+        "comprehensions_per_1000": 43,
+        "conditionals_per_1000": 39,
+        "long_functions": 2,
+        "complex_functions": 9,
+        "fmt_skips": 31,
+    },
+    "render": {
+        "empty_percent": 12,
+        "comprehensions_per_1000": 84,
+        "conditionals_per_1000": 54,
+        "complex_functions": 7,
+        "fmt_skips": 5,
+    },
+    "capture": {
+        "in_cycles": 2,
+        "empty_percent": 7,
+        "conditionals_per_1000": 24,
+        "complex_functions": 2,
+        "fmt_skips": 2,
+    },
+    "metrics": {"empty_percent": 7, "comprehensions_per_1000": 44},
+}
+"""Packages that are not there yet, with a limit just above what they have: limits here only fall, and go where the aim is met."""
+
+PACKAGES = {
+    name: counts
+    for directory in ("tracekit", "capture")
+    for name, counts in count_house(ROOT / directory).items()
+    if name != "tracekit"  # its packages are held one by one
+}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("measure", AIM)
+def test_the_lines_of_a_package_are_as_plain_as_its_limits_say(package, measure):
+    count = getattr(PACKAGES[package], measure)
+    size = len(count) if isinstance(count, list) else count
+    assert size <= NOT_YET.get(package, {}).get(measure, AIM[measure]), count
+
+
+def test_a_limit_of_its_own_is_above_the_aim_and_of_a_package_that_exists():
+    assert set(NOT_YET) <= set(PACKAGES)
+    needless = [
+        (package, measure)
+        for package, limits in NOT_YET.items()
+        for measure, limit in limits.items()
+        if limit <= AIM[measure]
+    ]
+    assert needless == []
+
+
+def function(text):
+    return ast.parse(textwrap.dedent(text)).body[0]
+
+
+def test_comprehensions_conditional_expressions_and_boolean_operators_are_branches():
+    """Worked by hand: 1, + for and its else 2, + comprehension with an if 2, + `and` and `or` 2, + conditional 1."""
+    text = """
+        def rows(values):
+            for value in values:
+                pass
+            else:
+                chosen = [one for one in values if one]
+            return chosen if values and chosen or value else None
+    """
+    assert complexity(function(text)) == 8
+
+
+def test_what_a_function_inside_does_is_its_own_complexity():
+    text = """
+        def outer(values):
+            def inner(value):
+                return 1 if value else 0
+            try:
+                return map(inner, values)
+            except TypeError:
+                assert values or inner
+    """
+    assert complexity(function(text)) == 1 + 1 + 1
+    assert complexity(function(text).body[0]) == 2
+
+
+def test_lines_without_code_are_not_counted():
+    text = '"""Title.\n\nMore."""\n\n# comment\nA = 1  # why\n"""Of A."""\nB = """text\n\nof B"""\n'
+    assert code_lines(text, ast.parse(text)) == 4
+
+
+def write(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+
+def test_importers_and_cycles_are_those_of_the_imports_that_are_written(tmp_path):
+    """b is imported by a alone, d by a and c; c and e import each other, one of them within a function."""
+    root = tmp_path / "shop"
+    files = {
+        "__init__.py": "",
+        "room/__init__.py": "",
+        "room/a.py": "import shop.room.b\nfrom shop.room import d\n",
+        "room/b.py": "",
+        "room/c.py": "from .d import x\nfrom shop.room import e\n",
+        "room/d.py": "x = 1\n",
+        "room/e.py": "def f():\n    from shop.room.c import x\n    return x\n",
+    }
+    write(root, files)
+    room = count_house(root)["room"]
+    assert (room.files, room.entries) == (6, 6)
+    assert room.one_importer == 3  # b, and c and e of each other
+    assert room.in_cycles == 2
+
+
+def test_a_name_that_is_stored_is_counted_and_an_empty_one_noticed(tmp_path):
+    root = tmp_path / "shop"
+    write(root, {"a.py": "found = kernels = 1\nfor one in ():\n    pass\nprint(found)\n"})
+    counts = count_house(root)["shop"]
+    assert (counts.locals, counts.empty_locals) == (3, 2)
+    assert counts.empty_percent == pytest.approx(66.667, abs=0.001)
