@@ -1,7 +1,7 @@
 """A three-worker Ray job in the shape of an RL step, profiled by `capture`: a laptop does it in under a minute.
 
     pip install 'tracekit[capture]'
-    python examples/ray_cpu.py [OUT] [--steps 4] [--profile 2 3]
+    python examples/ray_cpu.py [OUT] [--steps 6] [--profile 2 3 4 5]
     tracekit analyze OUT/outputs/profile
 
 Three ranks with a data-parallel policy over gloo, CPU only: they generate, score, and update the policy
@@ -24,7 +24,7 @@ from capture.metrics import MetricsLogger
 from capture.steps import StepPlan
 
 RANKS, STRAGGLER, TIMES = 3, 1, 3
-WIDTH, TOKENS, SAMPLES, MINI_BATCHES = 512, 24, 48, 2
+WIDTH, TOKENS, SAMPLES, MINI_BATCHES = 512, 24, 48, 8
 
 
 class Policy:
@@ -65,7 +65,7 @@ class Policy:
 
     @DistProfiler.annotate(role="actor_update", scheduled=True)
     def update_actor(self) -> None:
-        """Mini-batches of forward, backward, all-reduce and an optimizer step."""
+        """Mini-batches of forward, backward, one all-reduce of all gradients and an optimizer step."""
         import torch
 
         world = torch.distributed.get_world_size()
@@ -74,9 +74,10 @@ class Policy:
             with torch.profiler.record_function(f"mini_batch{number}"):
                 ratio = (self.network(batch).log_softmax(-1) - old).exp()
                 ratio.mean().backward()
-                for parameter in self.network.parameters():
-                    torch.distributed.all_reduce(parameter.grad)
-                    parameter.grad /= world
+                parameters = list(self.network.parameters())
+                gradients = torch.cat([parameter.grad.flatten() for parameter in parameters])
+                torch.distributed.all_reduce(gradients)
+                torch.nn.utils.vector_to_parameters(gradients / world, [p.grad for p in parameters])
                 self.optimizer.step()
                 self.optimizer.zero_grad()
             self.profiler.step()
@@ -97,8 +98,8 @@ def main() -> None:
     """Start the workers, run the steps, and profile those of the plan."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, nargs="?", default=Path())
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--profile", type=int, nargs="*", default=[2, 3])
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--profile", type=int, nargs="*", default=[2, 3, 4, 5])
     options = parser.parse_args()
     folder = (options.out / "outputs" / "profile").resolve()
     with socket.socket() as probe:

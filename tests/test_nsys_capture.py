@@ -14,7 +14,6 @@ from pathlib import Path
 import nsys_ray_run
 import nsys_tool
 import pytest
-import taking_turns
 
 STEPS = 3
 CANONICAL = {
@@ -66,8 +65,7 @@ if (
             "TRACEKIT_NSYS": str(request.param),
             "TRACEKIT_CACHE": str(scratch / "cache"),
         }
-        # Two clusters at once need more cores than there may be, and stages would not last as long as they say.
-        with taking_turns.alone("ray"), tempfile.TemporaryDirectory(prefix="ray") as short:
+        with tempfile.TemporaryDirectory(prefix="ray") as short:
             reports = capture(request.param, Path(short))
             before = listing(reports)
             command = [Path(sys.executable).with_name("tracekit"), "analyze", reports]

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import nsys_tool
 import pytest
-import taking_turns
 import verl_python
 
 from capture.trigger import trigger
@@ -151,7 +150,7 @@ if verl_python.PYTHON and "TRACEKIT_VERLS" in os.environ:
         def test_reports_of_nsys_have_the_roles_ranks_and_steps_of_the_workers(tmp_path):
             places = (nsys_tool.found()[0].parent, verl_python.PYTHON.parent, os.environ["PATH"])
             # A short path, as Ray opens sockets in it; of two nsys that start in the same instant one often fails.
-            with taking_turns.alone("ray"), tempfile.TemporaryDirectory(prefix="ray") as short:
+            with tempfile.TemporaryDirectory(prefix="ray") as short:
                 verl_python.run(
                     *(PROGRAM, tmp_path, *NSYS, f"+ray_kwargs.ray_init._temp_dir={short}"),
                     timeout=280,

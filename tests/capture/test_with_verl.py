@@ -60,7 +60,7 @@ if verl_python.PYTHON:
     def test_tracekit_reads_role_rank_step_and_stages_of_them(groups, mode):
         found = discover(groups / "capture" / mode, sniff=sniff)
         assert {(s.role, s.rank, s.world_size, s.step) for s in found.sources} == {
-            ("actor_rollout_ref", rank, 2, step) for rank in (0, 1) for step in modes.STEPS
+            ("actor-rollout-ref", rank, 2, step) for rank in (0, 1) for step in modes.STEPS
         }
         assert {note.severity for source in found.sources for note in source.notes} == {"info"}
         stages = {"ref_compute_log_prob", "actor_update"}
@@ -78,11 +78,10 @@ if verl_python.PYTHON:
         done = call("analyze", groups / who / mode, "-q", "-o", written)
         assert done.exit_code == 0, done.output
         report = json.loads(written.read_text(encoding="utf-8"))
-        role = {"target": "actor-rollout-ref", "capture": "actor_rollout_ref"}[who]
         steps = ", ".join(map(str, modes.STEPS))
-        assert {"ranks 0, 1 of 2", role, f"steps {steps}"} <= set(report["identity"])
+        assert {"ranks 0, 1 of 2", "actor-rollout-ref", f"steps {steps}"} <= set(report["identity"])
         rows = {(row[0], row[1], row[4]) for row in report["overview"]["rows"]}
-        assert rows == {(role, "ref", 2), (role, "update_actor", 2)}
+        assert rows == {("actor-rollout-ref", stage, 2) for stage in ("ref", "update_actor")}
 
     @pytest.mark.slow
     def test_a_trace_that_nobody_stopped_is_written_when_the_process_ends(tmp_path):

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from taking_turns import alone
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples" / "verl_cpu"
@@ -68,15 +67,14 @@ class Nodes:
         self.cluster.remove_node(self.members.pop(name), allow_graceful=False)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory):
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    with alone("ray"):
-        made = Nodes(tmp_path_factory.mktemp("nodes"))
-        yield made
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made.cluster.shutdown()
+    made = Nodes(tmp_path_factory.mktemp("nodes"))
+    yield made
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made.cluster.shutdown()
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from tracekit.engine import ray as engine
 from tracekit.engine import ray_cluster
 from tracekit.model.errors import TracekitError
 from tracekit.model.trace import Source
-from tracekit.pipeline import run as pipeline
 
 pytestmark = pytest.mark.slow
 
@@ -143,9 +142,9 @@ def test_closing_the_iterator_leaves_no_call_behind(nodes, work, sources):
 
 SCRIPT = """
 import sys, node_workloads
-from tracekit import pipeline
 from tracekit.cli import main
-pipeline.measure_source = node_workloads.tick
+from tracekit.pipeline import run
+run.measure_source = node_workloads.tick
 main(["analyze", "--engine", "ray", "--on-every-node", "$NODE_ROOT/interrupted"])
 """
 
@@ -155,7 +154,7 @@ def test_an_interrupt_ends_every_call_and_the_program(nodes, example):
     folder.mkdir()
     data = next(data for name, (_, data) in example.items() if name.startswith("outputs"))
     (folder / "a").write_bytes(data)
-    paths = [str(HERE), str(Path(pipeline.__file__).parents[1])]
+    paths = [str(HERE), str(HERE.parents[1])]
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
@@ -191,7 +190,7 @@ print(refusals)
 
 def test_what_every_node_refuses_ends_only_the_question(nodes):
     # Ray aborts the whole process where a task is cancelled that it just answered; in one of five such questions.
-    path = os.pathsep.join([str(HERE), str(Path(pipeline.__file__).parents[1])])
+    path = os.pathsep.join([str(HERE), str(HERE.parents[1])])
     process = subprocess.run(
         [sys.executable, "-c", REFUSED], check=False, env={**os.environ, "PYTHONPATH": path},
         capture_output=True, text=True, timeout=120,

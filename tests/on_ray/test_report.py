@@ -225,8 +225,9 @@ def test_a_node_with_another_tracekit_is_named_before_anything_is_read(
 ):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # Ray's workers import from where the driver stands
-    fake = tmp_path / "tracekit"
-    fake.mkdir()
+    fake = tmp_path / "tracekit" / "model"
+    fake.mkdir(parents=True)
+    (fake.parent / "__init__.py").touch()
     (fake / "__init__.py").touch()
     (fake / "version.py").write_text(module)
     nodes.add("other", PYTHONPATH=str(tmp_path))

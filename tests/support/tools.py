@@ -30,6 +30,9 @@ MODULES = (
 )
 """The modules and folders of which some tests are collected only where a tool is."""
 
+TAKING_TURNS = ("tests/on_ray/", "tests/test_nsys_capture.py", "tests/capture/test_ppo_run.py")
+"""Where tests start Ray clusters: two at once need more cores than there may be, and stages would not last as they say."""
+
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 
 HERE = {
@@ -45,6 +48,11 @@ def missing(asked=None):
     """The tools that TRACEKIT_TOOLS (or `asked`) names, separated by spaces, and that are not here."""
     named = (os.environ.get("TRACEKIT_TOOLS", "") if asked is None else asked).split()
     return [name for name in named if name not in HERE or not HERE[name]()]
+
+
+def group(item):
+    """The name of the tests that one worker of pytest runs one after another: those of a module, or those with clusters."""
+    return "clusters" if item.nodeid.startswith(TAKING_TURNS) else item.nodeid.partition("::")[0]
 
 
 if __name__ == "__main__":
