@@ -16,10 +16,9 @@ import pandas as pd
 from tracekit.compare.origins import StageTime
 from tracekit.compare.sides import Side
 from tracekit.compare.work_units import without_steps
-from tracekit.job.frames import CAPTURE, UNIT, from_epoch, job, plain, units
+from tracekit.job.frames import CAPTURE, UNIT, canonical_stages, from_epoch, job, plain, units
 from tracekit.job.metric_kinds import STEP_TIME
 from tracekit.job.stage_windows import whole
-from tracekit.job.stage_work import with_canonical
 from tracekit.model.intervals import Intervals, intersect, union
 from tracekit.model.trace import Measurements
 
@@ -194,7 +193,9 @@ def _rows(steps: Steps) -> pd.DataFrame:
 
 
 def _measured_rows(measured: Measurements, steps: Steps) -> pd.DataFrame:
-    rows = in_units(units(with_canonical(measured, whole(measured, "slots"))), steps)
+    slots = units(whole(measured, "slots"))
+    slots = slots.assign(canonical=canonical_stages(slots, in_file=True))
+    rows = in_units(slots, steps)
     recorded = plain(measured["steps"])
     known, asked = _numbers([*CAPTURE, "step", "occurrence"], recorded, rows)
     columns = ("origin", "ts_ns", "dur_ns")

@@ -12,8 +12,7 @@ from tracekit.compare.origins import Transfer
 from tracekit.compare.sides import Side
 from tracekit.compare.slots_of import Steps, counted_steps, in_units
 from tracekit.job.collectives import matched
-from tracekit.job.frames import units
-from tracekit.job.stage_work import with_canonical
+from tracekit.job.frames import canonical_stages, units
 
 PARTS = ("transfer", "wait", "alone")
 """`alone`: of collectives that no other rank shows, or that could not be matched, the whole duration."""
@@ -48,7 +47,8 @@ def _table(steps: Steps) -> pd.DataFrame:
     """By stage and op the `PARTS` of the mean step: mean over ranks, then steps, then runs."""
     frames = []
     for measured in steps.side.measured:
-        rows = units(with_canonical(measured, measured["collectives"].copy()))
+        rows = units(measured["collectives"])
+        rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
         split = matched(measured)
         dur = rows["dur_ns"].to_numpy(np.float64)
         shortest = split["transfer_ns"].to_numpy(np.float64, na_value=np.nan)

@@ -16,9 +16,9 @@ import pandas as pd
 
 from tracekit.model import keys as grouping
 from tracekit.model.intervals import union_totals
-from tracekit.model.keys import Ints, equal, of_keys
+from tracekit.model.keys import Ints, equal, of_keys, records
 from tracekit.model.report import Heading
-from tracekit.model.stages import canonical, may_be_stage, scope_stage
+from tracekit.model.stages import canonical, scope_stage, stage_name
 from tracekit.model.tables.table import framed
 from tracekit.model.trace import Measurements
 
@@ -277,21 +277,38 @@ def stage_rows(measured: Measurements) -> pd.DataFrame:
 def _stage_rows(measured: Measurements) -> pd.DataFrame:
     stages = units(measured["stages"])
     top = stages[stages["parent"].isna()].copy()
-    pairs = distinct(top, ("stage", "role", "scope"))
-    names = {
-        key: _stage_name(*(None if pd.isna(v) else str(v) for v in key))
-        for key in pairs.itertuples(index=False, name=None)
-    }
-    top["canonical"] = [
-        names[key] for key in zip(top["stage"], top["role"], top["scope"], strict=True)
-    ]
+    top["canonical"] = canonical_stages(top)
     return top[top["canonical"].notna()]
 
 
-def _stage_name(stage: str | None, role: str | None, scope: str | None) -> str | None:
-    if stage is not None and may_be_stage(stage):
-        return canonical(stage, role)
-    return scope_stage(scope, role)
+def staged(rows: pd.DataFrame, column: str = "stage", name: str = "canonical") -> pd.DataFrame:
+    """The rows that lie in a stage, with its canonical name in a column more."""
+    out = rows.assign(**{name: canonical_stages(rows, column)})
+    return out[out[name].notna()]
+
+
+def canonical_stages(
+    rows: pd.DataFrame,
+    column: str = "stage",
+    *,
+    in_file: bool = False,
+    any_range: bool = False,
+) -> npt.NDArray[np.object_]:
+    """The canonical stage of the recorded one in a column of every row, None outside all stages.
+
+    `in_file`: what lies in no recorded range is in the stage that its file is of. `any_range`: every recorded
+    range counts under its own name, also one that can be no stage (of snapshots, which tell of no other).
+    """
+    by = [column, "role", "scope"]
+    number, first = of_keys(rows, by)
+    names = []
+    for recorded, role, scope in records(rows[by].iloc[first], by):
+        if recorded is not None:
+            name = canonical(recorded, role) if any_range else stage_name(recorded, role, scope)
+        else:
+            name = scope_stage(scope, role) if in_file else None
+        names.append(name)
+    return np.array([*names, None], object)[number]
 
 
 @dataclass(frozen=True, slots=True)

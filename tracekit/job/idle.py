@@ -9,13 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import CAPTURE, STAGE_OF, same_text, summed
+from tracekit.job.frames import same_text, staged, summed
 from tracekit.job.stage_windows import (
     NO_STEPS,
     WHERE,
     Owner,
     StageWindow,
-    canonical_names,
     gpu_steps,
     keyed,
     owners_of,
@@ -132,11 +131,8 @@ def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.Dat
     Columns added to those of `stage_edges`: canonical and next_canonical, claimed_ns, and its parts host_ns
     and unseen_ns; of it inside_ns lies in the next stage.
     """
-    names = canonical_names(measured)
-    after = names.rename(columns={"stage": "next_stage", "canonical": "next_canonical"})
-    rows = whole(measured, "stage_edges")
-    rows = rows.merge(names, on=STAGE_OF).merge(after, on=[*CAPTURE, "next_stage"])
-    rows = rows.reset_index(drop=True)
+    rows = staged(whole(measured, "stage_edges"))
+    rows = staged(rows, "next_stage", "next_canonical").reset_index(drop=True)
     bound = {one.window.key for one in sync_bound(measured, sync_limit)}
     number, first = of_keys(rows, ["run", "role", "next_canonical"])
     followed = (as_python(rows[name].array[first]) for name in ("run", "role", "next_canonical"))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import PROCESS, STAGE_OF, distinct, keys_at, stage_rows, units
+from tracekit.job.frames import PROCESS, keys_at, staged, units
 from tracekit.job.stage_windows import occurrence_of_unit
 from tracekit.model.keys import of_keys, summed
 from tracekit.model.trace import Measurements
@@ -38,8 +38,7 @@ def pooled(measured: Measurements) -> pd.DataFrame:
 
 def _pooled(measured: Measurements) -> pd.DataFrame:
     rows = units(measured["host_counts"])
-    named = distinct(stage_rows(measured), [*STAGE_OF, "canonical"])
-    stages = rows[rows["window"] == "stage"].merge(named, on=STAGE_OF, how="inner")
+    stages = staged(rows[rows["window"] == "stage"])
     parts = [_pool(rows[rows["window"] == "step"], None), _pool(stages, "canonical")]
     return pd.concat(parts).reset_index(drop=True)
 

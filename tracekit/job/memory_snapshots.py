@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import plain, text_or_none
-from tracekit.model.stages import canonical
 from tracekit.model.trace import Measurements
 
 SNAPSHOT_KEYS = ("source", "pid", "memory", "device")
@@ -50,16 +47,6 @@ def who(row: Any) -> str:
     told = text_or_none(role)
     of = "pinned host memory" if row["memory"] == "host" else "GPU" if pd.isna(device) else f"GPU {int(device)}"  # fmt: skip
     return f"{name}{f' {told}' if told else ''}, {of}"
-
-
-def named_stages(stages: pd.Series[Any], roles: pd.Series[Any]) -> npt.NDArray[np.object_]:
-    """Recorded stages under their one name; None for none."""
-    names = [
-        None if pd.isna(stage) else canonical(str(stage), text_or_none(role))
-        for stage, role in zip(stages, roles, strict=True)
-    ]
-    found: npt.NDArray[np.object_] = np.array([*names, None], object)[:-1]
-    return found
 
 
 def of_snapshot(rows: pd.DataFrame, one: pd.Series[Any]) -> pd.DataFrame:

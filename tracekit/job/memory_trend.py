@@ -12,9 +12,14 @@ import pandas as pd
 
 from tracekit.job.collectives import same
 from tracekit.job.device_size import DeviceSize, device_sizes
-from tracekit.job.frames import STAGE_OF, distinct, grouped, plain, stage_rows, units
+from tracekit.job.frames import (
+    canonical_stages,
+    grouped,
+    plain,
+    staged,
+    units,
+)
 from tracekit.model.keys import as_python, of_keys
-from tracekit.model.stages import canonical
 from tracekit.model.stats.staircase import shaped
 from tracekit.model.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
 from tracekit.model.trace import Measurements
@@ -292,16 +297,14 @@ def steps(measured: Measurements) -> pd.DataFrame:
 def stages(measured: Measurements) -> pd.DataFrame:
     """The rows of `memory_stages` with `canonical`, the stage under its one name, in order of time."""
     rows = units(measured["memory_stages"])
-    named = distinct(stage_rows(measured), [*STAGE_OF, "canonical"])
     of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
-    found = rows[~of_snapshot].merge(named, on=STAGE_OF)
+    named = staged(rows[~of_snapshot])
     if of_snapshot.any():
         # Ranges of snapshots are in no table of stages: their windows hold more than one step's work.
-        mine = rows[of_snapshot]
-        pairs = zip(mine["stage"], as_python(mine["role"]), strict=True)
-        mine = mine.assign(canonical=[canonical(str(s), role) for s, role in pairs])
-        found = pd.concat([found, mine], ignore_index=True) if len(found) else mine
-    return found.sort_values("ts_ns", kind="stable")
+        ranges = rows[of_snapshot]
+        ranges = ranges.assign(canonical=canonical_stages(ranges, any_range=True))
+        named = pd.concat([named, ranges], ignore_index=True) if len(named) else ranges
+    return named.sort_values("ts_ns", kind="stable")
 
 
 def _phase_ends(measured: Measurements) -> pd.DataFrame:

@@ -16,13 +16,13 @@ import pandas as pd
 from tracekit.job.collectives import codes, same
 from tracekit.job.frames import (
     UNIT,
+    canonical_stages,
     count_distinct,
     distinct,
     job,
     label_headings,
     run_heading,
     same_text,
-    stage_rows,
     summed,
     text_or_none,
     units,
@@ -122,21 +122,10 @@ def staged_segments(measured: Measurements) -> pd.DataFrame:
 
 def _staged_segments(measured: Measurements) -> pd.DataFrame:
     rows = units(measured["segments"])
-    rows["canonical"] = canonical_of(measured, rows)
+    rows["canonical"] = canonical_stages(rows)
     rows = rows[rows["rank"].notna()]
     staged = rows["canonical"].notna().groupby(pd.Series(same(rows, CREW), rows.index))
     return rows[rows["canonical"].notna() | ~staged.transform("any")]
-
-
-def canonical_of(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.object_]:
-    """The canonical name of the recorded stage of each row; None outside stages."""
-    keys = ("stage", "role", "scope")
-    named = distinct(stage_rows(measured), [*keys, "canonical"])
-    places = same(pd.concat([named[list(keys)], rows[list(keys)]], ignore_index=True), keys)
-    by_code = np.full(int(places.max(initial=-1)) + 1, None, object)
-    by_code[places[: len(named)]] = named["canonical"].to_numpy(object)
-    found: npt.NDArray[np.object_] = by_code[places[len(named) :]]
-    return found
 
 
 def work_by_step(measured: Measurements) -> pd.DataFrame:

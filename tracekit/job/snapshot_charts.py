@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import plain, text_or_none
-from tracekit.job.memory_snapshots import named_stages, of_snapshot
+from tracekit.job.frames import canonical_stages, plain, text_or_none
+from tracekit.job.memory_snapshots import of_snapshot
 from tracekit.model.intervals import window_at
 from tracekit.model.report import Chart
 from tracekit.model.trace import Measurements
@@ -75,7 +75,7 @@ def _labels(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) ->
     stages = stages.sort_values("ts_ns", kind="stable")
     begin = stages["ts_ns"].to_numpy(np.int64)
     at = window_at(begin, begin + stages["dur_ns"].to_numpy(np.int64), curve["ts_ns"].to_numpy())
-    known = [*named_stages(stages["stage"], stages["role"]), None]
+    known = [*canonical_stages(stages, any_range=True), None]
     names = [known[n] if n >= 0 else None for n in at.tolist()]
     kept = {name for name, _ in Counter(n for n in names if n is not None).most_common(MAX_STAGES)}
     return [

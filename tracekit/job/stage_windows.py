@@ -13,7 +13,6 @@ import pandas as pd
 from tracekit.job.frames import (
     CAPTURE,
     PROCESS,
-    STAGE_OF,
     STEP_ORIGINS,
     UNIT,
     distinct,
@@ -22,6 +21,7 @@ from tracekit.job.frames import (
     numbered_alike,
     plain,
     stage_rows,
+    staged,
     summed,
     text_or_none,
     units,
@@ -107,16 +107,6 @@ def whole(measured: Measurements, table: str) -> pd.DataFrame:
     return _undamaged(measured, plain(measured[table]))
 
 
-def canonical_names(measured: Measurements) -> pd.DataFrame:
-    """The canonical stage of every outermost recorded one: columns of `STAGE_OF`, canonical."""
-    return measured.derived(_canonical_names)
-
-
-def _canonical_names(measured: Measurements) -> pd.DataFrame:
-    names = stage_rows(measured)[[*STAGE_OF, "canonical"]]
-    return names.dropna(subset="stage").drop_duplicates(STAGE_OF)
-
-
 def placed(measured: Measurements, table: str) -> pd.DataFrame:
     """Rows of windows that are judged, with `canonical` and `origin`: of stages; of steps where there are none.
 
@@ -138,13 +128,11 @@ class _Placed:
 
 def _placed(measured: Measurements, table: str) -> pd.DataFrame:
     rows = whole(measured, table)
-    stages = rows[rows["window"] == "stage"].merge(
-        canonical_names(measured), on=STAGE_OF, how="inner"
-    )
+    stages = staged(rows[rows["window"] == "stage"])
     steps = _of_judged_steps(measured, rows)
     owners, number = owners_of(steps)
-    staged = measured.derived(_staged_owners)
-    unstaged = np.array([*(owner not in staged for owner in owners), False], bool)[number]
+    with_stages = measured.derived(_staged_owners)
+    unstaged = np.array([*(owner not in with_stages for owner in owners), False], bool)[number]
     steps = steps[unstaged & (steps["origin"] != "stage").to_numpy(bool)]
     parts = [stages.assign(origin=None), steps.assign(canonical=None)]
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
@@ -183,14 +171,13 @@ def _surest_origins(measured: Measurements) -> dict[Owner, str]:
     for origin in reversed(STEP_ORIGINS):
         owners, _ = owners_of(lanes[lanes["origin"] == origin])
         origins.update(dict.fromkeys(owners, origin))
-    staged = measured.derived(_staged_owners)
-    return {owner: origin for owner, origin in origins.items() if owner not in staged}
+    with_stages = measured.derived(_staged_owners)
+    return {owner: origin for owner, origin in origins.items() if owner not in with_stages}
 
 
 def _staged_owners(measured: Measurements) -> frozenset[tuple[object, object]]:
     """(run, role) of the devices that have a stage."""
-    rows = whole(measured, "gpu_time").merge(canonical_names(measured), on=STAGE_OF, how="inner")
-    return frozenset(owners_of(rows)[0])
+    return frozenset(owners_of(staged(whole(measured, "gpu_time")))[0])
 
 
 def owners_of(rows: pd.DataFrame) -> tuple[list[Owner], Ints]:

@@ -5,22 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from tracekit.job.collectives import same
-from tracekit.job.frames import (
-    STAGE_OF,
-    distinct,
-    in_run,
-    plain,
-    same_text,
-    stage_rows,
-    text_or_none,
-)
+from tracekit.job.frames import canonical_stages, in_run, plain, same_text, text_or_none
 from tracekit.job.stage_windows import ExistingSteps, steps_of
 from tracekit.model.report import Place
-from tracekit.model.stages import scope_stage
 from tracekit.model.trace import Measurements
 
 
@@ -58,30 +47,12 @@ class StageWork:
         return Place(role=self.role, stage=self.stage, name=self.top)
 
 
-def with_canonical(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """Plain rows with a column `canonical`: the stage under its one name, None outside all stages."""
-    of = measured.derived(_canonical_of)
-    number = same(rows, (*STAGE_OF, "scope", "role"))
-    once = rows.iloc[np.unique(number, return_index=True)[1]]
-    keys = zip(*(once[name] for name in STAGE_OF), strict=True)
-    canonical = [
-        of.get(key) or scope_stage(text_or_none(scope), text_or_none(role))
-        for key, scope, role in zip(keys, once["scope"], once["role"], strict=True)
-    ]
-    return rows.assign(canonical=np.array([*canonical, None], object)[number])
-
-
-def _canonical_of(measured: Measurements) -> dict[tuple[Any, ...], Any]:
-    """The one name of every recorded stage, by the values of `STAGE_OF`."""
-    known = distinct(stage_rows(measured), [*STAGE_OF, "canonical"])
-    return {tuple(key): canonical for *key, canonical in known.itertuples(index=False, name=None)}
-
-
 def by_stage(
     measured: Measurements, kind: str, of: str = "all", table: str = "work_classes"
 ) -> list[StageWork]:
     """The work of class `kind` of every (run, role, stage) that has any, with that of class `of` as its whole."""
-    rows = with_canonical(measured, plain(measured[table]))
+    rows = plain(measured[table])
+    rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     found = []
     for (run, role), mine in rows.groupby(["run", "role"], dropna=False, sort=False):
         steps = steps_of(measured, mine)

@@ -11,11 +11,10 @@ import pandas as pd
 from tracekit.job.collectives import matched
 from tracekit.job.frames import (
     CAPTURE,
-    STAGE_OF,
+    canonical_stages,
     distinct,
     grouped,
     plain,
-    stage_rows,
     summed,
     whole_gpu_time,
 )
@@ -64,13 +63,7 @@ def collectives(measured: Measurements) -> pd.DataFrame:
 
 def _collectives(measured: Measurements) -> pd.DataFrame:
     rows = plain(measured["collectives"])
-    names = stage_rows(measured)[[*STAGE_OF, "canonical"]].dropna(subset="stage")
-    names = names.drop_duplicates(STAGE_OF)
-    canonical = (
-        rows[STAGE_OF].merge(names, on=STAGE_OF, how="left")["canonical"].to_numpy(object).copy()
-    )
-    canonical[pd.isna(canonical)] = None
-    rows["canonical"] = canonical
+    rows["canonical"] = canonical_stages(rows)
     rows[["wait_ns", "transfer_ns"]] = matched(measured)[["wait_ns", "transfer_ns"]]
     pairs = distinct(rows, ("op", "group_size"))
     factor = pairs.assign(

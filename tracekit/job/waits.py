@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.collectives import matched, middles, same
-from tracekit.job.frames import plain, summed, units
-from tracekit.job.rank_groups import CREW_STEP, MEMBER, canonical_of, of_others, staged_segments
+from tracekit.job.frames import canonical_stages, plain, summed, units
+from tracekit.job.rank_groups import CREW_STEP, MEMBER, of_others, staged_segments
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -53,7 +53,7 @@ def _waits(measured: Measurements) -> Waits:
     chosen = (rows["wait_ns"].notna() & rows["synchronising"]).to_numpy(np.bool_)
     rows = rows[chosen].reset_index(drop=True)
     work, names, blocked = _work_before(measured, rows)
-    rows["stage"] = canonical_of(measured, rows)
+    rows["stage"] = canonical_stages(rows)
     wait = rows["wait_ns"].to_numpy(np.int64)
     free = rows["dur_ns"].to_numpy(np.int64) - wait
     lost = np.maximum(blocked - free, 0)

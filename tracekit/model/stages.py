@@ -151,6 +151,17 @@ def canonical(name: str, role: str | None = None) -> str:
     return _CANONICAL.get(plain, name)
 
 
+def stage_name(stage: str | None, role: str | None, scope: str | None) -> str | None:
+    """The canonical stage of a recorded range; of one that can be no stage, and of none, that of its file.
+
+    >>> stage_name("actor_update", None, "ref"), stage_name("mini_batch 3", None, "ref"), stage_name(None, None, None)
+    ('update_actor', 'ref', None)
+    """
+    if stage is not None and may_be_stage(stage):
+        return canonical(stage, role)
+    return scope_stage(scope, role)
+
+
 def scope_stage(scope: str | None, role: str | None = None) -> str | None:
     """The canonical stage that a file's scope names, None where it covers the whole step or says nothing."""
     if scope is None or scope in WHOLE_STEP_SCOPES:

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.device_size import with_cards
-from tracekit.job.frames import plain, run_heading, text_or_none
-from tracekit.job.memory_snapshots import UNTOLD, named_stages, of_snapshot, said, snapshot_levels
+from tracekit.job.frames import canonical_stages, plain, run_heading, text_or_none
+from tracekit.job.memory_snapshots import UNTOLD, of_snapshot, said, snapshot_levels
 from tracekit.job.snapshot_charts import snapshot_charts
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import window_at
@@ -192,7 +192,7 @@ def _caveats(rows: pd.DataFrame) -> Iterator[str]:
 
 def _peak_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     shown = rows.assign(
-        stage=named_stages(rows["peak_stage"], rows["role"]),
+        stage=canonical_stages(rows, "peak_stage", any_range=True),
         card_ratio=(rows["peak_bytes"] / rows["card_bytes"]).astype("Float64"),
         reserved_ratio=(rows["reserved_peak_bytes"] / rows["card_bytes"]).astype("Float64"),
         rounding_bytes=(rows["end_allocated_bytes"] - rows["end_requested_bytes"]).astype("Int64"),

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from tracekit.job.device_size import UNKNOWN, with_cards
-from tracekit.job.frames import in_run, plain, run_heading, text_or_none
-from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, named_stages, of_snapshot, snapshot_levels
+from tracekit.job.frames import canonical_stages, in_run, plain, run_heading, text_or_none
+from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
 from tracekit.job.tables import sheet
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet
 from tracekit.model.thresholds import Thresholds
@@ -70,7 +70,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     # A card smaller than what it holds was told wrong.
     rows["outside_bytes"] = outside.mask(outside < 0)
     rows["cause"] = [_cause(row, limit["outside_ratio"]) for row in rows.to_dict("records")]
-    rows["stage"] = named_stages(rows["stage"], rows["role"])
+    rows["stage"] = canonical_stages(rows, any_range=True)
     last = rows.iloc[-1]
     sheets = (_sheet(measured, rows), _last_sheet(measured, last))
     caveats = ["free pieces are found by addresses: remainders of up to 1 MiB beside large blocks count as free"]  # fmt: skip

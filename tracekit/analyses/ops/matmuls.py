@@ -9,8 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import in_run, plain, run_heading, same_text, summed, text_or_none
-from tracekit.job.stage_work import StageWork, by_stage, of_run, with_canonical
+from tracekit.job.frames import (
+    canonical_stages,
+    in_run,
+    plain,
+    run_heading,
+    same_text,
+    summed,
+    text_or_none,
+)
+from tracekit.job.stage_work import StageWork, by_stage, of_run
 from tracekit.job.tables import sheet
 from tracekit.model import keys as grouping
 from tracekit.model.keys import of_keys
@@ -167,7 +175,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not on_gpu:
         rows["rated_flop_count"] = rows["flop_count"]
     where = "GPU busy" if on_gpu else "host time"
-    by_type, by_size = _rates(rows, ["run", "kind", "type"]), with_canonical(measured, rows)
+    by_type = _rates(rows, ["run", "kind", "type"])
+    by_size = rows.assign(canonical=canonical_stages(rows, in_file=True))
     by_size = _rates(by_size, ["run", "canonical", "name", "kind", "type", "batch", "m", "n", "k"])
     run = run_heading(measured)
     rate = (
@@ -280,7 +289,8 @@ def _unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Iterator
         if not whole or busy / whole < limit["gemm_ratio"] or not _capable(measured, gemms[0]):
             continue
         rows = of_run(measured, "matrix_products", run)
-        rows = with_canonical(measured, rows[same_text(rows["role"], role)])
+        rows = rows[same_text(rows["role"], role)]
+        rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
         gain_ns, worst = _excess(rows)
         gain, ratio = gemms[0].per_step(gain_ns) if gain_ns is not None else (None, None)
         if ratio is not None and ratio < limit["step_ratio"]:

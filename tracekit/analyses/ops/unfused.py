@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import label_headings, plain, same_text
-from tracekit.job.stage_work import StageWork, by_stage, with_canonical
+from tracekit.job.frames import canonical_stages, label_headings, plain, same_text
+from tracekit.job.stage_work import StageWork, by_stage
 from tracekit.job.tables import sheet
 from tracekit.model.keys import summed
 from tracekit.model.report import Finding, Heading, Metric, Section, Verdict
@@ -93,7 +93,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not measured.has("unfused_work"):
         verdict = Verdict(RULES[0], "insufficient data", "input shapes were not recorded")
         return Section(ID, TITLE, "skipped", NOT_RECORDED, verdicts=(verdict,))
-    calls = with_canonical(measured, plain(measured["unfused_calls"]))
+    calls = plain(measured["unfused_calls"])
+    calls = calls.assign(canonical=canonical_stages(calls, in_file=True))
     if not len(calls):
         reason = "neither attention nor a loss over a vocabulary is made of single operators"
         return Section(ID, TITLE, caveats=(reason,))

@@ -10,6 +10,7 @@ import pandas as pd
 
 from tracekit.job.driver_log import logs
 from tracekit.job.frames import (
+    canonical_stages,
     in_run,
     label_headings,
     plain,
@@ -21,7 +22,6 @@ from tracekit.job.stage_matrix import cells, timed_units
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import sheet
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
-from tracekit.model.stages import canonical
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -166,11 +166,9 @@ def _sync_bytes(
 
 def _of_sync(rows: pd.DataFrame, run: object, role: object) -> pd.DataFrame:
     """The rows of one role's weight sync."""
-    rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role) & rows["stage"].notna()]
-    is_sync = {
-        name: canonical(str(name), text_or_none(role)) == SYNC for name in rows["stage"].unique()
-    }
-    return rows[rows["stage"].map(is_sync).astype(bool)]
+    rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
+    stages = pd.Series(canonical_stages(rows, any_range=True), rows.index)
+    return rows[stages == SYNC]
 
 
 def _sync_sheet(measured: Measurements, syncs: list[Sync]) -> Sheet:
@@ -273,18 +271,7 @@ def _moved(measured: Measurements) -> pd.DataFrame:
     columns = [*keys, "size_bytes", "count", "busy_ns", "exposed_ns", "gb_per_s", "max_gb_per_s", "share_ratio", "step_ns"]  # fmt: skip
     if not len(rows):
         return pd.DataFrame(columns=columns)
-    names = rows[["stage", "role"]].drop_duplicates()
-    known = {
-        (stage, role): None if pd.isna(stage) else canonical(str(stage), text_or_none(role))
-        for stage, role in names.itertuples(index=False, name=None)
-    }
-    rows = rows.assign(
-        canonical=pd.Series(
-            [known[key] for key in zip(rows["stage"], rows["role"], strict=True)],
-            index=rows.index,
-            dtype=object,
-        )
-    )
+    rows = rows.assign(canonical=canonical_stages(rows, any_range=True))
     grouped = rows.groupby(keys, dropna=False, sort=False)
     out = grouped[["size_bytes", "count", "busy_ns", "exposed_ns"]].sum().reset_index()
     out["max_gb_per_s"] = grouped["max_gb_per_s"].max().to_numpy()

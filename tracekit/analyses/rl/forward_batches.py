@@ -10,8 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import CAPTURE, in_run, label_headings, plain, same_text, text_or_none
-from tracekit.job.stage_work import with_canonical
+from tracekit.job.frames import (
+    CAPTURE,
+    canonical_stages,
+    in_run,
+    label_headings,
+    plain,
+    same_text,
+    text_or_none,
+)
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import window_at
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
@@ -96,7 +103,8 @@ def _rows(trace: Trace, start: Ints, end: Ints) -> Any:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Micro-batches by stage; finding R18."""
-    rows = with_canonical(measured, plain(measured["forward_batches"]))
+    rows = plain(measured["forward_batches"])
+    rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     if not len(rows):
         return Section(ID, TITLE, "skipped", "no micro-batch was annotated")
     keys = ["run", "role", "canonical"]

@@ -11,6 +11,7 @@ from tracekit.job.frames import (
     CAPTURE,
     PROCESS,
     UNIT,
+    canonical_stages,
     grouped,
     in_run,
     job,
@@ -25,7 +26,6 @@ from tracekit.job.stage_matrix import cells, timed_units
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import sheet
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
-from tracekit.model.stages import canonical, scope_stage
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -70,23 +70,11 @@ def _batches(measured: Measurements) -> pd.DataFrame:
     """The measured batches with the canonical stage they belong to, and `length_ns`: on the device where there is one."""
     rows = units(measured["micro_batches"])
     rows["window"] = plain(measured["micro_batches"])["part"]
-    names = rows[["stage", "role", "scope"]].drop_duplicates()
-    known = {
-        key: _stage(*(text_or_none(value) for value in key))
-        for key in names.itertuples(index=False, name=None)
-    }
-    keys = zip(rows["stage"], rows["role"], rows["scope"], strict=True)
-    stages = pd.Series([known[key] for key in keys], index=rows.index, dtype=object)
     return rows.assign(
-        canonical=stages,
+        canonical=canonical_stages(rows, in_file=True, any_range=True),
         on_device=rows["own_ns"].notna(),
         length_ns=rows["own_ns"].fillna(rows["dur_ns"]).astype("float64"),
     )
-
-
-def _stage(stage: str | None, role: str | None, scope: str | None) -> str | None:
-    """The stage of a batch; of one that stands alone, that of its source."""
-    return canonical(stage, role) if stage is not None else scope_stage(scope, role)
 
 
 def _instances(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import label_headings, plain, run_heading
-from tracekit.job.stage_work import with_canonical
+from tracekit.job.frames import canonical_stages, label_headings, plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.thresholds import Thresholds
@@ -115,7 +114,8 @@ def _named(names: Any, codes: Any, rows: Any) -> Any:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """How much of the GPU's work is linked, and which stages and calls launched it."""
-    rows = with_canonical(measured, plain(measured["launches"]))
+    rows = plain(measured["launches"])
+    rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     if not len(rows):
         return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
     whole, count = int(rows["dur_ns"].sum()), int(rows["count"].sum())
@@ -209,7 +209,8 @@ def _placed_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
 
 def _graph_sheet(measured: Measurements) -> Any:
     """Replays of graphs by stage; a replay with fewer ops than its like was recorded in part."""
-    rows = with_canonical(measured, plain(measured["graph_launches"]))
+    rows = plain(measured["graph_launches"])
+    rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     rows["stage"] = _shown_stage(rows)
     pooled = rows.groupby(["run", "role", "stage", "call"], dropna=False, sort=False).agg(
         launch_count=("launch_count", "sum"), empty_count=("empty_count", "sum"), op_count=("op_count", "sum"),

@@ -14,6 +14,7 @@ import pandas as pd
 from tracekit.job.frames import (
     CAPTURE,
     UNIT,
+    canonical_stages,
     job,
     label_headings,
     numbered_alike,
@@ -24,7 +25,6 @@ from tracekit.job.frames import (
 )
 from tracekit.job.idle import idle_time
 from tracekit.job.stage_windows import whole
-from tracekit.job.stage_work import with_canonical
 from tracekit.job.tables import sheet
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, class_title
@@ -70,7 +70,9 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
     `wall_ns` is the mean wall of these units, `owner` a number for run and role, `stage` the stage as shown.
     """
     walls = job(measured).walls
-    rows = _with_origin(measured, units(with_canonical(measured, whole(measured, "slots"))))
+    slots = units(whole(measured, "slots"))
+    slots = slots.assign(canonical=canonical_stages(slots, in_file=True))
+    rows = _with_origin(measured, slots)
     known, rows["unit"] = numbered_alike([*UNIT, "origin"], walls, rows)
     rows["wall_ns"] = rows["unit"].map(dict(zip(known, walls["wall_ns"], strict=True)))
     rows = rows[rows["wall_ns"].notna()]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.frames import (
-    STAGE_OF,
+    canonical_stages,
     in_run,
     label_headings,
     plain,
@@ -22,7 +22,6 @@ from tracekit.job.idle import DAMAGED, Pauses, by_cause, idle_by_cause, idle_tim
 from tracekit.job.stage_windows import (
     NO_STEPS,
     WHERE,
-    canonical_names,
     gpu_steps,
     keyed,
     placed,
@@ -181,7 +180,8 @@ def _gap_sheet(measured: Measurements) -> Sheet:
     rows = every.nlargest(SHOWN_GAPS, "dur_ns", keep="all").sort_values(
         ["dur_ns", "source", "ts_ns"], ascending=[False, True, True], kind="stable"
     )
-    rows = rows.head(SHOWN_GAPS).merge(canonical_names(measured), on=STAGE_OF, how="left")
+    rows = rows.head(SHOWN_GAPS).reset_index(drop=True)
+    rows["canonical"] = canonical_stages(rows)
     begin = plain(measured["captures"])[["source", "ts_ns"]].groupby("source")["ts_ns"].min()
     rows["at_ns"] = rows["ts_ns"] - rows["source"].map(begin).fillna(0).astype("int64")
     rows["why"] = [CAUSE_TITLES[cause][0] for cause in rows["cause"]]
@@ -276,7 +276,8 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
 
 def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) -> pd.DataFrame:
     """The longest gaps that are mostly such a pause, in the stages where it counts."""
-    rows = whole(measured, "idle_gaps").merge(canonical_names(measured), on=STAGE_OF, how="left")
+    rows = whole(measured, "idle_gaps")
+    rows = rows.assign(canonical=canonical_stages(rows))
     rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
     stages = {window.canonical for window in lost.windows}
     counted = np.array(

@@ -11,15 +11,13 @@ import pandas as pd
 
 from tracekit.job.frames import (
     PROCESS,
-    STAGE_OF,
     Job,
-    distinct,
+    canonical_stages,
     in_run,
     job,
     plain,
     run_heading,
     same_text,
-    stage_rows,
     summed,
     text_or_none,
     units,
@@ -105,7 +103,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not measured.has("interruptions"):
         return Section(ID, TITLE, "skipped", "no host activity was recorded")
     rows = units(measured["interruptions"])
-    rows["canonical"] = _canonical(measured, rows)
+    rows["canonical"] = canonical_stages(rows)
     found: list[Finding] = []
     verdicts: list[Verdict] = []
     for rule, kind, judged in (
@@ -134,12 +132,6 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _total(count: int) -> Metric:
     return Metric("interruptions", count, "count", "lower", label="compilations, allocator calls")
-
-
-def _canonical(measured: Measurements, rows: pd.DataFrame) -> Any:
-    """The canonical stage of every row, None where it is in no stage."""
-    named = distinct(stage_rows(measured), [*STAGE_OF, "canonical"])
-    return rows.merge(named, on=STAGE_OF, how="left")["canonical"].to_numpy()
 
 
 def _is_late(rows: pd.DataFrame, first: int) -> pd.Series[Any]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.job.frames import STAGE_OF, label_headings
+from tracekit.job.frames import canonical_stages, label_headings
 from tracekit.job.idle import DAMAGED, idle_time
-from tracekit.job.stage_windows import WHERE, canonical_names, whole
+from tracekit.job.stage_windows import WHERE, whole
 from tracekit.job.tables import sheet
 from tracekit.model.report import Heading, Ranked, Section, Sheet
 from tracekit.model.thresholds import Thresholds
@@ -54,9 +54,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: A
 
 def _delay_sheet(measured: Measurements) -> Sheet:
     """How long launched work waits before it begins, by stage of the launch."""
-    rows = whole(measured, "launch_delays").merge(
-        canonical_names(measured), on=STAGE_OF, how="left"
-    )
+    rows = whole(measured, "launch_delays")
+    rows = rows.assign(canonical=canonical_stages(rows))
     rows = rows[rows["stage"].isna() | rows["canonical"].notna()]
     rows["canonical"] = rows["canonical"].where(rows["canonical"].notna(), "(all)").astype(object)
     grouped = rows.groupby(list(WHERE), dropna=False, sort=False)

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import from_epoch, in_run, plain, run_heading
+from tracekit.job.frames import canonical_stages, from_epoch, in_run, plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.report import Chart, Heading, Metric, Section
-from tracekit.model.stages import canonical
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.stage_at import outermost_stages, row_at
@@ -179,10 +178,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     rows = plain(measured["counter_levels"])
     whole = _pooled(rows[rows["window"] == "capture"], ["run", "name"])
     staged = rows[rows["window"] == "stage"].copy()
-    staged["canonical"] = [
-        canonical(str(stage), None if pd.isna(role) else str(role))
-        for stage, role in zip(staged["stage"], staged["role"], strict=True)
-    ]
+    staged["canonical"] = canonical_stages(staged, any_range=True)
     # An empty list would choose columns: there need not be a stage.
     is_known = [known_as(str(name)) is not None for name in staged["name"]]
     staged = staged[np.array(is_known, np.bool_)]
