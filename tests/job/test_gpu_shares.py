@@ -4,7 +4,8 @@ import pandas as pd
 from analyses.waiting_traces import measure_folder
 from chrome_builder import annotation, launched, step, write
 
-from tracekit.job.gpu_shares import SUMMED, by_stage, judged, shares
+from tracekit.job.gpu_shares import SUMMED, shares
+from tracekit.job.stage_windows import judged_windows, shares_by_stage
 from tracekit.process.busy import PARTS
 
 
@@ -39,7 +40,7 @@ def recorded(folder, role, stages):
 
 def test_stages_come_longest_first_without_the_windows_of_steps(tmp_path):
     recorded(tmp_path, "actor", [("gen", 100, 200), ("reward", 400, 400)])
-    found = by_stage(measure_folder(tmp_path, ("steps", "gpu_time")))
+    found = shares_by_stage(measure_folder(tmp_path, ("steps", "gpu_time")))
     assert found["canonical"].tolist() == ["reward", "gen"]
     assert found["window_ns"].tolist() == [400_000, 200_000]
     assert told(found["busy_ratio"]) == [0.25, 0.5]
@@ -48,10 +49,10 @@ def test_stages_come_longest_first_without_the_windows_of_steps(tmp_path):
 def test_the_whole_step_is_judged_where_no_stage_was_recorded_after_all_stages(tmp_path):
     recorded(tmp_path, "actor", [])
     recorded(tmp_path, "critic", [("values", 100, 400)])
-    found = judged(measure_folder(tmp_path, ("steps", "gpu_time")))
-    assert [(one.window.role, one.window.canonical) for one in found] == [
+    found = judged_windows(measure_folder(tmp_path, ("steps", "gpu_time")))
+    assert [(window.role, window.canonical) for window in found] == [
         ("critic", "values"),
         ("actor", None),
     ]
-    assert [one.row["idle_ns"] for one in found] == [300_000, 990_000]
-    assert found[0].per_step("idle_ns") == (300_000, 0.3)
+    assert [window.gpu_time["idle_ns"] for window in found] == [300_000, 990_000]
+    assert found[0].per_step(found[0].gpu_time["idle_ns"]) == (300_000, 0.3)

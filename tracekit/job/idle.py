@@ -63,7 +63,7 @@ def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncB
             continue
         calls = SyncBound(window, *(int(row[name]) for name in columns))
         often = window.steps.mean(calls.stall_count) >= limit["syncs_per_step"]
-        if often and calls.idle_ns / window.window_ns >= limit["stage_ratio"]:
+        if often and window.share(calls.idle_ns) >= limit["stage_ratio"]:
             held_up.append(calls)
     return held_up
 

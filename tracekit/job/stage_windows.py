@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
+from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.model import keys as grouping
 from tracekit.model.keys import Ints, of_keys
 from tracekit.model.report import Place
@@ -34,7 +35,7 @@ from tracekit.model.trace import Measurements
 WHERE = ("run", "role", "canonical")
 """What a stage window is told by: run, role, and the canonical stage (missing: the step)."""
 
-Owner = tuple[object, object]
+Owner = tuple[object, str | None]
 """A run and a role."""
 
 
@@ -63,19 +64,21 @@ NO_STEPS = ExistingSteps(0, None)
 
 @dataclass(frozen=True, slots=True)
 class StageWindow:
-    """One stage, or the step where no stage is annotated: `window_ns` is Σ over `steps` steps of single GPUs.
+    """One stage, or the step where no stage is annotated, as rules judge it: sums over `steps` steps of single GPUs.
 
-    `origin` tells how a step is known (None: a stage); `works` is whether it gives a GPU anything to do.
+    `window_ns` is how long they are (None where only its work was measured), `gpu_time` the sums of `SUMMED` with
+    their shares. `origin` tells how a step is known (None: a stage); `works` is whether it gives a GPU anything to do.
     """
 
     run: object
     role: str | None
     canonical: str | None
     name: str
-    window_ns: int
     steps: ExistingSteps
+    window_ns: int | None = None
     origin: str | None = None
     works: bool = True
+    gpu_time: Mapping[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def place(self) -> Place:
@@ -95,6 +98,10 @@ class StageWindow:
     def per_step(self, total_ns: float) -> tuple[float, float | None]:
         """(the mean over steps and GPUs of a sum over both, the same as a share of the step)."""
         return self.steps.per_step(total_ns)
+
+    def share(self, total_ns: float) -> float:
+        """A sum over its steps and GPUs as a share of its windows, 0 of nothing."""
+        return total_ns / self.window_ns if self.window_ns else 0.0
 
 
 def keyed(row: Mapping[Any, Any]) -> tuple[object, ...]:
@@ -284,12 +291,24 @@ def stage_windows(measured: Measurements) -> list[StageWindow]:
     return measured.derived(_stage_windows)
 
 
+def judged_windows(measured: Measurements) -> list[StageWindow]:
+    """Every stage, longest first, and after them the steps of runs and roles without stages."""
+    return sorted(stage_windows(measured), key=lambda window: window.canonical is None)
+
+
+def shares_by_stage(measured: Measurements) -> pd.DataFrame:
+    """Sums and shares of GPU time per (run, role, canonical stage) over ranks, devices and steps; longest first."""
+    rows = placed(measured, "gpu_time")
+    sums = shares(summed(rows[rows["window"] == "stage"], WHERE, SUMMED))
+    return sums.sort_values("window_ns", ascending=False, kind="stable")
+
+
 def _stage_windows(measured: Measurements) -> list[StageWindow]:
     rows = placed(measured, "gpu_time")
     if not len(rows):
         return []
     origins = rows.groupby(list(WHERE), dropna=False, sort=False)["origin"].first().reset_index()
-    sums = summed(rows, WHERE, ("window_ns", "op_count"))
+    sums = shares(summed(rows, WHERE, SUMMED))
     sums["origin"] = origins["origin"]
     existing = gpu_steps(measured)
     launched = summed(stage_rows(measured), WHERE, ("launch_count",)).dropna(subset="launch_count")
@@ -299,9 +318,15 @@ def _stage_windows(measured: Measurements) -> list[StageWindow]:
         role, stage = text_or_none(row["role"]), text_or_none(row["canonical"])
         windows.append(
             StageWindow(
-                row["run"], role, stage, (stage or "the step") + in_run(measured, row["run"]),
-                int(row["window_ns"]), existing.get((row["run"], role), NO_STEPS),
-                text_or_none(row["origin"]), bool(row["op_count"]) and keyed(row) not in idle_by_design,
+                row["run"],
+                role,
+                stage,
+                (stage or "the step") + in_run(measured, row["run"]),
+                existing.get((row["run"], role), NO_STEPS),
+                int(row["window_ns"]),
+                text_or_none(row["origin"]),
+                bool(row["op_count"]) and keyed(row) not in idle_by_design,
+                row,
             )
-        )  # fmt: skip
+        )
     return windows

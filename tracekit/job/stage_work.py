@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from tracekit.job.frames import canonical_stages, in_run, plain, same_text, text_or_none
-from tracekit.job.stage_windows import ExistingSteps, steps_of
+from tracekit.job.stage_windows import StageWindow, steps_of
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
 
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """One class of work of one stage: `busy_ns` of `whole_ns`, both summed over `steps`.
+    """One class of work of one stage: `busy_ns` of `whole_ns`, both summed over the steps of its window.
 
-    Each device counts its own steps, a process those of which no device was recorded.
+    Each device counts its own steps there, a process those of which no device was recorded.
     """
 
-    run: str | None
-    role: str | None
-    stage: str | None
-    name: str
+    window: StageWindow
     busy_ns: int
     whole_ns: int
     count: int
     on_gpu: bool
     top: str | None
-    steps: ExistingSteps
 
     @property
     def ratio(self) -> float | None:
@@ -38,13 +34,13 @@ class StageWork:
 
     def per_step(self, value: float) -> tuple[int, float | None]:
         """(`value` per step and GPU (process) in ns, the same as a share of the step)."""
-        each, ratio = self.steps.per_step(value)
+        each, ratio = self.window.per_step(value)
         return round(each), ratio
 
     @property
     def place(self) -> Place:
         """Where that is."""
-        return Place(role=self.role, stage=self.stage, name=self.top)
+        return replace(self.window.place, name=self.top)
 
 
 def by_stage(
@@ -53,30 +49,33 @@ def by_stage(
     """The work of class `kind` of every (run, role, stage) that has any, with that of class `of` as its whole."""
     rows = plain(measured[table])
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
-    found = []
-    for (run, role), mine in rows.groupby(["run", "role"], dropna=False, sort=False):
-        steps = steps_of(measured, mine)
-        anywhere = bool(mine["canonical"].notna().any())
-        for stage, part in mine.groupby("canonical", dropna=False, sort=False):
+    works = []
+    for (run, role), of_owner in rows.groupby(["run", "role"], dropna=False, sort=False):
+        steps = steps_of(measured, of_owner)
+        anywhere = bool(of_owner["canonical"].notna().any())
+        for stage, part in of_owner.groupby("canonical", dropna=False, sort=False):
             chosen = part[part["class"] == kind]
             if not len(chosen):
                 continue
-            name = text_or_none(stage)
-            found.append(
+            canonical = text_or_none(stage)
+            name = canonical or ("the rest" if anywhere else "the step")
+            works.append(
                 StageWork(
-                    text_or_none(run),
-                    text_or_none(role),
-                    name,
-                    (name or ("the rest" if anywhere else "the step")) + in_run(measured, run),
+                    StageWindow(
+                        text_or_none(run),
+                        text_or_none(role),
+                        canonical,
+                        name + in_run(measured, run),
+                        steps,
+                    ),
                     int(chosen["busy_ns"].sum()),
                     int(part.loc[part["class"] == of, "busy_ns"].sum()),
                     int(chosen["count"].sum()),
                     bool(chosen["device"].notna().any()),
                     _top(chosen),
-                    steps,
                 )
             )
-    return found
+    return works
 
 
 def _top(rows: pd.DataFrame) -> str | None:

@@ -29,6 +29,7 @@ from tracekit.job.frames import (
     whole_gpu_time,
 )
 from tracekit.job.rank_groups import MEMBER, Crew, crews
+from tracekit.job.stage_windows import shares_by_stage
 from tracekit.job.tables import sheet
 from tracekit.model import faults
 from tracekit.model.report import Heading, Metric, Sheet
@@ -333,7 +334,7 @@ def _busy(measured: Measurements) -> pd.DataFrame | None:
     """How busy the GPUs of every stage were, None where no GPU was recorded."""
     if not (measured.has("gpu_time") and len(measured["gpu_time"])):
         return None
-    return gpu_shares.by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]
+    return shares_by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]
 
 
 _MOST_OWN_WORK_DOC = "The rank that works longest in it, not counting waits in collectives, and by how much more than the median of the others."

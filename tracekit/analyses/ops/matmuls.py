@@ -18,6 +18,7 @@ from tracekit.job.frames import (
     summed,
     text_or_none,
 )
+from tracekit.job.stage_windows import Owner
 from tracekit.job.stage_work import StageWork, by_stage, of_run
 from tracekit.job.tables import sheet
 from tracekit.model import keys as grouping
@@ -244,7 +245,7 @@ def _abstained(measured: Measurements) -> Iterator[Verdict]:
 
 def _capable(measured: Measurements, work: StageWork) -> bool:
     """Whether the GPUs of a run are known to have tensor cores."""
-    known = of_run(measured, "work_classes", work.run)["capability"].dropna()
+    known = of_run(measured, "work_classes", work.window.run)["capability"].dropna()
     return bool(len(known)) and bool((known >= TENSOR_CAPABILITY).all())
 
 
@@ -259,7 +260,7 @@ def _plain_units(measured: Measurements, thresholds: Thresholds) -> Iterator[Fin
         yield Finding(
             "no-tensor-cores",
             thresholds.severity(ratio),
-            f"{show(work.ratio, 'ratio')} of the GPU work of {work.name} is matrix products without tensor cores",
+            f"{show(work.ratio, 'ratio')} of the GPU work of {work.window.name} is matrix products without tensor cores",
             "run them in bf16 or allow TF32 (torch.set_float32_matmul_precision('high')); before compute capability 8.0 use fp16",
             (
                 Metric("plain_ratio", work.ratio, "ratio", "lower", label="of its GPU work"),
@@ -279,12 +280,12 @@ def _plain_units(measured: Measurements, thresholds: Thresholds) -> Iterator[Fin
 def _unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
     """R25: products with a size that does not fill the instructions of tensor cores."""
     limit = thresholds.of("unaligned-gemm")
-    parts: dict[tuple[str | None, str | None], list[StageWork]] = {}
+    parts: dict[Owner, list[StageWork]] = {}
     for work in by_stage(measured, "gemm", "gemm"):
-        parts.setdefault((work.run, work.role), []).append(work)
+        parts.setdefault(work.window.owner, []).append(work)
     odd = by_stage(measured, "unaligned")
     for (run, role), gemms in parts.items():
-        mine = [work for work in odd if (work.run, work.role) == (run, role)]
+        mine = [work for work in odd if work.window.owner == (run, role)]
         busy, whole = sum(work.busy_ns for work in mine), sum(work.busy_ns for work in gemms)
         if not whole or busy / whole < limit["gemm_ratio"] or not _capable(measured, gemms[0]):
             continue

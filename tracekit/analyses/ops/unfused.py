@@ -119,8 +119,8 @@ KINDS = ("attention", "loss")
 
 def _of(calls: pd.DataFrame, one: StageWork) -> pd.DataFrame:
     """The calls of the stage of `one`."""
-    mine = same_text(calls["run"], one.run) & same_text(calls["role"], one.role)
-    return calls[mine & same_text(calls["canonical"], one.stage)]
+    mine = same_text(calls["run"], one.window.run) & same_text(calls["role"], one.window.role)
+    return calls[mine & same_text(calls["canonical"], one.window.canonical)]
 
 
 def _sheet(
@@ -135,7 +135,7 @@ def _sheet(
     rows = pd.DataFrame(
         [
             (
-                one.run, one.role, one.stage or "(outside any stage)", WHAT[kind], one.busy_ns, one.ratio,
+                one.window.run, one.window.role, one.window.canonical or "(outside any stage)", WHAT[kind], one.busy_ns, one.ratio,
                 _sum(_of(calls, one), kind, "count"), _sum(_of(calls, one), "copy", "size_bytes") if kind == "loss" else None,
             )
             for kind, one in zip(kinds, work, strict=True)
@@ -169,7 +169,9 @@ def _unfused(
     if one.ratio is None or one.ratio < limit["stage_ratio"] or (kind == "loss" and not copied):
         return
     gain, ratio = one.per_step(one.busy_ns)
-    share = f"{show(one.ratio, 'ratio')} of {'the GPU work of ' if one.on_gpu else ''}{one.name}"
+    share = (
+        f"{show(one.ratio, 'ratio')} of {'the GPU work of ' if one.on_gpu else ''}{one.window.name}"
+    )
     evidence: tuple[Metric, ...] = (
         Metric("unfused_ratio", one.ratio, "ratio", "lower", label="of its GPU work" if one.on_gpu else "of its wall"),
         Metric("calls", _sum(calls, kind, "count"), "count", label="calls"),
@@ -179,7 +181,7 @@ def _unfused(
         advice = "use flash attention or scaled_dot_product_attention"
         caveats = ("its backward pass is not counted, and gains as well",)
     else:
-        each = round(one.steps.mean(copied))
+        each = round(one.window.steps.mean(copied))
         evidence += (Metric("copied_bytes", each, "bytes", "lower", label="32-bit copies per step"),)  # fmt: skip
         claim = f"{share} is a log-softmax over the vocabulary on 32-bit copies"
         advice = "use a fused or chunked cross-entropy (use_fused_kernels in verl)"

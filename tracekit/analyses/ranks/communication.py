@@ -18,8 +18,7 @@ from tracekit.job.frames import (
     text_or_none,
     whole_gpu_time,
 )
-from tracekit.job.gpu_shares import Judged, judged
-from tracekit.job.stage_windows import WHERE, keyed, placed, steps_of
+from tracekit.job.stage_windows import WHERE, StageWindow, judged_windows, keyed, placed, steps_of
 from tracekit.job.traffic import RATED, by_rank, exposed_within, moving, rates, united, waiting
 from tracekit.job.traffic import collectives as pooled
 from tracekit.job.traffic_sheets import (
@@ -76,7 +75,7 @@ TOLD = [
 class Exposure(NamedTuple):
     """Exposed communication of a stage: `rest_ns` is neither waiting nor small collectives (R07)."""
 
-    judged: Judged
+    window: StageWindow
     rows: pd.DataFrame
     wait_ns: int | None
     rest_ns: int
@@ -85,13 +84,12 @@ class Exposure(NamedTuple):
     @property
     def share(self) -> float:
         """The rest as a share of the stage."""
-        window = self.judged.row["window_ns"]
-        return self.rest_ns / window if window else 0.0
+        return self.window.share(self.rest_ns)
 
     @property
     def per_step(self) -> tuple[float, float | None]:
         """(the rest per step and GPU, the same as a share of the step)."""
-        return self.judged.window.per_step(self.rest_ns)
+        return self.window.per_step(self.rest_ns)
 
 
 class Small(NamedTuple):
@@ -148,14 +146,14 @@ def _exposures(
     in_stage = {_whose(mine): mine for mine in apart(on_device, WHERE)}
     in_step = {_whose(mine)[:2]: mine for mine in apart(on_device, WHERE[:2])}
     found = []
-    for one in judged(measured):
-        mine, key, none = _of(windows, one), one.window.key, on_device.iloc[:0]
+    for window in judged_windows(measured):
+        mine, key, none = _of(windows, window), window.key, on_device.iloc[:0]
         theirs = in_step.get(key[:2], none) if key[2] is None else in_stage.get(key, none)
-        if one.row["comm_ns"] and one.row["window_ns"]:
+        if window.gpu_time["comm_ns"] and window.window_ns:
             wait = int(mine["wait_ns"].sum()) if mine["wait_ns"].notna().any() else None
-            rest = int(one.row["exposed_comm_ns"]) - int(mine["taken_ns"].sum())
+            rest = int(window.gpu_time["exposed_comm_ns"]) - int(mine["taken_ns"].sum())
             assert rest >= 0, "what is waiting or small must fit into what is exposed"
-            found.append(Exposure(one, theirs, wait, rest, _unseen(measured, one.row["run"])))
+            found.append(Exposure(window, theirs, wait, rest, _unseen(measured, window.run)))
     return found
 
 
@@ -174,11 +172,11 @@ def _unseen(measured: Measurements, run: object) -> str:
     return f"{seen} of {int(whole)} ranks were recorded: waiting for the others counts as communication"
 
 
-def _of(frame: pd.DataFrame, one: Judged) -> pd.DataFrame:
+def _of(frame: pd.DataFrame, window: StageWindow) -> pd.DataFrame:
     """The rows of a judged stage; for a whole step all of its run and role."""
-    mine = same_text(frame["run"], one.row["run"]) & same_text(frame["role"], one.row["role"])
-    if one.window.canonical is not None:
-        mine &= same_text(frame["canonical"], one.row["canonical"])
+    mine = same_text(frame["run"], window.run) & same_text(frame["role"], window.role)
+    if window.canonical is not None:
+        mine &= same_text(frame["canonical"], window.canonical)
     return frame[mine]
 
 
@@ -199,20 +197,20 @@ def _longest(one: Exposure) -> tuple[str | None, tuple[Place, ...]]:
     """(the operation that is exposed longest, the stage with it and where its longest one is)."""
     rows = one.rows
     if not len(rows):
-        return None, (one.judged.window.place,)
+        return None, (one.window.place,)
     op = str(rows.groupby("op")["exposed_ns"].sum().idxmax())
     mine = rows[rows["op"] == op]
     row = mine.iloc[int(mine["exposed_ns"].astype("int64").argmax())]
     start = int(row["ts_ns"])
     return op, (
-        replace(one.judged.window.place, name=op),
+        replace(one.window.place, name=op),
         Place(
             source=str(row["source"]),
             role=text_or_none(row["role"]),
             rank=None if pd.isna(row["rank"]) else int(row["rank"]),
             device=None if pd.isna(row["device"]) else int(row["device"]),
             step=None if pd.isna(row["step"]) else int(row["step"]),
-            stage=one.judged.window.canonical,
+            stage=one.window.canonical,
             name=op,
             start_ns=start,
             end_ns=start + int(row["dur_ns"]),
@@ -229,7 +227,7 @@ def _moved(one: Exposure, op: str | None) -> tuple[Metric, ...]:
     told = []
     if not pd.isna(size):
         label = f"{op} per step and GPU"
-        each = round(one.judged.window.steps.mean(int(size)))
+        each = round(one.window.steps.mean(int(size)))
         told.append(Metric("size_bytes", each, "bytes", "lower", label=label))
     if not pd.isna(rate):
         told.append(Metric("busbw", float(rate), "gb_per_s", "higher", label=f"busbw of {op}"))
@@ -237,7 +235,7 @@ def _moved(one: Exposure, op: str | None) -> tuple[Metric, ...]:
 
 
 def _overlap(one: Exposure) -> Metric:
-    ratio = float(one.judged.row["overlap_ratio"])
+    ratio = float(one.window.gpu_time["overlap_ratio"])
     return Metric("overlap_ratio", ratio, "ratio", "higher", label="hidden share")
 
 
@@ -245,7 +243,7 @@ def _waited(one: Exposure) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
     """(evidence, caveats) about waiting for other ranks."""
     if one.wait_ns is None:
         return (), ("includes waiting for slower ranks: not told apart here",)
-    wait = round(one.judged.window.steps.mean(one.wait_ns))
+    wait = round(one.window.steps.mean(one.wait_ns))
     synchronising = one.rows[one.rows["synchronising"]]
     unknown = int(synchronising["wait_ns"].isna().sum())
     caveats = [one.unseen] if one.unseen else []
@@ -268,7 +266,7 @@ def _exposed(one: Exposure, thresholds: Thresholds) -> Finding | None:
     return Finding(
         "exposed-communication",
         thresholds.severity(ratio),
-        f"{show(one.share, 'ratio')} of {one.judged.window.name} is communication that no compute hides",
+        f"{show(one.share, 'ratio')} of {one.window.name} is communication that no compute hides",
         ADVICE.get(op or "", OTHERWISE),
         (share, _overlap(one), *evidence, *_moved(one, op)),
         places,
@@ -281,13 +279,13 @@ def _exposed(one: Exposure, thresholds: Thresholds) -> Finding | None:
 def _not_overlapped(one: Exposure, thresholds: Thresholds) -> Finding | None:
     """R06: a stage whose collectives hardly run beside compute, where R05 does not say so already."""
     limit = thresholds.of("no-comm-overlap")
-    row, name = one.judged.row, one.judged.window.canonical
+    row, name = one.window.gpu_time, one.window.canonical
     comm = int(row["overlap_ns"]) + one.rest_ns
     overlap = int(row["overlap_ns"]) / comm if comm else 1.0
     if (
         comm / row["window_ns"] < limit["comm_ratio"]
         or overlap >= limit["overlap_ratio"]
-        or one.judged.window.steps.mean(len(one.rows)) < limit["collectives_per_step"]
+        or one.window.steps.mean(len(one.rows)) < limit["collectives_per_step"]
         or name in BY_DESIGN
     ):
         return None
@@ -299,7 +297,7 @@ def _not_overlapped(one: Exposure, thresholds: Thresholds) -> Finding | None:
     return Finding(
         "no-comm-overlap",
         "info" if severity == "low" else severity,
-        f"{show(overlap, 'ratio')} of the communication of {one.judged.window.name} runs beside compute",
+        f"{show(overlap, 'ratio')} of the communication of {one.window.name} runs beside compute",
         ADVICE.get(op or "", OTHERWISE),
         (
             Metric("overlap_ratio", overlap, "ratio", "higher", label="hidden share"),
@@ -329,9 +327,9 @@ def _abstained(
         return
     limit = thresholds.of("exposed-communication")["exposed_ratio"]
     for one, finding in told:
-        exposed = one.judged.row["exposed_comm_ratio"]
+        exposed = one.window.gpu_time["exposed_comm_ratio"]
         if finding is None and exposed >= limit:
-            reason = f"{show(float(exposed), 'ratio')} of {one.judged.window.name} is exposed, but it is waiting for slower ranks or small collectives"
+            reason = f"{show(float(exposed), 'ratio')} of {one.window.name} is exposed, but it is waiting for slower ranks or small collectives"
             yield Verdict(rules[0], "clear", reason)
     if any(finding is not None for _, finding in told):
         yield Verdict(rules[1], "clear", "what no compute hides is told by exposed-communication")

@@ -14,8 +14,9 @@ import pandas as pd
 
 from tracekit.job.charts import device_bars, utilisation
 from tracekit.job.frames import label_headings, run_heading, summed, text_or_none, whole_gpu_time
-from tracekit.job.gpu_shares import SUMMED, Judged, by_stage, judged, shares
+from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.job.idle_claims import claims
+from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage
 from tracekit.job.tables import sheet
 from tracekit.model.report import Finding, Heading, Metric, Ranked, Section, Verdict
 from tracekit.model.thresholds import Thresholds
@@ -162,7 +163,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         )
     )
     devices = devices.sort_values("busy_ratio", kind="stable")
-    stages = by_stage(measured)
+    stages = shares_by_stage(measured)
     total = shares(summed(rows[rows["window"] == "capture"], ["window"], SUMMED)).iloc[0]
     who = label_headings(measured)
     sheets = (
@@ -212,19 +213,19 @@ _LOWER = ("exposed_comm_ratio", "exposed_memcpy_ratio", "exposed_memset_ratio", 
 class Idling(NamedTuple):
     """A stage whose GPUs mostly wait, and what of its idle time other findings count: Σ over GPUs and steps."""
 
-    judged: Judged
+    window: StageWindow
     told: Mapping[str, int]
 
     @property
     def left_ns(self) -> int:
         """The idle time that no other finding counts."""
-        return max(int(self.judged.row["idle_ns"]) - sum(self.told.values()), 0)
+        return max(int(self.window.gpu_time["idle_ns"]) - sum(self.told.values()), 0)
 
     @property
     def accounted(self) -> float:
         """The share of the stage that is busy or told: R01's trigger holds for the rest alone."""
-        window = int(self.judged.row["window_ns"])
-        return (window - self.left_ns) / window
+        window_ns = int(self.window.gpu_time["window_ns"])
+        return (window_ns - self.left_ns) / window_ns
 
 
 def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
@@ -234,26 +235,26 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
     """
     limit = thresholds.of("low-gpu-utilization")
     found = []
-    for one in judged(measured):
-        row = one.row
-        share = one.per_step("window_ns")[1]
+    for window in judged_windows(measured):
+        row = window.gpu_time
+        share = window.per_step(float(row["window_ns"]))[1]
         if (
             row["op_count"] == 0
             or row["window_ns"] == 0
             or row["busy_ratio"] >= limit["busy_ratio"]
             or (share or 0.0) < limit["stage_ratio"]
-            or one.window.origin == "file"
+            or window.origin == "file"
         ):
             continue
-        found.append(one)
+        found.append(window)
     told = claims(measured, thresholds) if found else {}
-    return [Idling(one, told.get(one.window.key, {})) for one in found]
+    return [Idling(window, told.get(window.key, {})) for window in found]
 
 
 def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
     """R01: the idle time of a stage that no rule with a cause of its own tells."""
-    row, window = one.judged.row, one.judged.window
-    idle, _ = one.judged.per_step("idle_ns")
+    window, row = one.window, one.window.gpu_time
+    idle, _ = window.per_step(float(row["idle_ns"]))
     left, ratio = window.per_step(one.left_ns)
     others = ", ".join(
         f"{rule} ({show(window.steps.mean(ns), 'ns')})" for rule, ns in one.told.items()
@@ -261,7 +262,7 @@ def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
     return Finding(
         "low-gpu-utilization",
         thresholds.severity(ratio),
-        f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.judged.window.name}"
+        f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.window.name}"
         + (f", and idle {show(1 - one.accounted, 'ratio')} of it for reasons that no other finding names" if others else ""),
         "look at what the host does meanwhile: synchronising calls, data loading, many short kernels",
         (
@@ -283,13 +284,13 @@ def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
     """Of every run, the stages whose idle time other findings tell."""
     reasons: dict[str | None, list[str]] = {}
     for one in idling:
-        row, window_ns = one.judged.row, one.judged.window.window_ns
+        row = one.window.gpu_time
         others = ", ".join(
-            f"{rule} ({show(ns / window_ns, 'ratio')})" for rule, ns in one.told.items()
+            f"{rule} ({show(one.window.share(ns), 'ratio')})" for rule, ns in one.told.items()
         )
         run = text_or_none(row["run"]) if run_heading(measured) else None
         reasons.setdefault(run, []).append(
-            f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.judged.window.name}: explained by {others};"
+            f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.window.name}: explained by {others};"
             f" {show(1 - one.accounted, 'ratio')} are left"
         )
     return [Verdict(RULES[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()]

@@ -148,7 +148,7 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
         (text_or_none(r["op"]) or text_or_none(r["call"]) or "calls of other kinds", text_or_none(r["call"]))
         for r in by_op.to_dict("records")
     ]  # fmt: skip
-    share = one.idle_ns / window.window_ns
+    share = window.share(one.idle_ns)
     return Finding(
         "host-sync-stalls",
         thresholds.severity(ratio),
