@@ -12,8 +12,13 @@ from tracekit.model.keys import (
     as_python,
     equal,
     first_of_each,
+    is_among,
+    joined,
+    looked_up,
+    numbered_alike,
     of_keys,
     place_of,
+    places_of,
     records,
     summed,
 )
@@ -180,3 +185,69 @@ def test_equal_values_of_any_type_are_told_and_missing_ones_equal_missing_ones()
 def test_sums_are_exact_however_large(largest):
     values = np.array([largest, 1, -largest, 3, largest], np.int64)
     assert summed(np.array([0, 0, 1, 1, -1]), values, 3).tolist() == [largest + 1, 3 - largest, 0]
+
+
+RANKS = pd.DataFrame(
+    {
+        "host": ["a", "a", None],
+        "rank": pd.array([0, 1, 1], dtype="Int64"),
+        "wall_ns": np.array([5, 7, 9], np.int64),
+    }
+)
+
+
+def rows_of(*keys):
+    hosts, ranks = zip(*keys, strict=True)
+    return pd.DataFrame({"host": list(hosts), "rank": pd.array(ranks, dtype="Int64")})
+
+
+def test_rows_that_lack_a_key_match_nothing():
+    rows = rows_of(("a", 1), (None, 1), ("a", None), ("b", 0))
+    assert places_of(rows, RANKS, ["host", "rank"]).tolist() == [1, -1, -1, -1]
+
+
+def test_a_missing_optional_key_equals_a_missing_one():
+    rows = rows_of(("a", 1), (None, 1), (None, 0), ("a", None))
+    assert places_of(rows, RANKS, ["host", "rank"], optional=["host"]).tolist() == [1, 2, -1, -1]
+
+
+def test_a_key_that_stands_in_several_rows_of_the_table_is_refused():
+    with pytest.raises(AssertionError, match="several rows"):
+        places_of(rows_of(("a", 0)), RANKS, ["rank"])
+
+
+def test_keys_match_whatever_the_types_of_their_columns():
+    rows = rows_of(("a", 1), ("a", 0))
+    as_objects = RANKS.iloc[:2].astype({"rank": object})
+    as_categories = rows.astype({"host": "category"})
+    assert places_of(as_categories, as_objects, ["host", "rank"]).tolist() == [1, 0]
+
+
+def test_what_is_looked_up_is_missing_where_nothing_matches_and_stays_whole_where_all_do():
+    some = looked_up(rows_of(("a", 1), ("b", 0)), RANKS, ["host", "rank"])
+    assert some["wall_ns"].isna().tolist() == [False, True]
+    assert some["wall_ns"].iloc[0] == 7
+    every = looked_up(rows_of(("a", 1), ("a", 0)), RANKS, ["host", "rank"])
+    assert every["wall_ns"].dtype == np.int64
+    assert every["wall_ns"].tolist() == [7, 5]
+
+
+def test_joined_rows_are_those_that_match_in_their_order():
+    rows = rows_of(("a", 1), ("b", 0), ("a", 0), ("a", 1)).assign(row=[0, 1, 2, 3])
+    found = joined(rows, RANKS, ["host", "rank"])
+    assert found["row"].tolist() == [0, 2, 3]
+    assert found["wall_ns"].tolist() == [7, 5, 7]
+
+
+def test_among_the_rows_of_a_table_missing_is_a_key_like_any_other():
+    rows = rows_of(("a", 0), (None, 1), (None, 0))
+    assert is_among(rows, RANKS, ["host", "rank"]).tolist() == [True, True, False]
+
+
+def test_numbers_in_order_do_not_depend_on_the_order_of_rows():
+    rows = rows_of(("b", 10), ("a", 9), ("b", 9), ("a", None))
+    forth, back = (
+        numbered_alike(["host", "rank"], f, in_order=True)[0] for f in (rows, rows[::-1])
+    )
+    assert forth.tolist() == [3, 0, 2, 1]
+    assert back.tolist() == forth.tolist()[::-1]

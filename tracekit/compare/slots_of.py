@@ -16,10 +16,11 @@ import pandas as pd
 from tracekit.compare.origins import StageTime
 from tracekit.compare.sides import Side
 from tracekit.compare.work_units import without_steps
-from tracekit.job.frames import CAPTURE, UNIT, canonical_stages, from_epoch, job, plain, units
+from tracekit.job.frames import UNIT, canonical_stages, from_epoch, job, plain, units
 from tracekit.job.metric_kinds import STEP_TIME
 from tracekit.job.stage_windows import whole
 from tracekit.model.intervals import Intervals, intersect, union
+from tracekit.model.keys import CAPTURE
 from tracekit.model.trace import Measurements
 
 Floats = npt.NDArray[np.float64]

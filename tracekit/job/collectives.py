@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import UNIT, units
-from tracekit.model.keys import of_keys
+from tracekit.model.keys import first_of_each, numbered_alike, of_keys
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -111,15 +111,15 @@ def _numbered(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.object_]]:
 
     A team are the rows that could match: one operation of one group in one step of one run.
     """
-    team = codes(rows, _TEAM)
+    (team,) = numbered_alike(_TEAM, rows, in_order=True)
     reason = np.full(len(rows), "", object)
     reason[rows["rank"].isna().to_numpy()] = "rank"
     frame = pd.DataFrame(
         {
             "team": team,
             "rank": rows["rank"].to_numpy(np.int64, na_value=-1),
-            "process": codes(rows, ("host", "pid", "device")),
-            "source": codes(rows, ("source",)),
+            "process": of_keys(rows, ("host", "pid", "device"))[0],
+            "source": of_keys(rows, ["source"])[0],
             "start": rows["ts_ns"].to_numpy(np.int64),
             "ordinal": rows["ordinal"].to_numpy(np.int64, na_value=0),
             "seq": rows["seq"].to_numpy(np.int64, na_value=-1),
@@ -142,41 +142,8 @@ def _numbered(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.object_]]:
     return frame["index"].to_numpy(np.int64), frame["team"].to_numpy(np.int64), reason
 
 
-def same(rows: pd.DataFrame, names: tuple[str, ...]) -> Ints:
-    """The number of each row's combination of keys, missing ones being keys like any other; in no order."""
-    return of_keys(rows, names)[0]
-
-
-def codes(rows: pd.DataFrame, names: tuple[str, ...]) -> Ints:
-    """The number of each row's combination of keys: by their text, so that the order of rows does not matter."""
-    number, first = of_keys(rows, names)
-    once = rows.iloc[first]
-    order = np.lexsort([_ranked(once, name) for name in reversed(names)])
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    found: Ints = place[number]
-    return found
-
-
-def _ranked(rows: pd.DataFrame, name: str) -> Ints:
-    """The place of each row's key among the distinct ones of this column, by their text."""
-    number, first = of_keys(rows, (name,))
-    texts = [_text(value) for value in rows[name].array[first]]
-    place = {text: at for at, text in enumerate(sorted(set(texts)))}
-    return np.array([place[text] for text in texts], np.int64)[number]
-
-
 def _tuples(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
     return list(frame.itertuples(index=False, name=None))
-
-
-def _text(value: object) -> tuple[bool, int, str]:
-    """Something to sort by: missing last, numbers by size, text by itself."""
-    if pd.isna(value):  # type: ignore[call-overload]
-        return True, 0, ""
-    return (
-        (False, int(value), "") if isinstance(value, int | np.integer) else (False, 0, str(value))
-    )
 
 
 def _number_by_seq(frame: pd.DataFrame, reason: npt.NDArray[np.object_], chosen: Bools) -> None:
@@ -241,10 +208,9 @@ def _aligned_at_end(rows: pd.DataFrame) -> dict[int, int] | None:
 
 def _members(rows: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
     """(number of its process for each row, the keys of each process), in a fixed order."""
-    who = codes(rows, CLOCK)
-    first = rows[list(CLOCK)][~pd.Series(who).duplicated().to_numpy()]
-    order = np.argsort(who[~pd.Series(who).duplicated().to_numpy()])
-    return who, first.iloc[order].reset_index(drop=True)
+    (who,) = numbered_alike(CLOCK, rows, in_order=True)
+    first = first_of_each(who, int(who.max(initial=-1)) + 1)
+    return who, rows[[*CLOCK]].iloc[first].reset_index(drop=True)
 
 
 def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:

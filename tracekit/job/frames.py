@@ -16,23 +16,23 @@ import pandas as pd
 
 from tracekit.model import keys as grouping
 from tracekit.model.intervals import union_totals
-from tracekit.model.keys import Ints, equal, of_keys, records
+from tracekit.model.keys import (
+    CAPTURE,
+    IN_RUN,
+    PROCESS,
+    Ints,
+    equal,
+    is_among,
+    numbered_alike,
+    of_keys,
+    records,
+)
 from tracekit.model.report import Heading
 from tracekit.model.stages import canonical, scope_stage, stage_name
 from tracekit.model.tables.table import framed
 from tracekit.model.trace import Measurements
 
 UNIT = ("run", "step", "part")
-
-PROCESS = ("run", "role", "rank", "host", "pid")
-"""One process, whichever files tell of it."""
-
-CAPTURE = ["source", "pid"]
-"""What tells apart the processes of one file, and the files of one process."""
-
-STAGE_OF = [*CAPTURE, "stage"]
-"""What a recorded stage has its one name by."""
-
 
 STEP_ORIGINS = ("profiler", "range", "file", "stage")
 """How steps are known, the surest first."""
@@ -79,18 +79,6 @@ _PLAIN: dict[int, tuple[weakref.ref[pd.DataFrame], pd.DataFrame]] = {}
 """The plain form of frames that are still in use: a table is asked for by many questions."""
 
 
-def processes(*frames: pd.DataFrame) -> list[npt.NDArray[np.int64]]:
-    """The number of the process in its source (`CAPTURE`) for the rows of each frame, one numbering for all."""
-    return numbered_alike(CAPTURE, *frames)
-
-
-def numbered_alike(by: Sequence[str], *frames: pd.DataFrame) -> list[Ints]:
-    """The number of the key of each row of every frame, one numbering for all; missing is a key like any other."""
-    keys = pd.concat([frame[list(by)] for frame in frames], ignore_index=True)
-    number, _ = of_keys(keys, by)
-    return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
-
-
 def from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
     """Whether the clocks of all these rows count from the Unix epoch: their times can be compared."""
     return not bool(_relative(measured, rows).any())
@@ -102,8 +90,7 @@ def _relative(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool
     absolute = captures["absolute_time"].to_numpy(np.bool_)
     if absolute.all():
         return np.zeros(len(rows), np.bool_)
-    of_rows, relative = processes(rows, captures[~absolute])
-    return np.isin(of_rows, relative)
+    return is_among(rows, captures[~absolute], CAPTURE)
 
 
 def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
@@ -147,9 +134,9 @@ def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
         yield frame[number == at]
 
 
-def distinct(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """The distinct combinations of these columns, each as it stands first: as `drop_duplicates`."""
-    return frame[list(by)].iloc[of_keys(frame, by)[1]]
+def distinct(frame: pd.DataFrame, by: Sequence[str], *more: str) -> pd.DataFrame:
+    """The distinct combinations of these columns, each as it stands first, with the values of `more` there."""
+    return frame[[*by, *more]].iloc[of_keys(frame, by)[1]]
 
 
 def count_distinct(frame: pd.DataFrame, by: Sequence[str]) -> int:
@@ -200,11 +187,12 @@ def step_walls(measured: Measurements) -> pd.DataFrame:
     np.minimum.at(best, unit_of, rank)
     chosen = rank == best[unit_of]
     rows, unit_of = steps[chosen], unit_of[chosen]
-    process, stage_process = processes(rows, stages)
+    process, stage_process = numbered_alike(CAPTURE, rows, stages)
     longest, low, high, wall = _longest(measured, rows, unit_of, process, best)
     # What stages of the processes of the longest wall cover of it.
-    of_unit, of_stage = _alike((unit_of[longest], process[longest]), (stage_unit, stage_process))
-    inside = np.isin(of_stage, of_unit)
+    of_longest = pd.DataFrame({"unit": unit_of[longest], "process": process[longest]})
+    of_stages = pd.DataFrame({"unit": stage_unit, "process": stage_process})
+    inside = is_among(of_stages, of_longest, ("unit", "process"))
     begin = stages["ts_ns"].to_numpy(np.int64)[inside]
     end = begin + stages["dur_ns"].to_numpy(np.int64)[inside]
     group = stage_unit[inside]
@@ -234,8 +222,12 @@ def _longest(
     occurrence = rows["occurrence"].to_numpy(np.int64)
     host = numbered_alike(["host"], rows)[0]
     alone = apart[unit_of]
-    keys = np.where(alone, process, host), np.where(alone, occurrence, 0)
-    (group,) = _alike((unit_of, *keys))
+    keys = {
+        "unit": unit_of,
+        "where": np.where(alone, process, host),
+        "occurrence": np.where(alone, occurrence, 0),
+    }
+    group, _ = of_keys(pd.DataFrame(keys), [*keys])
     first = grouping.first_of_each(group, int(group.max()) + 1 if len(group) else 0)
     start = rows["ts_ns"].to_numpy(np.int64)
     end = start + rows["dur_ns"].to_numpy(np.int64)
@@ -248,13 +240,6 @@ def _longest(
     order = np.lexsort((np.arange(len(first)), -wall, unit_of[first]))
     heads = order[np.unique(unit_of[first][order], return_index=True)[1]]
     return np.isin(group, heads), low[heads], high[heads], wall[heads]
-
-
-def _alike(*keys: tuple[Ints, ...]) -> list[Ints]:
-    """The number of each combination of these columns of numbers, one numbering for all, in order of appearance."""
-    joined = {str(i): np.concatenate(column) for i, column in enumerate(zip(*keys, strict=True))}
-    number, _ = of_keys(pd.DataFrame(joined), [*joined])
-    return np.split(number, np.cumsum([len(columns[0]) for columns in keys])[:-1])
 
 
 def _counted(column: pd.Series[Any], group: Ints, count: int) -> Any:
@@ -351,7 +336,7 @@ def stage_walls(measured: Measurements) -> pd.DataFrame:
 def _stage_walls(measured: Measurements) -> pd.DataFrame:
     rows = stage_rows(measured)
     per_rank = grouped(
-        rows, [*UNIT, "role", "canonical", "rank", "host", "pid"],
+        rows, [*UNIT, "canonical", *IN_RUN],
         wall_ns=("dur_ns", "sum"), instances=("dur_ns", "size"),
     )  # fmt: skip
     per_step = grouped(
@@ -385,7 +370,7 @@ def _whole_gpu_time(measured: Measurements) -> pd.DataFrame:
 
 def devices_of(rows: pd.DataFrame) -> int:
     """How many devices the rows are of: by process and rank, as hosts are often not recorded."""
-    return count_distinct(rows, ("run", "host", "pid", "rank", "device"))
+    return count_distinct(rows, (*PROCESS, "device"))
 
 
 def run_heading(measured: Measurements) -> tuple[Heading, ...]:

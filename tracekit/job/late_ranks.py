@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.collectives import codes, same
 from tracekit.job.frames import in_run, job, same_text, summed
 from tracekit.job.rank_groups import MEMBER, Crew, abstained, crews, in_crew
 from tracekit.job.waits import Waits, saved_by_match, waits
+from tracekit.model.keys import is_among, numbered_alike, of_keys
 from tracekit.model.report import Finding, Metric, Place, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
@@ -26,8 +26,7 @@ def members(crew: Crew, found: Waits) -> pd.DataFrame:
     with a clear last rank (taken) it was the last; <NA> where there is nobody, or nothing, to compare.
     """
     steps, mine = crew.by_step, crew.of(found.collectives)
-    both = codes(pd.concat([steps[[*MEMBER]], mine[[*MEMBER]]], ignore_index=True), MEMBER)
-    of_step, at = both[: len(steps)], both[len(steps) :]
+    of_step, at = numbered_alike(MEMBER, steps, mine, in_order=True)
     grouped = steps.groupby(of_step)
     out = grouped[[*MEMBER]].first()
     out["own_ns"] = grouped["own_ns"].mean()
@@ -56,7 +55,7 @@ def abstentions(measured: Measurements, thresholds: Thresholds) -> Iterator[Verd
 def _most_votes(rows: pd.DataFrame) -> int:
     """The most collectives with a clear last rank that any one member took part in."""
     taken = rows[rows["trusted"].to_numpy(np.bool_)]
-    return int(np.bincount(codes(taken, MEMBER), minlength=1).max())
+    return int(np.bincount(of_keys(taken, MEMBER)[0], minlength=1).max())
 
 
 def claims(measured: Measurements, found: Waits, thresholds: Thresholds) -> Iterator[Finding]:
@@ -92,9 +91,8 @@ def _share_of_steps(
     judged = steps[(steps["others"] + 1 >= limit["min_ranks"]) & steps["wall_ns"].notna()]
     share = judged["beyond_ns"] / judged["wall_ns"].clip(lower=1).astype("Float64")
     long = (share >= limit["excess_ratio"]).to_numpy(np.int64)
-    both = same(pd.concat([every[[*MEMBER]], judged[[*MEMBER]]], ignore_index=True), MEMBER)
-    mine, of = both[: len(every)], both[len(every) :]
-    room = int(both.max(initial=-1)) + 1
+    mine, of = numbered_alike(MEMBER, every, judged)
+    room = int(max(mine.max(initial=-1), of.max(initial=-1))) + 1
     count = np.bincount(of, minlength=room)[mine]
     found: npt.NDArray[np.float64] = np.bincount(of, long, minlength=room)[mine] / np.maximum(
         count, 1
@@ -104,9 +102,7 @@ def _share_of_steps(
 
 def _are(frame: pd.DataFrame, names: tuple[str, str], late: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Whether rank and device of each row, called `names` there, are those of one of the late members."""
-    mine = frame[[*names]].set_axis([*MEMBER], axis=1)
-    both = same(pd.concat([late[[*MEMBER]], mine], ignore_index=True), MEMBER)
-    return np.isin(both[len(late) :], both[: len(late)])
+    return is_among(frame[[*names]].set_axis([*MEMBER], axis=1), late, MEMBER)
 
 
 def _finding(

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import PROCESS, keys_at, staged, units
+from tracekit.job.frames import keys_at, staged, units
 from tracekit.job.stage_windows import occurrence_of_unit
-from tracekit.model.keys import of_keys, summed
+from tracekit.model.keys import PROCESS, of_keys, summed
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]

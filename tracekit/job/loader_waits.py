@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import PROCESS, job, same_text, units
+from tracekit.job.frames import job, same_text, units
+from tracekit.model.keys import PROCESS, is_among
 from tracekit.model.trace import Measurements
 
 _COLUMNS = (*PROCESS, "name", "count", "wait_ns", "idle_ns", "max_ns", "steps", "share_ratio")  # fmt: skip
@@ -31,7 +32,7 @@ def _by_rank(measured: Measurements) -> pd.DataFrame:
         all_steps = steps[same].sort_values("ts_ns", kind="stable")
         marks = all_steps[["step", "part", "occurrence"]].drop_duplicates()
         kept = marks.iloc[1:] if len(marks) > 1 else marks
-        later = mine.merge(kept, on=["step", "part", "occurrence"], how="inner")
+        later = mine[is_among(mine, kept, ["step", "part", "occurrence"])]
         step_ns = jobs.of(who["run"]).step_ns
         count = max(len(kept), 1)
         wait = int(later["wait_ns"].sum()) / count

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import plain
+from tracekit.model.keys import PROCESS, joined, looked_up
 from tracekit.model.stats.staircase import staircase
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements
@@ -18,7 +19,7 @@ from tracekit.model.trace import Measurements
 Ints = npt.NDArray[np.int64]
 Frames = Mapping[str, pd.DataFrame]
 
-PROCESS = ["run", "role", "rank", "host", "pid", "replica", "device"]
+OWNER = (*PROCESS, "replica", "device")
 """Whose memory it is: one device as one process uses it."""
 
 MAX_KEPT = 300
@@ -80,7 +81,7 @@ def _ordered(windows: pd.DataFrame) -> pd.DataFrame:
     rows = plain(windows)
     number = pd.array([pd.NA] * len(rows), dtype="Int64")
     gap = pd.array([pd.NA] * len(rows), dtype="Int64")
-    for _, mine in rows.groupby(PROCESS, dropna=False, sort=False):
+    for _, mine in rows.groupby([*OWNER], dropna=False, sort=False):
         by = next((n for n in ("end_ns", "step") if bool(mine[n].notna().all())), None)
         told = bool(mine[["rank", "pid", "step"]].notna().to_numpy().any())
         # Without a rank, a process or a step in their names, several files may be of several programs.
@@ -99,21 +100,21 @@ def _with_cohorts(
     windows: pd.DataFrame, stacks: pd.DataFrame, blocks: pd.DataFrame
 ) -> pd.DataFrame:
     """The rows of the stacks that hold more at the last window than at the first compared, with their cohorts."""
-    when = plain(windows)[[*PROCESS, "source", "window", "end_ns"]]
+    when = plain(windows)[[*OWNER, "source", "window", "end_ns"]]
     when = when[when["window"].notna()].astype({"window": "int64"})
-    when = when.sort_values([*PROCESS, "window"], kind="stable")
+    when = when.sort_values([*OWNER, "window"], kind="stable")
     # A snapshot without a history tells of no time; the one before it does.
-    when["end_ns"] = when.groupby(PROCESS, dropna=False)["end_ns"].ffill()
-    when["before_ns"] = when.groupby(PROCESS, dropna=False)["end_ns"].shift()
-    count = when.groupby(PROCESS, dropna=False)["window"].transform("size")
+    when["end_ns"] = when.groupby([*OWNER], dropna=False)["end_ns"].ffill()
+    when["before_ns"] = when.groupby([*OWNER], dropna=False)["end_ns"].shift()
+    count = when.groupby([*OWNER], dropna=False)["window"].transform("size")
     when["count"] = count
-    keys = [*PROCESS, "source"]
+    keys = [*OWNER, "source"]
     rows = stacks.drop(columns="window").reset_index(names="row")
-    found = plain(rows[["row", *keys, "stack", "live_bytes"]]).merge(when, on=keys)
+    found = joined(plain(rows[["row", *keys, "stack", "live_bytes"]]), when, keys, optional=keys)
     found = found[found["count"] >= 3]
     if not len(found):
         return stacks.iloc[:0]
-    found["code"] = found.groupby([*PROCESS, "stack"], dropna=False, sort=False).ngroup()
+    found["code"] = found.groupby([*OWNER, "stack"], dropna=False, sort=False).ngroup()
     first, last = (
         found["window"] == warm_up_of(found["count"]),
         found["window"] == found["count"] - 1,
@@ -122,11 +123,11 @@ def _with_cohorts(
     final = found[last].set_index("code")["live_bytes"]
     grown = final.sub(begin.reindex(final.index).fillna(0)).astype("int64")
     grown = grown[grown > 0].sort_values(ascending=False, kind="stable")
-    owner = found.drop_duplicates("code").set_index("code")[PROCESS].loc[grown.index]
-    grown = grown[(owner.groupby(PROCESS, dropna=False).cumcount() < MAX_KEPT).to_numpy()]
+    owner = found.drop_duplicates("code").set_index("code")[[*OWNER]].loc[grown.index]
+    grown = grown[(owner.groupby([*OWNER], dropna=False).cumcount() < MAX_KEPT).to_numpy()]
     found = found[found["code"].isin(grown.index)]
     cohorts = _cohorts(found, blocks, when)
-    told = found.merge(cohorts, on=["code", "window"], how="left").set_index("row")
+    told = looked_up(found, cohorts, ["code", "window"]).set_index("row")
     told["cohort_count"] = told["cohort_count"].astype("Int64")
     out = stacks.iloc[told.index.to_numpy()]
     return out.assign(
@@ -140,15 +141,16 @@ def _cohorts(found: pd.DataFrame, blocks: pd.DataFrame, when: pd.DataFrame) -> p
     A block is the one of the window before when address, size and stack are the same and it was not
     allocated since. Where it is first seen without an allocation it is older than all that is told.
     """
-    keys = [*PROCESS, "source"]
-    codes = found[[*PROCESS, "stack", "code"]].drop_duplicates("code")
+    keys = [*OWNER, "source"]
+    codes = found[[*OWNER, "stack", "code"]].drop_duplicates("code")
     rows = plain(blocks)[[*keys, "stack", "address", "size_bytes", "born", "born_ns"]]
-    rows = rows.merge(codes, on=[*PROCESS, "stack"]).merge(when, on=keys)
+    of_stack = [*OWNER, "stack"]
+    rows = joined(joined(rows, codes, of_stack, optional=of_stack), when, keys, optional=keys)
     rows["block"] = rows.groupby(["code", "address", "size_bytes"], sort=False).ngroup()
     # The how-manieth window it is in which the stack is told of block by block.
     told = rows[["code", "window"]].drop_duplicates().sort_values(["code", "window"])
     told["ordinal"] = told.groupby("code").cumcount()
-    rows = rows.merge(told, on=["code", "window"])
+    rows = joined(rows, told, ["code", "window"])
     rows = rows.sort_values(["block", "window"], kind="stable", ignore_index=True)
     block, ordinal = rows["block"].to_numpy(), rows["ordinal"].to_numpy()
     born, window = rows["born"].to_numpy(np.bool_), rows["window"].to_numpy(np.int64)
@@ -171,7 +173,7 @@ def kept(measured: Measurements, limit: Mapping[str, float]) -> Sequence[Kept]:
     if not measured.has("survivors"):
         return ()
     rows = plain(measured["survivors"])
-    by_process = rows.groupby([*PROCESS, "basis"], dropna=False, sort=False)
+    by_process = rows.groupby([*OWNER, "basis"], dropna=False, sort=False)
     found = [
         one
         for key, mine in by_process

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.collectives import same
 from tracekit.job.device_size import DeviceSize, device_sizes
 from tracekit.job.frames import (
     canonical_stages,
@@ -19,7 +18,7 @@ from tracekit.job.frames import (
     staged,
     units,
 )
-from tracekit.model.keys import as_python, of_keys
+from tracekit.model.keys import as_python, numbered_alike, of_keys
 from tracekit.model.stats.staircase import shaped
 from tracekit.model.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
 from tracekit.model.trace import Measurements
@@ -137,10 +136,9 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
     sizes = device_sizes(measured)
     every = steps(measured)
     held = _phase_ends(measured)
-    both = pd.concat([every[_POINT], held[_POINT]], ignore_index=True)
-    point = same(both, tuple(_POINT))
-    phases = _ends_by_allocator(held, point[len(every) :])
-    every = every.assign(point=point[: len(every)])
+    point, point_of_end = numbered_alike(_POINT, every, held)
+    phases = _ends_by_allocator(held, point_of_end)
+    every = every.assign(point=point)
     known = every["floor_bytes"].notna().to_numpy(np.bool_)
     found, number = allocators(every)
     every, number = every[known].reset_index(drop=True), number[known]

@@ -6,14 +6,13 @@ the time blocked in collectives: collectives make the walls of all ranks equal, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.collectives import codes, same
 from tracekit.job.frames import (
     UNIT,
     canonical_stages,
@@ -27,6 +26,7 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
+from tracekit.model.keys import looked_up, numbered_alike, of_keys
 from tracekit.model.report import Heading, Verdict
 from tracekit.model.trace import Measurements
 
@@ -89,8 +89,7 @@ def abstained(
 
 def _crews(measured: Measurements) -> list[Crew]:
     work, by_step = own_work(measured), work_by_step(measured)
-    both = codes(pd.concat([work[list(CREW)], by_step[list(CREW)]], ignore_index=True), CREW)
-    number, places = both[: len(work)], both[len(work) :]
+    number, places = numbered_alike(CREW, work, by_step, in_order=True)
     found = []
     for at in range(int(number.max(initial=-1)) + 1):
         mine = work[number == at].reset_index(drop=True)
@@ -112,7 +111,7 @@ def own_work(measured: Measurements) -> pd.DataFrame:
 def _own_work(measured: Measurements) -> pd.DataFrame:
     keys = [*CREW_STEP, *MEMBER, "canonical"]
     sums = summed(staged_segments(measured), keys, ["own_ns", "blocked_ns"])
-    return sums.iloc[np.argsort(codes(sums, tuple(keys)), kind="stable")].reset_index(drop=True)
+    return in_order(sums, keys)
 
 
 def staged_segments(measured: Measurements) -> pd.DataFrame:
@@ -124,7 +123,7 @@ def _staged_segments(measured: Measurements) -> pd.DataFrame:
     rows = units(measured["segments"])
     rows["canonical"] = canonical_stages(rows)
     rows = rows[rows["rank"].notna()]
-    staged = rows["canonical"].notna().groupby(pd.Series(same(rows, CREW), rows.index))
+    staged = rows["canonical"].notna().groupby(pd.Series(of_keys(rows, CREW)[0], rows.index))
     return rows[rows["canonical"].notna() | ~staged.transform("any")]
 
 
@@ -137,15 +136,13 @@ def work_by_step(measured: Measurements) -> pd.DataFrame:
 
 def _work_by_step(measured: Measurements) -> pd.DataFrame:
     rows = summed(own_work(measured), [*CREW_STEP, *MEMBER], ["own_ns", "blocked_ns"])
-    group = codes(rows, CREW_STEP)
+    (group,) = numbered_alike(CREW_STEP, rows, in_order=True)
     own = rows["own_ns"].to_numpy(np.int64)
     rows["beyond_ns"] = own - of_others(own, group)
     rows["others"] = np.bincount(group, minlength=1)[group] - 1
     walls = job(measured).walls
-    both = codes(pd.concat([walls[list(UNIT)], rows[list(UNIT)]], ignore_index=True), UNIT)
-    wall = dict(zip(both[: len(walls)], walls["wall_ns"], strict=True))
-    rows["wall_ns"] = pd.array([wall.get(at, pd.NA) for at in both[len(walls) :]], dtype="Int64")
-    return rows
+    walls = walls[[*UNIT, "wall_ns"]].astype({"wall_ns": "Int64"})
+    return looked_up(rows, walls, UNIT, optional=UNIT)
 
 
 def of_others(values: Ints, group: Ints) -> Ints:
@@ -194,12 +191,10 @@ def member_headings(measured: Measurements) -> tuple[Heading, ...]:
 
 def steps_of(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
     """In how many steps the crew of each row was recorded; NaN for rows of no crew."""
-    keys = list(CREW)
-    known = distinct(own_work(measured), [*keys, "step", "part"])
-    both = same(pd.concat([known[keys], frame[keys]], ignore_index=True), CREW)
-    count = np.bincount(both[: len(known)], minlength=int(both.max(initial=-1)) + 1)
-    steps = count[both[len(known) :]]
-    return np.where(steps > 0, steps, np.nan)
+    recorded = distinct(own_work(measured), [*CREW, "step", "part"])
+    crew_of_step, crew = numbered_alike(CREW, recorded, frame)
+    count = np.bincount(crew_of_step, minlength=int(crew.max(initial=-1)) + 1)
+    return np.where(count[crew] > 0, count[crew], np.nan)
 
 
 def in_crew(measured: Measurements, crew: Crew) -> str:
@@ -210,6 +205,7 @@ def in_crew(measured: Measurements, crew: Crew) -> str:
     return " of " + ", ".join(parts) if several and parts else ""
 
 
-def in_order(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
+def in_order(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """The frame sorted by keys, whatever is missing among them last."""
-    return frame.iloc[np.argsort(codes(frame, names), kind="stable")].reset_index(drop=True)
+    (number,) = numbered_alike(names, frame, in_order=True)
+    return frame.iloc[np.argsort(number, kind="stable")].reset_index(drop=True)

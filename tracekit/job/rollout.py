@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import CAPTURE, from_epoch, units
+from tracekit.job.frames import from_epoch, units
+from tracekit.model.keys import CAPTURE
 from tracekit.model.trace import Measurements
 
 TOKENS_DONE = 0.9

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.driver_log import Logged, logs, same_steps
-from tracekit.job.frames import UNIT, grouped, job, processes, same_text, stage_rows, summed, units
+from tracekit.job.frames import UNIT, grouped, job, same_text, stage_rows, summed, units
 from tracekit.model.intervals import covered, side_by_side, union
+from tracekit.model.keys import CAPTURE, IN_RUN, is_among, looked_up, numbered_alike
 from tracekit.model.stages import RL_STAGES
 from tracekit.model.trace import Measurements
 
@@ -38,19 +39,9 @@ def timed_units(measured: Measurements) -> pd.DataFrame:
 def _timed_units(measured: Measurements) -> pd.DataFrame:
     walls = job(measured).walls
     staged = stage_rows(measured)
-    keys = set(_keys(staged[list(UNIT)].drop_duplicates()))
-    has = np.array([key in keys for key in _keys(walls)], np.bool_)
     numbered = walls["step"].notna().to_numpy()
     without = ~walls["run"].isin(set(staged["run"])).to_numpy(np.bool_)
-    return walls[numbered | has | without].reset_index(drop=True)
-
-
-def _keys(frame: pd.DataFrame) -> list[tuple[object, ...]]:
-    """The unit of every row, as something that equals itself also where a part of it is missing."""
-    return [
-        tuple(None if pd.isna(value) else value for value in key)
-        for key in frame[list(UNIT)].itertuples(index=False, name=None)
-    ]
+    return walls[numbered | is_among(walls, staged, UNIT) | without].reset_index(drop=True)
 
 
 def _cells(measured: Measurements) -> pd.DataFrame:
@@ -81,7 +72,7 @@ def _seen(measured: Measurements) -> pd.DataFrame:
     rows = stage_rows(measured)
     by = [*UNIT, "role", "canonical"]
     per_rank = grouped(
-        rows, [*by, "rank", "host", "pid"], wall_ns=("dur_ns", "sum"), instances=("dur_ns", "size")
+        rows, [*UNIT, "canonical", *IN_RUN], wall_ns=("dur_ns", "sum"), instances=("dur_ns", "size")
     ).sort_values("wall_ns", ascending=False, kind="stable")
     return grouped(
         per_rank, by,
@@ -114,11 +105,9 @@ def _run_cells(
     grid = walls[list(UNIT)].merge(every, how="cross")
     texts = dict.fromkeys(("part", "role", "canonical"), object)
     grid = grid.astype({"step": "Int64", **texts})
-    out = grid.merge(
-        seen.astype({"step": "Int64", **texts}).drop(columns="run"),
-        on=["step", "part", "role", "canonical"],
-        how="left",
-    )
+    seen = seen.astype({"step": "Int64", **texts}).drop(columns="run")
+    keys = ["step", "part", "role", "canonical"]
+    out = looked_up(grid, seen, keys, optional=keys)
     logged, has_step = _from_log(out, log, walls)
     measured_here = out["wall_ns"].notna().to_numpy()
     out["logged_ns"] = logged
@@ -144,10 +133,9 @@ def _from_log(
         pooled = log.stages.groupby("canonical")["dur_ns"].median()
         value = grid["canonical"].map(pooled).astype("Float64").round().astype("Int64")
         return value, np.ones(len(grid), np.bool_)
-    by_cell = log.stages.set_index(["step", "canonical"])["dur_ns"]
-    keys = pd.MultiIndex.from_arrays([grid["step"].astype(object), grid["canonical"]])
-    values = pd.Series(by_cell.reindex(keys).to_numpy(), index=grid.index).astype("Int64")
-    return values, grid["step"].isin(numbered).to_numpy()
+    cells = grid[["step", "canonical"]]
+    values = looked_up(cells, log.stages, ["step", "canonical"])["dur_ns"].astype("Int64")
+    return values.set_axis(grid.index), grid["step"].isin(numbered).to_numpy()
 
 
 def residuals(measured: Measurements) -> pd.DataFrame:
@@ -159,8 +147,8 @@ def residuals(measured: Measurements) -> pd.DataFrame:
     steps = units(measured["steps"])
     steps = steps[(steps["origin"] != "stage").to_numpy()]
     known = stage_rows(measured)
-    number, number_of_stage = processes(steps, known)
-    out = steps[[*UNIT, "role", "rank", "host", "pid"]].assign(wall_ns=steps["dur_ns"])
+    number, number_of_stage = numbered_alike(CAPTURE, steps, known)
+    out = steps[[*UNIT, *IN_RUN]].assign(wall_ns=steps["dur_ns"])
     staged = np.isin(number, number_of_stage)
     out, start, number = out[staged], steps["ts_ns"].to_numpy(np.int64)[staged], number[staged]
     begin, dur = (known[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))

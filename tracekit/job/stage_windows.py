@@ -11,14 +11,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import (
-    CAPTURE,
-    PROCESS,
     STEP_ORIGINS,
     UNIT,
     distinct,
     in_run,
     job,
-    numbered_alike,
     plain,
     stage_rows,
     staged,
@@ -28,7 +25,16 @@ from tracekit.job.frames import (
 )
 from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.model import keys as grouping
-from tracekit.model.keys import Ints, of_keys
+from tracekit.model.keys import (
+    CAPTURE,
+    IN_RUN,
+    PROCESS,
+    Ints,
+    is_among,
+    joined,
+    of_keys,
+    places_of,
+)
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
 
@@ -157,8 +163,8 @@ def step_sums(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[O
 
 def _of_judged_steps(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of steps, with `origin`; without stages of the surest origin alone: others may not be steps at all."""
-    origins = plain(measured["steps"])[[*CAPTURE, "origin"]].drop_duplicates(CAPTURE)
-    steps = rows[rows["window"] == "step"].merge(origins, on=CAPTURE, how="inner")
+    origins = distinct(plain(measured["steps"]), CAPTURE, "origin")
+    steps = joined(rows[rows["window"] == "step"], origins, CAPTURE, optional=["pid"])
     return steps[_is_surest(measured, steps)]
 
 
@@ -218,8 +224,7 @@ def _gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
 def gpu_steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
     """The steps of all the GPUs of the processes that rows are of."""
     lanes = measured.derived(_gpu_lanes)
-    process, wanted = numbered_alike(PROCESS, lanes, plain(rows))
-    return _with_hosts(measured, lanes[np.isin(process, wanted)], rows)
+    return _with_hosts(measured, lanes[is_among(lanes, plain(rows), PROCESS)], rows)
 
 
 def steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
@@ -228,21 +233,21 @@ def steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
     if "device" not in rows:
         return _with_hosts(measured, lanes.iloc[:0], rows)
     on_gpu = plain(rows[[*PROCESS, "device"]])
-    lane, wanted = numbered_alike([*PROCESS, "device"], lanes, on_gpu[on_gpu["device"].notna()])
-    return _with_hosts(measured, lanes[np.isin(lane, wanted)], rows)
+    wanted = is_among(lanes, on_gpu[on_gpu["device"].notna()], [*PROCESS, "device"])
+    return _with_hosts(measured, lanes[wanted], rows)
 
 
 def _with_hosts(measured: Measurements, lanes: pd.DataFrame, rows: pd.DataFrame) -> ExistingSteps:
     """The steps of these GPUs, and those of the processes that rows are of of which no GPU is among them."""
     steps = measured.derived(_process_steps)
-    process, with_gpu, wanted = numbered_alike(PROCESS, steps, lanes, plain(rows))
-    hosts = steps[np.isin(process, np.setdiff1d(wanted, with_gpu))]
+    wanted = is_among(steps, plain(rows), PROCESS) & ~is_among(steps, lanes, PROCESS)
+    hosts = steps[wanted]
     chosen = pd.concat([lanes, hosts], ignore_index=True) if len(lanes) else hosts
     by = [name for name in (*_PROCESS_STEP, "device") if name in chosen]
     return _existing(chosen.iloc[of_keys(chosen, by)[1]])
 
 
-_PROCESS_STEP = (*UNIT, "role", "rank", "host", "pid", "occurrence")
+_PROCESS_STEP = (*UNIT, *IN_RUN, "occurrence")
 """One step of one process, whichever files tell of it."""
 
 
@@ -253,11 +258,9 @@ def _existing(steps: pd.DataFrame) -> ExistingSteps:
 def _process_steps(measured: Measurements) -> pd.DataFrame:
     """One row a step in a source: its process, `origin`, and as `wall_ns` that of its unit (`pooling.step_walls`)."""
     rows, walls = units(measured["steps"]), job(measured).walls
-    unit, unit_of_wall = numbered_alike(UNIT, rows, walls)
-    wall_ns = np.zeros(int(unit.max(initial=-1)) + 1, np.int64)
-    wall_ns[unit_of_wall] = walls["wall_ns"].to_numpy(np.int64)
+    wall_ns = walls["wall_ns"].to_numpy(np.int64)[places_of(rows, walls, UNIT, optional=UNIT)]
     columns = list(dict.fromkeys((*_PROCESS_STEP, *CAPTURE, "origin")))
-    return rows.assign(occurrence=occurrence_of_unit(rows))[columns].assign(wall_ns=wall_ns[unit])
+    return rows.assign(occurrence=occurrence_of_unit(rows))[columns].assign(wall_ns=wall_ns)
 
 
 def occurrence_of_unit(rows: pd.DataFrame) -> pd.Series[Any]:
@@ -268,7 +271,7 @@ def occurrence_of_unit(rows: pd.DataFrame) -> pd.Series[Any]:
 def _gpu_lanes(measured: Measurements) -> pd.DataFrame:
     """The rows of `_process_steps` once for each device that their source tells of."""
     devices = distinct(plain(measured["gpu_time"]), [*CAPTURE, "device"])
-    return measured.derived(_process_steps).merge(devices, on=CAPTURE, how="inner")
+    return measured.derived(_process_steps).merge(devices, on=[*CAPTURE], how="inner")
 
 
 def _undamaged(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:

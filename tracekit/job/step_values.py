@@ -20,7 +20,7 @@ from tracekit.job.metric_kinds import (
     WINDOW,
 )
 from tracekit.model import faults
-from tracekit.model.keys import records
+from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, is_among, records
 from tracekit.model.stages import STAGES
 from tracekit.model.trace import Measurements
 
@@ -33,7 +33,7 @@ NAMES = (
 WORK = "work"
 """The fact of measurements that tells how much work every step holds, by name: given by a person."""
 
-CAPTURE = re.compile(r"capture\d+\Z")
+_CAPTURED = re.compile(r"capture\d+\Z")
 """The part of a process that was captured several times."""
 
 
@@ -64,8 +64,11 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     steps["name"] = steps["name"].mask(is_window, WINDOW)
     rows = _apart(stage_rows(measured), measured["stages"], again)
     in_window = _is_unit(rows, unmarked)
-    process = ["role", "canonical", "rank", "host", "pid"]
-    per_rank = rows[~in_window].groupby([*UNIT, *process], dropna=False, sort=False)["dur_ns"].sum()
+    per_rank = (
+        rows[~in_window]
+        .groupby([*UNIT, "canonical", *IN_RUN], dropna=False, sort=False)["dur_ns"]
+        .sum()
+    )
     longest = per_rank.groupby([*UNIT, "role", "canonical"], dropna=False, sort=False).max()
     stages = longest.reset_index().rename(columns={"canonical": "stage", "dur_ns": "value"})
     stages["name"] = STAGE_TIME
@@ -94,21 +97,13 @@ def job_values(measured: Measurements) -> pd.DataFrame:
 
 def _unmarked(walls: pd.DataFrame) -> pd.Series[Any]:
     """Which units are windows that nothing marks as a step: neither a number nor a capture range of the program."""
-    captured = walls["part"].astype(object).map(lambda part: bool(CAPTURE.match(str(part))))
+    captured = walls["part"].astype(object).map(lambda part: bool(_CAPTURED.match(str(part))))
     return (walls["origin"] == "file") & walls["step"].isna() & ~captured.astype(bool)
 
 
 def _is_unit(rows: pd.DataFrame, some: pd.DataFrame) -> pd.Series[Any]:
     """Which rows are of one of these units, none of which has a step number."""
-    if not len(some):
-        return pd.Series(data=False, index=rows.index, dtype=bool)
-    keys = {(run, None if pd.isna(part) else part) for run, part in records(some, ["run", "part"])}
-    pairs = records(rows, [*UNIT])
-    among = [
-        pd.isna(step) and (run, None if pd.isna(part) else part) in keys
-        for run, step, part in pairs
-    ]
-    return pd.Series(among, index=rows.index, dtype=bool)
+    return pd.Series(is_among(rows, some, UNIT), rows.index)
 
 
 _COUNTS_CALLS = re.compile(r"\d")
@@ -153,7 +148,7 @@ def _again(measured: Measurements) -> pd.DataFrame:
     Every capture may count its steps anew: then equal numbers are other steps, not pieces of one.
     """
     steps = plain(measured["steps"])
-    captured = steps["part"].astype(object).map(lambda part: bool(CAPTURE.match(str(part))))
+    captured = steps["part"].astype(object).map(lambda part: bool(_CAPTURED.match(str(part))))
     steps = steps[(steps["origin"] == "profiler") & steps["step"].notna() & captured.astype(bool)]
     if not len(steps):
         return pd.DataFrame(columns=[*UNIT, "wall_ns"], dtype=object)
@@ -164,9 +159,7 @@ def _again(measured: Measurements) -> pd.DataFrame:
 
 def _among(rows: pd.DataFrame, again: pd.DataFrame) -> pd.Series[Any]:
     """Which rows are of a step that several captures hold."""
-    known = set(zip(again["run"], again["step"], strict=True))
-    pairs = zip(rows["run"], rows["step"], strict=True)
-    return pd.Series([key in known for key in pairs], index=rows.index, dtype=bool)
+    return pd.Series(is_among(rows, again, ["run", "step"]), rows.index)
 
 
 def _apart(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
@@ -220,7 +213,7 @@ def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFram
     """The first of several profiler steps of each source: run, step, part, name, value 1."""
     steps = _apart(units(measured["steps"]), measured["steps"], again)
     steps = steps[steps["origin"] == "profiler"]
-    windows = steps.groupby(["source", "pid"], dropna=False, sort=False)
+    windows = steps.groupby([*CAPTURE], dropna=False, sort=False)
     first = steps[
         (windows["ts_ns"].rank(method="first") == 1) & (windows["ts_ns"].transform("size") > 1)
     ]
@@ -237,7 +230,7 @@ def _compiling(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
     return grouped(rows, UNIT, value=("count", "sum")).assign(name="compilations")
 
 
-_REQUEST = ["run", "role", "rank", "host", "pid", "memory", "device", "ts_ns", "asked_bytes"]
+_REQUEST = [*PROCESS, "memory", "device", "ts_ns", "asked_bytes"]
 """What one failed request is known by, whichever snapshots tell of it."""
 
 

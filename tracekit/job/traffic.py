@@ -9,20 +9,12 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.collectives import matched
-from tracekit.job.frames import (
-    CAPTURE,
-    canonical_stages,
-    distinct,
-    grouped,
-    plain,
-    summed,
-    whole_gpu_time,
-)
+from tracekit.job.frames import canonical_stages, grouped, plain, summed, whole_gpu_time
 from tracekit.model.intervals import covered, side_by_side, union, union_totals
-from tracekit.model.keys import of_keys
+from tracekit.model.keys import CAPTURE, PROCESS, joined, of_keys, records
 from tracekit.model.trace import Measurements
 
-WHO = ("run", "role", "rank", "host", "pid", "device")
+WHO = (*PROCESS, "device")
 """What a number of one rank is of: a device of a process, the process itself on the host."""
 
 SIZES = (
@@ -65,20 +57,10 @@ def _collectives(measured: Measurements) -> pd.DataFrame:
     rows = plain(measured["collectives"])
     rows["canonical"] = canonical_stages(rows)
     rows[["wait_ns", "transfer_ns"]] = matched(measured)[["wait_ns", "transfer_ns"]]
-    pairs = distinct(rows, ("op", "group_size"))
-    factor = pairs.assign(
-        factor=pd.array(
-            [
-                wire_factor(str(op), None if pd.isna(ranks) else float(ranks))
-                for op, ranks in zip(pairs["op"], pairs["group_size"], strict=True)
-            ],
-            dtype="Float64",
-        )
-    )
-    rows["wire_bytes"] = (
-        rows["size_bytes"].astype("Float64")
-        * rows[["op", "group_size"]].merge(factor, how="left")["factor"].array
-    )
+    number, first = of_keys(rows, ["op", "group_size"])
+    pairs = records(rows.iloc[first], ["op", "group_size"])
+    factors: Any = pd.array([wire_factor(op, ranks) for op, ranks in pairs], dtype="Float64")
+    rows["wire_bytes"] = rows["size_bytes"].astype("Float64") * factors[number]
     beyond = np.array([edge for _, edge in SIZES[:-1]], np.int64)
     size = rows["size_bytes"].to_numpy(np.int64, na_value=0)
     labels = np.array([label for label, _ in SIZES], object)
@@ -156,9 +138,8 @@ def _by_rank(measured: Measurements) -> pd.DataFrame:
     ]
     by = (*CAPTURE, "device")
     busy = united(rows[on_host], by).rename("comm_ns").reset_index()
-    host = captures.rename(columns={"dur_ns": "window_ns"}).merge(
-        busy.drop(columns="device"), on=CAPTURE
-    )
+    host = captures.rename(columns={"dur_ns": "window_ns"})
+    host = joined(host, busy.drop(columns="device"), CAPTURE, optional=["pid"])
     waits = waiting(rows[on_host])
     host["wait_ns"] = within(waits, host)
     gpu = windows.rename(columns={"exposed_comm_ns": "exposed_ns"})

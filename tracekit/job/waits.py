@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.collectives import matched, middles, same
+from tracekit.job.collectives import matched, middles
 from tracekit.job.frames import canonical_stages, plain, summed, units
 from tracekit.job.rank_groups import CREW_STEP, MEMBER, of_others, staged_segments
+from tracekit.model.keys import numbered_alike, of_keys, places_of
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -117,30 +118,32 @@ def _work_before(
     worked = staged_segments(measured)
     names = _stage_names(worked)
     arrivals = plain(measured["arrivals"])
-    row_key = ("run", "host", "pid", "source", "device", "group", "op", "ordinal")
-    keys = [frame[list(row_key)] for frame in (arrivals, rows)]
-    both = same(pd.concat(keys, ignore_index=True), row_key)
-    place = pd.Series(np.arange(len(arrivals)), both[: len(arrivals)])
-    place = place[~place.index.duplicated()]
-    at = place.reindex(both[len(arrivals) :]).fillna(-1).to_numpy(np.int64)
     before = _before(arrivals, worked, names)
-    known = at >= 0
+    first = of_keys(arrivals, _ARRIVAL)[1]
+    place = places_of(rows, arrivals.iloc[first], _ARRIVAL, optional=_ARRIVAL)
+    arrived = place >= 0
+    arrival = first[place[arrived]]
     blocked = np.zeros(len(rows), np.int64)
-    blocked[known] = arrivals["blocked_ns"].to_numpy(np.int64)[at[known]]
+    blocked[arrived] = arrivals["blocked_ns"].to_numpy(np.int64)[arrival]
     work = np.zeros((len(rows), len(names)), np.int64)
-    work[known] = before[at[known]]
+    work[arrived] = before[arrival]
     return work, names, blocked
+
+
+_STRIP = ("run", "host", "source", "pid", "device")
+"""One line of segments: a process in a file, on one of its devices."""
+
+_ARRIVAL = (*_STRIP, "group", "op", "ordinal")
+"""What one arrival at a collective is known by."""
 
 
 def _before(
     arrivals: pd.DataFrame, worked: pd.DataFrame, names: list[str]
 ) -> npt.NDArray[np.int64]:
     """Own work by stage in the segments since the last arrival at the same group, for each arrival."""
-    strip_key = ("run", "host", "pid", "source", "device")
-    lines = [frame[[*strip_key, "segment"]] for frame in (arrivals, worked)]
-    both = pd.concat(lines, ignore_index=True)
-    strip = same(both, strip_key)
-    segment = both["segment"].to_numpy(np.int64)
+    strips = numbered_alike(_STRIP, arrivals, worked)
+    strip = np.concatenate(strips)
+    segment = np.concatenate([frame["segment"].to_numpy(np.int64) for frame in (arrivals, worked)])
     size = np.zeros(int(strip.max(initial=-1)) + 1, np.int64)
     np.maximum.at(size, strip, segment + 1)
     first = np.cumsum(size) - size

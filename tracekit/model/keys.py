@@ -1,4 +1,7 @@
-"""Groups of rows: numbers and sums for them, fast where keys lie close together, as made-up keys do, and where rows are few."""
+"""Keys of rows: what a process and a queue are known by, numbers for groups of rows, sums over them, and rows matched on keys.
+
+Fast where keys lie close together, as made-up keys do, and where rows are few.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,18 @@ import numpy.typing as npt
 import pandas as pd
 
 Ints = npt.NDArray[np.int64]
+
+IN_RUN = ("role", "rank", "host", "pid")
+"""What tells the processes of one run apart."""
+
+PROCESS = ("run", *IN_RUN)
+"""One process, whichever files tell of it: run, host and pid; role and rank beside them, as those are often not recorded."""
+
+CAPTURE = ("source", "pid")
+"""What tells apart the processes of one file, and the files of one process."""
+
+QUEUE = ("device", "stream")
+"""One queue of work of a process."""
 
 ROOM = 2**20
 """A table of keys may have this many places, or four a row, before sorting is cheaper."""
@@ -75,6 +90,104 @@ def of_keys(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
     place = np.empty(room, np.int64)
     place[order] = np.arange(len(order))
     return place.take(number), first[order]
+
+
+def numbered_alike(by: Sequence[str], *frames: pd.DataFrame, in_order: bool = False) -> list[Ints]:
+    """For each row of every frame the number of its keys, one numbering for all; missing is a key like any other.
+
+    They count in order of appearance; `in_order` by the text of the keys, so that the order of rows does not matter.
+    """
+    keys = pd.DataFrame({name: _stacked([frame[name] for frame in frames]) for name in by})
+    number, first = of_keys(keys, by)
+    if in_order:
+        once = keys.iloc[first]
+        order = np.lexsort([_ranked(once[name]) for name in reversed(by)])
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        number = place[number]
+    return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
+
+
+def _stacked(columns: Sequence[pd.Series[Any]]) -> Any:
+    """The values of columns one after the other, whatever their types."""
+    if len({column.dtype for column in columns}) == 1:
+        return pd.concat(columns, ignore_index=True).array
+    return np.concatenate([np.asarray(column, object) for column in columns])
+
+
+def _ranked(keys: pd.Series[Any]) -> Ints:
+    """The place of each key among the distinct ones, by their text."""
+    number, first = of_keys(keys.to_frame("key"), ["key"])
+    texts = [_text(value) for value in keys.array[first]]
+    place = {text: rank for rank, text in enumerate(sorted(set(texts)))}
+    return np.array([place[text] for text in texts], np.int64)[number]
+
+
+def _text(value: object) -> tuple[bool, int, str]:
+    """Something to sort by: missing last, numbers by size, text by itself."""
+    if pd.isna(value):  # type: ignore[call-overload]
+        return True, 0, ""
+    if isinstance(value, int | np.integer):
+        return False, int(value), ""
+    return False, 0, str(value)
+
+
+def places_of(
+    rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], optional: Sequence[str] = ()
+) -> Ints:
+    """For each row the place of the row of `table` with the same keys, -1 where there is none.
+
+    The table has every combination of keys once. Rows that lack a key match nothing; only where the key is
+    `optional`, as a pid that was not recorded, does a missing one equal a missing one.
+
+    >>> table = pd.DataFrame({"rank": [0, 1], "wall": [5, 7]})
+    >>> places_of(pd.DataFrame({"rank": [1, 2, 1]}), table, ["rank"])
+    array([ 1, -1,  1])
+    """
+    own, wanted = numbered_alike(by, table, rows)
+    place = np.full(int(max(own.max(initial=-1), wanted.max(initial=-1))) + 1, -1, np.int64)
+    place[own] = np.arange(len(table))
+    assert (place[own] == np.arange(len(table))).all(), f"a key of {by} stands in several rows"
+    places = place[wanted]
+    for name in set(by) - set(optional):
+        places[rows[name].isna().to_numpy(np.bool_)] = -1
+    return places
+
+
+def looked_up(
+    rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], optional: Sequence[str] = ()
+) -> pd.DataFrame:
+    """All rows with the other columns of the row of `table` that has the same keys (`places_of`), missing without one."""
+    return _beside(rows, table, by, places_of(rows, table, by, optional))
+
+
+def joined(
+    rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], optional: Sequence[str] = ()
+) -> pd.DataFrame:
+    """The rows of which `table` has the keys (`places_of`), with the other columns of the row there."""
+    places = places_of(rows, table, by, optional)
+    return _beside(rows[places >= 0], table, by, places[places >= 0])
+
+
+def _beside(
+    rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], places: Ints
+) -> pd.DataFrame:
+    """The rows with the columns of these places of a table, but for the keys; missing at -1."""
+    out = rows.reset_index(drop=True)
+    for name in table.columns.drop([*by]):
+        column = table[name].array
+        out[name] = pd.api.extensions.take(
+            column.to_numpy() if isinstance(column.dtype, np.dtype) else column,
+            places,
+            allow_fill=bool((places < 0).any()),
+        )
+    return out
+
+
+def is_among(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which rows have keys that stand in any row of `table`; missing is a key like any other."""
+    own, wanted = numbered_alike(by, table, rows)
+    return np.isin(wanted, own)
 
 
 def first_of_each(number: Ints, count: int) -> Ints:

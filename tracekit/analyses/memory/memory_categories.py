@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import CAPTURE, from_epoch, plain, run_heading, stage_rows, text_or_none
+from tracekit.job.frames import from_epoch, plain, run_heading, stage_rows, text_or_none
 from tracekit.job.memory_trend import Allocator
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import window_at
+from tracekit.model.keys import CAPTURE
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables.memory_categories import CATEGORIES
 from tracekit.model.thresholds import Thresholds
@@ -153,7 +154,7 @@ def _of_process(
     for name in ("rank", "role", "replica"):
         if not pd.isna(row[name]):
             mine = mine[mine[name].eq(row[name]).fillna(value=False)]
-    keys = [{name: row[name] for name in CAPTURE}, *mine[CAPTURE].to_dict("records")]
+    keys = [{name: row[name] for name in CAPTURE}, *mine[[*CAPTURE]].to_dict("records")]
     if not from_epoch(measured, pd.DataFrame(keys, dtype=object)):
         mine = mine.iloc[:0]
     return mine.sort_values("ts_ns", kind="stable")

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import (
-    PROCESS,
     in_run,
     label_headings,
     same_text,
@@ -21,7 +20,7 @@ from tracekit.job.frames import (
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import covered
-from tracekit.model.keys import summed
+from tracekit.model.keys import PROCESS, summed
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

@@ -9,15 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import (
-    CAPTURE,
-    apart,
-    in_run,
-    plain,
-    same_text,
-    text_or_none,
-    whole_gpu_time,
-)
+from tracekit.job.frames import apart, in_run, plain, same_text, text_or_none, whole_gpu_time
 from tracekit.job.stage_windows import WHERE, StageWindow, judged_windows, keyed, placed, steps_of
 from tracekit.job.traffic import RATED, by_rank, exposed_within, moving, rates, united, waiting
 from tracekit.job.traffic import collectives as pooled
@@ -28,6 +20,7 @@ from tracekit.job.traffic_sheets import (
     size_histogram,
     stage_sheet,
 )
+from tracekit.model.keys import CAPTURE
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

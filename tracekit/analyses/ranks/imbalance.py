@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.job.collectives import codes
 from tracekit.job.frames import UNIT, in_run, job, same_text, summed, text_or_none
 from tracekit.job.rank_groups import (
     CREW,
@@ -24,6 +23,7 @@ from tracekit.job.rank_groups import (
 )
 from tracekit.job.tables import sheet
 from tracekit.job.waits import savings
+from tracekit.model.keys import numbered_alike, of_keys
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -107,12 +107,12 @@ def _slowest(rows: pd.DataFrame, keys: tuple[str, ...]) -> pd.DataFrame:
     """The row of the member with most own work for each `keys`; the first of equals."""
     ranked = in_order(rows, (*keys, *MEMBER))
     ranked = ranked.sort_values("own_ns", ascending=False, kind="stable")
-    return ranked[~pd.Series(codes(ranked, keys), ranked.index).duplicated()]
+    return ranked.iloc[of_keys(ranked, keys)[1]]
 
 
 def _most_often(slowest: pd.DataFrame) -> tuple[Any, float]:
     """(the rank that comes up most often, in which share of the rows)."""
-    member = codes(slowest, MEMBER)
+    (member,) = numbered_alike(MEMBER, slowest, in_order=True)
     counts = np.bincount(member)
     place = int(counts.argmax())
     return slowest["rank"].iloc[int((member == place).argmax())], float(counts[place]) / len(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.job.collectives import REASONS, clocks, codes, matched
+from tracekit.job.collectives import REASONS, clocks, matched
 from tracekit.job.drawn_ranks import MAX_ROWS, drawn
 from tracekit.job.frames import UNIT, job, plain, run_heading, summed
 from tracekit.job.late_ranks import abstentions, claims, members
@@ -23,7 +23,7 @@ from tracekit.job.rank_groups import (
 )
 from tracekit.job.tables import sheet
 from tracekit.job.waits import Waits, waits
-from tracekit.model.keys import records
+from tracekit.model.keys import numbered_alike, places_of, records
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -113,9 +113,8 @@ def _cause_sheet(measured: Measurements, found: Waits) -> Sheet:
     keys = [*CREW, "late_rank", "cause", "stage"]
     rows = summed(found.booked, keys, ["lost_ns"])
     waiting = found.booked[[*keys, "rank"]].drop_duplicates()
-    both = codes(pd.concat([rows[keys], waiting[keys]], ignore_index=True), tuple(keys))
-    number = np.bincount(both[len(rows) :], minlength=1)
-    rows["ranks"] = number[both[: len(rows)]]
+    cause, cause_of_rank = numbered_alike(keys, rows, waiting)
+    rows["ranks"] = np.bincount(cause_of_rank, minlength=1)[cause]
     rows["each_ns"] = _per_step(rows, measured, "lost_ns")["per_step"] / rows["ranks"]
     rows = in_order(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
     headings = (
@@ -230,13 +229,12 @@ def _chart(measured: Measurements, found: Waits) -> Chart:
     several = len(run_heading(measured)) > 0
     cells: dict[str, list[tuple[int, int, int | None]]] = {}
     lost = summed(found.collectives, [*UNIT, "role", "replica", *MEMBER], ["lost_ns"])
-    places = codes(pd.concat([walls[list(UNIT)], lost[list(UNIT)]], ignore_index=True), UNIT)
-    at = pd.Series(np.arange(len(walls)), places[: len(walls)]).reindex(places[len(walls) :])
+    place = places_of(lost, walls, UNIT, optional=UNIT)
     zero = walls.groupby("run", dropna=False)["ts_ns"].transform("min")
     start = (walls["ts_ns"] - zero).to_numpy(np.int64)
     end = start + walls["wall_ns"].to_numpy(np.int64)
-    lost = lost.assign(place=at.to_numpy())
-    known = in_order(lost.dropna(subset=["place"]), (*CREW, *MEMBER, "step"))
+    lost = lost.assign(place=place)
+    known = in_order(lost[place >= 0], (*CREW, *MEMBER, "step"))
     names = ("run", "role", "replica", "rank", "place", "lost_ns")
     for run, role, replica, rank, place, lost_ns in records(known, names):
         parts = [f"{run}:" if several else "", role or "",

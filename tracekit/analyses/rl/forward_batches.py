@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import (
-    CAPTURE,
     canonical_stages,
     in_run,
     label_headings,
@@ -21,6 +20,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import window_at
+from tracekit.model.keys import CAPTURE
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

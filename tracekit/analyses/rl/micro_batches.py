@@ -8,8 +8,6 @@ from typing import Any
 import pandas as pd
 
 from tracekit.job.frames import (
-    CAPTURE,
-    PROCESS,
     UNIT,
     canonical_stages,
     grouped,
@@ -25,6 +23,7 @@ from tracekit.job.frames import (
 from tracekit.job.stage_matrix import cells, timed_units
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import sheet
+from tracekit.model.keys import CAPTURE, PROCESS
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

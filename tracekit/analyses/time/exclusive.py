@@ -12,12 +12,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.frames import (
-    CAPTURE,
     UNIT,
     canonical_stages,
     job,
     label_headings,
-    numbered_alike,
     plain,
     summed,
     text_or_none,
@@ -26,6 +24,7 @@ from tracekit.job.frames import (
 from tracekit.job.idle import idle_time
 from tracekit.job.stage_windows import whole
 from tracekit.job.tables import sheet
+from tracekit.model.keys import CAPTURE, numbered_alike
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, class_title
 from tracekit.model.thresholds import Thresholds

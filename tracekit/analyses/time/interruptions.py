@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import (
-    PROCESS,
     Job,
     canonical_stages,
     in_run,
@@ -23,6 +22,7 @@ from tracekit.job.frames import (
     units,
 )
 from tracekit.job.tables import sheet
+from tracekit.model.keys import PROCESS
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

@@ -14,7 +14,6 @@ from tracekit.job.frames import (
     grouped,
     in_run,
     label_headings,
-    numbered_alike,
     plain,
     same_text,
     stage_rows,
@@ -22,6 +21,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.stage_matrix import by_rank, cells, timed_units
 from tracekit.job.tables import sheet
+from tracekit.model.keys import numbered_alike
 from tracekit.model.report import Chart, Heading, Metric, Section, Sheet
 from tracekit.model.stages import VALIDATION
 from tracekit.model.thresholds import Thresholds

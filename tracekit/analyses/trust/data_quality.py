@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.health.checks import Capture, diagnose
-from tracekit.job.frames import CAPTURE, label_headings, plain, processes
+from tracekit.job.frames import label_headings, plain
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import running_max, union_totals
-from tracekit.model.keys import by_group
+from tracekit.model.keys import CAPTURE, by_group, numbered_alike
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Source, Trace
@@ -170,7 +170,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(captures):
         return Section(ID, TITLE, "skipped", "no source could be read")
     quality = plain(measured["quality"])
-    number, quality["process"] = processes(captures, quality)
+    number, quality["process"] = numbered_alike(CAPTURE, captures, quality)
     counts = quality.pivot_table(
         index="process", columns="name", values="count", aggfunc="first", dropna=False
     )
@@ -283,7 +283,7 @@ def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
 def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source, dict[str, Any]]]:
     """Every source with its row of the captures, and the numbers of its steps as `steps`."""
     steps = plain(measured["steps"])
-    numbered = steps[steps["step"].notna()].groupby(CAPTURE, dropna=False, sort=False)["step"]
+    numbered = steps[steps["step"].notna()].groupby([*CAPTURE], dropna=False, sort=False)["step"]
     of = {_process(str(s), pid): frozenset(mine.tolist()) for (s, pid), mine in numbered}
     rows = {_process(row["source"], row["pid"]): row for row in captures.to_dict("records")}
     keys = [(source, _process(source.name, source.pid)) for source in measured.sources]
