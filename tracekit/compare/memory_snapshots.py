@@ -12,6 +12,7 @@ from tracekit.compare.sides import Side
 from tracekit.job.frames import plain, text_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS
 from tracekit.job.samples import Samples
+from tracekit.model.keys import looked_up
 from tracekit.model.report import Better
 from tracekit.model.trace import Measurements
 
@@ -101,7 +102,7 @@ def _measured(measured: Measurements) -> Iterator[Snapshot]:
     rows = plain(measured["snapshot_levels"])
     if not len(rows):
         return
-    rows = rows.merge(_free(measured), on=[*SNAPSHOT_KEYS], how="left")
+    rows = looked_up(rows, _free(measured), SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
     windows = plain(measured["snapshot_windows"])
     taken = windows.dropna(subset=["end_ns"]).groupby("source")["end_ns"].max().to_dict()
     steps = {source.name: source.step for source in measured.sources}

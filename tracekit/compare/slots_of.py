@@ -20,7 +20,7 @@ from tracekit.job.frames import UNIT, canonical_stages, from_epoch, job, plain, 
 from tracekit.job.metric_kinds import STEP_TIME
 from tracekit.job.stage_windows import whole
 from tracekit.model.intervals import Intervals, intersect, union
-from tracekit.model.keys import CAPTURE
+from tracekit.model.keys import CAPTURE, IN_RUN, looked_up, numbered_alike
 from tracekit.model.trace import Measurements
 
 Floats = npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ steps of which nothing was recorded; time that several files tell of (below zero
 
 RESIDUALS = (STEP_END, REST, UNRECORDED, TWICE)
 
-_LANE = ["role", "rank", "host", "pid", "device"]
+_LANE = [*IN_RUN, "device"]
 _FITS = 1e-3
 """Roles take turns where what they share is at most this part of the shorter."""
 
@@ -171,7 +171,7 @@ def in_units(rows: pd.DataFrame, steps: Steps) -> pd.DataFrame:
     place = {one: number for number, one in enumerate(steps.ids)}
     pairs = rows[[*UNIT]].drop_duplicates()
     numbers = [place.get(step_id(*key), -1) for key in pairs.itertuples(index=False, name=None)]
-    told, asked = _numbers([*UNIT], pairs, rows)
+    told, asked = numbered_alike([*UNIT], pairs, rows)
     of = np.empty(len(pairs), np.int64)
     of[told] = numbers
     unit = of[asked]
@@ -187,7 +187,7 @@ def _rows(steps: Steps) -> pd.DataFrame:
     on_device = rows["device"].notna()
     role_has = on_device.groupby(rows["role_text"]).transform("any")
     rows = rows[on_device | ~role_has].copy()
-    (rows["lane"],) = _numbers(["measured", *_LANE, "again"], rows)
+    (rows["lane"],) = numbered_alike(["measured", *_LANE, "again"], rows)
     by = [rows["unit"], rows["role_text"]]
     lanes = rows["lane"].groupby(by).transform("nunique").to_numpy(np.float64)
     return rows.assign(ns=rows["exclusive_ns"] / lanes, count=rows["count"] / lanes)
@@ -198,10 +198,9 @@ def _measured_rows(measured: Measurements, steps: Steps) -> pd.DataFrame:
     slots = slots.assign(canonical=canonical_stages(slots, in_file=True))
     rows = in_units(slots, steps)
     recorded = plain(measured["steps"])
-    known, asked = _numbers([*CAPTURE, "step", "occurrence"], recorded, rows)
-    columns = ("origin", "ts_ns", "dur_ns")
-    looked = {name: dict(zip(known, recorded[name], strict=True)) for name in columns}
-    rows = rows.assign(**{name: pd.Series(asked).map(looked[name]).array for name in columns})
+    keys = [*CAPTURE, "step", "occurrence"]
+    recorded = recorded[[*keys, "origin", "ts_ns", "dur_ns"]]
+    rows = looked_up(rows, recorded, keys, optional=["pid", "step"])
     walls = job(measured).walls
     origin = {
         step_id(*key): how
@@ -216,13 +215,6 @@ def _measured_rows(measured: Measurements, steps: Steps) -> pd.DataFrame:
         stage=rows["canonical"].astype(object).where(rows["canonical"].notna(), None),
         timed=from_epoch(measured, rows),
     )
-
-
-def _numbers(by: list[str], *frames: pd.DataFrame) -> list[Ints]:
-    """The number of the key of every row of each frame, one numbering for all; missing is a key like any other."""
-    keys = pd.concat([frame[by].astype(object) for frame in frames], ignore_index=True)
-    number = keys.groupby(by, dropna=False, sort=False).ngroup().to_numpy(np.int64)
-    return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
 
 
 def _residual(steps: Steps, rows: pd.DataFrame) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from tracekit.compare.sides import Side
 from tracekit.compare.slots_of import Steps, counted_steps, in_units
 from tracekit.job.collectives import matched
 from tracekit.job.frames import canonical_stages, units
+from tracekit.model.keys import IN_RUN
 
 PARTS = ("transfer", "wait", "alone")
 """`alone`: of collectives that no other rank shows, or that could not be matched, the whole duration."""
@@ -62,7 +63,7 @@ def _table(steps: Steps) -> pd.DataFrame:
     rows = pd.concat(frames, ignore_index=True)
     if not len(rows):
         return pd.DataFrame(columns=[*PARTS], index=pd.MultiIndex.from_tuples([], names=["s", "o"]))
-    lane = ["role", "rank", "host", "pid", "device"]
+    lane = [*IN_RUN, "device"]
     rows["lane"] = rows.groupby(lane, dropna=False, sort=False).ngroup()
     lanes = rows.groupby("unit")["lane"].transform("nunique").to_numpy(np.float64)
     weight = 1.0 / (np.bincount(steps.run)[steps.run] * (steps.run.max() + 1))

@@ -29,9 +29,10 @@ from tracekit.job.frames import (
     whole_gpu_time,
 )
 from tracekit.job.rank_groups import MEMBER, Crew, crews
-from tracekit.job.stage_windows import shares_by_stage
+from tracekit.job.stage_windows import WHERE, shares_by_stage
 from tracekit.job.tables import sheet
 from tracekit.model import faults
+from tracekit.model.keys import looked_up
 from tracekit.model.report import Heading, Metric, Sheet
 from tracekit.model.trace import NO_EVENTS, NO_TIMES, Measurements
 from tracekit.model.units import numbers, show
@@ -302,7 +303,7 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
     # A column of which a part has failed is left out: beside the others it would be of other ranks.
     busy = faults.sound(measured, _busy, None)
     if busy is not None:
-        stages = stages.merge(busy, on=["run", "role", "canonical"], how="left")
+        stages = looked_up(stages, busy, WHERE, optional=WHERE)
     slowest = faults.sound(measured, _slowest, None)
     stages["slowest"] = [
         (slowest or {}).get((run, text_or_none(role), stage))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import covered, union
+from tracekit.model.keys import QUEUE
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named
 from tracekit.process.collective_facts import described, first_known, has
@@ -171,7 +172,7 @@ def _from_host(trace: Trace, rows: Ints) -> pd.DataFrame:
     call = _issuing_calls(trace, op, start)
     frame = described(trace, _comms_in(trace, call), _host_ids(trace, rows), op)
     frame["ts_ns"], frame["dur_ns"] = start, host["dur_ns"].to_numpy()[rows]
-    for name in ("device", "stream", "exposed_ns"):
+    for name in (*QUEUE, "exposed_ns"):
         frame[name] = pd.array([pd.NA] * len(rows), dtype="Int64")
     at = host["ts_ns"].to_numpy()[call] if len(host) else start
     frame["issue_ns"] = pd.arrays.IntegerArray(at.copy(), call < 0)

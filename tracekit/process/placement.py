@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.keys import QUEUE, numbered_alike
 from tracekit.model.stages import is_collective
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named
@@ -72,7 +73,7 @@ def _launched_before(trace: Trace, links: Launches, rows: Ints) -> Bools:
     # An id of 0 is how some profilers write that there is none.
     lowest = int(ids[ids > 0].min(initial=np.iinfo(np.int64).max))
     early = (own > 0) & (own < lowest) if (ids > 0).any() else np.zeros(len(own), np.bool_)
-    stream = _streams(device)
+    (stream,) = numbered_alike(QUEUE, device)
     first = np.full(int(stream.max(initial=0)) + 1, np.iinfo(np.int64).max)
     start = device["ts_ns"].to_numpy()
     np.minimum.at(first, stream[links.linked], start[links.linked])
@@ -80,31 +81,21 @@ def _launched_before(trace: Trace, links: Launches, rows: Ints) -> Bools:
     return found
 
 
-def _streams(*frames: pd.DataFrame) -> Ints:
-    """A number for the device and stream of every row of these frames, one after another."""
-    device, stream = (
-        pd.factorize(pd.concat([frame[name] for frame in frames]), use_na_sentinel=False)[0]
-        for name in ("device", "stream")
-    )
-    number: Ints = device.astype(np.int64) * (int(stream.max(initial=0)) + 1) + stream
-    return number
-
-
 def _annotated(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     """(positions in `rows` of the ops that a range on their stream holds; when its host range began)."""
     ranges, began = _projections(trace)
-    ops = trace.get("device_ops")[["ts_ns", "device", "stream"]].iloc[rows]
+    ops = trace.get("device_ops")[["ts_ns", *QUEUE]].iloc[rows]
     asks = np.flatnonzero((ops["device"].notna() & ops["stream"].notna()).to_numpy())
     if not len(ranges) or not len(asks):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     ops = ops.iloc[asks]
-    lane = _streams(ranges, ops)
+    range_queue, op_queue = numbered_alike(QUEUE, ranges, ops)
     start, first = ranges["ts_ns"].to_numpy(), ops["ts_ns"].to_numpy()
     at = holding(
-        lane[: len(ranges)],
+        range_queue,
         start,
         start + ranges["dur_ns"].to_numpy(),
-        lane[len(ranges) :],
+        op_queue,
         first,
         first + trace.derived(sound_dur_ns)[rows[asks]],
     )

@@ -11,6 +11,7 @@ import pandas as pd
 from tracekit.job.frames import in_run, plain, run_heading, text_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, snapshot_levels
 from tracekit.job.tables import sheet
+from tracekit.model.keys import joined, looked_up
 from tracekit.model.report import (
     Chart,
     Finding,
@@ -61,7 +62,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     if not rows[["alloc_count", "driver_alloc_count", "driver_free_count"]].to_numpy().any():
         return Section(ID, TITLE, "skipped", "no allocation lies in the recorded histories")
     keys = [*SNAPSHOT_KEYS]
-    steps = rows.merge(levels[[*keys, "who"]], on=keys, how="left")
+    steps = looked_up(rows, levels[[*keys, "who"]], keys, optional=keys)
     judged = list(_calls(measured, steps[steps["memory"] == "device"], thresholds))
     sheets = (
         _churn_sheet(measured, steps, levels),
@@ -134,7 +135,7 @@ def _calls(
 def _churn_sheet(measured: Measurements, steps: pd.DataFrame, levels: pd.DataFrame) -> Sheet:
     keys = [*SNAPSHOT_KEYS]
     sums = steps.groupby(keys, dropna=False, sort=False)[["driver_alloc_count", "driver_free_count", "retry_count"]].sum()  # fmt: skip
-    shown = levels[levels["alloc_count"] > 0].merge(sums.reset_index(), on=keys, how="inner")
+    shown = joined(levels[levels["alloc_count"] > 0], sums.reset_index(), keys, optional=keys)
     shown = shown.assign(
         churn=(shown["alloc_bytes"] / shown["peak_bytes"].where(shown["peak_bytes"] > 0)).astype("Float64"),
     )  # fmt: skip

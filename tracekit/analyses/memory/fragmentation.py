@@ -11,6 +11,7 @@ import pandas as pd
 from tracekit.job.frames import in_run, plain, run_heading, text_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
 from tracekit.job.tables import sheet
+from tracekit.model.keys import looked_up
 from tracekit.model.report import (
     Chart,
     Finding,
@@ -119,7 +120,7 @@ def _requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> pd.DataFrame:
     found = found.sort_values("size_bytes", ascending=False, kind="stable").head(MAX_REQUESTS)
     types: Any = {"pool": object, "stream": "Int64", "kind": object}
     free = end[["pool", "stream", "kind", "largest_free_bytes"]].astype(types)
-    found = found.astype(types).merge(free, on=by[:3], how="left")
+    found = looked_up(found.astype(types), free, by[:3], optional=by[:3])
     need = rounded(found["size_bytes"].to_numpy(np.int64))
     return pd.DataFrame(
         {
@@ -227,7 +228,7 @@ def _fragmented(
     calls = plain(measured["allocator_steps"])
     keys = [*SNAPSHOT_KEYS]
     sums = calls.groupby(keys, dropna=False, sort=False)["needless_count"].sum(min_count=1)
-    rows = totals[totals["memory"] == "device"].merge(sums.reset_index(), on=keys, how="left")
+    rows = looked_up(totals[totals["memory"] == "device"], sums.reset_index(), keys, optional=keys)
     for run, every in rows.groupby("run", dropna=False, sort=False):
         where = in_run(measured, run)
         told = every[every["moment"] != "end"]

@@ -11,6 +11,7 @@ import pandas as pd
 from tracekit.job.frames import plain, run_heading
 from tracekit.job.memory_survivors import Kept, folded, kept
 from tracekit.job.tables import sheet
+from tracekit.model.keys import looked_up
 from tracekit.model.labels import bounded
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.thresholds import Thresholds
@@ -45,7 +46,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     )
     every = pd.concat([at_end, grown.assign(basis="step")]) if len(grown) else at_end
     names = trace.derived(site_table)[["stack", "site"]].astype({"stack": "Int64"})
-    every = every.merge(names, on="stack", how="left")
+    every = looked_up(every, names, ["stack"])
     # A stack without frames has no row of its own.
     unnamed = np.where(every["stack"].isna(), NO_STACK, NO_FRAMES)
     every["site"] = every["site"].astype(object).where(every["site"].notna(), unnamed)

@@ -12,6 +12,7 @@ import pandas as pd
 from tracekit.job.frames import in_run, plain, text_or_none
 from tracekit.job.memory_snapshots import NATIVE, UNTOLD, snapshot_levels
 from tracekit.job.tables import sheet
+from tracekit.model.keys import PROCESS, joined
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables.snapshot_levels import SITE_KINDS
 from tracekit.model.thresholds import Thresholds
@@ -33,7 +34,7 @@ MAX_SHOWN, MAX_COLUMNS = 20, 10
 
 Ints = npt.NDArray[np.int64]
 
-_PROCESS = ["run", "role", "rank", "host", "pid", "replica", "memory", "device"]
+_OWNER = [*PROCESS, "replica", "memory", "device"]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -130,7 +131,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     if len(ends) < 2:
         reason = "no two ends of steps are told of for one process: see what is in use at the end"
         return Section(ID, TITLE, "skipped", reason)
-    processes = len(levels.drop_duplicates(_PROCESS))
+    processes = len(levels.drop_duplicates(_OWNER))
     metrics = (Metric("step_ends", len(ends), "count", label="ends of steps"),)
     return Section(ID, TITLE, metrics=metrics, sheets=(_sheet(measured, rows, ends, top, processes),))  # fmt: skip
 
@@ -138,7 +139,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
 def _of_process(rows: pd.DataFrame, top: pd.Series[Any]) -> pd.DataFrame:
     """The rows about the memory of one process, of one of its snapshots where nothing tells that others are its own."""
     same = pd.Series(data=True, index=rows.index)
-    for name in _PROCESS:
+    for name in _OWNER:
         value = top[name]
         same &= rows[name].isna() if pd.isna(value) else rows[name].eq(value).fillna(value=False)
     mine = rows[same.to_numpy(bool)]
@@ -171,7 +172,11 @@ def _sheet(
     """A row for each place, a column for each end of a step; the first row is all that is in use."""
     count = len(ends)
     shown = np.unique(np.linspace(0, count - 1, min(count, MAX_COLUMNS)).round().astype(np.int64))
-    mine = rows.merge(ends.assign(end=np.arange(count))[["source", "position", "end"]])
+    mine = joined(
+        rows,
+        ends.assign(end=np.arange(count))[["source", "position", "end"]],
+        ["source", "position"],
+    )
     mine["where"] = [_said(row) for row in mine.itertuples(index=False)]
     wide = mine.pivot_table("size_bytes", "where", "end", "sum").reindex(columns=range(count))
     wide = wide.astype("Int64")

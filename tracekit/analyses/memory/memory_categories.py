@@ -12,7 +12,7 @@ from tracekit.job.frames import from_epoch, plain, run_heading, stage_rows, text
 from tracekit.job.memory_trend import Allocator
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import window_at
-from tracekit.model.keys import CAPTURE
+from tracekit.model.keys import CAPTURE, PROCESS, joined
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables.memory_categories import CATEGORIES
 from tracekit.model.thresholds import Thresholds
@@ -35,7 +35,7 @@ _SIZES = (
     "by their shapes; older ones that no profiled op touched, and what lies outside PyTorch's allocator, are missing"
 )
 _DEVICE = "a timeline is of one device, and does not say of which: torch takes GPU 0 unless it is told another, or the CPU where there is no GPU"
-_OWNER = ("run", "role", "rank", "host", "pid", "replica")
+_OWNER = (*PROCESS, "replica")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -163,10 +163,8 @@ def _of_process(
 def _levels(measured: Measurements, peaks: pd.DataFrame) -> pd.DataFrame:
     """The rows of `category_levels`, plain, in the order of peaks, the largest category first, with shares."""
     rows = plain(measured["category_levels"])
-    rows = rows.merge(
-        peaks[["source", "who", "peak_bytes"]].rename(columns={"peak_bytes": "total_bytes"}).reset_index(names="place"),
-        on="source",
-    )  # fmt: skip
+    totals = peaks[["source", "who", "peak_bytes"]].rename(columns={"peak_bytes": "total_bytes"})
+    rows = joined(rows, totals.reset_index(names="place"), ["source"])
     assert (rows.groupby("place")["peak_bytes"].sum() == peaks["peak_bytes"]).all()
     rows = rows.sort_values(["place", "peak_bytes"], ascending=[True, False], kind="stable")
     total = rows["total_bytes"].where(rows["total_bytes"] > 0)
@@ -199,7 +197,7 @@ def _caveats(levels: pd.DataFrame) -> Iterator[str]:
 
 def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
     sums = plain(measured["category_levels"]).groupby("source")[["start_bytes", "end_bytes"]].sum()
-    shown = peaks.merge(sums.reset_index(), on="source").assign(
+    shown = joined(peaks, sums.reset_index(), ["source"]).assign(
         span_ns=(peaks["end_ns"] - peaks["begin_ns"]).astype("Int64"),
         after_ns=(peaks["peak_ts_ns"] - peaks["begin_ns"]).astype("Int64"),
     )

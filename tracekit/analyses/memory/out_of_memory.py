@@ -11,6 +11,7 @@ from tracekit.job.device_size import UNKNOWN, with_cards
 from tracekit.job.frames import canonical_stages, in_run, plain, run_heading, text_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
 from tracekit.job.tables import sheet
+from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -64,7 +65,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         return Section(ID, TITLE, "skipped", reason)
     limit = thresholds.of("out-of-memory")
     keys = [*SNAPSHOT_KEYS]
-    rows = rows.merge(levels[[*keys, "who"]], on=keys, how="left")
+    rows = looked_up(rows, levels[[*keys, "who"]], keys, optional=keys)
     rows = with_cards(measured, rows)
     outside = rows["card_bytes"] - rows["reserved_bytes"] - rows["device_free_bytes"]
     # A card smaller than what it holds was told wrong.

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.job.frames import plain, run_heading
 from tracekit.job.tables import sheet
-from tracekit.model.keys import summed
+from tracekit.model.keys import looked_up, summed
 from tracekit.model.report import Heading, Section
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -86,7 +86,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     for name in ("total_ns", "device_total_ns", "device_ns", "launch_count"):
         pooled[name] = grouped[name].sum(min_count=1)
     pooled = pooled.reset_index()
-    pooled = pooled.merge(_gpu_ns(measured, rows), "left", ["run", "origin"])
+    by = ["run", "origin"]
+    pooled = looked_up(pooled, _gpu_ns(measured, rows), by, optional=by)
     whole = pooled["gpu_ns"].where(pooled["gpu_ns"] > 0)
     pooled["device_ratio"] = (pooled["device_ns"] / whole).astype("Float64")
     sheets = []
@@ -102,7 +103,8 @@ def _gpu_ns(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """By run and origin `gpu_ns`: all GPU time of the sources that tell of modules so; NA where it is not known."""
     work = plain(measured["launches"]).groupby(["run", "source"], dropna=False)["dur_ns"].sum()
     told = rows.loc[rows["device_ns"].notna(), ["run", "origin", "source"]].drop_duplicates()
-    told = told.merge(work.rename("gpu_ns").reset_index(), "left", ["run", "source"])
+    gpu_ns = work.rename("gpu_ns").reset_index()
+    told = looked_up(told, gpu_ns, ["run", "source"], optional=["run"])
     grouped = told.astype({"gpu_ns": "Int64"}).groupby(["run", "origin"], dropna=False)
     return grouped["gpu_ns"].sum(min_count=1).reset_index()
 

@@ -21,6 +21,7 @@ from tracekit.job.frames import (
 from tracekit.job.stage_matrix import cells, timed_units
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import sheet
+from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -283,8 +284,7 @@ def _moved(measured: Measurements) -> pd.DataFrame:
     ]
     per["times"] = [max(step.count, 1) for step in steps]
     per["step_ns"] = pd.array([step.step_ns for step in steps], dtype="Float64")
-    texts = {"run": object, "role": object}
-    out = out.astype(texts).merge(per.astype(texts), on=["run", "role"], how="left")
+    out = looked_up(out, per, ["run", "role"], optional=["run", "role"])
     for name in ("size_bytes", "count", "busy_ns", "exposed_ns"):
         out[name] = out[name] / out["times"]
     out["share_ratio"] = out["exposed_ns"] / out["step_ns"].where(out["step_ns"] > 0)

@@ -24,7 +24,7 @@ from tracekit.job.frames import (
 from tracekit.job.idle import idle_time
 from tracekit.job.stage_windows import whole
 from tracekit.job.tables import sheet
-from tracekit.model.keys import CAPTURE, numbered_alike
+from tracekit.model.keys import CAPTURE, IN_RUN, looked_up, numbered_alike, places_of
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, class_title
 from tracekit.model.thresholds import Thresholds
@@ -37,7 +37,7 @@ WRITES = ("slots",)
 
 SHOWN_ROWS = 60
 
-_LANE = ["role", "rank", "host", "pid", "device"]
+_LANE = [*IN_RUN, "device"]
 """What is a series of steps of its own: a device of a process, a process where no device was recorded."""
 
 _BACKWARD = "autograd::engine::evaluate_function: "
@@ -72,9 +72,10 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
     slots = units(whole(measured, "slots"))
     slots = slots.assign(canonical=canonical_stages(slots, in_file=True))
     rows = _with_origin(measured, slots)
-    known, rows["unit"] = numbered_alike([*UNIT, "origin"], walls, rows)
-    rows["wall_ns"] = rows["unit"].map(dict(zip(known, walls["wall_ns"], strict=True)))
-    rows = rows[rows["wall_ns"].notna()]
+    unit = [*UNIT, "origin"]
+    rows["unit"] = places_of(rows, walls, unit, optional=unit)
+    rows = rows[rows["unit"] >= 0]
+    rows["wall_ns"] = walls["wall_ns"].array[rows["unit"].to_numpy()]
     # Steps that a profiler counts twice under one number, or records twice, are two, as their walls are; the files
     # of a step belong together.
     rows["again"] = rows["occurrence"].where(rows["origin"] == "profiler", 0)
@@ -95,9 +96,8 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
 def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `origin`: how their step is known."""
     steps = plain(measured["steps"])
-    known, asked = numbered_alike([*CAPTURE, "step", "occurrence"], steps, rows)
-    origin = pd.Series(dict(zip(known, steps["origin"], strict=True)), dtype=object)
-    return rows.assign(origin=origin.reindex(asked).to_numpy(object))
+    keys = [*CAPTURE, "step", "occurrence"]
+    return looked_up(rows, steps[[*keys, "origin"]], keys, optional=["pid", "step"])
 
 
 def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:

@@ -18,6 +18,7 @@ from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.job.idle_claims import claims
 from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage
 from tracekit.job.tables import sheet
+from tracekit.model.keys import PROCESS
 from tracekit.model.report import Finding, Heading, Metric, Ranked, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -158,7 +159,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     devices = shares(
         summed(
             rows[rows["window"] == "capture"],
-            ["run", "role", "rank", "host", "pid", "device"],
+            [*PROCESS, "device"],
             SUMMED,
         )
     )

@@ -11,6 +11,7 @@ from tracekit.job.frames import canonical_stages, label_headings
 from tracekit.job.idle import DAMAGED, idle_time
 from tracekit.job.stage_windows import WHERE, whole
 from tracekit.job.tables import sheet
+from tracekit.model.keys import QUEUE
 from tracekit.model.report import Heading, Ranked, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -81,7 +82,7 @@ def _delay_sheet(measured: Measurements) -> Sheet:
 def _queue_sheet(measured: Measurements) -> Sheet:
     """The depth of the queues of launched work."""
     rows = whole(measured, "queues")
-    by = ["run", "role", "rank", "device", "stream"]
+    by = ["run", "role", "rank", *QUEUE]
     grouped = rows.groupby(by, dropna=False, sort=False)
     table = grouped[["count", "span_ns", "full_ns"]].sum()
     for name in ("p50_count", "p95_count", "max_count"):

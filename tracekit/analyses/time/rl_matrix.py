@@ -21,7 +21,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.stage_matrix import by_rank, cells, timed_units
 from tracekit.job.tables import sheet
-from tracekit.model.keys import numbered_alike
+from tracekit.model.keys import looked_up, numbered_alike
 from tracekit.model.report import Chart, Heading, Metric, Section, Sheet
 from tracekit.model.stages import VALIDATION
 from tracekit.model.thresholds import Thresholds
@@ -105,7 +105,7 @@ def _matrix(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) ->
     cut = pd.concat([frame[[*_STAGE, "unit", "shown_ns"]] for frame in (found, rest)])
     both, chosen = _spread(both, cut, "shown_ns", columns)
     mean = walls.groupby("run", dropna=False, sort=False)["wall_ns"].mean().reset_index(name="step")
-    both = both.merge(mean.astype({"run": object}), on="run", how="left")
+    both = looked_up(both, mean, ["run"], optional=["run"])
     step_ns = both["step"].astype("Float64")
     both["share_ratio"] = both["traced_ns"].astype("Float64") / step_ns.where(step_ns > 0)
     both["mean_ns"] = whole_if_exact(both["shown_ns"].astype("Float64"))

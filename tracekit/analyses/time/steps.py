@@ -27,6 +27,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.tables import sheet
 from tracekit.model.faults import sound
+from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -170,7 +171,7 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame, steps: Job) -> An
         .sum(min_count=1)
         .reset_index()
     )
-    shown = stages.merge(work, on=by, how="left")
+    shown = looked_up(stages, work, by, optional=by)
     shown["share_ratio"] = of_step(shown, steps)
     per = shown["rank_steps"]
     for name in ("launch_count", "work_ns", "work_busy_ns"):

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tracekit.job.frames import plain, run_heading, stage_rows
 from tracekit.job.tables import sheet
+from tracekit.model.keys import joined
 from tracekit.model.report import Heading, Metric, Section
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -107,8 +108,9 @@ def _compared(
         rows.groupby(keys, dropna=False, sort=False)["value_ns"].sum().reset_index()
         for rows in (read(measured), read(check))
     ]
-    both = sides[0].merge(sides[1], on=keys, suffixes=("_first", "_second"))
-    both = both[both["step"].notna()]
+    of_first = sides[0].rename(columns={"value_ns": "value_ns_first"})
+    of_second = sides[1].rename(columns={"value_ns": "value_ns_second"})
+    both = joined(of_first, of_second, keys, optional=[name for name in keys if name != "step"])
     for (run, what), mine in both.groupby(["run", "what"], sort=False):
         first, second = (float(mine[f"value_ns_{side}"].mean()) for side in ("first", "second"))
         yield {

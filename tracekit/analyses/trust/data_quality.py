@@ -12,7 +12,7 @@ from tracekit.health.checks import Capture, diagnose
 from tracekit.job.frames import label_headings, plain
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import running_max, union_totals
-from tracekit.model.keys import CAPTURE, by_group, numbered_alike
+from tracekit.model.keys import CAPTURE, QUEUE, by_group, numbered_alike
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Source, Trace
@@ -142,7 +142,7 @@ def _same_stream_overlap(device: pd.DataFrame) -> Check:
     """Device ops that begin before their stream is free, and the time counted twice by adding them up."""
     start = device["ts_ns"].to_numpy(np.int64)
     end = start + device["dur_ns"].to_numpy(np.int64)
-    queues = device.groupby(["device", "stream"], dropna=False, sort=False)
+    queues = device.groupby([*QUEUE], dropna=False, sort=False)
     number = np.asarray(queues.ngroup(), np.int64)
     order = by_group(number, start)
     queue, begin, finish = number[order], start[order], end[order]

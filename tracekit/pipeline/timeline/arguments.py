@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.keys import QUEUE
 from tracekit.model.trace import SparseColumn
 from tracekit.readers.chrome.scan import Json
 
@@ -19,7 +20,6 @@ Ints = npt.NDArray[np.int64]
 ID_ROOM = 2**32
 """Ids of one source lie in a range of this size; 2**21 sources fit into what a browser counts exactly."""
 _IDS = ("correlation", "External id", "external id")
-QUEUE = ("device", "stream")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import place_of
+from tracekit.model.keys import QUEUE, place_of
 from tracekit.model.trace import SparseColumn, Trace
-from tracekit.pipeline.timeline.arguments import ID_ROOM, QUEUE, Arguments, quoted
+from tracekit.pipeline.timeline.arguments import ID_ROOM, Arguments, quoted
 from tracekit.pipeline.timeline.lanes import FIRST_OTHER, HOST, NOTES, Lane
 from tracekit.process.memory.levels import DRIVER
 
