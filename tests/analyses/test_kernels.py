@@ -141,7 +141,7 @@ def measured_of(*parts):
         source = Source(Path(), f"rank{rank}", "chrome", rank=rank, pid=rank)
         frame = summary(device_ops(durations))
         columns = {str(name): frame[name].array for name in frame}
-        frames.append(labelled(TABLES["kernels"], columns, source))
+        frames.append(labelled(TABLES["kernels"], columns, source).frame())
     return pd.concat([plain(frame) for frame in frames], ignore_index=True)
 
 

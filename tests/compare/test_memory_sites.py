@@ -192,7 +192,9 @@ def snapshot_of(pieces):
         n: rows[n].array if rows[n].dtype != object else rows[n].to_numpy(object) for n in rows
     }
     columns["device"] = pd.array([0] * len(rows), dtype="Int64")
-    tables = {"live_sites": labelled(TABLES["live_sites"], columns, source)} if len(rows) else {}
+    tables = (
+        {"live_sites": labelled(TABLES["live_sites"], columns, source).frame()} if len(rows) else {}
+    )
     row = {"source": "a", "pid": pd.NA, "memory": "device", "device": 0}
     return Snapshot(
         Whose("device", None, None, None, 0, 0), "r", None, 0, "a", {PEAK: total, END: total}, row,

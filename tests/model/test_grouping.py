@@ -22,7 +22,7 @@ from tracekit.model.keys import (
     records,
     summed,
 )
-from tracekit.model.tables.table import framed
+from tracekit.model.tables.arrays import framed
 
 numbers = st.lists(st.integers(-9, 9), max_size=10)
 

@@ -21,7 +21,7 @@ from tracekit.model.tables import (
     coded,
     concat,
 )
-from tracekit.model.tables.table import COPIED_ROWS, FEW_TEXTS
+from tracekit.model.tables.arrays import FEW_TEXTS
 
 TEXTS = pd.Index([], dtype="str").dtype
 """How this pandas keeps texts: as objects before version 3."""
@@ -70,7 +70,7 @@ def test_no_data_gives_the_empty_table():
 def test_every_table_has_an_empty_frame_that_is_its_own(table):
     frame = table.frame()
     table.check(frame)
-    table.check(concat(table, [frame, table.frame()]))
+    table.check(concat(table, [table.cast(), table.cast()]).frame())
     for name, column in table.columns.items():
         if column.dtype == "category":
             assert frame[name].cat.categories.dtype == TEXTS
@@ -135,8 +135,8 @@ def test_open_categories_are_text_whatever_they_were():
     assert frame["name"].cat.categories.dtype == TEXTS
 
 
-def test_arrays_of_the_right_type_are_not_copied_where_they_are_large():
-    many = COPIED_ROWS // 2 + 1
+def test_arrays_of_the_right_type_are_not_copied():
+    many = 9_000
     ts = np.arange(2 * many)
     frame = SMALL.frame({name: values * many for name, values in ROWS.items()} | {"ts_ns": ts})
     assert np.shares_memory(frame["ts_ns"].to_numpy(), ts)
@@ -144,7 +144,7 @@ def test_arrays_of_the_right_type_are_not_copied_where_they_are_large():
     assert frame["kind"].tolist() == ["b", "a"] * many
 
 
-@pytest.mark.parametrize("count", [FEW_TEXTS, FEW_TEXTS + 1, COPIED_ROWS + 1])
+@pytest.mark.parametrize("count", [FEW_TEXTS, FEW_TEXTS + 1, 20_000])
 def test_open_categories_are_sorted_however_many_there_are(count):
     texts = [f"{at * 7919 % count:05}" for at in range(count)]
     assert len({*texts}) == count
@@ -156,9 +156,9 @@ def test_open_categories_are_sorted_however_many_there_are(count):
 
 
 def test_joining_unites_categories_and_keeps_the_order_of_rows():
-    one = SMALL.frame({**ROWS, "name": ["x", None]})
-    other = SMALL.frame({**ROWS, "id": [3, 4], "name": ["y", "x"]})
-    both = concat(SMALL, [one, other])
+    one = SMALL.cast({**ROWS, "name": ["x", None]})
+    other = SMALL.cast({**ROWS, "id": [3, 4], "name": ["y", "x"]})
+    both = concat(SMALL, [one, other]).frame()
     SMALL.check(both)
     assert both["id"].tolist() == [1, 2, 3, 4]
     assert [None if pd.isna(n) else n for n in both["name"]] == ["x", None, "y", "x"]
@@ -167,20 +167,20 @@ def test_joining_unites_categories_and_keeps_the_order_of_rows():
 
 
 def test_joining_nothing_is_the_empty_table_and_joining_one_is_that_one():
-    one = SMALL.frame(ROWS)
+    one = SMALL.cast(ROWS)
     assert concat(SMALL, [one]) is one
     assert len(concat(SMALL, [])) == 0
 
 
 def test_joining_does_not_change_what_is_joined():
     one, other = (
-        SMALL.frame({**ROWS, "name": ["x", "z"]}),
-        SMALL.frame({**ROWS, "name": ["y", "x"]}),
+        SMALL.cast({**ROWS, "name": ["x", "z"]}),
+        SMALL.cast({**ROWS, "name": ["y", "x"]}),
     )
-    kept = one.copy(deep=True)
+    before = one.frame().copy(deep=True)
     concat(SMALL, [one, other])
-    assert one.equals(kept)
-    assert list(one["name"].cat.categories) == ["x", "z"]
+    assert one.frame().equals(before)
+    assert one["name"].texts == ("x", "z")
 
 
 def test_codes_take_the_categories_of_another_column():
@@ -215,7 +215,7 @@ def frames(draw):
 @given(frames(), frames())
 def test_what_goes_in_comes_out_also_after_joining(one, other):
     (first, _), (second, _) = one, other
-    joined = concat(SMALL, [SMALL.frame(first), SMALL.frame(second)])
+    joined = concat(SMALL, [SMALL.cast(first), SMALL.cast(second)]).frame()
     SMALL.check(joined)
     for name in SMALL.columns:
         expected = [*first[name], *second[name]]

@@ -152,7 +152,8 @@ def test_a_note_on_a_source_leaves_the_source_as_it_was():
 
 
 def quality(**columns):
-    return labelled(TABLES["quality"], {"name": ["a", "b"], "count": [1, None], **columns}, SOURCE)
+    columns = {"name": ["a", "b"], "count": [1, None], **columns}
+    return labelled(TABLES["quality"], columns, SOURCE).frame()
 
 
 def test_measured_rows_begin_with_whose_they_are():
@@ -170,14 +171,13 @@ def test_what_is_unknown_of_a_source_is_missing_never_zero():
     frame = quality()
     for name in ("role", "host", "replica", "scope", "part"):
         assert frame[name].isna().all(), name
-    assert labelled(
-        TABLES["quality"], {"name": ["a"]}, Source(Path("x"), "x", "chrome", rank=0)
-    )["rank"].tolist() == [0]  # fmt: skip
+    source = Source(Path("x"), "x", "chrome", rank=0)
+    assert labelled(TABLES["quality"], {"name": ["a"]}, source).frame()["rank"].tolist() == [0]
 
 
 def test_no_columns_and_no_rows_give_the_empty_table():
     for columns in ({}, {"name": [], "count": []}):
-        frame = labelled(TABLES["quality"], columns, SOURCE)
+        frame = labelled(TABLES["quality"], columns, SOURCE).frame()
         TABLES["quality"].check(frame)
         assert len(frame) == 0
 

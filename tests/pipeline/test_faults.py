@@ -93,8 +93,8 @@ def broken_part(profile, part, id_):
     """The part of a rank, as it is where measuring one question breaks."""
     path = profile / f"rank{part.source.rank}.json"
     failed = measured(load(path), [replace(BY_ID[id_], measure=explode, any_source=True)])
-    rest = {name: frames for name, frames in part.frames.items() if name != id_}
-    return replace(part, frames=rest, faults=failed.faults)
+    rest = {name: frames for name, frames in part.tables.items() if name != id_}
+    return replace(part, tables=rest, faults=failed.faults)
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def snapshots(tmp_path):
 
 def test_a_fold_that_breaks_fails_for_that_process_alone(snapshots):
     def breaks_on_process_1(frames):
-        if (frames["snapshot_windows"]["pid"] == 1).any():
+        if (frames["snapshot_windows"]["pid"].values == 1).any():
             raise ValueError("boom")
         return frames
 
@@ -289,9 +289,9 @@ def test_a_fold_that_breaks_fails_for_that_process_alone(snapshots):
             "ValueError: boom",
         )
         assert (fault.source, fault.pid, fault.tables) == (part.source.name, 1, LEAKS.writes)
-        assert set(part.frames) == {"data-quality"}
+        assert set(part.tables) == {"data-quality"}
     assert not other.faults
-    assert set(other.frames) == {"data-quality", "leaks"}
+    assert set(other.tables) == {"data-quality", "leaks"}
 
 
 def test_what_is_folded_has_failed_where_a_part_of_it_could_not_be_measured(snapshots):
@@ -303,7 +303,7 @@ def test_what_is_folded_has_failed_where_a_part_of_it_could_not_be_measured(snap
     assert [fault.action for fault in first.faults] == ["folded"]
     assert [fault.action for fault in second.faults] == ["measured"]
     assert first.faults[0].error == second.faults[0].error == "RuntimeError: boom\nsecond line"
-    assert set(first.frames) == set(second.frames) == {"data-quality"}
+    assert set(first.tables) == set(second.tables) == {"data-quality"}
     assert not other.faults
 
 

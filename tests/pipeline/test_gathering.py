@@ -8,7 +8,7 @@ import pytest
 
 from tracekit.analyses import ANALYSES
 from tracekit.model.tables import TABLES, Column, Table, concat
-from tracekit.model.tables.table import Columns, packed
+from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline.gather import MeasuredSource
 from tracekit.pipeline.measure import measured
 from tracekit.readers.loading import load
@@ -30,20 +30,18 @@ OPS = Table(
 def ops(names, kinds, values, streams):
     shares = [None if stream is None else stream / 10 for stream in streams]
     columns = {"name": names, "kind": kinds, "ts_ns": values, "stream": streams, "share": shares}
-    return OPS.frame(columns)
+    return OPS.cast(columns)
 
 
 @pytest.fixture
-def frames():
+def parts():
     first = ops(["a", None], ["kernel", "copy"], [1, 2], [7, None])
     second = ops(["c", "a", "b"], ["kernel"] * 3, [3, 4, 5], [None, 8, 9])
-    return [first, OPS.empty(), second]
+    return [first, OPS.cast(), second]
 
 
-@pytest.mark.parametrize("travelled", [(), (0,), (2,), (0, 1, 2)])
-def test_rows_are_the_same_however_many_of_their_frames_travelled(frames, travelled):
-    parts = [packed(f) if at in travelled else f for at, f in enumerate(frames)]
-    joined = concat(OPS, pickle.loads(pickle.dumps(parts)))
+def test_rows_are_the_same_when_their_columns_have_travelled(parts):
+    joined = concat(OPS, pickle.loads(pickle.dumps(parts))).frame()
     OPS.check(joined)
     assert joined["name"].astype(object).where(joined["name"].notna(), None).tolist() == [
         "a",
@@ -56,17 +54,24 @@ def test_rows_are_the_same_however_many_of_their_frames_travelled(frames, travel
     assert joined["ts_ns"].tolist() == [1, 2, 3, 4, 5]
     assert joined["stream"].tolist() == [7, pd.NA, pd.NA, 8, 9]
     assert joined["share"].tolist() == [0.7, pd.NA, pd.NA, 0.8, 0.9]
-    pd.testing.assert_frame_equal(joined, concat(OPS, frames))
+    pd.testing.assert_frame_equal(joined, concat(OPS, parts).frame())
+    pd.testing.assert_frame_equal(Columns.of(joined).frame(), joined)
 
 
-def test_one_that_travelled_alone_is_a_frame_again(frames):
-    pd.testing.assert_frame_equal(concat(OPS, [packed(frames[0])]), frames[0])
-    assert len(concat(OPS, [packed(OPS.empty())])) == 0
+def test_one_part_alone_and_one_without_rows_are_as_they_were(parts):
+    assert concat(OPS, parts[:1]) is parts[0]
+    assert concat(OPS, [OPS.cast()]).frame().equals(OPS.empty())
 
 
-def test_texts_that_are_missing_stay_missing_and_codes_are_narrow(frames):
+def test_only_the_rows_that_are_asked_for_are_kept(parts):
+    rows = parts[2].where(np.array([True, False, True])).frame()
+    assert rows["name"].tolist() == ["c", "b"]
+    assert rows["stream"].tolist() == [pd.NA, 9]
+
+
+def test_texts_that_are_missing_stay_missing_and_codes_are_narrow(parts):
     many = ops([f"name {at}" for at in range(300)], ["kernel"] * 300, [*range(300)], [1] * 300)
-    joined = concat(OPS, [packed(frames[0]), many])
+    joined = concat(OPS, [parts[0], many]).frame()
     assert joined["name"].tolist()[-1] == "name 299"
     assert joined["name"].array.codes.dtype == np.int16
     assert joined["name"].isna().tolist() == [False, True] + [False] * 300
@@ -81,13 +86,12 @@ def test_a_measured_source_travels_as_columns_and_nothing_of_it_is_lost(request)
         assert (came.source, came.notes, came.versions) == (here.source, here.notes, here.versions)
         assert (came.simulated, came.options) == (here.simulated, here.options)
         assert came.faults == here.faults
-        assert {id_: set(of) for id_, of in came.frames.items()} == {
-            id_: set(of) for id_, of in here.frames.items()
+        assert {id_: set(of) for id_, of in came.tables.items()} == {
+            id_: set(of) for id_, of in here.tables.items()
         }
-    for id_, of in parts[0].frames.items():
+    for id_, of in parts[0].tables.items():
         for name in of:
-            came = [part.frames[id_][name] for part in there]
-            assert all(isinstance(one, Columns) for one in came)
-            joined = concat(TABLES[name], came)
-            apart = [part.frames[id_][name] for part in parts]
-            pd.testing.assert_frame_equal(joined, concat(TABLES[name], apart))
+            came = concat(TABLES[name], [part.tables[id_][name] for part in there])
+            apart = concat(TABLES[name], [part.tables[id_][name] for part in parts])
+            assert isinstance(came, Columns)
+            pd.testing.assert_frame_equal(came.frame(), apart.frame())

@@ -7,6 +7,7 @@ has only their tables and those that they read; whatever else looks at a table t
 import pytest
 
 from tracekit.analyses import ANALYSES
+from tracekit.model.tables.arrays import texts_of
 from tracekit.model.trace import Measurements
 
 TABLES_OF = {a.id: {*a.writes} for a in ANALYSES if a.writes}
@@ -80,12 +81,12 @@ def measuring(measured, questions):
 
     def few(trace, analyses, *on_question):
         part = measured(trace, [a for a in analyses if a.id in questions], *on_question)
-        for id_, frames in part.frames.items():
+        for id_, frames in part.tables.items():
             assert frames.keys() <= TABLES_OF.get(id_, set()), (
                 f"{id_}: a table that its WRITES lack"
             )
             if "metrics" in frames:
-                unknown = {*frames["metrics"]["name"]} - {*METRICS_OF[id_]}
+                unknown = {*texts_of(frames["metrics"]["name"])} - {*METRICS_OF[id_]}
                 assert not unknown, f"{id_}: a metric that its METRICS lack"
         return part
 

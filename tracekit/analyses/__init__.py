@@ -1,7 +1,7 @@
 """Questions asked of traces. A new one is a file with `measure` and `judge`, and one line in `_FILES`.
 
 `measure` turns one Trace into columns of measured tables (keys are added for it), `fold` may merge the
-measured frames of one process in time order, `judge` sees only the concatenated `Measurements`; it gives
+measured tables of one process in time order, `judge` sees only the concatenated `Measurements`; it gives
 None where the question does not arise at all, which is not worth a line.
 Analyses do not import one another: what they share is in `derived`, `pooling` and `sheets`.
 """
@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-import pandas as pd
-
 from tracekit.model.report import Section
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 
 Measured = Mapping[str, Mapping[str, Any]]
-Frames = Mapping[str, pd.DataFrame]
+Tables = Mapping[str, Columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Analysis:
     args: tuple[str, ...]
     measure: Callable[[Trace], Measured]
     judge: Callable[[Measurements, Thresholds], Section | None]
-    fold: Callable[[Frames], Frames] | None = None
+    fold: Callable[[Tables], Tables] | None = None
     rules: tuple[str, ...] = ()
     """The rules that it judges; see `report.Verdict` for those that abstain."""
     writes: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracekit.compare.sides import Side
 from tracekit.model.labels import words
-from tracekit.model.tables.table import of_texts
+from tracekit.model.tables.arrays import of_texts
 from tracekit.model.trace import Measurements
 
 

@@ -29,7 +29,7 @@ from tracekit.model.keys import (
 )
 from tracekit.model.report import Heading
 from tracekit.model.stages import canonical, scope_stage, stage_name
-from tracekit.model.tables.table import framed
+from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 
 UNIT = ("run", "step", "part")

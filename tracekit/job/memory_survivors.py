@@ -14,10 +14,10 @@ from tracekit.job.frames import plain
 from tracekit.model.keys import PROCESS, joined, looked_up
 from tracekit.model.stats.staircase import staircase
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
-Frames = Mapping[str, pd.DataFrame]
 
 OWNER = (*PROCESS, "replica", "device")
 """Whose memory it is: one device as one process uses it."""
@@ -55,15 +55,17 @@ class Kept:
         return self.growth / self.steps
 
 
-def folded(frames: Frames) -> Frames:
+def folded(tables: Mapping[str, Columns]) -> Mapping[str, Columns]:
     """The snapshots of one process in order of time: windows numbered, stacks that grow with their cohorts.
 
     What is told of single blocks is gone then.
     """
     names = ("snapshot_windows", "survivors", "survivor_blocks")
-    if "snapshot_windows" not in frames:
-        return {name: frame for name, frame in frames.items() if name not in names}
-    windows, stacks, blocks = (frames.get(name, TABLES[name].frame()) for name in names)
+    if "snapshot_windows" not in tables:
+        return {name: rows for name, rows in tables.items() if name not in names}
+    windows, stacks, blocks = (
+        tables[name].frame() if name in tables else TABLES[name].empty() for name in names
+    )
     windows = _ordered(windows)
     at_end = (stacks["basis"] == "snapshot").to_numpy()
     grown = _with_cohorts(windows, stacks[at_end], blocks)
@@ -71,8 +73,8 @@ def folded(frames: Frames) -> Frames:
     table = TABLES["survivors"]
     columns = {name: kept[name].array for name in table.columns}
     return {
-        "snapshot_windows": windows,
-        "survivors": table.frame(columns, len(kept)) if len(kept) else table.frame(),
+        "snapshot_windows": Columns.of(windows),
+        "survivors": table.cast(columns, len(kept)) if len(kept) else table.cast(),
     }
 
 

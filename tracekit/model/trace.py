@@ -16,7 +16,7 @@ import pandas as pd
 from tracekit.model.errors import TracekitError
 from tracekit.model.keys import place_of
 from tracekit.model.tables import KEYS, TABLES, Table
-from tracekit.model.tables.table import of_texts
+from tracekit.model.tables.arrays import Coded, Columns, Nullable
 
 T = TypeVar("T")
 Tool = Literal["torch", "nsys", "torch_memory", "log"]
@@ -219,21 +219,23 @@ def _nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[n
     return pd.arrays.FloatingArray(values, missing)
 
 
-def labelled(table: Table, frame_columns: Mapping[str, Any], source: Source) -> pd.DataFrame:
-    """A measured frame: `frame_columns` with the key columns of `source` put before them."""
-    length = len(next(iter(frame_columns.values()), ()))
+def labelled(table: Table, columns: Mapping[str, Any], source: Source) -> Columns:
+    """Measured rows: `columns` with the key columns of `source` put before them."""
+    length = len(next(iter(columns.values()), ()))
     if not length:
-        return table.empty()
+        return table.cast()
     keys: dict[str, Any] = {}
     for name, column in KEYS.items():
         value = source.name if name == "source" else getattr(source, name)
         if column.dtype == "category":
-            codes = np.full(length, -1 if value is None else 0, np.int8)
-            keys[name] = of_texts(codes, () if value is None else (str(value),))
+            code = -1 if value is None else 0
+            keys[name] = Coded(
+                np.full(length, code, np.int8), () if value is None else (str(value),)
+            )
         else:
-            missing = np.full(length, value is None)
-            keys[name] = pd.arrays.IntegerArray(np.full(length, value or 0, np.int64), missing)
-    return table.frame({**keys, **frame_columns}, length)
+            numbers = np.full(length, value or 0, np.int64)
+            keys[name] = Nullable(numbers, np.full(length, value is None))
+    return table.cast({**keys, **columns}, length)
 
 
 @dataclass(frozen=True)

@@ -7,24 +7,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
 
 import pandas as pd
 
-from tracekit.analyses import Frames
+from tracekit.analyses import Tables
 from tracekit.discover.selection import Holding
 from tracekit.engine import Outcome
 from tracekit.model.tables import TABLES, concat
-from tracekit.model.tables.table import Part, packed
 from tracekit.model.trace import Fault, Note, Source
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSource:
-    """What travels from a worker: measured frames by analysis, nothing of the trace itself."""
+    """What travels from a worker: measured tables by analysis, nothing of the trace itself."""
 
     source: Source
-    frames: Mapping[str, Mapping[str, Part]]
+    tables: Mapping[str, Tables]
     notes: tuple[Note, ...]
     versions: Mapping[str, str]
     simulated: bool
@@ -35,48 +33,38 @@ class MeasuredSource:
     original: str | None = None
     """The source that holds as much or more of the same recording, and counts in place of this one."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """With columns in place of frames."""
-        frames = {
-            analysis: {name: packed(frame) for name, frame in of.items()}
-            for analysis, of in self.frames.items()
-        }
-        told = (self.notes, self.versions, self.simulated, self.options, self.holding)
-        return MeasuredSource, (self.source, frames, *told, self.faults, self.original)
-
 
 Measured = Outcome[tuple[MeasuredSource, ...]]
 
 BATCH = 16
-"""Sources whose frames are put together as they come."""
+"""Sources whose tables are put together as they come."""
 
 
 def together(outcomes: Iterable[Measured], folding: Collection[str]) -> Iterator[Measured]:
-    """The outcomes in their order, the frames of every `BATCH` of them put together in the first that has any.
+    """The outcomes in their order, the tables of every `BATCH` of them put together in the first that has any.
 
-    A thousand sets of small frames take many times the memory of one large set. What the analyses
+    A thousand sets of small tables take many times the memory of one large set. What the analyses
     `folding` measured stays apart: it is folded first.
     """
     every = iter(outcomes)
     while batch := list(islice(every, BATCH)):
         parts = [part for outcome in batch for part in outcome.value or ()]
-        joined = put_together([f for p in parts for i, f in p.frames.items() if i not in folding])
+        joined = put_together([t for p in parts for i, t in p.tables.items() if i not in folding])
         for outcome in batch:
             value = tuple(
-                replace(p, frames={i: f for i, f in p.frames.items() if i in folding})
+                replace(p, tables={i: t for i, t in p.tables.items() if i in folding})
                 for p in outcome.value or ()
             )
             if value and joined:
-                value = (replace(value[0], frames={"": joined, **value[0].frames}), *value[1:])
+                value = (replace(value[0], tables={"": joined, **value[0].tables}), *value[1:])
                 joined = {}
             yield replace(outcome, value=value if outcome.value else outcome.value)
 
 
-def put_together(parts: Sequence[Mapping[str, Part]]) -> Frames:
-    """The frames of several sources as one of each table."""
+def put_together(parts: Sequence[Tables]) -> Tables:
+    """The tables of several sources as one of each name."""
     names = {name for part in parts for name in part}
-    with light_text():
-        return {n: concat(TABLES[n], [p[n] for p in parts if n in p]) for n in sorted(names)}
+    return {n: concat(TABLES[n], [p[n] for p in parts if n in p]) for n in sorted(names)}
 
 
 def give_back() -> None:

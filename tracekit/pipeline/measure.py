@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from tracekit.analyses import Analysis, Frames
+from tracekit.analyses import Analysis, Tables
 from tracekit.discover.contents import content_digest
 from tracekit.discover.selection import Holding
 from tracekit.engine import Advance
 from tracekit.job.driver_log import timed_stage
 from tracekit.model.stages import canonical, stage_filter
 from tracekit.model.tables import TABLES
-from tracekit.model.tables.table import Part
 from tracekit.model.trace import Fault, Source, Trace, Want, labelled
 from tracekit.pipeline.gather import MeasuredSource, light_text, put_together
 from tracekit.process.cut import cut, stages_of, steps_of
@@ -138,14 +137,14 @@ def measured(
 
     `on_question` is called after each of them.
     """
-    frames: dict[str, Frames] = {}
+    tables: dict[str, Tables] = {}
     faults: list[Fault] = []
     for analysis in analyses:
         try:
-            tables = analysis.measure(trace) if analysis.concerns(trace) else {}
-            frames[analysis.id] = {
+            columns_of = analysis.measure(trace) if analysis.concerns(trace) else {}
+            tables[analysis.id] = {
                 name: labelled(TABLES[name], columns, trace.source)
-                for name, columns in tables.items()
+                for name, columns in columns_of.items()
             }
         except Exception as error:
             log.exception("measuring %s of %s failed", analysis.id, trace.source.name)
@@ -153,7 +152,7 @@ def measured(
         on_question()
     return MeasuredSource(
         trace.source,
-        frames,
+        tables,
         (*trace.source.notes, *trace.notes),
         _versions(trace.meta),
         bool(trace.meta.get("simulated")),
@@ -213,7 +212,7 @@ def processes(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> 
     return frozenset(
         _process(part)
         for part in parts
-        if any(part.frames.get(id_) for id_ in folding)
+        if any(part.tables.get(id_) for id_ in folding)
         or any(fault.question in folding for fault in part.faults)
     )
 
@@ -221,7 +220,7 @@ def processes(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> 
 def folded(
     sources: Sequence[Sequence[MeasuredSource]], analyses: Sequence[Analysis]
 ) -> list[tuple[MeasuredSource, ...]]:
-    """The same sources, the frames of each process merged into its first part by the analyses that fold.
+    """The same sources, the tables of each process merged into its first part by the analyses that fold.
 
     Every part of a process has to be among them, in the order of the sources. Where a part could not be
     measured, or folding breaks, what the question says of the whole process is failed.
@@ -249,7 +248,7 @@ def _process(part: MeasuredSource) -> Process:
 def _fold(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequence[MeasuredSource]:
     """The parts of one process, what this question measured of them merged into the first."""
     assert analysis.fold is not None, "only what folds is folded"
-    measured_parts = [part.frames.get(analysis.id, {}) for part in parts]
+    measured_parts = [part.tables.get(analysis.id, {}) for part in parts]
     unmeasured = [f for part in parts for f in part.faults if f.question == analysis.id]
     if unmeasured:
         return [_unfolded(analysis, part, unmeasured[0].error) for part in parts]
@@ -261,7 +260,7 @@ def _fold(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequence[Measu
         log.exception("folding %s of %s failed", analysis.id, parts[0].source.name)
         return [_unfolded(analysis, part, _text(error)) for part in parts]
     rest = [_without(part, analysis.id) for part in parts]
-    return [replace(rest[0], frames={**rest[0].frames, analysis.id: merged}), *rest[1:]]
+    return [replace(rest[0], tables={**rest[0].tables, analysis.id: merged}), *rest[1:]]
 
 
 def _unfolded(analysis: Analysis, part: MeasuredSource, error: str) -> MeasuredSource:
@@ -273,13 +272,11 @@ def _unfolded(analysis: Analysis, part: MeasuredSource, error: str) -> MeasuredS
 
 
 def _without(part: MeasuredSource, question: str) -> MeasuredSource:
-    return replace(part, frames={id_: f for id_, f in part.frames.items() if id_ != question})
+    return replace(part, tables={id_: t for id_, t in part.tables.items() if id_ != question})
 
 
-def in_order(
-    parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]
-) -> list[Mapping[str, Part]]:
-    """The frames of every source, those that were folded last and by analysis."""
+def in_order(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> list[Tables]:
+    """The tables of every source, those that were folded last and by analysis."""
     last = [analysis.id for analysis in analyses if analysis.fold is not None]
-    frames = [f for part in parts for id_, f in part.frames.items() if id_ not in last]
-    return frames + [part.frames[id_] for id_ in last for part in parts if id_ in part.frames]
+    tables = [t for part in parts for id_, t in part.tables.items() if id_ not in last]
+    return tables + [part.tables[id_] for id_ in last for part in parts if id_ in part.tables]

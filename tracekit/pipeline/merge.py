@@ -12,6 +12,7 @@ from tracekit.discover.runs import numbered
 from tracekit.job.device_size import DEVICE_MEMORY
 from tracekit.job.step_values import WORK
 from tracekit.model.tables import MEASURED, concat
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Measurements, Note
 
 
@@ -29,9 +30,9 @@ def merge(
     parts = _apart(parts, [*labels, *[None] * (len(parts) - len(labels))], one_run=one_run)
     tables = {}
     for table in MEASURED:
-        frames = [part[table.name] for part in parts if part.has(table.name)]
-        if frames:
-            tables[table.name] = concat(table, frames)
+        rows = [Columns.of(part[table.name]) for part in parts if part.has(table.name)]
+        if rows:
+            tables[table.name] = concat(table, rows).frame()
     versions = [_mapping(part.facts.get("versions")) for part in parts]
     options = [_mapping(part.facts.get("options")) for part in parts]
     ignored = [line for part in parts for line in _lines(part.facts.get("ignored"))]

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.model.tables import TABLES, concat
-from tracekit.model.tables.table import Part
+from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Note
 from tracekit.pipeline.gather import MeasuredSource
 
@@ -103,20 +101,20 @@ def _is_same(less: _Recording, more: _Recording) -> bool:
 
 def _recordings(parts: Iterable[MeasuredSource], names: set[str]) -> dict[str, _Recording]:
     """The recordings of these sources whose clock counts from the Unix epoch, by name."""
-    tables: dict[str, list[Part]] = {name: [] for name in ("captures", *_WINDOWS)}
+    tables: dict[str, list[Columns]] = {name: [] for name in ("captures", *_WINDOWS)}
     of_name: dict[str, MeasuredSource] = {}
     for part in parts:
         of_name[part.source.name] = part
-        for frames in part.frames.values():
-            for table in tables.keys() & frames.keys():
-                tables[table].append(frames[table])
+        for measured in part.tables.values():
+            for table in tables.keys() & measured.keys():
+                tables[table].append(measured[table])
     starts: dict[str, set[int]] = {name: set() for name in names}
     for table in _WINDOWS:
-        rows = concat(TABLES[table], tables[table])
+        rows = concat(TABLES[table], tables[table]).frame()
         for source, start_ns in zip(rows["source"], rows["ts_ns"].tolist(), strict=True):
             if source in starts:
                 starts[source].add(start_ns)
-    rows = concat(TABLES["captures"], tables["captures"])
+    rows = concat(TABLES["captures"], tables["captures"]).frame()
     rows = rows[rows["absolute_time"] & rows["source"].isin(names)]
     events = rows["host_op_count"] + rows["device_op_count"]
     captures = zip(rows["source"], rows["ts_ns"].tolist(), events.tolist(), strict=True)
@@ -131,9 +129,9 @@ def _without_copies(
     part: MeasuredSource, originals: Mapping[str, str], counting: set[str]
 ) -> MeasuredSource:
     """A part without rows of sources that do not count; without anything else, where it is of such a source."""
-    frames = {
-        question: {name: _rows_but(name, frame, originals) for name, frame in of.items()}
-        for question, of in part.frames.items()
+    tables = {
+        question: {name: _rows_but(rows, originals) for name, rows in of.items()}
+        for question, of in part.tables.items()
     }
     name = part.source.name
     if name in originals:
@@ -141,16 +139,17 @@ def _without_copies(
             f"the same recording as {originals[name]}, which holds as much or more of it and counts"
         )
         notes = (Note("warning", SAME_RECORDING, message, name),)
-        return replace(part, frames=frames, notes=notes, faults=(), original=originals[name])
+        return replace(part, tables=tables, notes=notes, faults=(), original=originals[name])
     if name in counting:
         # That both are kept was said when neither was read.
         kept = tuple(note for note in part.notes if note.code != "duplicate")
-        return replace(part, frames=frames, notes=kept)
-    return replace(part, frames=frames)
+        return replace(part, tables=tables, notes=kept)
+    return replace(part, tables=tables)
 
 
-def _rows_but(table: str, frame: Part, names: Mapping[str, str]) -> Part:
+def _rows_but(rows: Columns, names: Mapping[str, str]) -> Columns:
     """The rows that are of none of these sources."""
-    rows = concat(TABLES[table], [frame])
-    is_of_these = cast("npt.NDArray[np.bool_]", rows["source"].isin([*names]).to_numpy())
-    return rows[~is_of_these].reset_index(drop=True) if is_of_these.any() else frame
+    source = rows["source"]
+    assert isinstance(source, Coded), "names of sources are texts"
+    is_kept = np.array([*(text not in names for text in source.texts), True])[source.codes]
+    return rows if is_kept.all() else rows.where(is_kept)

@@ -295,23 +295,23 @@ def reduce(
         raise TracekitError(
             f"no source could be read: {first.source}: {first.problem}{more}", first.hint
         )
-    told = [replace(part, frames={}) for part in parts]
+    told = [replace(part, tables={}) for part in parts]
     copies = [part for part in told if part.original is not None]
     told = [part for part in told if part.original is None]
     held = [part.holding for part in told if part.holding is not None]
     asked = _numbers(options.ranks), _numbers(options.steps), options.stages
     notes = [*found.notes, *apart, *left_out(held, found.left_out, *asked)]
     told = [part for part in told if part.holding is None or part.holding.is_kept]
-    ordered = [dict(frames) for frames in in_order(parts, ANALYSES)]
+    ordered = [dict(tables_of) for tables_of in in_order(parts, ANALYSES)]
     del outcomes, values, parts
     tables = {}
     with light_text():
         for table in MEASURED:
             # Given up as they are put together: a thousand sources are not held twice.
-            frames = [of.pop(table.name) for of in ordered if table.name in of]
-            if frames:
-                tables[table.name] = unrelated.renamed(concat(table, frames), new_runs)
-            del frames
+            rows = [of.pop(table.name) for of in ordered if table.name in of]
+            if rows:
+                tables[table.name] = unrelated.renamed(concat(table, rows).frame(), new_runs)
+            del rows
     give_back()
     return Measurements(
         tables,

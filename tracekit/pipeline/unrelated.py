@@ -18,7 +18,7 @@ from tracekit.discover.names import stem_of
 from tracekit.discover.runs import numbered
 from tracekit.model.labels import shown
 from tracekit.model.tables import TABLES, concat
-from tracekit.model.tables.table import of_texts
+from tracekit.model.tables.arrays import of_texts
 from tracekit.model.trace import Note, Source
 from tracekit.pipeline.first_screen import APART
 from tracekit.pipeline.gather import MeasuredSource
@@ -110,8 +110,8 @@ def _says_whose(source: Source) -> bool:
 
 def _rows(table: str, parts: Iterable[MeasuredSource]) -> pd.DataFrame:
     """The rows that all sources measured for a table."""
-    frames = [of[table] for part in parts for of in part.frames.values() if table in of]
-    return concat(TABLES[table], frames)
+    rows = [of[table] for part in parts for of in part.tables.values() if table in of]
+    return concat(TABLES[table], rows).frame()
 
 
 def _process_groups(parts: Sequence[MeasuredSource]) -> dict[str, set[str]]:

@@ -6,22 +6,16 @@ A unit is the suffix of a column's name: `_ns`, `_bytes`, `_ratio` (0 to 1), `_g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import Any, Literal, cast
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.errors import SchemaError
-
-COPIED_ROWS = 2**14
-"""Tables up to so many rows are put together the fast way, which copies them."""
-
-FEW_TEXTS = 64
-"""So many texts are few: the type of a categorical of them is kept."""
+from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, bare, joined
 
 Dtype = Literal["int32", "int64", "Int64", "Float64", "bool", "category"]
 
@@ -48,12 +42,10 @@ class Table:
     row: str
     columns: Mapping[str, Column]
 
-    def frame(
-        self, data: Mapping[str, Any] | None = None, length: int | None = None
-    ) -> pd.DataFrame:
-        """A frame made of equally long arrays: columns cast and put in order, rows as given.
+    def cast(self, data: Mapping[str, Any] | None = None, length: int | None = None) -> Columns:
+        """Columns made of equally long arrays: cast to the declared types and put in order, rows as given.
 
-        Nullable columns that are not given are all `<NA>`; no data at all gives the empty table.
+        Nullable columns that are not given are all missing; no data at all gives the empty table.
         Raises `SchemaError` for other missing columns, unknown ones, and values that do not fit.
         """
         data = data or {}
@@ -65,10 +57,19 @@ class Table:
             problem = f"{self.name}: missing {sorted(missing)}, unknown {sorted(unknown)}"
             raise SchemaError(problem)
         try:
-            cast = {n: _cast(c, data.get(n), length) for n, c in self.columns.items()}
-            return framed(cast, length)
+            arrays = {n: _cast(c, data.get(n), length) for n, c in self.columns.items()}
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"{self.name}: {error}") from error
+        lengths = {name: len(array) for name, array in arrays.items() if len(array) != length}
+        if lengths:
+            raise SchemaError(f"{self.name}: not {length} values: {lengths}")
+        return Columns(length, arrays)
+
+    def frame(
+        self, data: Mapping[str, Any] | None = None, length: int | None = None
+    ) -> pd.DataFrame:
+        """The frame of `cast` columns; raises `SchemaError` as that does."""
+        return self.cast(data, length).frame()
 
     def empty(self) -> pd.DataFrame:
         """The table without rows, one frame for all who ask: never to be changed in place."""
@@ -83,111 +84,79 @@ class Table:
             raise SchemaError(f"{self.name}: columns differ from the schema: {odd or 'order'}")
 
 
-def framed(columns: Mapping[Any, Any], length: int) -> pd.DataFrame:
-    """The frame of these arrays, of the types they have; large ones are shared, small ones copied, which is faster."""
-    if length > COPIED_ROWS:
-        # Said outright for texts, whose type pandas would guess.
-        typed = {
-            n: pd.Series(a, dtype=object, copy=False) if a.dtype == object else a
-            for n, a in columns.items()
-        }
-        return pd.DataFrame(typed, copy=False)
-    names = _names(tuple(columns), str(pd.get_option("mode.string_storage")))
-    make: Any = pd.DataFrame._from_arrays  # type: ignore[attr-defined]  # noqa: SLF001 - a third of the time
-    frame: pd.DataFrame = make(
-        [*columns.values()], columns=names, index=pd.RangeIndex(length), verify_integrity=False
-    )
-    return frame
-
-
-@lru_cache(512)
-def _names(names: tuple[str, ...], storage: str) -> pd.Index[str]:  # noqa: ARG001 - how texts are stored
-    """The names of columns as an index, one for all frames that have them."""
-    return pd.Index(list(names))
-
-
 @cache
 def _empty(table: Table, storage: str) -> pd.DataFrame:  # noqa: ARG001 - how texts are stored
     """The frame of a table without rows: questions ask often for tables that no source filled."""
     return table.frame()
 
 
-def _cast(column: Column, given: Any, length: int) -> Any:
-    """One column as an array of its declared dtype."""
+def _cast(column: Column, given: Any, length: int) -> Array:
+    """One column as an array of its declared type."""
     if column.dtype == "category":
-        return _categorical(column, given, length)
+        return _coded(column, given, length)
     if given is None:
         return _all_missing(column, length)
-    if (
-        isinstance(given, np.ndarray | pd.api.extensions.ExtensionArray)
-        and given.dtype == column.dtype
-    ):
+    if isinstance(given, Nullable) and column.nullable:
         return given
+    if isinstance(given, np.ndarray) and given.dtype == column.dtype:
+        return given
+    if isinstance(given, np.ndarray) and column.dtype == "Int64" and given.dtype == np.int64:
+        return Nullable(given, np.zeros(len(given), np.bool_))
     if not column.nullable:
         given = np.asarray(given)
     cast: Any = pd.array(given, dtype=column.dtype)
     # numpy casts to these without a word whatever is lost.
     if not column.nullable and not (np.asarray(cast) == np.asarray(given)).all():
         raise ValueError(f"values that are no {column.dtype}")
-    return cast
+    return bare(cast)
 
 
-def _all_missing(column: Column, length: int) -> Any:
+def _all_missing(column: Column, length: int) -> Array:
     """A nullable column without any value; an empty one where values are required."""
     missing = np.ones(length, np.bool_)
     if column.dtype == "Int64":
-        return pd.arrays.IntegerArray(np.zeros(length, np.int64), missing)
+        return Nullable(np.zeros(length, np.int64), missing)
     if column.dtype == "Float64":
-        return pd.arrays.FloatingArray(np.zeros(length), missing)
-    return pd.array([], dtype=column.dtype)
+        return Nullable(np.zeros(length), missing)
+    return np.array([], dtype=column.dtype)
 
 
-def _categorical(column: Column, given: Any, length: int) -> Any:
-    """A categorical: of the closed set when there is one (other values are an error), else of what is there."""
+def _coded(column: Column, given: Any, length: int) -> Coded:
+    """Texts of the closed set when there is one (other values are an error), else those that are there."""
     if given is None:
-        return of_texts(np.full(length, -1, np.int8), column.values)
+        return Coded(np.full(length, -1, np.int8), column.values)
     values = given.array if isinstance(given, pd.Series) else given
     if not column.values:
-        return values if isinstance(values, pd.Categorical) else _open_categorical(values)
-    found = values if isinstance(values, pd.Categorical) else pd.Categorical(values)
-    if found.categories.tolist() == list(column.values) and not (found.codes < 0).any():
-        return found
-    place = {value: code for code, value in enumerate(column.values)}
-    codes = np.array([*(place.get(c, -1) for c in found.categories), -1], np.int8)[found.codes]
+        return _open_texts(values)
+    coded = values if isinstance(values, Coded) else bare(pd.Categorical(values))
+    assert isinstance(coded, Coded), "a categorical is coded"
+    if coded.texts == column.values and not (coded.codes < 0).any():
+        return coded
+    code_of = {text: code for code, text in enumerate(column.values)}
+    codes = np.array([*(code_of.get(text, -1) for text in coded.texts), -1], np.int8)[coded.codes]
     if (codes == -1).any():
-        odd = sorted({str(v) for v, code in zip(found, codes, strict=True) if code == -1})
+        odd = sorted(
+            {str(text) for text in np.array([*coded.texts, None])[coded.codes[codes == -1]]}
+        )
         raise ValueError(f"{odd[:5]} not in {column.values}")
-    return of_texts(codes, column.values)
+    return Coded(codes, column.values)
 
 
-def of_texts(codes: npt.NDArray[Any], texts: tuple[str, ...]) -> Any:
-    """A categorical of these codes into `texts`; code -1 is missing. For few texts: their type is kept."""
-    storage = str(pd.get_option("mode.string_storage"))
-    return pd.Categorical.from_codes(codes, dtype=_dtype(texts, storage), validate=False)
-
-
-@lru_cache(2048)
-def _dtype(texts: tuple[str, ...], storage: str) -> pd.CategoricalDtype:  # noqa: ARG001 - how texts are stored
-    """The type of a categorical of these texts: it takes longer to make than its values."""
-    return pd.CategoricalDtype(_text(texts))
-
-
-def _open_categorical(values: Any) -> Any:
-    """A categorical whose categories are text, in sorted order."""
-    given = np.array(values, object)
-    if len(given) <= COPIED_ROWS and given.ndim == 1:
-        codes, texts = pd.factorize(given)
-        if all(type(text) is str for text in texts.tolist()) and len(texts) <= FEW_TEXTS:
+def _open_texts(values: Any) -> Coded:
+    """The texts of any column, in sorted order where they are not coded yet."""
+    if isinstance(values, Coded):
+        return values
+    if isinstance(values, pd.Categorical):
+        return Coded(values.codes, tuple(values.categories.tolist()))
+    array = np.array(values, object)
+    if array.ndim == 1:
+        codes, texts = pd.factorize(array)
+        if all(type(text) is str for text in texts.tolist()):
             order = np.argsort(texts)
-            place = np.append(np.argsort(order), -1)
-            return of_texts(place[codes], tuple(texts[order].tolist()))
+            place = np.append(np.argsort(order), -1).astype(np.min_scalar_type(-max(len(texts), 1)))
+            return Coded(place[codes], tuple(texts[order].tolist()))
     found = pd.Categorical(values)
-    return pd.Categorical.from_codes(found.codes, categories=_text(found.categories))
-
-
-def _text(values: Any) -> pd.Index[str]:
-    """An index of text, also when it is empty (pandas would otherwise guess its type from the values)."""
-    return pd.Index([str(value) for value in values], dtype="str")
+    return Coded(found.codes, tuple(map(str, found.categories)))
 
 
 def coded(codes: Any, like: pd.Series[Any]) -> Any:
@@ -196,87 +165,17 @@ def coded(codes: Any, like: pd.Series[Any]) -> Any:
     return pd.Categorical.from_codes(codes, dtype=dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The columns of a frame as they travel between processes: to make frames of them all takes ten times as long.
-
-    A categorical is its codes and texts, a nullable column its numbers and which of them are missing.
-    """
-
-    length: int
-    arrays: Mapping[str, Any]
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return self.length
-
-
-Part = pd.DataFrame | Columns
-
-
-def packed(frame: Part) -> Columns:
-    """The columns of a frame."""
-    if isinstance(frame, Columns):
-        return frame
-    arrays = zip(frame.columns, _arrays(frame), strict=True)
-    return Columns(len(frame), {str(name): _bare(array) for name, array in arrays})
-
-
-def _bare(array: Any) -> Any:
-    """An array as `Columns` holds it."""
-    if isinstance(array, pd.Categorical):
-        return array.codes, tuple(array.categories.tolist())
-    if isinstance(array, pd.arrays.IntegerArray | pd.arrays.FloatingArray):
-        masked: Any = array
-        return masked._data, masked._mask  # noqa: SLF001 - no public way without a copy
-    return array
-
-
-def _arrays(part: Part) -> Iterable[Any]:
-    """The columns in their order."""
-    if isinstance(part, Columns):
-        return part.arrays.values()
-    arrays: Iterable[Any] = cast(Any, part)._iter_column_arrays()  # noqa: SLF001 - no public way
-    return arrays
-
-
-def _joined(column: Column, parts: Sequence[Any]) -> Any:
-    """The values of several parts of one column, one after the other; texts are united, not lost."""
-    bare = [_bare(part) for part in parts]
-    if column.dtype == "category":
-        return _united(column, bare)
-    if not isinstance(bare[0], tuple):
-        return np.concatenate(bare)
-    values, missing = (np.concatenate(of) for of in zip(*bare, strict=True))
-    kind = pd.arrays.IntegerArray if column.dtype == "Int64" else pd.arrays.FloatingArray
-    return kind(values, missing)
-
-
-def _united(column: Column, parts: Sequence[tuple[npt.NDArray[Any], Sequence[str]]]) -> Any:
-    """The categorical of several codes with their texts, in the order in which these come.
-
-    As `union_categoricals`, which compares and hashes all texts of each with those of the others.
-    """
-    place = {text: at for at, text in enumerate(column.values)}
-    places = [[*(place.setdefault(text, len(place)) for text in texts), -1] for _, texts in parts]
-    # As narrow as pandas would make it: a byte as a rule.
-    width = np.min_scalar_type(-max(len(place), 1))
-    joined = np.concatenate(
-        [np.array(of, width)[codes] for of, (codes, _) in zip(places, parts, strict=True)]
+def concat(table: Table, parts: Sequence[Columns]) -> Columns:
+    """The rows of several parts of one table, in order; texts are united, not lost."""
+    filled = [part for part in parts if len(part)] or list(parts[:1])
+    if not filled:
+        return table.cast()
+    if len(filled) == 1:
+        return filled[0]
+    return Columns(
+        sum(map(len, filled)),
+        {
+            name: joined([part[name] for part in filled], column.values)
+            for name, column in table.columns.items()
+        },
     )
-    if len(place) <= FEW_TEXTS:
-        return of_texts(joined, tuple(place))
-    return pd.Categorical.from_codes(joined, categories=_text(place), validate=False)
-
-
-def concat(table: Table, frames: Sequence[Part]) -> pd.DataFrame:
-    """The rows of several frames of one table, in order; categories are united, not lost."""
-    frames = [frame for frame in frames if len(frame)] or list(frames[:1])
-    if not frames:
-        return table.empty()
-    if len(frames) == 1 and isinstance(frames[0], pd.DataFrame):
-        return frames[0]
-    # As arrays, without a Series for each of them: what `pd.concat` comes to, in a tenth of its time.
-    every = zip(*(_arrays(frame) for frame in frames), strict=True)
-    columns = zip(table.columns.items(), every, strict=True)
-    return table.frame({name: _joined(column, parts) for (name, column), parts in columns})

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.tables import TABLES, concat
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.snapshots import ACTIONS, STATES
 from tracekit.readers.torch_memory.columns import (
     Ints,
@@ -102,7 +103,8 @@ def contents(root: object, path: Path, most: int) -> Contents:
         _allocations(made, stacks, *traces, ranges)
     _segments(made, stacks, top, path, most)
     if ranges:
-        made.tables["annotations"] = concat(TABLES["annotations"], ranges)
+        rows = [Columns.of(frame) for frame in ranges]
+        made.tables["annotations"] = concat(TABLES["annotations"], rows).frame()
     if stacks.recorded:
         made.tables["stacks"] = frames_table(stacks)
     made.unknown.update(stacks.unknown)

@@ -1,0 +1,171 @@
+"""The columns of a table as bare arrays: what measuring gives, what travels between processes, folds and is put together.
+
+A pandas frame of twenty columns takes longer to make than most small measured tables take to measure: it is
+made where a question judges, or a person looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+FEW_TEXTS = 64
+"""So many texts are few: the type of a categorical of them is kept."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coded:
+    """Texts by their number in `texts`; the code -1 is missing."""
+
+    codes: npt.NDArray[Any]
+    texts: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """The number of values."""
+        return len(self.codes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nullable:
+    """Numbers, and which of them are missing."""
+
+    values: npt.NDArray[Any]
+    missing: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        """The number of values."""
+        return len(self.values)
+
+
+Array = npt.NDArray[Any] | Coded | Nullable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Rows of one table: equally long arrays by the names of the columns, in the order of the table."""
+
+    length: int
+    arrays: Mapping[str, Array]
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return self.length
+
+    def __getitem__(self, name: str) -> Array:
+        """The array of one column."""
+        return self.arrays[name]
+
+    def where(self, is_kept: npt.NDArray[np.bool_]) -> Columns:
+        """The rows for which `is_kept` holds."""
+        arrays = {name: _where(array, is_kept) for name, array in self.arrays.items()}
+        return Columns(int(np.count_nonzero(is_kept)), arrays)
+
+    def frame(self) -> pd.DataFrame:
+        """A pandas frame of these rows; it shares the arrays where pandas can."""
+        return framed(
+            {name: _for_pandas(array) for name, array in self.arrays.items()}, self.length
+        )
+
+    @staticmethod
+    def of(frame: pd.DataFrame) -> Columns:
+        """The columns of a frame."""
+        return Columns(
+            len(frame), {str(name): bare(column.array) for name, column in frame.items()}
+        )
+
+
+def framed(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
+    """The frame of these arrays of numpy or pandas, of the types they have; they are shared, not copied."""
+    # Said outright for texts, whose type pandas would guess.
+    typed = {
+        name: pd.Series(array, dtype=object, copy=False) if array.dtype == object else array
+        for name, array in arrays.items()
+    }
+    return pd.DataFrame(typed, index=pd.RangeIndex(length), copy=False)
+
+
+def bare(array: Any) -> Array:
+    """A pandas array as these columns hold it; any other as it is."""
+    if isinstance(array, pd.Categorical):
+        return Coded(array.codes, tuple(array.categories.tolist()))
+    if isinstance(array, pd.arrays.IntegerArray):
+        return Nullable(array.to_numpy(np.int64, na_value=0), array.isna())
+    if isinstance(array, pd.arrays.FloatingArray):
+        return Nullable(array.to_numpy(np.float64, na_value=np.nan), array.isna())
+    return np.asarray(array)
+
+
+def joined(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
+    """One array of several of a kind, one after the other; texts are united, `first_texts` before the others."""
+    coded = [part for part in parts if isinstance(part, Coded)]
+    nullable = [part for part in parts if isinstance(part, Nullable)]
+    plain = [part for part in parts if isinstance(part, np.ndarray)]
+    if coded:
+        return _united(coded, first_texts)
+    if nullable:
+        missing = np.concatenate([part.missing for part in nullable])
+        return Nullable(np.concatenate([part.values for part in nullable]), missing)
+    return np.concatenate(plain)
+
+
+def texts_of(array: Array) -> Iterator[str | None]:
+    """The texts of a column one by one, None where one is missing."""
+    assert isinstance(array, Coded), "only texts are coded"
+    by_code = np.array([*array.texts, None], object)
+    return iter(by_code[array.codes].tolist())
+
+
+def of_texts(codes: npt.NDArray[Any], texts: tuple[str, ...]) -> Any:
+    """A categorical of these codes into `texts`; code -1 is missing. For few texts: their type is kept."""
+    storage = str(pd.get_option("mode.string_storage"))
+    return pd.Categorical.from_codes(codes, dtype=_dtype(texts, storage), validate=False)
+
+
+def as_text(values: Any) -> pd.Index[str]:
+    """An index of text, also when it is empty (pandas would otherwise guess its type from the values)."""
+    return pd.Index([str(value) for value in values], dtype="str")
+
+
+@lru_cache(2048)
+def _dtype(texts: tuple[str, ...], storage: str) -> pd.CategoricalDtype:  # noqa: ARG001 - how texts are stored
+    """The type of a categorical of these texts: it takes longer to make than its values."""
+    return pd.CategoricalDtype(as_text(texts))
+
+
+def _where(array: Array, is_kept: npt.NDArray[np.bool_]) -> Array:
+    if isinstance(array, Coded):
+        return Coded(array.codes[is_kept], array.texts)
+    if isinstance(array, Nullable):
+        return Nullable(array.values[is_kept], array.missing[is_kept])
+    return array[is_kept]
+
+
+def _for_pandas(array: Array) -> Any:
+    """An array of the type that its column has in a frame."""
+    if isinstance(array, Coded):
+        if len(array.texts) <= FEW_TEXTS:
+            return of_texts(array.codes, array.texts)
+        return pd.Categorical.from_codes(array.codes, as_text(array.texts), validate=False)
+    if isinstance(array, Nullable):
+        is_whole = array.values.dtype.kind == "i"
+        make = pd.arrays.IntegerArray if is_whole else pd.arrays.FloatingArray
+        return make(array.values, array.missing)
+    return array
+
+
+def _united(parts: Sequence[Coded], first_texts: Sequence[str]) -> Coded:
+    """The codes of all parts into one list of texts, in the order in which these come."""
+    code_of = {text: code for code, text in enumerate(first_texts)}
+    new_codes = [
+        [*(code_of.setdefault(text, len(code_of)) for text in part.texts), -1] for part in parts
+    ]
+    # As narrow as pandas would make it: a byte as a rule.
+    width = np.min_scalar_type(-max(len(code_of), 1))
+    codes = [np.array(new, width)[part.codes] for new, part in zip(new_codes, parts, strict=True)]
+    return Coded(np.concatenate(codes), tuple(code_of))
