@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ import tracekit.pipeline
 from tracekit.model.report import Heading, Metric, Report, Section, Sheet
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Failure, Measurements, Source
+from tracekit.pipeline.run import Options, options_of
 
 SHEET = Sheet("stages", "Stages", (Heading("stage", "stage"),), (("rollout",), ("actor",)))
 REPORT = Report(
@@ -23,22 +23,6 @@ REPORT = Report(
     overview=SHEET,
     sections=(Section("stages", "Stages", sheets=(SHEET,)),),
 )
-
-
-@dataclass(frozen=True)
-class Options:
-    ranks: str | None = None
-    steps: str | None = None
-    stages: tuple = ()
-    exclude: tuple = ()
-    jobs: int | None = None
-    progress: bool = False
-    work: dict = field(default_factory=dict)
-    device_memory: int | None = None
-    sample: int | None = None
-    engine: str = "local"
-    ray_address: str | None = None
-    on_every_node: tuple = ()
 
 
 def measurements(read=2, failed=0):
@@ -56,6 +40,7 @@ class Pipeline(SimpleNamespace):
     """A stand-in that notes how it was called and returns, or raises, what a test sets."""
 
     Options = Options
+    options_of = staticmethod(options_of)
 
     def analyze(self, paths, options):
         self.calls.append((list(paths), options))

@@ -104,9 +104,8 @@ def test_characters_that_the_terminal_lacks_are_no_error():
 
 
 STAND_IN = """
-import sys, types
 from pathlib import Path
-import tracekit.pipeline
+from tracekit.pipeline import run as pipeline
 from tracekit.cli import main
 from tracekit.engine.local import run
 from tracekit.model.trace import Source
@@ -117,8 +116,7 @@ def analyze(paths, options):
     sources = [Source(folder / n, n, "none") for n in ("1", "2")]
     return list(run(workloads.sleep_long, sources, jobs=options.jobs, where="processes"))
 
-pipeline = types.SimpleNamespace(Options=types.SimpleNamespace, analyze=analyze)
-sys.modules["tracekit.pipeline.run"] = tracekit.pipeline.run = pipeline
+pipeline.analyze = analyze
 main()
 """
 

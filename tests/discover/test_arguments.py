@@ -13,7 +13,7 @@ from tracekit.discover.arguments import read_arguments, refuse_missing, refuse_s
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline import saved
-from tracekit.pipeline.comparing import is_report, is_step_log
+from tracekit.pipeline.comparing import is_step_log
 
 PROFILE = Path(__file__).parents[2] / "examples" / "simulated_gpu" / "outputs" / "profile"
 STEPS = "step,seconds\n" + "".join(f"{step},{1 + step / 100}\n" for step in range(1, 6))
@@ -146,8 +146,7 @@ def test_sockets_and_devices_are_refused_and_what_is_asked_of_them_is_no(tmp_pat
                 refuse_special(path)
             with pytest.raises(TracekitError, match=kind):
                 read_arguments([path])
-            assert not saved.holds_measurements(Path(path))
-            assert not is_report(Path(path))
+            assert saved.saved_form(Path(path)) is None
             assert not is_step_log(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.compare.gate_rules import Rules
     from tracekit.model.report import Gate, Report
+    from tracekit.render.options import Options
 
 JUNIT, GITHUB = "junit", "github"
 SUMMARY = 900 * 1024
@@ -45,18 +47,40 @@ def export_target(text: str) -> out.Target:
 
 def targets(outputs: Sequence[str], exports: Sequence[str], *, quiet: bool) -> list[out.Target]:
     """Everything that is asked for, and the text on standard output where nothing else is printed."""
-    found = [*map(file_target, outputs), *map(export_target, exports)]
-    if in_github() and not any(target.format == GITHUB for target in found):
-        found.append(out.Target(GITHUB, _STANDARD_ERROR))
-    if not quiet and not any(target.printed for target in found):
-        found.insert(0, out.Target("text", out.STANDARD_OUTPUT))
-    out.only_one_printed(found)
-    return found
+    wanted = [*map(file_target, outputs), *map(export_target, exports)]
+    if in_github() and not any(target.format == GITHUB for target in wanted):
+        wanted.append(out.Target(GITHUB, _STANDARD_ERROR))
+    return out.with_answer(wanted, quiet=quiet)
 
 
 def in_github() -> bool:
     """Whether this runs in a job of GitHub Actions."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def write_comparison(
+    comparison: Comparison,
+    wanted: Sequence[out.Target],
+    *,
+    top: int,
+    verbose: bool,
+    quiet: bool,
+) -> None:
+    """Nothing; afterwards every target holds its form of the comparison, and GitHub's job knows of it."""
+    from tracekit.compare.report import as_report
+
+    report = as_report(comparison)
+    write(
+        report,
+        comparison.gates,
+        wanted,
+        comparison=comparison,
+        top=top,
+        verbose=verbose,
+        quiet=quiet,
+    )
+    tell_github(comparison_outputs(comparison), wanted)
+    summarize(report, (comparison.base, comparison.opt))
 
 
 def write(
@@ -74,35 +98,16 @@ def write(
 
     `rules` (else the comparison) say what an undecided gate is.
     """
-    from tracekit.render.comment import pull_request_comment
-    from tracekit.render.github import gate_annotations
-    from tracekit.render.json import plain_json
-    from tracekit.render.junit import gate_junit
     from tracekit.render.options import Options
 
-    stated = rules or comparison
-    inconclusive_fails = stated is not None and stated.inconclusive_fails
-    untested_passes = stated is not None and stated.untested_passes
+    options = Options(top, verbose)
     for target in wanted:
-        text: str | None = None
-        if target.format == GITHUB:
-            lines = gate_annotations(gates, untested_passes=untested_passes)
-            text = "".join(f"{line}\n" for line in lines)
-            if target.path == _STANDARD_ERROR:
-                _annotate(text)
-                continue
-        elif target.format == JUNIT:
-            text = gate_junit(
-                report.title,
-                gates,
-                inconclusive_fails=inconclusive_fails,
-                untested_passes=untested_passes,
-            )
-        elif comparison is not None and target.format == "json":
-            text = plain_json(comparison, "comparison")
-        elif comparison is not None and target.format == "md":
-            sides = comparison.base, comparison.opt
-            text = pull_request_comment(report, sides, Options(top, verbose))
+        text = _gate_text(report, gates, target.format, rules or comparison)
+        if text is None and comparison is not None:
+            text = _comparison_text(report, comparison, target.format, options)
+        if target.path == _STANDARD_ERROR:
+            _annotate(text or "")
+            continue
         if text is None:
             out.write(report, target, top=top, verbose=verbose)
         elif target.printed:
@@ -111,6 +116,41 @@ def write(
             write_atomically(target.path, text.encode("utf-8"))
         if not (target.printed or quiet):
             terminal.tell(f"wrote {target.path}")
+
+
+def _gate_text(
+    report: Report, gates: Sequence[Gate], name: str, rules: Rules | Comparison | None
+) -> str | None:
+    """The gate as JUnit or as annotations, which `rules` say the undecided ones of; None for other formats."""
+    from tracekit.render.github import gate_annotations
+    from tracekit.render.junit import gate_junit
+
+    untested_passes = rules is not None and rules.untested_passes
+    if name == GITHUB:
+        lines = gate_annotations(gates, untested_passes=untested_passes)
+        return "".join(f"{line}\n" for line in lines)
+    if name != JUNIT:
+        return None
+    return gate_junit(
+        report.title,
+        gates,
+        inconclusive_fails=rules is not None and rules.inconclusive_fails,
+        untested_passes=untested_passes,
+    )
+
+
+def _comparison_text(
+    report: Report, comparison: Comparison, name: str, options: Options
+) -> str | None:
+    """The comparison in the formats that say it otherwise than its report does; None for the others."""
+    from tracekit.render.comment import pull_request_comment
+    from tracekit.render.json import plain_json
+
+    if name == "json":
+        return plain_json(comparison, "comparison")
+    if name == "md":
+        return pull_request_comment(report, (comparison.base, comparison.opt), options)
+    return None
 
 
 def tell_github(
@@ -122,13 +162,12 @@ def tell_github(
     """
     from tracekit.render.github import step_outputs
 
-    pages = [one.path for kind in ("html", "md") for one in wanted if one.format == kind]
-    pages = [path for path in pages if path != out.STANDARD_OUTPUT]
-    lines = step_outputs({**values, "report": pages[0] if pages else ""})
-    _append("GITHUB_OUTPUT", lines)
+    files = [target for target in wanted if not target.printed]
+    pages = [target.path for kind in ("html", "md") for target in files if target.format == kind]
+    _append("GITHUB_OUTPUT", step_outputs({**values, "report": pages[0] if pages else ""}))
 
 
-def comparison_outputs(found: Comparison) -> dict[str, str | float | None]:
+def comparison_outputs(comparison: Comparison) -> dict[str, str | float | None]:
     """The outputs of a comparison: its word, the change in words, the speedup with its interval, the gate's word.
 
     The speedup is before over after, as everywhere: above 1 the second side is faster.
@@ -136,15 +175,15 @@ def comparison_outputs(found: Comparison) -> dict[str, str | float | None]:
     from tracekit.compare.amdahl import factor
     from tracekit.compare.gate import overall
 
-    step = found.headline
-    known = step.unit == "ns" and step.ratio is not None
+    step = comparison.headline
+    speedup = step.ratio if step.unit == "ns" else None
     return {
-        "verdict": found.verdict,
-        "change": factor(step.ratio, step.low, step.high) if known else "",
-        "speedup": step.ratio if step.unit == "ns" else None,
+        "verdict": comparison.verdict,
+        "change": "" if speedup is None else factor(speedup, step.low, step.high),
+        "speedup": speedup,
         "ci_low": step.low,
         "ci_high": step.high,
-        "gate": overall(found.gates),
+        "gate": overall(comparison.gates),
     }
 
 
@@ -156,10 +195,9 @@ def summarize(report: Report, sides: tuple[str, str]) -> None:
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not (in_github() and path):
         return
-    try:
-        room = SUMMARY - Path(path).stat().st_size
-    except OSError:
-        room = SUMMARY
+    room = SUMMARY
+    with contextlib.suppress(OSError):
+        room -= Path(path).stat().st_size
     limit = room
     while limit > 2_000:
         text = pull_request_comment(report, sides, Options(200, verbose=True), limit) + "\n"

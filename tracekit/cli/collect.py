@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracekit.cli import cluster, terminal
+from tracekit.cli import options as opt
+from tracekit.cli import terminal
 from tracekit.cli.layout import columns
 
 if TYPE_CHECKING:
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from tracekit.pipeline.file_copies import Copied
 
 _SHOWN = 20
+_OUTCOMES = ("copied", "already there", "failed")
 _RAY = "/tmp/ray"  # noqa: S108 - where Ray keeps its sessions, only named
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Manner:
     """What to do, and how much to say of it."""
 
     dry_run: bool
@@ -43,10 +45,10 @@ class _Shown:
 @click.option(
     "--host", metavar="NAME", help="The host that ROOT is of: keeps reports of several hosts apart."
 )
-@cluster.options
+@opt.cluster
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be copied, and copy nothing.")
-@terminal.quiet_option
-@terminal.verbose_option
+@opt.quiet
+@opt.verbose
 def command(  # noqa: PLR0913 - one per option
     *,
     roots: tuple[str, ...],
@@ -66,24 +68,24 @@ def command(  # noqa: PLR0913 - one per option
     status 2 if there is no report, or if one could not be copied. With --engine ray the reports of every node
     are copied to this machine, each host's into a directory of its own: /tmp/ray, or what --on-every-node names.
     """
-    shown = _Shown(dry_run, quiet, verbose)
     from tracekit.model.errors import TracekitError
     from tracekit.pipeline import collect as collecting
 
+    manner = _Manner(dry_run, quiet, verbose)
     folder = Path(target)
     if folder.exists() and not folder.is_dir():
         raise TracekitError(f"{target}: is a file, and a directory is wanted", "name another")
     if engine == "ray":
-        return _from_nodes(roots, folder, host, ray_address, on_every_node, shown)
+        return _from_nodes(roots, folder, host, ray_address, on_every_node, manner)
     if on_every_node or ray_address:
         raise TracekitError(
             "--on-every-node and --ray-address are for Ray, and the local engine was asked for",
             "add --engine ray",
         )
-    cluster.need_paths(roots, (), "ROOT")
+    opt.need_paths(roots, (), "ROOT")
     plan = collecting.plan(roots, folder, host)
     suspects = collecting.suspects(plan.wanted)
-    return _carried_out(plan, suspects, collecting.copy_here, roots, shown)
+    return _carried_out(plan, suspects, collecting.copy_here, roots, manner)
 
 
 def _from_nodes(
@@ -92,7 +94,7 @@ def _from_nodes(
     host: str | None,
     address: str | None,
     patterns: Sequence[str],
-    shown: _Shown,
+    manner: _Manner,
 ) -> int:
     """The exit status of copying what lies on the nodes of a cluster."""
     from tracekit.engine.ray_cluster import connected
@@ -108,7 +110,7 @@ def _from_nodes(
     with connected(address) as nodes:
         offer = node_collecting.offers(nodes, places, folder)
         copy = node_collecting.copier(nodes)
-        return _carried_out(offer.plan, offer.suspects, copy, places, shown)
+        return _carried_out(offer.plan, offer.suspects, copy, places, manner)
 
 
 def _carried_out(
@@ -116,63 +118,90 @@ def _carried_out(
     suspects: Sequence[LeftOut],
     copy: Callable[[Wanted], Copied],
     roots: Sequence[str],
-    shown: _Shown,
+    manner: _Manner,
 ) -> int:
     """The exit status of copying what is planned; says what became of it."""
     from tracekit.model.errors import TracekitError
-    from tracekit.pipeline import collect as collecting
 
     if not plan.wanted:
-        told = ", ".join(roots[:3]) + (f" and {len(roots) - 3} more" if len(roots) > 3 else "")
         if plan.left_out:
-            terminal.say(_left_out(plan.left_out, verbose=shown.verbose) + "\n")
+            terminal.say(_left_out(plan.left_out, verbose=manner.verbose) + "\n")
+        more = f" and {len(roots) - 3} more" if len(roots) > 3 else ""
         raise TracekitError(
-            f"no report of Nsight Systems found in {told}",
+            f"no report of Nsight Systems found in {', '.join(roots[:3])}{more}",
             f"Ray keeps them in {_RAY}/session_*/logs/nsight of every host",
         )
-    kept: list[Kept] = []
-    sessions = list(dict.fromkeys(one.session for one in plan.wanted))
-    for session in [] if shown.dry_run else sessions:
-        mine = [one for one in plan.wanted if one.session == session]
-        if not shown.quiet:
-            terminal.tell(f"copying {_files(mine)} of {_named(session)}")
-        for one in collecting.carry_out(mine, copy):
-            kept.append(one)
-            if one.error is not None:
-                terminal.tell_problem(str(one.error), one.error.hint)
-    lines = [_table(sessions, plan.wanted, None if shown.dry_run else kept, suspects)]
+    kept = None if manner.dry_run else _copied(plan.wanted, copy, quiet=manner.quiet)
+    lines = [_table(plan.wanted, kept, suspects)]
     if suspects:
-        lines += ["", _suspect(suspects, verbose=shown.verbose)]
+        lines += ["", _suspect(suspects, verbose=manner.verbose)]
     if plan.left_out:
-        lines += ["", _left_out(plan.left_out, verbose=shown.verbose)]
+        lines += ["", _left_out(plan.left_out, verbose=manner.verbose)]
     terminal.say("\n".join(lines) + "\n")
-    return 2 if any(one.error is not None for one in kept) else 0
+    return 2 if any(file.error is not None for file in kept or ()) else 0
+
+
+def _copied(
+    wanted: Sequence[Wanted], copy: Callable[[Wanted], Copied], *, quiet: bool
+) -> list[Kept]:
+    """What became of every file, one session after the other; says what is copied and what failed."""
+    from tracekit.pipeline import collect as collecting
+
+    kept: list[Kept] = []
+    for session, files in _by_session(wanted).items():
+        if not quiet:
+            terminal.tell(f"copying {_files(files)} of {_named(session)}")
+        for file in collecting.carry_out(files, copy):
+            kept.append(file)
+            if file.error is not None:
+                terminal.tell_problem(str(file.error), file.error.hint)
+    return kept
+
+
+def _by_session(wanted: Sequence[Wanted]) -> dict[Session, list[Wanted]]:
+    """The files of every session, in their order."""
+    sessions: dict[Session, list[Wanted]] = {}
+    for file in wanted:
+        sessions.setdefault(file.session, []).append(file)
+    return sessions
 
 
 def _table(
-    sessions: Sequence[Session],
-    wanted: Sequence[Wanted],
-    kept: Sequence[Kept] | None,
-    suspects: Sequence[LeftOut],
+    wanted: Sequence[Wanted], kept: Sequence[Kept] | None, suspects: Sequence[LeftOut]
 ) -> str:
     """A row a session and host: how many files, and what became of them; `kept` None if nothing was done."""
     from tracekit.model.units import show
 
     rows: list[dict[str, Any]] = []
-    doubted = {(one.node, one.path) for one in suspects}
-    for session in sessions:
-        mine = [one for one in wanted if one.session == session]
-        row: dict[str, Any] = {"session": session.name, "host": session.host or ""}
-        row |= {"files": len(mine), "size": show(sum(o.size_bytes for o in mine), "bytes")}
-        for outcome in ("copied", "already there", "failed"):
-            fared = [k for k in kept or () if k.outcome == outcome and k.wanted.session == session]
-            row[outcome] = (
-                None if kept is None or (outcome == "failed" and not fared) else len(fared)
-            )
-        row["suspect"] = sum((one.node, one.path) in doubted for one in mine) if doubted else None
-        row["into" if kept is not None else "would be copied into"] = str(_place(mine))
+    suspicious = {(file.node, file.path) for file in suspects}
+    place = "would be copied into" if kept is None else "into"
+    for session, files in _by_session(wanted).items():
+        size = show(sum(file.size_bytes for file in files), "bytes")
+        row = {
+            "session": session.name,
+            "host": session.host or "",
+            "files": len(files),
+            "size": size,
+        }
+        row |= _outcomes(session, kept)
+        row["suspect"] = sum((file.node, file.path) in suspicious for file in files)
+        if not suspicious:
+            row["suspect"] = None
+        row[place] = str(_place(files))
         rows.append(row)
-    return columns(rows, right=("files", "size", "copied", "already there", "failed", "suspect"))
+    return columns(rows, right=("files", "size", *_OUTCOMES, "suspect"))
+
+
+def _outcomes(session: Session, kept: Sequence[Kept] | None) -> dict[str, int | None]:
+    """How many files of a session fared how: None where nothing was done, and where none failed."""
+    if kept is None:
+        return dict.fromkeys(_OUTCOMES)
+    counts: dict[str, int | None] = {
+        outcome: sum(file.outcome == outcome and file.wanted.session == session for file in kept)
+        for outcome in _OUTCOMES
+    }
+    counts["failed"] = counts["failed"] or None
+    return counts
 
 
 def _place(wanted: Sequence[Wanted]) -> Path:
@@ -194,10 +223,11 @@ def _suspect(suspects: Sequence[LeftOut], *, verbose: bool) -> str:
 
 def _listed(title: str, files: Sequence[LeftOut], *, verbose: bool) -> str:
     """Files and the reason of each, the first of many."""
-    shown = files if verbose else files[:_SHOWN]
-    lines = [title, columns([{"file": _where(one), "reason": one.reason} for one in shown])]
-    if len(files) > len(shown):
-        lines.append(f"… and {len(files) - len(shown):,} more (-v)")
+    limit = len(files) if verbose else _SHOWN
+    rows = [{"file": _where(file), "reason": file.reason} for file in files[:limit]]
+    lines = [title, columns(rows)]
+    if len(files) > limit:
+        lines.append(f"… and {len(files) - limit:,} more (-v)")
     return "\n".join(lines)
 
 
@@ -212,7 +242,7 @@ def _files(wanted: Sequence[Wanted]) -> str:
     """How many files, and how large."""
     from tracekit.model.units import show
 
-    count, size = len(wanted), show(sum(one.size_bytes for one in wanted), "bytes")
+    count, size = len(wanted), show(sum(file.size_bytes for file in wanted), "bytes")
     return f"{count:,} {'file' if count == 1 else 'files'} ({size})"
 
 

@@ -2,47 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracekit.cli import ci, gating, terminal, work
+from tracekit.cli import ci, gating, terminal
+from tracekit.cli import options as opt
 from tracekit.model.errors import NothingComparableError, TracekitError
+
+if TYPE_CHECKING:
+    from tracekit.compare.changes import Choices
+    from tracekit.compare.gate_file import GateFile
+    from tracekit.compare.gate_rules import Rules
+    from tracekit.pipeline.comparing import Compared
+    from tracekit.pipeline.run import Options
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """What both sides are read from: profiles, and logs of step times."""
+
+    base: tuple[str, ...]
+    opt: tuple[str, ...]
+    base_steps: tuple[str, ...]
+    opt_steps: tuple[str, ...]
+
+
+def _sides(given: Mapping[str, Any]) -> _Sides:
+    """Both sides as they were named."""
+    base, after = _profiles(given["paths"], given["bases"], given["opts"])
+    base_logs, opt_logs = _step_logs(given["logs"])
+    base_steps = (*given["base_steps"], *base_logs)
+    return _Sides(base, after, base_steps, (*given["opt_steps"], *opt_logs))
+
+
+def _profiles(
+    paths: tuple[str, ...], bases: tuple[str, ...], opts: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(base, opt): two arguments, or both options."""
+    if len(paths) == 2 and not (bases or opts):
+        return (paths[0],), (paths[1],)
+    if bases and opts and not paths:
+        return bases, opts
+    several = "; of several variants compare each with the base" if len(paths) > 2 else ""
+    raise TracekitError(
+        "two sides are needed: what was before, and what is after",
+        f"tracekit compare base/ opt/, or --base PATH --opt PATH, each as often as there are runs{several}",
+    )
+
+
+def _step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """(logs of base, logs of opt): by the side that each names, or two that name none."""
+    from tracekit.discover.arguments import split_label
+
+    logs: dict[str | None, list[str]] = {"base": [], "opt": [], None: []}
+    for text in texts:
+        side, path = split_label(text)
+        logs.setdefault(side, []).append(text if side is None else str(path))
+    nameless = logs.pop(None)
+    if len(nameless) == len(texts) == 2:
+        return nameless[:1], nameless[1:]
+    hint = "--steps-from base=FILE --steps-from opt=FILE, or two FILEs, that of base first"
+    if nameless:
+        raise TracekitError(f"--steps-from {nameless[0]}: it is not said of which side", hint)
+    for side in logs:
+        if side not in ("base", "opt"):
+            raise TracekitError(f"--steps-from {side}=…: no side is called so", hint)
+    return logs["base"], logs["opt"]
 
 
 @click.command(name="compare", short_help="Say whether a change really helped.")
-@click.argument("paths", nargs=-1, type=click.Path(), metavar="[BASE OPT]")
+@opt.paths("[BASE OPT]", required=False)
 @click.option("--base", "bases", multiple=True, metavar="PATH", help="A run before. Repeatable.")
 @click.option("--opt", "opts", multiple=True, metavar="PATH", help="A run after. Repeatable.")
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    type=click.Path(),
-    metavar="FILE",
-    help="Also write the comparison here; the suffix is the format (.html .md .json .txt .xml). Repeatable.",
-)
-@click.option(
-    "--export",
-    "exports",
-    multiple=True,
-    metavar="KIND=PATH",
-    help="Also write the comparison as KIND: csv=DIR, junit=FILE, github=- (annotations), json=- (standard output). Repeatable.",
-)
-@click.option("--ranks", metavar="SPEC", help="Only these ranks: 0,2,8-15.")
-@click.option(
-    "--sample",
-    type=click.IntRange(min=1),
-    metavar="K",
-    help="Read K ranks only, spread over all; the rest, maybe a straggler, is not read.",
-)
-@click.option("--steps", metavar="SPEC", help="Only these steps: 3,10-20.")
-@click.option("--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable.")
-@click.option(
-    "--exclude", multiple=True, metavar="GLOB", help="Leave out files of this name. Repeatable."
-)
+@opt.outputs("comparison", ".html .md .json .txt .xml")
+@opt.exports("comparison", "csv=DIR, junit=FILE, github=- (annotations), json=- (standard output)")
+@opt.selection
 @click.option(
     "--steps-from",
     "logs",
@@ -71,12 +109,7 @@ from tracekit.model.errors import NothingComparableError, TracekitError
     metavar="FILE",
     help="How much equal runs differ, from `tracekit noise`.",
 )
-@click.option(
-    "--drop-first",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Leave out the first N steps of every run [default: those known to be warm-up].",
-)
+@opt.drop_first
 @click.option(
     "--min-effect",
     type=click.FloatRange(min=0, max=10),
@@ -95,6 +128,7 @@ from tracekit.model.errors import NothingComparableError, TracekitError
 )
 @click.option(
     "--pair",
+    "paired",
     type=click.Choice(["step", "run"]),
     help="Steps (same batches) or runs (alternated) of both sides belong together in pairs.",
 )
@@ -103,46 +137,28 @@ from tracekit.model.errors import NothingComparableError, TracekitError
     is_flag=True,
     help="Let one run a side reach a verdict: as if its steps were runs.",
 )
-@work.options_of_two
+@opt.work_of_two
 @click.option("--force", is_flag=True, help="Compare what is not comparable.")
 @gating.options
-@terminal.top_option
-@click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Files read at once.")
-@click.option("--strict", is_flag=True, help="Exit with 2 if any file could not be read.")
-@terminal.quiet_option
-@terminal.verbose_option
-def command(  # noqa: PLR0913 - one per option
+@opt.top
+@opt.jobs
+@opt.strict()
+@opt.quiet
+@opt.verbose
+@opt.collected("sides", _sides, ("paths", "bases", "opts", "logs", "base_steps", "opt_steps"))
+@opt.reading
+@opt.statistics
+def command(  # noqa: PLR0913 - what is given, one by one
     *,
-    paths: tuple[str, ...],
-    bases: tuple[str, ...],
-    opts: tuple[str, ...],
+    sides: _Sides,
     outputs: tuple[str, ...],
     exports: tuple[str, ...],
-    ranks: str | None,
-    sample: int | None,
-    steps: str | None,
-    stages: tuple[str, ...],
-    exclude: tuple[str, ...],
-    logs: tuple[str, ...],
-    base_steps: tuple[str, ...],
-    opt_steps: tuple[str, ...],
+    options: Options,
     noise: str | None,
-    drop_first: int | None,
-    min_effect: float,
-    level: float,
-    pair: Literal["step", "run"] | None,
-    assume_independent_steps: bool,
-    tokens: str | None,
-    samples: str | None,
-    images: str | None,
-    force: bool,
-    fail_on: tuple[str, ...],
-    config: str | None,
-    isolated: bool,
-    on_inconclusive: str | None,
-    allow_untested: bool,
+    choices: Choices,
+    both_work: Mapping[str, str | None],
+    gate: gating.GateChoice,
     top: int,
-    jobs: int | None,
     strict: bool,
     quiet: bool,
     verbose: bool,
@@ -153,121 +169,62 @@ def command(  # noqa: PLR0913 - one per option
     report saved with -o x.json; or logs of step times alone. Several runs a side: a directory of runs, or
     --base and --opt repeated.
     """
-    from tracekit.compare import noise as noise_file
-    from tracekit.compare.changes import Choices
-    from tracekit.compare.differences import forbids
-    from tracekit.compare.report import as_report
     from tracekit.job.throughput import work_of_texts
     from tracekit.pipeline import comparing
-    from tracekit.pipeline import run as pipeline
 
-    counts = work_of_texts({"tokens": tokens, "samples": samples, "images": images})
-    before, after = _sides(paths, bases, opts)
-    steps_before, steps_after = _step_logs(logs)
-    gate = gating.gate_file(
-        fail_on,
-        config,
-        on_inconclusive,
-        isolated=isolated,
-        allow_untested=allow_untested,
-        least=None if gating.is_default("min_effect") else min_effect / 100,
-    )
+    counts = work_of_texts(both_work)
+    least_effect = None if gating.is_default("min_effect") else choices.min_effect
+    gate_file = gating.gate_file(gate, least_effect)
+    rules = gate_file.rules
     targets = ci.targets(outputs, exports, quiet=quiet)
-    if gate.rules.stated and (lost := gating.missing(before)) is not None:
-        terminal.tell_problem(f"no baseline: nothing is at {lost}", "")
+    if rules.stated and (absent := gating.missing(sides.base)) is not None:
+        terminal.tell_problem(f"no baseline: nothing is at {absent}", "")
         ci.tell_github({"verdict": "missing baseline", "gate": "missing baseline"})
         return gating.UNDECIDED
-    options = pipeline.Options(
-        ranks=ranks,
-        steps=steps,
-        stages=stages,
-        exclude=exclude,
-        sample=sample,
-        jobs=jobs,
-        progress=not quiet,
-    )
-    choices = Choices(
-        min_effect=gate.min_effect
-        if gate.min_effect is not None and gating.is_default("min_effect")
-        else min_effect / 100,
-        level=gate.level if gate.level is not None and gating.is_default("level") else level / 100,
-        paired=pair,
-        assume_independent_steps=assume_independent_steps,
-        force=force,
-        drop_first=drop_first,
-        noise=None if noise is None else noise_file.read(Path(noise)),
-        gate=gate.rules,
-    )
     try:
-        found = comparing.compare_paths(
-            before,
-            after,
+        compared = comparing.compare_paths(
+            sides.base,
+            sides.opt,
             options,
-            choices,
-            (*base_steps, *steps_before),
-            (*opt_steps, *steps_after),
+            _with_files(choices, gate_file, noise),
+            sides.base_steps,
+            sides.opt_steps,
             counts,
         )
     except NothingComparableError as error:
-        if not gate.rules.stated:
+        if not rules.stated:
             raise
         terminal.tell_error(error)
         ci.tell_github({"verdict": "nothing comparable", "gate": "not comparable"})
         return gating.UNDECIDED
-    report, comparison = as_report(found.comparison), found.comparison
-    ci.write(
-        report,
-        comparison.gates,
-        targets,
-        comparison=comparison,
-        top=top,
-        verbose=verbose,
-        quiet=quiet,
-    )
-    ci.tell_github(ci.comparison_outputs(comparison), targets)
-    ci.summarize(report, (comparison.base, comparison.opt))
-    gating.tell(gate.rules, comparison.gates)
-    if strict and found.failures:
-        return gating.FAILED
+    ci.write_comparison(compared.comparison, targets, top=top, verbose=verbose, quiet=quiet)
+    gating.tell(rules, compared.comparison.gates)
+    return gating.FAILED if strict and compared.failures else _status(compared, rules)
+
+
+def _with_files(choices: Choices, gate_file: GateFile, noise: str | None) -> Choices:
+    """The choices with what the gate's file says where the command line does not, and the noise of a file."""
+    from tracekit.compare import noise as noise_file
+
+    if gate_file.min_effect is not None and gating.is_default("min_effect"):
+        choices = replace(choices, min_effect=gate_file.min_effect)
+    if gate_file.level is not None and gating.is_default("level"):
+        choices = replace(choices, level=gate_file.level)
+    measured = None if noise is None else noise_file.read(Path(noise))
+    return replace(choices, noise=measured, gate=gate_file.rules)
+
+
+def _status(compared: Compared, rules: Rules) -> int:
+    """The exit status: of the gate where there is one, else whether the sides could be compared."""
+    from tracekit.compare.differences import forbids
+
+    comparison = compared.comparison
     barred = comparison.verdict == "not comparable"
-    if not gate.rules.stated:
+    if not rules.stated:
         return gating.FAILED if barred else gating.PASSED
-    if not gate.rules:
-        return gating.of_empty(gate.rules)
-    found_status = gating.status(gate.rules, comparison.gates)
-    barred = barred and forbids(comparison.differences)
-    return gating.UNDECIDED if barred and found_status == gating.PASSED else found_status
-
-
-def _sides(
-    paths: tuple[str, ...], bases: tuple[str, ...], opts: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(base, opt) as they were named: two arguments, or both options."""
-    if len(paths) == 2 and not (bases or opts):
-        return (paths[0],), (paths[1],)
-    if bases and opts and not paths:
-        return bases, opts
-    raise TracekitError(
-        "two sides are needed: what was before, and what is after",
-        "tracekit compare base/ opt/, or --base PATH --opt PATH, each as often as there are runs"
-        + ("; of several variants compare each with the base" if len(paths) > 2 else ""),
-    )
-
-
-def _step_logs(given: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """(logs of base, logs of opt): by the side that each names, or two that name none."""
-    from tracekit.discover.arguments import split_label
-
-    named: dict[str | None, list[str]] = {"base": [], "opt": []}
-    for text in given:
-        side, path = split_label(text)
-        named.setdefault(side, []).append(text if side is None else str(path))
-    bare = named.pop(None, [])
-    if len(bare) == len(given) == 2:
-        return bare[:1], bare[1:]
-    hint = "--steps-from base=FILE --steps-from opt=FILE, or two FILEs, that of base first"
-    if bare:
-        raise TracekitError(f"--steps-from {bare[0]}: it is not said of which side", hint)
-    if unknown := [side for side in named if side not in ("base", "opt")]:
-        raise TracekitError(f"--steps-from {unknown[0]}=…: no side is called so", hint)
-    return named["base"], named["opt"]
+    if not rules:
+        return gating.of_empty(rules)
+    gate_status = gating.status(rules, comparison.gates)
+    if barred and gate_status == gating.PASSED and forbids(comparison.differences):
+        return gating.UNDECIDED
+    return gate_status

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracekit.cli import options as opt
 from tracekit.cli import terminal
 
 if TYPE_CHECKING:
     from tracekit.health.checks import Diagnosis
     from tracekit.pipeline.doctor import Examination
+    from tracekit.pipeline.run import Options
 
-_SHOWN, _SHOWN_PLACES, _LONGEST = 12, 3, 300
+_SHOWN, _SHOWN_PLACES, _LONGEST, _LONGEST_PLACE = 12, 3, 300, 80
 _MARKS = {
     "error": ("not readable", "red"),
     "data_loss": ("lost", "red"),
@@ -25,23 +27,21 @@ _MARKS = {
 
 
 @click.command(name="doctor", short_help="Show what went wrong in a capture, and what to do.")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(), metavar="PATH...")
-@click.option(
-    "--exclude", multiple=True, metavar="GLOB", help="Leave out files of this name. Repeatable."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--strict", is_flag=True, help="Exit with 2 if anything was lost or is not readable.")
-@click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Files read at once.")
-@terminal.quiet_option
-@terminal.verbose_option
+@opt.paths()
+@opt.exclude
+@opt.as_json
+@opt.strict("anything was lost or is not readable")
+@opt.jobs
+@opt.quiet
+@opt.verbose
+@opt.reading
 def command(
     *,
     paths: tuple[str, ...],
-    exclude: tuple[str, ...],
+    options: Options,
     as_json: bool,
     strict: bool,
-    jobs: int | None,
-    quiet: bool,
+    quiet: bool,  # noqa: ARG001 - whether progress is shown
     verbose: bool,
 ) -> int:
     """Show what went wrong in a capture, where that comes from, and what to do.
@@ -50,19 +50,16 @@ def command(
     steps that are missing, reports of dead workers, the wrong session directory of Ray.
     """
     from tracekit.health.checks import GRAVE
-    from tracekit.pipeline import run as pipeline
     from tracekit.pipeline.doctor import examine
 
-    options = pipeline.Options(exclude=exclude, jobs=jobs, progress=not quiet)
     examination = examine(paths, options)
-    _, color = terminal.page()
-    shown = (
-        _as_json(examination)
-        if as_json
-        else "\n".join(_as_text(examination, verbose=verbose, color=color))
-    )
-    terminal.say(shown + "\n")
-    grave = any(d.severity in GRAVE for d in examination.diagnoses)
+    if as_json:
+        text = _as_json(examination)
+    else:
+        _, color = terminal.page()
+        text = "\n".join(_as_text(examination, verbose=verbose, color=color))
+    terminal.say(text + "\n")
+    grave = any(diagnosis.severity in GRAVE for diagnosis in examination.diagnoses)
     unread = {"refused", "unreadable"} & dict(examination.file_counts).keys()
     return 2 if not examination.read_count or unread or (strict and grave) else 0
 
@@ -78,7 +75,7 @@ def _as_json(examination: Examination) -> str:
         "ignored_count": examination.ignored_count,
         "files": dict(examination.file_counts),
         "held": held(examination),
-        "diagnoses": [asdict(d) for d in examination.diagnoses],
+        "diagnoses": list(map(asdict, examination.diagnoses)),
     }
     return json.dumps(value, indent=1)
 
@@ -91,13 +88,13 @@ def _as_text(examination: Examination, *, verbose: bool, color: bool) -> Iterato
     diagnoses = examination.diagnoses
     count = f"{len(diagnoses):,} {'thing' if len(diagnoses) == 1 else 'things'} to know"
     yield f"{printable(examination.title)}: {count if diagnoses else 'nothing wrong was found'}"
-    most = len(diagnoses) if verbose else _SHOWN
-    for diagnosis in diagnoses[:most]:
+    limit = len(diagnoses) if verbose else _SHOWN
+    for diagnosis in diagnoses[:limit]:
         yield ""
         yield from _lines(diagnosis, verbose=verbose, color=color)
-    if len(diagnoses) > most:
+    if len(diagnoses) > limit:
         yield ""
-        yield f"… and {len(diagnoses) - most:,} more (-v)"
+        yield f"… and {len(diagnoses) - limit:,} more (-v)"
     yield ""
     yield printable(" · ".join(held(examination)))
 
@@ -107,14 +104,15 @@ def _lines(diagnosis: Diagnosis, *, verbose: bool, color: bool) -> Iterator[str]
     from tracekit.render.escape import printable
 
     mark, style = _MARKS[diagnosis.severity]
-    mark = click.style(mark, fg=style, bold=True) if color else mark
-    most = len(diagnosis.places) if verbose else _SHOWN_PLACES
-    places = ", ".join(
-        printable(place, None if verbose else 80) for place in diagnosis.places[:most]
-    )
-    more = f" and {len(diagnosis.places) - most:,} more" if len(diagnosis.places) > most else ""
-    yield f"{mark}: {printable(diagnosis.what, None if verbose else _LONGEST)}"
+    if color:
+        mark = click.style(mark, fg=style, bold=True)
+    places, place_length, text_length = diagnosis.places, None, None
+    if not verbose:
+        places, place_length, text_length = places[:_SHOWN_PLACES], _LONGEST_PLACE, _LONGEST
+    yield f"{mark}: {printable(diagnosis.what, text_length)}"
     if places:
-        yield f"  files: {places}{more}"
+        more = len(diagnosis.places) - len(places)
+        listed = ", ".join(printable(place, place_length) for place in places)
+        yield f"  files: {listed} and {more:,} more" if more else f"  files: {listed}"
     yield f"  cause: {printable(diagnosis.cause)}"
     yield f"  to do: {printable(diagnosis.remedy)}"

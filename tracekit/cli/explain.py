@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from tracekit.cli import options as opt
 from tracekit.cli import terminal
 from tracekit.cli.layout import columns
 
 
 @click.command(name="explain", short_help="Explain a finding: what, why, what to try.")
 @click.argument("rule", required=False, metavar="[ID|R-NUMBER]")
-@terminal.verbose_option
+@opt.verbose
 def command(*, rule: str | None, verbose: bool) -> int:
     """Explain a finding: what is measured, how, why it matters, what to try and when it is wrong.
 
@@ -22,6 +23,9 @@ def command(*, rule: str | None, verbose: bool) -> int:
     if rule:
         text = rules.page(rule)
     else:
-        text = columns([{"": r.number, "rule": r.id, "finds": r.title} for r in rules.RULES])
+        table = [
+            {"": entry.number, "rule": entry.id, "finds": entry.title} for entry in rules.RULES
+        ]
+        text = columns(table)
     terminal.say(text.rstrip("\n") + "\n")
     return 0

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracekit.cli import options as opt
 from tracekit.cli import terminal
 
 if TYPE_CHECKING:
+    from tracekit.pipeline.run import Options
     from tracekit.pipeline.timeline.document import Exported
 
-_SHOWN = 10
+_SHOWN_CLOCKS = 10
 
 
 @click.command(name="export", short_help="Merge the traces of all ranks into one timeline.")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(), metavar="PATH...")
+@opt.paths()
 @click.option(
     "--perfetto",
     "target",
@@ -24,37 +26,26 @@ _SHOWN = 10
     metavar="FILE.json.gz",
     help="Write the timeline here, for ui.perfetto.dev or chrome://tracing (.json: not compressed).",
 )
-@click.option("--ranks", metavar="SPEC", help="Only these ranks: 0,2,8-15.")
-@click.option("--steps", metavar="SPEC", help="Only these steps: 3,10-20.")
-@click.option("--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable.")
-@click.option(
-    "--exclude", multiple=True, metavar="GLOB", help="Leave out files of this name. Repeatable."
-)
+@opt.ranks
+@opt.steps
+@opt.stages
+@opt.exclude
 @click.option("--python", is_flag=True, help="Keep Python functions: many, and large.")
 @click.option(
     "--recorded-clocks", is_flag=True, help="Do not correct the clocks of ranks against each other."
 )
-@click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Files read at once [default: the cores, as far as memory allows].",
-)
-@click.option("--strict", is_flag=True, help="Exit with 2 if any file could not be read.")
-@terminal.quiet_option
-@terminal.verbose_option
-def command(  # noqa: PLR0913 - one per option
+@opt.jobs
+@opt.strict()
+@opt.quiet
+@opt.verbose
+@opt.reading
+def command(
     *,
     paths: tuple[str, ...],
     target: str,
-    ranks: str | None,
-    steps: str | None,
-    stages: tuple[str, ...],
-    exclude: tuple[str, ...],
     python: bool,
     recorded_clocks: bool,
-    jobs: int | None,
+    options: Options,
     strict: bool,
     quiet: bool,
     verbose: bool,
@@ -65,26 +56,14 @@ def command(  # noqa: PLR0913 - one per option
     Python functions; clocks of hosts that are certainly off are corrected, and that is said.
     """
     from tracekit.model.errors import TracekitError
-    from tracekit.pipeline import run as pipeline
     from tracekit.pipeline.timeline import document
 
     if target == "-":
         raise TracekitError("--perfetto -: a timeline goes to a file", "--perfetto out.json.gz")
-    options = pipeline.Options(
-        ranks=ranks,
-        steps=steps,
-        stages=stages,
-        exclude=exclude,
-        jobs=jobs,
-        progress=not quiet,
-    )
     exported = document.export(
         list(paths), target, options, python=python, correct_clocks=not recorded_clocks
     )
-    for failure in exported.failures[:_SHOWN]:
-        terminal.tell_problem(f"{failure.source}: {failure.problem}", failure.hint)
-    if (more := len(exported.failures) - _SHOWN) > 0:
-        terminal.tell(f"tracekit: {more:,} more files could not be read")
+    terminal.tell_failures(exported.failures)
     if not quiet:
         _tell(exported, target, verbose=verbose)
     return 2 if strict and exported.failures else 0
@@ -94,15 +73,18 @@ def _tell(exported: Exported, target: str, *, verbose: bool) -> None:
     """Nothing; says what the timeline holds and what was done to its clocks."""
     rows = sum(exported.rows.values())
     processes = len({lane.number for lane in exported.lanes})
-    told = exported.annotations
+    annotations = exported.annotations
     terminal.tell(
         f"{rows:,} rows of {processes:,} {'process' if processes == 1 else 'processes'}, "
-        f"{told.count:,} steps, stages and findings"
+        f"{annotations.count:,} steps, stages and findings"
     )
-    for table, count in sorted(exported.rows.items()) if verbose else ():
-        terminal.tell(f"  {table.replace('_', ' ')}: {count:,}")
-    if told.omitted:
-        terminal.tell(f"  {told.omitted:,} of the shortest steps, stages and findings left out")
+    if verbose:
+        for table, count in sorted(exported.rows.items()):
+            terminal.tell(f"  {table.replace('_', ' ')}: {count:,}")
+    if annotations.omitted:
+        terminal.tell(
+            f"  {annotations.omitted:,} of the shortest steps, stages and findings left out"
+        )
     _tell_clocks(exported, verbose=verbose)
     for reason in exported.apart:
         terminal.tell(f"not on one clock: {reason}")
@@ -118,13 +100,10 @@ def _tell_clocks(exported: Exported, *, verbose: bool) -> None:
     from tracekit.model.units import show
     from tracekit.render.escape import printable
 
-    by_name = {lane.name: lane for lane in exported.lanes if lane.offset_ns}
-    shown = list(by_name.values()) if verbose else list(by_name.values())[:_SHOWN]
-    for lane in shown:
-        spread = show(lane.uncertainty_ns, "ns")
-        terminal.tell(
-            f"clock of {printable(lane.name)} corrected by {show(-(lane.offset_ns or 0), 'ns')}"
-            f" (± {spread})"
-        )
-    if len(by_name) > len(shown):
-        terminal.tell(f"  and of {len(by_name) - len(shown):,} more (-v shows all)")
+    lanes = list({lane.name: lane for lane in exported.lanes if lane.offset_ns}.values())
+    limit = len(lanes) if verbose else _SHOWN_CLOCKS
+    for lane in lanes[:limit]:
+        correction, spread = show(-(lane.offset_ns or 0), "ns"), show(lane.uncertainty_ns, "ns")
+        terminal.tell(f"clock of {printable(lane.name)} corrected by {correction} (± {spread})")
+    if len(lanes) > limit:
+        terminal.tell(f"  and of {len(lanes) - limit:,} more (-v shows all)")

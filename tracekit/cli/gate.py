@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from tracekit.cli import ci, gating, terminal, work
+from tracekit.cli import ci, gating, terminal
+from tracekit.cli import options as opt
 from tracekit.model.errors import TracekitError
 
 if TYPE_CHECKING:
+    from tracekit.cli.outputs import Target
+    from tracekit.compare.changes import Choices
+    from tracekit.compare.gate_rules import Rules
     from tracekit.compare.sides import Side
     from tracekit.compare.slowed import SelfTest
-    from tracekit.model.report import Gate, Report
+    from tracekit.model.report import Gate, Report, Section
+    from tracekit.pipeline.run import Options
 
 
 @click.command(name="gate", short_help="Hold a profile to its budgets, or test the gate itself.")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(), metavar="PATH...")
+@opt.paths()
 @click.option(
     "--self-test",
     "self_test",
@@ -25,55 +31,30 @@ if TYPE_CHECKING:
     help="Make the steps of PATH 20 % longer in memory, and fail unless the gate does.",
 )
 @gating.options
-@work.options
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    type=click.Path(),
-    metavar="FILE",
-    help="Also write the outcome here; the suffix is the format (.html .md .json .txt .xml). Repeatable.",
-)
-@click.option(
-    "--export",
-    "exports",
-    multiple=True,
-    metavar="KIND=PATH",
-    help="Also write the outcome as KIND: junit=FILE, github=- (annotations). Repeatable.",
-)
-@click.option(
-    "--drop-first",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Leave out the first N steps of every run [default: those known to be warm-up].",
-)
+@opt.work
+@opt.outputs("outcome", ".html .md .json .txt .xml")
+@opt.exports("outcome", "junit=FILE, github=- (annotations)")
+@opt.drop_first
 @click.option(
     "--assume-independent-steps",
     is_flag=True,
     help="With --self-test: let one run decide, as if its steps were runs.",
 )
-@click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Files read at once.")
-@click.option("--strict", is_flag=True, help="Exit with 2 if any file could not be read.")
-@terminal.quiet_option
-@terminal.verbose_option
-def command(  # noqa: PLR0913 - one per option
+@opt.jobs
+@opt.strict()
+@opt.quiet
+@opt.verbose
+@opt.reading
+@opt.statistics
+def command(  # noqa: PLR0913 - what is given, one by one
     *,
     paths: tuple[str, ...],
     self_test: bool,
-    fail_on: tuple[str, ...],
-    config: str | None,
-    isolated: bool,
-    on_inconclusive: str | None,
-    allow_untested: bool,
-    tokens: float | None,
-    samples: float | None,
-    images: float | None,
+    gate: gating.GateChoice,
     outputs: tuple[str, ...],
     exports: tuple[str, ...],
-    drop_first: int | None,
-    assume_independent_steps: bool,
-    jobs: int | None,
+    options: Options,
+    choices: Choices,
     strict: bool,
     quiet: bool,
     verbose: bool,  # noqa: ARG001 - the stack of an error
@@ -83,52 +64,67 @@ def command(  # noqa: PLR0913 - one per option
     PATH is what `tracekit compare` takes for a side. With --self-test it is a baseline, and the exit status
     is 0 where the gate notices that its steps became 20 % longer, and 2 where it does not.
     """
-    from tracekit.compare.changes import Choices
-    from tracekit.compare.gate import gates, overall
-    from tracekit.compare.slowed import self_test as held_against_itself
     from tracekit.pipeline import comparing
-    from tracekit.pipeline import run as pipeline
 
-    gate = gating.gate_file(
-        fail_on, config, on_inconclusive, isolated=isolated, allow_untested=allow_untested
-    )
-    if gate.rules.stated and not gate.rules:
-        return gating.of_empty(gate.rules)
-    if not gate.rules:
+    gate_file = gating.gate_file(gate)
+    rules = gate_file.rules
+    if rules.stated and not rules:
+        return gating.of_empty(rules)
+    _refuse_untestable(rules, self_test=self_test)
+    targets = ci.targets(outputs, exports, quiet=quiet)
+    if gate_file.level is not None:
+        choices = replace(choices, level=gate_file.level)
+    side = comparing.read_runs(_name(paths), paths, options, choices)
+    if self_test:
+        return _self_test(rules, side, choices, targets, quiet=quiet)
+    outcomes = _hold(rules, side, choices, targets, quiet=quiet)
+    if strict and (side.errors or any(part.failures for part in side.measured)):
+        return gating.FAILED
+    return gating.status(rules, outcomes)
+
+
+def _refuse_untestable(rules: Rules, *, self_test: bool) -> None:
+    """Nothing; raises `TracekitError` where no rule can be held to one profile."""
+    if not rules:
         raise TracekitError("no rule is set", "--fail-on 'step_time>3%', or a tracekit.toml")
-    if not (self_test or any(rule.test == "budget" for rule in gate.rules.rules)):
+    if not (self_test or any(rule.test == "budget" for rule in rules.rules)):
         raise TracekitError(
             "every rule is about a change, which needs a baseline",
             "tracekit compare BASE OPT, or rules with max = or min =",
         )
-    targets = ci.targets(outputs, exports, quiet=quiet)
-    counts = work.told(tokens, samples, images)
-    options = pipeline.Options(jobs=jobs, progress=not quiet, work=counts)
-    choices = Choices(
-        level=0.95 if gate.level is None else gate.level,
-        drop_first=drop_first,
-        assume_independent_steps=assume_independent_steps,
+
+
+def _self_test(
+    rules: Rules, side: Side, choices: Choices, targets: Sequence[Target], *, quiet: bool
+) -> int:
+    """The exit status of holding a side against itself made slower; writes what came of it."""
+    from tracekit.compare.slowed import self_test
+
+    tested = self_test(rules, side, choices)
+    ci.write(_tested(side, tested), tested.gates, targets, verbose=True, quiet=quiet)
+    if tested.fails:
+        return gating.PASSED
+    terminal.tell_problem(
+        "the gate does not fail where every step takes 20 % longer: it guards nothing",
+        _try(tested),
     )
-    side = comparing.read_runs(_name(paths), paths, options, choices)
-    if self_test:
-        tested = held_against_itself(gate.rules, side, choices)
-        ci.write(_tested(side, tested), tested.gates, targets, verbose=True, quiet=quiet)
-        if not tested.fails:
-            terminal.tell_problem(
-                "the gate does not fail where every step takes 20 % longer: it guards nothing",
-                _try(tested),
-            )
-        return gating.PASSED if tested.fails else gating.FAILED
-    budgets = tuple(rule for rule in gate.rules.rules if rule.test == "budget")
-    found = gates(replace(gate.rules, rules=budgets), None, side, choices)
-    report = _held(side, found, len(gate.rules.rules) - len(budgets))
-    ci.write(report, found, targets, verbose=True, quiet=quiet, rules=gate.rules)
-    ci.tell_github({"gate": overall(found)}, targets)
+    return gating.FAILED
+
+
+def _hold(
+    rules: Rules, side: Side, choices: Choices, targets: Sequence[Target], *, quiet: bool
+) -> tuple[Gate, ...]:
+    """The outcome of every budget; writes it, and says what did not pass."""
+    from tracekit.compare.gate import gates, overall
+
+    budgets = tuple(rule for rule in rules.rules if rule.test == "budget")
+    outcomes = gates(replace(rules, rules=budgets), None, side, choices)
+    report = _held(side, outcomes, len(rules.rules) - len(budgets))
+    ci.write(report, outcomes, targets, verbose=True, quiet=quiet, rules=rules)
+    ci.tell_github({"gate": overall(outcomes)}, targets)
     if not any(target.printed and target.format == "text" for target in targets):
-        gating.tell(gate.rules, found)
-    if strict and (side.errors or any(part.failures for part in side.measured)):
-        return gating.FAILED
-    return gating.status(gate.rules, found)
+        gating.tell(rules, outcomes)
+    return outcomes
 
 
 def _name(paths: tuple[str, ...]) -> str:
@@ -139,23 +135,29 @@ def _name(paths: tuple[str, ...]) -> str:
     return (label or path.name or str(path)) if len(paths) == 1 else "runs"
 
 
-def _held(side: Side, found: tuple[Gate, ...], changes: int) -> Report:
+def _held(side: Side, outcomes: tuple[Gate, ...], changes: int) -> Report:
     """The outcome of budgets as a report, which says how many rules are about changes."""
     from tracekit.compare.gate_sheet import gate_section, gate_word
-    from tracekit.model.report import Report
-    from tracekit.model.version import VERSION
 
-    simulated = ["SIMULATED DATA"] if side.simulated else []
-    section = gate_section(found)
+    section = gate_section(outcomes)
     if changes:
         are = "rule is about a change" if changes == 1 else "rules are about changes"
         note = f"{changes} {are} and not held here: tracekit compare BASE OPT"
         section = replace(section, caveats=(*section.caveats, note))
+    remarks = ("SIMULATED DATA",) if side.simulated else ()
+    return _report(side, remarks, gate_word(outcomes), section)
+
+
+def _report(side: Side, remarks: tuple[str, ...], answer: str, section: Section) -> Report:
+    """A report of one section on one side."""
+    from tracekit.model.report import Report
+    from tracekit.model.version import VERSION
+
     return Report(
         title=side.name,
         tool_version=VERSION,
-        identity=(side.name, *simulated),
-        answer=gate_word(found),
+        identity=(side.name, *remarks),
+        answer=answer,
         sections=(section,),
     )
 
@@ -163,45 +165,37 @@ def _held(side: Side, found: tuple[Gate, ...], changes: int) -> Report:
 def _tested(side: Side, tested: SelfTest) -> Report:
     """What the test of the gate itself showed, as a report."""
     from tracekit.compare.gate_sheet import outcome_text
-    from tracekit.model.report import Heading, Report, Section, Sheet
-    from tracekit.model.version import VERSION
+    from tracekit.model.report import Heading, Section, Sheet
 
     headings = (
-        Heading("rule", "rule"), Heading("outcome", "of steps 20 % longer"), Heading("can", "can fail"),
-    )  # fmt: skip
-    rows = tuple(
-        (gate.rule, outcome_text(gate), one.can_fail) for one in tested.rules for gate in one.slowed
+        Heading("rule", "rule"),
+        Heading("outcome", "of steps 20 % longer"),
+        Heading("can", "can fail"),
     )
+    rows: list[tuple[str, str, bool]] = []
+    powerless, failing = [], []
+    for rule in tested.rules:
+        rows += [(gate.rule, outcome_text(gate), rule.can_fail) for gate in rule.slowed]
+        if rule.slowed and not rule.can_fail:
+            powerless.append(f"can never fail: {rule.slowed[0].rule}: {rule.reason}")
+        if rule.already:
+            failing.append(f"already fails without being slowed: {rule.slowed[0].rule}")
     answer = "the gate can fail" if tested.fails else "the gate cannot fail as it should"
-    never = sum(not one.can_fail for one in tested.rules)
-    detail = f"; {never} of {len(tested.rules)} rules can never fail" if never else ""
-    table = Sheet("self-test", "Rules", headings, rows)
-    reasons = tuple(
-        f"can never fail: {one.slowed[0].rule}: {one.reason}"
-        for one in tested.rules
-        if one.slowed and not one.can_fail
-    )
-    reasons += tuple(
-        f"already fails without being slowed: {one.slowed[0].rule}"
-        for one in tested.rules
-        if one.already
-    )
-    section = Section("self-test", "The gate held against itself", sheets=(table,), caveats=reasons)
-    return Report(
-        title=side.name,
-        tool_version=VERSION,
-        identity=(side.name, "every step made 20 % longer in memory"),
-        answer=answer + detail,
-        sections=(section,),
-    )
+    never = sum(not rule.can_fail for rule in tested.rules)
+    if never:
+        answer += f"; {never} of {len(tested.rules)} rules can never fail"
+    table = Sheet("self-test", "Rules", headings, tuple(rows))
+    caveats = (*powerless, *failing)
+    section = Section("self-test", "The gate held against itself", sheets=(table,), caveats=caveats)
+    return _report(side, ("every step made 20 % longer in memory",), answer, section)
 
 
 def _try(tested: SelfTest) -> str:
     """What would make the gate notice."""
     from tracekit.model.stats.verdict import CAPS
 
-    said = {caveat for gate in tested.gates for caveat in gate.caveats}
-    if said & {CAPS["one run each"], CAPS["one run alone"]}:
+    caveats = {caveat for gate in tested.gates for caveat in gate.caveats}
+    if caveats & {CAPS["one run each"], CAPS["one run alone"]}:
         return "give several runs of it, or test the estimate alone: 'step_time>point:3%'"
     if any(gate.outcome == "inconclusive" and gate.severity == "error" for gate in tested.gates):
         return "its runs differ too much to show 20 %: record more of them, or test the estimate: 'step_time>point:3%'"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime
 from glob import has_magic, iglob
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracekit.cli import options as opt
 from tracekit.cli import terminal
 
 if TYPE_CHECKING:
@@ -23,63 +24,73 @@ PASSED, BREACHED, FAILED, UNDECIDED = 0, 1, 2, 3
 _MOST_LINES = 20
 
 
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the options that say what its gate is."""
-    for option in reversed(
-        (
-            click.option(
-                "--fail-on",
-                multiple=True,
-                metavar="RULE",
-                help="Exit with 1 where this is exceeded: 'step_time>3%', 'memory.peak_allocated>256MiB', "
-                "'step_time>point:5%'; or a word: regression, new-oom. Repeatable.",
-            ),
-            click.option(
-                "--config",
-                type=click.Path(),
-                metavar="FILE",
-                help="The gate's rules [default: the nearest tracekit.toml, or [tool.tracekit.gate]].",
-            ),
-            click.option("--isolated", is_flag=True, help="Look for no file with rules."),
-            click.option(
-                "--on-inconclusive",
-                type=click.Choice(["warn", "fail"]),
-                help="What an inconclusive gate is: a warning, or exit status 3 [default: warn].",
-            ),
-            click.option(
-                "--allow-untested",
-                is_flag=True,
-                help="Let a gate pass with rules that nothing was recorded for, or with none: a warning, not status 3.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True)
+class GateChoice:
+    """What the command line says of the gate."""
+
+    fail_on: tuple[str, ...]
+    config: str | None
+    isolated: bool
+    on_inconclusive: str | None
+    allow_untested: bool
 
 
-def gate_file(
-    fail_on: Sequence[str],
-    config: str | None,
-    on_inconclusive: str | None,
-    *,
-    isolated: bool,
-    allow_untested: bool,
-    least: float | None = None,
-) -> GateFile:
+_FIELDS = tuple(field.name for field in fields(GateChoice))
+
+
+def _choice(given: Mapping[str, Any]) -> GateChoice:
+    """What was given for the options of the gate."""
+    return GateChoice(**{name: given[name] for name in _FIELDS})
+
+
+options = opt.together(
+    opt.collected("gate", _choice, _FIELDS),
+    click.option(
+        "--fail-on",
+        multiple=True,
+        metavar="RULE",
+        help="Exit with 1 where this is exceeded: 'step_time>3%', 'memory.peak_allocated>256MiB', "
+        "'step_time>point:5%'; or a word: regression, new-oom. Repeatable.",
+    ),
+    click.option(
+        "--config",
+        type=click.Path(),
+        metavar="FILE",
+        help="The gate's rules [default: the nearest tracekit.toml, or [tool.tracekit.gate]].",
+    ),
+    click.option("--isolated", is_flag=True, help="Look for no file with rules."),
+    click.option(
+        "--on-inconclusive",
+        type=click.Choice(["warn", "fail"]),
+        help="What an inconclusive gate is: a warning, or exit status 3 [default: warn].",
+    ),
+    click.option(
+        "--allow-untested",
+        is_flag=True,
+        help="Let a gate pass with rules that nothing was recorded for, or with none: a warning, not status 3.",
+    ),
+)
+"""What says what the gate of a command is; the command gets it as `gate`."""
+
+
+def gate_file(choice: GateChoice, least_effect: float | None = None) -> GateFile:
     """The gate of the command line and of a file; raises for whatever either does not mean.
 
-    `least` is the share from which on a change is a regression, where the command line says so.
+    `least_effect` is the share from which on a change is a regression, where the command line says so.
     """
     from tracekit.compare import gate_file as files
 
-    path = Path(config) if config else None if isolated else files.find(Path.cwd())
-    found = files.read(path) if path else files.GateFile()
-    rules = replace(files.together(found, fail_on, least), untested_passes=allow_untested)
-    if on_inconclusive is not None:
-        rules = replace(rules, inconclusive_fails=on_inconclusive == "fail")
+    path = Path(choice.config) if choice.config else None
+    if path is None and not choice.isolated:
+        path = files.find(Path.cwd())
+    stated = files.read(path) if path else files.GateFile()
+    rules = files.together(stated, choice.fail_on, least_effect)
+    rules = replace(rules, untested_passes=choice.allow_untested)
+    if choice.on_inconclusive is not None:
+        rules = replace(rules, inconclusive_fails=choice.on_inconclusive == "fail")
     if rules.accepts:
         rules = replace(rules, today=today())
-    return replace(found, rules=rules)
+    return replace(stated, rules=rules)
 
 
 def today() -> date:
@@ -103,8 +114,10 @@ def status(rules: Rules, gates: Sequence[Gate]) -> int:
     if "expired" in outcomes:
         return FAILED
     undecided = {"not comparable"}
-    undecided |= set() if rules.untested_passes else {"not tested"}
-    undecided |= {"inconclusive"} if rules.inconclusive_fails else set()
+    if not rules.untested_passes:
+        undecided.add("not tested")
+    if rules.inconclusive_fails:
+        undecided.add("inconclusive")
     return UNDECIDED if outcomes & undecided else PASSED
 
 
@@ -121,14 +134,14 @@ def tell(rules: Rules, gates: Sequence[Gate]) -> None:
     """Nothing; writes every rule that did not pass to standard error, also with --quiet."""
     from tracekit.render.escape import printable
 
-    found = [gate for gate in gates if gate.outcome != "pass"]
-    for gate in found[:_MOST_LINES]:
-        why = "".join(f" ({caveat})" for caveat in gate.caveats)
+    failing = [gate for gate in gates if gate.outcome != "pass"]
+    for gate in failing[:_MOST_LINES]:
+        reasons = "".join(f" ({caveat})" for caveat in gate.caveats)
         word = gate.outcome if gate.severity == "error" else f"{gate.outcome}, only warns"
-        terminal.tell(f"tracekit: gate: {word}: {printable(gate.claim + why)}")
-    if len(found) > _MOST_LINES:
-        terminal.tell(f"tracekit: gate: {len(found) - _MOST_LINES} more")
-    untested = sum((gate.outcome, gate.severity) == ("not tested", "error") for gate in found)
+        terminal.tell(f"tracekit: gate: {word}: {printable(gate.claim + reasons)}")
+    if len(failing) > _MOST_LINES:
+        terminal.tell(f"tracekit: gate: {len(failing) - _MOST_LINES} more")
+    untested = sum((gate.outcome, gate.severity) == ("not tested", "error") for gate in failing)
     if untested and not rules.untested_passes:
         terminal.tell_problem(
             f"gate: {untested} of {len(gates)} rules tested nothing",
@@ -140,12 +153,17 @@ def missing(paths: Sequence[str | Path]) -> str | None:
     """The first path of a baseline where nothing is; None where there is something at each."""
     from tracekit.discover.arguments import split_label
 
-    for given in paths:
-        _, path = split_label(given)
-        text = str(path)
-        there = path.exists() or (
-            has_magic(text) and any(True for _ in iglob(text, recursive=True))  # noqa: PTH207 - may be absolute
-        )
-        if not there or (path.is_dir() and not any(path.iterdir())):
-            return text
+    for argument in paths:
+        _, path = split_label(argument)
+        if _is_empty(path):
+            return str(path)
     return None
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether nothing exists at the path or matches it, or it is a directory with nothing in it."""
+    if path.is_dir():
+        return not any(path.iterdir())
+    pattern = str(path)
+    matches = iglob(pattern, recursive=True) if has_magic(pattern) else ()  # noqa: PTH207 - may be absolute
+    return not path.exists() and next(iter(matches), None) is None

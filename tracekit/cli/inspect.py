@@ -9,25 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracekit.cli import options as opt
 from tracekit.cli import terminal
 from tracekit.cli.layout import columns
 
 if TYPE_CHECKING:
     from tracekit.discover import Discovery
+    from tracekit.pipeline.run import Options
 
 _SHOWN_IGNORED = 20
 
 
 @click.command(name="inspect", short_help="Show which files are read, and as what.")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(), metavar="PATH...")
-@click.option(
-    "--exclude", multiple=True, metavar="GLOB", help="Leave out files of this name. Repeatable."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@terminal.verbose_option
-def command(
-    *, paths: tuple[str, ...], exclude: tuple[str, ...], as_json: bool, verbose: bool
-) -> int:
+@opt.paths()
+@opt.exclude
+@opt.as_json
+@opt.verbose
+@opt.reading
+def command(*, paths: tuple[str, ...], options: Options, as_json: bool, verbose: bool) -> int:
     """Show which files are read, and as what: format, run, role, rank, step … and what is ignored.
 
     Nothing is analysed: only names, manifests and the first bytes of each file are looked at.
@@ -35,10 +34,10 @@ def command(
     from tracekit.discover import inspect_rows
     from tracekit.pipeline import run as pipeline
 
-    discovery = pipeline.discover(paths, pipeline.Options(exclude=exclude))
+    discovery = pipeline.discover(paths, options)
     rows = inspect_rows(discovery)
-    shown = _as_json(discovery, rows) if as_json else _as_text(discovery, rows, verbose=verbose)
-    terminal.say(shown + "\n")
+    text = _as_json(discovery, rows) if as_json else _as_text(discovery, rows, verbose=verbose)
+    terminal.say(text + "\n")
     return 0 if discovery.sources else 2
 
 
@@ -47,54 +46,65 @@ def _as_json(discovery: Discovery, rows: Sequence[Mapping[str, object]]) -> str:
     value = {
         "title": discovery.title,
         "sources": rows,
-        "ignored": [{"file": _shown(i.path), "reason": i.reason} for i in discovery.ignored],
+        "ignored": [
+            {"file": _as_typed(ignored.path), "reason": ignored.reason}
+            for ignored in discovery.ignored
+        ],
         "notes": [
-            {"severity": n.severity, "code": n.code, "source": n.source, "message": n.message}
-            for n in discovery.notes
+            {
+                "severity": note.severity,
+                "code": note.code,
+                "source": note.source,
+                "message": note.message,
+            }
+            for note in discovery.notes
         ],
     }
     return json.dumps(value, indent=1, default=str)
 
 
-def _shown(path: Path) -> str:
-    """The path as a person would type it here."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+def _as_typed(path: Path) -> str:
+    """The path as a person would type it in this directory."""
+    folder = Path.cwd()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
 def _as_text(discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verbose: bool) -> str:
     """A table of the files, then what was ignored and what is odd; what no file has is left out."""
+    lines = [f"{discovery.title}: {len(rows):,} {'file' if len(rows) == 1 else 'files'} to read"]
+    if rows:
+        table = [_line(row) for row in rows]
+        lines += ["", columns(table, right=("step", "pid", "size", "replica"))]
+    if discovery.ignored:
+        lines += _ignored(discovery, verbose=verbose)
+    if discovery.notes:
+        table = [
+            {"source": note.source, "severity": note.severity, "note": note.message}
+            for note in discovery.notes
+        ]
+        lines += ["", "Notes", columns(table)]
+    return "\n".join(lines)
+
+
+def _line(row: Mapping[str, object]) -> dict[str, Any]:
+    """A file as it stands in the table: its rank beside the world's size, its own size in words."""
     from tracekit.model.units import show
 
-    table: list[dict[str, Any]] = []
-    for row in rows:
-        world = row["world_size"]
-        rank = row["rank"] if world is None or row["rank"] is None else f"{row['rank']}/{world}"
-        rest = {
-            name: value
-            for name, value in row.items()
-            if name not in ("size_bytes", "world_size", "notes")
-        }
-        size = show(int(str(row["size_bytes"])), "bytes")
-        table.append({**rest, "rank": rank, "size": size, "notes": row["notes"]})
-    lines = [f"{discovery.title}: {len(rows):,} {'file' if len(rows) == 1 else 'files'} to read"]
-    if table:
-        lines += ["", columns(table, right=("step", "pid", "size", "replica"))]
+    line = dict(row)
+    world_size, size_bytes, notes = (
+        line.pop(name) for name in ("world_size", "size_bytes", "notes")
+    )
+    if world_size is not None and line["rank"] is not None:
+        line["rank"] = f"{line['rank']}/{world_size}"
+    return {**line, "size": show(int(str(size_bytes)), "bytes"), "notes": notes}
+
+
+def _ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
+    """The lines on what is not read, the first of many."""
     ignored = discovery.ignored
-    if ignored:
-        lines += ["", f"Ignored: {len(ignored):,}"]
-        limit = len(ignored) if verbose else _SHOWN_IGNORED
-        lines.append(
-            columns([{"file": _shown(i.path), "reason": i.reason} for i in ignored[:limit]])
-        )
-        if len(ignored) > limit:
-            lines.append(f"… and {len(ignored) - limit:,} more (-v)")
-    if discovery.notes:
-        lines += ["", "Notes"]
-        notes = discovery.notes
-        lines.append(
-            columns(
-                [{"source": n.source, "severity": n.severity, "note": n.message} for n in notes]
-            )
-        )
-    return "\n".join(lines)
+    limit = len(ignored) if verbose else _SHOWN_IGNORED
+    table = [{"file": _as_typed(entry.path), "reason": entry.reason} for entry in ignored[:limit]]
+    lines = ["", f"Ignored: {len(ignored):,}", columns(table)]
+    if len(ignored) > limit:
+        lines.append(f"… and {len(ignored) - limit:,} more (-v)")
+    return lines

@@ -10,16 +10,15 @@ from tracekit.render.escape import printable
 
 def columns(rows: Sequence[Mapping[str, object]], right: Collection[str] = ()) -> str:
     """The rows under their keys; columns that no row fills are left out, those in `right` are flush right."""
-    names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
-    lines = [names, *([_cell(row[name]) for name in names] for row in rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(names))]
-    return "\n".join(
-        "  ".join(
-            text.rjust(width) if name in right else text.ljust(width)
-            for text, width, name in zip(line, widths, names, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    blocks = []
+    for name in rows[0]:
+        if all(row[name] in (None, "") for row in rows):
+            continue
+        cells = [name, *(_cell(row[name]) for row in rows)]
+        width = max(map(len, cells))
+        align = str.rjust if name in right else str.ljust
+        blocks.append([align(cell, width) for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*blocks, strict=True))
 
 
 def _cell(value: object) -> str:

@@ -59,13 +59,19 @@ def export_target(text: str) -> Target:
     return Target(name, path)
 
 
-def only_one_printed(targets: Sequence[Target]) -> None:
-    """Nothing; raises when standard output would get several outputs."""
+def with_answer(targets: Sequence[Target], *, quiet: bool) -> list[Target]:
+    """The targets, and before them the text on standard output where nothing else is printed and quiet not asked for.
+
+    Raises when standard output would get several outputs.
+    """
     printed = [target.format for target in targets if target.printed]
     if len(printed) > 1:
         raise TracekitError(
             f"standard output can take one of {', '.join(printed)}", "name files for the others"
         )
+    if printed or quiet:
+        return list(targets)
+    return [Target("text", STANDARD_OUTPUT), *targets]
 
 
 def write(report: Report, target: Target, *, top: int, verbose: bool) -> None:

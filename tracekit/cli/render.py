@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracekit.cli import terminal
+from tracekit.cli import options as opt
 from tracekit.model.errors import TraceFormatError, TracekitError
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     help="text, html, md, json, csv or parquet; of a comparison also junit or github.",
 )
 @click.option("-o", "--output", type=click.Path(), metavar="FILE", help="Write it here.")
-@terminal.top_option
-@terminal.verbose_option
+@opt.top
+@opt.verbose
 def command(*, path: str, wanted: str | None, output: str | None, top: int, verbose: bool) -> int:
     """Show what was saved in another format: a report or a comparison (-o x.json), or measurements (--save x.tkm).
 
@@ -36,15 +36,10 @@ def command(*, path: str, wanted: str | None, output: str | None, top: int, verb
     """
     from tracekit.cli import ci
 
-    report, found = _read(Path(path))
-    ci.write(
-        report,
-        found.gates if found else (),
-        [_target(wanted, output, compared=found is not None)],
-        comparison=found,
-        top=top,
-        verbose=verbose,
-    )
+    report, comparison = _read(Path(path))
+    target = _target(wanted, output, compared=comparison is not None)
+    gates = comparison.gates if comparison else ()
+    ci.write(report, gates, [target], comparison=comparison, top=top, verbose=verbose)
     return 0
 
 
@@ -53,26 +48,26 @@ def _target(wanted: str | None, output: str | None, *, compared: bool) -> Target
     from tracekit.cli import ci
     from tracekit.cli import outputs as out
 
-    where = output or out.STANDARD_OUTPUT
-    if wanted is None and where == out.STANDARD_OUTPUT:
+    path = output or out.STANDARD_OUTPUT
+    if wanted is None and path == out.STANDARD_OUTPUT:
         wanted = "text"
     if wanted:
-        export = f"{wanted}={where}"
+        export = f"{wanted}={path}"
         return ci.export_target(export) if compared else out.export_target(export)
-    return ci.file_target(where) if compared else out.file_target(where)
+    return ci.file_target(path) if compared else out.file_target(path)
 
 
 def _read(path: Path) -> tuple[Report, Comparison | None]:
     """The report that a file of any saved form tells, and the comparison if it holds one."""
     from tracekit.discover.arguments import refuse_special
+    from tracekit.pipeline import run as pipeline
+    from tracekit.pipeline import saved
 
     refuse_special(path)
     try:
-        with path.open("rb") as file:
-            if file.read(2) == b"PK":
-                return _judged(path), None
-            file.seek(0)
-            return _from_json(file.read().decode("utf-8"))
+        if saved.saved_form(path) == "measurements":
+            return pipeline.judge(saved.load(path)), None
+        return _from_json(path.read_bytes().decode("utf-8"))
     except OSError as error:
         hint = "check that it exists and that you may read it"
         raise TraceFormatError(path, f"cannot be read: {error.strerror}", hint) from error
@@ -91,25 +86,14 @@ def _from_json(text: str) -> tuple[Report, Comparison | None]:
     from tracekit.model.report import SCHEMA, Report
     from tracekit.render.json import read_json
 
-    found = read_json(text, {SCHEMA: Report, comparison.SCHEMA: comparison.Comparison})
-    if isinstance(found, Report):
-        return found, None
-    step = found.headline
-    report = None
+    value = read_json(text, {SCHEMA: Report, comparison.SCHEMA: comparison.Comparison})
+    if isinstance(value, Report):
+        return value, None
+    step = value.headline
     if all(factor is None or factor > 0 for factor in (step.ratio, step.low, step.high)):
         with contextlib.suppress(ArithmeticError):
-            report = found.report()
-    if report is None:
-        raise TracekitError(
-            "not a comparison: its numbers are none that one has",
-            "write it again: tracekit compare … -o comparison.json",
-        )
-    return report, found
-
-
-def _judged(path: Path) -> Report:
-    """The report on saved measurements."""
-    from tracekit.pipeline import run as pipeline
-    from tracekit.pipeline import saved
-
-    return pipeline.judge(saved.load(path))
+            return value.report(), value
+    raise TracekitError(
+        "not a comparison: its numbers are none that one has",
+        "write it again: tracekit compare … -o comparison.json",
+    )

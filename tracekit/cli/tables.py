@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracekit.cli import options as opt
 from tracekit.cli import terminal
 from tracekit.cli.layout import columns
 from tracekit.model.errors import TracekitError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @click.command(name="tables", short_help="Show the tables and their columns.")
 @click.argument("name", required=False, metavar="[NAME]")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
-@terminal.verbose_option
+@opt.verbose
 def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
     """Show a table: what a row of it is, and the type and meaning of each column. Without NAME, all."""
     del verbose
@@ -56,36 +57,32 @@ def _everything(*, markdown: bool) -> str:
 def _tables(tables: Iterable[Table], without: Iterable[str], *, markdown: bool) -> list[str]:
     """Each table with its columns, except those named in `without`."""
     left_out = set(without)
-    return [
-        _table(
-            table, {n: c for n, c in table.columns.items() if n not in left_out}, markdown=markdown
-        )
-        for table in tables
-    ]
+    parts = []
+    for table in tables:
+        own = {name: column for name, column in table.columns.items() if name not in left_out}
+        parts.append(_table(table, own, markdown=markdown))
+    return parts
 
 
-def _table(table: Table, shown: Mapping[str, Column], *, markdown: bool) -> str:
+def _table(table: Table, described: Mapping[str, Column], *, markdown: bool) -> str:
     """One table: its name, what a row is, and its columns."""
-    head = (
-        f"### `{table.name}`\nOne row: {table.row}."
-        if markdown
-        else f"{table.name} — one row: {table.row}"
-    )
-    return (
-        f"{head}\n\n{_columns(shown, markdown=markdown)}"
-        if markdown
-        else f"{head}\n{_columns(shown, markdown=markdown)}"
-    )
+    text = _columns(described, markdown=markdown)
+    if markdown:
+        return f"### `{table.name}`\nOne row: {table.row}.\n\n{text}"
+    return f"{table.name} — one row: {table.row}\n{text}"
 
 
-def _columns(shown: Mapping[str, Column], *, markdown: bool) -> str:
+def _columns(described: Mapping[str, Column], *, markdown: bool) -> str:
     """The columns in lines or as a Markdown table."""
     if not markdown:
-        rows = [{"column": n, "type": c.dtype, "meaning": c.doc} for n, c in shown.items()]
+        rows = [
+            {"column": name, "type": column.dtype, "meaning": column.doc}
+            for name, column in described.items()
+        ]
         lines = columns(rows).splitlines()[1:]
         return "\n".join("  " + line for line in lines)
     lines = ["| column | type | meaning |", "|---|---|---|"]
-    for name, column in shown.items():
+    for name, column in described.items():
         doc = column.doc.replace("|", "\\|")
         lines.append(f"| `{name}` | {column.dtype} | {doc} |")
     return "\n".join(lines)

@@ -8,14 +8,19 @@ import os
 import shutil
 import sys
 import traceback
-from typing import TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from tracekit.model.errors import TracekitError
 
+if TYPE_CHECKING:
+    from tracekit.model.trace import Failure
+
 _HINT_AT = "          try: "
 _VERBOSE = "tracekit.verbose"
+_SHOWN_FAILURES = 10
 
 
 def prepare() -> None:
@@ -85,6 +90,15 @@ def tell_problem(problem: str, hint: str) -> None:
         tell(_HINT_AT + printable(hint))
 
 
+def tell_failures(failures: Sequence[Failure], *, where_all: str = "") -> None:
+    """Nothing; names the first files that could not be read, and `where_all` of them are named."""
+    for failure in failures[:_SHOWN_FAILURES]:
+        tell_problem(f"{failure.source}: {failure.problem}", failure.hint)
+    more = len(failures) - _SHOWN_FAILURES
+    if more > 0:
+        tell(f"tracekit: {more:,} more files could not be read{where_all}")
+
+
 def described(error: Exception) -> tuple[str, str]:
     """The problem and the hint of anything that a command may raise."""
     if isinstance(error, TracekitError):
@@ -100,10 +114,11 @@ def described(error: Exception) -> tuple[str, str]:
         )
     if isinstance(error, OSError) and error.errno is not None:
         subject = f"{error.filename}: " if error.filename else ""
-        hint = (
-            "free some space" if error.errno == errno.ENOSPC else "check the path and permissions"
+        full = error.errno == errno.ENOSPC
+        return (
+            f"{subject}{error.strerror}",
+            "free some space" if full else "check the path and permissions",
         )
-        return f"{subject}{error.strerror}", hint
     place = f"report this line and your command{_issues()}; -v shows the stack"
     return f"internal error: {type(error).__name__}: {error}", place
 
@@ -126,8 +141,11 @@ def _issues() -> str:
         urls = metadata("tracekit").get_all("Project-URL") or []
     except PackageNotFoundError:
         return ""
-    found = (url.partition(", ") for url in urls)
-    return next((f" at {url}" for name, _, url in found if name.lower() == "issues"), "")
+    for entry in urls:
+        name, _, url = entry.partition(", ")
+        if name.lower() == "issues":
+            return f" at {url}"
+    return ""
 
 
 def page() -> tuple[int | None, bool]:
@@ -136,8 +154,9 @@ def page() -> tuple[int | None, bool]:
     Where it is none the width is that of `COLUMNS`, or None.
     """
     if sys.stdout is None or not sys.stdout.isatty():
-        width = os.environ.get("COLUMNS", "")
-        return (int(width) if width.isdecimal() and len(width) < 5 else None), False
+        columns = os.environ.get("COLUMNS", "")
+        is_width = columns.isdecimal() and len(columns) < 5
+        return int(columns) if is_width else None, False
     color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return shutil.get_terminal_size().columns, color
 
@@ -156,21 +175,3 @@ def set_verbose(ctx: click.Context, _parameter: click.Parameter, verbose: bool) 
 def is_verbose(ctx: click.Context) -> bool:
     """Whether -v was given to any command of `ctx`."""
     return bool(ctx.meta.get(_VERBOSE))
-
-
-verbose_option = click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    callback=set_verbose,
-    help="Show every row and section, and the stack of an error.",
-)
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-top_option = click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Rows of a table that are shown.",
-)

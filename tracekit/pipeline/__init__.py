@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tracekit.job.device_size import parse_device_memory
 from tracekit.model.report import Report
 from tracekit.pipeline import run as pipeline
 
@@ -40,21 +39,20 @@ def analyze(  # noqa: PLR0913 - one per option
     RAY_ADDRESS, else one that is started here; each node looks at the patterns `on_every_node` itself.
     Raises `TracekitError` when nothing was found or could be read.
     """
-    size = None if device_memory is None else parse_device_memory(device_memory)
-    options = pipeline.Options(
-        ranks,
-        steps,
-        _patterns(stages),
-        _patterns(exclude),
-        jobs,
-        work=dict(work or {}),
-        device_memory=size,
-        sample=sample,
-        engine=engine,
-        ray_address=ray_address,
-        on_every_node=_patterns(on_every_node),
-    )
-    return pipeline.analyze(path, options).report
+    chosen = {
+        "ranks": ranks,
+        "steps": steps,
+        "stages": stages,
+        "exclude": exclude,
+        "jobs": jobs,
+        "work": dict(work or {}),
+        "device_memory": device_memory,
+        "sample": sample,
+        "engine": engine,
+        "ray_address": ray_address,
+        "on_every_node": on_every_node,
+    }
+    return pipeline.analyze(path, pipeline.options_of(chosen)).report
 
 
 def compare(  # noqa: PLR0913 - one per option
@@ -86,7 +84,7 @@ def compare(  # noqa: PLR0913 - one per option
     from tracekit.compare.changes import Choices
     from tracekit.pipeline import comparing
 
-    before, after = ([one] if isinstance(one, str | Path) else list(one) for one in (base, opt))
+    before, after = ([side] if isinstance(side, str | Path) else list(side) for side in (base, opt))
     choices = Choices(
         min_effect=min_effect,
         level=level,
@@ -95,11 +93,13 @@ def compare(  # noqa: PLR0913 - one per option
         force=force,
         drop_first=drop_first,
     )
-    parts = _patterns(stages), _patterns(exclude)
-    options = pipeline.Options(ranks, steps, *parts, jobs, sample=sample)
+    reading = {
+        "ranks": ranks,
+        "steps": steps,
+        "stages": stages,
+        "exclude": exclude,
+        "jobs": jobs,
+        "sample": sample,
+    }
+    options = pipeline.options_of(reading)
     return comparing.compare_paths(before, after, options, choices, work=work).comparison
-
-
-def _patterns(given: str | Sequence[str]) -> tuple[str, ...]:
-    """One pattern or several, as several."""
-    return (given,) if isinstance(given, str) else tuple(given)

@@ -27,8 +27,6 @@ from tracekit.pipeline.tool_choice import one_tool
 from tracekit.readers.loading import sniff
 from tracekit.render.json import from_json
 
-_HEAD = 4096
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -92,7 +90,7 @@ def read_side(
         return Side(name, {}, (), {}, (), simulated=False)
     paths = sorted(paths, key=str)
     _check_whole(paths, options)
-    reports = [path for path in paths if is_report(split_label(path)[1])]
+    reports = [path for path in paths if _form(path) == "report"]
     others = [path for path in paths if path not in reports]
     inputs = []
     if others:
@@ -167,38 +165,28 @@ def is_step_log(given: str | Path) -> bool:
 
 def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None:
     """Raises `TracekitError` where a part is asked for of what was saved as a whole, or work is told of it."""
-    for path in (split_label(given)[1] for given in paths if options.work):
-        if is_report(path):
+    for argument in paths:
+        form, path = _form(argument), split_label(argument)[1]
+        if form == "report" and options.work:
             raise TracekitError(
                 f"{path}: a saved report holds the work of its steps or does not know it",
                 "tell --tokens, --samples or --images where it is made: tracekit analyze",
             )
-    if not options.cuts:
-        return
-    for given in paths:
-        path = split_label(given)[1]
-        if is_report(path) or saved.holds_measurements(path):
+        if form is not None and options.cuts:
             raise TracekitError(
                 f"{path}: what was saved cannot be cut to ranks, steps or stages",
                 "give the profile itself, or choose them when it is saved",
             )
 
 
+def _form(argument: str | Path) -> saved.SavedForm | None:
+    """What was saved in the file of an argument; None where it is a profile."""
+    return saved.saved_form(split_label(argument)[1])
+
+
 def _all_values(report: Report, measured: Measurements) -> pd.DataFrame | None:
     """Every value there is: a report holds a limited number of them."""
     return measured.derived(value_rows) if report.values and report.values.omitted else None
-
-
-def is_report(path: Path) -> bool:
-    """Whether a file is a report that `tracekit analyze -o x.json` wrote, by its first lines."""
-    if not path.is_file():  # a pipe would wait
-        return False
-    try:
-        with path.open("rb") as file:
-            start = file.read(_HEAD)
-    except (OSError, ValueError):
-        return False
-    return start.lstrip()[:1] == b"{" and b'"title"' in start[:200] and b'"tool_version"' in start
 
 
 def _report(path: Path) -> Report:

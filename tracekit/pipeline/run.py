@@ -24,7 +24,7 @@ from tracekit.engine import Advance, local, ray
 from tracekit.engine import ray_discover as on_nodes
 from tracekit.engine.progress import count_line, is_live, progress_line
 from tracekit.engine.ray_cluster import Cluster, connected
-from tracekit.job.device_size import DEVICE_MEMORY
+from tracekit.job.device_size import DEVICE_MEMORY, parse_device_memory
 from tracekit.job.step_values import WORK
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
@@ -64,6 +64,7 @@ __all__ = [
     "judge",
     "measure",
     "measure_source",
+    "options_of",
     "read_source",
     "reduce",
     "wanted",
@@ -101,6 +102,20 @@ class Options:
     def cuts(self) -> bool:
         """Whether less is asked for than the profile holds."""
         return bool(self.ranks or self.steps or self.stages or self.sample)
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """The options that were given by name, as a person says them: one pattern or several, a size as `80GiB`.
+
+    What is None was not said.
+    """
+    stated = {name: value for name, value in given.items() if value is not None}
+    for name in ("stages", "exclude", "on_every_node"):
+        patterns = stated.get(name, ())
+        stated[name] = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    if "device_memory" in stated:
+        stated["device_memory"] = parse_device_memory(stated["device_memory"])
+    return Options(**stated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +187,7 @@ def _read(profiles: Sequence[str | Path], options: Options) -> Measurements:
 def _saved(given: str | Path) -> tuple[str | None, Path | None]:
     """(label, path) of an argument that is a file of saved measurements, by its content."""
     label, path = split_label(given)
-    return (label, path) if saved.holds_measurements(path) else (None, None)
+    return (label, path) if saved.saved_form(path) == "measurements" else (None, None)
 
 
 def discover(

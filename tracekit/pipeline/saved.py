@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
+from typing import Any, BinaryIO, Literal, NoReturn, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,9 @@ from tracekit.model.tables import TABLES, Column, Table
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
 
 T = TypeVar("T")
+
+SavedForm = Literal["measurements", "report"]
+"""What `--save` and `-o x.json` write."""
 
 SCHEMA = "tracekit.measurements/1"
 """Version of the form: additions keep it, a change of meaning raises it."""
@@ -44,6 +47,7 @@ _JSON_GROWTH = 24
 _FAMILY = SCHEMA.rpartition("/")[0]
 _MANIFEST = "manifest.json"
 _HEAD = f'{{"schema": "{_FAMILY}/'.encode()
+_SNIFFED_BYTES = 4096
 HEAD_BYTES = 30 + len(_MANIFEST) + len(_HEAD)
 _MADE = (1980, 1, 1, 0, 0, 0)
 _HINT = "save it again with --save, from the profiles"
@@ -55,15 +59,20 @@ _SOURCE_MAYBE_TEXTS = ("role", "scope", "topology", "part", "host", "content")
 _SOURCE_MAYBE_NUMBERS = ("step", "rank", "world_size", "replica", "pid")
 
 
-def holds_measurements(path: Path) -> bool:
-    """Whether a file holds saved measurements; what is no file, or cannot be read, does not."""
+def saved_form(path: Path) -> SavedForm | None:
+    """What a file holds that tracekit saved, by its first bytes; None for any other, and where none can be read."""
     try:
         if not path.is_file():  # a pipe would wait
-            return False
+            return None
         with path.open("rb") as file:
-            return is_saved(file.read(HEAD_BYTES))
+            head = file.read(_SNIFFED_BYTES)
     except (OSError, ValueError):
-        return False
+        return None
+    if is_saved(head):
+        return "measurements"
+    if head.lstrip()[:1] == b"{" and b'"title"' in head[:200] and b'"tool_version"' in head:
+        return "report"
+    return None
 
 
 def is_saved(head: bytes) -> bool:

@@ -1,0 +1,242 @@
+"""The options that several commands have, each declared once, and what they come to together.
+
+A command names its options in the order of its help. `reading` and `statistics` give it what they mean as one
+value, `options` and `choices`, in place of a parameter for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracekit.cli import terminal
+
+if TYPE_CHECKING:
+    from tracekit.compare.changes import Choices
+    from tracekit.pipeline.run import Options
+
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+
+_MOST_WORK = 1e15
+
+ranks = click.option("--ranks", metavar="SPEC", help="Only these ranks: 0,2,8-15.")
+sample = click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Read K ranks only, spread over all; the rest, maybe a straggler, is not read.",
+)
+steps = click.option("--steps", metavar="SPEC", help="Only these steps: 3,10-20.")
+stages = click.option(
+    "--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable."
+)
+exclude = click.option(
+    "--exclude", multiple=True, metavar="GLOB", help="Leave out files of this name. Repeatable."
+)
+jobs = click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Files read at once [default: the cores, as far as memory allows].",
+)
+device_memory = click.option(
+    "--device-memory",
+    metavar="SIZE",
+    help="Memory of each GPU (80GiB): peaks as a share of it, steps until it is full [default: as a trace records it].",
+)
+drop_first = click.option(
+    "--drop-first",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Leave out the first N steps of every run [default: those known to be warm-up].",
+)
+top = click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Rows of a table that are shown.",
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+verbose = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    callback=terminal.set_verbose,
+    help="Show every row and section, and the stack of an error.",
+)
+
+
+def paths(metavar: str = "PATH...", *, required: bool = True) -> Decorator:
+    """The arguments of a command that reads profiles."""
+    return click.argument("paths", nargs=-1, required=required, type=click.Path(), metavar=metavar)
+
+
+def need_paths(paths: Sequence[str], on_every_node: Sequence[str], name: str) -> None:
+    """Nothing; raises click's own error where neither a path nor a pattern was given."""
+    if not paths and not on_every_node:
+        raise click.UsageError(f"Missing argument '{name}...'.")
+
+
+def outputs(thing: str, suffixes: str) -> Decorator:
+    """`-o FILE`: where the `thing` goes beside the terminal; its format is one of those suffixes."""
+    return click.option(
+        "-o",
+        "--output",
+        "outputs",
+        multiple=True,
+        type=click.Path(),
+        metavar="FILE",
+        help=f"Also write the {thing} here; the suffix is the format ({suffixes}). Repeatable.",
+    )
+
+
+def exports(thing: str, kinds: str) -> Decorator:
+    """`--export KIND=PATH`: the `thing` in a form for programs, of those kinds."""
+    return click.option(
+        "--export",
+        "exports",
+        multiple=True,
+        metavar="KIND=PATH",
+        help=f"Also write the {thing} as KIND: {kinds}. Repeatable.",
+    )
+
+
+def strict(case: str = "any file could not be read") -> Decorator:
+    """`--strict`: exit status 2 also in this case."""
+    return click.option("--strict", is_flag=True, help=f"Exit with 2 if {case}.")
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """One decorator of several, in the order in which they would stand above a command."""
+
+    def decorated(command: Command) -> Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorated
+
+
+def collected(
+    name: str, value_of: Callable[[Mapping[str, Any]], Any], fields: Sequence[str]
+) -> Decorator:
+    """The decorator that hands a command one value, made of all that was given, in place of the `fields`."""
+
+    def decorated(command: Command) -> Command:
+        @wraps(command)
+        def with_value(**given: Any) -> Any:
+            others = {field: value for field, value in given.items() if field not in fields}
+            return command(**others, **{name: value_of(given)})
+
+        return with_value
+
+    return decorated
+
+
+selection = together(ranks, sample, steps, stages, exclude)
+
+cluster = together(
+    click.option(
+        "--engine",
+        type=click.Choice(["local", "ray"]),
+        default="local",
+        show_default=True,
+        help="Read here, or with Ray on the nodes where the files lie (needs ray).",
+    ),
+    click.option(
+        "--ray-address",
+        metavar="ADDR",
+        help="The cluster [default: RAY_ADDRESS, else one is started here].",
+    ),
+    click.option(
+        "--on-every-node",
+        multiple=True,
+        metavar="PATTERN",
+        help="With Ray: what lies there on each node; ~ and $VARIABLES are those of the node. Repeatable.",
+    ),
+)
+
+
+_WORK = {
+    "tokens": "Tokens of every step{}: adds time per token, and tokens a second.",
+    "samples": "The same of samples.",
+    "images": "The same of images.",
+}
+
+work = together(
+    *(
+        click.option(
+            f"--{name}",
+            type=click.FloatRange(min=0, min_open=True, max=_MOST_WORK),
+            metavar="N",
+            help=text.format(""),
+        )
+        for name, text in _WORK.items()
+    )
+)
+"""How much work every step of a profile holds."""
+
+
+def _both_work(given: Mapping[str, Any]) -> dict[str, str | None]:
+    """The counts of both sides as they were typed, by name."""
+    return {name: given[f"both_{name}"] for name in _WORK}
+
+
+work_of_two = together(
+    collected("both_work", _both_work, [f"both_{name}" for name in _WORK]),
+    *(
+        click.option(
+            f"--{name}",
+            f"both_{name}",
+            metavar="N[,N]",
+            help=text.format(", or before,after"),
+        )
+        for name, text in _WORK.items()
+    ),
+)
+"""The same of two sides, as texts: one number, or before and after."""
+
+_READING = (
+    "ranks",
+    "sample",
+    "steps",
+    "stages",
+    "exclude",
+    "jobs",
+    "engine",
+    "ray_address",
+    "on_every_node",
+    "device_memory",
+)
+_STATISTICS = ("drop_first", "min_effect", "level", "paired", "assume_independent_steps", "force")
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    """What to read, and how; progress is shown by a command that can be quiet and is not."""
+    from tracekit.pipeline import run as pipeline
+
+    counts = {name: given[name] for name in _WORK if given.get(name) is not None}
+    stated = {name: given.get(name) for name in _READING}
+    shows_progress = not given.get("quiet", True)
+    return pipeline.options_of({**stated, "work": counts, "progress": shows_progress})
+
+
+def _choices(given: Mapping[str, Any]) -> Choices:
+    """How to compare; percents of the command line are shares."""
+    from tracekit.compare.changes import Choices
+
+    stated = {name: given[name] for name in _STATISTICS if name in given}
+    stated |= {name: stated[name] / 100 for name in ("min_effect", "level") if name in stated}
+    return Choices(**stated)
+
+
+reading = collected("options", _options, (*_READING, *_WORK))
+statistics = collected("choices", _choices, _STATISTICS)
