@@ -17,6 +17,7 @@ from tracekit.model.report import (
     Sheet,
     Verdict,
 )
+from tracekit.render.charts.kinds import KINDS
 
 UNITS = ("", "ns", "bytes", "ratio", "count", "gb_per_s", "text", "id")
 NASTY = (
@@ -116,16 +117,7 @@ def charts(draw, kinds=("gantt", "bars", "heatmap", "lines", "histogram")):
     rows, series = (draw(st.lists(texts, min_size=1, max_size=4)) for _ in range(2))
     row, one = st.integers(0, len(rows) - 1), st.integers(0, len(series) - 1)
     amount = maybe(st.one_of(numbers, st.integers(0, 10**10), st.floats(0, 1)))
-    mark = {
-        "gantt": (row, one, amount, amount),
-        "bars": (row, one, amount),
-        "heatmap": (row, amount, amount, amount),
-        "lines": (one, amount, amount),
-        "histogram": (one, amount, amount, amount),
-        "intervals": (row, one, amount, amount, amount),
-        "strips": (row, one, amount, amount, amount),
-        "waterfall": (row, one, amount, amount),
-    }[kind]
+    mark = [{"row": row, "series": one}.get(name, amount) for name in KINDS[kind].fields]
     return Chart(
         draw(texts),
         draw(texts),

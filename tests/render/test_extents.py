@@ -8,7 +8,6 @@ import pytest
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Chart
 from tracekit.render.charts import bounded, draw
-from tracekit.render.charts.images import picture
 
 MIB = 2**20
 TREE = Chart(
@@ -64,16 +63,6 @@ def test_hostile_names_are_only_text():
         ET.fromstring(text)
         assert "<script" not in text
         assert "\u202e" not in text
-        assert picture(chart).boxes
-
-
-def test_image_files_have_the_same_bars_and_name_the_wide_ones():
-    drawn = picture(TREE)
-    widths = [box.right - box.left for box in drawn.boxes]
-    assert widths[1] / widths[0] == pytest.approx(0.75)
-    assert [text for _, _, text in drawn.words] == ["main", "forward", "loss"]
-    assert drawn.legend == ()
-    assert [name for name, _ in picture(MAP).legend] == ["in use", "free"]
 
 
 def test_the_largest_bars_are_kept_where_there_are_too_many():

@@ -26,7 +26,7 @@ from tracekit.render import from_json, to_json
 from tracekit.render.charts import bounded, draw, stage_tones
 from tracekit.render.charts.axis import axis
 from tracekit.render.charts.frame import TOLD, TONES, on
-from tracekit.render.charts.marks import MOST_MARKS, MOST_ROWS
+from tracekit.render.charts.kinds import MOST_MARKS, MOST_ROWS
 from tracekit.render.charts.text import breadth, fitted, slug
 from tracekit.render.escape import printable
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import SCHEMA, Chart, Report, Sheet
-from tracekit.render.charts.marks import problem
+from tracekit.render.charts import problem
 from tracekit.render.escape import printable
 from tracekit.render.options import Options
 

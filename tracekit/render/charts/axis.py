@@ -42,31 +42,32 @@ def axis(
     `zero` begins it at 0 unless that would hide how the values differ: where the least is more than
     two thirds of the largest. `wide` rounds its ends to ticks.
     """
-    found = list(values) or [Fraction(0)]
-    low, high = min(found), max(found)
-    if zero and (low * 3 <= high * 2 or low == high):
-        low = min(low, Fraction(0))
-    if zero and high < 0:
-        high = Fraction(0)
-    if low == high:
-        high = low + 1
+    numbers = list(values) or [Fraction(0)]
+    low, high = _ends(min(numbers), max(numbers), zero=zero)
     scale = column_unit([plain(low), plain(high)], unit)
     factor = Fraction(scale.factor)
     step = _round_step((high - low) / factor / about)
-    if unit in _WHOLE and all(value.denominator == 1 for value in found):
+    if unit in _WHOLE and all(number.denominator == 1 for number in numbers):
         step = max(step, Fraction(1))
+    digits = _digits(step)
     step *= factor
     first, last = -(-low // step), high // step
     if wide:
         first, last = low // step, -(-high // step)
         low, high = first * step, last * step
-    digits = _digits(step / factor)
     ends = Axis(low, high, ())
-    return Axis(
-        low,
-        high,
-        tuple((ends.at(n * step), _text(n * step, scale, digits)) for n in range(first, last + 1)),
-    )
+    tick_values = [index * step for index in range(first, last + 1)]
+    ticks = [(ends.at(value), _text(value, scale, digits)) for value in tick_values]
+    return Axis(low, high, tuple(ticks))
+
+
+def _ends(low: Fraction, high: Fraction, *, zero: bool) -> tuple[Fraction, Fraction]:
+    """The ends of an axis that holds both numbers, and 0 where `zero` wants it; never the same."""
+    if zero and (low * 3 <= high * 2 or low == high):
+        low = min(low, Fraction(0))
+    if zero and high < 0:
+        high = Fraction(0)
+    return low, high + 1 if low == high else high
 
 
 def _round_step(rough: Fraction) -> Fraction:
@@ -74,7 +75,7 @@ def _round_step(rough: Fraction) -> Fraction:
     power = Fraction(10) ** (len(str(int(rough))) - 1)
     while power > rough:
         power /= 10
-    return next(power * by for by in (1, 2, 5, 10) if power * by >= rough)
+    return next(power * times for times in (1, 2, 5, 10) if power * times >= rough)
 
 
 def _digits(step: Fraction) -> int:

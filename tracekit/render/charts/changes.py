@@ -7,173 +7,195 @@ from fractions import Fraction
 
 from tracekit.model.report import Chart
 from tracekit.model.units import MINUS, show
-from tracekit.render.charts.axis import Axis, axis
-from tracekit.render.charts.frame import Drawing, below, box, glyph, shapes
+from tracekit.render.charts.axis import axis
+from tracekit.render.charts.frame import Bar, areas, axis_below, box
+from tracekit.render.charts.layout import (
+    Area,
+    Drawing,
+    Glyph,
+    Group,
+    Part,
+    Step,
+    Stroke,
+    Words,
+    down,
+    downwards,
+)
 from tracekit.render.charts.log import LogAxis, log_axis
-from tracekit.render.charts.marks import Mark, numbers, plain
-from tracekit.render.charts.rows import AXIS, Rows, row_names, rows_of, word
-from tracekit.render.charts.text import number, text
+from tracekit.render.charts.marks import Kind, Mark, is_started, numbers, plain
+from tracekit.render.charts.rows import AXIS, Rows, framed, row_names, rows_of
+from tracekit.render.charts.text import short
 
 _ROOMY = 14
 _BESIDE = 170
+_EXACT_FLOAT = 2**53
 
 
-def intervals(chart: Chart, found: Sequence[Mark], of: Sequence[str], top: float) -> Drawing:
+def intervals(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
     """A point a factor on a whisker of its interval; an arrow where the interval goes on."""
     rows = rows_of(chart, top, 24, _BESIDE)
-    across = log_axis(found, chart.within)
-    one = rows.left + across.at(Fraction(1)) * rows.width
+    factors = log_axis(marks, chart.within)
     parts = row_names(chart, rows)
     if chart.within > 0:
-        share = 1 + Fraction(chart.within)
-        low, high = (rows.left + across.at(at) * rows.width for at in (1 / share, share))
-        parts.append(
-            f'<path class="within" d="{box(low, rows.top, high - low, rows.bottom - rows.top, 0)}">'
-            f"<title>within {text(show(chart.within, 'ratio'))} of 1</title></path>\n"
-        )
-    parts += below(across.linear(), rows.left, rows.width, rows.top, rows.bottom)
-    parts.append(
-        f'<path class="base" d="M{number(one)} {number(rows.top)}V{number(rows.bottom)}"/>\n'
-    )
-    for mark in found:
+        parts.append(_band(chart, rows, factors))
+    parts += axis_below(factors.linear(), rows.left, rows.width, rows.top, rows.bottom)
+    parts.append(Stroke("base", down(_x(rows, factors, Fraction(1)), rows.top, rows.bottom)))
+    for mark in marks:
         assert mark.value is not None
-        y = rows.top + (mark.row + 0.5) * rows.pitch
-        tone, words = of[mark.series], factor_words(mark)
-        x = rows.left + across.at(mark.value) * rows.width
-        tip = f"{text(chart.rows[mark.row])}: {text(words)}, {text(chart.series[mark.series])}"
-        parts.append(f"<g><title>{tip}</title>{_whisker(mark, across, rows, y, tone)}")
-        size = min(5.0, rows.pitch / 2.6)
-        parts.append(f'<path class="glyph {tone}" d="{glyph(mark.series, x, y, size)}"/></g>\n')
+        x, y = _x(rows, factors, mark.value), rows.middle(mark.row)
+        tone, words = tones[mark.series], factor_words(mark)
+        tip = f"{short(chart.rows[mark.row])}: {short(words)}, {short(chart.series[mark.series])}"
+        glyph = Glyph(f"glyph {tone}", mark.series, x, y, min(5.0, rows.pitch / 2.6))
+        parts.append(Group(tip, (*_whisker(mark, factors, rows, tone), glyph)))
         if rows.pitch >= _ROOMY:
-            parts.append(word(rows.left + rows.width + 10, y + 4, "start", "value", words))
+            parts.append(Words(rows.left + rows.width + 10, y + 4, short(words), "value", "start"))
     return Drawing(tuple(parts), rows.bottom + AXIS)
+
+
+def _x(rows: Rows, factors: LogAxis, value: Fraction) -> float:
+    """Where a factor lies across the plot."""
+    return rows.left + factors.at(value) * rows.width
+
+
+def _band(chart: Chart, rows: Rows, factors: LogAxis) -> Area:
+    """The factors that are nearer to 1 than matters."""
+    share = 1 + Fraction(chart.within)
+    low, high = _x(rows, factors, 1 / share), _x(rows, factors, share)
+    area = box(low, rows.top, high - low, rows.bottom - rows.top, 0)
+    return Area("within", (area,), f"within {short(show(chart.within, 'ratio'))} of 1")
 
 
 def factor_words(mark: Mark) -> str:
     """The factor with its interval as `1.62× [1.43, 1.83]`."""
     assert mark.value is not None
-    mid = _factor(mark.value)
+    middle = _factor(mark.value)
     if mark.start is None or mark.end is None:
-        return f"{mid}, no interval"
-    low, high = (_factor(at).removesuffix("×") for at in (mark.start, mark.end))
-    return f"{mid} [{low}, {high}]"
+        return f"{middle}, no interval"
+    low, high = (_factor(end).removesuffix("×") for end in (mark.start, mark.end))
+    return f"{middle} [{low}, {high}]"
 
 
 def _factor(value: Fraction) -> str:
     """The factor with its figures, also where it happens to be whole."""
     number = plain(value)
-    return show(float(number) if abs(number) < 2**53 else number, "factor")
+    return show(float(number) if abs(number) < _EXACT_FLOAT else number, "factor")
 
 
-def whisker_ends(mark: Mark, across: LogAxis) -> tuple[float, float, bool, bool] | None:
-    """(from, to, goes on below, goes on above) of an interval along the axis; None where there is none."""
+def _whisker(mark: Mark, factors: LogAxis, rows: Rows, tone: str) -> tuple[Stroke, ...]:
+    """The interval as a line with ends, or with arrows where it goes beyond the picture; nothing where none is seen."""
     if mark.start is None or mark.end is None or mark.end <= 0 or mark.start > mark.end:
-        return None
-    low = across.at(mark.start) if mark.start > 0 else -1.0
-    high = across.at(mark.end)
+        return ()
+    low = factors.at(mark.start) if mark.start > 0 else -1.0
+    high = factors.at(mark.end)
     if high < 0 or low > 1:
-        return None
-    return max(low, 0.0), min(high, 1.0), low < 0, high > 1
-
-
-def _whisker(mark: Mark, across: LogAxis, rows: Rows, y: float, tone: str) -> str:
-    """The interval as a line with ends, or with arrows where it goes beyond the picture."""
-    ends = whisker_ends(mark, across)
-    if ends is None:
-        return ""
-    low, high, below_, above = ends
-    left, right = (rows.left + at * rows.width for at in (low, high))
-    path = f"M{number(left)} {number(y)}H{number(right)}"
-    for x, goes_on, by in ((left, below_, 6), (right, above, -6)):
+        return ()
+    y = rows.middle(mark.row)
+    left, right = (rows.left + share * rows.width for share in (max(low, 0.0), min(high, 1.0)))
+    steps: list[Step] = [("M", (left, y)), ("H", (right,))]
+    for x, goes_on, inwards in ((left, low < 0, 6), (right, high > 1, -6)):
         if goes_on:
-            path += f"M{number(x + by)} {number(y - 4)}L{number(x)} {number(y)}l{number(by)} 4"
+            steps += [("M", (x + inwards, y - 4)), ("L", (x, y)), ("l", (inwards, 4))]
         else:
-            path += f"M{number(x)} {number(y - 4)}v8"
-    return f'<path class="whisker line {tone}" d="{path}"/>'
+            steps += downwards(x, y - 4, 8)
+    return (Stroke(f"whisker line {tone}", tuple(steps)),)
 
 
-def strips(chart: Chart, found: Sequence[Mark], of: Sequence[str], top: float) -> Drawing:
+def strips(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
     """A dot a value, hollow where it does not count, and a line at the mean of those that do."""
     rows = rows_of(chart, top, 24, 24)
-    across = axis(numbers(found)[0], chart.x_unit, wide=True)
-    parts = [*row_names(chart, rows), *below(across, rows.left, rows.width, rows.top, rows.bottom)]
-    for row, mean in means(found).items():
-        x, y = rows.x(across, mean), rows.top + row * rows.pitch
-        tip = f"{text(chart.rows[row])}: mean {text(show(plain(mean), chart.x_unit, figures=4))}"
-        parts.append(
-            f'<path class="base" d="M{number(x)} {number(y + 2)}v{number(rows.pitch - 4)}">'
-            f"<title>{tip}</title></path>\n"
-        )
+    values = axis(numbers(marks)[0], chart.x_unit, wide=True)
+    parts: list[Part] = []
+    for row, mean in means(marks).items():
+        line = downwards(rows.x(values, mean), rows.y(row) + 2, rows.pitch - 4)
+        tip = f"{short(chart.rows[row])}: mean {short(_value(mean, chart))}"
+        parts.append(Stroke("base", line, tip))
     size = min(4.5, rows.pitch / 2.6)
-    for mark in found:
-        assert mark.start is not None
-        x, y = rows.x(across, mark.start), rows.top + (mark.row + 0.5) * rows.pitch
-        hollow = "" if mark.value else " hollow"
-        path = glyph(mark.series, x, y, size)
-        tip = f"{text(chart.rows[mark.row])}{text(_numbered(mark))}: {text(_shown(mark.start, chart))}"
-        tip += "" if mark.value else ", does not count"
-        parts.append(
-            f'<path class="glyph{hollow} {of[mark.series]}" d="{path}"><title>{tip}</title></path>\n'
-        )
-    return Drawing(tuple(parts), rows.bottom + AXIS)
+    for mark in marks:
+        role, note = "glyph", ""
+        if not mark.value:
+            role, note = "glyph hollow", ", does not count"
+        name = short(chart.rows[mark.row]) + short(_number(mark))
+        tip = f"{name}: {short(_value(mark.place, chart))}{note}"
+        x, y = rows.x(values, mark.place), rows.middle(mark.row)
+        parts.append(Glyph(f"{role} {tones[mark.series]}", mark.series, x, y, size, tip))
+    return framed(chart, rows, values, parts)
 
 
-def means(found: Sequence[Mark]) -> dict[int, Fraction]:
+def means(marks: Sequence[Mark]) -> dict[int, Fraction]:
     """The mean of what counts in each row that has any."""
     rows: dict[int, list[Fraction]] = {}
-    for mark in found:
+    for mark in marks:
         if mark.value and mark.start is not None:
             rows.setdefault(mark.row, []).append(mark.start)
-    return {row: sum(places, Fraction(0)) / len(places) for row, places in rows.items()}
+    return {row: sum(values, Fraction(0)) / len(values) for row, values in rows.items()}
 
 
-def waterfall(chart: Chart, found: Sequence[Mark], of: Sequence[str], top: float) -> Drawing:
+def waterfall(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
     """Bars from where the last one ended, with thin lines between them and the change beside each."""
     rows = rows_of(chart, top, 24, 96, names=330)
-    across = waterfall_axis(chart, found)
-    boxes, words, links = [], [], []
-    for mark in found:
-        assert mark.start is not None
-        assert mark.end is not None
-        low, high = sorted((mark.start, mark.end))
-        x, end = (rows.left + max(across.at(at), 0.0) * rows.width for at in (low, high))
-        y = rows.top + mark.row * rows.pitch
-        value = change_words(mark, chart)
-        tip = f"{text(chart.rows[mark.row])}: {text(value)}"
-        path = box(x, y + rows.pitch * 0.14, end - x, rows.pitch * 0.72, 0)
-        boxes.append((mark, of[mark.series], path, tip))
+    ends = [end for mark in marks for end in mark.span if end]
+    amounts = axis(ends, chart.x_unit, zero=True, wide=True)
+    bars, words = [], []
+    links: list[Step] = []
+    for mark in marks:
+        low, high = sorted(mark.span)
+        x, end = (rows.left + max(amounts.at(place), 0.0) * rows.width for place in (low, high))
+        y, value = rows.y(mark.row), short(_change(mark, chart))
+        area = box(x, y + rows.pitch * 0.14, end - x, rows.pitch * 0.72, 0)
+        tip = f"{short(chart.rows[mark.row])}: {value}"
+        bars.append(Bar(mark.size, tones[mark.series], area, tip))
         if rows.pitch >= _ROOMY:
-            words.append(word(end + 6, y + rows.pitch / 2 + 4, "start", "value", value))
+            words.append(Words(end + 6, y + rows.pitch / 2 + 4, value, "value", "start"))
         if mark.row + 1 < len(rows.names):
-            at = rows.left + across.at(mark.end) * rows.width
-            links.append(
-                f"M{number(at)} {number(y + rows.pitch * 0.86)}v{number(rows.pitch * 0.28)}"
-            )
-    parts = [*row_names(chart, rows), *below(across, rows.left, rows.width, rows.top, rows.bottom)]
-    link = f'<path class="base" d="{"".join(links)}"/>\n' if links else ""
-    return Drawing((*parts, *shapes(boxes), link, *words), rows.bottom + AXIS)
+            link_x = rows.x(amounts, mark.span[1])
+            links += downwards(link_x, y + rows.pitch * 0.86, rows.pitch * 0.28)
+    link = [Stroke("base", tuple(links))] if links else []
+    return framed(chart, rows, amounts, [*areas(bars), *link, *words])
 
 
-def waterfall_axis(chart: Chart, found: Sequence[Mark]) -> Axis:
-    """The axis of all ends, from 0 unless that would hide the changes."""
-    ends = [at for mark in found for at in (mark.start, mark.end) if at]
-    return axis(ends, chart.x_unit, zero=True, wide=True)
+KINDS = (
+    Kind(
+        "intervals",
+        ("row", "series", "start", "value", "end"),
+        "Factors with their intervals, and a line at 1",
+        intervals,
+        "glyph",
+        lambda mark: mark.value is not None and mark.value > 0,
+    ),
+    Kind(
+        "strips",
+        ("row", "series", "start", "label", "value"),
+        "Dots, one a value",
+        strips,
+        "glyph",
+        is_started,
+    ),
+    Kind(
+        "waterfall",
+        ("row", "series", "start", "end"),
+        "Bars that lead from one amount to another",
+        waterfall,
+        is_placed=lambda mark: mark.start is not None and mark.end is not None,
+    ),
+)
 
 
-def change_words(mark: Mark, chart: Chart) -> str:
+def _change(mark: Mark, chart: Chart) -> str:
     """The change with its sign, or the amount where the bar starts at 0."""
-    assert mark.start is not None
-    assert mark.end is not None
-    if not mark.start:
-        return show(plain(mark.end), chart.x_unit)
+    start, end = mark.span
     size = show(plain(mark.size), chart.x_unit)
-    return f"{MINUS if mark.end < mark.start else '+' if mark.end > mark.start else ''}{size}"
+    if not start:
+        return show(plain(end), chart.x_unit)
+    if start == end:
+        return size
+    return f"{MINUS if end < start else '+'}{size}"
 
 
-def _numbered(mark: Mark) -> str:
+def _number(mark: Mark) -> str:
     """The number that names a dot, after its row."""
     return "" if mark.label is None else f" · {show(plain(mark.label), 'id')}"
 
 
-def _shown(value: Fraction, chart: Chart) -> str:
+def _value(value: Fraction, chart: Chart) -> str:
+    """A value as words."""
     return show(plain(value), chart.x_unit, figures=4)

@@ -6,53 +6,65 @@ from collections.abc import Sequence
 
 from tracekit.model.report import Chart
 from tracekit.model.units import show
-from tracekit.render.charts.axis import Axis, axis
-from tracekit.render.charts.frame import WIDTH, Drawing, below, box, on, shapes
-from tracekit.render.charts.marks import Mark, numbers, plain
-from tracekit.render.charts.rows import AXIS, Rows, row_names, rows_of, word
-from tracekit.render.charts.text import FONT, breadth, fitted, text
+from tracekit.render.charts.axis import axis
+from tracekit.render.charts.frame import Bar, areas, axis_below, box, on
+from tracekit.render.charts.layout import WIDTH, Box, Drawing, Words
+from tracekit.render.charts.marks import Kind, Mark, numbers, plain
+from tracekit.render.charts.rows import AXIS, Rows, framed, rows_of
+from tracekit.render.charts.text import FONT, breadth, fitted, short
 
 _LEAST, _MARGIN = 40, 20
 """Bars narrower than the first hold no words; the second is room for the numbers of an axis at its ends."""
 
 
-def extents(chart: Chart, found: Sequence[Mark], of: Sequence[str], top: float) -> Drawing:
+def extents(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
     """Bars from one amount to another, one line a row; nothing of a row overlaps."""
-    return _drawn(chart, found, of, rows_of(chart, top, 18), words=False)
+    rows = rows_of(chart, top, 18)
+    amounts = axis(numbers(marks)[0], chart.x_unit, zero=True)
+    bars = []
+    for mark in marks:
+        x, end = (rows.x(amounts, place) for place in mark.span)
+        name = f"{chart.rows[mark.row]} · {chart.series[mark.series]}"
+        bars.append(
+            _bar(chart, mark, tones, name, box(x, rows.y(mark.row), end - x, rows.pitch - 1))
+        )
+    return framed(chart, rows, amounts, areas(bars))
 
 
-def icicle(chart: Chart, found: Sequence[Mark], of: Sequence[str], top: float) -> Drawing:
+def icicle(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
     """A tree: below each bar those that are parts of it, each with its name as far as it fits."""
-    pitch = min(20, max(760 / max(len(chart.rows), 1), 3))
+    pitch = min(20, max(760 / len(chart.rows), 3))
     rows = Rows(_MARGIN, WIDTH - 2 * _MARGIN, top, pitch, chart.rows)
-    return _drawn(chart, found, of, rows, words=True)
+    amounts = axis(numbers(marks)[0], chart.x_unit, zero=True)
+    bars, words = [], []
+    for mark in marks:
+        x, end = (rows.x(amounts, place) for place in mark.span)
+        y, name = rows.y(mark.row), chart.series[mark.series]
+        bars.append(_bar(chart, mark, tones, name, box(x, y, end - x, rows.pitch - 1)))
+        text = fitted(name, end - x - 8)
+        is_roomy = end - x >= _LEAST and rows.pitch > FONT
+        if is_roomy and breadth(text) + 8 <= end - x:
+            words.append(
+                Words(x + 4, y + rows.pitch / 2 + 4, text, on(tones[mark.series]), "start")
+            )
+    grid = axis_below(amounts, rows.left, rows.width, rows.top, rows.bottom)
+    return Drawing((*grid, *areas(bars), *words), rows.bottom + AXIS)
 
 
-def _drawn(
-    chart: Chart, found: Sequence[Mark], of: Sequence[str], rows: Rows, *, words: bool
-) -> Drawing:
-    """The bars on one axis from zero, and the words in them or the names before them."""
-    across = extents_axis(chart, found)
-    boxes, told = [], []
-    for mark in found:
-        assert mark.start is not None
-        assert mark.end is not None
-        x, end = rows.x(across, mark.start), rows.x(across, mark.end)
-        y = rows.top + mark.row * rows.pitch
-        name, tone = chart.series[mark.series], of[mark.series]
-        size = show(plain(mark.size), chart.x_unit)
-        where = name if words else f"{chart.rows[mark.row]} · {name}"
-        tip = f"{text(where)}: {text(size)}"
-        boxes.append((mark, tone, box(x, y, end - x, rows.pitch - 1), tip))
-        if words and end - x >= _LEAST and rows.pitch > FONT:
-            shown = fitted(name, end - x - 8)
-            if breadth(shown) + 8 <= end - x:
-                told.append(word(x + 4, y + rows.pitch / 2 + 4, "start", on(tone), shown))
-    names = [] if words else row_names(chart, rows)
-    parts = [*names, *below(across, rows.left, rows.width, rows.top, rows.bottom)]
-    return Drawing((*parts, *shapes(boxes), *told), rows.bottom + AXIS)
+def _bar(chart: Chart, mark: Mark, tones: Sequence[str], name: str, area: Box) -> Bar:
+    """The bar of a mark, which tells its name and its size."""
+    size = show(plain(mark.size), chart.x_unit)
+    return Bar(mark.size, tones[mark.series], area, f"{short(name)}: {short(size)}")
 
 
-def extents_axis(chart: Chart, found: Sequence[Mark]) -> Axis:
-    """The axis of the amounts, from zero."""
-    return axis(numbers(found)[0], chart.x_unit, zero=True)
+_FIELDS = ("row", "series", "start", "end")
+KINDS = (
+    Kind("extents", _FIELDS, "Parts of amounts as bars beside one another", extents),
+    Kind(
+        "icicle",
+        _FIELDS,
+        "A tree of bars, each above those that are parts of it",
+        icicle,
+        sample="",
+    ),
+)

@@ -1,17 +1,27 @@
-"""What surrounds the marks of a picture: legend, axes, the tones of series, and tooltips."""
+"""What surrounds the marks of a picture: legend, axes, the tones of series, and which marks are told of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
-from tracekit.model.report import Chart
 from tracekit.render.charts.axis import Axis
-from tracekit.render.charts.marks import Mark
-from tracekit.render.charts.text import FONT, breadth, fitted, number, text
-
-WIDTH = 960
-"""The width of every picture in its own units; the page scales it."""
+from tracekit.render.charts.layout import (
+    WIDTH,
+    Anchor,
+    Area,
+    Box,
+    Glyph,
+    Key,
+    Part,
+    Stroke,
+    Swatch,
+    Words,
+    across,
+    down,
+)
+from tracekit.render.charts.text import FONT, breadth, fitted, short
 
 TONES = 8
 """How many tones the style sheet has for series; more series begin again with the first."""
@@ -19,142 +29,101 @@ TONES = 8
 TOLD = 600
 """How many marks of a picture have a tooltip, the largest; of the others one shape is made."""
 
-SHAPES = ("o", "s", "D", "^")
-"""The points of series in turn, as matplotlib names them: circle, square, diamond, triangle."""
-
 _NOTHING = frozenset(
     {"idle", "free", "other", "unattributed", "unknown", "in no stage", "none", "no change"}
 )
-_STRONG = frozenset({0, 1, 4, 6, 7})
+_STRONG = frozenset({"s0", "s1", "s4", "s6", "s7"})
 _LEGEND = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """The elements of a picture and how high it is."""
-
-    parts: tuple[str, ...]
-    height: float
-
-
 def tones(series: Sequence[str]) -> list[str]:
-    """The class of each series: `s0` to `s7` in turn, `none` for what is the absence of the others."""
-    found, number_ = [], 0
+    """The tone of each series: `s0` to `s7` in turn, `none` for what is the absence of the others."""
+    roles: list[str] = []
+    number = 0
     for name in series:
         if name.lower() in _NOTHING:
-            found.append("none")
+            roles.append("none")
         else:
-            found.append(f"s{number_ % TONES}")
-            number_ += 1
-    return found
+            roles.append(f"s{number % TONES}")
+            number += 1
+    return roles
 
 
 def on(tone: str) -> str:
-    """The class of text that stands on this tone."""
-    return "on" if tone != "none" and int(tone[1:]) in _STRONG else "off"
+    """The role of text that stands on this tone."""
+    return "on" if tone in _STRONG else "off"
 
 
-def legend(chart: Chart, of: Sequence[str]) -> tuple[list[str], float]:
-    """The names of the series beside their tones, and where the plot may begin; nothing for one series."""
-    if len(chart.series) < 2:
-        return [], 4.0
-    parts, x, y = [], 0.0, 14.0
-    shape = "line" if chart.kind == "lines" else "mark"
-    shape = "glyph" if chart.kind in ("intervals", "strips") else shape
-    for at, name in enumerate(chart.series[:_LEGEND]):
-        shown = fitted(name, 220)
-        wide = 18 + breadth(shown) + 18
-        if x and x + wide > WIDTH:
+def legend(series: Sequence[str], roles: Sequence[str], sample: str) -> tuple[list[Part], float]:
+    """The names of the series beside samples of them, and where the plot may begin; nothing for one series."""
+    keys: list[Part] = []
+    if len(series) < 2 or not sample:
+        return keys, 4.0
+    x, y = 0.0, 14.0
+    for number, name in enumerate(series[:_LEGEND]):
+        text = fitted(name, 220)
+        width = 18 + breadth(text) + 18
+        if x and x + width > WIDTH:
             x, y = 0.0, y + 20
-        parts.append(_swatch(shape, at, of[at], x, y))
-        parts.append(f'<text x="{number(x + 18)}" y="{number(y)}">{text(shown)}</text>\n')
-        x += wide
-    if len(chart.series) > _LEGEND:
-        more = f"and {len(chart.series) - _LEGEND} more"
-        parts.append(f'<text x="{number(x)}" y="{number(y)}">{more}</text>\n')
-    return parts, y + 16
+        keys.append(Key((_sample(sample, number, roles[number], x, y),), Words(x + 18, y, text)))
+        x += width
+    if len(series) > _LEGEND:
+        keys.append(Words(x, y, f"and {len(series) - _LEGEND} more"))
+    return keys, y + 16
 
 
-def _swatch(shape: str, series: int, tone: str, x: float, y: float) -> str:
-    """A sample of the series' tone."""
-    if shape == "glyph":
-        return f'<path class="glyph {tone}" d="{glyph(series, x + 6, y - 4)}"/>'
-    if shape == "line":
-        return f'<path class="line {tone}" d="M{number(x)} {number(y - 4)}h13"/>'
-    return (
-        f'<rect class="{tone}" x="{number(x)}" y="{number(y - 10)}" width="12" height="12" rx="2"/>'
-    )
+def _sample(kind: str, series: int, tone: str, x: float, y: float) -> Glyph | Stroke | Swatch:
+    """A sample of how a series is drawn."""
+    if kind == "glyph":
+        return Glyph(f"glyph {tone}", series, x + 6, y - 4)
+    if kind == "line":
+        return Stroke(f"line {tone}", across(x, y - 4, 13))
+    return Swatch(tone, x, y - 10)
 
 
-def glyph(series: int, x: float, y: float, size: float = 5) -> str:
-    """The point of a series as a path: circle, square, diamond or triangle, so that shape tells what tone does."""
-    n = number
-    at, half = series % len(SHAPES), size * 0.88
-    if at == 0:
-        return (
-            f"M{n(x - size)} {n(y)}a{n(size)} {n(size)} 0 1 0 {n(2 * size)} 0"
-            f"a{n(size)} {n(size)} 0 1 0 {n(-2 * size)} 0z"
-        )
-    if at == 1:
-        return f"M{n(x - half)} {n(y - half)}h{n(2 * half)}v{n(2 * half)}h{n(-2 * half)}z"
-    if at == 2:
-        size *= 1.2
-        return (
-            f"M{n(x)} {n(y - size)}l{n(size)} {n(size)}l{n(-size)} {n(size)}l{n(-size)} {n(-size)}z"
-        )
-    return f"M{n(x)} {n(y - size)}l{n(size)} {n(1.8 * size)}h{n(-2 * size)}z"
-
-
-def below(axis: Axis, left: float, width: float, top: float, bottom: float) -> list[str]:
+def axis_below(axis: Axis, left: float, width: float, top: float, bottom: float) -> list[Part]:
     """The axis under a plot: a line up through it at every tick, the number below."""
-    lines = "".join(
-        f"M{number(left + at * width)} {number(top)}V{number(bottom)}" for at, _ in axis.ticks
-    )
-    parts = [f'<path class="grid" d="{lines}"/>\n'] if lines else []
-    return parts + [
-        _tick(left + at * width, bottom + FONT + 4, _anchor(left + at * width, label), label)
-        for at, label in axis.ticks
-    ]
-
-
-def beside(axis: Axis, left: float, width: float, top: float, height: float) -> list[str]:
-    """The axis left of a plot: a line across it at every tick, the number before it."""
-    ys = [(top + height * (1 - at), label) for at, label in axis.ticks]
-    lines = "".join(f"M{number(left)} {number(y)}h{number(width)}" for y, _ in ys)
-    parts = [f'<path class="grid" d="{lines}"/>\n'] if lines else []
-    return parts + [_tick(left - 8, y + 4, "end", label) for y, label in ys]
-
-
-def _anchor(x: float, label: str) -> str:
-    """Where the text under a tick hangs, so that it stays in the picture."""
-    return "end" if x + breadth(label) / 2 > WIDTH else "middle"
-
-
-def _tick(x: float, y: float, anchor: str, label: str) -> str:
-    """The number of a tick."""
-    return f'<text class="tick" x="{number(x)}" y="{number(y)}" text-anchor="{anchor}">{text(label)}</text>\n'
-
-
-def box(x: float, y: float, width: float, height: float, gap: float = 0.5) -> str:
-    """A rectangle as a path, which many marks share; a gap parts it from the next, never too thin to see."""
-    width = width - gap if width > 3 else max(width, 0.6)
-    return f"M{number(x)} {number(y)}h{number(width)}v{number(height)}H{number(x)}z"
-
-
-def shapes(boxes: Iterable[tuple[Mark, str, str, str]]) -> list[str]:
-    """The marks' boxes from (mark, class, path, tooltip): the largest told, the others drawn as one.
-
-    The tooltip is escaped already.
-    """
-    found = list(boxes)
-    order = sorted(range(len(found)), key=lambda at: (-found[at][0].size, at))
-    told = set(order[:TOLD])
-    untold: dict[str, list[str]] = {}
-    for at, (_, tone, path, _) in enumerate(found):
-        if at not in told:
-            untold.setdefault(tone, []).append(path)
-    parts = [f'<path class="{tone}" d="{"".join(paths)}"/>\n' for tone, paths in untold.items()]
-    for at in sorted(told):
-        _, tone, path, tip = found[at]
-        parts.append(f'<path class="{tone}" d="{path}"><title>{tip}</title></path>\n')
+    ticks = [(left + share * width, label) for share, label in axis.ticks]
+    lines = tuple(step for x, _ in ticks for step in down(x, top, bottom))
+    parts: list[Part] = [Stroke("grid", lines)] if lines else []
+    for x, label in ticks:
+        is_at_edge = x + breadth(label) / 2 > WIDTH
+        anchor: Anchor = "end" if is_at_edge else "middle"
+        parts.append(Words(x, bottom + FONT + 4, short(label), "tick", anchor))
     return parts
+
+
+def axis_beside(axis: Axis, left: float, width: float, top: float, height: float) -> list[Part]:
+    """The axis left of a plot: a line across it at every tick, the number before it."""
+    ticks = [(top + height * (1 - share), label) for share, label in axis.ticks]
+    lines = tuple(step for y, _ in ticks for step in across(left, y, width))
+    parts: list[Part] = [Stroke("grid", lines)] if lines else []
+    return parts + [Words(left - 8, y + 4, short(label), "tick", "end") for y, label in ticks]
+
+
+def box(x: float, y: float, width: float, height: float, gap: float = 0.5) -> Box:
+    """The box of a mark; a gap parts it from the next, never too thin to see."""
+    return Box(x, y, width - gap if width > 3 else max(width, 0.6), height)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The box of a mark, how much that weighs against the others, and what is told of it."""
+
+    weight: Fraction
+    role: str
+    box: Box
+    tip: str
+
+
+def areas(bars: Sequence[Bar]) -> list[Part]:
+    """The bars: the largest told of one by one, the others as one area of each role."""
+    order = sorted(range(len(bars)), key=lambda index: (-bars[index].weight, index))
+    told_of = sorted(order[:TOLD])
+    untold: dict[str, list[Box]] = {}
+    for index in sorted(order[TOLD:]):
+        untold.setdefault(bars[index].role, []).append(bars[index].box)
+    parts: list[Part] = [Area(role, tuple(boxes)) for role, boxes in untold.items()]
+    return parts + [
+        Area(bar.role, (bar.box,), bar.tip) for bar in (bars[index] for index in told_of)
+    ]

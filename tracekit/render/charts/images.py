@@ -1,49 +1,98 @@
-"""Every chart of a report as image files, PNG and SVG, drawn by matplotlib.
+"""Every chart of a report as image files, PNG and SVG: the layout of each, painted by matplotlib.
 
-`picture` is the chart in plain numbers: what is drawn where, between 0 and 1 across and, in rows or
-between 0 and 1, down. Only `plots` needs matplotlib; the same chart gives the same bytes.
+The same chart gives the same bytes. Only `plots` needs matplotlib.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Iterable, Iterator
+from functools import singledispatch
 from importlib import import_module
 from io import BytesIO
+from itertools import groupby
 from typing import Any
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.report import Chart, Report
-from tracekit.model.units import show
-from tracekit.render.charts import bounded, stage_tones
-from tracekit.render.charts.axis import Axis, axis
-from tracekit.render.charts.frame import SHAPES, tones
-from tracekit.render.charts.marks import Mark, marks, numbers, plain
-from tracekit.render.charts.plots_changes import intervals, strips, waterfall
-from tracekit.render.charts.plots_extents import extents, icicle
-from tracekit.render.charts.plots_picture import (
-    COLORS,
-    GRID,
-    INK,
-    UNKNOWN,
-    Box,
-    Line,
-    Picture,
-    framed,
-    key,
+from tracekit.model.report import Report
+from tracekit.render.charts.kinds import layout, stage_tones
+from tracekit.render.charts.layout import (
+    WIDTH,
+    Area,
+    Dot,
+    Glyph,
+    Group,
+    Key,
+    Layout,
+    Part,
+    Row,
+    Step,
+    Stroke,
+    Swatch,
+    Words,
 )
-from tracekit.render.charts.rows import LEVELS, lanes_of, stacked
+from tracekit.render.charts.text import FONT, fitted
 from tracekit.render.tables import file_name, unique_name
 
 FORMATS = ("png", "svg")
 
-_SHADES = ("#f1f4f5", "#d9e7ec", "#bcd8e2", "#9bc6d6", "#78b1c6", "#5599b2", "#37809c", "#1d6a86",
-           "#0f4a60")  # fmt: skip
-_WIDTH_IN = 11.0
-_DPI = 120
-_TAIL = 0.5
-"""Smallest length of a box, in thousandths of the width: what is shorter would not be seen."""
+_COLORS = {
+    "s0": "#1d6a86",
+    "s1": "#bd5216",
+    "s2": "#9bd3e8",
+    "s3": "#f3c19c",
+    "s4": "#5f656b",
+    "s5": "#a2a5a7",
+    "s6": "#0a2f42",
+    "s7": "#6a2a05",
+    "none": "#e6e6e1",
+    "l0": "#f1f4f5",
+    "l1": "#d9e7ec",
+    "l2": "#bcd8e2",
+    "l3": "#9bc6d6",
+    "l4": "#78b1c6",
+    "l5": "#5599b2",
+    "l6": "#37809c",
+    "l7": "#1d6a86",
+    "l8": "#0f4a60",
+    "unknown": "#ffffff",
+    "within": "#efefec",
+    "grid": "#d5d7d4",
+    "base": "#5f656b",
+    "tick": "#5f656b",
+    "on": "#ffffff",
+}
+"""The tones of the page as it is printed."""
+
+_DEEP = {"s2": "s4", "s3": "s7", "s4": "s6", "s5": "s0", "s6": "s1", "s7": "s4", "none": "s4"}
+"""A line or a point needs a tone that stands out: of the pale ones another is taken, as on the page."""
+
+_DASHES = {
+    "s2": (7, 3),
+    "s3": (7, 3),
+    "s4": (2, 3),
+    "s5": (9, 3, 2, 3),
+    "s6": (9, 3, 2, 3),
+    "s7": (2, 3),
+}
+"""What parts the lines of series whose tone is another's, as on the page."""
+
+_INK, _PAPER = "#1f2326", "#ffffff"
+_SHAPES = ("o", "s", "D", "^")
+_ANCHORS = {"": "left", "start": "left", "middle": "center", "end": "right"}
+
+_WIDTH_IN, _DPI = 11.0, 120
+_MARGIN, _TITLE, _CAPTION = 14.0, 32.0, 30.0
+"""Room around the picture, above it and below it, in its own units."""
+_POINT = _WIDTH_IN * 72 / (WIDTH + 2 * _MARGIN)
+"""A unit of the picture in points, in which matplotlib measures lines and letters."""
+
+_SETTINGS = {
+    "svg.hashsalt": "tracekit",
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a `$` in the name of a kernel is a `$`
+    "text.color": _INK,
+}
 
 
 def plots(report: Report) -> Iterator[tuple[str, bytes]]:
@@ -52,270 +101,176 @@ def plots(report: Report) -> Iterator[tuple[str, bytes]]:
     Names are `<section>-<chart id>` in letters that any file system takes, each once.
     """
     matplotlib = matplotlib_or_refuse()
-    taken: set[str] = set()
-    charts = [(s.id, chart) for s in report.sections for chart in s.charts]
-    given = stage_tones(chart for _, chart in charts)
+    names: set[str] = set()
+    charts = [(section.id, chart) for section in report.sections for chart in section.charts]
+    roles = stage_tones(chart for _, chart in charts)
     for section, chart in charts:
-        name = unique_name(file_name(f"{section}-{chart.id}"), taken)
-        drawn = picture(chart, given if chart.kind == "gantt" else None)
+        name = unique_name(file_name(f"{section}-{chart.id}"), names)
+        picture = layout(chart, roles if chart.kind == "gantt" else None)
         for suffix in FORMATS:
-            yield f"{name}.{suffix}", _painted(drawn, suffix, matplotlib)
-
-
-# What is drawn where
-
-
-def picture(chart: Chart, given: Mapping[str, str] | None = None) -> Picture:
-    """The chart as boxes and lines; `given` are tones of series by name, as for `svg.draw`."""
-    chart = bounded(chart)
-    found = marks(chart)
-    colors = [
-        COLORS[(given or {}).get(name, tone)]
-        for name, tone in zip(chart.series, tones(chart.series), strict=True)
-    ]
-    draw = {
-        "gantt": _gantt,
-        "bars": _bars,
-        "heatmap": _heatmap,
-        "lines": _lines,
-        "histogram": _histogram,
-        "intervals": intervals,
-        "strips": strips,
-        "waterfall": waterfall,
-        "extents": extents,
-        "icicle": icicle,
-    }[chart.kind]
-    if not found:
-        return framed(chart, "nothing to draw", (), (), axis([], chart.x_unit))
-    return draw(chart, found, colors)
-
-
-def _gantt(chart: Chart, found: Sequence[Mark], colors: Sequence[str]) -> Picture:
-    """Bars on one time axis, those that overlap in a row below one another."""
-    lanes = lanes_of(found)
-    most = max(lanes) + 1
-    across = axis(numbers(found)[0], chart.x_unit)
-    boxes = [
-        _box(across, mark, mark.row + 0.1 + 0.8 * lane / most, 0.8 / most, colors[mark.series])
-        for mark, lane in zip(found, lanes, strict=True)
-    ]
-    return framed(chart, chart.caption, boxes, (), across, None, key(chart, colors))
-
-
-def _bars(chart: Chart, found: Sequence[Mark], colors: Sequence[str]) -> Picture:
-    """Stacked amounts."""
-    ends = stacked(found)
-    across = axis([end for pair in ends if pair for end in pair], chart.unit, zero=True)
-    boxes = [
-        Box(
-            across.at(min(pair)),
-            across.at(max(pair)),
-            mark.row + 0.15,
-            mark.row + 0.85,
-            colors[mark.series],
-        )
-        for mark, pair in zip(found, ends, strict=True)
-        if pair and mark.value
-    ]
-    return framed(chart, chart.caption, boxes, (), across, None, key(chart, colors))
-
-
-def _heatmap(chart: Chart, found: Sequence[Mark], _colors: Sequence[str]) -> Picture:
-    """Cells, the darker the larger; those of unknown value stay white."""
-    places, values = numbers(found)
-    across = axis(places, chart.x_unit)
-    low, high = min(values, default=Fraction(0)), max(values, default=Fraction(0))
-    low = min(low, Fraction(0))
-    if chart.unit == "ratio" and high <= 1:
-        high = Fraction(1)
-    boxes = [
-        _box(across, mark, mark.row + 0.02, 0.96, _shade(mark.value, low, high)) for mark in found
-    ]
-    legend = [
-        (show(plain(low), chart.unit), _SHADES[0]),
-        (show(plain(high), chart.unit), _SHADES[-1]),
-    ]
-    if len(values) < len(found):
-        legend.append(("unknown", UNKNOWN))
-    return framed(chart, chart.caption, boxes, (), across, None, legend)
-
-
-def _shade(value: Fraction | None, low: Fraction, high: Fraction) -> str:
-    """The colour of a cell."""
-    if value is None:
-        return UNKNOWN
-    level = 0 if low == high else min(int((value - low) / (high - low) * LEVELS), LEVELS - 1)
-    return _SHADES[level]
-
-
-def _lines(chart: Chart, found: Sequence[Mark], colors: Sequence[str]) -> Picture:
-    """A line a series in the order of x, interrupted where y is unknown."""
-    places, values = numbers(found)
-    up = axis(values, chart.unit, about=4, zero=True, wide=True)
-    across = axis(places, chart.x_unit)
-    drawn = []
-    for at, color in enumerate(colors):
-        points = sorted(
-            (mark for mark in found if mark.series == at),
-            key=lambda mark: (mark.start, mark.value is None),
-        )
-        for piece in _pieces(points):
-            x = tuple(across.at(mark.start) for mark in piece if mark.start is not None)
-            y = tuple(up.at(mark.value) for mark in piece if mark.value is not None)
-            drawn.append(Line(x, y, color))
-    return framed(chart, chart.caption, (), drawn, across, up, key(chart, colors))
-
-
-def _pieces(points: Sequence[Mark]) -> Iterator[list[Mark]]:
-    """The points between those whose y is unknown."""
-    piece: list[Mark] = []
-    for mark in points:
-        if mark.value is not None:
-            piece.append(mark)
-        elif piece:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
-
-
-def _histogram(chart: Chart, found: Sequence[Mark], colors: Sequence[str]) -> Picture:
-    """Bars over their intervals, those of one interval stacked in the order of the series."""
-    found = sorted(found, key=lambda mark: mark.series)
-    reached: dict[tuple[Fraction | None, Fraction | None], Fraction] = {}
-    spans = []
-    for mark in found:
-        start = reached.get((mark.start, mark.end), Fraction(0))
-        reached[mark.start, mark.end] = start + (mark.value or 0)
-        spans.append((start, start + (mark.value or 0)))
-    up = axis([end for span in spans for end in span], chart.unit, about=4, zero=True, wide=True)
-    across = axis(numbers(found)[0], chart.x_unit)
-    boxes = []
-    for mark, span in zip(found, spans, strict=True):
-        if mark.value and mark.start is not None and mark.end is not None:
-            low, high = sorted(map(up.at, span))
-            left, right = across.at(mark.start), across.at(mark.end)
-            boxes.append(Box(left, right, high, low, colors[mark.series]))
-    return framed(chart, chart.caption, boxes, (), across, up, key(chart, colors))
-
-
-def _box(across: Axis, mark: Mark, top: float, height: float, color: str) -> Box:
-    """The box of an interval."""
-    assert mark.start is not None
-    assert mark.end is not None
-    left, right = across.at(mark.start), across.at(mark.end)
-    return Box(left, max(right, left + _TAIL / 1000), top, top + height, color)
-
-
-# Drawing it
+            yield f"{name}.{suffix}", painted(picture, suffix, matplotlib)
 
 
 def matplotlib_or_refuse() -> Any:
     """The library, with all of it that is used here imported; TracekitError where it is missing."""
     try:
-        found = import_module("matplotlib")
-        for name in ("collections", "figure", "lines", "patches", "style"):
+        library = import_module("matplotlib")
+        for name in ("collections", "figure", "style"):
             import_module(f"matplotlib.{name}")
     except ImportError:
         problem = "image files need matplotlib"
         raise TracekitError(problem, "pip install 'tracekit[plots]'") from None
-    return found
+    return library
 
 
-_SETTINGS = {
-    "svg.hashsalt": "tracekit",
-    "svg.fonttype": "none",
-    "text.parse_math": False,  # a `$` in the name of a kernel is a `$`
-    "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-}
-
-
-def _painted(drawn: Picture, suffix: str, matplotlib: Any) -> bytes:
+def painted(picture: Layout, suffix: str, matplotlib: Any) -> bytes:
     """The picture in one of `FORMATS`, whatever the user's own settings of matplotlib are."""
     unsaid = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[suffix]
+    caption = _CAPTION if picture.caption else 0
+    height = _TITLE + picture.height + caption + 2 * _MARGIN
     # A figure of its own, unknown to pyplot, is drawn without a window on any machine.
     with matplotlib.style.context(["default", _SETTINGS]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # characters that the font has not are drawn as boxes
-        figure = matplotlib.figure.Figure(
-            figsize=(_WIDTH_IN, drawn.height_in + 1.5), dpi=_DPI, layout="constrained"
-        )
-        _paint(figure.add_subplot(), drawn, matplotlib)
-        out = BytesIO()
-        figure.savefig(out, format=suffix, metadata=unsaid)
-    return out.getvalue()
+        size_in = (_WIDTH_IN, height * _POINT / 72)
+        figure = matplotlib.figure.Figure(figsize=size_in, dpi=_DPI)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        axes.set_xlim(-_MARGIN, WIDTH + _MARGIN)
+        axes.set_ylim(picture.height + caption + _MARGIN, -_TITLE - _MARGIN)
+        _paint(axes, picture, matplotlib)
+        file = BytesIO()
+        figure.savefig(file, format=suffix, metadata=unsaid)
+    return file.getvalue()
 
 
-def _paint(axes: Any, drawn: Picture, matplotlib: Any) -> None:
-    """Nothing; afterwards the axes show the picture."""
-    axes.set_title(drawn.title, loc="left", fontsize=11)
-    axes.set_xlabel(drawn.caption, loc="left")
-    axes.set_xlim(0, 1)
-    axes.set_xticks([at for at, _ in drawn.x_ticks], [label for _, label in drawn.x_ticks])
-    if drawn.rows:
-        axes.set_ylim(len(drawn.rows), 0)
-        axes.set_yticks([at + 0.5 for at in range(len(drawn.rows))], list(drawn.rows))
-        axes.tick_params(axis="y", length=0)
-    else:
-        axes.set_ylim(0, 1)
-        axes.set_yticks([at for at, _ in drawn.y_ticks], [label for _, label in drawn.y_ticks])
-    axes.grid(visible=True, axis="x" if drawn.rows else "both", color=GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    if drawn.boxes:
-        corners = [
-            ((b.left, b.top), (b.right, b.top), (b.right, b.bottom), (b.left, b.bottom))
-            for b in drawn.boxes
-        ]
-        colors = [box.color for box in drawn.boxes]
-        edges = [GRID if color == UNKNOWN else color for color in colors]
-        filled = matplotlib.collections.PolyCollection(
-            corners, facecolors=colors, edgecolors=edges, linewidths=0.3
-        )
-        axes.add_collection(filled, autolim=False)
-    for line in drawn.lines:
-        point = "." if line.dotted else ""
-        axes.plot(line.x, line.y, color=line.color, linewidth=1.5, marker=point, markersize=4)
-    for dot in drawn.dots:
-        fill = dot.color if dot.filled else UNKNOWN
+def _paint(axes: Any, picture: Layout, matplotlib: Any) -> None:
+    """Nothing; afterwards the axes show the picture, its title above and its caption below."""
+    axes.text(0, -_TITLE / 2, fitted(picture.title, 0.8 * WIDTH), fontsize=1.2 * FONT * _POINT)
+    for shape, parts in groupby(_flat(picture.parts), type):
+        if shape is Area:
+            _paint_areas(axes, parts, matplotlib)
+            continue
+        for part in parts:
+            _paint_part(part, axes)
+    caption = fitted(picture.caption, WIDTH)
+    axes.text(0, picture.height + FONT, caption, fontsize=FONT * _POINT, color=_COLORS["tick"])
+
+
+def _flat(parts: Iterable[Part | Swatch]) -> Iterator[Part | Swatch]:
+    """The parts of parts, in their order; the areas that a link leads to are not painted."""
+    for part in parts:
+        if isinstance(part, Group):
+            yield from part.parts
+        elif isinstance(part, Key):
+            yield from _flat(part.samples)
+            yield part.words
+        elif not isinstance(part, Row):
+            yield part
+        elif part.name is not None:
+            yield part.name
+
+
+def _paint_areas(axes: Any, areas: Iterable[Any], matplotlib: Any) -> None:
+    """Nothing; afterwards the axes show these areas."""
+    corners, colors = [], []
+    for area in areas:
+        for box in area.boxes:
+            right, bottom = box.x + box.width, box.y + box.height
+            corners.append(((box.x, box.y), (right, box.y), (right, bottom), (box.x, bottom)))
+            colors.append(_COLORS[area.role])
+    edges = [_COLORS["base"] if color == _PAPER else "none" for color in colors]
+    axes.add_collection(
+        matplotlib.collections.PolyCollection(
+            corners, facecolors=colors, edgecolors=edges, linewidths=0.4, zorder=2
+        ),
+        autolim=False,
+    )
+
+
+@singledispatch
+def _paint_part(part: Any, axes: Any) -> None:  # noqa: ARG001 - of those who paint
+    """Nothing; afterwards the axes show this part."""
+    raise AssertionError(f"no part of a layout: {part!r}")
+
+
+@_paint_part.register
+def _paint_words(words: Words, axes: Any) -> None:
+    axes.text(
+        words.x,
+        words.y,
+        words.text,
+        color=_COLORS.get(words.role, _INK),
+        fontsize=FONT * _POINT,
+        horizontalalignment=_ANCHORS[words.anchor],
+    )
+
+
+@_paint_part.register
+def _paint_stroke(stroke: Stroke, axes: Any) -> None:
+    *look, tone = stroke.role.split()
+    width = 2.0 if look else 1.0
+    dashes = (0, _DASHES[tone]) if look == ["line"] and tone in _DASHES else "solid"
+    for xs, ys in _lines(stroke.steps):
         axes.plot(
-            [dot.x], [dot.y], dot.shape, markersize=6, color=dot.color, markerfacecolor=fill,
-            clip_on=False,
-        )  # fmt: skip
-    for x, y, words in drawn.words:
-        axes.annotate(
-            words, (x, y), (6, 0), textcoords="offset points", va="center", annotation_clip=False
+            xs,
+            ys,
+            color=_COLORS[_DEEP.get(tone, tone)],
+            linewidth=width * _POINT,
+            linestyle=dashes,
+            zorder=2,
         )
-    if drawn.legend:
-        _key_beside(axes, drawn, matplotlib)
 
 
-def _key_beside(axes: Any, drawn: Picture, matplotlib: Any) -> None:
-    """Nothing; afterwards the colours are named, below the plot where words stand beside it."""
-    handles = [
-        matplotlib.patches.Patch(facecolor=color, edgecolor=GRID, label=words)
-        for words, color in drawn.legend
-    ]
-    if drawn.dots:
-        handles = [
-            matplotlib.lines.Line2D(
-                [], [], color=color, label=words, linestyle="", marker=SHAPES[at % len(SHAPES)]
-            )
-            for at, (words, color) in enumerate(drawn.legend)
-        ]
-    if drawn.words:
-        axes.figure.legend(
-            handles=handles, loc="outside lower left", frameon=False, ncols=len(handles)
-        )
-    else:
-        axes.legend(
-            handles=handles,
-            loc="upper left",
-            bbox_to_anchor=(1.0, 1.0),
-            frameon=False,
-            borderaxespad=0.3,
-        )
+@_paint_part.register
+def _paint_glyph(glyph: Glyph, axes: Any) -> None:
+    tone = glyph.role.split()[-1]
+    color = _COLORS[_DEEP.get(tone, tone)]
+    axes.plot(
+        [glyph.x],
+        [glyph.y],
+        _SHAPES[glyph.series % len(_SHAPES)],
+        color=color,
+        markersize=1.8 * glyph.size * _POINT,
+        markerfacecolor=_PAPER if "hollow" in glyph.role.split() else color,
+        zorder=3,
+    )
+
+
+@_paint_part.register
+def _paint_dot(dot: Dot, axes: Any) -> None:
+    color = _COLORS[_DEEP.get(dot.role, dot.role)]
+    axes.plot([dot.x], [dot.y], "o", color=color, markersize=6 * _POINT, zorder=3)
+
+
+@_paint_part.register
+def _paint_swatch(swatch: Swatch, axes: Any) -> None:
+    xs, ys = [swatch.x, swatch.x + 12], [swatch.y, swatch.y + 12]
+    axes.fill_between(xs, ys[0], ys[1], color=_COLORS[swatch.role], linewidth=0, zorder=2)
+
+
+def _lines(steps: Iterable[Step]) -> Iterator[tuple[list[float], list[float]]]:
+    """(xs, ys) of every line that the pen draws without being lifted."""
+    xs: list[float] = []
+    ys: list[float] = []
+    for letter, numbers in steps:
+        if letter == "M":
+            if xs:
+                yield xs, ys
+            xs, ys = [numbers[0]], [numbers[1]]
+            continue
+        x, y = _moved(xs[-1], ys[-1], letter, numbers)
+        xs.append(x)
+        ys.append(y)
+    if xs:
+        yield xs, ys
+
+
+def _moved(x: float, y: float, letter: str, numbers: tuple[float, ...]) -> tuple[float, float]:
+    """Where a step leads from a place."""
+    if letter == "L":
+        return numbers[0], numbers[1]
+    if letter == "l":
+        return x + numbers[0], y + numbers[1]
+    if letter in "Hh":
+        return numbers[0] + x * (letter == "h"), y
+    return x, numbers[0] + y * (letter == "v")

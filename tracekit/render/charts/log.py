@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -30,20 +30,19 @@ class LogAxis:
         return (_log(value) - self.low) / (self.high - self.low)
 
     def linear(self) -> Axis:
-        """The axis as `svg_frame.below` takes it: only its ticks count there."""
+        """The axis as `axis_below` takes it: only its ticks count there."""
         return Axis(Fraction(0), Fraction(1), self.ticks)
 
 
-def log_axis(found: Sequence[Mark], within: float = 0.0) -> LogAxis:
+def log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
     """The axis of all factors and their intervals; an interval may be cut at twice the range of the factors.
 
     One very wide interval would make all others too short to see.
     """
-    mids = [m.value for m in found if m.value is not None and m.value > 0]
     band = 1 + Fraction(within) * 2
-    least, most = min([*mids, 1 / band]), max([*mids, band])
-    lows = [m.start for m in found if m.start is not None and m.start > 0]
-    highs = [m.end for m in found if m.end is not None and m.end > 0]
+    factors = _positive(mark.value for mark in marks)
+    least, most = min([*factors, 1 / band]), max([*factors, band])
+    lows, highs = _positive(mark.start for mark in marks), _positive(mark.end for mark in marks)
     low = min(least, max(min([*lows, least]), least / _ROOM))
     high = max(most, min(max([*highs, most]), most * _ROOM))
     if low == high:
@@ -55,28 +54,31 @@ def log_axis(found: Sequence[Mark], within: float = 0.0) -> LogAxis:
     return LogAxis(bare.low, bare.high, ticks)
 
 
+def _positive(numbers: Iterable[Fraction | None]) -> list[Fraction]:
+    """Those of the numbers that a log axis can hold."""
+    return [number for number in numbers if number is not None and number > 0]
+
+
 def _near(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str], ...]:
     """Ticks at equal steps, of a range so narrow that they do not crowd at one end."""
     flat = axis([low, high], "factor", about=7)
     size = flat.high - flat.low
-    return tuple(
-        (place, text)
-        for at, text in flat.ticks
-        if (place := bare.at(flat.low + Fraction(at) * size)) <= 1
-    )
+    ticks = [(bare.at(flat.low + Fraction(share) * size), text) for share, text in flat.ticks]
+    return tuple((place, text) for place, text in ticks if place <= 1)
 
 
 def _far(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str], ...]:
     """Ticks at 1, 2 and 5 times powers of ten, or at every so many powers."""
     first, last = _power(low), _power(high) + 1
-    every = [(power, by) for power in range(first, last + 1) for by in (1, 2, 5)]
-    if len(every) > 3 * _MOST_TICKS:
+    powers, multiples = range(first, last + 1), [1, 2, 5]
+    if len(powers) > _MOST_TICKS:
         step = -(-(last - first) // _MOST_TICKS)
-        every = [(power, 1) for power in range(first, last + 1) if power % step == 0]
-    found = [(by * Fraction(10) ** power, power) for power, by in every]
-    inside = [(value, power) for value, power in found if low <= value <= high]
+        powers, multiples = range(-(-first // step) * step, last + 1, step), [1]
+    values = [(times * Fraction(10) ** power, power) for power in powers for times in multiples]
+    inside = [(value, power) for value, power in values if low <= value <= high]
     if len(inside) > _MOST_TICKS:
-        inside = [(v, power) for v, power in inside if v == Fraction(10) ** power] or inside
+        tens = [(value, power) for value, power in inside if value == Fraction(10) ** power]
+        inside = tens or inside
     return tuple((bare.at(value), _words(value, power)) for value, power in inside)
 
 

@@ -1,9 +1,8 @@
-"""Text and numbers as SVG takes them: escaped, short, and as wide as a system font will draw them."""
+"""Text as pictures take it: printable, short, and as wide as a system font will draw it."""
 
 from __future__ import annotations
 
 import re
-from html import escape
 from unicodedata import east_asian_width
 
 from tracekit.render.escape import printable, shorten
@@ -21,17 +20,17 @@ _BROAD = frozenset("mwMW@%&")
 _NARROW = frozenset("ijl.,:;'|!()[]ftr I1")
 
 
-def text(value: str, limit: int = TITLE) -> str:
-    """The text, printable and escaped, in at most `limit` characters."""
-    return escape(printable(value, limit))
+def short(value: str) -> str:
+    """The text, printable, in at most as many characters as a tooltip shows."""
+    return printable(value, TITLE)
 
 
 def fitted(value: str, width: float) -> str:
-    """The text cut in its middle to what fits; not escaped yet."""
-    shown = printable(value, TITLE)
-    while shown and breadth(shown) > width:
-        shown = shorten(shown, min(len(shown) - 1, int(len(shown) * width / breadth(shown))))
-    return shown
+    """The text cut in its middle to what fits."""
+    text = printable(value, TITLE)
+    while text and breadth(text) > width:
+        text = shorten(text, min(len(text) - 1, int(len(text) * width / breadth(text))))
+    return text
 
 
 def breadth(value: str) -> float:
@@ -41,16 +40,6 @@ def breadth(value: str) -> float:
     narrow = sum(character in _NARROW for character in value)
     other = len(value) - wide - broad - narrow
     return FONT * (wide * 1.05 + broad * 1.02 + narrow * 0.42 + other * 0.64)
-
-
-def number(value: float) -> str:
-    """A coordinate to a tenth, without what says nothing.
-
-    >>> number(12.04), number(-0.01), number(3.5)
-    ('12', '0', '3.5')
-    """
-    # Adding zero makes -0.0 of the rounding a plain one.
-    return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")
 
 
 def slug(name: str) -> str:

@@ -3,105 +3,139 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from tracekit.model.report import Chart
 from tracekit.model.units import show
 from tracekit.render.charts.axis import Axis, axis
-from tracekit.render.charts.frame import WIDTH, Drawing, below, beside, box, shapes
-from tracekit.render.charts.marks import Mark, numbers, plain
-from tracekit.render.charts.text import breadth, number, text
+from tracekit.render.charts.frame import Bar, areas, axis_below, axis_beside, box
+from tracekit.render.charts.layout import WIDTH, Dot, Drawing, Part, Step, Stroke, across
+from tracekit.render.charts.marks import Kind, Mark, is_started, numbers, plain
+from tracekit.render.charts.text import breadth, short
 
 _HEIGHT = 220.0
 _AXIS = 28
 _DOTS = 300
 
 
-def lines(chart: Chart, found: Sequence[Mark], of: Sequence[str], top: float) -> Drawing:
-    """One line a series through its points in the order of x; an unknown y interrupts it."""
-    places, values = numbers(found)
-    y = axis(values, chart.unit, about=4, zero=True, wide=True)
-    x = axis(places, chart.x_unit)
-    left = _left(y)
-    top += 6
-    width = WIDTH - left - 24
-    paths, dots = [], []
-    for at in range(len(chart.series)):
-        points = sorted(
-            (m for m in found if m.series == at), key=lambda m: (m.start, m.value is None)
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    """A plot between two axes, which begins at `top`."""
+
+    across: Axis
+    up: Axis
+    left: float
+    width: float
+    top: float
+
+    def x(self, value: Fraction) -> float:
+        """Where a value lies across the plot."""
+        return self.left + self.across.at(value) * self.width
+
+    def y(self, value: Fraction) -> float:
+        """Where a value lies up the plot."""
+        return self.top + (1 - self.up.at(value)) * _HEIGHT
+
+    def drawing(self, parts: Sequence[Part]) -> Drawing:
+        """The parts between both axes."""
+        bottom = self.top + _HEIGHT
+        frame = (
+            *axis_beside(self.up, self.left, self.width, self.top, _HEIGHT),
+            Stroke("base", across(self.left, bottom, self.width)),
+            *axis_below(self.across, self.left, self.width, bottom, bottom + 4),
         )
-        path, pen = "", "M"
-        for mark in points:
-            assert mark.start is not None
-            if mark.value is None:
-                pen = "M"
-                continue
-            across, up = left + x.at(mark.start) * width, top + (1 - y.at(mark.value)) * _HEIGHT
-            path += f"{pen}{number(across)} {number(up)}"
-            pen = "L"
-            if len(found) <= _DOTS:
-                dots.append(_dot(chart, mark, of[at], across, up))
-        if path:
-            paths.append(f'<path class="line {of[at]}" d="{path}"/>\n')
-    frame = _frame(x, y, left, width, top)
-    return Drawing((*frame, *paths, *dots), top + _HEIGHT + _AXIS)
+        return Drawing((*frame, *parts), bottom + _AXIS)
 
 
-def histogram(chart: Chart, found: Sequence[Mark], of: Sequence[str], top: float) -> Drawing:
+def _plot(across: Axis, up: Axis, top: float) -> _Plot:
+    """The plot between both axes; the numbers beside it take the room that they need."""
+    left = max((breadth(label) for _, label in up.ticks), default=0) + 12
+    return _Plot(across, up, left, WIDTH - left - 24, top)
+
+
+def lines(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
+    """One line a series through its points in the order of x; an unknown y interrupts it."""
+    places, values = numbers(marks)
+    up = axis(values, chart.unit, about=4, zero=True, wide=True)
+    plot = _plot(axis(places, chart.x_unit), up, top + 6)
+    strokes: list[Part] = []
+    dots: list[Part] = []
+    for series, tone in enumerate(tones):
+        points = [mark for mark in marks if mark.series == series]
+        points.sort(key=lambda mark: (mark.start, mark.value is None))
+        steps = _steps(plot, points)
+        if steps:
+            strokes.append(Stroke(f"line {tone}", steps))
+        if len(marks) <= _DOTS:
+            dots += _dots(plot, chart, points, tone)
+    return plot.drawing([*strokes, *dots])
+
+
+def _steps(plot: _Plot, points: Sequence[Mark]) -> tuple[Step, ...]:
+    """The line through the points, interrupted where y is unknown."""
+    steps: list[Step] = []
+    is_drawing = False
+    for mark in points:
+        if mark.value is not None:
+            place = (plot.x(mark.place), plot.y(mark.value))
+            steps.append(("L", place) if is_drawing else ("M", place))
+        is_drawing = mark.value is not None
+    return tuple(steps)
+
+
+def _dots(plot: _Plot, chart: Chart, points: Sequence[Mark], tone: str) -> list[Part]:
+    """The points of a line with their numbers as tooltips."""
+    dots: list[Part] = []
+    for mark in points:
+        if mark.value is None:
+            continue
+        value = _words(mark.value, chart.unit)
+        tip = f"{_prefix(chart, mark)}{_words(mark.place, chart.x_unit)}: {value}"
+        dots.append(Dot(tone, plot.x(mark.place), plot.y(mark.value), short(tip)))
+    return dots
+
+
+def histogram(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
     """Bars over their intervals, those of one interval stacked in the order of the series."""
-    found = sorted(found, key=lambda mark: mark.series)
-    reached: dict[tuple[Fraction | None, Fraction | None], Fraction] = {}
-    spans = []
-    for mark in found:
-        start = reached.get((mark.start, mark.end), Fraction(0))
-        reached[mark.start, mark.end] = start + (mark.value or 0)
-        spans.append((start, start + (mark.value or 0)))
-    places, _ = numbers(found)
-    y = axis([end for span in spans for end in span], chart.unit, about=4, zero=True, wide=True)
-    x = axis(places, chart.x_unit)
-    left = _left(y)
-    top += 6
-    width = WIDTH - left - 24
-    boxes = []
-    for mark, span in zip(found, spans, strict=True):
-        assert mark.start is not None
-        assert mark.end is not None
+    marks = sorted(marks, key=lambda mark: mark.series)
+    tops: dict[tuple[Fraction, Fraction], Fraction] = {}
+    stacks = []
+    for mark in marks:
+        start = tops.get(mark.span, Fraction(0))
+        tops[mark.span] = start + (mark.value or 0)
+        stacks.append((start, tops[mark.span]))
+    ends = [end for stack in stacks for end in stack]
+    up = axis(ends, chart.unit, about=4, zero=True, wide=True)
+    plot = _plot(axis(numbers(marks)[0], chart.x_unit), up, top + 6)
+    bars = []
+    for mark, stack in zip(marks, stacks, strict=True):
         if not mark.value:
             continue
-        across, end = (left + x.at(at) * width for at in (mark.start, mark.end))
-        low, high = sorted(top + (1 - y.at(at)) * _HEIGHT for at in span)
-        between = f"{_shown(mark.start, chart.x_unit)} – {_shown(mark.end, chart.x_unit)}"
-        name = f"{chart.series[mark.series]}, " if len(chart.series) > 1 else ""
-        tip = text(f"{name}{between}: {_shown(mark.value, chart.unit)}")
-        boxes.append((mark, of[mark.series], box(across, low, end - across, high - low), tip))
-    frame = _frame(x, y, left, width, top)
-    return Drawing((*frame, *shapes(boxes)), top + _HEIGHT + _AXIS)
+        x, end = map(plot.x, mark.span)
+        high, low = sorted(map(plot.y, stack))
+        interval = " – ".join(_words(place, chart.x_unit) for place in mark.span)
+        tip = short(f"{_prefix(chart, mark)}{interval}: {_words(mark.value, chart.unit)}")
+        bars.append(Bar(mark.size, tones[mark.series], box(x, high, end - x, low - high), tip))
+    return plot.drawing(areas(bars))
 
 
-def _left(y: Axis) -> float:
-    """How much room the numbers beside the plot take."""
-    return max((breadth(label) for _, label in y.ticks), default=0) + 12
+KINDS = (
+    Kind("lines", ("series", "start", "value"), "Lines", lines, "line", is_started),
+    Kind(
+        "histogram",
+        ("series", "start", "end", "value"),
+        "Bars of how often a value occurs",
+        histogram,
+    ),
+)
 
 
-def _frame(x: Axis, y: Axis, left: float, width: float, top: float) -> list[str]:
-    """Both axes."""
-    bottom = top + _HEIGHT
-    base = f'<path class="base" d="M{number(left)} {number(bottom)}h{number(width)}"/>\n'
-    return [*beside(y, left, width, top, _HEIGHT), base, *below(x, left, width, bottom, bottom + 4)]
+def _prefix(chart: Chart, mark: Mark) -> str:
+    """The series of a mark before its numbers, where there are several."""
+    return f"{chart.series[mark.series]}, " if len(chart.series) > 1 else ""
 
 
-def _dot(chart: Chart, mark: Mark, tone: str, x: float, y: float) -> str:
-    """A point of a line with its numbers as tooltip."""
-    assert mark.start is not None
-    assert mark.value is not None
-    name = f"{chart.series[mark.series]}, " if len(chart.series) > 1 else ""
-    tip = f"{name}{_shown(mark.start, chart.x_unit)}: {_shown(mark.value, chart.unit)}"
-    return (
-        f'<circle class="{tone}" cx="{number(x)}" cy="{number(y)}" r="3">'
-        f"<title>{text(tip)}</title></circle>\n"
-    )
-
-
-def _shown(value: Fraction, unit: str) -> str:
+def _words(value: Fraction, unit: str) -> str:
     """A number of the picture as words."""
     return show(plain(value), unit, figures=4)

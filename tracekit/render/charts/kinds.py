@@ -1,0 +1,130 @@
+"""Every kind of chart, and a chart laid out by its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Chart, ChartKind
+from tracekit.model.units import show
+from tracekit.render.charts import changes, extents, rows, xy
+from tracekit.render.charts.frame import legend, tones
+from tracekit.render.charts.layout import Drawing, Layout, Words
+from tracekit.render.charts.marks import Kind, Mark, marks_of
+from tracekit.render.charts.text import fitted, short, slug
+
+KINDS: dict[ChartKind, Kind] = {
+    kind.name: kind for kind in (*rows.KINDS, *xy.KINDS, *changes.KINDS, *extents.KINDS)
+}
+
+MOST_MARKS, MOST_ROWS = 2_000, 300
+"""How many a picture holds: more would be neither seen nor drawn in time."""
+
+_LISTED = 6
+
+
+def layout(chart: Chart, roles: Mapping[str, str] | None = None) -> Layout:
+    """Where everything of a chart stands; TracekitError where a mark refers to a row or series not there.
+
+    At most 2,000 marks of 300 rows are drawn, the largest (`bounded` tells how many went). `roles` are the
+    tones of series by name, so that a name has one tone in all pictures of a page.
+    """
+    chart = bounded(chart)
+    kind = KINDS[chart.kind]
+    placed = marks(chart)
+    own = dict(zip(range(len(chart.series)), tones(chart.series), strict=True))
+    series = [(roles or {}).get(name, own[index]) for index, name in enumerate(chart.series)]
+    keys, top = legend(chart.series, series, kind.sample)
+    if placed:
+        drawing = kind.draw(chart, placed, series, top)
+    else:
+        drawing = Drawing((Words(0, top + 16, "nothing to draw"),), top + 24)
+    return Layout(
+        slug(chart.id),
+        chart.kind,
+        chart.title or chart.id,
+        _sentence(chart, len(placed)),
+        _caption(chart),
+        (*keys, *drawing.parts),
+        drawing.height,
+    )
+
+
+def stage_tones(charts: Iterable[Chart]) -> dict[str, str]:
+    """The tone of every series of the time lines, what fills them most first, to give to `layout`."""
+    sizes: dict[str, Fraction] = {}
+    for chart in charts:
+        if chart.kind == "gantt" and not problem(chart):
+            for mark in marks(chart):
+                name = chart.series[mark.series]
+                sizes[name] = sizes.get(name, Fraction(0)) + mark.size
+    names = sorted(sizes, key=lambda name: (-sizes[name], name))
+    return dict(zip(names, tones(names), strict=True))
+
+
+def marks(chart: Chart) -> list[Mark]:
+    """The marks that can be placed, in the chart's order; TracekitError where one refers to nothing."""
+    wrong = problem(chart)
+    if wrong:
+        raise TracekitError(f"chart {chart.id!r}: {wrong}")
+    kind = KINDS[chart.kind]
+    return list(filter(kind.is_placed, marks_of(chart, kind)))
+
+
+def problem(chart: Chart) -> str:
+    """What is wrong with the chart's marks as `marks[3] is of no row there is (8 are named)`, or nothing."""
+    names = KINDS[chart.kind].fields
+    sizes = {"row": len(chart.rows), "series": len(chart.series)}
+    references = [(index, name) for index, name in enumerate(names) if name in sizes]
+    for number, mark in enumerate(chart.marks):
+        if len(mark) != len(names):
+            return f"marks[{number}] has {len(mark)} numbers, not {len(names)}"
+        for index, name in references:
+            target = mark[index]
+            if type(target) is not int or not 0 <= target < sizes[name]:
+                return f"marks[{number}] is of no {name} there is ({sizes[name]} are named)"
+    return ""
+
+
+def bounded(chart: Chart) -> Chart:
+    """The chart with at most 300 rows and 2,000 marks, the largest; `omitted` counts what went."""
+    if len(chart.rows) <= MOST_ROWS and len(chart.marks) <= MOST_MARKS:
+        return chart
+    kind = KINDS[chart.kind]
+    raw = chart.marks
+    if "row" in kind.fields:
+        raw = tuple(mark for mark in raw if not _is_beyond(mark[0]))
+    if len(raw) > MOST_MARKS and not problem(chart):
+        sizes = [mark.size for mark in marks_of(replace(chart, marks=raw), kind)]
+        largest = sorted(range(len(raw)), key=lambda index: (-sizes[index], index))[:MOST_MARKS]
+        raw = tuple(raw[index] for index in sorted(largest))
+    omitted = chart.omitted + len(chart.marks) - len(raw)
+    return replace(chart, rows=chart.rows[:MOST_ROWS], marks=raw, omitted=omitted)
+
+
+def _is_beyond(row: object) -> bool:
+    """Whether a mark is of a row that is not drawn; what is no row is for `problem` to tell."""
+    return type(row) is int and row >= MOST_ROWS
+
+
+def _caption(chart: Chart) -> str:
+    """What the chart says below itself, and how many marks it leaves out."""
+    omitted = f"{show(chart.omitted, 'count')} marks left out" if chart.omitted else ""
+    return ". ".join(text.rstrip(".") for text in (chart.caption, omitted) if text)
+
+
+def _sentence(chart: Chart, count: int) -> str:
+    """The picture in a sentence, for who cannot see it."""
+    parts = [f"{KINDS[chart.kind].sentence}: {show(count, 'count')} marks"]
+    for names, word in ((chart.rows, "rows"), (chart.series, "series")):
+        if names:
+            parts.append(f"{show(len(names), 'count')} {word}, {_listed(names)}")
+    return "; ".join(parts) + "."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names."""
+    listed = ", ".join(short(fitted(name, 240)) for name in names[:_LISTED])
+    return f"{listed} …" if len(names) > _LISTED else listed
