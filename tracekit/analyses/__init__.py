@@ -42,6 +42,9 @@ class Analysis:
     any_source: bool = False
     """Whether it has something to say of every source, also of one that holds nothing of what it reads."""
 
+    rests_on: tuple[str, ...] = ()
+    """The tables of other questions that it judges from, besides those that every judgement looks at."""
+
     def concerns(self, trace: Trace) -> bool:
         """Whether the trace recorded anything that the question is about: of what was not, nothing is measured."""
         return self.any_source or any(map(trace.has, self.needs))
@@ -63,6 +66,7 @@ def question(name: str) -> Analysis:
         getattr(module, "WRITES", ()),
         getattr(module, "METRICS", ()),
         getattr(module, "ANY_SOURCE", False),
+        getattr(module, "RESTS_ON", ()),
     )
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     help="Also write every chart there, as PNG and as SVG (needs matplotlib).",
 )
 @opt.selection
+@opt.questions
 @opt.top
 @opt.jobs
 @opt.cluster

@@ -143,6 +143,19 @@ def collected(
 
 selection = together(ranks, sample, steps, stages, exclude)
 
+questions = together(
+    click.option(
+        "--only",
+        "questions",
+        multiple=True,
+        metavar="QUESTION",
+        help="Ask this question alone, by the id of its section (kernels). Repeatable.",
+    ),
+    click.option(
+        "--skip", multiple=True, metavar="QUESTION", help="Do not ask this one. Repeatable."
+    ),
+)
+
 cluster = together(
     click.option(
         "--engine",
@@ -215,6 +228,8 @@ _READING = (
     "ray_address",
     "on_every_node",
     "device_memory",
+    "questions",
+    "skip",
 )
 _STATISTICS = ("drop_first", "min_effect", "level", "paired", "assume_independent_steps", "force")
 
@@ -224,7 +239,8 @@ def _options(given: Mapping[str, Any]) -> Options:
     from tracekit.pipeline import run as pipeline
 
     counts = {name: given[name] for name in _WORK if given.get(name) is not None}
-    stated = {name: given.get(name) for name in _READING}
+    # What was not given at all is None, also of what can be given several times.
+    stated = {name: None if given.get(name) == () else given.get(name) for name in _READING}
     shows_progress = not given.get("quiet", True)
     return pipeline.options_of({**stated, "work": counts, "progress": shows_progress})
 

@@ -26,6 +26,9 @@ Capture = tuple[str, int | None]
 CODE = "failed:"
 """How the codes of notes and remarks on errors of tracekit begin; the question follows."""
 
+UNASKED = "unasked"
+"""The fact that names the tables which nobody measured because no question was asked that needs them."""
+
 MAX_RANKS = 8
 """Most pieces of a list of ranks, ranges among them."""
 
@@ -88,6 +91,24 @@ def sound(measured: Measurements, judge: Callable[[Measurements], T], otherwise:
             return otherwise
         raise
     return otherwise if any(_rests(fault, tables) for fault in _faults(measured)) else value
+
+
+def unasked_tables(measured: Measurements) -> frozenset[str]:
+    """The tables that nobody measured because no question was asked that needs them."""
+    names = measured.facts.get(UNASKED)
+    # Saved facts may be anything.
+    return frozenset(map(str, names)) if isinstance(names, list) else frozenset()
+
+
+def asked(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:
+    """`part(measured)`; `otherwise` if it looks at a table that nobody measured, because nothing was asked that needs it."""
+    unasked = unasked_tables(measured)
+    if not unasked:
+        return part(measured)
+    with measured.watched() as tables:
+        value = part(measured)
+    measured.has(*tables)  # What is around it looks at them as well.
+    return value if unasked.isdisjoint(tables) else otherwise
 
 
 def sound_metrics(measured: Measurements) -> pd.DataFrame:

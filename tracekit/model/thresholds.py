@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -20,6 +20,10 @@ class Thresholds:
     def of(self, rule: str) -> Mapping[str, float]:
         """The thresholds of one rule."""
         return self.values[rule]
+
+    def only(self, rules: Collection[str]) -> Thresholds:
+        """Those of these rules alone."""
+        return Thresholds({rule: of for rule, of in self.values.items() if rule in rules})
 
     def severity(self, recoverable_ratio: float | None) -> Severity:
         """How much a finding matters by the share of the step that it would give back."""

@@ -29,12 +29,15 @@ def analyze(  # noqa: PLR0913 - one per option
     ray_address: str | None = None,
     on_every_node: str | Sequence[str] = (),
     sample: int | None = None,
+    questions: str | Sequence[str] | None = None,
+    skip: str | Sequence[str] = (),
 ) -> Report:
     """The report on a profile directory, a file, a glob, or several of them.
 
     `ranks` and `steps` are like "0-3,7", `stages` and `exclude` one pattern or several; `work` tells what every step
     holds: {"tokens": 4096}, or samples or images; `device_memory` how much each GPU has: bytes, or "80GiB";
-    `sample` reads so many ranks, spread over all.
+    `sample` reads so many ranks, spread over all; `questions` asks these alone (ids of sections: "kernels"), and
+    only what they need is read and measured; `skip` leaves some out.
     The engine "ray" reads every file on the node of a Ray cluster where it lies: at `ray_address`, else
     RAY_ADDRESS, else one that is started here; each node looks at the patterns `on_every_node` itself.
     Raises `TracekitError` when nothing was found or could be read.
@@ -51,6 +54,8 @@ def analyze(  # noqa: PLR0913 - one per option
         "engine": engine,
         "ray_address": ray_address,
         "on_every_node": on_every_node,
+        "questions": questions,
+        "skip": skip,
     }
     return pipeline.analyze(path, pipeline.options_of(chosen)).report
 

@@ -27,6 +27,13 @@ from tracekit.pipeline.tool_choice import one_tool
 from tracekit.readers.loading import sniff
 from tracekit.render.json import from_json
 
+COMPARED = (
+    "category_peaks", "collectives", "free_space", "gpu_time", "interruptions", "kernels", "live_sites", "logged",
+    "matrix_products", "metrics", "operators", "out_of_memory", "quality", "recurrences", "segments", "slots",
+    "snapshot_levels", "snapshot_windows", "survivors",
+)  # fmt: skip
+"""The measured tables that a comparison reads: no question is judged for it, and no other table measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -94,7 +101,7 @@ def read_side(
     others = [path for path in paths if path not in reports]
     inputs = []
     if others:
-        result = pipeline.analyze(others, options)
+        result = pipeline.analyze(others, replace(options, questions=(), skip=(), tables=COMPARED))
         used = one_tool(result.measurements)
         inputs.append(Input(name, result.report, used, _all_values(result.report, used)))
     for given in reports:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -36,6 +36,9 @@ from tracekit.model.keys import looked_up
 from tracekit.model.report import Heading, Metric, Sheet
 from tracekit.model.trace import NO_EVENTS, NO_TIMES, Measurements
 from tracekit.model.units import numbers, show
+from tracekit.pipeline import asked
+
+T = TypeVar("T")
 
 APART = "apart"
 """The code of notes on directories whose files are runs of their own."""
@@ -59,6 +62,7 @@ def identity(measured: Measurements) -> tuple[str, ...]:
         _fact(measured, _steps),
         _versions(measured),
         f"only {only_stages(measured)}" if only_stages(measured) else "",
+        asked.told(measured),
         _fact(measured, _hardware),
         _files(measured),
         _checked(measured),
@@ -69,7 +73,7 @@ def identity(measured: Measurements) -> tuple[str, ...]:
 
 def _fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
     """One fact; of whom it is where others could not be measured, nothing where none could be."""
-    found = faults.judged(measured, part)
+    found = faults.judged(measured, lambda whom: faults.asked(whom, part, ""))
     if found.value and found.faults:
         return f"{found.value} (of {faults.basis(measured, found.faults)})"
     return found.value or ""
@@ -170,7 +174,8 @@ def _of_whom(
     measured: Measurements, part: Callable[[Measurements], Sequence[Metric]]
 ) -> tuple[Metric, ...]:
     """Some numbers of the headline; each says of whom it is where others could not be measured."""
-    found = faults.judged(measured, part)
+    nothing: Sequence[Metric] = ()
+    found = faults.judged(measured, lambda whom: faults.asked(whom, part, nothing))
     if not found.faults:
         return tuple(found.value or ())
     whom, metrics = faults.basis(measured, found.faults), found.value or ()
@@ -287,7 +292,7 @@ def _gpu_shares(measured: Measurements) -> list[Metric]:
 
 def where_it_goes(measured: Measurements) -> Sheet | None:
     """The one table of the first screen: stages by wall, with how busy their GPUs were."""
-    found = faults.judged(measured, _stage_sheet)
+    found = faults.judged(measured, lambda whom: faults.asked(whom, _stage_sheet, None))
     if found.value is None or not found.faults:
         return found.value
     whom = faults.basis(measured, found.faults)
@@ -301,10 +306,10 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
         return None
     stages["share_ratio"] = of_step(stages, steps)
     # A column of which a part has failed is left out: beside the others it would be of other ranks.
-    busy = faults.sound(measured, _busy, None)
+    busy = _sound(measured, _busy, None)
     if busy is not None:
         stages = looked_up(stages, busy, WHERE, optional=WHERE)
-    slowest = faults.sound(measured, _slowest, None)
+    slowest = _sound(measured, _slowest, None)
     stages["slowest"] = [
         (slowest or {}).get((run, text_or_none(role), stage))
         for run, role, stage in zip(stages["run"], stages["role"], stages["canonical"], strict=True)
@@ -329,6 +334,11 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
         *((_MOST_OWN_WORK,) if slowest is not None else ()),
     )
     return sheet("overview", "Where the step goes", headings, stages)
+
+
+def _sound(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:
+    """`part(measured)`; `otherwise` where it looks at a table that has failed or was not asked for."""
+    return faults.sound(measured, lambda whom: faults.asked(whom, part, otherwise), otherwise)
 
 
 def _busy(measured: Measurements) -> pd.DataFrame | None:
@@ -441,7 +451,7 @@ def _number_types(measured: Measurements) -> str:
 
 def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:
     """What two reports must agree on to be compared: hardware, world size, roles, stages, versions, profiler options."""
-    pairs = {name: faults.sound(measured, part, "") for name, part in _FINGERPRINT.items()}
+    pairs = {name: _sound(measured, part, "") for name, part in _FINGERPRINT.items()}
     return tuple((name, value) for name, value in pairs.items() if value)
 
 

@@ -28,12 +28,12 @@ from tracekit.job.device_size import DEVICE_MEMORY, parse_device_memory
 from tracekit.job.step_values import WORK
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
-from tracekit.model.report import Metric, Remark, Report, Section
+from tracekit.model.report import Metric, Remark, Report, Section, Sheet
 from tracekit.model.tables import MEASURED, concat
 from tracekit.model.thresholds import Thresholds, defaults
 from tracekit.model.trace import Measurements, Source, Want
 from tracekit.model.version import VERSION
-from tracekit.pipeline import appendix, recordings, saved, unrelated
+from tracekit.pipeline import appendix, asked, recordings, saved, unrelated
 from tracekit.pipeline import first_screen as overview
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline.first_screen import ENGINE
@@ -83,6 +83,7 @@ class Options:
     `work` is how many tokens, samples or images every step holds, `device_memory` how many bytes each
     GPU has, where a person tells; `sample` how many ranks are to be read. With the engine "ray" sources are read on the nodes of the cluster at
     `ray_address` (None: one started here), and `on_every_node` are patterns that each node looks at itself.
+    Of the `questions` (ids; None: all) those in `skip` are left out; of what no question asks only `tables` are measured.
     """
 
     ranks: str | None = None
@@ -97,6 +98,9 @@ class Options:
     engine: EngineName = "local"
     ray_address: str | None = None
     on_every_node: tuple[str, ...] = ()
+    questions: tuple[str, ...] | None = None
+    skip: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
 
     @property
     def cuts(self) -> bool:
@@ -110,8 +114,10 @@ def options_of(given: Mapping[str, Any]) -> Options:
     What is None was not said.
     """
     stated = {name: value for name, value in given.items() if value is not None}
-    for name in ("stages", "exclude", "on_every_node"):
-        patterns = stated.get(name, ())
+    for name in ("stages", "exclude", "on_every_node", "questions", "skip"):
+        if name not in stated:
+            continue
+        patterns = stated[name]
         stated[name] = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     if "device_memory" in stated:
         stated["device_memory"] = parse_device_memory(stated["device_memory"])
@@ -136,8 +142,10 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
 
     Raises `TracekitError` when nothing was found, or when no source could be read.
     """
+    ids = asked.chosen(options.questions, options.skip, ANALYSES)
     several = [paths] if isinstance(paths, str | Path) else list(paths)
     profiles: list[str | Path] = []
+    saved_parts: dict[str, Measurements] = {}
     labels: list[str | None] = []
     parts: list[Measurements] = []
     of_run: dict[str | int, tuple[str, list[Measurements]]] = {}
@@ -151,16 +159,19 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
                 f"{path}: what was saved cannot be cut to ranks, steps or stages",
                 "give the profile itself, or choose them when it is saved",
             )
-        part = saved.load(path)
+        part = saved_parts[str(path)] = saved.load(path)
         # Saved files under one label are what several nodes measured of one run.
         named = part if label is None else merging.labelled(part, label)
         of_run.setdefault(label or len(of_run), (label or path.stem, []))[1].append(named)
     for name, measured_on in of_run.values():
         parts.append(merging.merge(measured_on, one_run=True))
         labels.append(name)
+    ids = asked.as_saved(ids, options.tables, saved_parts, ANALYSES)
     if profiles or options.on_every_node or not parts:
-        parts.append(_read(profiles, options))
+        parts.append(_read(profiles, replace(options, questions=ids, skip=())))
     measured = merging.merge(parts, labels)
+    if ids is not None:
+        measured = replace(measured, facts={**measured.facts, **asked.facts(ids, parts)})
     if options.work:
         measured = replace(measured, facts={**measured.facts, WORK: dict(options.work)})
     if options.device_memory is not None:
@@ -223,8 +234,11 @@ def measure(
 
     Here, or on the nodes of a cluster: they fold what they have measured before it travels.
     """
+    ids = asked.chosen(options.questions, options.skip, ANALYSES)
+    to_measure = asked.to_measure(ids, options.tables, ANALYSES)
     work = partial(
         measure_source,
+        questions=None if ids is None else tuple(analysis.id for analysis in to_measure),
         ranks=_numbers(options.ranks),
         steps=_numbers(options.steps),
         stages=options.stages,
@@ -263,28 +277,33 @@ def _folded(sources: Sequence[tuple[MeasuredSource, ...]]) -> list[tuple[Measure
     return folded(recordings.counted_once(sources), ANALYSES)
 
 
-def measure_source(source: Source, advance: Advance, **chosen: Any) -> tuple[MeasuredSource, ...]:
-    """One source read and measured; `chosen` ranks, steps and stages are as for `read_source`."""
+def measure_source(
+    source: Source, advance: Advance, *, questions: tuple[str, ...] | None = None, **chosen: Any
+) -> tuple[MeasuredSource, ...]:
+    """One source read and measured for these questions (ids; None: all); `chosen` ranks, steps and stages are as for `read_source`."""
+    analyses = [a for a in ANALYSES if questions is None or a.id in questions]
     source = with_content(source)
     with light_text():
-        parts = list(read_parts(source, by_parts(advance, READING_SHARE), wanted(), **chosen))
-        on_bytes = by_parts(advance, (1 - READING_SHARE) / max(1, len(parts) * len(ANALYSES)))
+        on_read = by_parts(advance, READING_SHARE)
+        parts = list(read_parts(source, on_read, wanted(analyses), **chosen))
+        on_bytes = by_parts(advance, (1 - READING_SHARE) / max(1, len(parts) * len(analyses)))
         on_question = partial(on_bytes, source.size_bytes)
         if not any(chosen.values()):
             return tuple(
-                measured(part, ANALYSES, on_question) for _, part in parts if part is not None
+                measured(part, analyses, on_question) for _, part in parts if part is not None
             )
         return tuple(
-            measured_part(trace, part, ANALYSES, chosen["stages"], on_question)
+            measured_part(trace, part, analyses, chosen["stages"], on_question)
             for trace, part in parts
         )
 
 
-def wanted() -> Want:
-    """What all questions together read of a source."""
+def wanted(analyses: Sequence[Analysis] | None = None) -> Want:
+    """What these questions, or all, together read of a source."""
+    asked_for = ANALYSES if analyses is None else analyses
     return Want(
-        tables=frozenset(name for analysis in ANALYSES for name in analysis.needs) | {"threads"},
-        args=tuple(sorted({arg for analysis in ANALYSES for arg in analysis.args})),
+        tables=frozenset(name for analysis in asked_for for name in analysis.needs) | {"threads"},
+        args=tuple(sorted({arg for analysis in asked_for for arg in analysis.args})),
     )
 
 
@@ -314,8 +333,8 @@ def reduce(
     copies = [part for part in told if part.original is not None]
     told = [part for part in told if part.original is None]
     held = [part.holding for part in told if part.holding is not None]
-    asked = _numbers(options.ranks), _numbers(options.steps), options.stages
-    notes = [*found.notes, *apart, *left_out(held, found.left_out, *asked)]
+    cuts = _numbers(options.ranks), _numbers(options.steps), options.stages
+    notes = [*found.notes, *apart, *left_out(held, found.left_out, *cuts)]
     told = [part for part in told if part.holding is None or part.holding.is_kept]
     ordered = [dict(tables_of) for tables_of in in_order(parts, ANALYSES)]
     del outcomes, values, parts
@@ -341,6 +360,7 @@ def reduce(
             overview.FILES: found.state_counts(copies=len(copies)),
             "simulated": any(part.simulated for part in told),
             "stages": list(options.stages),
+            **asked.limits(options.questions, options.skip, options.tables, ANALYSES),
         },
         faults=tuple(fault for part in told for fault in part.faults),
     )
@@ -364,25 +384,32 @@ def judge(
 
     With `progress` a line on the terminal counts the questions.
     """
-    counting = count_line(sys.stderr, "judging {} questions", len(ANALYSES), enabled=progress)
+    analyses = asked.of_measurements(measured, ANALYSES)
+    counting = count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
     with light_text(), counting as on_question:
-        return _judge(one_tool(measured), thresholds or defaults(), on_question)
+        return _judge(one_tool(measured), analyses, thresholds or defaults(), on_question)
 
 
-def _judge(measured: Measurements, limits: Thresholds, on_question: Callable[[], None]) -> Report:
+def _judge(
+    measured: Measurements,
+    analyses: Sequence[Analysis],
+    limits: Thresholds,
+    on_question: Callable[[], None],
+) -> Report:
     errors: list[Remark] = []
     found: list[Section] = []
-    for analysis in ANALYSES:
+    for analysis in analyses:
         answer = _section(analysis, measured, limits, errors)
         if answer is not None:
             found.append(answer)
         on_question()
-    owned = {analysis.id: analysis.rules for analysis in ANALYSES}
+    owned = {analysis.id: analysis.rules for analysis in analyses}
+    if len(analyses) < len(ANALYSES):
+        limits = limits.only({"severity"}.union(*owned.values()))
+    if any(owned.values()):
+        found.append(checked.section(found, owned, limits))
     # What could not be asked of these sources is not what a reader came for: it comes last.
-    sections = sorted(
-        [*found, checked.section(found, owned, limits)],
-        key=lambda section: section.status == "skipped",
-    )
+    sections = sorted(found, key=lambda section: section.status == "skipped")
 
     def first_screen(part: Callable[[Measurements], T], otherwise: T) -> T:
         """A part of the first screen; one that breaks is left out and said to be."""
@@ -399,7 +426,7 @@ def _judge(measured: Measurements, limits: Thresholds, on_question: Callable[[],
     headline: tuple[Metric, ...] = first_screen(overview.headline, ())
     where_it_goes = first_screen(overview.where_it_goes, None)
     fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
-    values = first_screen(appendix.values, None)
+    values = first_screen(_values, None)
     return Report(
         title=str(measured.facts.get("title", "")),
         tool_version=VERSION,
@@ -419,6 +446,11 @@ def _judge(measured: Measurements, limits: Thresholds, on_question: Callable[[],
             *overview.cautions(measured),
         ),
     )
+
+
+def _values(measured: Measurements) -> Sheet | None:
+    """The values for a later compare; None where too few questions were asked to know them."""
+    return faults.asked(measured, appendix.values, None)
 
 
 def _section(

@@ -33,6 +33,7 @@ from tracekit.process.memory.tables import columns, whose
 ID, TITLE = "allocator", "What does the caching allocator do?"
 NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
 WRITES = ("allocator_steps", "lifetimes")
+RESTS_ON = ("snapshot_levels",)
 RULES = ("allocator-calls",)
 
 _COUNTS = ("driver_alloc_count", "driver_free_count", "retry_count")

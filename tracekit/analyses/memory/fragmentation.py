@@ -42,6 +42,7 @@ from tracekit.process.memory.tables import columns, rows_of, whose
 ID, TITLE = "fragmentation", "How much of the reserved memory is in use?"
 NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
 WRITES = ("free_space", "metrics", "requests", "segment_map")
+RESTS_ON = ("allocator_steps", "snapshot_levels")
 METRICS = ("device_end_stranded",)
 RULES = ("fragmentation",)
 

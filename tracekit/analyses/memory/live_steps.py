@@ -23,8 +23,9 @@ from tracekit.process.memory.survivors import step_ends
 from tracekit.process.memory.tables import columns, whose
 
 ID, TITLE = "live-steps", "What is in use at the end of every step?"
-NEEDS = ("allocations", "blocks", "stacks", "annotations")
+NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
 WRITES = ("live_steps",)
+RESTS_ON = ("snapshot_levels",)
 
 MAX_SITES = 60
 """Most places in the program that one snapshot tells apart: those with most bytes at any end of a step."""

@@ -31,6 +31,14 @@ from tracekit.process.memory.step_levels import step_levels
 ID, TITLE = "memory-growth", "Does memory grow from step to step?"
 NEEDS = ("allocations", "blocks", "annotations", "memory_log", "log_values")
 WRITES = ("step_levels",)
+RESTS_ON = (
+    "device_sizes",
+    "memory_peaks",
+    "memory_stages",
+    "memory_steps",
+    "snapshot_levels",
+    "survivors",
+)
 RULES = ("memory-growth",)
 
 MAX_PLACES = 8

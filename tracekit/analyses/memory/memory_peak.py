@@ -29,6 +29,7 @@ from tracekit.process.steps import step_of
 ID, TITLE = "memory-peak", "What fills GPU memory at its peak?"
 NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
 WRITES = ("live_frames", "live_sites", "metrics", "snapshot_levels")
+RESTS_ON = ("device_sizes", "memory_curve", "memory_stages")
 METRICS = (
     "device_peak_allocated", "device_end_requested", "device_end_allocated", "device_end_reserved",
 )  # fmt: skip

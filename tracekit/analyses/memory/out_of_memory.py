@@ -23,6 +23,7 @@ from tracekit.process.memory.tables import columns, whose
 ID, TITLE = "out-of-memory", "Why did memory run out?"
 NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
 WRITES = ("last_actions", "out_of_memory")
+RESTS_ON = ("device_sizes", "snapshot_levels")
 RULES = ("out-of-memory",)
 
 _WHY = {

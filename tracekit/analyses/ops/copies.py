@@ -21,6 +21,7 @@ from tracekit.process.sound import sound_device_ops
 ID, TITLE = "copies", "What was copied, and how fast?"
 NEEDS = ("device_ops",)
 WRITES = ("copies",)
+RESTS_ON = ("gpu_time",)
 RULES = ("pageable-copies",)
 
 SMALL_BYTES = 64_000

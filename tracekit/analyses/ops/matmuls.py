@@ -36,6 +36,7 @@ from tracekit.process.work_classes import on_device
 ID, TITLE = "matmuls", "How fast are matrix products, and on which units?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
 WRITES = ("matrix_products", "work_classes")
+RESTS_ON = ("gpu_time",)
 ARGS = (DIMS, TYPES)
 RULES = ("no-tensor-cores", "unaligned-gemm")
 

@@ -23,6 +23,7 @@ from tracekit.process.sound import sound_dur_ns
 ID, TITLE = "modules", "Which modules of the model take the time?"
 NEEDS = ("host_ops", "device_ops")
 WRITES = ("modules",)
+RESTS_ON = ("launches",)
 ARGS = (HIERARCHY,)
 
 MAX_CLASSES = 2_000

@@ -40,6 +40,7 @@ from tracekit.process.sound import sound_dur_ns
 ID, TITLE = "optimizer", "What does the optimizer cost?"
 NEEDS = ("host_ops",)
 WRITES = ("optimizer_steps",)
+RESTS_ON = ("gpu_time",)
 RULES = ("unfused-optimizer",)
 
 Ints = npt.NDArray[np.int64]

@@ -25,6 +25,7 @@ from tracekit.process.work_classes import Spans, on_device, on_host
 ID, TITLE = "unfused", "Which attention and losses are made of single operators?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
 WRITES = ("unfused_calls", "unfused_work")
+RESTS_ON = ("gpu_time",)
 ARGS = (DIMS, TYPES)
 RULES = ("unfused-operators",)
 

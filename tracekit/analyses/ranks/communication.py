@@ -32,6 +32,7 @@ from tracekit.process.collectives import Collectives, collectives
 ID, TITLE = "communication", "What is communicated, and does it wait?"
 NEEDS = ("device_ops", "host_ops", "device_ranges")
 WRITES, METRICS = ("collectives", "metrics", "quality"), ("comm", "comm_count", "comm_bytes")
+RESTS_ON = ("gpu_time",)
 ARGS = COLLECTIVE_ARGS
 RULES = ("exposed-communication", "no-comm-overlap", "small-collectives")
 

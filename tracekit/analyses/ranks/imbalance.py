@@ -31,6 +31,7 @@ from tracekit.model.units import show
 
 ID, TITLE = "imbalance", "Do the ranks work equally long?"
 NEEDS = ()
+RESTS_ON = ("arrivals", "collectives", "segments")
 RULES = ("rank-imbalance",)
 
 

@@ -27,11 +27,14 @@ from tracekit.model.keys import numbered_alike, places_of, records
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
+from tracekit.process.collective_facts import ARGS as COLLECTIVE_ARGS
 from tracekit.process.own_work import MAX_ARRIVALS, Segments, segments
 
 ID, TITLE = "stragglers", "Who waits for whom?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
 WRITES = ("arrivals", "quality", "segments")
+ARGS = COLLECTIVE_ARGS
+RESTS_ON = ("collectives",)
 RULES = ("straggler",)
 
 MAX_MARKS = 1_500

@@ -31,6 +31,7 @@ from tracekit.process.transfers import transfers
 ID, TITLE = "transfers", "What do weight sync and offloading cost?"
 NEEDS = ("host_ops", "device_ops")
 WRITES = ("transfers",)
+RESTS_ON = ("collectives", "gpu_time", "logged")
 RULES = ("weight-sync", "offload")
 
 SYNC = "update_weights"

@@ -33,6 +33,7 @@ from tracekit.process.micro_batches import micro_batches
 ID, TITLE = "micro-batches", "Are micro-batches alike, and is every pass needed?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
 WRITES = ("micro_batches",)
+RESTS_ON = ("gpu_time", "logged")
 RULES = ("redundant-log-prob", "ragged-micro-batches")
 
 _KEYS = ["run", "role", "canonical", "kind"]

@@ -21,6 +21,7 @@ from tracekit.process.stalls import stage_edges, stalls
 ID, TITLE = "stage-edges", "Are GPUs idle between one stage and the next?"
 NEEDS = ("host_ops", "device_ops", "syncs")
 WRITES = ("stage_edges",)
+RESTS_ON = ("gpu_time", "sync_stalls")
 RULES = ("stage-edge-idle",)
 
 TIMES = ("edge_ns", "idle_ns", "explained_ns", "inside_ns", "after_sync_ns", "host_ns")

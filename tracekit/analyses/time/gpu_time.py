@@ -30,6 +30,7 @@ from tracekit.process.steps import Windows, windows
 ID, TITLE = "gpu-time", "Where did each GPU's time go?"
 NEEDS = ("device_ops",)
 WRITES = ("busy_bins", "gpu_time", "metrics")
+RESTS_ON = ("collectives", "host_counts", "idle", "loader_waits", "stage_edges", "sync_stalls")
 METRICS = ("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies")
 RULES = ("low-gpu-utilization",)
 

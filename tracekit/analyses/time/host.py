@@ -34,6 +34,7 @@ from tracekit.process.sound import sound_dur_ns
 ID, TITLE = "host", "In how many pieces does the host do its work?"
 NEEDS = ("host_ops", "device_ranges")
 WRITES = ("host_counts", "metrics")
+RESTS_ON = ("gpu_time",)
 METRICS = ("host_ops", "host_launches")
 RULES = ("launch-bound",)
 

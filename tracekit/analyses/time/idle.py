@@ -40,6 +40,7 @@ from tracekit.process.idle_tables import histogram, idle_by_window, longest
 ID, TITLE = "idle", "Why were GPUs idle?"
 NEEDS = ("host_ops", "device_ops", "syncs", "windows")
 WRITES = ("idle", "idle_gaps", "idle_histogram", "metrics")
+RESTS_ON = ("gpu_time",)
 METRICS = ("host_wait",)
 RULES = ("host-silence",)
 

@@ -20,6 +20,7 @@ from tracekit.process.queues import launch_delays, queues
 ID, TITLE = "launch-queues", "How long does launched work wait before it runs?"
 NEEDS = ("host_ops", "device_ops", "syncs")
 WRITES = ("launch_delays", "queues")
+RESTS_ON = ("gpu_time",)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:

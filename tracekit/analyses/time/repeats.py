@@ -23,6 +23,7 @@ from tracekit.model.trace import Measurements, Trace
 
 ID, TITLE = "repeats", "How much do steps and runs differ?"
 NEEDS = ()
+RESTS_ON = ("interruptions", "logged", "metrics", "out_of_memory", "snapshot_levels")
 
 MAX_STAGES = 30
 """Most stages that are told of: those that take most time, where times are known."""

@@ -29,6 +29,7 @@ from tracekit.model.trace import Measurements, Trace
 
 ID, TITLE = "rl-matrix", "Which role and stage costs the step, on which rank?"
 NEEDS = ("host_ops",)
+RESTS_ON = ("logged",)
 
 MAX_COLUMNS = 6
 """Most steps or ranks side by side."""

@@ -39,6 +39,7 @@ from tracekit.process.work import work_within
 ID, TITLE = "steps", "Where does the step go?"
 NEEDS = ("host_ops", "device_ops", "device_ranges")
 WRITES = ("metrics", "recurrences", "stages", "steps")
+RESTS_ON = ("collectives", "segments")
 METRICS = ("step_wall", "stage_wall")
 RULES = ("step-variance",)
 

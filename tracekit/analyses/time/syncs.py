@@ -25,6 +25,7 @@ from tracekit.process.steps import Windows, step_of, windows
 ID, TITLE = "syncs", "Which calls make the host wait for the GPU?"
 NEEDS = ("host_ops", "device_ops", "syncs")
 WRITES = ("sync_stalls",)
+RESTS_ON = ("gpu_time",)
 RULES = ("host-sync-stalls",)
 
 MAX_KINDS = 1_000

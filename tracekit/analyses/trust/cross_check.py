@@ -17,6 +17,7 @@ from tracekit.model.units import show
 
 ID, TITLE = "cross-check", "Do the tools agree?"
 NEEDS = ()
+RESTS_ON = ("gpu_time", "slots")
 
 SAME = 0.05
 """Two profilers slow a run differently: shares may be read from either while walls differ by less."""

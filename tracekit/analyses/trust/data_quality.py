@@ -32,6 +32,7 @@ NEEDS = (
     "windows",
 )
 WRITES = ("captures", "quality")
+RESTS_ON = ("quality",)
 RULES = ("profiling-artefact",)
 ARGS = ("In msg nelems",)
 ANY_SOURCE = True

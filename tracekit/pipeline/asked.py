@@ -1,0 +1,134 @@
+"""Which questions are asked of a profile, and what has to be measured so that these alone can be judged.
+
+What was not asked is absent: neither clear nor failed, and nothing is said that would rest on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from tracekit.analyses import ANALYSES, Analysis
+from tracekit.model.errors import TracekitError
+from tracekit.model.faults import UNASKED, unasked_tables
+from tracekit.model.labels import did_you_mean
+from tracekit.model.trace import Measurements
+
+QUESTIONS = "questions"
+"""The fact that names the questions which alone were asked; without it all were."""
+
+ALWAYS = frozenset({"captures", "stages", "steps"})
+"""Tables that nearly every judgement and the first screen look at: who fills them is always measured."""
+
+SHARED = frozenset({"metrics", "quality"})
+"""Tables that many questions fill, each with rows of its own."""
+
+
+def chosen(
+    only: Collection[str] | None, skip: Collection[str], analyses: Sequence[Analysis]
+) -> tuple[str, ...] | None:
+    """The ids of the questions that are asked, in the order of a report; None where all are.
+
+    Raises `TracekitError` for an id that no question has, and where none is left.
+    """
+    every_id = [analysis.id for analysis in analyses]
+    for name in (*(only or ()), *skip):
+        if name not in every_id:
+            near = did_you_mean(name, every_id)
+            raise TracekitError(f"no question {name!r}{near}", f"one of {', '.join(every_id)}")
+    if only is None and not skip:
+        return None
+    ids = tuple(id_ for id_ in every_id if (only is None or id_ in only) and id_ not in skip)
+    if not ids and skip:
+        raise TracekitError("no question is left to be asked", "skip fewer, or ask for others")
+    return ids
+
+
+def to_measure(
+    ids: Collection[str] | None, tables: Iterable[str], analyses: Sequence[Analysis]
+) -> tuple[Analysis, ...]:
+    """The questions to measure so that those of `ids` (None: all) can be judged and `tables` be read."""
+    if ids is None:
+        return tuple(analyses)
+    wanted = ALWAYS.union(tables, *(a.rests_on for a in analyses if a.id in ids))
+    return tuple(a for a in analyses if a.id in ids or not wanted.isdisjoint(a.writes))
+
+
+def limits(
+    only: Collection[str] | None,
+    skip: Collection[str],
+    tables: Iterable[str],
+    analyses: Sequence[Analysis],
+) -> Mapping[str, Any]:
+    """The facts of measurements that were made for some questions alone; none where all were asked."""
+    ids = chosen(only, skip, analyses)
+    if ids is None:
+        return {}
+    every_table = {table for analysis in analyses for table in analysis.writes}
+    measured = [a.writes for a in to_measure(ids, tables, analyses)]
+    return {QUESTIONS: list(ids), UNASKED: sorted(every_table.difference(SHARED, *measured))}
+
+
+def as_saved(
+    ids: tuple[str, ...] | None,
+    tables: Iterable[str],
+    saved: Mapping[str, Measurements],
+    analyses: Sequence[Analysis],
+) -> tuple[str, ...] | None:
+    """The questions to ask of saved measurements, by name of file: where these hold few, those that all of them hold.
+
+    Raises `TracekitError` where one lacks what is asked for, or they have no question in common.
+    """
+    for name, part in saved.items():
+        unasked = unasked_tables(part)
+        lacking = [
+            a.id
+            for a in analyses
+            if a.id in (ids or ()) and not unasked.isdisjoint((*a.writes, *a.rests_on))
+        ]
+        lacking += [table for table in tables if table in unasked]
+        if lacking:
+            raise TracekitError(
+                f"{name}: it was saved for some questions alone, and does not hold {lacking[0]}",
+                f"it holds {', '.join(asked_ids(part) or ())}; save it without --only and --skip",
+            )
+    limited = [held for part in saved.values() if (held := asked_ids(part)) is not None]
+    if ids is not None or not limited:
+        return ids
+    common = frozenset(limited[0]).intersection(*limited[1:])
+    if not common:
+        raise TracekitError(
+            "the saved measurements have no question in common",
+            "save them without --only and --skip",
+        )
+    return tuple(analysis.id for analysis in analyses if analysis.id in common)
+
+
+def facts(ids: Collection[str], parts: Iterable[Measurements]) -> Mapping[str, Any]:
+    """The facts of what these parts hold together, of which these questions are asked."""
+    unasked = frozenset[str]().union(*map(unasked_tables, parts))
+    return {QUESTIONS: list(ids), UNASKED: sorted(unasked)}
+
+
+def asked_ids(measured: Measurements) -> tuple[str, ...] | None:
+    """The ids of the questions that measurements were made for, None where for all."""
+    ids = measured.facts.get(QUESTIONS)
+    # Saved facts may be anything.
+    return tuple(map(str, ids)) if isinstance(ids, list) else None
+
+
+def of_measurements(measured: Measurements, analyses: Sequence[Analysis]) -> tuple[Analysis, ...]:
+    """The questions that these measurements are to be asked: all, unless they were made for some."""
+    ids = asked_ids(measured)
+    return tuple(analysis for analysis in analyses if ids is None or analysis.id in ids)
+
+
+def told(measured: Measurements) -> str:
+    """What the first screen says of it: `only asked: kernels, steps`, `not asked: host`; nothing where all were."""
+    ids = asked_ids(measured)
+    if ids is None:
+        return ""
+    left_out = [analysis.id for analysis in ANALYSES if analysis.id not in ids]
+    if len(left_out) < len(ids):
+        return f"not asked: {', '.join(left_out)}"
+    return f"only asked: {', '.join(ids) or 'nothing'}"
