@@ -8,6 +8,7 @@ from tracekit.analyses import rules
 from tracekit.discover import Discovery
 from tracekit.discover.arguments import Ignored
 from tracekit.model import tables as schema
+from tracekit.model.codes import Reason
 from tracekit.model.trace import Measurements, Note, Source
 from tracekit.pipeline import saved
 
@@ -21,7 +22,9 @@ def found(pipeline, tmp_path, monkeypatch):
     first = first.with_note("warning", "odd", "looks odd")
     pipeline.discovery = Discovery(
         sources=(first, Source(Path("/d/b.json"), "b.json", "chrome", run="r", size_bytes=2048)),
-        ignored=(Ignored(tmp_path / "notes.txt", "no format that tracekit reads"),),
+        ignored=(
+            Ignored(tmp_path / "notes.txt", Reason("no-format", "no format that tracekit reads")),
+        ),
         notes=(Note("info", "left-out", "1 file left out"),),
         title="outputs/profile",
     )
@@ -48,7 +51,7 @@ def test_inspect_shows_what_is_ignored_and_why(call, found):
 
 
 def test_inspect_counts_ignored_files_that_are_too_many_to_show(call, found):
-    many = tuple(Ignored(Path(f"/d/{n}"), "no") for n in range(30))
+    many = tuple(Ignored(Path(f"/d/{n}"), Reason("no-format", "no")) for n in range(30))
     found.discovery = Discovery((), many)
     result = call("inspect", "x")
     assert "… and 10 more (-v)" in result.stdout
@@ -59,7 +62,13 @@ def test_inspect_counts_ignored_files_that_are_too_many_to_show(call, found):
 def test_inspect_prints_json_for_programs(call, found):
     value = json.loads(call("inspect", "x", "--json", "--exclude", "*.bak").stdout)
     assert [source["file"] for source in value["sources"]] == ["a.json", "b.json"]
-    assert value["ignored"] == [{"file": "notes.txt", "reason": "no format that tracekit reads"}]
+    assert value["ignored"] == [
+        {
+            "file": "notes.txt",
+            "reason": "no format that tracekit reads",
+            "code": "no-format",
+        }
+    ]
     assert value["notes"][0]["code"] == "left-out"
     assert found.calls[0][1].exclude == ("*.bak",)
 

@@ -173,7 +173,7 @@ def test_an_unusable_manifest_is_noted_and_the_sources_stay(tmp_path, data):
     got = find(tmp_path)
     assert [n.code for n in got.notes] == ["manifest"]
     assert [s.rank for s in got.sources] == [0]
-    assert "manifest not used" in reasons(got)["capture_x.json"]
+    assert reasons(got)["capture_x.json"] == "manifest"
 
 
 def test_wrong_values_in_a_manifest_are_left_out_and_named(tmp_path):

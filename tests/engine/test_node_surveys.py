@@ -120,7 +120,7 @@ def test_what_is_passed_over_on_any_node_is_told(tmp_path, see):
     put(tmp_path / "a", "p/rank0.json")
     put(tmp_path / "b", "p/rank1.json", data=b"no trace")
     found = find(see("$NODE/p", "a", "b"))
-    assert reasons(found) == {"rank1.json": "not a trace"}
+    assert reasons(found) == {"rank1.json": "no-format"}
     assert [note.source for note in found.notes if note.code == "not-read"] == ["rank1.json"]
 
 

@@ -3,6 +3,7 @@
 import gzip
 import lzma
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import chrome_builder as chrome
@@ -28,10 +29,10 @@ from sick_runs import (
 
 from tracekit.analyses.trust import data_quality
 from tracekit.health.checks import GRAVE, diagnose
-from tracekit.health.problems import AILMENTS
-from tracekit.health.signs import IGNORED
+from tracekit.health.problems import PROBLEMS
 from tracekit.health.symptoms import Capture
 from tracekit.model import thresholds
+from tracekit.model.codes import IGNORED, Data
 from tracekit.model.errors import TracekitError
 from tracekit.model.trace import Failure, Note, Source
 from tracekit.model.units import numbers
@@ -135,9 +136,11 @@ def test_a_file_that_was_named_alone_is_named_once(tmp_path):
 
 
 def test_what_may_not_be_read_is_told():
-    denied = Note("info", IGNORED, "cannot be read: Permission denied", "rank1.json")
+    denied = Note("info", IGNORED, "as it is said", "rank1.json", data=Data(why="forbidden"))
     assert [d.code for d in diagnose((), [denied])] == ["forbidden"]
-    assert diagnose((), [Note("info", IGNORED, "hidden", "rank1.json")]) == ()
+    assert (
+        diagnose((), [Note("info", IGNORED, "hidden", "rank1.json", data=Data(why="hidden"))]) == ()
+    )
 
 
 # --- sessions of Ray
@@ -265,19 +268,22 @@ def test_braces_in_names_and_problems_are_left_as_they_are():
     )
 
 
+EMPTY = Data(why="empty-file")
+
+
 def test_a_file_that_is_missed_and_passed_over_counts_once():
-    notes = [Note("data_loss", "not-read", "empty file (0 bytes)", "a.json")]
-    both = [*notes, Note("info", IGNORED, "empty file (0 bytes)", "a.json")]
+    notes = [Note("data_loss", "not-read", "nothing", "a.json", data=EMPTY)]
+    both = [*notes, Note("info", IGNORED, "nothing", "a.json", data=EMPTY)]
     for told in (notes, both):
         (found,) = diagnose((), told)
         assert (found.code, found.places) == ("empty-file", ("a.json",))
 
 
-def test_every_ailment_has_a_cause_and_a_remedy_and_is_tried_here():
+def test_every_problem_has_a_cause_and_a_remedy_and_is_tried_here():
     text = Path(__file__).read_text() + (ROOT / "tests" / "support" / "sick_runs.py").read_text()
-    for code, ailment in AILMENTS.items():
-        assert ailment.cause
-        assert ailment.remedy
+    for code, problem in PROBLEMS.items():
+        assert problem.cause
+        assert problem.remedy
         assert f'"{code}"' in text, code
 
 
@@ -319,7 +325,10 @@ def test_a_fault_of_ours_is_told_as_such():
     assert (found.code, found.severity in GRAVE) == ("broken-question", True)
     (other,) = diagnose((), [Note("data_loss", "metadata", "lost", "a.json")])
     assert (other.code, other.what) == ("other-loss", "lost")
-    (hot,) = diagnose((), [Note("warning", "opened", "a writer was interrupted", "a.sqlite")])
+    (hot,) = diagnose(
+        (),
+        [Note("warning", "opened", "?", "a.sqlite", data=Data(state="interrupted-writer"))],
+    )
     assert hot.code == "open-database"
 
 
@@ -356,16 +365,19 @@ ANY_NOTE = st.builds(
     | st.sampled_from(
         (IGNORED, "not-read", "unreadable", "opened", "damaged", "failed:x", "conflict")
     ),
-    message=st.text(max_size=20) | st.sampled_from(("empty file (0 bytes)", "cut off: {}", "a\nb")),
+    message=st.text(min_size=1, max_size=20) | st.sampled_from(("cut off: {}", "a\nb")),
     source=st.text(max_size=8) | st.sampled_from(("a.nsys-rep", "b.sqlite", "c.json.gz.tmp")),
     count=st.integers(0, 3),
+    data=st.just(Data())
+    | st.builds(Data, why=st.sampled_from(("empty-file", "lfs-pointer", "no-format", "temporary")))
+    | st.builds(Data, state=st.sampled_from(("no-log", "cut", "interrupted-writer"))),
 )
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(ANY_CAPTURE, max_size=6), st.lists(ANY_NOTE, max_size=6), st.booleans())
-def test_whatever_is_found_each_thing_is_said_once_the_gravest_first(captures, notes, whole):
-    found = diagnose(captures, notes, whole=whole)
+def test_whatever_is_found_each_thing_is_said_once_the_gravest_first(captures, notes, complete):
+    found = diagnose(captures, notes, complete=complete)
     grave = [d.severity in GRAVE for d in found]
     assert grave == sorted(grave, reverse=True)
     assert len({(d.code, d.what) for d in found}) == len(found)
@@ -375,8 +387,21 @@ def test_whatever_is_found_each_thing_is_said_once_the_gravest_first(captures, n
         assert len(diagnosis.what) < 400
         assert len(set(diagnosis.places)) == len(diagnosis.places)
     told = [(d.code, d.what, d.places) for d in found]
-    again = diagnose(captures, notes[::-1], whole=whole)
+    again = diagnose(captures, notes[::-1], complete=complete)
     assert [(d.code, d.what, d.places) for d in again] == told
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(ANY_NOTE, max_size=6))
+def test_what_is_wrong_is_known_by_codes_and_data_whatever_the_words_are(notes):
+    other = [replace(note, message=f"no nsys, cut off: {n}") for n, note in enumerate(notes)]
+    failures = [Failure("y.json", note.message, "", note.data.text("why")) for note in notes]
+    others = [replace(failure, problem="Git LFS: permission denied") for failure in failures]
+
+    def codes(*what):
+        return {(d.code, d.severity, place) for d in diagnose((), *what) for place in d.places}
+
+    assert codes(notes, failures) == codes(other, others)
 
 
 def test_numbers_are_bounded():

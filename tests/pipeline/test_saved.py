@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
+from tracekit.model.codes import Data
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Failure, Measurements, Note, Source
@@ -121,8 +122,8 @@ def sample():
     return Measurements(
         {"counters": counters, "windows": windows, "syncs": syncs},
         (source.with_note("warning", "odd", "looks odd"),),
-        (Failure("y.json", "broken", "throw it away"),),
-        (Note("info", "seen", "ü", "x.json", 2, 9),),
+        (Failure("y.json", "broken", "throw it away", "archive", Data(what="a box")),),
+        (Note("info", "seen", "ü", "x.json", 2, 9, Data(rows=3, sure=False, fields=("a", "b"))),),
         {"title": "run", "versions": {"CUDA": "12.4"}},
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tracekit.model.codes import NO_DATA, UNKNOWN
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Failure, Measurements, Note, Source
@@ -87,6 +88,9 @@ MANIFESTS = {
     "negative size": lambda m: m["sources"][0].update(size_bytes=-1),
     "note of unknown severity": lambda m: m["notes"][0].update(severity="fatal"),
     "note without code": lambda m: m["notes"][0].pop("code"),
+    "data of another kind": lambda m: m["notes"][0].update(data=[3]),
+    "data that are no plain values": lambda m: m["notes"][0].update(data={"a": {"b": 1}}),
+    "data under the name of an argument": lambda m: m["notes"][0].update(data={"a": [1]}),
     "failure of another kind": lambda m: m.update(failures={"a": 1}),
     "facts of another kind": lambda m: m.update(facts=[]),
     "no schema": lambda m: m.update(schema="tracekit.measurements/"),
@@ -165,6 +169,16 @@ def test_two_entries_of_one_name_are_refused(path):
         archive.writestr("counters/ts_ns.data", b"\0" * 16)
     with pytest.raises(TraceFormatError, match="two entries"):
         saved.load(path)
+
+
+def test_notes_and_failures_that_were_saved_without_codes_or_data_are_loaded(path):
+    def forget(manifest):
+        del manifest["failures"][0]["code"]
+
+    rewrite(path, forget)
+    loaded = saved.load(path)
+    assert [(f.problem, f.code, f.data) for f in loaded.failures] == [("broken", UNKNOWN, NO_DATA)]
+    assert [(n.code, n.data) for n in loaded.notes] == [("seen", NO_DATA)]
 
 
 def test_a_manifest_that_repeats_a_key_is_refused(path):

@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tracekit
+from tracekit.model.codes import NO_TIMES
 from tracekit.model.tables import RAW, TABLES, snapshots
-from tracekit.model.trace import NO_TIMES
 from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
 
 

@@ -341,17 +341,18 @@ def test_an_nsys_that_cannot_be_run_is_named(tmp_path, monkeypatch, report):
 def test_what_a_file_is_instead_of_an_export_is_told(tmp_path, good):
     whole = good.read_bytes()
     cases = {
-        "": whole,
-        "cut off: 4,096 bytes are missing at its end": whole[:-4096],
-        "the export was interrupted: its first page was never written": bytes(len(whole)),
-        "empty file (0 bytes): the export was interrupted, or the disk was full": b"",
-        "not an SQLite database": b"x" * len(whole),
+        "damaged-database": whole[:-4096],
+        "interrupted-export": bytes(len(whole)),
+        "empty-file": b"",
+        "no-database": b"x" * len(whole),
     }
-    for problem, data in cases.items():
-        path = tmp_path / "x.sqlite"
+    path = tmp_path / "x.sqlite"
+    path.write_bytes(whole)
+    assert export_problem(path) is None
+    for code, data in cases.items():
         path.write_bytes(data)
         before = everything(tmp_path)
-        assert export_problem(path) == problem
+        assert export_problem(path).code == code
         assert everything(tmp_path) == before
 
 
@@ -359,7 +360,9 @@ def test_a_damaged_list_of_tables_is_told(tmp_path, good):
     data = bytearray(good.read_bytes())
     data[100:200] = b"\xff" * 100
     (tmp_path / "x.sqlite").write_bytes(data)
-    assert export_problem(tmp_path / "x.sqlite").startswith("damaged SQLite database: ")
+    reason = export_problem(tmp_path / "x.sqlite")
+    assert reason.code == "damaged-database"
+    assert reason.text == f"damaged SQLite database: {reason.data['says']}"
 
 
 # Reading

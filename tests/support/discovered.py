@@ -10,6 +10,7 @@ import zlib
 import pytest
 
 from tracekit.discover import Sniffed, discover
+from tracekit.model.codes import Reason
 
 TRACE = b'{"schemaVersion": 1, "traceEvents": []}'
 T1, T2, T3 = "20261120073304048", "20261120073305048", "20261120073306048"
@@ -25,7 +26,7 @@ def sniff(path):
     if head.startswith(b"\x1f\x8b"):
         head = zlib.decompressobj(31).decompress(head, 4096)
     found = b'"traceEvents"' in head or b'"schemaVersion"' in head
-    return Sniffed("chrome") if found else Sniffed(None, reason="not a trace")
+    return Sniffed("chrome") if found else Sniffed(None, reason=Reason("no-format", "not a trace"))
 
 
 def put(folder, *names, data=None):
@@ -55,7 +56,8 @@ def codes(source):
 
 
 def reasons(discovery):
-    return {ignored.path.name: ignored.reason for ignored in discovery.ignored}
+    """Why each file is passed over, as its code."""
+    return {ignored.path.name: ignored.reason.code for ignored in discovery.ignored}
 
 
 def manifest(folder, name="capture_actor_rank1_pid7.json", **changes):

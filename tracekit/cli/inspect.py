@@ -47,7 +47,11 @@ def _as_json(discovery: Discovery, rows: Sequence[Mapping[str, object]]) -> str:
         "title": discovery.title,
         "sources": rows,
         "ignored": [
-            {"file": _as_typed(ignored.path), "reason": ignored.reason}
+            {
+                "file": _as_typed(ignored.path),
+                "reason": ignored.reason.text,
+                "code": ignored.reason.code,
+            }
             for ignored in discovery.ignored
         ],
         "notes": [
@@ -103,7 +107,7 @@ def _ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
     """The lines on what is not read, the first of many."""
     ignored = discovery.ignored
     limit = len(ignored) if verbose else _SHOWN_IGNORED
-    table = [{"file": _as_typed(entry.path), "reason": entry.reason} for entry in ignored[:limit]]
+    table = [{"file": _as_typed(entry.path), "reason": entry.reason.text} for entry in ignored[:limit]]
     lines = ["", f"Ignored: {len(ignored):,}", columns(table)]
     if len(ignored) > limit:
         lines.append(f"… and {len(ignored) - limit:,} more (-v)")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit.cli import options as opt
-from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.errors import TraceFormatError, TracekitError, unread
 
 if TYPE_CHECKING:
     from tracekit.cli.outputs import Target
@@ -70,14 +70,15 @@ def _read(path: Path) -> tuple[Report, Comparison | None]:
         return _from_json(path.read_bytes().decode("utf-8"))
     except OSError as error:
         hint = "check that it exists and that you may read it"
-        raise TraceFormatError(path, f"cannot be read: {error.strerror}", hint) from error
+        raise unread(path, error, hint) from error
     except UnicodeDecodeError as error:
         hint = "give what tracekit wrote: -o x.json, or measurements (--save x.tkm)"
-        raise TraceFormatError(path, "neither a report nor measurements", hint) from error
+        problem = "neither a report nor measurements"
+        raise TraceFormatError(path, problem, hint, code="unfit") from error
     except TraceFormatError:
         raise
     except TracekitError as error:
-        raise TraceFormatError(path, error.problem, error.hint) from error
+        raise TraceFormatError(path, error.problem, error.hint, code="unfit") from error
 
 
 def _from_json(text: str) -> tuple[Report, Comparison | None]:

@@ -121,14 +121,16 @@ def read(path: Path) -> NoiseFile:
             raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise TraceFormatError(path, f"cannot be read: {reason}", _HINT) from error
+        problem = f"cannot be read: {reason}"
+        raise TraceFormatError(path, problem, _HINT, code="cannot-be-read") from error
     if len(raw) > MAX_BYTES:
-        raise TraceFormatError(path, "is too large for A/A noise", _HINT)
+        raise TraceFormatError(path, "is too large for A/A noise", _HINT, code="too-many")
     try:
         return _parsed(json.loads(raw.decode("utf-8")))
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
-        raise TraceFormatError(path, f"is no A/A noise: {reason}", _HINT) from error
+        problem = f"is no A/A noise: {reason}"
+        raise TraceFormatError(path, problem, _HINT, code="unfit") from error
 
 
 def _parsed(document: Any) -> NoiseFile:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tracekit.discover import nsys_files as nsys_pairs
 from tracekit.discover import sampling
-from tracekit.discover.arguments import UNREADABLE, Argument, Found, Ignored, State, read_arguments
+from tracekit.discover.arguments import Argument, Found, Ignored, State, read_arguments
 from tracekit.discover.copies import Counted, counted_once, without_copied_logs
 from tracekit.discover.manifests import (
     Listed,
@@ -49,6 +49,7 @@ from tracekit.discover.surveys import (
     survey,
     with_contents,
 )
+from tracekit.model.codes import MISSED, UNREADABLE, Data, Reason
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
 from tracekit.model.trace import Account, Note, NoteSeverity, Recorded, Source
@@ -100,7 +101,7 @@ class Discovery:
 
     def ignored_counts(self) -> dict[str, int]:
         """How many files were ignored for each reason, most frequent first."""
-        return dict(Counter(i.reason for i in self.ignored).most_common())
+        return dict(Counter(i.reason.text for i in self.ignored).most_common())
 
 
 @dataclass(slots=True)
@@ -264,16 +265,17 @@ def _look(surveyed: Survey, prefix: str) -> _Findings:
             here.manifests.append((verdict, found.nodes))
         elif isinstance(verdict, Note):
             here.notes.append(verdict)
-            here.ignored.append(Ignored(found.path, verdict.message, found.nodes))
+            reason = Reason(verdict.code, verdict.message, verdict.data)
+            here.ignored.append(Ignored(found.path, reason, found.nodes))
         elif isinstance(verdict, Unreadable):
             here.ignored.append(Ignored(found.path, verdict.reason, found.nodes, "unreadable"))
-            here.notes.append(Note("error", UNREADABLE, verdict.reason, name))
-        elif isinstance(verdict, str):
+            here.notes.append(_note_on("error", UNREADABLE, verdict.reason, name))
+        elif isinstance(verdict, Reason):
             refused = _looks_like_profile(found.path.name, verdict)
             state: State = "refused" if refused else "no profile"
             here.ignored.append(Ignored(found.path, verdict, found.nodes, state))
             if refused:
-                here.notes.append(Note("data_loss", "not-read", verdict, name))
+                here.notes.append(_note_on("data_loss", MISSED, verdict, name))
         else:
             source = _place(found, name, surveyed.files[place].above, verdict)
             here.placed.append(replace(source, content=surveyed.files[place].content))
@@ -318,7 +320,12 @@ def _take_log_above(surveyed: Survey, prefix: str, here: _Findings) -> None:
         here.placed.append(_place(found, name, (), sniffed))
 
 
-def _looks_like_profile(name: str, reason: str) -> bool:
+def _note_on(severity: NoteSeverity, code: str, reason: Reason, name: str) -> Note:
+    """The note on a file that is not read for this reason."""
+    return Note(severity, code, reason.text, name, data=reason.note_data())
+
+
+def _looks_like_profile(name: str, reason: Reason) -> bool:
     """Whether a file that no reader takes for this reason is missed: by its name it holds a trace."""
     if nsys_pairs.is_missed(name, reason):
         return True
@@ -354,11 +361,13 @@ def _place(found: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) ->
     return Placed(source, found.parts, facts, nodes=found.nodes)
 
 
-def _claim(verdict: Verdict) -> tuple[str | None, str]:
+def _claim(verdict: Verdict) -> tuple[str | None, Reason | None]:
     """The reader that takes a file, and what is wrong with it."""
     if isinstance(verdict, Sniffed):
         return verdict.reader, verdict.reason
-    return None, verdict.reason if isinstance(verdict, Unreadable) else str(verdict)
+    if isinstance(verdict, Unreadable):
+        return None, verdict.reason
+    return None, verdict if isinstance(verdict, Reason) else None
 
 
 def _apply_manifests(here: _Findings) -> None:
@@ -385,7 +394,8 @@ def _apply_manifests(here: _Findings) -> None:
             place = there[0]
             if place in claimed:
                 message = f"listed by {claimed[place]} too, which is used"
-                here.notes.append(Note("warning", "conflict", message, manifest.name))
+                data = Data(told_by=manifest.name, used=claimed[place])
+                here.notes.append(Note("warning", "conflict", message, manifest.name, data=data))
                 continue
             claimed[place] = manifest.name
             placed = here.placed[place]
@@ -478,7 +488,8 @@ def _believe(source: Source, key: str, value: object, *, described: bool) -> Sou
     told = "manifest" if described else "name"
     message = f"the {told} says {key} {known}, the file says {value}: {used} is used"
     severity: NoteSeverity = "warning" if key in ("rank", "world_size") else "info"
-    return replace(source, **change).with_note(severity, "conflict", message)
+    data = Data(field=key, told_by=told, said=str(known), used=str(used))
+    return replace(source, **change).with_note(severity, "conflict", message, data)
 
 
 def _same_host(one: str, other: str) -> bool:
@@ -488,7 +499,7 @@ def _same_host(one: str, other: str) -> bool:
 
 def _nothing(arguments: Sequence[Argument], every: _Findings) -> TracekitError:
     """The error for arguments without a single source, with what was found instead."""
-    counts = Counter(i.reason for i in every.ignored)
+    counts = Counter(i.reason.text for i in every.ignored)
     told = "; ".join(f"{count} of: {reason}" for reason, count in counts.most_common(4))
     hint = f"passed over {told}" if told else "there is no file in it"
     return TracekitError(f"no profile found in {_title(arguments)}", hint)

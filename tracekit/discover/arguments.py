@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, shown
 from tracekit.model.trace import Note
 
 _MAGIC = frozenset("*?[")
-UNREADABLE = "unreadable"
-"""The code of notes on what the system does not let us read."""
-
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".swp", "~", ".crdownload")
+_TEMPORARY_NAME = Reason("temporary", "temporary: being written, or left by a process that died")
 
 
 State = Literal["refused", "unreadable", "duplicate", "no profile"]
@@ -84,10 +83,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A file or directory that is not read, and why in plain words; `state` is what that means for the answer."""
+    """A file or directory that is not read, and why; `state` is what that means for the answer."""
 
     path: Path
-    reason: str
+    reason: Reason
     nodes: tuple[str, ...] = ()
     state: State = "no profile"
 
@@ -187,8 +186,8 @@ def list_files(argument: Argument, exclude: Sequence[str]) -> Listing:
     for entry in reversed(argument.entries):
         # A pattern names files that nobody meant; a single file is read whatever it is called.
         folder = os.path.isdir(entry)  # noqa: PTH112 - false, not an error, where access is denied
-        reason = _pass_over(entry, argument.base, exclude, folder=folder) if several else ""
-        if reason:
+        reason = _pass_over(entry, argument.base, exclude, folder=folder) if several else None
+        if reason is not None:
             listing.ignored.append(Ignored(entry, reason))
         elif folder:
             folders.append(entry)
@@ -286,7 +285,7 @@ def _take_folder(
         # Asking an entry whether it is a directory raises where links form a circle.
         is_folder = os.path.isdir(path) if entry.is_symlink() else entry.is_dir()  # noqa: PTH112
         reason = _pass_over(path, base, exclude, folder=is_folder)
-        if reason:
+        if reason is not None:
             listing.ignored.append(Ignored(path, reason))
         elif entry.is_symlink():
             links.append(path)
@@ -296,18 +295,19 @@ def _take_folder(
             _take_file(path, base, seen, listing)
 
 
-def _pass_over(path: Path, base: Path, exclude: Sequence[str], *, folder: bool) -> str:
-    """Why a name met in a directory is not looked at; empty where it is."""
+def _pass_over(path: Path, base: Path, exclude: Sequence[str], *, folder: bool) -> Reason | None:
+    """Why a name met in a directory is not looked at; None where it is."""
     name = path.name
     relative = os.path.relpath(path, base)
     for pattern in exclude:
         if fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(relative, pattern):
-            return f"excluded by {shown(pattern)!r}"
+            data = Data(pattern=shown(pattern))
+            return Reason("excluded", f"excluded by {shown(pattern)!r}", data)
     if name.startswith("."):
-        return "hidden"
+        return Reason("hidden", "hidden")
     if name.lower().endswith(_TEMPORARY) and not folder:
-        return "temporary: being written, or left by a process that died"
-    return ""
+        return _TEMPORARY_NAME
+    return None
 
 
 def _take_file(path: Path, base: Path, seen: set[tuple[int, int]], listing: Listing) -> None:
@@ -318,11 +318,11 @@ def _take_file(path: Path, base: Path, seen: set[tuple[int, int]], listing: List
         _refuse(path, error, listing)
         return
     if not stat.S_ISREG(status.st_mode):
-        listing.ignored.append(Ignored(path, "not a regular file"))
+        listing.ignored.append(Ignored(path, Reason("not-a-file", "not a regular file")))
         return
     key = (status.st_dev, status.st_ino)
     if path.is_symlink() and key in seen:
-        reason = "a link to a file that is read under its own name"
+        reason = Reason("link", "a link to a file that is read under its own name")
         listing.ignored.append(Ignored(path, reason, state="duplicate"))
         return
     seen.add(key)
@@ -334,9 +334,10 @@ def _refuse(path: Path, error: OSError, listing: Listing) -> None:
     """Name what the system does not let us read."""
     if path.is_symlink() and (error.errno == errno.ELOOP or isinstance(error, FileNotFoundError)):
         circle = error.errno == errno.ELOOP
-        reason = "a link in a circle of links" if circle else "a link to nothing"
-        listing.ignored.append(Ignored(path, reason))
+        text = "a link in a circle of links" if circle else "a link to nothing"
+        listing.ignored.append(Ignored(path, Reason("link", text)))
         return
-    reason = f"cannot be read: {error.strerror or type(error).__name__}"
+    reason = why_unread(error)
     listing.ignored.append(Ignored(path, reason, state="unreadable"))
-    listing.notes.append(Note("error", UNREADABLE, f"{shown(str(path))} {reason}"))
+    message = f"{shown(str(path))} {reason.text}"
+    listing.notes.append(Note("error", UNREADABLE, message, data=reason.note_data()))

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 
 from tracekit.discover.arguments import Argument, Ignored
 from tracekit.discover.runs import Placed, groups
+from tracekit.model.codes import Reason
 from tracekit.model.labels import natural, shown
 from tracekit.model.trace import Note, Source
 
 SAME_CONTENT = "same-content"
 """The code of notes on files that hold what another holds."""
 
-_REASON = "the same content as another file, which is read"
-_NAMED_TWICE = "named before, and counted once"
+_REASON = Reason("same-content", "the same content as another file, which is read")
+_NAMED_TWICE = Reason("named-twice", "named before, and counted once")
 
 
 @dataclass(slots=True)
@@ -138,7 +139,7 @@ def _preference(member: Placed) -> tuple[object, ...]:
     return -named, len(parts), len("/".join(parts)), tuple(map(natural, parts))
 
 
-def _passed_over(member: Placed, reason: str) -> Ignored:
+def _passed_over(member: Placed, reason: Reason) -> Ignored:
     return Ignored(member.source.path, reason, member.nodes, "duplicate")
 
 

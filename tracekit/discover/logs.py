@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tracekit.discover.arguments import Argument, Found
+from tracekit.model.codes import Data
 from tracekit.model.labels import natural, shown
 from tracekit.model.trace import Note
 
@@ -46,7 +47,7 @@ def nearest(
             return chosen[0]
         if logs:
             message = f"{len(logs)} driver logs lie here: name the one that belongs to the profile"
-            return Note("info", "log", message, shown(str(folder)))
+            return Note("info", "log", message, shown(str(folder)), data=Data(files=len(logs)))
     return None
 
 

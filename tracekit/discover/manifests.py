@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tracekit.model.codes import Data
 from tracekit.model.labels import shown, words
 from tracekit.model.trace import Account, Note, Recorded, Source
 
@@ -22,7 +23,6 @@ _SUFFIXES = (".json", ".manifest")
 _HEAD_BYTES = 1 << 16
 _LIMIT_BYTES = 4 << 20
 _INT64 = 1 << 63
-_TOLD = "described by its process: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +128,34 @@ def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Lis
     if missing:
         first = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
         message = f"{_who(manifest)} wrote {len(missing)} file(s) that are not here: {first}"
-        notes.append(Note("data_loss", "missing", message, manifest.name, len(missing)))
+        notes.append(
+            Note(
+                "data_loss",
+                "missing",
+                message,
+                manifest.name,
+                len(missing),
+                data=Data(first=missing[0]),
+            )
+        )
     if not manifest.closed:
         message = f"{_who(manifest)} never finished profiling: it died, or is still running"
-        notes.append(Note("data_loss", "open", message, manifest.name))
+        notes.append(
+            Note("data_loss", "open", message, manifest.name, data=_process_data(manifest))
+        )
     if manifest.problems:
         first = "; ".join(manifest.problems[:3]) + (" …" if len(manifest.problems) > 3 else "")
         message = f"{_who(manifest)} could not profile all that was asked: {first}"
-        notes.append(Note("warning", "capture", message, manifest.name, len(manifest.problems)))
+        notes.append(
+            Note(
+                "warning",
+                "capture",
+                message,
+                manifest.name,
+                len(manifest.problems),
+                data=Data(problems=manifest.problems),
+            )
+        )
     return found, notes
 
 
@@ -177,19 +197,25 @@ def describe(source: Source, manifest: Manifest | Account, listed: Listed) -> So
     }
     told = {key: value for key, value in told.items() if value is not None}
     keys = ", ".join(told)
-    notes = [Note("info", "manifest", f"{_TOLD}{keys}; see {manifest.name}", source.name)]
+    message = f"described by its process: {keys}; see {manifest.name}"
+    data = Data(fields=tuple(told))
+    notes = [Note("info", "manifest", message, source.name, data=data)]
     for key, value in told.items():
         named = getattr(source, key)
         if named is not None and not _same(named, value):
             message = f"the name says {key} {named}, {manifest.name} says {value}: {value} is used"
-            notes.append(Note("warning", "conflict", message, source.name))
+            data = Data(field=key, told_by="name", said=str(named), used=str(value))
+            notes.append(Note("warning", "conflict", message, source.name, data=data))
     return replace(source, **told, notes=(*source.notes, *notes))
 
 
 def told_by_manifest(source: Source) -> frozenset[str]:
     """The fields of `source` that a manifest filled."""
-    told = (n.message for n in source.notes if n.code == "manifest" and n.message.startswith(_TOLD))
-    return frozenset(key for m in told for key in m[len(_TOLD) :].partition(";")[0].split(", "))
+    filled: set[str] = set()
+    for note in source.notes:
+        fields = note.data.get("fields", ()) if note.code == "manifest" else ()
+        filled.update(fields if isinstance(fields, tuple) else ())
+    return frozenset(filled)
 
 
 def without_manifest(source: Source) -> Source:
@@ -213,6 +239,11 @@ def _who(manifest: Manifest) -> str:
     place = [] if manifest.pid is None else [f"pid {manifest.pid}"]
     place += [] if manifest.host is None else [f"on {manifest.host}"]
     return f"{label} ({' '.join(place)})" if place else label
+
+
+def _process_data(manifest: Manifest) -> Data:
+    """Whose manifest it is, as data."""
+    return Data(role=manifest.role, rank=manifest.rank, pid=manifest.pid, host=manifest.host)
 
 
 def _resolve(recorded: str, folder: Path, known: set[str]) -> str | None:

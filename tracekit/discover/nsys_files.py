@@ -10,23 +10,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracekit.discover.arguments import Found
+from tracekit.model.codes import Reason
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 STREAM_SUFFIX = ".qdstrm"
 EXPORT_SUFFIX = ".sqlite"
 
-FOREIGN = "SQLite database, not an nsys export"
-RAY_CHECK = "Ray's check that nsys works: no profile"
-EXPORT_IS_READ = "Nsight Systems report whose export beside it is read instead"
-REPORT_IS_READ = (
-    "export that is older than its Nsight Systems report, or damaged: the report is read"
+FOREIGN = Reason("foreign-database", "SQLite database, not an nsys export")
+RAY_CHECK = Reason("ray-check", "Ray's check that nsys works: no profile")
+EXPORT_IS_READ = Reason(
+    "export-read", "Nsight Systems report whose export beside it is read instead"
 )
-STREAM_OF_REPORT = "Nsight Systems stream of a report that is here too"
-LONE_STREAM = (
+REPORT_IS_READ = Reason(
+    "stale-export",
+    "export that is older than its Nsight Systems report, or damaged: the report is read",
+)
+STREAM_OF_REPORT = Reason("stream-of-report", "Nsight Systems stream of a report that is here too")
+LONE_STREAM = Reason(
+    "stream-only",
     "Nsight Systems stream that was never made a report: run QdstrmImporter -i FILE.qdstrm, "
-    "of the nsys version that wrote it"
+    "of the nsys version that wrote it",
 )
-NO_REPORT = "named like an Nsight Systems report, and holds none: damaged, or still being written?"
+NO_REPORT = Reason(
+    "no-report",
+    "named like an Nsight Systems report, and holds none: damaged, or still being written?",
+)
 
 CLOCK_SLACK_NS = 2_000_000_000
 """Copying a folder writes its files within moments of each other, in any order."""
@@ -37,30 +45,32 @@ _EMPTY = {
     ".qdstrm": "still being written, or nsys died",
     ".sqlite": "the export was interrupted, or the disk was full",
 }
+_NEVER_MISSED = frozenset({FOREIGN.code, RAY_CHECK.code})
 _MISSED = (*REPORT_SUFFIXES, STREAM_SUFFIX, EXPORT_SUFFIX)
 
 
-def passed_over(files: Sequence[Found], claims: Sequence[tuple[str | None, str]]) -> dict[int, str]:
+def passed_over(
+    files: Sequence[Found], claims: Sequence[tuple[str | None, Reason | None]]
+) -> dict[int, Reason]:
     """For each file, by its place in `files`, that need not be read because of another: why not.
 
     `claims` are the reader of each file and what is wrong with the file, both as far as known.
     """
-    by_path = {(found.nodes[:1], found.path): place for place, found in enumerate(files)}
-    dropped: dict[int, str] = {}
-    for place, (found, (reader, _)) in enumerate(zip(files, claims, strict=True)):
-        if reader == "nsys_rep":
-            export = by_path.get((found.nodes[:1], export_beside(found.path)))
+    by_path = {(file.nodes[:1], file.path): place for place, file in enumerate(files)}
+    dropped: dict[int, Reason] = {}
+    for place, file in enumerate(files):
+        node = file.nodes[:1]
+        if claims[place][0] == "nsys_rep":
+            export = by_path.get((node, export_beside(file.path)))
             if export is None:
                 continue
-            usable = claims[export] == ("nsys", "") and not _is_older(files[export], found)
-            if usable:
+            if claims[export] == ("nsys", None) and not _is_older(files[export], file):
                 dropped[place] = EXPORT_IS_READ
             elif claims[export][1] != FOREIGN:
                 dropped[export] = REPORT_IS_READ
-        elif found.path.suffix.lower() == STREAM_SUFFIX:
-            here = found.nodes[:1]
-            reports = (by_path.get((here, found.path.with_suffix(s))) for s in REPORT_SUFFIXES)
-            if any(r is not None and claims[r][0] == "nsys_rep" for r in reports):
+        elif file.path.suffix.lower() == STREAM_SUFFIX:
+            reports = (by_path.get((node, file.path.with_suffix(s))) for s in REPORT_SUFFIXES)
+            if any(report is not None and claims[report][0] == "nsys_rep" for report in reports):
                 dropped[place] = STREAM_OF_REPORT
     return dropped
 
@@ -98,18 +108,24 @@ def is_ray_check(name: str) -> bool:
     )
 
 
+def empty_file(suffix: str) -> Reason:
+    """That a file of that suffix is empty, and what that tells."""
+    text = ": ".join(filter(None, ("empty file (0 bytes)", why_empty(suffix))))
+    return Reason("empty-file", text)
+
+
 def why_empty(suffix: str) -> str:
     """What an empty file of that suffix tells; empty where it tells nothing."""
     return _EMPTY.get(suffix.lower(), "")
 
 
-def unread(suffix: str) -> str:
-    """What a file of that suffix is that no reader takes; empty for a suffix of other tools."""
+def unread(suffix: str) -> Reason | None:
+    """What a file of that suffix is that no reader takes; None for a suffix of other tools."""
     if suffix.lower() in REPORT_SUFFIXES:
         return NO_REPORT
-    return LONE_STREAM if suffix.lower() == STREAM_SUFFIX else ""
+    return LONE_STREAM if suffix.lower() == STREAM_SUFFIX else None
 
 
-def is_missed(name: str, reason: str) -> bool:
+def is_missed(name: str, reason: Reason) -> bool:
     """Whether something was lost with a file that is not read for this reason."""
-    return name.lower().endswith(_MISSED) and reason not in (FOREIGN, RAY_CHECK)
+    return name.lower().endswith(_MISSED) and reason.code not in _NEVER_MISSED

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tracekit.discover.names import HOST_FOLDER, NameFacts, says_something
+from tracekit.model.codes import Data
 from tracekit.model.labels import natural, words
 from tracekit.model.trace import NoteSeverity, Source
 
@@ -157,7 +158,9 @@ def mark_repeats(members: Sequence[Placed]) -> list[Source]:
             for i in same:
                 other = next(name for name in names if name != sources[i].name)
                 message = f"the same role, scope, step, rank and process as {other}: both are kept"
-                sources[i] = sources[i].with_note("warning", "duplicate", message)
+                sources[i] = sources[i].with_note(
+                    "warning", "duplicate", message, Data(other=other)
+                )
     for same in groups(range(len(members)), lambda i: _key(members[i])):
         _note_shared_rank(same, sources)
     return sources
@@ -225,8 +228,9 @@ def _note_shared_rank(same: Sequence[int], sources: list[Source]) -> None:
         f"{len(pids)} processes (pid {claimants}) claim rank {first.rank}: two runs in one directory, "
         "or roles that the names do not tell"
     )
+    data = Data(rank=first.rank, pids=tuple(map(str, pids)))
     for i in same:
-        sources[i] = sources[i].with_note(severity, "shared-rank", message)
+        sources[i] = sources[i].with_note(severity, "shared-rank", message, data)
 
 
 def _key(member: Placed) -> Key:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.codes import Data
 from tracekit.model.errors import TracekitError
 from tracekit.model.trace import Note, Source
 
@@ -40,7 +41,8 @@ def sample(sources: Sequence[Source], count: int) -> tuple[list[Source], list[No
         f"{count:,} of {len(ranks):,} ranks were read ({names}), chosen by number: "
         f"{len(sources) - len(kept):,} sources were left out, and a straggler may be among them"
     )
-    return kept, [Note("warning", SAMPLED, message)]
+    data = Data(read=count, ranks=len(ranks))
+    return kept, [Note("warning", SAMPLED, message, data=data)]
 
 
 def _groups(sources: Iterable[Source]) -> list[list[set[int]]]:

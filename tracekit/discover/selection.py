@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tracekit.discover.names import WHOLE_STEP
+from tracekit.model.codes import Data
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, shown, words
 from tracekit.model.stages import scope_stage, stage_filter
@@ -122,7 +123,7 @@ def select(
         if len(kept) < before:
             left_out = before - len(kept)
             message = f"{left_out} of {before} sources left out by {what}"
-            notes.append(Note("info", LEFT_OUT, message, count=left_out))
+            notes.append(Note("info", LEFT_OUT, message, count=left_out, data=Data(by=what)))
     held = [of_name(source, stages) for source in sources]
     # A log may tell of steps that nobody profiled; it speaks of no rank, and of no stage where profiles are.
     logs_alone = bool(kept) and all(source.tool == "log" for source in kept)

@@ -14,13 +14,16 @@ from tracekit.discover.arguments import Argument, Found, Ignored, list_files
 from tracekit.discover.contents import same_contents
 from tracekit.discover.logs import nearest
 from tracekit.discover.manifests import Manifest, is_manifest, read_manifest
-from tracekit.model.errors import TracekitError
+from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
+from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.labels import shown
 from tracekit.model.trace import Note, Tool
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_LIMIT_BYTES = 1024
-_PICKLES = dict.fromkeys((".pickle", ".pkl", ".snap"), "pickle, but no memory snapshot")
+_NO_SNAPSHOT = Reason("no-snapshot", "pickle, but no memory snapshot")
+_LFS_POINTER = Reason("lfs-pointer", "Git LFS pointer: the file itself was not downloaded")
+_PICKLES = dict.fromkeys((".pickle", ".pkl", ".snap"), _NO_SNAPSHOT)
 FOLDERS_ABOVE = 6
 """So many directories above the one given may say something: enough for every known layout."""
 
@@ -31,7 +34,7 @@ class Sniffed:
 
     reader: str | None
     tool: Tool = "torch"
-    reason: str = ""
+    reason: Reason | None = None
     certain: bool = False
     """Whether the reason is what its content alone tells, whatever it is called."""
 
@@ -40,11 +43,11 @@ class Sniffed:
 class Unreadable:
     """That the system did not let us read a file, and why."""
 
-    reason: str
+    reason: Reason
 
 
 Sniff = Callable[[Path], Sniffed]
-Verdict = Sniffed | Manifest | Note | Unreadable | str
+Verdict = Sniffed | Manifest | Note | Unreadable | Reason
 """What one file is: something a reader takes, a manifest, an unusable one, nothing to be read, or why it is none."""
 
 Log = tuple[Found, Sniffed] | Note | None
@@ -115,23 +118,42 @@ def _read_head(found: Found, sniff: Sniff) -> Verdict:
     if nsys_pairs.is_ray_check(found.path.name):
         return nsys_pairs.RAY_CHECK
     if not found.size_bytes:
-        return ": ".join(filter(None, ("empty file (0 bytes)", nsys_pairs.why_empty(suffix))))
+        return nsys_pairs.empty_file(suffix)
     try:
         with found.path.open("rb", buffering=0) as stream:
             stream.read(1)
         if _is_lfs_pointer(found):
-            return "Git LFS pointer: the file itself was not downloaded"
+            return _LFS_POINTER
         if is_manifest(found.path, found.size_bytes):
             return read_manifest(found.path, "")
-        sniffed = sniff(found.path)
+        sniffed = _sniffed(found.path, sniff)
     except OSError as error:
-        return Unreadable(f"cannot be read: {error.strerror or type(error).__name__}")
+        return Unreadable(why_unread(error))
+    return sniffed if sniffed.reader is not None else _why_not(sniffed, suffix)
+
+
+def _sniffed(path: Path, sniff: Sniff) -> Sniffed:
+    """What `sniff` tells of a file, also where it refuses the file."""
+    try:
+        return sniff(path)
+    except TraceFormatError as error:
+        return Sniffed(None, reason=Reason(error.code, error.problem, error.data))
     except TracekitError as error:
-        sniffed = Sniffed(None, reason=error.problem)
-    reason = sniffed.reason or f"no reader takes {shown(suffix) or 'files without a suffix'}"
-    by_name = nsys_pairs.unread(suffix) or _PICKLES.get(suffix, reason)
-    known = reason if sniffed.certain else by_name
-    return sniffed if sniffed.reader is not None else known
+        return Sniffed(None, reason=Reason(UNREADABLE, error.problem))
+
+
+def _why_not(sniffed: Sniffed, suffix: str) -> Reason:
+    """Why no reader takes a file: by its content where that is certain, else by its suffix."""
+    reason = sniffed.reason or _no_format(suffix)
+    if sniffed.certain:
+        return reason
+    return nsys_pairs.unread(suffix) or _PICKLES.get(suffix, reason)
+
+
+def _no_format(suffix: str) -> Reason:
+    """That no reader takes files of that suffix."""
+    text = f"no reader takes {shown(suffix) or 'files without a suffix'}"
+    return Reason("no-format", text, Data(suffix=shown(suffix)))
 
 
 def _is_lfs_pointer(found: Found) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from tracekit.engine import Advance, R, Work
+from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.trace import Failure, Source
 
@@ -63,29 +64,34 @@ def attempt(function: Work[R], source: Source, advance: Advance) -> Attempt[R]:
         return out_of_memory(source)
     except TraceFormatError as error:
         where = f"{error.where}: " if error.where else ""
-        return failed(source, where + error.problem, error.hint)
+        reason = Reason(error.code, where + error.problem, error.data)
+        return failed(source, reason, error.hint)
     except TracekitError as error:
-        return failed(source, error.problem, error.hint)
+        return failed(source, Reason(UNREADABLE, error.problem), error.hint)
     except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}"
-        return failed(source, problem, "check that it exists and that you may read it")
+        return failed(source, why_unread(error), "check that it exists and that you may read it")
     except Exception as error:  # noqa: BLE001 - one source must not end the others, whatever it does
         return broken(source, error)
 
 
 def broken(source: Source, error: BaseException) -> Attempt[Any]:
     """A failed attempt that is tracekit's fault, with the stack of `error`, which is being handled."""
-    return failed(source, f"internal error: {type(error).__name__}: {error}", REPORT_HINT)
+    name = type(error).__name__
+    reason = Reason("internal-error", f"internal error: {name}: {error}", Data(error=name))
+    return failed(source, reason, REPORT_HINT)
 
 
 def out_of_memory(source: Source) -> Attempt[Any]:
     """A lost attempt."""
-    return Attempt(None, Failure(source.name, "memory ran out", MEMORY_HINT), lost=True)
+    return Attempt(
+        None, Failure(source.name, "memory ran out", MEMORY_HINT, "out-of-memory"), lost=True
+    )
 
 
-def failed(source: Source, problem: str, hint: str) -> Attempt[Any]:
-    """A failed attempt that says `problem` in one line, with the stack of the exception being handled."""
-    failure = Failure(source.name, _one_line(problem), _one_line(hint))
+def failed(source: Source, reason: Reason, hint: str) -> Attempt[Any]:
+    """A failed attempt that says why in one line, with the stack of the exception being handled."""
+    problem = _one_line(reason.text)
+    failure = Failure(source.name, problem, _one_line(hint), reason.code, reason.data)
     return Attempt(None, failure, traceback.format_exc())
 
 

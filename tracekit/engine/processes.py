@@ -96,7 +96,7 @@ class Processes(Generic[R]):
         except (EOFError, OSError):
             worker.process.join(_GRACE_S)
             problem = f"the process that read it {_end_of(worker.process.exitcode)}"
-            failure = Failure(self._sources[index].name, problem, MEMORY_HINT)
+            failure = Failure(self._sources[index].name, problem, MEMORY_HINT, "node-lost")
             return Attempt(None, failure, lost=True), False
         try:
             message: Message[R] = pickle.loads(raw)  # noqa: S301 - written by our own worker

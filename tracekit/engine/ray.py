@@ -260,15 +260,15 @@ class _Tasks:
             self._cluster.lost.setdefault(node, "the node was lost")
             return self._gone(source, node)
         if isinstance(error, exceptions.OutOfMemoryError):
-            problem = f"memory ran out on {where}"
+            problem, code = f"memory ran out on {where}", "out-of-memory"
         elif isinstance(error, exceptions.WorkerCrashedError):
-            problem = f"the process that read it died on {where}"
+            problem, code = f"the process that read it died on {where}", "node-lost"
         elif isinstance(error, exceptions.OwnerDiedError):
             problem = f"{where} cannot reach this program"
-            return Attempt(None, Failure(source.name, problem, _REACH_HINT), lost=True)
+            return Attempt(None, Failure(source.name, problem, _REACH_HINT, "node-lost"), lost=True)
         else:
             return broken(source, error)
-        return Attempt(None, Failure(source.name, problem, MEMORY_HINT), lost=True)
+        return Attempt(None, Failure(source.name, problem, MEMORY_HINT, code), lost=True)
 
     def _gone(self, source: Source, node: str | None) -> Attempt[Any]:
         """The attempt on a node that is dead; on another node that sees the file it may end better."""
@@ -279,8 +279,9 @@ def _loss(source: Source, node: str | None, cluster: Cluster) -> Failure:
     """The failure of a source whose node is dead."""
     if node is None:
         problem = "no node of the cluster sees this file"
-        return Failure(source.name, problem, "see --on-every-node for files that lie on nodes")
-    return Failure(source.name, f"lost with its node, {cluster.name(node)}", NODE_HINT)
+        hint = "see --on-every-node for files that lie on nodes"
+        return Failure(source.name, problem, hint, "node-lost")
+    return Failure(source.name, f"lost with its node, {cluster.name(node)}", NODE_HINT, "node-lost")
 
 
 def _fetched(outcome: Outcome[Kept], cluster: Cluster) -> Outcome[Any]:

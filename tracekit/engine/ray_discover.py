@@ -33,7 +33,9 @@ def surveys(
     # A node that cannot say what it holds is a hole, not an empty place.
     away = before | {node: told.problem for node, told in said.items() if told.value is None}
     holes = [
-        Failure(cluster.name(node), f"the node was not looked at: {problem}", NODE_HINT)
+        Failure(
+            cluster.name(node), f"the node was not looked at: {problem}", NODE_HINT, "node-lost"
+        )
         for node, problem in away.items()
     ]
     notes: list[Note] = []

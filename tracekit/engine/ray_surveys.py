@@ -27,6 +27,7 @@ from tracekit.discover.surveys import (
     survey,
     with_contents,
 )
+from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, shown
 from tracekit.model.trace import Note
@@ -186,7 +187,7 @@ def _apart(files: Sequence[Looked], hosts: Mapping[str, str]) -> list[Looked]:
 
 def _ignored_once(sightings: Mapping[str, Sighting]) -> tuple[Ignored, ...]:
     """What was passed over, what several nodes see once."""
-    nodes: dict[tuple[Stamp | str, str | Path, str], list[str]] = {}
+    nodes: dict[tuple[Stamp | str, str | Path, Reason], list[str]] = {}
     for node, seen in sightings.items():
         for ignored, stamp in seen.ignored:
             nodes.setdefault((stamp or node, ignored.path, ignored.reason), []).append(node)
@@ -206,5 +207,5 @@ def _log(pattern: str, argument: Argument, sightings: Mapping[str, Sighting]) ->
             logs.setdefault(_stamp(found) or node, (replace(found, nodes=(node,)), told))
     if len(logs) > 1:
         message = f"{len(logs)} driver logs lie here: name the one that belongs to the profile"
-        return Note("info", "log", message, shown(pattern))
+        return Note("info", "log", message, shown(pattern), data=Data(files=len(logs)))
     return next(iter(logs.values()), notes[0] if notes else None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tracekit.health.problems import AILMENTS
-from tracekit.health.signs import FAILED, Symptom, signs
+from tracekit.health.problems import PROBLEMS
+from tracekit.health.signs import Symptom, signs
 from tracekit.health.symptoms import Capture, symptoms
 from tracekit.model.labels import natural
 from tracekit.model.trace import Failure, Note, NoteSeverity
@@ -16,7 +16,7 @@ __all__ = ["GRAVE", "Capture", "Diagnosis", "diagnose"]
 GRAVE: tuple[NoteSeverity, ...] = ("error", "data_loss")
 """Severities of what was lost or cannot be read."""
 
-_ORDER = {code: place for place, code in enumerate(AILMENTS)}
+_ORDER = {code: place for place, code in enumerate(PROBLEMS)}
 _GRAVITY = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
 
 
@@ -37,45 +37,52 @@ def diagnose(
     captures: Sequence[Capture],
     notes: Sequence[Note],
     failures: Sequence[Failure] = (),
-    found: Iterable[Symptom] = (),
+    seen: Iterable[Symptom] = (),
     *,
-    whole: bool = True,
+    complete: bool = True,
 ) -> tuple[Diagnosis, ...]:
     """What went wrong, the gravest first, one for each thing however many files it befell.
 
-    `notes` hold what was passed over too (`signs.IGNORED`); `found` is what else was seen; without
-    `whole` the captures are a part that somebody chose, and absent ranks and steps are no fault.
+    `notes` hold what was passed over too (`codes.IGNORED`); `seen` is what else shows; where the captures are
+    not `complete` somebody chose a part of them, and absent ranks and steps are no fault.
     """
-    failed = [
-        Note("error", FAILED, "\n".join(filter(None, (f.problem, f.hint))), f.source)
-        for f in failures
-    ]
-    nsys = {c.source.name for c in captures if c.source.tool == "nsys"}
-    told = signs([*notes, *failed], nsys)
+    nsys = {capture.source.name for capture in captures if capture.source.tool == "nsys"}
     by_kind: dict[tuple[str, str], list[Symptom]] = {}
-    for symptom in (*told, *found, *symptoms(captures, whole=whole)):
+    for symptom in (
+        *signs(notes, failures, nsys),
+        *seen,
+        *symptoms(captures, complete=complete),
+    ):
         by_kind.setdefault((symptom.code, symptom.what), []).append(symptom)
-    every = [_diagnosis(same) for same in by_kind.values()]
-    return tuple(
-        sorted(every, key=lambda d: (_GRAVITY[d.severity], _ORDER[d.code], natural(d.what)))
-    )
+    return tuple(sorted(map(_diagnosis, by_kind.values()), key=_order))
 
 
-def _diagnosis(same: Sequence[Symptom]) -> Diagnosis:
+def _order(diagnosis: Diagnosis) -> tuple[object, ...]:
+    """What orders diagnoses: the gravest first, then as in the table, then by their words."""
+    gravity = _GRAVITY[diagnosis.severity]
+    return gravity, _ORDER[diagnosis.code], natural(diagnosis.what)
+
+
+def _diagnosis(symptoms_of_kind: Sequence[Symptom]) -> Diagnosis:
     """What several symptoms of one kind are together."""
-    first = same[0]
-    ailment = AILMENTS[first.code]
-    places = tuple(sorted({p for symptom in same for p in symptom.places if p}, key=natural))
-    count = sum(symptom.count for symptom in same) or len(places) or 1
+    first = symptoms_of_kind[0]
+    problem = PROBLEMS[first.code]
+    names: set[str] = set()
+    severities: list[NoteSeverity] = []
+    for symptom in symptoms_of_kind:
+        names.update(filter(None, symptom.places))
+        severities.append(symptom.severity or problem.severity)
+    places = tuple(sorted(names, key=natural))
+    count = sum(symptom.count for symptom in symptoms_of_kind) or len(places) or 1
     # Texts of others may hold braces: they are put in, and never filled themselves.
     files = f"{len(places):,} {'file' if len(places) == 1 else 'files'}"
-    what = first.what or ailment.what.format(files=files, count=f"{count:,}")
+    what = first.what or problem.what.format(files=files, count=f"{count:,}")
     return Diagnosis(
         first.code,
-        min((s.severity or ailment.severity for s in same), key=_GRAVITY.__getitem__),
+        min(severities, key=_GRAVITY.__getitem__),
         what,
-        ailment.cause,
-        first.remedy or ailment.remedy,
+        problem.cause,
+        first.remedy or problem.remedy,
         count,
         places,
     )

@@ -9,7 +9,7 @@ from tracekit.model.trace import NoteSeverity
 
 
 @dataclass(frozen=True, slots=True)
-class Ailment:
+class Problem:
     """One thing that goes wrong. `what` is shown with `{files}` ("3 files") and `{count}` put in.
 
     Empty where whoever finds it says what it is.
@@ -25,9 +25,9 @@ _EXPORT = (
     "nsys export --type sqlite -o X.sqlite X.nsys-rep (from 2026.1 on with --include-blobs=true)"
 )
 
-AILMENTS: Mapping[str, Ailment] = {
+PROBLEMS: Mapping[str, Problem] = {
     # What cannot be read at all.
-    "no-profile": Ailment(
+    "no-profile": Problem(
         "error",
         "",
         "the profiler was not switched on, never came to its steps (a capture range that does not begin leaves "
@@ -35,56 +35,56 @@ AILMENTS: Mapping[str, Ailment] = {
         "check the profiler's steps and save path in the configuration of the run; tracekit inspect lists "
         "what is here",
     ),
-    "no-nsys": Ailment(
+    "no-nsys": Problem(
         "error",
         "{files}: reports that were not exported, and no nsys here that could",
         "a report (.nsys-rep) is nsys's own form; only nsys turns it into a database that others can read",
         f"install nsys here and repeat, or export where it is installed: {_EXPORT}",
     ),
-    "newer-report": Ailment(
+    "newer-report": Problem(
         "error",
         "{files}: reports recorded by a version of nsys that the one here cannot read",
         "nsys reads reports of its own and of older versions only",
         f"install the version that recorded them or a newer one, or export where they were recorded: {_EXPORT}",
     ),
-    "refused-report": Ailment(
+    "refused-report": Problem(
         "error",
         "{files}: reports with their whole length that the nsys here cannot export",
         "they were recorded by a version that it does not know, or some bytes in them are wrong",
         f"try a newer nsys, or export where they were recorded: {_EXPORT}; compare them with the originals",
     ),
-    "archive": Ailment(
+    "archive": Problem(
         "warning",
         "",
         "an archive holds several files, or something that is not read in it; profiles that are compressed "
         "one by one (.gz, .zst, .xz, .bz2, .zip of one file) are read",
         "unpack it, and give what comes out",
     ),
-    "other-text": Ailment(
+    "other-text": Problem(
         "warning",
         "",
         "written or saved anew by a program that uses another encoding; profilers write UTF-8",
         "convert it to UTF-8",
     ),
-    "lfs-pointer": Ailment(
+    "lfs-pointer": Problem(
         "error",
         "{files}: Git LFS pointers in place of the profiles",
         "the repository was cloned without Git LFS, or the files were never pulled",
         "git lfs install, then git lfs pull",
     ),
-    "interrupted-export": Ailment(
+    "interrupted-export": Problem(
         "error",
         "{files}: databases whose export was interrupted",
         "nsys export writes the first page last; it was killed, or the disk was full, before it came to that",
         f"remove the database and export again: {_EXPORT}",
     ),
-    "truncated-report": Ailment(
+    "truncated-report": Problem(
         "error",
         "{files}: reports that are cut off or damaged",
         "nsys was killed while it wrote, is still writing, or the copy broke off",
         "compare the size with the original and copy again; let nsys end before the job or the node does",
     ),
-    "wrong-session": Ailment(
+    "wrong-session": Problem(
         "error",
         "",
         "every start of Ray makes a session directory, and session_latest leads to the one started last, "
@@ -92,115 +92,115 @@ AILMENTS: Mapping[str, Ailment] = {
         "give the directory that holds the reports (session_*/logs/nsight), or gather them: "
         "tracekit collect ROOT -o DIR",
     ),
-    "forbidden": Ailment(
+    "forbidden": Problem(
         "error",
         "{files} that the system does not let us read",
         "written by another user, often root in a container",
         "change the permissions, or copy them as their owner",
     ),
-    "unreadable": Ailment(
+    "unreadable": Problem(
         "error",
         "{files} that could not be read",
         "the file is not what its name says, or is damaged",
         "copy or export it again; --exclude leaves it out",
     ),
-    "broken-question": Ailment(
+    "broken-question": Problem(
         "error",
         "a question that could not be answered",
         "a fault of tracekit, not of the profile",
         "report it with this line; the rest of the report stands",
     ),
     # What was recorded and got lost.
-    "empty-file": Ailment(
+    "empty-file": Problem(
         "data_loss",
         "{files} of 0 bytes",
         "still being written, the disk was full, or the process was killed before the profiler could write",
         "wait until the job has ended and look again; else make room (df -h) and stop the profiler before "
         "the workers are killed",
     ),
-    "being-written": Ailment(
+    "being-written": Problem(
         "data_loss",
         "{files} that seem to be written still",
         "changed within the last seconds, and not complete",
         "wait until the job, and nsys after it, has ended, then look again",
     ),
-    "temporary-file": Ailment(
+    "temporary-file": Problem(
         "data_loss",
         "{files} under a temporary name",
         "being written, or left by a profiler that died while it wrote",
         "wait until the job has ended; what is left then was not finished: profile fewer steps, or more time to stop",
     ),
-    "stream-only": Ailment(
+    "stream-only": Problem(
         "data_loss",
         "{files}: raw streams (.qdstrm) without their reports",
         "nsys could not turn its stream into a report where it ran: its importer is missing there, or crashed",
         "QdstrmImporter -i X.qdstrm, of the very nsys version that recorded it; give nsys time to end",
     ),
-    "truncated-database": Ailment(
+    "truncated-database": Problem(
         "data_loss",
         "{files}: databases that are cut off or damaged",
         "a copy or a download broke off, or the disk was full",
         f"compare the size with the original and copy again, or export again: {_EXPORT}",
     ),
-    "truncated-trace": Ailment(
+    "truncated-trace": Problem(
         "data_loss",
         "{files}: traces that are cut off or damaged",
         "the job was killed while the profiler wrote, the disk was full, or the copy broke off",
         "compare the size with the original and copy again; leave the profiler time to stop before the job ends",
     ),
-    "no-times": Ailment(
+    "no-times": Problem(
         "data_loss",
         "",
         "written by another program, or changed after it was recorded: an event needs a phase (ph), a start (ts) "
         "and, where its phase is X, a duration (dur)",
         "export it again from the profiler that recorded it",
     ),
-    "lost-rows": Ailment(
+    "lost-rows": Problem(
         "data_loss",
         "{files}: nsys says that it lost, or may have lost, part of what happened",
         "its buffers ran over, since too much was traced for too long, or the capture ended while the program went on",
         "record fewer steps, trace less (--trace=cuda,nvtx --sample=none --cpuctxsw=none), or flush more often "
         "(--cuda-flush-interval)",
     ),
-    "empty-domains": Ailment(
+    "empty-domains": Problem(
         "data_loss",
         "{files}: NVTX domains without a single range",
         "this nsys is too old for the nvtx package (0.2.12 and later ask whether a domain is enabled, which old "
         "nsys denies): every range of nvtx was dropped without a word",
         "use a newer nsys, or pip install nvtx==0.2.11",
     ),
-    "never-closed": Ailment(
+    "never-closed": Problem(
         "data_loss",
         "{files}: processes that never finished profiling",
         "they died, were killed at the end of the job, or are still running",
         "stop the profiler before the workers are killed; wait for it before the job ends",
     ),
-    "capture-problem": Ailment(
+    "capture-problem": Problem(
         "warning",
         "",
         "the profiler of that process met it and said so in the worker's log; the run went on without that profile",
         "mend what it names (room on the disk, a path that may be written, the option) and record again",
     ),
-    "no-effect": Ailment(
+    "no-effect": Problem(
         "info",
         "",
         "the configuration asks for something that the tool, or the program that was profiled, does not follow",
         "take it out of the configuration, or ask for it where it is followed: examples/capture.md",
     ),
-    "missing-files": Ailment(
+    "missing-files": Problem(
         "data_loss",
         "{count} files that a process says it wrote are not here",
         "not copied along, or on the disk of another node",
         "gather the files of all nodes in one directory: tracekit collect ROOT -o DIR",
     ),
-    "other-loss": Ailment(
+    "other-loss": Problem(
         "data_loss",
         "{files} of which part was lost",
         "part of the file could not be used",
         "copy or export it again, and compare sizes with the original",
     ),
     # What is there and misleads.
-    "no-kernels": Ailment(
+    "no-kernels": Problem(
         "warning",
         "{files}: CUDA was traced, or a GPU listed, but no kernel was recorded",
         "the capture range lay outside the work, the work ran in a forked child, CUDA_VISIBLE_DEVICES hid the "
@@ -208,64 +208,64 @@ AILMENTS: Mapping[str, Ailment] = {
         "put the range around real steps; --trace-fork-before-exec=true; --cuda-graph-trace=node; in nsys's "
         "configuration CuptiUseRawGpuTimestamps=false",
     ),
-    "empty-trace": Ailment(
+    "empty-trace": Problem(
         "warning",
         "{files}: empty captures, traces without a single event",
         "the profiler was stopped before its first active step, ran around nothing, or what it recorded was "
         "filtered out",
         "let the profiler's active steps lie around real work, and call its step() after each of them",
     ),
-    "odd-times": Ailment(
+    "odd-times": Problem(
         "warning",
         "{count} events in {files} without a usable start or duration (missing, negative or impossible)",
         "written by another program, changed after it was recorded, or a clock that was set back while it ran",
         "times that rest on them are too short: export it again, and compare with the original",
     ),
-    "open-ranges": Ailment(
+    "open-ranges": Problem(
         "warning",
         "{count} ranges in {files} never closed",
         "the capture ended inside them, or the code leaves a range open (an exception, a missing range_pop)",
         "end the capture between steps; close ranges in finally, or with a context manager",
     ),
-    "missing-ranks": Ailment(
+    "missing-ranks": Problem(
         "warning",
         "",
         "the reports of other nodes were not collected, some ranks were not asked for (verl: ranks, all_ranks), "
         "or their workers died before they wrote",
         "gather the directories of all nodes; else compare ranks with care: a late rank that is not here is not seen",
     ),
-    "few-ranks": Ailment(
+    "few-ranks": Problem(
         "info",
         "",
         "only this rank was asked for (verl: ranks, all_ranks), or the others were not collected",
         "profile all ranks (all_ranks: true) to see who waits for whom",
     ),
-    "missing-steps": Ailment(
+    "missing-steps": Problem(
         "warning",
         "",
         "the worker died or was restarted, its report was not collected, or it was profiled at other steps",
         "look for its files on its node; compare those steps only that all ranks have (--steps)",
     ),
-    "missing-ranges": Ailment(
+    "missing-ranges": Problem(
         "warning",
         "",
         "nsys numbers the capture ranges of a process: a number without a file was not collected, or is still "
         "being written",
         "look for it where the others came from; steps counted by range number are off after the gap",
     ),
-    "several-sessions": Ailment(
+    "several-sessions": Problem(
         "warning",
         "",
         "every start of Ray makes a session directory; a root that holds several mixes different runs",
         "give one session (session_*/logs/nsight), or name them as runs: a=DIR b=DIR",
     ),
-    "latest-session": Ailment(
+    "latest-session": Problem(
         "warning",
         "",
         "Ray was started again after the run that was profiled, and its link leads to the session started last",
         "name the session itself instead of session_latest",
     ),
-    "empty-capture": Ailment(
+    "empty-capture": Problem(
         "warning",
         "{files}: reports without any NVTX range, CUDA call or GPU work",
         "a Ray worker that died while it started leaves such a report, one for every retry (often: python of the "
@@ -273,87 +273,87 @@ AILMENTS: Mapping[str, Ailment] = {
         "they count as no rank and may be deleted; if no other report is here, put the environment's bin "
         "directory first on PATH and look into the worker's log",
     ),
-    "pid-reuse": Ailment(
+    "pid-reuse": Problem(
         "warning",
         "",
         "the system gave the same process id to a later worker, or reports of two runs or containers lie in one directory",
         "keep one directory a run; take the reports of a process that died out of it",
     ),
-    "nested-ranges": Ailment(
+    "nested-ranges": Problem(
         "warning",
         "",
         "roles that share a process (actor, rollout and reference of verl) each open a capture range, one within "
         "another: range numbers then are not steps, and time would count twice",
         "profile one role at a time, or let the capture cover whole steps (discrete: false)",
     ),
-    "same-content": Ailment(
+    "same-content": Problem(
         "warning",
         "",
         "a copy that was downloaded twice, collected from two places, or named twice",
         "nothing: a copy counts once, unless both were named as runs; --exclude chooses which of them is read",
     ),
-    "same-identity": Ailment(
+    "same-identity": Problem(
         "warning",
         "{files} that claim the same role, step, rank and process as another",
         "two runs lie in one directory, or files were copied into it twice",
         "keep one directory a run",
     ),
-    "shared-rank": Ailment(
+    "shared-rank": Problem(
         "warning",
         "",
         "two runs lie in one directory, a restarted worker wrote again, or roles that the names do not tell",
         "keep one directory a run, and one sub-directory a role",
     ),
-    "conflict": Ailment(
+    "conflict": Problem(
         "warning",
         "{files} whose names say something else than what is in them",
         "files were renamed, or the name was made before the rank was known",
         "trust what the report used (the manifest, then the file); rename the files",
     ),
-    "unknown-rank": Ailment(
+    "unknown-rank": Problem(
         "warning",
         "",
         "the profiler began before torch.distributed did, or the framework does not use it: the trace says "
         "nothing about its rank (distributedInfo)",
         "start the profiler after init_process_group, or put rank<N> into the file names",
     ),
-    "no-device-rows": Ailment(
+    "no-device-rows": Problem(
         "warning",
         "",
         "another profiler (nsys, DCGM) held the GPU's counters there, or only CPU activities were asked for",
         "one profiler at a time; activities=[CPU, CUDA] on every rank",
     ),
-    "no-common-clock": Ailment(
+    "no-common-clock": Problem(
         "warning",
         "",
         "their times count from the file's own zero (no baseTimeNanoseconds, no UTC start)",
         "who waits for whom cannot be told across them: record with torch 2.3 or later, or export with nsys again",
     ),
-    "wal-missing": Ailment(
+    "wal-missing": Problem(
         "warning",
         "{files}: databases whose write-ahead log (-wal) is not here: the last rows may be missing",
         "the database was copied while a program had it open, and without X.sqlite-wal",
         "copy X.sqlite-wal along, or close the program that has the database open and copy again",
     ),
-    "open-database": Ailment(
+    "open-database": Problem(
         "warning",
         "{files}: databases that a program was still writing, or died writing",
         "a journal of SQLite lies beside the database: it was read as it was before the last change",
         "close the program that writes it, or let nsys export end, and look again",
     ),
-    "stale-export": Ailment(
+    "stale-export": Problem(
         "warning",
         "{files}: databases older than the reports beside them",
         "the report was recorded again, or copied later, and its database is from before",
         f"remove the database and export again: {_EXPORT}",
     ),
-    "log-only": Ailment(
+    "log-only": Problem(
         "warning",
         "a driver's log and no profile",
         "the profiler was not switched on for these steps, or wrote elsewhere",
         "check the profiler's steps and save path in the configuration of the run",
     ),
-    "ray-check": Ailment(
+    "ray-check": Problem(
         "info",
         "{files}: left by Ray's check that nsys works",
         "Ray runs nsys once on nothing (empty.nsys-rep) before it starts a worker",

@@ -39,8 +39,8 @@ class Capture:
     session: str | None = None
 
 
-def symptoms(captures: Sequence[Capture], *, whole: bool = True) -> Iterator[Symptom]:
-    """Everything that is wrong among the captures; without `whole`, what is absent was not asked for."""
+def symptoms(captures: Sequence[Capture], *, complete: bool = True) -> Iterator[Symptom]:
+    """Everything that is wrong among the captures; unless they are `complete`, what is absent was not asked for."""
     profiles = [c for c in captures if c.source.tool != "log"]
     if captures and not profiles:
         yield Symptom("log-only", tuple(c.source.name for c in captures))
@@ -57,7 +57,7 @@ def symptoms(captures: Sequence[Capture], *, whole: bool = True) -> Iterator[Sym
         _unknown_ranks,
         _no_common_clock,
     ]
-    if whole:
+    if complete:
         checks += [_missing_ranks, _missing_steps, _missing_ranges]
     runs = _groups(alive, lambda c: c.source.run)
     for run in runs:

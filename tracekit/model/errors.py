@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+
+from tracekit.model.codes import NO_DATA, UNREADABLE, Data, Reason, why_unread
 
 
 class TracekitError(Exception):
@@ -18,20 +21,51 @@ class TracekitError(Exception):
 
 
 class TraceFormatError(TracekitError):
-    """A file that is not what its reader reads; the only thing a reader raises, for any bytes whatever."""
+    """A file that is not what its reader reads; the only thing a reader raises, for any bytes whatever.
 
-    def __init__(self, path: Path | str, problem: str, hint: str = "", where: str = "") -> None:
+    `code` is one of `codes.CODES`, and `data` what that list says of it.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        problem: str,
+        hint: str = "",
+        where: str = "",
+        *,
+        code: str = UNREADABLE,
+        data: Data = NO_DATA,
+    ) -> None:
         super().__init__(problem, hint)
         self.path = str(path)
         self.where = where
+        self.code = code
+        self.data = data
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.where}" if self.where else self.path
         return f"{place}: {self.problem}"
 
-    def __reduce__(self) -> tuple[type[TraceFormatError], tuple[str, str, str, str]]:
+    def __reduce__(self) -> tuple[Callable[..., TraceFormatError], tuple[str | Data, ...]]:
         """How to send it between processes: exceptions otherwise forget all but their message."""
-        return TraceFormatError, (self.path, self.problem, self.hint, self.where)
+        return _remade, (self.path, self.problem, self.hint, self.where, self.code, self.data)
+
+
+def _remade(
+    path: str, problem: str, hint: str, where: str, code: str, data: Data
+) -> TraceFormatError:
+    """The error that another process raised."""
+    return TraceFormatError(path, problem, hint, where, code=code, data=data)
+
+
+def refused(path: Path | str, reason: Reason, hint: str = "", where: str = "") -> TraceFormatError:
+    """The error for a file that cannot be read for this reason."""
+    return TraceFormatError(path, reason.text, hint, where, code=reason.code, data=reason.data)
+
+
+def unread(path: Path | str, error: OSError, hint: str = "") -> TraceFormatError:
+    """The error for a file that the system does not let us read, or that is packed in another way."""
+    return refused(path, why_unread(error), hint)
 
 
 class UnwritableError(TracekitError):

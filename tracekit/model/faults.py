@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import pandas as pd
 
+from tracekit.model.codes import OF_ERRORS
 from tracekit.model.report import Remark, Section, Verdict
 from tracekit.model.trace import Fault, Measurements, Note, Source
 from tracekit.model.units import numbers
@@ -22,9 +23,6 @@ T = TypeVar("T")
 
 Capture = tuple[str, int | None]
 """Source and pid: one process in one source."""
-
-CODE = "failed:"
-"""How the codes of notes and remarks on errors of tracekit begin; the question follows."""
 
 UNASKED = "unasked"
 """The fact that names the tables which nobody measured because no question was asked that needs them."""
@@ -230,13 +228,14 @@ def caution(what: str) -> str:
 
 def is_of(one: Remark) -> bool:
     """Whether a remark is on an error of tracekit."""
-    return one.code.startswith(CODE)
+    return one.code.startswith(OF_ERRORS)
 
 
 def notes(measured: Measurements) -> tuple[Note, ...]:
     """One note a fault."""
     return tuple(
-        Note("error", f"{CODE}{f.question}", next(_what((f,))), f.source) for f in measured.faults
+        Note("error", f"{OF_ERRORS}{f.question}", next(_what((f,))), f.source)
+        for f in measured.faults
     )
 
 
@@ -256,7 +255,7 @@ def of_some(section: Section, rules: Sequence[str], caveat: str) -> Section:
 def remark(question: str, what: str, error: Exception) -> Remark:
     """An error of tracekit after measuring, as a remark."""
     text = f"{what}: {type(error).__name__}: {error}"
-    return Remark("error", f"{CODE}{question}", text)
+    return Remark("error", f"{OF_ERRORS}{question}", text)
 
 
 def _what(faults: Iterable[Fault]) -> Iterator[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.codes import NO_DATA, UNKNOWN, Data
 from tracekit.model.errors import TracekitError
 from tracekit.model.keys import place_of
 from tracekit.model.tables import KEYS, TABLES, Table
@@ -21,13 +22,14 @@ from tracekit.model.tables.arrays import Coded, Columns, Nullable
 T = TypeVar("T")
 Tool = Literal["torch", "nsys", "torch_memory", "log"]
 NoteSeverity = Literal["info", "warning", "data_loss", "error"]
-NO_EVENTS, NO_TIMES = "no-events", "no-usable-events"
-"""Codes of notes: a trace holds no event, or none of which can be said when it was."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something about a source that limits what can be concluded from it; the report shows it."""
+    """Something about a source that limits what can be concluded from it; the report shows it.
+
+    `code` is one of `codes.CODES` with its `data`; `message` says the same to people.
+    """
 
     severity: NoteSeverity
     code: str
@@ -35,6 +37,7 @@ class Note:
     source: str = ""
     count: int = 1
     offset: int | None = None
+    data: Data = NO_DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +99,12 @@ class Source:
     content: str | None = None
     accounts: tuple[Account, ...] = ()
 
-    def with_note(self, severity: NoteSeverity, code: str, message: str) -> Source:
+    def with_note(
+        self, severity: NoteSeverity, code: str, message: str, data: Data = NO_DATA
+    ) -> Source:
         """This source with one note more."""
-        return replace(self, notes=(*self.notes, Note(severity, code, message, self.name)))
+        note = Note(severity, code, message, self.name, data=data)
+        return replace(self, notes=(*self.notes, note))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +246,13 @@ def labelled(table: Table, columns: Mapping[str, Any], source: Source) -> Column
 
 @dataclass(frozen=True)
 class Failure:
-    """A source that could not be read or measured: data, not an exception."""
+    """A source that could not be read or measured: data, not an exception; `code` is one of `codes.CODES`."""
 
     source: str
     problem: str
     hint: str = ""
+    code: str = UNKNOWN
+    data: Data = NO_DATA
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,15 +131,18 @@ def _suspicion(path: Path, paths: set[Path]) -> str:
     """Why a file is of little use; empty where nothing tells so."""
     suffix = path.suffix.lower()
     if suffix == nsys_pairs.EXPORT_SUFFIX:
-        return export_problem(path) or (EMPTY_CAPTURE if is_empty_capture(path) else "")
+        problem = export_problem(path)
+        if problem is not None:
+            return problem.text
+        return EMPTY_CAPTURE if is_empty_capture(path) else ""
     if suffix == nsys_pairs.STREAM_SUFFIX:
         reports = (path.with_suffix(end) for end in nsys_pairs.REPORT_SUFFIXES)
         made = any(report in paths and _is_report(report) for report in reports)
-        return "" if made else nsys_pairs.LONE_STREAM
+        return "" if made else nsys_pairs.LONE_STREAM.text
     if suffix not in nsys_pairs.REPORT_SUFFIXES:
         return ""
     if not _is_report(path):
-        return nsys_pairs.NO_REPORT
+        return nsys_pairs.NO_REPORT.text
     export = nsys_pairs.export_beside(path)
     told = export in paths and not nsys_pairs.is_stale(export, path) and is_empty_capture(export)
     return EMPTY_CAPTURE if told else ""
@@ -260,14 +263,15 @@ def _why_not(path: Path, size: int, reports: set[Path]) -> str:
     """Why a file is left out; empty where it is copied."""
     suffix = path.suffix.lower()
     if nsys_pairs.is_ray_check(path.name):
-        return nsys_pairs.RAY_CHECK
+        return nsys_pairs.RAY_CHECK.text
     if not size and nsys_pairs.why_empty(suffix):
-        return f"empty file (0 bytes): {nsys_pairs.why_empty(suffix)}"
+        return nsys_pairs.empty_file(suffix).text
     stem = path.with_name(nsys_pairs.stem_of_report(path.name))
     if stem in reports and suffix in (*_BESIDE_STREAM, nsys_pairs.EXPORT_SUFFIX):
         return ""
     if suffix == nsys_pairs.EXPORT_SUFFIX:
-        return export_problem(path)
+        problem = export_problem(path)
+        return "" if problem is None else problem.text
     try:
         return "" if is_manifest(path, size) else "neither a report nor what belongs to one"
     except OSError as error:

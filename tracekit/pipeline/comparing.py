@@ -200,9 +200,10 @@ def _report(path: Path) -> Report:
     try:
         return from_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise TraceFormatError(path, f"cannot be read: {error}", "write it again") from error
+        problem = f"cannot be read: {error}"
+        raise TraceFormatError(path, problem, "write it again", code="cannot-be-read") from error
     except TracekitError as error:
-        raise TraceFormatError(path, error.problem, error.hint) from error
+        raise TraceFormatError(path, error.problem, error.hint, code="unfit") from error
 
 
 def _names(base: Sequence[str | Path], opt: Sequence[str | Path]) -> tuple[str, str]:

@@ -21,7 +21,8 @@ from tracekit.engine import Advance, local
 from tracekit.engine.progress import progress_line
 from tracekit.health.checks import Capture, Diagnosis, diagnose
 from tracekit.health.ray_sessions import session_symptoms
-from tracekit.health.signs import IGNORED, NAMED, Symptom, signs
+from tracekit.health.signs import NAMED, Symptom, signs
+from tracekit.model.codes import IGNORED
 from tracekit.model.labels import natural, shown
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.model.units import numbers
@@ -80,17 +81,17 @@ def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examinati
     ]
     failures = [o.failure for o in outcomes if o.failure is not None]
     seen = [*session_symptoms(_given(paths), _reports(found))]
-    if not found.sources and not any(s.code in NAMED for s in signs(notes, ())):
+    if not found.sources and not any(s.code in NAMED for s in signs(notes)):
         count = f"{len(found.ignored):,} {'file' if len(found.ignored) == 1 else 'files'}"
         seen.append(Symptom("no-profile", (), f"no profile among {count}"))
-    excluded = any(i.reason.startswith("excluded") for i in found.ignored)
+    excluded = any(i.reason.code == "excluded" for i in found.ignored)
     return Examination(
         title=found.title,
         source_count=len(found.sources),
         read_count=read,
         ignored_count=len(found.ignored),
         captures=captures,
-        diagnoses=diagnose(captures, notes, failures, seen, whole=not excluded),
+        diagnoses=diagnose(captures, notes, failures, seen, complete=not excluded),
         file_counts=counted(read, len(failures), found.state_counts()),
         profilers=tuple(_profilers(found.manifests)),
     )
@@ -160,7 +161,8 @@ def _ignored(ignored: Sequence[Ignored], paths: Sequence[str | Path]) -> Iterato
     for one in ignored:
         base = next((b for b in bases if one.path.is_relative_to(b)), None)
         name = str(one.path.relative_to(base)) if base else str(one.path)
-        yield Note("info", IGNORED, one.reason, shown(name))
+        data = one.reason.note_data()
+        yield Note("info", IGNORED, one.reason.text, shown(name), data=data)
 
 
 def held(examination: Examination) -> tuple[str, ...]:

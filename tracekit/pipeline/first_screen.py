@@ -32,9 +32,10 @@ from tracekit.job.rank_groups import MEMBER, Crew, crews
 from tracekit.job.stage_windows import WHERE, shares_by_stage
 from tracekit.job.tables import sheet
 from tracekit.model import faults
+from tracekit.model.codes import NO_EVENTS, NO_TIMES
 from tracekit.model.keys import looked_up
 from tracekit.model.report import Heading, Metric, Sheet
-from tracekit.model.trace import NO_EVENTS, NO_TIMES, Measurements
+from tracekit.model.trace import Measurements
 from tracekit.model.units import numbers, show
 from tracekit.pipeline import asked
 

@@ -11,6 +11,7 @@ import pandas as pd
 from tracekit.discover.runs import numbered
 from tracekit.job.device_size import DEVICE_MEMORY
 from tracekit.job.step_values import WORK
+from tracekit.model.codes import Data
 from tracekit.model.tables import MEASURED, concat
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Measurements, Note
@@ -45,7 +46,7 @@ def merge(
     notes = [note for part in parts for note in part.notes]
     if any(limit != limits[0] for limit in limits):
         message = f"some of these measurements hold only the stages {', '.join(stages)}, not all"
-        notes.append(Note("warning", "left-out", message))
+        notes.append(Note("warning", "left-out", message, data=Data(by="stage")))
     return Measurements(
         tables,
         tuple(source for part in parts for source in part.sources),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tracekit.model.codes import Data
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Note
@@ -138,7 +139,8 @@ def _without_copies(
         message = (
             f"the same recording as {originals[name]}, which holds as much or more of it and counts"
         )
-        notes = (Note("warning", SAME_RECORDING, message, name),)
+        data = Data(original=originals[name])
+        notes = (Note("warning", SAME_RECORDING, message, name, data=data),)
         return replace(part, tables=tables, notes=notes, faults=(), original=originals[name])
     if name in counting:
         # That both are kept was said when neither was read.

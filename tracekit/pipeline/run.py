@@ -370,7 +370,7 @@ def _ignored(found: Discovery) -> list[str]:
     """Files that no reader claimed, by reason."""
     by_reason: dict[str, int] = {}
     for ignored in found.ignored:
-        by_reason[ignored.reason] = by_reason.get(ignored.reason, 0) + 1
+        by_reason[ignored.reason.text] = by_reason.get(ignored.reason.text, 0) + 1
     return [
         f"{count:,} {'file' if count == 1 else 'files'}: {reason}"
         for reason, count in sorted(by_reason.items())

@@ -16,15 +16,16 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NoReturn, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
 
-from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.codes import UNKNOWN, Data, Datum
+from tracekit.model.errors import TraceFormatError, TracekitError, unread
 from tracekit.model.files import write_atomically
 from tracekit.model.tables import TABLES, Column, Table
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
@@ -101,8 +102,8 @@ def save(measurements: Measurements, path: Path | str) -> None:
         "schema": SCHEMA,
         "tables": {name: _described(TABLES[name], len(frame)) for name, frame in tables.items()},
         "sources": [_source_json(source) for source in measurements.sources],
-        "failures": [asdict(failure) for failure in measurements.failures],
-        "notes": [asdict(note) for note in measurements.notes],
+        "failures": [_coded_json(failure) for failure in measurements.failures],
+        "notes": [_coded_json(note) for note in measurements.notes],
         "facts": dict(measurements.facts),
         **({"faults": list(map(asdict, measurements.faults))} if measurements.faults else {}),
     }
@@ -139,7 +140,14 @@ def _source_json(source: Source) -> dict[str, Any]:
     """A source without its path and node, which only mean something where it was read."""
     names = (*_SOURCE_TEXTS, *_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS, "size_bytes")
     known = {name: getattr(source, name) for name in names}
-    return {**known, "notes": [asdict(note) for note in source.notes]}
+    return {**known, "notes": [_coded_json(note) for note in source.notes]}
+
+
+def _coded_json(coded: Note | Failure) -> dict[str, Any]:
+    """A note or a failure with its code, and with its data where it has any."""
+    values = {field.name: getattr(coded, field.name) for field in fields(coded)}
+    data = values.pop("data")
+    return {**values, "data": dict(data)} if data else values
 
 
 def _json_bytes(value: Any) -> bytes:
@@ -177,17 +185,16 @@ def load(path: Path | str, *, max_bytes: int = MAX_BYTES) -> Measurements:
             return _loaded(file, max_bytes)
     except _Bad as error:
         problem = f"not readable as saved measurements: {error.problem}"
-        raise TraceFormatError(path, problem, error.hint) from None
+        raise TraceFormatError(path, problem, error.hint, code="unfit") from None
     except OSError as error:
-        reason = error.strerror or str(error)
-        hint = "check that it exists and that you may read it"
-        raise TraceFormatError(path, f"cannot be read: {reason}", hint) from error
+        raise unread(path, error, "check that it exists and that you may read it") from error
     except MemoryError as error:
         hint = "load it on a machine with more memory"
-        raise TraceFormatError(path, "memory ran out", hint) from error
+        raise TraceFormatError(path, "memory ran out", hint, code="out-of-memory") from error
     except Exception as error:  # zipfile, zlib and json raise a dozen kinds for damaged bytes
         problem = f"not readable as saved measurements: {type(error).__name__}: {error}"
-        raise TraceFormatError(path, " ".join(problem.split())[:300], _HINT) from error
+        text = " ".join(problem.split())[:300]
+        raise TraceFormatError(path, text, _HINT, code="unfit") from error
 
 
 def _loaded(file: BinaryIO, max_bytes: int) -> Measurements:
@@ -378,7 +385,24 @@ def _source(item: Any) -> Source:
 def _failure(item: Any) -> Failure:
     """A failure as saved."""
     found = _as_object(item, "a failure")
-    return Failure(*(_as_text(found.get(name), name) for name in ("source", "problem", "hint")))
+    source, problem, hint = (
+        _as_text(found.get(name), name) for name in ("source", "problem", "hint")
+    )
+    code = _as_text(found.get("code", UNKNOWN), "code")
+    return Failure(source, problem, hint, code, _data(found))
+
+
+def _data(found: Mapping[str, Any]) -> Data:
+    """The data beside a code; none where an older tracekit saved it."""
+    values: dict[str, Datum] = {}
+    for name, value in _as_object(found.get("data", {}), "data").items():
+        if isinstance(value, list):
+            values[name] = tuple(_as_text(text, name) for text in value)
+        elif isinstance(value, str | int | float):
+            values[name] = value
+        else:
+            _wrong(value, name, "a number, a text or a list of texts")
+    return Data(**values)
 
 
 def _fault(item: Any) -> Fault:
@@ -405,9 +429,8 @@ def _note(item: Any) -> Note:
         _as_text(found.get(name), name) for name in ("code", "message", "source")
     )
     count = _as_number(found.get("count"), "count", low=0)
-    return Note(
-        severity, code, message, source, count, _maybe(_as_number, found.get("offset"), "offset")
-    )
+    offset = _maybe(_as_number, found.get("offset"), "offset")
+    return Note(severity, code, message, source, count, offset, _data(found))
 
 
 def _maybe(check: Callable[[Any, str], T], value: Any, what: str) -> T | None:

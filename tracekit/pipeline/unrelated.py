@@ -16,6 +16,7 @@ import pandas as pd
 from tracekit.discover import Discovery
 from tracekit.discover.names import stem_of
 from tracekit.discover.runs import numbered
+from tracekit.model.codes import Data
 from tracekit.model.labels import shown
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.tables.arrays import of_texts
@@ -191,4 +192,4 @@ def _note(run: str, groups: Sequence[Sequence[str]], names: Sequence[str]) -> No
         f"{count:,} files of {run} share no process, time, world or process group: shown as {len(names):,} runs "
         f"({listed}); name=DIRECTORY makes them one"
     )
-    return Note("warning", APART, message, run, count)
+    return Note("warning", APART, message, run, count, data=Data(runs=tuple(names)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
+from tracekit.model.codes import Data, Reason, why_unread
 from tracekit.model.trace import Source, Tool, Trace, Want
 from tracekit.readers import unpack
 
@@ -42,7 +43,7 @@ READERS: tuple[Reader, ...] = (
 )
 
 
-def head(path: Path) -> tuple[bytes, str]:
+def head(path: Path) -> tuple[bytes, Reason | None]:
     """(the first bytes of a file's text, why there are none); what is packed is unpacked for it."""
     for careful in (False, True):
         found = bytearray()
@@ -54,17 +55,19 @@ def head(path: Path) -> tuple[bytes, str]:
         except unpack.Unproven:
             continue
         except OSError as error:
-            return b"", error.strerror or str(error)
-        return bytes(found[:HEAD_BYTES]), "" if found else _no_text(path)
+            text = error.strerror or type(error).__name__
+            return b"", replace(why_unread(error), text=text)
+        return bytes(found[:HEAD_BYTES]), None if found else _no_text(path)
     return b"", _no_text(path)
 
 
-def _no_text(path: Path) -> str:
+def _no_text(path: Path) -> Reason:
     """Why there is no text in a file that could be opened."""
     form = form_of(path)
-    return "the file holds no text" + (
-        f": its {form} stream is empty, cut off or damaged" if form else ""
-    )
+    if not form:
+        return Reason("no-text", "the file holds no text")
+    text = f"the file holds no text: its {form} stream is empty, cut off or damaged"
+    return Reason("cut-stream", text, Data(form=form))
 
 
 def form_of(path: Path) -> str:

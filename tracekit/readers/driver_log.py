@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.errors import unread
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.readers import unpack
@@ -151,8 +151,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         except unpack.Unproven:
             continue
         except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise TraceFormatError(path, f"cannot be read: {reason}") from error
+            raise unread(path, error) from error
     tables = {"log_values": _frame(log)} if want.table("log_values") else {}
     meta = {"element_count": len(log.value), "absolute_time": False}
     return [Trace(source, tables, tuple(_notes(log, losses, source.name)), meta)]

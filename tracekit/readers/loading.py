@@ -7,11 +7,14 @@ from pathlib import Path
 
 from tracekit.discover import Sniffed
 from tracekit.discover import discover as find
-from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.codes import Reason
+from tracekit.model.errors import TracekitError, refused
 from tracekit.model.trace import Trace, Want
 from tracekit.readers import READERS, Reader, foreign, form_of, head
 from tracekit.readers.no_profiles import no_profile
 from tracekit.readers.nsys import files as nsys_files
+
+_NO_FORMAT = Reason("no-format", "no format that tracekit reads")
 
 
 def load(
@@ -38,7 +41,7 @@ def load(
         )
     told = sniff(path)
     if told.reader is None:
-        raise TraceFormatError(path, told.reason, "see what can be read: tracekit inspect")
+        raise refused(path, told.reason or _NO_FORMAT, "see what can be read: tracekit inspect")
     want = Want(
         None if tables is None else frozenset(tables),
         None if args is None else tuple(args),
@@ -58,20 +61,22 @@ def sniff(path: Path) -> Sniffed:
     """Which reader claims a file, by its content, and what is wrong with it; for no profile, what it is."""
     start, problem = head(path)
     form = form_of(path)
-    if refusal := foreign.refusal(start, packed=bool(form)) or (form and problem):
+    refusal = foreign.refusal(start, packed=bool(form)) or (problem if form else None)
+    if refusal is not None:
         return Sniffed(None, "torch", refusal, certain=True)
-    if known := no_profile(start):
-        return Sniffed(None, "torch", known)
+    aside = no_profile(start)
+    if aside is not None:
+        return Sniffed(None, "torch", aside)
     for reader in READERS:
         if not reader.sniff(start):
             continue
         if form and reader.tool == "nsys":
             return Sniffed(None, "nsys", foreign.packed_nsys(form), certain=True)
-        reason = nsys_files.export_problem(path) if reader.name == "nsys" else ""
+        reason = nsys_files.export_problem(path) if reader.name == "nsys" else None
         if reader.name == "nsys" and not nsys_files.is_claimed(path, reason):
             return Sniffed(None, "torch", reason)
         return Sniffed(reader.name, reader.tool, reason)
-    return Sniffed(None, "torch", problem or "no format that tracekit reads")
+    return Sniffed(None, "torch", problem or _NO_FORMAT)
 
 
 def reader_named(name: str) -> Reader:

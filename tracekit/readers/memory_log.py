@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.discover.names import read_name
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.errors import unread
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.names import UNITS, quantity_of
@@ -145,8 +145,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         except unpack.Unproven:
             continue
         except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise TraceFormatError(path, f"cannot be read: {reason}") from error
+            raise unread(path, error) from error
     frame, unknown = _frame(log)
     notes = tuple(_notes(log, losses, unknown, source.name, empty=not len(frame)))
     facts = read_name(tuple(source.name.split("/")))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 
+from tracekit.model.codes import Data, Reason
 from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
 from tracekit.readers.chrome.stream import BYTE_ORDER_MARK
 
-RAY_TASKS = "a timeline of Ray's tasks, no profile"
-PICTURE = (
-    "a picture of a memory timeline without its numbers: export it as .raw.json.gz or .json.gz"
+RAY_TASKS = Reason(
+    "no-profile", "a timeline of Ray's tasks, no profile", Data(what="a timeline of Ray's tasks")
+)
+PICTURE = Reason(
+    "no-profile",
+    "a picture of a memory timeline without its numbers: export it as .raw.json.gz or .json.gz",
+    Data(what="a picture of a memory timeline"),
 )
 
 _PICTURE = re.compile(
@@ -18,24 +23,23 @@ _PICTURE = re.compile(
 _CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"\\]{0,200})"')
 
 
-def no_profile(head: bytes) -> str:
-    """What the text that begins so is, if it is no profile although a reader would take it; else empty.
+def no_profile(head: bytes) -> Reason | None:
+    """What the text that begins so is, if it is no profile although a reader would take it; else None.
 
     `ray timeline` writes a bare list whose categories are `task:execute`, `task::<function>` …; a list
     with any category of a profiler's own is a profile. `export_memory_timeline` writes a page with a PNG.
 
-    >>> no_profile(b'[{"cat": "task::Worker.step", "ph": "X"}]')
+    >>> no_profile(b'[{"cat": "task::Worker.step", "ph": "X"}]').text
     "a timeline of Ray's tasks, no profile"
     >>> no_profile(b'[{"cat": "cpu_op", "ph": "X"}]')
-    ''
     """
     if _PICTURE.match(head):
         return PICTURE
     if not head.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"["):
-        return ""
+        return None
     categories = set(_CATEGORY.findall(head))
     of_tasks = any(category.startswith(b"task:") for category in categories)
     profiled = {category.decode("latin-1").lower() for category in categories} & set(
         CLASS_OF_CATEGORY
     )
-    return RAY_TASKS if of_tasks and not profiled else ""
+    return RAY_TASKS if of_tasks and not profiled else None

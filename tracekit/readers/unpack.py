@@ -5,7 +5,6 @@ Told by content, not by name; every fault of the packing is reported, and what c
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -102,6 +101,7 @@ def _unpacked(source: FileBytes, path: Path, size: int, *, careful: bool) -> Ite
     form = unpack_streams.form_of(source.peek(unpack_streams.LONGEST_MAGIC))
     if form is not None:
         return unpack_streams.streams(source, form, path, size, careful=careful)
-    if problem := unpack_zip.refusal(path):
-        raise OSError(errno.EINVAL, problem)
+    refusal = unpack_zip.refusal(path)
+    if refusal is not None:
+        raise refusal
     return unpack_zip.member(source, size, gunzip.inflate_careful if careful else gunzip.inflate)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import errno
 import lzma
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tracekit.model.codes import OtherPackingError
 from tracekit.readers.file_bytes import PIECE_BYTES, Damaged, FileBytes
 
 MEMORY_BYTES = 2**28
@@ -19,7 +19,7 @@ MEMORY_BYTES = 2**28
 WINDOW_LOG = 27
 """Largest window of Zstandard, 2**27 bytes: what its own tools allow unless they are told otherwise."""
 
-_TOO_LARGE = "that needs more memory to unpack than is allowed: decompress it first"
+_TOO_LARGE = "that needs more memory to unpack than is allowed"
 _STEP_BYTES = 256
 """Text asked for at a time near a fault: a call that fails keeps to itself what it had."""
 
@@ -127,7 +127,9 @@ def _stream(
             block = decoder.decompress(piece, size)
         except Exception as error:  # noqa: BLE001 - each library has errors of its own
             if isinstance(error, MemoryError) or "memory" in str(error).lower():
-                raise OSError(errno.ENOMEM, f"{form.name} {_TOO_LARGE}") from None
+                raise OtherPackingError(
+                    f"{form.name} {_TOO_LARGE}", "decompress it first"
+                ) from None
             if careful:
                 yield from _up_to_fault(path, form, (begin, fed), given)
             raise Damaged from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tracekit.model.codes import OtherPackingError
 from tracekit.readers.file_bytes import FileBytes, Truncated
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
@@ -18,6 +18,7 @@ _HEADER_BYTES, _DESCRIPTOR_MAGIC = 30, b"PK\x07\x08"
 _ENCRYPTED, _SIZE_FOLLOWS = 1, 8
 _STORED, _DEFLATED = 0, 8
 _UNKNOWN = 2**32 - 1
+_UNZIP = "unpack it first (unzip)"
 
 Inflate = Callable[[FileBytes, int], Iterator[bytes]]
 
@@ -26,15 +27,14 @@ class WrongSum(Exception):  # noqa: N818 - never leaves the readers of packed fi
     """All text is there, and its checksum is another."""
 
 
-def refusal(path: Path) -> str:
-    """Why an archive is not read: it holds no file, or several; empty for one file, or where that is not known."""
+def refusal(path: Path) -> OtherPackingError | None:
+    """Why an archive is not read: it holds no file, or several; None for one file, or where that is not known."""
     count = _count(path)
     if count is None or count == 1:
-        return ""
-    held = "no file" if not count else f"{count:,} files"
-    return f"a zip archive of {held}: " + (
-        "unpack it first (unzip)" if count else "there is nothing to read in it"
-    )
+        return None
+    if not count:
+        return OtherPackingError("a zip archive of no file", "there is nothing to read in it")
+    return OtherPackingError(f"a zip archive of {count:,} files", _UNZIP)
 
 
 def _count(path: Path) -> int | None:
@@ -61,16 +61,14 @@ def member(source: FileBytes, size: int, inflate: Inflate) -> Iterator[bytes]:
     source.exactly(_number(header, 26, 2))
     source.exactly(_number(header, 28, 2))
     if flags & _ENCRYPTED:
-        raise OSError(errno.EINVAL, "a zip archive with a password: unpack it first (unzip)")
+        raise OtherPackingError("a zip archive with a password", _UNZIP)
     sized = not flags & _SIZE_FOLLOWS and packed != _UNKNOWN
     if method == _STORED and sized:
         found = _stored(source, packed, size)
     elif method == _DEFLATED:
         found = inflate(source, size)
     else:
-        raise OSError(
-            errno.EINVAL, f"a zip archive packed by method {method}: unpack it first (unzip)"
-        )
+        raise OtherPackingError(f"a zip archive packed by method {method}", _UNZIP)
     total = 0
     for block in found:
         total = zlib.crc32(block, total)

@@ -268,7 +268,7 @@ def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
             "cause": d.cause,
             "remedy": d.remedy,
         }
-        for d in diagnose(tuple(known), measured.notes, measured.failures, whole=not chosen)
+        for d in diagnose(tuple(known), measured.notes, measured.failures, complete=not chosen)
         if d.severity != "info"
     ]
     headings = (

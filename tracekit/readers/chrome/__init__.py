@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.discover import complete
+from tracekit.model.codes import NO_EVENTS, NO_TIMES, Data
 from tracekit.model.tables import HOST_OP_KINDS
-from tracekit.model.trace import NO_EVENTS, NO_TIMES, Note, Source, Trace, Want
+from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.readers import unpack
 from tracekit.readers.chrome import stream as chrome_stream
 from tracekit.readers.chrome import tables as chrome_tables
@@ -189,7 +190,9 @@ def _nothing_usable(scan: Scan, rows: Rows, name: str) -> Iterator[Note]:
     message = (
         f"none of its {count:,} events can be used: {told or 'none is of a kind that is read'}"
     )
-    yield Note("error", NO_TIMES, message, name, count)
+    no_start, no_phase = without.values()
+    data = Data(no_start=no_start, no_phase=no_phase)
+    yield Note("error", NO_TIMES, message, name, count, data=data)
 
 
 def _within(values: npt.NDArray[np.int64], low: int, high: int) -> bool:
@@ -224,6 +227,7 @@ def _loss_notes(losses: tuple[Loss, ...], name: str) -> list[Note]:
             name,
             loss.count,
             loss.offset,
+            Data(size_bytes=loss.size_bytes),
         )
         for loss in losses
     ]

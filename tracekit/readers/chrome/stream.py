@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.codes import Reason
+from tracekit.model.errors import refused, unread
 from tracekit.readers import unpack
 from tracekit.readers.ahead import ahead
 from tracekit.readers.chrome.events import Text, read_events
@@ -69,8 +70,11 @@ def scan(
         except unpack.Unproven:
             return _scan(path, keep, make_scanner, on_bytes, careful=True)
     except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}"
-        raise TraceFormatError(path, problem) from error
+        raise unread(path, error) from error
+
+
+_NO_EVENTS_LIST = Reason("no-events-list", "not a Chrome trace: there is no array of events")
+_NOTHING_WHOLE = Reason("no-events-list", "the event array holds no complete event")
 
 
 class _FinishedScanner(Scanner, Protocol):
@@ -122,7 +126,7 @@ def _scan(
     losses.extend(packing_losses)
     columns = scanner.finish()
     if not len(columns["ts_ns"]) and not columns["skipped"] and losses.of_events():
-        raise TraceFormatError(path, "the event array holds no complete event")
+        raise refused(path, _NOTHING_WHOLE)
     meta = _read_meta(head, head_offset, losses) | _read_meta(tail, tail_offset, losses)
     return Scan(
         **columns,
@@ -165,7 +169,7 @@ def _read_head(path: Path, text: Text) -> tuple[bytes, int]:
             text.drop(key.end())
             return head, start + key.start() - len(head)
         if text.at_end or len(view) == OUTSIDE_LIMIT:
-            raise TraceFormatError(path, "not a Chrome trace: there is no array of events")
+            raise refused(path, _NO_EVENTS_LIST)
         searched = max(0, len(view) - _LONGEST_EVENTS_KEY)
         text.grow()
 

@@ -12,7 +12,8 @@ import pandas as pd
 
 from tracekit.discover import complete
 from tracekit.discover.manifests import without_manifest
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.codes import Data, Reason
+from tracekit.model.errors import refused
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.levels import DRIVER
@@ -151,7 +152,8 @@ def _add(
         return
     first = _row_count(draft)
     if first + len(frame) > _MAX_ROWS:
-        raise TraceFormatError(draft.source.path, f"more than {_MAX_ROWS:,} rows of one process")
+        problem = f"more than {_MAX_ROWS:,} rows of one process"
+        raise refused(draft.source.path, Reason("too-many", problem, Data(most=_MAX_ROWS)))
     if first:
         frame["id"] = frame["id"].to_numpy() + np.int32(first)
     for key, column in (args or {}).items():

@@ -13,9 +13,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.codes import OPENED, UNREADABLE, Data, Reason
+from tracekit.model.errors import TraceFormatError, refused
 from tracekit.model.trace import Note
-from tracekit.readers.nsys.opening import Opening, opening
+from tracekit.readers.nsys.opening import Opening, Warned, opening
 
 
 def _installed() -> Any:
@@ -29,7 +30,7 @@ def _installed() -> Any:
 apsw = _installed()
 
 MAX_TABLES = 10_000
-NOT_AN_EXPORT = "an SQLite database, but no export of Nsight Systems"
+NOT_AN_EXPORT = Reason("foreign-database", "an SQLite database, but no export of Nsight Systems")
 ROW_BYTES = 4
 """No row takes fewer bytes: more rows than the file has room for are a loop in its pages."""
 
@@ -62,7 +63,7 @@ class Database:
     connection: sqlite3.Connection
     columns: Mapping[str, frozenset[str]]
     size_bytes: int = 0
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warned, ...] = ()
     lost: dict[str, Lost] = field(default_factory=dict[str, "Lost"])
     odd: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """Per (table, column) how many values are no integers where integers belong."""
@@ -153,13 +154,18 @@ def one_line(error: Exception) -> str:
 
 def damage_notes(db: Database, name: str) -> list[Note]:
     """Notes about what of the file could not be read, for the source of this name."""
-    notes = [Note("warning", "opened", text, name) for text in db.warnings]
+    notes = [
+        Note("warning", OPENED, warned.text, name, data=Data(state=warned.state))
+        for warned in db.warnings
+    ]
     for table, lost in sorted(db.lost.items()):
         message = f"{table}: reading ended at damage ({lost.message}); {lost.rows:,} rows were read"
-        notes.append(Note("data_loss", "damaged", message, name))
+        data = Data(table=table, rows=lost.rows, says=lost.message)
+        notes.append(Note("data_loss", "damaged", message, name, data=data))
     for (table, column), number in sorted(db.odd.items()):
         message = f"{table}.{column}: values that are no integers count as unknown"
-        notes.append(Note("warning", "not-a-number", message, name, number))
+        data = Data(table=table, column=column)
+        notes.append(Note("warning", "not-a-number", message, name, number, data=data))
     return notes
 
 
@@ -209,9 +215,8 @@ def _described(
         t.startswith("CUPTI_") for t in columns
     )
     if "StringIds" not in columns or not told:
-        raise TraceFormatError(
-            path, NOT_AN_EXPORT, "an export is made by: nsys export --type sqlite REPORT.nsys-rep"
-        )
+        hint = "an export is made by: nsys export --type sqlite REPORT.nsys-rep"
+        raise refused(path, NOT_AN_EXPORT, hint)
     return Database(path, connection, columns, source.size_bytes, source.warnings)
 
 
@@ -247,9 +252,15 @@ def _text(raw: bytes) -> str:
 
 def _refused(path: Path, error: Exception, source: Opening) -> TraceFormatError:
     """The error for a database that cannot be used at all."""
-    why = "; ".join((*source.warnings, one_line(error)))
-    return TraceFormatError(
-        path,
+    says = one_line(error)
+    why = "; ".join((*(warned.text for warned in source.warnings), says))
+    states = {warned.state for warned in source.warnings}
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    damaged = code == sqlite3.SQLITE_CORRUPT or not states.isdisjoint(("no-log", "cut"))
+    reason = Reason(
+        "damaged-database" if damaged else UNREADABLE,
         f"the SQLite file cannot be read: {why}",
-        "export it again: nsys export --type sqlite REPORT.nsys-rep",
+        Data(says=says),
     )
+    hint = "export it again: nsys export --type sqlite REPORT.nsys-rep"
+    return refused(path, reason, hint)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tracekit.model.codes import Data
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers.nsys.database import Database, has, integers, rows
 
@@ -86,7 +87,7 @@ def clock(db: Database) -> tuple[Clock, list[Note]]:
         shift += utc if known and utc is not None else 0
     if shift:
         text = f"the exporter shifted all times by {shift} ns, which is undone"
-        notes.append(Note("info", "time-shift", text))
+        notes.append(Note("info", "time-shift", text, data=Data(shift_ns=shift)))
     if not known:
         text = "the time of the capture's start is not recorded: times are relative"
         notes.append(Note("warning", "base-time", text))
@@ -188,10 +189,7 @@ def diagnostics(db: Database, pid: int | None) -> list[Note]:
     told = rows(db, "DIAGNOSTIC_EVENT", ("text",), where=where, parameters=parameters)
     counted = Counter(_shortened(text) for (text,) in told if isinstance(text, str) and text)
     ordered = sorted(counted.items(), key=lambda item: (_rank(item[0]), item[0]))
-    notes = [
-        Note(_severity(text), _code(text), f"the profiler says: {text}", count=count)
-        for text, count in ordered[:MAX_DIAGNOSTICS]
-    ]
+    notes = [_diagnostic(text, count) for text, count in ordered[:MAX_DIAGNOSTICS]]
     more = sum(count for _, count in ordered[MAX_DIAGNOSTICS:])
     if more:
         text = "further warnings of the profiler are not listed"
@@ -205,8 +203,13 @@ def _severity(text: str) -> NoteSeverity:
     return "info" if _ROUTINE.search(text) else "warning"
 
 
-def _code(text: str) -> str:
-    return "lost-rows" if _LOST.search(text) else "profiler-warning"
+def _diagnostic(text: str, count: int) -> Note:
+    """The note on one warning of the profiler, which has no codes: it is known by its words alone."""
+    message = f"the profiler says: {text}"
+    if not _LOST.search(text):
+        return Note(_severity(text), "profiler-warning", message, count=count, data=Data(says=text))
+    data = Data(says=text, certain=not _PERHAPS.search(text))
+    return Note(_severity(text), "lost-rows", message, count=count, data=data)
 
 
 def _rank(text: str) -> int:
@@ -227,7 +230,8 @@ def absences(
             f"{why}, but no work of a GPU: the capture window may have missed it, the GPU work may be that of "
             "another process, or the profiler failed to get it from the driver"
         )
-        notes.append(Note("warning" if api_count else "info", "no-gpu-rows", text))
+        severity: NoteSeverity = "warning" if api_count else "info"
+        notes.append(Note(severity, "no-gpu-rows", text, data=Data(called=bool(api_count))))
     if not range_count and _domains(db, pid):
         text = (
             "NVTX domains were created but no range was recorded: this nsys is too old for the nvtx package "

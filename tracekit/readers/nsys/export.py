@@ -17,7 +17,8 @@ from functools import cache
 from pathlib import Path
 
 from tracekit.discover.nsys_files import export_beside
-from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.codes import Data, Reason
+from tracekit.model.errors import TraceFormatError, TracekitError, refused
 from tracekit.model.labels import shown
 from tracekit.readers.nsys.files import export_problem, is_whole_report, report_version
 
@@ -35,6 +36,8 @@ _WITH_BLOBS = (2026, 1)
 """The first release that is known to export payloads; 2024.2 refuses the option."""
 _SAID_BYTES = 1 << 14
 _LONGEST = 200
+_LATER = "run it again when the run has ended"
+_NO_EXPORT = Reason("no-export", "no export was made")
 _NUMBER = re.compile(r"([0-9]{4}(?:\.[0-9]{1,9}){1,3})")
 _NEWER = re.compile(r"newer than|version number is invalid", re.IGNORECASE)
 
@@ -72,22 +75,19 @@ def export(report: Path, nsys: Program, folder: Path) -> Path:
     """
     before = report.stat()
     target = folder / EXPORT_NAME
-    said = _run(nsys, folder, _linked(report, folder), TIME_LIMIT_S + before.st_size / 1e6)
+    limit_s = TIME_LIMIT_S + before.st_size / 1e6
+    said = _run(nsys, folder, _linked(report, folder), limit_s)
     if said is None:
-        limit = f"{(TIME_LIMIT_S + before.st_size / 1e6) / 60:.0f} min"
-        raise TraceFormatError(
-            report,
-            f"nsys {nsys.version} took longer than {limit} to export it and was stopped",
-            f"export it yourself: {command(report)}",
-        )
-    problem = export_problem(target) if target.exists() else "no export was made"
-    if problem:
-        raise _refusal(report, nsys, said or problem)
+        text = f"nsys {nsys.version} took longer than {limit_s / 60:.0f} min to export it and was stopped"
+        reason = Reason("export-timeout", text, Data(version=nsys.version, limit_s=limit_s))
+        raise refused(report, reason, f"export it yourself: {command(report)}")
+    problem = export_problem(target) if target.exists() else _NO_EXPORT
+    if problem is not None:
+        raise _refusal(report, nsys, said or problem.text)
     after = report.stat()
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-        raise TraceFormatError(
-            report, "it changed while nsys read it", "run it again when the run has ended"
-        )
+        reason = Reason("changed-meanwhile", "it changed while nsys read it")
+        raise refused(report, reason, _LATER)
     return target
 
 
@@ -95,11 +95,9 @@ def not_installed(report: Path) -> TraceFormatError:
     """The error for a report where there is no nsys to export it."""
     version = report_version(report)
     wrote = f" (nsys {_dotted(version)} wrote it)" if version else ""
-    return TraceFormatError(
-        report,
-        f"a report of Nsight Systems{wrote}, and there is no nsys here to export it",
-        f"put nsys on PATH (or name it in {PROGRAM_VARIABLE}), or run where it is: {command(report)}",
-    )
+    text = f"a report of Nsight Systems{wrote}, and there is no nsys here to export it"
+    hint = f"put nsys on PATH (or name it in {PROGRAM_VARIABLE}), or run where it is: {command(report)}"
+    return refused(report, Reason("no-nsys", text, Data(wrote=_dotted(version))), hint)
 
 
 def command(report: Path) -> str:
@@ -209,39 +207,45 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
-def _refusal(report: Path, nsys: Program, said: str) -> TraceFormatError:
+def _refusal(report: Path, nsys: Program, says: str) -> TraceFormatError:
     """The error for a report that nsys did not export."""
     wrote = report_version(report)
     number = _NUMBER.fullmatch(nsys.version)
-    ours = tuple(map(int, number[1].split("."))) if number else None
+    here = tuple(map(int, number[1].split("."))) if number else None
+    data = Data(wrote=_dotted(wrote), here=nsys.version, says=says)
     # Releases are told by three numbers; the fourth is a build.
-    if _NEWER.search(said) or (wrote and ours and wrote[:3] > ours[:3]):
+    if _NEWER.search(says) or (wrote and here and wrote[:3] > here[:3]):
+        newer = _newer_report(data)
         needed = f"nsys {_dotted(wrote[:3])} or newer" if wrote else "a newer nsys"
-        by = f"nsys {_dotted(wrote)}" if wrote else "a newer nsys"
-        return TraceFormatError(
-            report,
-            f"recorded by {by}, a version that the nsys {nsys.version} here cannot read: {said}",
-            f"install {needed} (or name it in {PROGRAM_VARIABLE}), or run where it is: {command(report)}",
-        )
+        hint = f"install {needed} (or name it in {PROGRAM_VARIABLE}), or run where it is: {command(report)}"
+        return refused(report, newer, hint)
     if is_whole_report(report):
-        by = f", recorded by nsys {_dotted(wrote)}" if wrote else ""
-        return TraceFormatError(
-            report,
-            f"it ends as whole reports do{by}, and nsys {nsys.version} cannot export it: {said}",
-            f"try a newer nsys (or name it in {PROGRAM_VARIABLE}), or compare it with the original: {command(report)}",
+        hint = (
+            f"try a newer nsys (or name it in {PROGRAM_VARIABLE}), or compare it with the original: "
+            f"{command(report)}"
         )
-    age = time.time() - report.stat().st_mtime
-    if age < FRESH_S:
-        return TraceFormatError(
-            report,
-            f"still being written? It changed {max(0.0, age):.0f} s ago, and nsys says: {said}",
-            "run it again when the run has ended",
-        )
-    return TraceFormatError(
-        report,
-        f"damaged or cut off: nsys {nsys.version} says: {said}",
-        f"copy it again from where it was written, or see: {command(report)}",
-    )
+        return refused(report, _refused_report(data), hint)
+    age_s = max(0.0, time.time() - report.stat().st_mtime)
+    if age_s < FRESH_S:
+        text = f"still being written? It changed {age_s:.0f} s ago, and nsys says: {says}"
+        return refused(report, Reason("being-written", text, Data(age_s=age_s, says=says)), _LATER)
+    text = f"damaged or cut off: nsys {nsys.version} says: {says}"
+    hint = f"copy it again from where it was written, or see: {command(report)}"
+    return refused(report, Reason("truncated-report", text, data), hint)
+
+
+def _newer_report(data: Data) -> Reason:
+    """That a report is of a newer nsys than the one here."""
+    by = f"nsys {data['wrote']}" if data["wrote"] else "a newer nsys"
+    what = f"recorded by {by}, a version that the nsys {data['here']} here cannot read"
+    return Reason("newer-report", f"{what}: {data['says']}", Data(what=what, **data))
+
+
+def _refused_report(data: Data) -> Reason:
+    """That the nsys here cannot export a report with its whole end."""
+    by = f", recorded by nsys {data['wrote']}" if data["wrote"] else ""
+    what = f"it ends as whole reports do{by}, and nsys {data['here']} cannot export it"
+    return Reason("refused-report", f"{what}: {data['says']}", Data(what=what, **data))
 
 
 def _dotted(version: tuple[int, ...] | None) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tracekit.discover.nsys_files import EXPORT_SUFFIX, FOREIGN
+from tracekit.model.codes import Data, Reason, why_unread
 from tracekit.readers.nsys.opening import full_size, unreadable
 
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
@@ -74,8 +75,8 @@ def is_whole_report(path: Path) -> bool:
         return False
 
 
-def export_problem(path: Path) -> str:
-    """Why a file is no export of nsys, in words; empty if it is one as far as its header and tables show.
+def export_problem(path: Path) -> Reason | None:
+    """Why a file is no export of nsys; None if it is one as far as its header and tables show.
 
     A database without a table, beside a journal of SQLite that may hold them, is taken for one by its name.
     """
@@ -84,13 +85,13 @@ def export_problem(path: Path) -> str:
             header = stream.read(100)
             size = os.fstat(stream.fileno()).st_size
     except OSError as error:
-        return f"cannot be read: {error.strerror or type(error).__name__}"
+        return why_unread(error)
     return _header_problem(header, size, path) or _table_problem(path)
 
 
-def is_claimed(path: Path, problem: str) -> bool:
+def is_claimed(path: Path, problem: Reason | None) -> bool:
     """Whether a database with that problem should be read as an export all the same, for the error to be seen."""
-    return problem != FOREIGN and (not problem or path.suffix.lower() == EXPORT_SUFFIX)
+    return problem != FOREIGN and (problem is None or path.suffix.lower() == EXPORT_SUFFIX)
 
 
 def is_empty_capture(path: Path) -> bool:
@@ -110,23 +111,30 @@ def is_empty_capture(path: Path) -> bool:
         return False
 
 
-def _header_problem(header: bytes, size: int, path: Path) -> str:
+def _header_problem(header: bytes, size: int, path: Path) -> Reason | None:
     """What the first bytes and the size of a file say against its being a whole database."""
-    problem, _ = unreadable(header, size)
-    missing = 0 if problem or _has_journal(path) else full_size(header) - size
-    return f"cut off: {missing:,} bytes are missing at its end" if missing > 0 else problem
+    problem = unreadable(header, size)
+    if problem is not None or _has_journal(path):
+        return problem
+    missing = full_size(header) - size
+    if missing <= 0:
+        return None
+    text = f"cut off: {missing:,} bytes are missing at its end"
+    return Reason("damaged-database", text, Data(missing_bytes=missing))
 
 
-def _table_problem(path: Path) -> str:
+def _table_problem(path: Path) -> Reason | None:
     """What the tables of a database say against its being an export."""
-    problem = ""
+    tables: frozenset[str] = frozenset()
+    problem: Reason | None = FOREIGN
     try:
         tables = _tables(path)
     except (sqlite3.Error, ValueError) as error:
-        tables, problem = frozenset(), f"damaged SQLite database: {error}"
+        text = f"damaged SQLite database: {error}"
+        problem = Reason("damaged-database", text, Data(says=str(error)))
     if not tables and _has_journal(path):  # what is in the journal only its reader can tell
-        return "" if path.suffix.lower() == EXPORT_SUFFIX else FOREIGN
-    return problem or ("" if _is_export(tables) else FOREIGN)
+        return None if path.suffix.lower() == EXPORT_SUFFIX else FOREIGN
+    return None if _is_export(tables) else problem
 
 
 def _has_journal(path: Path) -> bool:

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from tracekit.model.codes import Data
 from tracekit.model.trace import Note
 from tracekit.readers.nsys.database import Database, has, rows
 
@@ -108,7 +109,10 @@ def notes(found: Mapping[int, Identity]) -> list[Note]:
         text = "several processes in one file, and nothing in it tells which rank each is"
         return [Note("info", "rank-rule", text)]
     rules = sorted({one.rule for one in found.values() if one.rule in (_BY_ORDER, _BY_NCCL)})
-    return [Note("info", "rank-rule", f"the rank is known by {rule}") for rule in rules]
+    return [
+        Note("info", "rank-rule", f"the rank is known by {rule}", data=Data(rule=rule))
+        for rule in rules
+    ]
 
 
 def facts(identity: Identity, pid: int | None) -> dict[str, object]:

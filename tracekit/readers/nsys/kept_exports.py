@@ -13,11 +13,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracekit.discover.contents import content_digest
-from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.codes import why_unread
+from tracekit.model.errors import TracekitError, refused
 from tracekit.model.units import parse_size
 from tracekit.readers.nsys import export as nsys_export
 from tracekit.readers.nsys.files import export_problem
@@ -50,10 +51,9 @@ def export_of(report: Path) -> Iterator[Export]:
         try:
             export = _export(stack, report)
         except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise TraceFormatError(
-                report, f"cannot be exported: {reason}", f"see {CACHE_VARIABLE}, and the free space"
-            ) from error
+            text = f"cannot be exported: {error.strerror or type(error).__name__}"
+            reason = replace(why_unread(error), text=text)
+            raise refused(report, reason, f"see {CACHE_VARIABLE}, and the free space") from error
         yield export
 
 
@@ -128,7 +128,7 @@ def _kept(
     for path in names:
         if not _hold(stack, path):
             continue
-        if export_problem(path):
+        if export_problem(path) is not None:
             path.unlink(missing_ok=True)
             continue
         os.utime(path)

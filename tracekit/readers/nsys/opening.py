@@ -7,17 +7,33 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.codes import Data, Reason, why_unread
+from tracekit.model.errors import TraceFormatError, refused, unread
 
 MAGIC = b"SQLite format 3\0"
 LFS = b"version https://git-lfs"
 _JOURNAL_MAGIC = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
-_NO_LOG = "written with a write-ahead log, which is not there: its last rows may be missing"
 _AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """What the user should know of an opened file: `no-log`, `interrupted-writer` or `cut`, and the sentence."""
+
+    state: str
+    text: str
+
+
+_NO_LOG = Warned(
+    "no-log", "written with a write-ahead log, which is not there: its last rows may be missing"
+)
+_INTERRUPTED = Warned(
+    "interrupted-writer", "a writer was interrupted, or is still at work: read as it was before"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +42,33 @@ class Opening:
 
     uri: str
     size_bytes: int
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warned, ...] = ()
 
 
-def unreadable(head: bytes, size_bytes: int) -> tuple[str, str]:
-    """(why a file that begins so cannot be a whole SQLite database, what to do); empty texts if it may be."""
+_EMPTY = Reason(
+    "empty-file", "empty file (0 bytes): the export was interrupted, or the disk was full"
+)
+_POINTER = Reason("lfs-pointer", "Git LFS pointer: the file itself was not downloaded")
+_NEVER_ENDED = Reason(
+    "interrupted-export", "the export was interrupted: its first page was never written"
+)
+_OTHER = Reason("no-database", "not an SQLite database")
+
+
+def unreadable(head: bytes, size_bytes: int) -> Reason | None:
+    """Why a file that begins so cannot be a whole SQLite database; None if it may be."""
     if not size_bytes:
-        return "empty file (0 bytes): the export was interrupted, or the disk was full", _AGAIN
+        return _EMPTY
     if head.startswith(LFS):
-        return "Git LFS pointer: the file itself was not downloaded", "fetch it: git lfs pull"
+        return _POINTER
     if not head[:16].strip(b"\0"):
-        return "the export was interrupted: its first page was never written", _AGAIN
+        return _NEVER_ENDED
     if not head.startswith(MAGIC):
-        return "not an SQLite database", _AGAIN
+        return _OTHER
     if len(head) < 100:
-        return f"only {len(head)} bytes of an SQLite database are there", _AGAIN
-    return "", ""
+        text = f"only {len(head)} bytes of an SQLite database are there"
+        return Reason("no-database", text, Data(size_bytes=len(head)))
+    return None
 
 
 def full_size(head: bytes) -> int:
@@ -65,10 +92,10 @@ def opening(path: Path) -> Iterator[Opening]:
         with path.open("rb") as stream:
             head = stream.read(100)
     except OSError as error:
-        raise TraceFormatError(path, f"cannot be read: {error.strerror or error}") from error
-    problem, hint = unreadable(head, size)
-    if problem:
-        raise TraceFormatError(path, problem, hint)
+        raise unread(path, error) from error
+    reason = unreadable(head, size)
+    if reason is not None:
+        raise refused(path, reason, "fetch it: git lfs pull" if reason == _POINTER else _AGAIN)
     whole = full_size(head)
     wal, journal = _beside(path, "-wal"), _beside(path, "-journal")
     logged = head[18] == 2 or head[19] == 2
@@ -87,7 +114,7 @@ def opening(path: Path) -> Iterator[Opening]:
 
 def _completed(
     path: Path, copy: Path, wal: Path | None, journal: Path | None, whole: int
-) -> tuple[str, ...]:
+) -> tuple[Warned, ...]:
     """What to know of the copy, after it has got what the original lacks."""
     try:
         for beside, suffix in ((wal, "-wal"), (journal, "-journal")):
@@ -95,7 +122,7 @@ def _completed(
                 shutil.copyfile(beside, f"{copy}{suffix}")
         if journal is not None:
             _forget_other_files(Path(f"{copy}-journal"))
-            return ("a writer was interrupted, or is still at work: read as it was before",)
+            return (_INTERRUPTED,)
         if wal is not None:
             return ()
         missing = whole - copy.stat().st_size
@@ -105,11 +132,9 @@ def _completed(
         with suppress(OSError):
             # Zeros take no room on disk, and SQLite reads every page but those.
             os.truncate(copy, whole)
-        return (f"{lost}: rows are lost",)
+        return (Warned("cut", f"{lost}: rows are lost"),)
     except OSError as error:
-        raise TraceFormatError(
-            path, f"cannot be copied to be read: {error.strerror or error}", "make room in $TMPDIR"
-        ) from error
+        raise _not_copied(path, error) from error
 
 
 @contextmanager
@@ -120,12 +145,14 @@ def _private(path: Path) -> Iterator[Path]:
         try:
             shutil.copyfile(path, copy)
         except OSError as error:
-            raise TraceFormatError(
-                path,
-                f"cannot be copied to be read: {error.strerror or error}",
-                "make room in $TMPDIR",
-            ) from error
+            raise _not_copied(path, error) from error
         yield copy
+
+
+def _not_copied(path: Path, error: OSError) -> TraceFormatError:
+    """The error for a file of which no copy could be made."""
+    text = f"cannot be copied to be read: {error.strerror or type(error).__name__}"
+    return refused(path, replace(why_unread(error), text=text), "make room in $TMPDIR")
 
 
 def _beside(path: Path, suffix: str) -> Path | None:

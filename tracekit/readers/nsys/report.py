@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracekit.discover.nsys_files import FOREIGN, export_beside, is_stale
-from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.codes import Data, Reason
+from tracekit.model.errors import TraceFormatError, TracekitError, refused
 from tracekit.model.labels import shown
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.readers.nsys import kept_exports
 from tracekit.readers.nsys.files import REPORT_MAGIC, export_problem
 
-_ABSENT = "not there"
+_ABSENT = Reason("no-export", "not there")
+_STALE = Reason("stale-export", "older than the report")
 
 
 def sniff(head: bytes) -> bool:
@@ -31,25 +33,36 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     """
     beside = export_beside(source.path)
     flaw = _flaw(beside, source.path)
-    if not flaw:
+    if flaw is None:
         return _read_export(source, beside, want, on_bytes, ())
     with contextlib.ExitStack() as stack:
         try:
             export = stack.enter_context(kept_exports.export_of(source.path))
         except TracekitError as error:
-            refusal = TraceFormatError(source.path, error.problem, error.hint)
+            refusal = _as_refusal(source.path, error)
             return _read_flawed(source, beside, want, on_bytes, (flaw, refusal))
         how = "now" if export.made else "before, and kept"
-        told = Note("info", "exported", f"exported by nsys {export.version} {how}", source.name)
-        return _read_export(source, export.path, want, on_bytes, (told,))
+        message = f"exported by nsys {export.version} {how}"
+        data = Data(version=export.version, made=export.made)
+        note = Note("info", "exported", message, source.name, data=data)
+        return _read_export(source, export.path, want, on_bytes, (note,))
 
 
-def _flaw(export: Path, report: Path) -> str:
-    """Why the report is better than the export beside it; empty where it is not."""
+def _as_refusal(path: Path, error: TracekitError) -> TraceFormatError:
+    """The error as one of this file."""
+    if isinstance(error, TraceFormatError):
+        return refused(path, Reason(error.code, error.problem, error.data), error.hint, error.where)
+    return TraceFormatError(path, error.problem, error.hint)
+
+
+def _flaw(export: Path, report: Path) -> Reason | None:
+    """Why the report is better than the export beside it; None where it is not."""
     if not os.path.isfile(export):  # noqa: PTH113 - false, not an error, where access is denied
         return _ABSENT
     problem = export_problem(export)
-    return problem or ("older than the report" if is_stale(export, report) else "")
+    if problem is None and is_stale(export, report):
+        return _STALE
+    return problem
 
 
 def _read_flawed(
@@ -57,14 +70,15 @@ def _read_flawed(
     export: Path,
     want: Want,
     on_bytes: Callable[[int], None] | None,
-    reasons: tuple[str, TraceFormatError],
+    reasons: tuple[Reason, TraceFormatError],
 ) -> list[Trace]:
     """The Traces of an export with a flaw, where the report cannot be had; raises why not if neither can be read."""
     flaw, refusal = reasons
     if flaw in (_ABSENT, FOREIGN):
         raise refusal
-    message = f"{shown(export.name)} is read ({flaw}), since of the report: {refusal.problem}"
-    note = Note("warning", "stale-export", message, source.name)
+    message = f"{shown(export.name)} is read ({flaw.text}), since of the report: {refusal.problem}"
+    data = Data(flaw=flaw.code, why=refusal.code)
+    note = Note("warning", "stale-export", message, source.name, data=data)
     try:
         return _read_export(source, export, want, on_bytes, (note,))
     except TraceFormatError:
@@ -84,7 +98,7 @@ def _read_export(
     try:
         traces = read_export(replace(source, path=export), want, on_bytes)
     except TraceFormatError as error:
-        raise TraceFormatError(source.path, error.problem, error.hint, error.where) from error
+        raise _as_refusal(source.path, error) from error
     return [
         replace(
             trace,

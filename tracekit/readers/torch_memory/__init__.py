@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.codes import TOO_LARGE
+from tracekit.model.errors import refused
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.process.memory.replay import is_made_up
 from tracekit.readers.chrome.values import without_surrogates
@@ -81,7 +82,7 @@ def _understood(root: object, path: Path, most: int) -> tuple[Contents, dict[str
     try:
         return contents(root, path, most), _settings(root)
     except MemoryError as error:
-        raise TraceFormatError(path, "too large for the memory at hand") from error
+        raise refused(path, TOO_LARGE) from error
 
 
 def _settings(root: object) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.codes import Data
 from tracekit.model.trace import Note
 from tracekit.readers.torch_memory.columns import Bools, Ints
 
@@ -161,13 +162,17 @@ def _unbalanced(balance: Balance, name: str) -> list[Note]:
             f"history and {balance.net_bytes:+,} in it are {balance.off_bytes:+,} against the "
             f"{balance.active_bytes:,} of the blocks in use: levels may be off by as much"
         )
-        made.append(Note("warning", "unbalanced", message, name))
+        data = Data(device=balance.device, off_bytes=balance.off_bytes)
+        made.append(Note("warning", "unbalanced", message, name, data=data))
     if balance.unlike_count:
         message = (
             f"device {balance.device}: {balance.unlike_count:,} allocations that were not freed "
             "are no block in use of the same size"
         )
-        made.append(Note("warning", "unlike-blocks", message, name, balance.unlike_count))
+        data = Data(device=balance.device)
+        made.append(
+            Note("warning", "unlike-blocks", message, name, balance.unlike_count, data=data)
+        )
     return made
 
 
@@ -187,14 +192,17 @@ def _of_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[Note]:
     odd = int(np.count_nonzero(wrong))
     if odd:
         message = f"{odd:,} of {count:,} segments are not the sum of their blocks"
-        made.append(Note("warning", "odd-segments", message, name, odd))
+        made.append(Note("warning", "odd-segments", message, name, odd, data=Data(segments=count)))
     pending = (state == "pending_free").to_numpy()
     if pending.any():
         message = (
             f"{np.count_nonzero(pending):,} blocks ({total(size[pending]):,} bytes) were freed but wait "
             "for other streams (record_stream)"
         )
-        made.append(Note("info", "pending-free", message, name, int(np.count_nonzero(pending))))
+        data = Data(size_bytes=total(size[pending]))
+        made.append(
+            Note("info", "pending-free", message, name, int(np.count_nonzero(pending)), data=data)
+        )
     return made
 
 
@@ -215,18 +223,20 @@ def _of_ring(number: int, ts_ns: Any, settings: Mapping[str, Any], name: str) ->
         message = (
             f"device {number}: the history was full at {count:,} entries: older ones were dropped"
         )
-        made.append(Note("data_loss", "ring-buffer", message, name))
+        data = Data(device=number, entries=count, certain=True)
+        made.append(Note("data_loss", "ring-buffer", message, name, data=data))
     elif overflowed is None and (count == most or (most is None and is_round(count))):
         message = (
             f"device {number}: the history has {count:,} entries, "
             f"{'as many as it can hold' if most else 'a round number'}: older ones were probably dropped"
         )
-        made.append(Note("warning", "ring-buffer", message, name))
+        data = Data(device=number, entries=count, certain=False)
+        made.append(Note("warning", "ring-buffer", message, name, data=data))
     times = ts_ns[~ts_ns.isna()].to_numpy(np.int64)
     back = int(np.count_nonzero(np.diff(times) < 0))
     if back:
         message = f"device {number}: the time goes back {back:,} times in the history"
-        made.append(Note("warning", "time-order", message, name, back))
+        made.append(Note("warning", "time-order", message, name, back, data=Data(device=number)))
     return made
 
 

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.codes import TOO_LARGE, Data, Reason
+from tracekit.model.errors import TraceFormatError, refused, unread
 from tracekit.readers import unpack
 from tracekit.readers.loss import Loss
 
@@ -25,10 +26,18 @@ _IN_PAGE = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/]*+={0,2})"')
 _KEYS = (b"segments", b"device_traces", b"segment_type", b"host_segments")
 
 _NEITHER = (
-    (b"version https://git-lfs", "a Git LFS pointer: the file itself was not downloaded", "git lfs pull"),
-    (b"PK\x03\x04", "a zip archive, as torch.save writes, and no snapshot", "torch.cuda.memory._dump_snapshot writes one"),
-    (b"SQLite format 3", "an SQLite database, and no snapshot", ""),
-)  # fmt: skip
+    (
+        b"version https://git-lfs",
+        Reason("lfs-pointer", "a Git LFS pointer: the file itself was not downloaded"),
+        "git lfs pull",
+    ),
+    (
+        b"PK\x03\x04",
+        Reason("no-snapshot", "a zip archive, as torch.save writes, and no snapshot"),
+        "torch.cuda.memory._dump_snapshot writes one",
+    ),
+    (b"SQLite format 3", Reason("no-snapshot", "an SQLite database, and no snapshot"), ""),
+)
 
 
 def is_snapshot(head: bytes) -> bool:
@@ -49,15 +58,14 @@ def pickle_of(
         size = path.stat().st_size
         data = _content(path, size, max_bytes, on_bytes)
     except OSError as error:
-        problem = f"cannot be read: {error.strerror or type(error).__name__}"
-        raise TraceFormatError(path, problem, "check the file and its permissions") from error
+        raise unread(path, error, "check the file and its permissions") from error
     except MemoryError as error:
-        raise TraceFormatError(path, "too large for the memory at hand", _SMALLER) from error
+        raise refused(path, TOO_LARGE, _SMALLER) from error
     if data[:1] == b"\x80":
         return data
-    for magic, what, hint in _NEITHER:
+    for magic, reason, hint in _NEITHER:
         if data.startswith(magic):
-            raise TraceFormatError(path, what, hint)
+            raise refused(path, reason, hint)
     if data[:4096].lstrip()[:1] == b"<":
         return _of_page(data, path)
     return data
@@ -101,25 +109,28 @@ def _inflated(
             raise _too_large(path, len(pieces), most)
     if losses:
         problem = f"the compressed file is cut off or damaged at byte {losses[0].offset:,}"
-        raise TraceFormatError(path, problem, "copy it again: part of a pickle cannot be read")
+        reason = Reason("cut-snapshot", problem, Data(offset=losses[0].offset))
+        raise refused(path, reason, "copy it again: part of a pickle cannot be read")
     return bytes(pieces)
 
 
 def _of_page(data: bytes, path: Path) -> bytes:
     """The snapshot that a page written by `_memory_viz` holds."""
     if not any(mark in data for mark in _PAGE):
-        raise TraceFormatError(path, "a page or XML, and no snapshot", "name the pickle itself")
+        reason = Reason("no-snapshot", "a page or XML, and no snapshot")
+        raise refused(path, reason, "name the pickle itself")
     held = [match[1] for match in _IN_PAGE.finditer(data)]
     if len(held) != 1:
         problem = f"a page that holds {len(held)} snapshots, not one"
-        raise TraceFormatError(path, problem, "name the pickle itself")
+        raise refused(path, Reason("no-snapshot", problem), "name the pickle itself")
     try:
         return base64.b64decode(held[0], validate=True)
     except binascii.Error as error:
         problem = f"the snapshot in the page is damaged: {error}"
-        raise TraceFormatError(path, problem, "write the page again") from error
+        raise refused(path, Reason("damaged-snapshot", problem), "write the page again") from error
 
 
 def _too_large(path: Path, size: int, most: int) -> TraceFormatError:
     """The error for a file that holds more than is read."""
-    return TraceFormatError(path, f"a pickle of {size:,} bytes or more: over {most:,}", _SMALLER)
+    problem = f"a pickle of {size:,} bytes or more: over {most:,}"
+    return refused(path, Reason("too-many", problem, Data(count=size, most=most)), _SMALLER)

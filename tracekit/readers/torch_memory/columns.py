@@ -68,7 +68,8 @@ class Numbers:
 
 def wrong_shape(path: Path, where: str, problem: str) -> TraceFormatError:
     """The error for a pickle that is no snapshot, or one that its writer or something else spoilt."""
-    return TraceFormatError(path, problem, "no memory snapshot is written so", where)
+    hint = "no memory snapshot is written so"
+    return TraceFormatError(path, problem, hint, where, code="no-snapshot")
 
 
 def records(path: Path, name_of: NameOf, lists: Sequence[object], most: int) -> Records:

@@ -12,8 +12,9 @@ import re
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tracekit.model.errors import TraceFormatError
-from tracekit.readers.torch_memory.opcodes import has_too_many
+from tracekit.model.codes import TOO_LARGE, Data, Reason
+from tracekit.model.errors import refused
+from tracekit.readers.torch_memory.opcodes import has_too_many, not_loaded
 
 MAX_BYTES = 2**29
 """Largest JSON that is read, in some five times its size of memory: a pickle of the same is far smaller."""
@@ -42,13 +43,14 @@ def loaded(data: bytes, path: Path) -> tuple[Any, int]:
     """
     if len(data) > MAX_BYTES:
         problem = f"JSON of {len(data):,} bytes: over {MAX_BYTES:,}"
-        raise TraceFormatError(path, problem, "torch.cuda.memory._dump_snapshot writes less")
+        reason = Reason("too-many", problem, Data(count=len(data), most=MAX_BYTES))
+        raise refused(path, reason, "torch.cuda.memory._dump_snapshot writes less")
     dicts, lists = data.count(b"{"), data.count(b"[")
     if has_too_many(len(data), dicts, lists):
         problem = (
             f"some {dicts + lists:,} objects and arrays in {len(data):,} bytes are no snapshot"
         )
-        raise TraceFormatError(path, problem, "it was not loaded: it may be harmful", "shape")
+        raise not_loaded(path, problem)
     frames: dict[tuple[str, str, int], dict[str, Any]] = {}
 
     def shared(made: dict[str, Any]) -> dict[str, Any]:
@@ -64,15 +66,19 @@ def loaded(data: bytes, path: Path) -> tuple[Any, int]:
     try:
         return json.loads(data, object_hook=shared, parse_constant=_refuse), dicts
     except MemoryError as error:
-        raise TraceFormatError(path, "too large for the memory at hand") from error
+        raise refused(path, TOO_LARGE) from error
     except RecursionError as error:
-        raise TraceFormatError(path, "nested too deeply", "no memory snapshot is") from error
+        reason = Reason("no-snapshot", "nested too deeply")
+        raise refused(path, reason, "no memory snapshot is") from error
     except ValueError as error:
-        at = error.pos if isinstance(error, json.JSONDecodeError) else None
-        problem = "the JSON ends early or is damaged" if at is not None else "not sound JSON"
-        where = "" if at is None else f"character {at}"
-        reason = " ".join(str(error)[:200].split())
-        raise TraceFormatError(path, f"{problem}: {reason}", "copy it again", where) from error
+        words = " ".join(str(error)[:200].split())
+        where = ""
+        reason = Reason("no-snapshot", f"not sound JSON: {words}")
+        if isinstance(error, json.JSONDecodeError):
+            where = f"character {error.pos}"
+            problem = f"the JSON ends early or is damaged: {words}"
+            reason = Reason("damaged-snapshot", problem, Data(offset=error.pos))
+        raise refused(path, reason, "copy it again", where) from error
 
 
 def _refuse(word: str) -> NoReturn:

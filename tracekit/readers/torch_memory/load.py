@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.codes import TOO_LARGE, Reason
+from tracekit.model.errors import refused
 
 
 @contextmanager
@@ -45,7 +46,8 @@ def unpickle(data: bytes, path: Path) -> Any:
     try:
         return _Restricted(stream).load()
     except MemoryError as error:
-        raise TraceFormatError(path, "too large for the memory at hand") from error
+        raise refused(path, TOO_LARGE) from error
     except Exception as error:  # the loader raises whatever the objects at hand raise
         problem = f"the pickle does not load: {type(error).__name__}: {str(error)[:200]}"
-        raise TraceFormatError(path, " ".join(problem.split()), "the file is damaged") from error
+        reason = Reason("no-snapshot", " ".join(problem.split()))
+        raise refused(path, reason, "the file is damaged") from error

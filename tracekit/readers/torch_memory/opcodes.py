@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.codes import Data, Reason
+from tracekit.model.errors import TraceFormatError, refused
 
 PROTOCOLS = (2, 3, 4, 5)
 
@@ -72,6 +73,7 @@ def check(data: bytes, path: Path) -> Census:
             "not a pickle of protocol 2 to 5, as memory snapshots are",
             "torch.cuda.memory._dump_snapshot writes one",
             "byte 0",
+            code="no-snapshot",
         )
     # So that no place lies beyond the length of the file: the loader makes room for every place below.
     pattern = _tokens(min((size.bit_length() - 1) // 8, 3))
@@ -88,7 +90,7 @@ def check(data: bytes, path: Path) -> Census:
     dicts, lists = data.count(b"}"), data.count(b"]")
     if has_too_many(size, dicts, lists):
         problem = f"some {dicts + lists:,} dictionaries and lists in {size:,} bytes are no snapshot"
-        raise TraceFormatError(path, problem, "it was not loaded: it may be harmful", "shape")
+        raise not_loaded(path, problem)
     return Census(dicts, size)
 
 
@@ -114,16 +116,14 @@ def _long_token(data: bytes, at: int, code: bytes, path: Path) -> int:
         if int.from_bytes(data[at + 1 : at + 5], "little") <= at:
             return at + 5
         problem = f"instruction {_name(code)} at byte {at:,}: no such place in the memo"
-        raise TraceFormatError(path, problem, _NO_SNAPSHOT, f"byte {at}")
+        raise _no_snapshot(path, problem, at)
     raise _refusal(data, at, code, path)
 
 
 def _refusal(data: bytes, at: int, code: bytes, path: Path) -> TraceFormatError:
     """Why the scan ends at `at`: the end of the file, an instruction cut off, or a forbidden one."""
     if not code:
-        return TraceFormatError(
-            path, f"the pickle ends at byte {at:,} without STOP", _DAMAGED, f"byte {at}"
-        )
+        return _damaged(path, f"the pickle ends at byte {at:,} without STOP", at)
     name = _name(code)
     if code in _LENGTHS and _is_cut(data, at, code):
         return _cut_off(path, at, code)
@@ -134,7 +134,7 @@ def _refusal(data: bytes, at: int, code: bytes, path: Path) -> TraceFormatError:
         problem += ": an integer of over 64 bits"
     elif code == b"\x80":
         problem += ": one file, one protocol"
-    return TraceFormatError(path, problem, _NO_SNAPSHOT, f"byte {at}")
+    return _no_snapshot(path, problem, at)
 
 
 _LENGTHS = {
@@ -165,14 +165,33 @@ def _is_cut(data: bytes, at: int, code: bytes) -> bool:
 def _cut_off(path: Path, at: int, code: bytes) -> TraceFormatError:
     """The error for an instruction that is longer than what is left of the file."""
     problem = f"instruction {_name(code)} at byte {at:,} goes beyond the end of the file"
-    return TraceFormatError(path, problem, _DAMAGED, f"byte {at}")
+    return _damaged(path, problem, at)
+
+
+def _no_snapshot(path: Path, problem: str, offset: int) -> TraceFormatError:
+    """The error for an instruction that no snapshot has."""
+    reason = Reason("no-snapshot", problem, Data(offset=offset))
+    return refused(path, reason, _NO_SNAPSHOT, f"byte {offset}")
+
+
+def _damaged(path: Path, problem: str, offset: int) -> TraceFormatError:
+    """The error for a pickle that ends too early."""
+    data = Data(offset=offset)
+    return TraceFormatError(path, problem, _DAMAGED, f"byte {offset}", code="cut-pickle", data=data)
+
+
+def not_loaded(path: Path, problem: str) -> TraceFormatError:
+    """The error for more dictionaries and lists than a snapshot has."""
+    hint = "it was not loaded: it may be harmful"
+    return TraceFormatError(path, problem, hint, "shape", code="too-many")
 
 
 def _check_rest(data: bytes, at: int, path: Path) -> None:
     """Raise `TraceFormatError` unless only zero bytes follow the end of the pickle."""
     if data.count(0, at) != len(data) - at:
         problem = f"{len(data) - at:,} bytes follow the end of the pickle"
-        raise TraceFormatError(path, problem, "a snapshot is one pickle", f"byte {at}")
+        reason = Reason("no-snapshot", problem, Data(offset=at))
+        raise refused(path, reason, "a snapshot is one pickle", f"byte {at}")
 
 
 def _name(code: bytes) -> str:

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.codes import TOO_LARGE, Data, Reason
+from tracekit.model.errors import TraceFormatError, refused, unread
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.memory_categories import CATEGORIES
 from tracekit.model.trace import Note, Source, Trace, Want
@@ -132,10 +133,9 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
             found = _read(ArrayText(careful), path)
         frame = _frame(found)
     except OSError as error:
-        problem = f"cannot be read: {error.strerror or type(error).__name__}"
-        raise TraceFormatError(path, problem, "check the file and its permissions") from error
+        raise unread(path, error, "check the file and its permissions") from error
     except MemoryError as error:
-        raise TraceFormatError(path, "too large for the memory at hand") from error
+        raise refused(path, TOO_LARGE) from error
     times = frame["ts_ns"].dropna()
     meta = {
         "absolute_time": len(times) > 0 and int(times.iloc[-1]) > 10**17,
@@ -156,7 +156,8 @@ def _read(text: ArrayText, path: Path) -> _Timeline:
         _take_levels(text, found, path)
     else:
         problem = "no memory timeline: neither changes nor times with levels"
-        raise TraceFormatError(path, problem, "torch.profiler's export_memory_timeline writes one")
+        hint = "torch.profiler's export_memory_timeline writes one"
+        raise TraceFormatError(path, problem, hint, code="no-snapshot")
     whole = not found.ended and text.take(_END)
     if not whole and not found.ended:
         left = text.ahead()
@@ -165,7 +166,8 @@ def _read(text: ArrayText, path: Path) -> _Timeline:
     found.offset = text.offset
     if not whole and not found.rows:
         problem = f"nothing whole is in it: it is {found.ended or 'damaged'} before the first level"
-        raise TraceFormatError(path, problem, "copy it again", f"byte {text.offset}")
+        reason = Reason("damaged-snapshot", problem, Data(offset=text.offset))
+        raise refused(path, reason, "copy it again", f"byte {text.offset}")
     return found
 
 
@@ -235,7 +237,8 @@ def _times(text: ArrayText, path: Path) -> Ints:
         count += len(parts[-1])
         if count > MAX_CHANGES:
             problem = f"a memory timeline of over {MAX_CHANGES:,} times"
-            raise TraceFormatError(path, problem, "profile fewer steps")
+            reason = Reason("too-many", problem, Data(count=count, most=MAX_CHANGES))
+            raise refused(path, reason, "profile fewer steps")
     return np.concatenate(parts)
 
 
@@ -292,7 +295,8 @@ def _notes(found: _Timeline, losses: list[Loss], source: str) -> Iterator[Note]:
         yield Note("data_loss", loss.kind, _LOSSES[loss.kind], source, loss.count, loss.offset)
     if found.ended:
         message = f"{_LOSSES[found.ended]} ({found.rows:,} rows, to byte {found.offset:,})"
-        yield Note("data_loss", found.ended, message, source, offset=found.offset)
+        data = Data(rows=found.rows)
+        yield Note("data_loss", found.ended, message, source, offset=found.offset, data=data)
     if found.without_level:
         message = "times without a level were left out"
         yield Note("data_loss", "no-level", message, source, found.without_level)

@@ -1,0 +1,234 @@
+"""What can be said of a file or a process, as codes with data: the one list of all codes.
+
+Whatever decides on what was said matches the code and reads the data; the sentence beside them is for people alone.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+Datum = str | int | float | bool | tuple[str, ...]
+
+
+class Data(Mapping[str, Datum]):
+    """What a code is about: numbers and texts by name, never changed; what is None is left out."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, /, **values: Datum | None) -> None:
+        self._values = {name: value for name, value in values.items() if value is not None}
+
+    def __getitem__(self, name: str) -> Datum:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __repr__(self) -> str:
+        return f"Data({', '.join(f'{name}={value!r}' for name, value in self._values.items())})"
+
+    def text(self, name: str) -> str:
+        """The text of that name, empty where there is none."""
+        value = self._values.get(name, "")
+        return value if isinstance(value, str) else ""
+
+
+NO_DATA = Data()
+
+UNKNOWN = "unknown"
+"""The code of what an older tracekit saved without one."""
+
+UNREADABLE = "unreadable"
+"""The code of notes on what could not be read; their data say why."""
+
+NO_EVENTS, NO_TIMES = "no-events", "no-usable-events"
+"""Codes of notes: a trace holds no event, or none of which can be said when it was."""
+
+IGNORED, MISSED = "ignored", "not-read"
+"""Codes of notes on files that were passed over, and on those of them that are missed; their data say why."""
+
+OPENED = "opened"
+"""The code of what a reader notes about the state in which it found a database."""
+
+OF_ERRORS = "failed:"
+"""How the codes of notes on errors of tracekit begin; the question follows."""
+
+CODES: Mapping[str, str] = {
+    # Why a file is not read.
+    UNKNOWN: "saved by an older tracekit, which had no codes",
+    "archive": "it must be unpacked by other means; what: what it is, remedy: how to unpack it",
+    "being-written": "a report that changed moments ago and that nsys cannot export; age_s, says",
+    "cannot-be-read": "the system gave an error while it was read; errno",
+    "changed-meanwhile": "a report changed while nsys read it",
+    "cut-snapshot": "a packed memory snapshot that ends early; offset",
+    "cut-stream": "a packed file without text: empty, cut off or damaged; form",
+    "cut-pickle": "a memory snapshot that ends within its instructions; offset",
+    "damaged-database": "a database of SQLite that is cut off or damaged; says: SQLite's words, missing_bytes",
+    "damaged-snapshot": "a memory snapshot, or a timeline of memory, that is cut off or damaged; offset",
+    "empty-file": "0 bytes",
+    "excluded": "left out by a pattern of the user; pattern",
+    "export-read": "a report whose export beside it is read",
+    "export-timeout": "nsys took too long to export a report; version: of the nsys here, limit_s",
+    "forbidden": "the system does not let us read it; errno",
+    "foreign-database": "a database of SQLite that is no export of nsys",
+    "hidden": "its name begins with a dot",
+    "internal-error": "an error of tracekit; error: its class",
+    "interrupted-export": "a database of which nsys never wrote the first page",
+    "lfs-pointer": "a pointer of Git LFS in place of the file",
+    "link": "a link that leads nowhere, in a circle, or to a file that is read under its own name",
+    "manifest": "it cannot be used as a manifest; fields: what a manifest filled, where it was used",
+    "named-twice": "named before, and counted once",
+    "newer-report": "a report of a newer nsys; what, wrote: its version, here: that of the nsys here, says: nsys's words",
+    "no-database": "it has not the head of a database; size_bytes where part of the head is there",
+    "no-events-list": "JSON without a list of events, or with nothing whole in it",
+    "no-export": "nsys made no export; says: nsys's words",
+    "no-format": "no reader takes it; suffix",
+    "no-nsys": "a report, and no nsys here that could export it; wrote: the version that did",
+    "no-profile": "in a format that is read, and no profile of training; what",
+    "no-report": "named like a report of nsys, and holds none",
+    "no-snapshot": "no memory snapshot, or no timeline of memory; offset",
+    "no-text": "it could be opened and holds no text",
+    "node-lost": "the node or the worker that should have read it is gone",
+    "not-a-file": "neither a file nor a directory",
+    "other-text": "text in another encoding; what: which, remedy: how to convert it, encoding",
+    "out-of-memory": "more than the memory at hand holds",
+    "ray-check": "left by Ray's check that nsys works",
+    "refused-report": "a report with its whole end that the nsys here cannot export; what, wrote, here, says",
+    "same-content": "it holds what another file holds, which is read",
+    "stale-export": "an export that is older than its report, or damaged; flaw, why",
+    "stream-of-report": "a stream of nsys of which the report is here too",
+    "stream-only": "a stream of nsys that was never made a report",
+    "temporary": "a temporary name: being written, or left by a process that died",
+    "too-many": "more of something than is read; count, most",
+    "truncated-report": "a report that is cut off or damaged; here: the version of nsys here, says: nsys's words",
+    "unfit": "saved measurements, noise or a report of tracekit that cannot be used",
+    # Notes on what was passed over, and on what was chosen.
+    IGNORED: "a file that was passed over; why: a code of above, and that code's data",
+    "left-out": "sources that are none of what was asked for; by: rank, step or stage",
+    MISSED: "a file that looks like a profile and that no reader takes; why, and that code's data",
+    "apart": "files that share nothing are shown as several runs; runs",
+    "nothing": "an argument without a profile",
+    "same-recording": "the recording that another source holds; original",
+    "sampled": "ranks that a sample left out; read, ranks",
+    UNREADABLE: "what the system did not let us read, or what failed; why, and that code's data",
+    # Notes of discovery, of manifests and of logs above.
+    "capture": "what a process could not profile, in its own words; problems",
+    "conflict": "two tell different things of one file; field, told_by, said, used",
+    "duplicate": "two sources of one role, scope, step, rank and process; other",
+    "log": "several logs of a driver, none of which can be told to be the one; files",
+    "missing": "files that a process wrote and that are not here; first: the first of them",
+    "no-effect": "what of the configuration had no effect, in the process's words",
+    "node": "what a node of the cluster said of a pattern",
+    "open": "a process that never finished profiling; role, rank, pid, host",
+    "shared-rank": "several processes claim one rank; rank, pids",
+    # Notes of every reader.
+    "bad-duration": "durations that cannot be, and count as 0",
+    "base-time": "the time zero of the file is not recorded, or is no time",
+    NO_EVENTS: "a trace without a single event",
+    NO_TIMES: "a trace of which no event can be used; no_start, no_phase: how many lack it",
+    "no-duration": "events without an end",
+    "no-name": "rows whose name is not in the file",
+    "no-time": "events without a usable start",
+    "negative-time": "rows from before the recording began",
+    "not-understood": "what is not understood, and left aside",
+    "unlinked-left-out": "device work of which the launch was not recorded, where steps were chosen",
+    # What a text or its packing lost.
+    "damaged": "damage that was passed over; size_bytes, or of a database table, rows, says",
+    "gzip-crc": "a gzip stream with another checksum",
+    "gzip-damaged": "a gzip stream that is damaged",
+    "gzip-truncated": "a gzip stream that ends early",
+    "metadata": "metadata outside the events that could not be read; size_bytes",
+    "no-level": "times of a memory timeline without a level",
+    "not-an-event": "elements that are no objects; size_bytes",
+    "packed-bomb": "a packed file of which only the first part was read",
+    "packed-crc": "a packed file with another checksum",
+    "packed-damaged": "a packed file that is damaged",
+    "packed-truncated": "a packed file that ends early",
+    "phase": "events of a phase that is not read",
+    "repaired": "elements of invalid JSON that were repaired; size_bytes",
+    "timeline-cut": "changes beyond the limit",
+    "timeline-empty": "a memory timeline without anything in it",
+    "too-long": "elements beyond the limit of size; size_bytes",
+    "truncated": "a text that ends too early; size_bytes or rows",
+    # Logs.
+    "log-cut": "values beyond the limit",
+    "log-empty": "a log without a number",
+    "log-line": "lines that are not whole",
+    "log-long-line": "lines beyond the limit",
+    "log-not-finite": "values that are no finite number",
+    "log-repeated": "steps that were logged again",
+    "log-unit": "amounts in no known unit",
+    # nsys.
+    "bad-json": "records of GPU metrics whose JSON cannot be read",
+    "bad-size": "memory operations of an impossible size",
+    "capture-range": "the range that was captured ended with a late recording",
+    "exported": "a report that nsys exported; version, made: now, and not before",
+    "generic-events": "generic events that are no GPU metrics",
+    "host-memory": "allocations on the host, which are not shown",
+    "lost-rows": "nsys says that it lost rows; certain: not only that it may have, says",
+    "memory-relative": "memory that was taken before the recording began",
+    "no-gpu-rows": "no work of a GPU; called: although CUDA was called",
+    "not-a-number": "values of a column that are no integers; table, column",
+    "nvtx-empty-domains": "domains of NVTX without a range",
+    OPENED: "the state of a database; state: no-log, interrupted-writer or cut",
+    "open-ranges": "ranges that never closed",
+    "other-processes": "processes with nothing but calls of the operating system",
+    "profiler-warning": "what else nsys warns of; says",
+    "rank-rule": "by what the ranks are known; rule",
+    "time-shift": "a shift of all times that was undone; shift_ns",
+    "unmatched-launches": "device work without its launch",
+    # Memory snapshots.
+    "from-profile": "a snapshot that torch made from a profile",
+    "no-history": "a snapshot without a history",
+    "odd-segments": "segments that are not the sum of their blocks; segments",
+    "pending-free": "blocks that wait for other streams; size_bytes",
+    "ring-buffer": "older entries were dropped; device, entries, certain",
+    "time-order": "a history whose time goes back; device",
+    "unbalanced": "a history that disagrees with the blocks; device, off_bytes",
+    "unlike-blocks": "allocations that are no block in use; device",
+}
+"""By code: what it says, and what its data hold. `failed:<question>` is an error of tracekit in that question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a file is not read, or is read as something else: a code with its data, and the sentence for people."""
+
+    code: str
+    text: str
+    data: Data = NO_DATA
+
+    def note_data(self) -> Data:
+        """The data of a note for this reason: its code as `why`, and its own data."""
+        return Data(why=self.code, **self.data)
+
+
+TOO_LARGE = Reason("out-of-memory", "too large for the memory at hand")
+
+
+class OtherPackingError(OSError):
+    """A file that is packed in a way that is not read: what it is, and what to do."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(errno.EINVAL, f"{what}: {remedy}")
+        self.what = what
+        self.remedy = remedy
+
+
+def why_unread(error: OSError) -> Reason:
+    """What the system, or the way a file is packed, says against its being read."""
+    text = f"cannot be read: {error.strerror or type(error).__name__}"
+    if isinstance(error, OtherPackingError):
+        return Reason("archive", text, Data(what=error.what, remedy=error.remedy))
+    if error.errno == errno.ENOMEM:
+        return Reason("out-of-memory", text)
+    denied = error.errno in (errno.EACCES, errno.EPERM)
+    return Reason("forbidden" if denied else "cannot-be-read", text, Data(errno=error.errno))
