@@ -116,7 +116,7 @@ def test_real_tensorboard_directories_are_two_runs_of_two_captures():
 def test_real_nsys_reports_are_read_from_the_exports_beside_them():
     got = discover([Path(REAL or "") / "nsys"], sniff=loading.sniff)
     counts = got.ignored_counts()
-    assert counts[nsys_pairs.EXPORT_IS_READ] == 29
+    assert counts[nsys_pairs.EXPORT_IS_READ.text] == 29
     assert counts["Git LFS pointer: the file itself was not downloaded"] == 1
     by_reader = [s.path.suffix for s in got.sources if s.tool == "nsys"]
     assert (by_reader.count(".sqlite"), by_reader.count(".qdrep")) == (36, 1)
