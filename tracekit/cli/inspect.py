@@ -107,7 +107,9 @@ def _ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
     """The lines on what is not read, the first of many."""
     ignored = discovery.ignored
     limit = len(ignored) if verbose else _SHOWN_IGNORED
-    table = [{"file": _as_typed(entry.path), "reason": entry.reason.text} for entry in ignored[:limit]]
+    table = [
+        {"file": _as_typed(entry.path), "reason": entry.reason.text} for entry in ignored[:limit]
+    ]
     lines = ["", f"Ignored: {len(ignored):,}", columns(table)]
     if len(ignored) > limit:
         lines.append(f"… and {len(ignored) - limit:,} more (-v)")
