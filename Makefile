@@ -60,7 +60,7 @@ tools: $(TOOLS_VENV)/.ready
 $(TOOLS_VENV)/.ready: Makefile pyproject.toml setup.py $(wildcard tracekit/readers/chrome/*.c tracekit/readers/chrome/*.h)
 	$(PYTHON) -m venv $(TOOLS_VENV)
 	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ray]' \
-	  torch==2.13.0 ray==2.60.0 nvtx==0.2.11 'tensordict>=0.8,!=0.9.0,<=0.10.0' 'transformers>=5.5.3,!=5.6.0,<5.11' codetiming hydra-core orjson uvicorn fastapi datasets torchdata cachetools TransferQueue==0.1.11
+	  torch==2.13.0 ray==2.60.0 nvtx==0.2.11 'tensordict>=0.8,!=0.9.0,<=0.10.0' 'transformers>=5.5.3,!=5.6.0,<5.11' codetiming hydra-core orjson uvicorn fastapi datasets torchdata cachetools peft TransferQueue==0.1.11
 	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
 	touch $@
 
