@@ -38,21 +38,21 @@ def corrections(measured: Measurements) -> dict[Owner, Correction]:
 
 
 def _corrections(measured: Measurements) -> dict[Owner, Correction]:
-    told = clocks(measured)
-    told = told[told["offset_ns"].notna()]
-    numbers = records(told, ("offset_ns", "uncertainty_ns", "set"))
-    rows = dict(zip(records(told, CLOCK), numbers, strict=True))
+    offsets = clocks(measured)
+    offsets = offsets[offsets["offset_ns"].notna()]
+    numbers = records(offsets, ("offset_ns", "uncertainty_ns", "set"))
+    rows = dict(zip(records(offsets, CLOCK), numbers, strict=True))
     captures = measured["captures"]
     hosts: dict[int, set[str | None]] = {}
     where = records(captures, ("host", "absolute_time"))
     for key, (host, absolute) in zip(records(captures, CLOCK), where, strict=True):
         if (row := rows.get(key)) is not None:
             hosts.setdefault(row[2], set()).add(host if absolute else None)
-    found = {}
+    by_owner = {}
     for key, (offset, spread, number) in rows.items():
-        together = hosts.get(number, {None})
-        one_host = len(together) == 1 and None not in together
+        hosts_of_set = hosts.get(number, {None})
+        one_host = len(hosts_of_set) == 1 and None not in hosts_of_set
         certain = CERTAIN * spread < abs(offset) < _LARGEST_NS
         used = offset if certain and not one_host else 0
-        found[key] = Correction(used, spread, number)
-    return found
+        by_owner[key] = Correction(used, spread, number)
+    return by_owner

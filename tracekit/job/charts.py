@@ -55,7 +55,7 @@ def _by_run(
 ) -> tuple[Chart, ...]:
     """A chart of each run's rows, whose id ends with the run's number from the second on."""
     runs = islice(apart(frame, ["run"]), MAX_RUNS)
-    drawn = [draw(mine, f"-{n}" if n > 1 else "") for n, mine in enumerate(runs, start=1)]
+    drawn = [draw(of_run, f"-{n}" if n > 1 else "") for n, of_run in enumerate(runs, start=1)]
     return tuple(chart for chart in drawn if chart is not None)
 
 
@@ -65,30 +65,32 @@ def stage_gantts(measured: Measurements) -> tuple[Chart, ...]:
     if not len(stages):
         return ()
     chosen = []
-    for _, mine in walls.groupby("run", dropna=False, sort=False):
-        by_wall = mine.sort_values(["wall_ns", "ts_ns"], kind="stable")
-        chosen += [(by_wall.iloc[-1], "slowest step" if len(mine) > 1 else "step")]
-        chosen += [(by_wall.iloc[(len(mine) - 1) // 2], "median step")] if len(mine) > 2 else []
-    found = [
+    for _, of_run in walls.groupby("run", dropna=False, sort=False):
+        by_wall = of_run.sort_values(["wall_ns", "ts_ns"], kind="stable")
+        chosen += [(by_wall.iloc[-1], "slowest step" if len(of_run) > 1 else "step")]
+        chosen += [(by_wall.iloc[(len(of_run) - 1) // 2], "median step")] if len(of_run) > 2 else []
+    charts = [
         _gantt(measured, stages, unit, what, f"gantt-{number}")
         for number, (unit, what) in enumerate(chosen[:MAX_GANTTS], start=1)
     ]
-    return tuple(chart for chart in found if chart.marks)
+    return tuple(chart for chart in charts if chart.marks)
 
 
 def _gantt(
     measured: Measurements, stages: pd.DataFrame, unit: pd.Series[Any], what: str, name: str
 ) -> Chart:
     """The stages of one step, a line for each process."""
-    mine = _of_unit(stages, unit)
-    mine = mine.assign(who=_processes(mine))
-    mine, clocks = _on_one_clock(measured, mine)
-    mine = mine.sort_values(["who", "begin", "canonical"], kind="stable")
-    ranks = drawn(*_work(measured, mine, unit))
+    bars_of_step = _of_unit(stages, unit)
+    bars_of_step = bars_of_step.assign(who=_processes(bars_of_step))
+    bars_of_step, clocks = _on_one_clock(measured, bars_of_step)
+    bars_of_step = bars_of_step.sort_values(["who", "begin", "canonical"], kind="stable")
+    ranks = drawn(*_work(measured, bars_of_step, unit))
     rows = list(ranks.rows)
-    mine = mine[mine["who"].isin(rows)]
-    series = list(dict.fromkeys(mine.sort_values("begin", kind="stable")["canonical"].astype(str)))
-    bars, cut = _largest(mine, "dur_ns")
+    bars_of_step = bars_of_step[bars_of_step["who"].isin(rows)]
+    series = list(
+        dict.fromkeys(bars_of_step.sort_values("begin", kind="stable")["canonical"].astype(str))
+    )
+    bars, cut = _largest(bars_of_step, "dur_ns")
     step = "" if pd.isna(unit["step"]) else f" {int(unit['step'])}"
     marks = zip(
         bars["who"].map({who: at for at, who in enumerate(rows)}),
@@ -122,11 +124,11 @@ def _work(
     measured: Measurements, stages: pd.DataFrame, unit: pd.Series[Any]
 ) -> tuple[dict[str, float], str]:
     """(what tells the processes of a step apart, in words): their own work, else how long their stages are."""
-    own = _of_unit(own_work(measured), unit)
-    known = own.assign(who=_processes(own)).groupby("who")["own_ns"].sum().to_dict()
+    own_rows = _of_unit(own_work(measured), unit)
+    own_ns = own_rows.assign(who=_processes(own_rows)).groupby("who")["own_ns"].sum().to_dict()
     length = stages.groupby("who")["dur_ns"].sum().to_dict()
-    if set(length) <= set(known):
-        return {str(who): float(known[who]) for who in length}, "own work"
+    if set(length) <= set(own_ns):
+        return {str(who): float(own_ns[who]) for who in length}, "own work"
     return {str(who): float(ns) for who, ns in length.items()}, "the time of all stages"
 
 
@@ -144,18 +146,20 @@ def _steps(measured: Measurements, walls: pd.DataFrame, suffix: str) -> Chart | 
     """The steps of one run; one bar would be no picture."""
     if len(walls) < 2:
         return None
-    shown = walls.iloc[:MAX_ROWS]
-    known = shown["attributed_ns"].notna()
-    covered = shown["attributed_ns"].where(known, 0).astype("int64")
+    steps = walls.iloc[:MAX_ROWS]
+    is_attributed = steps["attributed_ns"].notna()
+    covered = steps["attributed_ns"].where(is_attributed, 0).astype("int64")
     rows = [
         f"capture {number}" if pd.isna(step) else f"step {int(step)}"
-        for number, step in enumerate(shown["step"])
+        for number, step in enumerate(steps["step"])
     ]
-    series = ("in stages", "in no stage") if known.any() else ("step",)
+    series = ("in stages", "in no stage") if is_attributed.any() else ("step",)
     marks = []
-    for at, (inside, wall, told) in enumerate(zip(covered, shown["wall_ns"], known, strict=True)):
-        marks += [(at, 0, int(inside)), (at, 1, int(wall - inside))] if told else []
-        marks += [] if told else [(at, len(series) - 1, int(wall))]
+    for bar, (inside, wall, attributed) in enumerate(
+        zip(covered, steps["wall_ns"], is_attributed, strict=True)
+    ):
+        marks += [(bar, 0, int(inside)), (bar, 1, int(wall - inside))] if attributed else []
+        marks += [] if attributed else [(bar, len(series) - 1, int(wall))]
     return Chart(
         f"steps{suffix}",
         f"Wall of each step{in_run(measured, walls['run'].iloc[0])}",
@@ -163,7 +167,7 @@ def _steps(measured: Measurements, walls: pd.DataFrame, suffix: str) -> Chart | 
         tuple(marks),
         series,
         tuple(rows),
-        omitted=len(walls) - len(shown),
+        omitted=len(walls) - len(steps),
     )
 
 
@@ -182,11 +186,11 @@ def _devices_did(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Cha
     sums = rows.groupby("who", sort=False)[[*PARTS, "idle_ns", "window_ns"]].sum()
     assert (sums[[*PARTS, "idle_ns"]].sum(axis=1) == sums["window_ns"]).all()
     idle = sums["idle_ns"] / sums["window_ns"].clip(lower=1)
-    names = drawn({str(who): float(of) for who, of in idle.items()}, "idle share")
+    names = drawn({str(who): float(share) for who, share in idle.items()}, "idle share")
     values = sums.loc[list(names.rows), [*PARTS, "idle_ns"]].to_numpy(np.int64).tolist()
     marks = [
-        (at, number, value)
-        for at, row in enumerate(values)
+        (row_number, number, value)
+        for row_number, row in enumerate(values)
         for number, value in enumerate(row)
         if value
     ]
@@ -214,9 +218,9 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     names = drawn({str(who): float(of) for who, of in busy_share.items()}, "busy share")
     run = bins["run"].iloc[0]
     bins = bins[bins["who"].isin(list(names.rows))].sort_values(["who", "begin"], kind="stable")
-    together = -(-len(bins) // MAX_MARKS)
+    bins_a_mark = -(-len(bins) // MAX_MARKS)
     # Neighbouring bins of one source are joined until the picture is small enough.
-    number = bins.groupby(["who", "source"], sort=False).cumcount() // together
+    number = bins.groupby(["who", "source"], sort=False).cumcount() // bins_a_mark
     joined = bins.groupby([bins["who"], bins["source"], number], sort=False).agg(
         begin=("begin", "min"), window_ns=("window_ns", "sum"), busy_ns=("busy_ns", "sum")
     )
@@ -242,43 +246,55 @@ def _on_one_clock(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.DataFr
     if not len(rows):
         return rows.assign(begin=rows["ts_ns"]), ""
     number, first_rows = of_keys(rows, CLOCK)
-    owners, known = rows[[*CLOCK, "host"]].iloc[first_rows], corrections(measured)
-    found = [known.get(key) for key in records(owners, CLOCK)]
-    moved_ns = np.array([one.offset_ns if one else 0 for one in found], np.int64)
-    at = rows["ts_ns"].to_numpy(np.int64) - moved_ns[number]
+    owners, known_corrections = rows[[*CLOCK, "host"]].iloc[first_rows], corrections(measured)
+    corrected = [known_corrections.get(key) for key in records(owners, CLOCK)]
+    moved_ns = np.array(
+        [correction.offset_ns if correction else 0 for correction in corrected], np.int64
+    )
+    moved = rows["ts_ns"].to_numpy(np.int64) - moved_ns[number]
     several = count_distinct(rows, ["who"]) > 1
-    compared = len({one and one.set for one in found}) == 1 and found[0] is not None
+    compared = (
+        len({correction and correction.set for correction in corrected}) == 1
+        and corrected[0] is not None
+    )
     if not compared and not from_epoch(measured, rows):
-        first = pd.Series(at).groupby(rows["who"].to_numpy()).transform("min").to_numpy()
+        first = pd.Series(moved).groupby(rows["who"].to_numpy()).transform("min").to_numpy()
         note = "Clocks cannot be compared: every row begins at its own zero."
     else:
-        first, note = at.min(), _clock_note(dict(zip(_processes(owners), found, strict=True)))
+        first, note = (
+            moved.min(),
+            _clock_note(dict(zip(_processes(owners), corrected, strict=True))),
+        )
         if (
             not moved_ns.any()
             and from_epoch(measured, rows)
             and count_distinct(rows, ["host"]) == 1
         ):
             note = note if owners["host"].isna().any() else "All on the clock of their host."
-    return rows.assign(begin=at - first), note if several else ""
+    return rows.assign(begin=moved - first), note if several else ""
 
 
-def _clock_note(found: Mapping[str, Correction | None]) -> str:
+def _clock_note(corrected: Mapping[str, Correction | None]) -> str:
     """Whose clock was moved, and by how much; that clocks were not compared, where they were not."""
-    moved = {name: one.offset_ns for name, one in found.items() if one and one.offset_ns}
-    alone = sum(one is None for one in found.values())
-    if alone == len(found):
+    moved = {
+        name: correction.offset_ns
+        for name, correction in corrected.items()
+        if correction and correction.offset_ns
+    }
+    uncompared = sum(correction is None for correction in corrected.values())
+    if uncompared == len(corrected):
         return "Each on the clock of its host: the clocks were not compared."
     if not moved:
-        told = "All on one clock: none was found to be off."
+        note = "All on one clock: none was found to be off."
     elif len(moved) <= MAX_NAMED:
-        told = "; ".join(
+        note = "; ".join(
             f"clock of {name} moved by {show(-by, 'ns')}" for name, by in moved.items()
         )
-        told = f"All on one clock: {told}."
+        note = f"All on one clock: {note}."
     else:
-        most = show(max(map(abs, moved.values())), "ns")
-        told = f"All on one clock: {len(moved)} of {len(found)} moved, by up to {most}."
-    return told + (f" Not compared: the clocks of {alone}." if alone else "")
+        farthest = show(max(map(abs, moved.values())), "ns")
+        note = f"All on one clock: {len(moved)} of {len(corrected)} moved, by up to {farthest}."
+    return note + (f" Not compared: the clocks of {uncompared}." if uncompared else "")
 
 
 def _processes(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
@@ -313,8 +329,8 @@ def _largest(frame: pd.DataFrame, by: str) -> tuple[pd.DataFrame, int]:
     """(the rows with the largest values, in their order; how many others there are)."""
     if len(frame) <= MAX_MARKS:
         return frame, 0
-    kept = np.sort(np.argsort(-frame[by].to_numpy(), kind="stable")[:MAX_MARKS])
-    return frame.iloc[kept], len(frame) - MAX_MARKS
+    rows = np.sort(np.argsort(-frame[by].to_numpy(), kind="stable")[:MAX_MARKS])
+    return frame.iloc[rows], len(frame) - MAX_MARKS
 
 
 def _of_one_file(of: Allocator, rows: pd.DataFrame) -> pd.DataFrame:
@@ -328,24 +344,24 @@ def _of_one_file(of: Allocator, rows: pd.DataFrame) -> pd.DataFrame:
 def memory_lines(measured: Measurements) -> Iterator[Chart]:
     """Allocated memory over time, hosts and GPUs apart: a line for each of those with most."""
     rows = plain(measured["memory_curve"])
-    every, whose = allocators(rows)
+    owners, whose = allocators(rows)
     peaks = rows["allocated_bytes"].groupby(whose).max().tolist()
-    count = np.bincount(whose, minlength=len(every)).tolist()
-    for kind in dict.fromkeys(of.kind for of in every):
-        high = {str(at): float(peaks[at]) for at, of in enumerate(every) if of.kind == kind}
+    count = np.bincount(whose, minlength=len(owners)).tolist()
+    for kind in dict.fromkeys(of.kind for of in owners):
+        high = {str(at): float(peaks[at]) for at, of in enumerate(owners) if of.kind == kind}
         lines = drawn(high, "peak", MAX_LINES)
-        mine = {
-            every[at]: _of_one_file(every[at], rows[whose == at]) for at in map(int, lines.rows)
+        by_line = {
+            owners[at]: _of_one_file(owners[at], rows[whose == at]) for at in map(int, lines.rows)
         }
-        chosen, others = list(mine), sum(count[int(at)] for at in high if at not in lines.rows)
-        alike = [text.partition(",")[1:] for text in lines.rows.values()]
-        together = pd.concat([mine[of] for of in chosen])
+        chosen, omitted = list(by_line), sum(count[int(at)] for at in high if at not in lines.rows)
+        likeness = [text.partition(",")[1:] for text in lines.rows.values()]
+        together = pd.concat([by_line[of] for of in chosen])
         one_clock = from_epoch(measured, together)
         together_zero = int(together["ts_ns"].min())
         points = max(MAX_POINTS // len(chosen), 1)
         marks: list[tuple[int, int, int]] = []
         for number, of in enumerate(chosen):
-            line = mine[of].sort_values("ts_ns", kind="stable")
+            line = by_line[of].sort_values("ts_ns", kind="stable")
             zero = together_zero if one_clock else int(line["ts_ns"].iloc[0])
             joined = line.groupby(np.arange(len(line)) * points // max(len(line), points))
             marks += [
@@ -360,7 +376,7 @@ def memory_lines(measured: Measurements) -> Iterator[Chart]:
             tuple(marks),
             tuple(
                 "".join(((f"{of.run} " if several else ""), f"{of.process} {of.memory}", *more))
-                for of, more in zip(chosen, alike, strict=True)
+                for of, more in zip(chosen, likeness, strict=True)
             ),
             unit="bytes",
             caption=_both(
@@ -370,5 +386,5 @@ def memory_lines(measured: Measurements) -> Iterator[Chart]:
                 else "Clocks cannot be compared: every line begins at its own zero.",
                 lines.note,
             ),
-            omitted=others + sum(len(frame) for frame in mine.values()) - len(marks),
+            omitted=omitted + sum(len(frame) for frame in by_line.values()) - len(marks),
         )

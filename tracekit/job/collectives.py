@@ -148,17 +148,17 @@ def _tuples(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
 
 def _number_by_seq(frame: pd.DataFrame, reason: npt.NDArray[np.object_], chosen: Bools) -> None:
     """Position = sequence number; several of one number (a coalesced call) in order, if equally many."""
-    mine = frame[chosen]
-    if not len(mine):
+    rows = frame[chosen]
+    if not len(rows):
         return
-    several = mine.sort_values("index").groupby(["team", "rank", "seq"]).cumcount()
+    several = rows.sort_values("index").groupby(["team", "rank", "seq"]).cumcount()
     if several.any():
-        count = mine.groupby(["team", "seq", "rank"])["index"].transform("size")
-        of_seq = count.groupby([mine["team"], mine["seq"]])
+        count = rows.groupby(["team", "seq", "rank"])["index"].transform("size")
+        of_seq = count.groupby([rows["team"], rows["seq"]])
         odd = of_seq.transform("min") != of_seq.transform("max")
         reason[np.flatnonzero(chosen)[odd.to_numpy()]] = "counts"
     # Pairs of numbers as one: which numbers they are does not matter, only which are equal.
-    pairs = pd.DataFrame({"seq": mine["seq"], "part": several})
+    pairs = pd.DataFrame({"seq": rows["seq"], "part": several})
     frame.loc[chosen, "index"] = pairs.groupby(["seq", "part"], sort=True).ngroup()
 
 
@@ -193,11 +193,11 @@ def _aligned_at_end(rows: pd.DataFrame) -> dict[int, int] | None:
     sizes = {int(number): size[rank == number] for number in np.unique(rank)}
     longest = max(sizes.values(), key=len)
     shift = {}
-    for member, mine in sizes.items():
-        missing = len(longest) - len(mine)
-        if not np.array_equal(mine, longest[missing:]):
+    for member, shown in sizes.items():
+        missing = len(longest) - len(shown)
+        if not np.array_equal(shown, longest[missing:]):
             return None
-        if missing and np.array_equal(mine, longest[: len(mine)]):
+        if missing and np.array_equal(shown, longest[: len(shown)]):
             return None
         shift[member] = missing
     return shift
@@ -244,11 +244,11 @@ def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
             continue
         seen, todo = {start}, [start]
         while todo:
-            at = todo.pop()
-            for other, median, mad in links.get(at, []):
+            node_at = todo.pop()
+            for other, median, mad in links.get(node_at, []):
                 if other not in seen:
                     seen.add(other)
-                    offset[other], spread[other] = offset[at] + median, spread[at] + mad
+                    offset[other], spread[other] = offset[node_at] + median, spread[node_at] + mad
                     todo.append(other)
     reference = [root(node) for node in range(count)]
     return pd.DataFrame(
@@ -267,11 +267,11 @@ def _edges(match: Ints, who: Ints, end: Ints) -> pd.DataFrame:
     if not len(match):
         return pd.DataFrame({name: np.empty(0, np.int64) for name in columns})
     frame = pd.DataFrame({"match": match, "who": who, "end": end}).sort_values(["match", "who"])
-    others = frame["match"].duplicated().to_numpy()
-    at = np.cumsum(~others) - 1
+    is_later = frame["match"].duplicated().to_numpy()
+    star = np.cumsum(~is_later) - 1
     node, ends = frame["who"].to_numpy(np.int64), frame["end"].to_numpy(np.int64)
-    later = (ends - ends[~others][at])[others]
-    key = pd.DataFrame({"hub": node[~others][at][others], "node": node[others]})
+    later = (ends - ends[~is_later][star])[is_later]
+    key = pd.DataFrame({"hub": node[~is_later][star][is_later], "node": node[is_later]})
     number = np.asarray(key.groupby(["hub", "node"], sort=True).ngroup(), np.int64)
     pairs = key.groupby(["hub", "node"], sort=True).size().reset_index(name="count")
     middle = middles(later, number, len(pairs))
@@ -286,8 +286,8 @@ def middles(values: Ints, group: Ints, count: int) -> Ints:
     size = np.bincount(group, minlength=count)
     begin = np.cumsum(size) - size
     low, high = values[begin + (size - 1) // 2], values[begin + size // 2]
-    found: Ints = low + (high - low) // 2
-    return found
+    middle: Ints = low + (high - low) // 2
+    return middle
 
 
 # Who waited for whom
@@ -317,8 +317,8 @@ def _waits(
         timed[rows] = by["came"].transform("size") > 1
         trusted[rows] = (skew[rows] > by["spread"].transform("max")) & timed[rows]
         at_end = (frame["came"] == latest).to_numpy()
-        alone = pd.Series(at_end).groupby(match[rows]).transform("sum") == 1
-        last[rows] = at_end & alone & trusted[rows]
+        is_single = pd.Series(at_end).groupby(match[rows]).transform("sum") == 1
+        last[rows] = at_end & is_single & trusted[rows]
     return pd.DataFrame(
         {
             "wait_ns": pd.arrays.IntegerArray(wait, ~timed),

@@ -78,13 +78,13 @@ def _device_sizes(measured: Measurements) -> DeviceSizes:
         for run, rank, device, size, source in records(rows, columns):
             whose = f"rank {rank}" if rank is not None else str(source)
             key = (run, rank, device)
-            found = DeviceSize(int(size), f"from the trace of {whose}")
-            known = recorded.setdefault(key, found)
-            if known is not None and known.size_bytes != found.size_bytes:
+            size_found = DeviceSize(int(size), f"from the trace of {whose}")
+            earlier = recorded.setdefault(key, size_found)
+            if earlier is not None and earlier.size_bytes != size_found.size_bytes:
                 recorded[key] = None
     by_run: dict[Any, list[DeviceSize | None]] = {}
-    for (run, _, _), known in recorded.items():
-        by_run.setdefault(run, []).append(known)
+    for (run, _, _), earlier in recorded.items():
+        by_run.setdefault(run, []).append(earlier)
     ranks = frozenset((run, rank) for run, rank, _ in recorded)
     agreed = {run: _agreed(sizes) for run, sizes in by_run.items()}
     return DeviceSizes(_given(measured), recorded, ranks, agreed)
@@ -111,8 +111,8 @@ def with_cards(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _given(measured: Measurements) -> int | None:
     """What a person told; None where nobody did, or a saved file says what can be no size."""
-    told = measured.facts.get(DEVICE_MEMORY)
-    return told if type(told) is int and LEAST <= told < MOST else None
+    size = measured.facts.get(DEVICE_MEMORY)
+    return size if type(size) is int and LEAST <= size < MOST else None
 
 
 def parse_device_memory(text: str | int) -> int:

@@ -39,12 +39,12 @@ def timed_stage(name: str) -> str | None:
     match = TIMER.match(name)
     if match is None:
         return None
-    rest = name[match.end() :]
-    first, slash, _ = rest.partition("/")
-    if rest in _NO_STAGE or first in _NO_TIMERS:
+    label = name[match.end() :]
+    first, slash, _ = label.partition("/")
+    if label in _NO_STAGE or first in _NO_TIMERS:
         return None
-    stage = canonical(rest)
-    return None if slash and stage == rest else stage
+    stage = canonical(label)
+    return None if slash and stage == label else stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,15 @@ def logs(measured: Measurements) -> dict[Any, Logged]:
 def _logs(measured: Measurements) -> dict[Any, Logged]:
     rows = plain(measured["logged"])
     rows = rows[rows["step"].notna()]
-    found: dict[Any, Logged] = {}
+    by_run: dict[Any, Logged] = {}
     for run in rows["run"].unique():
-        mine = rows[same_text(rows["run"], run)]
-        counts = mine["source"].value_counts()
+        of_run = rows[same_text(rows["run"], run)]
+        counts = of_run["source"].value_counts()
         source = min(counts.index, key=lambda name: (-int(counts[name]), str(name)))
-        found[None if pd.isna(run) else run] = _log(str(source), mine[mine["source"] == source])
-    return found
+        by_run[None if pd.isna(run) else run] = _log(
+            str(source), of_run[of_run["source"] == source]
+        )
+    return by_run
 
 
 def _log(source: str, rows: pd.DataFrame) -> Logged:
@@ -96,9 +98,9 @@ def _log(source: str, rows: pd.DataFrame) -> Logged:
 def _first(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.Series[Any]:
     """By step, the value of the first of these names that the log has."""
     for name in names:
-        mine = rows[(rows["name"] == name) & rows[column].notna()]
-        if len(mine):
-            return mine.groupby("step")[column].last()
+        named = rows[(rows["name"] == name) & rows[column].notna()]
+        if len(named):
+            return named.groupby("step")[column].last()
     return rows.iloc[:0].set_index("step")[column]
 
 
@@ -107,6 +109,6 @@ def same_steps(walls: pd.DataFrame, log: Logged) -> list[int]:
 
     The n of `ProfilerStep#n` counts what a profiler saw, not the steps of the run: it joins nothing.
     """
-    known = walls[walls["step"].notna() & (walls["origin"] != "profiler")]["step"]
-    every = set(log.steps.index) | set(log.stages["step"])
-    return sorted({int(step) for step in known} & every)
+    numbers = walls[walls["step"].notna() & (walls["origin"] != "profiler")]["step"]
+    logged = set(log.steps.index) | set(log.stages["step"])
+    return sorted({int(step) for step in numbers} & logged)

@@ -52,9 +52,9 @@ STEP_BOUNDS = "steps"
 
 def plain(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with categories as objects: what grouping with missing keys needs."""
-    known = _PLAIN.get(id(frame))
-    if known is not None and known[0]() is frame:
-        return known[1].copy(deep=False)
+    cached = _PLAIN.get(id(frame))
+    if cached is not None and cached[0]() is frame:
+        return cached[1].copy(deep=False)
     arrays: Any = cast(Any, frame)._iter_column_arrays()  # noqa: SLF001 - no public way
     columns = {
         name: (
@@ -64,12 +64,12 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
         )
         for name, array in zip(frame.columns, arrays, strict=True)
     }
-    made = framed(columns, len(frame)).set_axis(frame.index)
+    objects = framed(columns, len(frame)).set_axis(frame.index)
     if len(frame) > KEPT_ROWS:
-        return made
+        return objects
     key = id(frame)
-    _PLAIN[key] = (weakref.ref(frame, lambda _: _PLAIN.pop(key, None)), made)
-    return made.copy(deep=False)
+    _PLAIN[key] = (weakref.ref(frame, lambda _: _PLAIN.pop(key, None)), objects)
+    return objects.copy(deep=False)
 
 
 KEPT_ROWS = 150_000
@@ -97,11 +97,11 @@ def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd
     """Sums of `columns` per distinct `by`, missing keys being a key like any other; in order of keys."""
     number, first = of_keys(frame, by)
     out = {name: keys_at(frame[name], first) for name in by}
-    rest = [name for name in columns if str(frame[name].dtype) not in ("int64", "Int64")]
+    inexact = [name for name in columns if str(frame[name].dtype) not in ("int64", "Int64")]
     # What is no whole number pandas adds up, and that costs more than all the others together.
-    others = frame[rest].groupby(number, sort=False).sum(min_count=1) if rest else frame
+    sums = frame[inexact].groupby(number, sort=False).sum(min_count=1) if inexact else frame
     for name in columns:
-        out[name] = others[name].array if name in rest else _sums(frame[name], number, len(first))
+        out[name] = sums[name].array if name in inexact else _sums(frame[name], number, len(first))
     return framed(out, len(first))
 
 
@@ -130,8 +130,8 @@ def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
     if len(first) == 1:
         yield frame
         return
-    for at in range(len(first)):
-        yield frame[number == at]
+    for group in range(len(first)):
+        yield frame[number == group]
 
 
 def distinct(frame: pd.DataFrame, by: Sequence[str], *more: str) -> pd.DataFrame:
@@ -148,18 +148,20 @@ def _sums(column: pd.Series[Any], number: Ints, count: int) -> Any:
     """Sums of whole numbers by group; NA where no row of a group has one."""
     if isinstance(column.dtype, np.dtype):
         return grouping.summed(number, column.to_numpy(), count)
-    known = column.notna().to_numpy(np.bool_)
-    sums = grouping.summed(number[known], column.to_numpy(np.int64, na_value=0)[known], count)
-    return pd.arrays.IntegerArray(sums, np.bincount(number[known], minlength=count) == 0)
+    is_present = column.notna().to_numpy(np.bool_)
+    sums = grouping.summed(
+        number[is_present], column.to_numpy(np.int64, na_value=0)[is_present], count
+    )
+    return pd.arrays.IntegerArray(sums, np.bincount(number[is_present], minlength=count) == 0)
 
 
 def keys_at(column: pd.Series[Any], rows: Ints) -> Any:
     """The keys in these rows; text that is missing is one thing, whether None or NaN."""
     if column.dtype != object:
         return column.array[rows]
-    found = column.to_numpy()[rows]
-    found[pd.isna(found)] = np.nan
-    return found
+    keys = column.to_numpy()[rows]
+    keys[pd.isna(keys)] = np.nan
+    return keys
 
 
 def units(frame: pd.DataFrame) -> pd.DataFrame:
@@ -217,15 +219,15 @@ def _longest(
     """(which rows are of the longest wall of their unit; its start, its end and its length for every unit)."""
     count = len(best)
     # The steps of each process, or all that one host did where the clocks of a unit can be compared.
-    apart = np.isin(best, [STEP_ORIGINS.index(origin) for origin in ("profiler", "range")])
-    apart |= np.bincount(unit_of[_relative(measured, rows)], minlength=count) > 0
+    by_process = np.isin(best, [STEP_ORIGINS.index(origin) for origin in ("profiler", "range")])
+    by_process |= np.bincount(unit_of[_relative(measured, rows)], minlength=count) > 0
     occurrence = rows["occurrence"].to_numpy(np.int64)
     host = numbered_alike(["host"], rows)[0]
-    alone = apart[unit_of]
+    is_by_process = by_process[unit_of]
     keys = {
         "unit": unit_of,
-        "where": np.where(alone, process, host),
-        "occurrence": np.where(alone, occurrence, 0),
+        "where": np.where(is_by_process, process, host),
+        "occurrence": np.where(is_by_process, occurrence, 0),
     }
     group, _ = of_keys(pd.DataFrame(keys), [*keys])
     first = grouping.first_of_each(group, int(group.max()) + 1 if len(group) else 0)
@@ -244,11 +246,11 @@ def _longest(
 
 def _counted(column: pd.Series[Any], group: Ints, count: int) -> Any:
     """How many different values each group has; NA where it has none."""
-    known = column.notna().to_numpy(np.bool_)
-    values, _ = pd.factorize(column[known])
-    pairs = np.unique(np.stack((group[known], values)), axis=1)
-    found = np.bincount(pairs[0], minlength=count)
-    return pd.arrays.IntegerArray(found.astype(np.int64), found == 0)
+    is_present = column.notna().to_numpy(np.bool_)
+    values, _ = pd.factorize(column[is_present])
+    pairs = np.unique(np.stack((group[is_present], values)), axis=1)
+    counts = np.bincount(pairs[0], minlength=count)
+    return pd.arrays.IntegerArray(counts.astype(np.int64), counts == 0)
 
 
 def stage_rows(measured: Measurements) -> pd.DataFrame:
@@ -405,5 +407,5 @@ def same_text(column: pd.Series[Any], value: object) -> pd.Series[Any]:
 
 def whole_if_exact(column: pd.Series[Any]) -> pd.Series[Any]:
     """The column as integers if every known value is one: 192 launches, not 192.0."""
-    known = column.dropna()
-    return column.astype("Int64") if bool((known == known.round()).all()) else column
+    present = column.dropna()
+    return column.astype("Int64") if bool((present == present.round()).all()) else column

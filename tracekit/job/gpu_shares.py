@@ -28,5 +28,5 @@ def shares(frame: pd.DataFrame) -> pd.DataFrame:
 def _ratio(part: pd.Series[Any], whole: pd.Series[Any]) -> Any:
     """The part of the whole, <NA> of nothing and where one of them is unknown; both are whole numbers."""
     top, bottom = (column.to_numpy(np.int64, na_value=0) for column in (part, whole))
-    known = ~part.array.isna() & ~whole.array.isna() & (bottom > 0)
-    return pd.arrays.FloatingArray(top / np.where(known, bottom, 1), ~known)
+    is_defined = ~part.array.isna() & ~whole.array.isna() & (bottom > 0)
+    return pd.arrays.FloatingArray(top / np.where(is_defined, bottom, 1), ~is_defined)

@@ -35,29 +35,29 @@ WORDS = {
 
 def trend_sheet(
     measured: Measurements,
-    found: Sequence[Series],
+    every_series: Sequence[Series],
     labels: Sequence[Label | None],
     corrected: Sequence[float | None],
     limits: Limits,
 ) -> Sheet:
     """Every series with its slope, the interval, p, what would have been seen, and the answer; medians of ranks last."""
     rows = [
-        _row(one, _word(one, answer, limits.flat), p)
-        for one, answer, p in zip(found, labels, corrected, strict=True)
+        _row(item, _word(item, answer, limits.flat), p)
+        for item, answer, p in zip(every_series, labels, corrected, strict=True)
     ]
-    for group in groups(found):
-        mine = [found[i] for i in group]
-        middle = median_growth(mine, limits) if mine[0].judged else None
+    for group in groups(every_series):
+        members = [every_series[i] for i in group]
+        middle = median_growth(members, limits) if members[0].judged else None
         if middle is not None and middle.p is not None:
             answer = label(middle, limits)
-            one = mine[0]
+            item = members[0]
             rows.append(
-                _row(one, _said(middle, answer, numbered=one.numbered), middle.p)
-                | {"who": f"median of {len(mine)}", "floor": None, **_slope(middle)}
+                _row(item, _said(middle, answer, numbered=item.numbered), middle.p)
+                | {"who": f"median of {len(members)}", "floor": None, **_slope(middle)}
             )
-    shown = pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
     numbers = ("warm_up", "slope", "low", "high", "floor", "detectable")
-    shown = shown.astype(dict.fromkeys(numbers, "Int64"))
+    table = table.astype(dict.fromkeys(numbers, "Int64"))
     headings = (
         *run_heading(measured),
         Heading("who", "process", "text", "Each alone, and the median of all: that shows what all of them leak."),
@@ -78,32 +78,32 @@ def trend_sheet(
         "memory_trend",
         "Growth from step to step",
         headings,
-        shown,
+        table,
         ranked=Ranked("slope", member="who", apart=("run", "quantity", "answer"), kind="memory"),
     )
 
 
-def _row(one: Series, answer: str, p: float | None) -> dict[str, Any]:
+def _row(item: Series, answer: str, p: float | None) -> dict[str, Any]:
     """The cells of one series."""
-    at_floor = one.logged or one.phase == FLOOR
+    at_floor = item.logged or item.phase == FLOOR
     return {
-        "run": one.of.run,
-        "who": one.of.process,
-        "memory": one.of.memory,
-        "quantity": one.quantity,
-        "steps": len(one.x),
-        "warm_up": one.found.warm_up if one.judged else None,
-        "phase": one.phase,
-        "floor": None if at_floor or one.floor is None else round(one.floor.per_x),
+        "run": item.of.run,
+        "who": item.of.process,
+        "memory": item.of.memory,
+        "quantity": item.quantity,
+        "steps": len(item.x),
+        "warm_up": item.found.warm_up if item.judged else None,
+        "phase": item.phase,
+        "floor": None if at_floor or item.floor is None else round(item.floor.per_x),
         "p": p,
         "answer": answer,
-        **_slope(one.found),
+        **_slope(item.found),
     }
 
 
-def _slope(found: Growth) -> dict[str, int | None]:
+def _slope(growth: Growth) -> dict[str, int | None]:
     """The slope with its interval, and which one would have been seen."""
-    slope, seen = found.slope, found.detectable
+    slope, seen = growth.slope, growth.detectable
     return {
         "slope": None if slope is None else round(slope.per_x),
         "low": None if slope is None else round(slope.low),
@@ -112,55 +112,55 @@ def _slope(found: Growth) -> dict[str, int | None]:
     }
 
 
-def _word(one: Series, answer: Label | None, flat: float) -> str:
+def _word(item: Series, answer: Label | None, flat: float) -> str:
     """The answer in words; of what is no leak whatever it does, that it is not judged.
 
     Beside no steady growth stands a sawtooth whose drops are of more than `flat` bytes, as a hint.
     """
     if answer is None:
         return (
-            "cache growth: not judged" if one.quantity == "reserved" else "peak drift: not judged"
+            "cache growth: not judged" if item.quantity == "reserved" else "peak drift: not judged"
         )
-    text = _said(one.found, answer, numbered=one.numbered)
-    teeth = sawtooth(one.level[one.found.warm_up :], flat) if answer == "none" else None
+    text = _said(item.found, answer, numbered=item.numbered)
+    teeth = sawtooth(item.level[item.found.warm_up :], flat) if answer == "none" else None
     if teeth is None:
         return text
-    every = "" if teeth.period is None else f", every {teeth.period} steps"
-    return f"{text}; falls back {teeth.count} times by {show(round(teeth.height), 'bytes')}{every}"
+    period = "" if teeth.period is None else f", every {teeth.period} steps"
+    return f"{text}; falls back {teeth.count} times by {show(round(teeth.height), 'bytes')}{period}"
 
 
-def _said(found: Growth, answer: Label, *, numbered: bool) -> str:
+def _said(growth: Growth, answer: Label, *, numbered: bool) -> str:
     """The answer in words; of a jump where and by how much."""
     text = WORDS.get(answer, answer)
-    if answer != "shift" or found.shift is None:
+    if answer != "shift" or growth.shift is None:
         return text
-    at, by = found.shift
+    step, rise = growth.shift
     # Without numbers of steps the first is 1 for whoever counts them.
-    where = f"at step {round(at)}" if numbered else f"at step {round(at) + 1} in order"
-    return f"{text} {where} by {show(round(by), 'bytes')}"
+    where = f"at step {round(step)}" if numbered else f"at step {round(step) + 1} in order"
+    return f"{text} {where} by {show(round(rise), 'bytes')}"
 
 
 def guide_sheets(
-    measured: Measurements, found: Sequence[Series], labels: Sequence[Label | None]
+    measured: Measurements, every_series: Sequence[Series], labels: Sequence[Label | None]
 ) -> tuple[Sheet, ...]:
     """What the rules of NeMo-RL's guide would say of the same series, beside the answer here; no finding.
 
     None where no series is long enough for that.
     """
-    if not any(len(one.x) >= GUIDE_STEPS for one in found):
+    if not any(len(item.x) >= GUIDE_STEPS for item in every_series):
         return ()
     rows = []
-    for one, answer in zip(found, labels, strict=True):
-        slope = least_squares(np.arange(len(one.x), dtype=np.float64), one.level)
-        if not one.judged or slope is None:
+    for item, answer in zip(every_series, labels, strict=True):
+        slope = least_squares(np.arange(len(item.x), dtype=np.float64), item.level)
+        if not item.judged or slope is None:
             continue
         says = "leak" if slope > GUIDE_BYTES else "no leak"
-        if len(one.x) < GUIDE_STEPS:
+        if len(item.x) < GUIDE_STEPS:
             says = f"nothing below {GUIDE_STEPS} samples"
-        net = int(one.level[-1] - one.level[0])
+        net = int(item.level[-1] - item.level[0])
         rows.append(
             {
-                "run": one.of.run, "who": one.of.process, "memory": one.of.memory, "quantity": one.quantity,
+                "run": item.of.run, "who": item.of.process, "memory": item.of.memory, "quantity": item.quantity,
                 "slope": round(slope), "guide": says, "net": net,
                 "freed": "leak" if net > 0 else "no leak", "answer": WORDS.get(answer, answer) if answer else None,
             }
@@ -184,5 +184,5 @@ def guide_sheets(
     columns = [h.name for h in headings]
     frame = pd.DataFrame(rows, columns=columns if "run" in columns else ["run", *columns])
     title = "What NeMo-RL's guide would say"
-    made = sheet("guide_rule", title, headings, frame, caption=caption)
-    return (made,) if made.rows else ()
+    guide = sheet("guide_rule", title, headings, frame, caption=caption)
+    return (guide,) if guide.rows else ()

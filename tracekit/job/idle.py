@@ -133,7 +133,7 @@ def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.Dat
     """
     rows = staged(whole(measured, "stage_edges"))
     rows = staged(rows, "next_stage", "next_canonical").reset_index(drop=True)
-    bound = {one.window.key for one in sync_bound(measured, sync_limit)}
+    bound = {held_up.window.key for held_up in sync_bound(measured, sync_limit)}
     number, first = of_keys(rows, ["run", "role", "next_canonical"])
     followed = (as_python(rows[name].array[first]) for name in ("run", "role", "next_canonical"))
     synced = np.array([*(key in bound for key in zip(*followed, strict=True)), False], bool)[number]

@@ -35,7 +35,7 @@ def claims(measured: Measurements, thresholds: Thresholds) -> Claims:
 
     Rules that do not fire claim nothing; stages of which nothing is claimed are missing.
     """
-    found: defaultdict[Key, dict[str, int]] = defaultdict(dict)
+    claimed: defaultdict[Key, dict[str, int]] = defaultdict(dict)
     for rule, parts in (
         ("host-sync-stalls", _after_syncs(measured, thresholds)),
         ("launch-bound", _before_launches(measured, thresholds)),
@@ -45,15 +45,15 @@ def claims(measured: Measurements, thresholds: Thresholds) -> Claims:
     ):
         for key, idle_ns in parts.items():
             if idle_ns:
-                found[key][rule] = idle_ns
-    return found
+                claimed[key][rule] = idle_ns
+    return claimed
 
 
 def _after_syncs(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     if not measured.has("sync_stalls"):
         return {}
     bound = sync_bound(measured, thresholds.of("host-sync-stalls"))
-    return {one.window.key: one.idle_ns for one in bound}
+    return {calls.window.key: calls.idle_ns for calls in bound}
 
 
 def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
@@ -61,8 +61,8 @@ def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key
     if not measured.has("host_counts"):
         return {}
     limit, bound = thresholds.of("launch-bound"), set()
-    for _, mine in pooled(measured).groupby("run", dropna=False, sort=False):
-        named = waiting_for_launches(mine, limit) or of_many_kernels(mine, limit)
+    for _, of_run in pooled(measured).groupby("run", dropna=False, sort=False):
+        named = waiting_for_launches(of_run, limit) or of_many_kernels(of_run, limit)
         bound |= {keyed(row) for row in named}
     rows = placed(measured, "host_counts")
     if not bound or not len(rows):
@@ -89,18 +89,18 @@ def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     owners: set[Key] = set(pauses(measured, thresholds.of("host-silence")))
     counted = {window.key for window in stage_windows(measured) if is_silence(window)}
     silent = _caused(measured, "host_silent", owners)
-    found = {key: idle_ns for key, idle_ns in silent.items() if key in counted}
+    pausing = {key: idle_ns for key, idle_ns in silent.items() if key in counted}
     for key, idle_ns in _caused(measured, "host_gc", owners).items():
-        found[key] = found.get(key, 0) + idle_ns
-    return found
+        pausing[key] = pausing.get(key, 0) + idle_ns
+    return pausing
 
 
 def _caused(measured: Measurements, cause: str, owners: set[tuple[object, ...]]) -> dict[Key, int]:
     """The idle time of one cause in every stage of these (run, role)."""
     if not owners or not measured.has("idle"):
         return {}
-    found = idle_by_cause(measured)
-    return {k[:3]: ns for k, ns in found.items() if k[3] == cause and k[:2] in owners}
+    caused = idle_by_cause(measured)
+    return {k[:3]: ns for k, ns in caused.items() if k[3] == cause and k[:2] in owners}
 
 
 def _at_edges(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:

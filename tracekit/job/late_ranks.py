@@ -21,18 +21,18 @@ from tracekit.model.units import numbers, show
 MAX_PLACES = 8
 
 
-def members(crew: Crew, found: Waits) -> pd.DataFrame:
+def members(crew: Crew, waited: Waits) -> pd.DataFrame:
     """One row a member: own_ns and beyond_ns (means over its steps), lost_ns (sum), and of how many collectives
     with a clear last rank (taken) it was the last; <NA> where there is nobody, or nothing, to compare.
     """
-    steps, mine = crew.by_step, crew.of(found.collectives)
-    of_step, at = numbered_alike(MEMBER, steps, mine, in_order=True)
+    steps, arrivals = crew.by_step, crew.of(waited.collectives)
+    of_step, of_arrival = numbered_alike(MEMBER, steps, arrivals, in_order=True)
     grouped = steps.groupby(of_step)
     out = grouped[[*MEMBER]].first()
     out["own_ns"] = grouped["own_ns"].mean()
     several = grouped["others"].max() > 0
     out["beyond_ns"] = grouped["beyond_ns"].mean().where(several)
-    waiting = mine.groupby(at)
+    waiting = arrivals.groupby(of_arrival)
     out["lost_ns"] = waiting["lost_ns"].sum()
     for name, column in (("taken", "trusted"), ("last", "is_last")):
         out[name] = waiting[column].sum().astype("Int64").reindex(out.index, fill_value=0)
@@ -42,10 +42,10 @@ def members(crew: Crew, found: Waits) -> pd.DataFrame:
 def abstentions(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdict]:
     """Runs of which R09 can say nothing, and why."""
     limit = thresholds.of("straggler")
-    found = waits(measured).collectives
+    rows = waits(measured).collectives
 
-    def lacking(mine: list[Crew]) -> str | None:
-        votes = max((_most_votes(crew.of(found)) for crew in mine), default=0)
+    def lacking(run_groups: list[Crew]) -> str | None:
+        votes = max((_most_votes(crew.of(rows)) for crew in run_groups), default=0)
         few = f"{votes} of at least {limit['min_collectives']:g} collectives with a clear last rank"
         return few if votes < limit["min_collectives"] else None
 
@@ -54,11 +54,11 @@ def abstentions(measured: Measurements, thresholds: Thresholds) -> Iterator[Verd
 
 def _most_votes(rows: pd.DataFrame) -> int:
     """The most collectives with a clear last rank that any one member took part in."""
-    taken = rows[rows["trusted"].to_numpy(np.bool_)]
-    return int(np.bincount(of_keys(taken, MEMBER)[0], minlength=1).max())
+    trusted = rows[rows["trusted"].to_numpy(np.bool_)]
+    return int(np.bincount(of_keys(trusted, MEMBER)[0], minlength=1).max())
 
 
-def claims(measured: Measurements, found: Waits, thresholds: Thresholds) -> Iterator[Finding]:
+def claims(measured: Measurements, waited: Waits, thresholds: Thresholds) -> Iterator[Finding]:
     """R09: a rank that comes last again and again because it works longer than the others.
 
     Several that work alike take turns in being last: where none is by itself, a few are looked at together.
@@ -67,37 +67,37 @@ def claims(measured: Measurements, found: Waits, thresholds: Thresholds) -> Iter
     for crew in crews(measured):
         if crew.members < limit["min_ranks"]:
             continue
-        every = members(crew, found)
-        slow = every["taken"].to_numpy(np.int64) >= limit["min_collectives"]
-        slow &= _share_of_steps(crew, every, limit) >= limit["steps_ratio"]
-        late = every[slow].sort_values("beyond_ns", ascending=False, kind="stable")
+        table = members(crew, waited)
+        slow = table["taken"].to_numpy(np.int64) >= limit["min_collectives"]
+        slow &= _share_of_steps(crew, table, limit) >= limit["steps_ratio"]
+        late = table[slow].sort_values("beyond_ns", ascending=False, kind="stable")
         often = late["last"] >= limit["last_ratio"] * late["taken"]
-        for at in sorted(late.index[often.to_numpy(np.bool_)]):
-            yield _finding(measured, found, crew, late.loc[[at]], thresholds)
+        for member in sorted(late.index[often.to_numpy(np.bool_)]):
+            yield _finding(measured, waited, crew, late.loc[[member]], thresholds)
         few = 1 < len(late) <= limit["few_ratio"] * crew.members
         if (
             few
             and not often.any()
             and late["last"].sum() >= limit["last_ratio"] * late["taken"].max()
         ):
-            yield _finding(measured, found, crew, late, thresholds)
+            yield _finding(measured, waited, crew, late, thresholds)
 
 
 def _share_of_steps(
-    crew: Crew, every: pd.DataFrame, limit: Mapping[str, float]
+    crew: Crew, table: pd.DataFrame, limit: Mapping[str, float]
 ) -> npt.NDArray[np.float64]:
     """In which share of its steps each member works longer than the others by more than the limit."""
     steps = crew.by_step
     judged = steps[(steps["others"] + 1 >= limit["min_ranks"]) & steps["wall_ns"].notna()]
     share = judged["beyond_ns"] / judged["wall_ns"].clip(lower=1).astype("Float64")
     long = (share >= limit["excess_ratio"]).to_numpy(np.int64)
-    mine, of = numbered_alike(MEMBER, every, judged)
-    room = int(max(mine.max(initial=-1), of.max(initial=-1))) + 1
-    count = np.bincount(of, minlength=room)[mine]
-    found: npt.NDArray[np.float64] = np.bincount(of, long, minlength=room)[mine] / np.maximum(
-        count, 1
-    )
-    return found
+    member, judged_member = numbered_alike(MEMBER, table, judged)
+    room = int(max(member.max(initial=-1), judged_member.max(initial=-1))) + 1
+    count = np.bincount(judged_member, minlength=room)[member]
+    shares: npt.NDArray[np.float64] = np.bincount(judged_member, long, minlength=room)[
+        member
+    ] / np.maximum(count, 1)
+    return shares
 
 
 def _are(frame: pd.DataFrame, names: tuple[str, str], late: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -106,7 +106,7 @@ def _are(frame: pd.DataFrame, names: tuple[str, str], late: pd.DataFrame) -> npt
 
 
 def _finding(
-    measured: Measurements, found: Waits, crew: Crew, late: pd.DataFrame, thresholds: Thresholds
+    measured: Measurements, waited: Waits, crew: Crew, late: pd.DataFrame, thresholds: Thresholds
 ) -> Finding:
     """The finding on these members: what they cost in the group whose waits for them are longest."""
     ranks = [int(rank) for rank in late["rank"]]
@@ -116,35 +116,37 @@ def _finding(
         ["saved_ns", "group"], ascending=[False, True]
     )
     group = by_group["group"].iloc[0]
-    at = crew.of(found.collectives)
-    at = at[_are(at, MEMBER, late)]
-    at = at[same_text(at["group"], group).to_numpy(np.bool_)]
-    each = crew.steps * len(late)
-    excess = float(at["excess_ns"].sum()) / each
-    parts = found.by_stage[at.index.to_numpy()].sum(axis=0)
-    by_stage = {name: float(part) / each for name, part in zip(found.stages, parts, strict=True)}
+    arrivals = crew.of(waited.collectives)
+    arrivals = arrivals[_are(arrivals, MEMBER, late)]
+    arrivals = arrivals[same_text(arrivals["group"], group).to_numpy(np.bool_)]
+    member_steps = crew.steps * len(late)
+    excess = float(arrivals["excess_ns"].sum()) / member_steps
+    parts = waited.by_stage[arrivals.index.to_numpy()].sum(axis=0)
+    by_stage = {
+        name: float(part) / member_steps for name, part in zip(waited.stages, parts, strict=True)
+    }
     stage = max(by_stage, key=lambda name: (by_stage[name], name))
     gain = float(by_group["saved_ns"].iloc[0]) / crew.steps
     step_ns = job(measured).of(crew.run).step_ns
     where = f" in {stage}" if stage else ""
-    alone = len(set(ranks)) == 1
-    who = f"rank {ranks[0]}" if alone else f"ranks {numbers(set(ranks))}"
+    is_one = len(set(ranks)) == 1
+    who = f"rank {ranks[0]}" if is_one else f"ranks {numbers(set(ranks))}"
     of_whom = (
-        "keeps the others waiting" if alone else "keep the others waiting, now one and now another"
+        "keeps the others waiting" if is_one else "keep the others waiting, now one and now another"
     )
-    last, taken = int(late["last"].sum()), int(late["taken"].max())
+    last, votes = int(late["last"].sum()), int(late["taken"].max())
     return Finding(
         "straggler",
         thresholds.severity(gain / step_ns if step_ns else None),
-        f"{who}{in_crew(measured, crew)} {of_whom}: {show(excess, 'ns')} more work of {'its' if alone else 'their'} own per step"
+        f"{who}{in_crew(measured, crew)} {of_whom}: {show(excess, 'ns')} more work of {'its' if is_one else 'their'} own per step"
         f"{', most of it' + where if stage else ''}{in_run(measured, crew.run)}",
         f"put a step of rank {ranks[0]} beside that of another rank{where}: more tokens or longer sequences, slower clocks, other load on its host",
         (
-            Metric("last_ratio", last / taken, "ratio", "lower", label="comes last" if alone else "one of them comes last"),
-            Metric("collectives", taken, "count", label="of collectives"),
+            Metric("last_ratio", last / votes, "ratio", "lower", label="comes last" if is_one else "one of them comes last"),
+            Metric("collectives", votes, "count", label="of collectives"),
             Metric("excess_ns", round(excess), "ns", "lower", label="own work beyond the others, per step"),
             Metric("excess_stage_ns", round(by_stage[stage]), "ns", "lower", label=f"of it{where}"),
-            Metric("without_ns", round(step_ns - gain) if step_ns else None, "ns", label=f"step without {'it' if alone else 'them'}"),
+            Metric("without_ns", round(step_ns - gain) if step_ns else None, "ns", label=f"step without {'it' if is_one else 'them'}"),
         ),
         tuple(
             _place(crew, rank, device, stage)
@@ -158,9 +160,9 @@ def _finding(
 
 def _place(crew: Crew, rank: Any, device: Any, stage: str) -> Place:
     """Where to look at one member: in the step in which it works longest beyond the others."""
-    here = same_text(crew.by_step["rank"], rank) & same_text(crew.by_step["device"], device)
-    mine = crew.by_step[here.fillna(value=False).to_numpy(np.bool_)]
-    step = mine.sort_values(["beyond_ns", "step"], ascending=[False, True])["step"].iloc[0]
+    is_member = same_text(crew.by_step["rank"], rank) & same_text(crew.by_step["device"], device)
+    member_steps = crew.by_step[is_member.fillna(value=False).to_numpy(np.bool_)]
+    step = member_steps.sort_values(["beyond_ns", "step"], ascending=[False, True])["step"].iloc[0]
     return Place(
         role=crew.role,
         rank=int(rank),

@@ -87,8 +87,8 @@ def waiting_for_launches(rows: pd.DataFrame, limit: Mapping[str, float]) -> list
 
 def of_many_kernels(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:
     """Of the pooled rows of one run, the steps of very many kernels that are short on average."""
-    whole = rows[rows["canonical"].isna()]
-    return [row for row in whole.to_dict("records") if _many_kernels(row, limit)]
+    steps = rows[rows["canonical"].isna()]
+    return [row for row in steps.to_dict("records") if _many_kernels(row, limit)]
 
 
 def _is_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:

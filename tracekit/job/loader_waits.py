@@ -25,30 +25,30 @@ def by_rank(measured: Measurements) -> pd.DataFrame:
 
 def _by_rank(measured: Measurements) -> pd.DataFrame:
     rows, steps, jobs = units(measured["loader_waits"]), units(measured["steps"]), job(measured)
-    found = []
-    for key, mine in rows.groupby([*PROCESS, "name"], dropna=False, sort=False):
+    waits = []
+    for key, of_loader in rows.groupby([*PROCESS, "name"], dropna=False, sort=False):
         who = dict(zip([*PROCESS, "name"], key, strict=True))
         same = np.logical_and.reduce([same_text(steps[n], who[n]) for n in PROCESS])
         all_steps = steps[same].sort_values("ts_ns", kind="stable")
         marks = all_steps[["step", "part", "occurrence"]].drop_duplicates()
-        kept = marks.iloc[1:] if len(marks) > 1 else marks
-        later = mine[is_among(mine, kept, ["step", "part", "occurrence"])]
+        counted = marks.iloc[1:] if len(marks) > 1 else marks
+        later = of_loader[is_among(of_loader, counted, ["step", "part", "occurrence"])]
         step_ns = jobs.of(who["run"]).step_ns
-        count = max(len(kept), 1)
+        count = max(len(counted), 1)
         wait = int(later["wait_ns"].sum()) / count
-        known = len(later) and later["idle_ns"].notna().all()
-        found.append(
+        is_known = len(later) and later["idle_ns"].notna().all()
+        waits.append(
             {
                 **who,
                 "count": int(later["count"].sum()) / count,
                 "wait_ns": wait,
-                "idle_ns": int(later["idle_ns"].sum()) / count if known else None,
-                "max_ns": int(mine["max_ns"].max()),
-                "steps": len(kept),
+                "idle_ns": int(later["idle_ns"].sum()) / count if is_known else None,
+                "max_ns": int(of_loader["max_ns"].max()),
+                "steps": len(counted),
                 "share_ratio": wait / step_ns if step_ns else None,
             }
         )
-    out = pd.DataFrame(found, columns=list(_COLUMNS))
+    out = pd.DataFrame(waits, columns=list(_COLUMNS))
     out = out.astype({"idle_ns": "Float64", "share_ratio": "Float64"})
     return out.sort_values(["wait_ns", "name"], ascending=[False, True], kind="stable")
 

@@ -53,18 +53,18 @@ def _rows(measured: Measurements, run: object, source: str) -> list[dict[str, ob
     """A row for the host and for each GPU that the log of a run tells of."""
     rows = plain(measured["logged"])
     rows = rows[same_text(rows["run"], run) & (rows["source"] == source) & rows["step"].notna()]
-    told: dict[int, dict[str, pd.Series[float]]] = {}
-    for name, mine in rows.groupby("name", sort=True):
-        known = _what(str(name))
-        if known is None:
+    by_place: dict[int, dict[str, pd.Series[float]]] = {}
+    for name, levels in rows.groupby("name", sort=True):
+        quantity = _what(str(name))
+        if quantity is None:
             continue
-        place, what, scale = known
-        value = mine.set_index("step")["value"].astype("float64") * scale
+        place, what, scale = quantity
+        value = levels.set_index("step")["value"].astype("float64") * scale
         sound = (value >= 0) & (value <= (1.0 if what == "busy" else 2**60))
         by_step = value[sound].groupby(level=0).last()
         if len(by_step):
-            told.setdefault(place, {}).setdefault(what, by_step)
-    return [_row(run, place, parts) for place, parts in sorted(told.items())]
+            by_place.setdefault(place, {}).setdefault(what, by_step)
+    return [_row(run, place, parts) for place, parts in sorted(by_place.items())]
 
 
 def _what(name: str) -> tuple[int, str, float] | None:
@@ -80,7 +80,7 @@ def _what(name: str) -> tuple[int, str, float] | None:
 
 def _row(run: object, place: int, parts: Mapping[str, pd.Series[float]]) -> dict[str, object]:
     busy, memory = parts.get("busy"), parts.get("memory")
-    steps = {step for one in parts.values() for step in one.index}
+    steps = {step for levels in parts.values() for step in levels.index}
     return {
         "run": run,
         "order": place,

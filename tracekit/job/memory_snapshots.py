@@ -44,9 +44,9 @@ def who(row: Any) -> str:
     name = "rank ?" if pd.isna(pid) else f"process {int(pid)}"
     if not pd.isna(rank):
         name = f"rank {int(rank)}"
-    told = text_or_none(role)
-    of = "pinned host memory" if row["memory"] == "host" else "GPU" if pd.isna(device) else f"GPU {int(device)}"  # fmt: skip
-    return f"{name}{f' {told}' if told else ''}, {of}"
+    role_name = text_or_none(role)
+    memory = "pinned host memory" if row["memory"] == "host" else "GPU" if pd.isna(device) else f"GPU {int(device)}"  # fmt: skip
+    return f"{name}{f' {role_name}' if role_name else ''}, {memory}"
 
 
 def of_snapshot(rows: pd.DataFrame, one: pd.Series[Any]) -> pd.DataFrame:

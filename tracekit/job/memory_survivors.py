@@ -69,12 +69,12 @@ def folded(tables: Mapping[str, Columns]) -> Mapping[str, Columns]:
     windows = _ordered(windows)
     at_end = (stacks["basis"] == "snapshot").to_numpy()
     grown = _with_cohorts(windows, stacks[at_end], blocks)
-    kept = pd.concat([grown, stacks[~at_end]], ignore_index=True)
+    survivors = pd.concat([grown, stacks[~at_end]], ignore_index=True)
     table = TABLES["survivors"]
-    columns = {name: kept[name].array for name in table.columns}
+    columns = {name: survivors[name].array for name in table.columns}
     return {
         "snapshot_windows": Columns.of(windows),
-        "survivors": table.cast(columns, len(kept)) if len(kept) else table.cast(),
+        "survivors": table.cast(columns, len(survivors)) if len(survivors) else table.cast(),
     }
 
 
@@ -83,18 +83,18 @@ def _ordered(windows: pd.DataFrame) -> pd.DataFrame:
     rows = plain(windows)
     number = pd.array([pd.NA] * len(rows), dtype="Int64")
     gap = pd.array([pd.NA] * len(rows), dtype="Int64")
-    for _, mine in rows.groupby([*OWNER], dropna=False, sort=False):
-        by = next((n for n in ("end_ns", "step") if bool(mine[n].notna().all())), None)
-        told = bool(mine[["rank", "pid", "step"]].notna().to_numpy().any())
+    for _, of_owner in rows.groupby([*OWNER], dropna=False, sort=False):
+        by = next((n for n in ("end_ns", "step") if bool(of_owner[n].notna().all())), None)
+        is_named = bool(of_owner[["rank", "pid", "step"]].notna().to_numpy().any())
         # Without a rank, a process or a step in their names, several files may be of several programs.
-        if (by is None or not told) and len(mine) > 1:
+        if (by is None or not is_named) and len(of_owner) > 1:
             continue
         # A copy of a snapshot tells nothing new.
-        order = mine.sort_values([by, "source"] if by else ["source"], kind="stable")
+        order = of_owner.sort_values([by, "source"] if by else ["source"], kind="stable")
         order = order.drop_duplicates(["end_ns", "step", "live_bytes", "live_count", "entry_count"])
-        at = order.index.to_numpy()
-        number[at] = np.arange(len(at))
-        gap[at] = (order["begin_ns"] - order["end_ns"].shift()).array
+        place = order.index.to_numpy()
+        number[place] = np.arange(len(place))
+        gap[place] = (order["begin_ns"] - order["end_ns"].shift()).array
     return windows.assign(window=number, gap_ns=gap)
 
 
@@ -112,47 +112,48 @@ def _with_cohorts(
     when["count"] = count
     keys = [*OWNER, "source"]
     rows = stacks.drop(columns="window").reset_index(names="row")
-    found = joined(plain(rows[["row", *keys, "stack", "live_bytes"]]), when, keys, optional=keys)
-    found = found[found["count"] >= 3]
-    if not len(found):
+    levels = joined(plain(rows[["row", *keys, "stack", "live_bytes"]]), when, keys, optional=keys)
+    levels = levels[levels["count"] >= 3]
+    if not len(levels):
         return stacks.iloc[:0]
-    found["code"] = found.groupby([*OWNER, "stack"], dropna=False, sort=False).ngroup()
+    levels["code"] = levels.groupby([*OWNER, "stack"], dropna=False, sort=False).ngroup()
     first, last = (
-        found["window"] == warm_up_of(found["count"]),
-        found["window"] == found["count"] - 1,
+        levels["window"] == warm_up_of(levels["count"]),
+        levels["window"] == levels["count"] - 1,
     )
-    begin = found[first].set_index("code")["live_bytes"]
-    final = found[last].set_index("code")["live_bytes"]
+    begin = levels[first].set_index("code")["live_bytes"]
+    final = levels[last].set_index("code")["live_bytes"]
     grown = final.sub(begin.reindex(final.index).fillna(0)).astype("int64")
     grown = grown[grown > 0].sort_values(ascending=False, kind="stable")
-    owner = found.drop_duplicates("code").set_index("code")[[*OWNER]].loc[grown.index]
+    owner = levels.drop_duplicates("code").set_index("code")[[*OWNER]].loc[grown.index]
     grown = grown[(owner.groupby([*OWNER], dropna=False).cumcount() < MAX_KEPT).to_numpy()]
-    found = found[found["code"].isin(grown.index)]
-    cohorts = _cohorts(found, blocks, when)
-    told = looked_up(found, cohorts, ["code", "window"]).set_index("row")
-    told["cohort_count"] = told["cohort_count"].astype("Int64")
-    out = stacks.iloc[told.index.to_numpy()]
+    levels = levels[levels["code"].isin(grown.index)]
+    cohorts = _cohorts(levels, blocks, when)
+    with_cohorts = looked_up(levels, cohorts, ["code", "window"]).set_index("row")
+    with_cohorts["cohort_count"] = with_cohorts["cohort_count"].astype("Int64")
+    out = stacks.iloc[with_cohorts.index.to_numpy()]
     return out.assign(
-        window=told["window"].astype("Int64").array, cohort_count=told["cohort_count"].array
+        window=with_cohorts["window"].astype("Int64").array,
+        cohort_count=with_cohorts["cohort_count"].array,
     )
 
 
-def _cohorts(found: pd.DataFrame, blocks: pd.DataFrame, when: pd.DataFrame) -> pd.DataFrame:
+def _cohorts(levels: pd.DataFrame, blocks: pd.DataFrame, when: pd.DataFrame) -> pd.DataFrame:
     """Of how many windows blocks are alive: code (of the stack), window, cohort_count.
 
     A block is the one of the window before when address, size and stack are the same and it was not
     allocated since. Where it is first seen without an allocation it is older than all that is told.
     """
     keys = [*OWNER, "source"]
-    codes = found[[*OWNER, "stack", "code"]].drop_duplicates("code")
+    codes = levels[[*OWNER, "stack", "code"]].drop_duplicates("code")
     rows = plain(blocks)[[*keys, "stack", "address", "size_bytes", "born", "born_ns"]]
     of_stack = [*OWNER, "stack"]
     rows = joined(joined(rows, codes, of_stack, optional=of_stack), when, keys, optional=keys)
     rows["block"] = rows.groupby(["code", "address", "size_bytes"], sort=False).ngroup()
     # The how-manieth window it is in which the stack is told of block by block.
-    told = rows[["code", "window"]].drop_duplicates().sort_values(["code", "window"])
-    told["ordinal"] = told.groupby("code").cumcount()
-    rows = joined(rows, told, ["code", "window"])
+    windows_of_stack = rows[["code", "window"]].drop_duplicates().sort_values(["code", "window"])
+    windows_of_stack["ordinal"] = windows_of_stack.groupby("code").cumcount()
+    rows = joined(rows, windows_of_stack, ["code", "window"])
     rows = rows.sort_values(["block", "window"], kind="stable", ignore_index=True)
     block, ordinal = rows["block"].to_numpy(), rows["ordinal"].to_numpy()
     born, window = rows["born"].to_numpy(np.bool_), rows["window"].to_numpy(np.int64)
@@ -176,35 +177,41 @@ def kept(measured: Measurements, limit: Mapping[str, float]) -> Sequence[Kept]:
         return ()
     rows = plain(measured["survivors"])
     by_process = rows.groupby([*OWNER, "basis"], dropna=False, sort=False)
-    found = [
-        one
-        for key, mine in by_process
-        for one in _of_process(tuple(_none(k) for k in key[:-1]), str(key[-1]), mine, limit)
+    stacks = [
+        stack
+        for key, of_process in by_process
+        for stack in _of_process(tuple(_none(k) for k in key[:-1]), str(key[-1]), of_process, limit)
     ]
     # What is found across snapshots is not told again of each of them.
-    across = {(one.process, one.site) for one in found if one.basis == "snapshot"}
-    found = [
-        one for one in found if one.basis == "snapshot" or (one.process, one.site) not in across
+    across = {(stack.process, stack.site) for stack in stacks if stack.basis == "snapshot"}
+    stacks = [
+        stack
+        for stack in stacks
+        if stack.basis == "snapshot" or (stack.process, stack.site) not in across
     ]
-    return sorted(found, key=lambda one: (-one.growth, one.site, str(one.process)))
+    return sorted(stacks, key=lambda stack: (-stack.growth, stack.site, str(stack.process)))
 
 
 def _of_process(
     process: tuple[Any, ...], basis: str, rows: pd.DataFrame, limit: Mapping[str, float]
 ) -> Iterator[Kept]:
     """The stacks of one process that are kept; of each snapshot apart where steps are within it."""
-    apart = ["source"] if basis == "step" else []
-    for _, mine in rows.groupby(apart, dropna=False, sort=False) if apart else [(None, rows)]:
-        times = mine.drop_duplicates("window").sort_values("window")
+    by_source = ["source"] if basis == "step" else []
+    for _, of_snapshot in (
+        rows.groupby(by_source, dropna=False, sort=False) if by_source else [(None, rows)]
+    ):
+        times = of_snapshot.drop_duplicates("window").sort_values("window")
         count = int(times["window"].max()) + 1
         warm_up = int(warm_up_of(count))
-        code, stacks = pd.factorize(mine["stack"], use_na_sentinel=False)
+        code, stacks = pd.factorize(of_snapshot["stack"], use_na_sentinel=False)
         levels = np.zeros((len(stacks), count), np.int64)
-        levels[code, mine["window"].to_numpy(np.int64)] = mine["live_bytes"].to_numpy()
+        levels[code, of_snapshot["window"].to_numpy(np.int64)] = of_snapshot[
+            "live_bytes"
+        ].to_numpy()
         # Before its first step a stack holds nothing.
         since_nothing = np.pad(levels, ((0, 0), (1, 0)))
         levels = levels[:, warm_up:]
-        cohorts, blocks = _last(mine, code, len(stacks))
+        cohorts, blocks = _last(of_snapshot, code, len(stacks))
         rises = np.diff(levels, axis=1)
         steady = (rises >= 0).all(axis=1)
         enough = max(2.0, limit["rising_ratio"] * rises.shape[1])
@@ -214,13 +221,13 @@ def _of_process(
             stairs = staircase(since_nothing[stack]) or staircase(levels[stack])
             often[stack] = stairs is not None
         chosen = steady & often & (cohorts >= limit["cohorts"])
-        at, numbered = _steps(times, count, warm_up)
-        named = mine.assign(code=code).drop_duplicates("code").set_index("code")
-        for one in np.flatnonzero(chosen).tolist():
+        step, numbered = _steps(times, count, warm_up)
+        named = of_snapshot.assign(code=code).drop_duplicates("code").set_index("code")
+        for grown in np.flatnonzero(chosen).tolist():
             yield Kept(
-                process, basis, str(named["site"][one]), str(named["frames"][one]),
-                int(levels[one, -1] - levels[one, 0]), at[-1] - at[0], numbered, int(cohorts[one]),
-                count, warm_up, int(blocks[one]), tuple(levels[one].tolist()), at,
+                process, basis, str(named["site"][grown]), str(named["frames"][grown]),
+                int(levels[grown, -1] - levels[grown, 0]), step[-1] - step[0], numbered, int(cohorts[grown]),
+                count, warm_up, int(blocks[grown]), tuple(levels[grown].tolist()), step,
             )  # fmt: skip
 
 
@@ -230,9 +237,9 @@ def _last(rows: pd.DataFrame, code: Ints, count: int) -> tuple[Ints, Ints]:
     Where the last windows tell of no single block nothing was added, so nothing was freed either.
     """
     last = rows.assign(code=code).sort_values("window", kind="stable")
-    told = last[last["cohort_count"].notna()].drop_duplicates("code", keep="last")
+    with_cohorts = last[last["cohort_count"].notna()].drop_duplicates("code", keep="last")
     cohorts = np.zeros(count, np.int64)
-    cohorts[told["code"].to_numpy()] = told["cohort_count"].to_numpy(np.int64)
+    cohorts[with_cohorts["code"].to_numpy()] = with_cohorts["cohort_count"].to_numpy(np.int64)
     final = last.drop_duplicates("code", keep="last")
     blocks = np.zeros(count, np.int64)
     blocks[final["code"].to_numpy()] = final["live_count"].to_numpy()

@@ -109,11 +109,11 @@ class Series:
 
 def by_allocator(frame: pd.DataFrame) -> Mapping[Allocator, pd.DataFrame]:
     """The rows of each allocator, in the order of their first rows."""
-    found, number = allocators(frame)
+    owners, number = allocators(frame)
     ordered = frame.iloc[np.argsort(number, kind="stable")]
-    ends = np.cumsum(np.bincount(number, minlength=len(found))).tolist() if found else []
-    begins = [0, *ends[:-1]] if found else []
-    return {of: ordered.iloc[b:e] for of, b, e in zip(found, begins, ends, strict=True)}
+    ends = np.cumsum(np.bincount(number, minlength=len(owners))).tolist() if owners else []
+    begins = [0, *ends[:-1]] if owners else []
+    return {owner: ordered.iloc[b:e] for owner, b, e in zip(owners, begins, ends, strict=True)}
 
 
 def allocators(frame: pd.DataFrame) -> tuple[list[Allocator], npt.NDArray[np.int64]]:
@@ -132,40 +132,40 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
     profiler runs, are compared within the source with most steps, and not in its first one: until then
     blocks from before the recording are freed without ever having been counted.
     """
-    taken = _taken_by(plain(measured["memory_peaks"]))
+    most_taken = _taken_by(plain(measured["memory_peaks"]))
     sizes = device_sizes(measured)
-    every = steps(measured)
-    held = _phase_ends(measured)
-    point, point_of_end = numbered_alike(_POINT, every, held)
-    phases = _ends_by_allocator(held, point_of_end)
-    every = every.assign(point=point)
-    known = every["floor_bytes"].notna().to_numpy(np.bool_)
-    found, number = allocators(every)
-    every, number = every[known].reset_index(drop=True), number[known]
-    floors, is_relative = every["floor_bytes"].to_numpy(float), every["relative"].to_numpy(bool)
+    levels = steps(measured)
+    phase_levels = _phase_ends(measured)
+    point, point_of_end = numbered_alike(_POINT, levels, phase_levels)
+    phases = _ends_by_allocator(phase_levels, point_of_end)
+    levels = levels.assign(point=point)
+    has_floor = levels["floor_bytes"].notna().to_numpy(np.bool_)
+    owners, number = allocators(levels)
+    levels, number = levels[has_floor].reset_index(drop=True), number[has_floor]
+    floors, is_relative = levels["floor_bytes"].to_numpy(float), levels["relative"].to_numpy(bool)
     steps_told, step = (
-        every["step"].notna().to_numpy(bool),
-        every["step"].to_numpy(float, na_value=0),
+        levels["step"].notna().to_numpy(bool),
+        levels["step"].to_numpy(float, na_value=0),
     )
-    points, ordered = every["point"].to_numpy(np.int64), np.argsort(number, kind="stable")
-    ends = np.cumsum(np.bincount(number, minlength=len(found)))
-    for of, rows in zip(found, np.split(ordered, ends[:-1]), strict=False):
-        if of.device_type == SNAPSHOT or of not in taken:
+    points, ordered = levels["point"].to_numpy(np.int64), np.argsort(number, kind="stable")
+    ends = np.cumsum(np.bincount(number, minlength=len(owners)))
+    for owner, rows in zip(owners, np.split(ordered, ends[:-1]), strict=False):
+        if owner.device_type == SNAPSHOT or owner not in most_taken:
             continue
         relative = bool(is_relative[rows].any())
-        at = rows
-        if relative or of.kind == "CPU":
-            source = every["source"].iloc[rows]
-            at = rows[(source == source.mode().get(0)).to_numpy(np.bool_)]
-        at = at[1:] if relative else at
-        if not len(at):
+        chosen = rows
+        if relative or owner.kind == "CPU":
+            source = levels["source"].iloc[rows]
+            chosen = rows[(source == source.mode().get(0)).to_numpy(np.bool_)]
+        chosen = chosen[1:] if relative else chosen
+        if not len(chosen):
             continue
-        floor = floors[at]
-        phase, level = _at_phase(points[at], floor, phases.get(of))
-        told = bool(steps_told[at].all()) and len(np.unique(step[at])) == len(at)
-        x = step[at] if told else np.arange(len(at), dtype=np.float64)
+        floor = floors[chosen]
+        phase, level = _at_phase(points[chosen], floor, phases.get(owner))
+        is_numbered = bool(steps_told[chosen].all()) and len(np.unique(step[chosen])) == len(chosen)
+        x = step[chosen] if is_numbered else np.arange(len(chosen), dtype=np.float64)
         yield Series(
-            of,
+            owner,
             phase,
             relative,
             x,
@@ -173,9 +173,9 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
             theil_sen(x, floor),
             theil_sen(x, level),
             growth(x, level, limits),
-            *taken[of],
-            None if of.kind == "CPU" else sizes.of(of.run, of.rank, of.device),
-            told,
+            *most_taken[owner],
+            None if owner.kind == "CPU" else sizes.of(owner.run, owner.rank, owner.device),
+            is_numbered,
         )
 
 
@@ -185,22 +185,22 @@ _POINT = [*Allocator._fields, "step", "part"]
 
 def _taken_by(rows: pd.DataFrame) -> Mapping[Allocator, tuple[int, bool]]:
     """What `_taken` tells, of every allocator."""
-    found, number = allocators(rows)
+    owners, number = allocators(rows)
     columns = ["peak_bytes", "reserved_peak_bytes"]
-    most = rows[columns].groupby(number).max()
-    used, reserved = (most[name].to_numpy(object) for name in columns)
+    highest = rows[columns].groupby(number).max()
+    used, reserved = (highest[name].to_numpy(object) for name in columns)
     return {
-        of: (int(u), False) if pd.isna(r) else (int(max(u, r)), True)
-        for of, u, r in zip(found, used, reserved, strict=True)
+        owner: (int(u), False) if pd.isna(r) else (int(max(u, r)), True)
+        for owner, u, r in zip(owners, used, reserved, strict=True)
     }
 
 
 def _taken(rows: pd.DataFrame, used: str, reserved: str) -> tuple[int, bool]:
     """(the most that the device gave, whether that counts the cache): the peak of what is reserved, else of what is used."""
-    most = int(rows[used].max())
+    in_use = int(rows[used].max())
     if rows[reserved].isna().all():
-        return most, False
-    return max(most, int(rows[reserved].max())), True
+        return in_use, False
+    return max(in_use, int(rows[reserved].max())), True
 
 
 def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
@@ -214,35 +214,35 @@ def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
     of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
     rows["device_type"] = pd.array(np.where(of_snapshot, SNAPSHOT, GPU), dtype="Int64")
     sizes, snapshots = device_sizes(measured), by_snapshot(measured)
-    for of, mixed in by_allocator(rows).items():
-        every = _of_one_process(mixed)
-        if of in snapshots:
-            taken, cached = _taken(snapshots[of], "peak_bytes", "reserved_peak_bytes")
+    for owner, mixed in by_allocator(rows).items():
+        levels = _of_one_process(mixed)
+        if owner in snapshots:
+            most_taken, cached = _taken(snapshots[owner], "peak_bytes", "reserved_peak_bytes")
         else:
-            taken = int(every["level_bytes"].max())
-            cached = bool(every["quantity"].isin(("reserved", "peak reserved")).any())
-        for quantity, mine in every.groupby("quantity", sort=False):
-            phase, told = _one_point(mine)
-            number = told["step"]
-            known = bool(number.notna().all()) and bool(number.is_monotonic_increasing)
-            x = number.to_numpy(float) if known else np.arange(len(told), dtype=np.float64)
-            level = told["level_bytes"].to_numpy(float)
+            most_taken = int(levels["level_bytes"].max())
+            cached = bool(levels["quantity"].isin(("reserved", "peak reserved")).any())
+        for quantity, of_quantity in levels.groupby("quantity", sort=False):
+            phase, chosen = _one_point(of_quantity)
+            number = chosen["step"]
+            is_numbered = bool(number.notna().all()) and bool(number.is_monotonic_increasing)
+            x = number.to_numpy(float) if is_numbered else np.arange(len(chosen), dtype=np.float64)
+            level = chosen["level_bytes"].to_numpy(float)
             slope = theil_sen(x, level)
             judged = quantity in ("requested", "allocated")
-            found = growth(x, level, limits) if judged else Growth(slope)
+            evidence = growth(x, level, limits) if judged else Growth(slope)
             yield Series(
-                of,
+                owner,
                 phase,
                 relative=False,
                 x=x,
                 level=level,
-                floor=found.slope,
-                point=found.slope,
-                found=found,
-                taken_bytes=taken,
+                floor=evidence.slope,
+                point=evidence.slope,
+                found=evidence,
+                taken_bytes=most_taken,
                 cached=cached,
-                card=sizes.of(of.run, of.rank, of.device),
-                numbered=known,
+                card=sizes.of(owner.run, owner.rank, owner.device),
+                numbered=is_numbered,
                 quantity=str(quantity),
                 logged=True,
             )
@@ -255,10 +255,10 @@ def _one_point(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     points = rows.groupby("point", dropna=False, sort=False)
     counts = points["step"].nunique() + points["step"].agg(lambda steps: steps.isna().sum())
     point = as_python(counts.index[counts == counts.max()])[-1]
-    mine = rows[rows["point"].isna() if point is None else rows["point"] == point]
+    at_point = rows[rows["point"].isna() if point is None else rows["point"] == point]
     # A step that was logged again counts once, as it was last.
-    again = mine["step"].notna() & mine.duplicated("step", keep="last")
-    return "end of the step" if point is None else str(point), mine[~again]
+    is_repeated = at_point["step"].notna() & at_point.duplicated("step", keep="last")
+    return "end of the step" if point is None else str(point), at_point[~is_repeated]
 
 
 def by_snapshot(measured: Measurements) -> Mapping[Allocator, pd.DataFrame]:
@@ -270,13 +270,17 @@ def by_snapshot(measured: Measurements) -> Mapping[Allocator, pd.DataFrame]:
 
 def _of_one_process(rows: pd.DataFrame) -> pd.DataFrame:
     """The levels of the source with most of them, where nothing tells that several snapshots are of one process."""
-    known = rows["rank"].notna().any() or rows["pid"].notna().any()
+    is_named = rows["rank"].notna().any() or rows["pid"].notna().any()
     counts = rows["source"].value_counts()
     within = int(counts.max()) > 1  # steps are told of within a file, not by its name
-    if known or (rows["tool"] != "torch_memory").any() or not (within or rows["step"].isna().all()):
+    if (
+        is_named
+        or (rows["tool"] != "torch_memory").any()
+        or not (within or rows["step"].isna().all())
+    ):
         return rows
-    most = str(counts[counts == counts.max()].index.min())
-    return rows[(rows["source"] == most).to_numpy(bool)]
+    largest = str(counts[counts == counts.max()].index.min())
+    return rows[(rows["source"] == largest).to_numpy(bool)]
 
 
 def steps(measured: Measurements) -> pd.DataFrame:
@@ -321,15 +325,17 @@ class _Ends(NamedTuple):
 
 
 def _ends_by_allocator(
-    held: pd.DataFrame, point: npt.NDArray[np.int64]
+    levels: pd.DataFrame, point: npt.NDArray[np.int64]
 ) -> Mapping[Allocator, _Ends]:
     """The rows of `_phase_ends` of each allocator, `point` being the number of the step of each."""
-    found, number = allocators(held)
+    owners, number = allocators(levels)
     order = np.argsort(number, kind="stable")
-    canonical, ts = held["canonical"].to_numpy(object), held["ts_ns"].to_numpy(np.int64)
-    level, ends = held["end_bytes"].to_numpy(float), np.cumsum(np.bincount(number))
-    parts = zip(found, np.split(order, ends[:-1]), strict=False)
-    return {of: _Ends(canonical[at], ts[at], point[at], level[at]) for of, at in parts}
+    canonical, ts = levels["canonical"].to_numpy(object), levels["ts_ns"].to_numpy(np.int64)
+    level, ends = levels["end_bytes"].to_numpy(float), np.cumsum(np.bincount(number))
+    parts = zip(owners, np.split(order, ends[:-1]), strict=False)
+    return {
+        owner: _Ends(canonical[rows], ts[rows], point[rows], level[rows]) for owner, rows in parts
+    }
 
 
 def _at_phase(
@@ -337,55 +343,57 @@ def _at_phase(
 ) -> tuple[str, npt.NDArray[np.float64]]:
     """(the point of a step, the level there in each step); the floor where no stage is in all steps."""
     if ends is not None:
-        canonical, ts, at, level = ends
+        canonical, ts, numbers, level = ends
         # How late a stage ends decides between those that all steps have.
         latest: dict[str, int] = {}
         for stage, when in zip(canonical, ts.tolist(), strict=True):
             latest[stage] = max(when, latest.get(stage, when))
         order = sorted(latest, key=lambda stage: -latest[stage])
         for stage in [p for p in PHASES if p in latest] + order:
-            mine = canonical == stage
-            held = dict(zip(at[mine].tolist(), level[mine].tolist(), strict=True))
-            if all(point in held for point in points.tolist()):
-                return f"end of {stage}", np.array([held[p] for p in points.tolist()], np.float64)
+            in_stage = canonical == stage
+            level_at = dict(zip(numbers[in_stage].tolist(), level[in_stage].tolist(), strict=True))
+            if all(point in level_at for point in points.tolist()):
+                return f"end of {stage}", np.array(
+                    [level_at[p] for p in points.tolist()], np.float64
+                )
     return FLOOR, floor
 
 
 def groups(found: Sequence[Series]) -> list[list[int]]:
     """The places of the series of each run, role, kind of memory and what is told of it."""
     places: dict[tuple[str | None, str | None, str, str, bool], list[int]] = {}
-    for i, one in enumerate(found):
-        key = (one.of.run, one.of.role, one.of.kind, one.quantity, one.logged)
+    for i, item in enumerate(found):
+        key = (item.of.run, item.of.role, item.of.kind, item.quantity, item.logged)
         places.setdefault(key, []).append(i)
     return list(places.values())
 
 
 def labelled(
-    found: Sequence[Series], limits: Limits
+    every_series: Sequence[Series], limits: Limits
 ) -> tuple[list[Label | None], list[float | None]]:
     """(what each series shows, its p): p is corrected for all of its group that were looked at; None: not judged."""
-    labels: list[Label | None] = ["too few" if one.judged else None for one in found]
-    corrected: list[float | None] = [None] * len(found)
-    for group in groups(found):
-        tested = [(i, p) for i in group if (p := found[i].found.p) is not None]
+    labels: list[Label | None] = ["too few" if item.judged else None for item in every_series]
+    corrected: list[float | None] = [None] * len(every_series)
+    for group in groups(every_series):
+        tested = [(i, p) for i in group if (p := every_series[i].found.p) is not None]
         for (i, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
-            of, corrected[i] = found[i], p
-            labels[i] = shaped(of.found, of.x, of.level, label(of.found, limits, p), limits)
+            item, corrected[i] = every_series[i], p
+            labels[i] = shaped(item.found, item.x, item.level, label(item.found, limits, p), limits)
     return labels, corrected
 
 
-def matters(one: Series, limit: Mapping[str, float]) -> bool:
+def matters(item: Series, limit: Mapping[str, float]) -> bool:
     """Whether a series that grows grows by enough, and the least level of its steps with it.
 
     What is logged of every step, or held at its end, need not have grown by much yet.
     """
-    if one.logged:
+    if item.logged:
         return True
-    level = one.level[one.found.warm_up :]
+    level = item.level[item.found.warm_up :]
     enough = limit["growth_bytes"]
-    if one.card is not None:
-        enough = max(enough, limit["card_ratio"] * one.card.size_bytes)
-    floor = one.floor is not None and one.floor.per_x >= limit["slope_bytes"]
+    if item.card is not None:
+        enough = max(enough, limit["card_ratio"] * item.card.size_bytes)
+    floor = item.floor is not None and item.floor.per_x >= limit["slope_bytes"]
     return bool(level[-1] - level[0] >= enough) and floor
 
 

@@ -140,10 +140,10 @@ def devices_caption(names: Iterable[str]) -> str:
     >>> devices_caption(["comm", "gpu_busy", "host_ops"]), devices_caption(["comm"])
     ('communication, GPU busy: mean over ranks, summed over the devices of a rank.', '')
     """
-    known = dict.fromkeys(names)
-    told = [METRICS[name].title for name in known if name in OVER_DEVICES]
-    said = f"{', '.join(told)}: mean over ranks, summed over the devices of a rank."
-    return said if "gpu_busy" in known else ""
+    recorded = dict.fromkeys(names)
+    titles = [METRICS[name].title for name in recorded if name in OVER_DEVICES]
+    caption = f"{', '.join(titles)}: mean over ranks, summed over the devices of a rank."
+    return caption if "gpu_busy" in recorded else ""
 
 
 def titled(name: str, stage: str | None) -> str:

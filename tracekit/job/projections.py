@@ -55,61 +55,61 @@ class Projection:
         return f"; the card is full in {self.steps:,} {unit}s{'' if self.soonest == self.latest else bounds}"
 
 
-def of_trend(one: Series, answer: Label | None) -> Projection:
+def of_trend(item: Series, answer: Label | None) -> Projection:
     """The projection of a series that grows; of any other, and of host memory, none."""
-    if one.of.kind == "CPU":
+    if item.of.kind == "CPU":
         return Projection()
     if answer == "filling":
         return Projection(why=SLOWING)
     if answer not in GROWS:
         return Projection(why="not projected: alone it does not clearly grow")
-    assert one.found.slope is not None, "what grows has a slope"
-    return _full(one, one.found.slope)
+    assert item.found.slope is not None, "what grows has a slope"
+    return _full(item, item.found.slope)
 
 
 def of_stacks(
-    kept: Sequence[Kept], every: Kept, one: Series | None, answer: Label | None
+    kept: Sequence[Kept], every: Kept, item: Series | None, answer: Label | None
 ) -> Projection:
     """The projection of what the stacks of `kept` in the process and files of `every` keep together.
 
     `one` is the series of all memory of that process, and `answer` what it shows: where it grows its slope counts,
     which holds what no stack tells; where it does not grow nothing is foretold.
     """
-    if one is None:
+    if item is None:
         return Projection(why="not projected: nothing tells of all memory of the device")
     if answer in GROWS:
-        return of_trend(one, answer)
+        return of_trend(item, answer)
     if answer in NO_GROWTH:
         return Projection(why=f"not projected: {NO_GROWTH[answer]}")
-    together = [
+    slopes = [
         slope
         for stack in kept
         if (stack.process, stack.basis, stack.at) == (every.process, every.basis, every.at)
         and (slope := theil_sen(stack.at, stack.levels)) is not None
     ]
     low, middle, high = (
-        sum(getattr(slope, end) for slope in together) for end in ("low", "per_x", "high")
+        sum(getattr(slope, end) for slope in slopes) for end in ("low", "per_x", "high")
     )
-    return _full(one, Slope(middle, low, high, len(every.at)))
+    return _full(item, Slope(middle, low, high, len(every.at)))
 
 
-def _full(one: Series, slope: Slope) -> Projection:
+def _full(item: Series, slope: Slope) -> Projection:
     """The room that is left over the slope: what the device has less the most that was taken of it."""
-    if one.relative:
+    if item.relative:
         return Projection(why="not projected: levels count from the start of the recording")
-    if one.card is None:
+    if item.card is None:
         return Projection(why=f"not projected: {UNKNOWN}")
-    room = one.card.size_bytes - one.taken_bytes
+    room = item.card.size_bytes - item.taken_bytes
     if room < 0:
-        taken = show(one.taken_bytes, "bytes")
+        basis = show(item.taken_bytes, "bytes")
         return Projection(
-            why=f"not projected: {taken} were held, more than the card has ({one.card.told})"
+            why=f"not projected: {basis} were held, more than the card has ({item.card.told})"
         )
     if slope.per_x <= 0:
         return Projection(why="not projected: it does not grow from pair to pair")
-    taken = "most reserved" if one.cached else "most in use, as what is reserved is not known"
+    basis = "most reserved" if item.cached else "most in use, as what is reserved is not known"
     why = (
-        f"full means: the card ({one.card.told}) less the {taken} ({show(one.taken_bytes, 'bytes')}); "
+        f"full means: the card ({item.card.told}) less the {basis} ({show(item.taken_bytes, 'bytes')}); "
         "sooner if others on the device grow or free pieces are too small, later if cached memory is used again"
     )
     latest = int(room / slope.low) if slope.low > 0 else None

@@ -76,10 +76,10 @@ def abstained(
 ) -> Iterator[Verdict]:
     """Runs of which a rule that compares the ranks of a crew can say nothing: too few ranks, or what is `lacking`."""
     for run in dict.fromkeys(crew.run for crew in crews(measured)):
-        mine = [crew for crew in crews(measured) if crew.run == run]
-        members = max(crew.members for crew in mine)
+        run_crews = [crew for crew in crews(measured) if crew.run == run]
+        members = max(crew.members for crew in run_crews)
         few = f"{members} of at least {min_ranks:g} ranks of one role"
-        reason = few if members < min_ranks else lacking(mine)
+        reason = few if members < min_ranks else lacking(run_crews)
         if reason is not None:
             named = text_or_none(run) if run_heading(measured) else None
             yield Verdict(rule, "insufficient data", reason, named)
@@ -90,13 +90,13 @@ def abstained(
 def _crews(measured: Measurements) -> list[Crew]:
     work, by_step = own_work(measured), work_by_step(measured)
     number, places = numbered_alike(CREW, work, by_step, in_order=True)
-    found = []
-    for at in range(int(number.max(initial=-1)) + 1):
-        mine = work[number == at].reset_index(drop=True)
-        run, role, replica = (None if pd.isna(v) else v for v in mine.iloc[0][list(CREW)])
-        steps = by_step[places == at].reset_index(drop=True)
-        found.append(Crew(run, role, None if replica is None else int(replica), mine, steps))
-    return found
+    groups = []
+    for place in range(int(number.max(initial=-1)) + 1):
+        own_rows = work[number == place].reset_index(drop=True)
+        run, role, replica = (None if pd.isna(v) else v for v in own_rows.iloc[0][list(CREW)])
+        steps = by_step[places == place].reset_index(drop=True)
+        groups.append(Crew(run, role, None if replica is None else int(replica), own_rows, steps))
+    return groups
 
 
 def own_work(measured: Measurements) -> pd.DataFrame:
@@ -137,8 +137,8 @@ def work_by_step(measured: Measurements) -> pd.DataFrame:
 def _work_by_step(measured: Measurements) -> pd.DataFrame:
     rows = summed(own_work(measured), [*CREW_STEP, *MEMBER], ["own_ns", "blocked_ns"])
     (group,) = numbered_alike(CREW_STEP, rows, in_order=True)
-    own = rows["own_ns"].to_numpy(np.int64)
-    rows["beyond_ns"] = own - of_others(own, group)
+    own_ns = rows["own_ns"].to_numpy(np.int64)
+    rows["beyond_ns"] = own_ns - of_others(own_ns, group)
     rows["others"] = np.bincount(group, minlength=1)[group] - 1
     walls = job(measured).walls
     walls = walls[[*UNIT, "wall_ns"]].astype({"wall_ns": "Int64"})
@@ -159,17 +159,17 @@ def of_others(values: Ints, group: Ints) -> Ints:
     size = np.bincount(number)
     begin = (np.cumsum(size) - size)[number]
     left = size[number] - 1
-    at = np.arange(len(values)) - begin
+    rank = np.arange(len(values)) - begin
 
     def other(place: Ints) -> Ints:
         """The value at a place among the others."""
-        found: Ints = ranked[np.minimum(begin + place + (place >= at), len(ranked) - 1)]
-        return found
+        medians: Ints = ranked[np.minimum(begin + place + (place >= rank), len(ranked) - 1)]
+        return medians
 
     low, high = other(np.maximum(left - 1, 0) // 2), other(left // 2)
-    found = np.empty(len(values), np.int64)
-    found[order] = np.where(left > 0, low + (high - low) // 2, ranked)
-    return found
+    medians = np.empty(len(values), np.int64)
+    medians[order] = np.where(left > 0, low + (high - low) // 2, ranked)
+    return medians
 
 
 def crew_headings(measured: Measurements) -> tuple[Heading, ...]:

@@ -99,17 +99,17 @@ def _generations(measured: Measurements) -> list[Generation]:
     if not len(rows):
         return []
     key, parts = [*CAPTURE, "step", "occurrence"], measured.derived(_parts)
-    found: list[Generation] = []
-    for _, mine in rows.groupby([*UNIT, "replica"], dropna=False, sort=False):
+    generations: list[Generation] = []
+    for _, of_engine in rows.groupby([*UNIT, "replica"], dropna=False, sort=False):
         by_work: dict[tuple[Any, ...], list[tuple[dict[str, Any], pd.DataFrame | None]]] = {}
-        for told in mine.sort_values(["rank", *CAPTURE], kind="stable").to_dict("records"):
-            row = {str(name): value for name, value in told.items()}
+        for record in of_engine.sort_values(["rank", *CAPTURE], kind="stable").to_dict("records"):
+            row = {str(name): value for name, value in record.items()}
             part = parts.get(_key([row[name] for name in key]))
             by_work.setdefault(_signature(row, part), []).append((row, part))
         several = len(by_work) > 1
-        found += [_generation(mates, several=several) for mates in by_work.values()]
-    order = sorted(range(len(found)), key=lambda i: _order(found[i]))
-    return [found[i] for i in order]
+        generations += [_generation(mates, several=several) for mates in by_work.values()]
+    order = sorted(range(len(generations)), key=lambda i: _order(generations[i]))
+    return [generations[i] for i in order]
 
 
 def iterations_of(measured: Measurements, one: Generation) -> pd.DataFrame:
@@ -120,7 +120,7 @@ def iterations_of(measured: Measurements, one: Generation) -> pd.DataFrame:
 def _parts(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
     rows = units(measured["iterations"]).sort_values("ts_ns", kind="stable")
     key = [*CAPTURE, "step", "occurrence"]
-    return {_key(k): mine for k, mine in rows.groupby(key, dropna=False, sort=False)}
+    return {_key(k): part for k, part in rows.groupby(key, dropna=False, sort=False)}
 
 
 def _key(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -128,8 +128,8 @@ def _key(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _order(one: Generation) -> tuple[Any, ...]:
-    known = tuple((part is None, "" if part is None else part) for part in one.unit)
-    return (*known, len(one.engine), one.engine, one.source)
+    unit = tuple((part is None, "" if part is None else part) for part in one.unit)
+    return (*unit, len(one.engine), one.engine, one.source)
 
 
 def _signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...]:
@@ -149,12 +149,12 @@ def _generation(
     start = min(int(other["ts_ns"]) for other, _ in mates)
     end = max(int(other["ts_ns"]) + int(other["dur_ns"]) for other, _ in mates)
     rank = None if pd.isna(row["rank"]) else int(row["rank"])
-    alone = {} if part is None else _work(part)
+    work = {} if part is None else _work(part)
     if part is not None:
         start, end = int(row["ts_ns"]), int(row["ts_ns"]) + int(row["dur_ns"])
     return Generation(
         unit, _name(row, several=several), str(row["source"]), _key([row["pid"]])[0], len(mates), str(row["basis"]),
-        start, end - start, rank, pause_ns=None if pd.isna(row["longest_pause_ns"]) else int(row["longest_pause_ns"]), **alone,
+        start, end - start, rank, pause_ns=None if pd.isna(row["longest_pause_ns"]) else int(row["longest_pause_ns"]), **work,
     )  # fmt: skip
 
 
@@ -174,21 +174,21 @@ def _work(part: pd.DataFrame) -> dict[str, Any]:
     prefill = part["prefill"].to_numpy(np.bool_)
     counted = part["decode_tokens"].notna().to_numpy()
     # Without a count every running request gets one token; speculative decoding gets more.
-    told = part["decode_tokens"].to_numpy(np.int64, na_value=0)
-    tokens = np.where(counted, told, running * count)
-    whole, total, peak = int(pace.sum()), int(tokens.sum()), int(running.max())
+    decoded = part["decode_tokens"].to_numpy(np.int64, na_value=0)
+    tokens = np.where(counted, decoded, running * count)
+    wall, total, peak = int(pace.sum()), int(tokens.sum()), int(running.max())
     decode = ~prefill & (running > 0)
     low = ~prefill & (running < LOW_BATCH * peak)
     low_ns, tail_ns = int(pace[low].sum()), None
     gain = 0.0
     if total:
-        before = whole - (tail_ns := whole - _until(pace, tokens, TOKENS_DONE * total))
+        before = wall - (tail_ns := wall - _until(pace, tokens, TOKENS_DONE * total))
         gain = tail_ns - before * (1 - TOKENS_DONE) / TOKENS_DONE
-        high_ns, high = whole - low_ns, int(tokens[~low].sum())
+        high_ns, high = wall - low_ns, int(tokens[~low].sum())
         if high:
             gain = max(gain, low_ns - int(tokens[low].sum()) * high_ns / high)
     busy = part["busy_ns"]
-    known = bool(busy.notna().all())
+    is_known = bool(busy.notna().all())
     each = pace / count
     return {
         "iterations": int(count.sum()),
@@ -196,13 +196,13 @@ def _work(part: pd.DataFrame) -> dict[str, Any]:
         "tokens": total,
         "counted": bool(counted.all()),
         "peak_requests": peak,
-        "mean_requests": float((running * pace).sum() / whole) if whole else None,
+        "mean_requests": float((running * pace).sum() / wall) if wall else None,
         "tail_ns": tail_ns,
         "low_ns": low_ns if peak else None,
         "gain_ns": max(round(gain), 0),
         "pace_ns": float(np.median(each[decode])) if decode.any() else None,
-        "busy_ns": int(busy.sum()) if known else None,
-        "prefill_busy_ns": int(busy[prefill].sum()) if known else None,
+        "busy_ns": int(busy.sum()) if is_known else None,
+        "prefill_busy_ns": int(busy[prefill].sum()) if is_known else None,
         "prefill_ns": int(pace[prefill].sum()),
         **_first(each[decode], count[decode], running[decode]),
     }
@@ -211,9 +211,11 @@ def _work(part: pd.DataFrame) -> dict[str, Any]:
 def _until(pace: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], need: float) -> int:
     """How long it takes until so many tokens are generated; within an iteration evenly."""
     done = np.cumsum(tokens)
-    at = int(np.searchsorted(done, need, "left"))
-    before = float(done[at] - tokens[at])
-    return round(int(pace[:at].sum()) + float(pace[at]) * (need - before) / float(tokens[at]))
+    place = int(np.searchsorted(done, need, "left"))
+    before = float(done[place] - tokens[place])
+    return round(
+        int(pace[:place].sum()) + float(pace[place]) * (need - before) / float(tokens[place])
+    )
 
 
 def _first(
@@ -222,32 +224,32 @@ def _first(
     """How the first tenth of the decode iterations compares with later ones of equal batch (Q10)."""
     number = np.cumsum(count)
     first = number <= max(int(number[-1] * FIRST), 1) if len(number) else np.zeros(0, np.bool_)
-    alike = np.round(np.log2(running) * CLASSES_PER_OCTAVE).astype(np.int64)
-    later = pd.Series(each[~first]).groupby(alike[~first])
+    classes = np.round(np.log2(running) * CLASSES_PER_OCTAVE).astype(np.int64)
+    later = pd.Series(each[~first]).groupby(classes[~first])
     yardstick = later.median()[later.size() >= MIN_ALIKE]
-    steady = yardstick.reindex(alike[first]).to_numpy(float)
+    steady = yardstick.reindex(classes[first]).to_numpy(float)
     compared = ~np.isnan(steady)
     if not compared.any():
         return {}
-    mine, steady = each[first][compared], steady[compared]
-    excess = np.maximum(mine - steady, 0) * count[first][compared]
-    over = mine[steady > 0] / steady[steady > 0]
+    first_pace, steady = each[first][compared], steady[compared]
+    excess = np.maximum(first_pace - steady, 0) * count[first][compared]
+    over = first_pace[steady > 0] / steady[steady > 0]
     return {
         "first_over_steady": float(np.median(over)) if len(over) else None,
         "compared_ratio": float(compared.mean()),
         "first_excess_ns": round(float(excess.sum())),
-        "first_pace_ns": float(np.median(mine)),
+        "first_pace_ns": float(np.median(first_pace)),
     }
 
 
 def by_role(found: Sequence[Generation]) -> dict[tuple[Any, Any], list[list[Generation]]]:
     """The units of each run and role: generations that ran side by side."""
     sides: dict[tuple[Any, ...], list[Generation]] = {}
-    for one in found:
-        sides.setdefault(one.unit, []).append(one)
+    for generation in found:
+        sides.setdefault(generation.unit, []).append(generation)
     roles: dict[tuple[Any, Any], list[list[Generation]]] = {}
-    for unit, mine in sides.items():
-        roles.setdefault((unit[0], unit[1]), []).append(mine)
+    for unit, side_by_side in sides.items():
+        roles.setdefault((unit[0], unit[1]), []).append(side_by_side)
     return roles
 
 
@@ -275,7 +277,9 @@ def one_clock(measured: Measurements, found: Sequence[Generation]) -> bool:
 def unseen_replicas(found: Sequence[Generation]) -> str:
     """What the numbers of the replicas tell of others that were not recorded; empty where none is missing."""
     numbers = {int(g.engine.split()[1]) for g in found if g.engine.startswith("replica ")}
-    least = max(numbers, default=-1) + 1
+    expected = max(numbers, default=-1) + 1
     return (
-        f"{len(numbers)} of at least {least} replicas were recorded" if len(numbers) < least else ""
+        f"{len(numbers)} of at least {expected} replicas were recorded"
+        if len(numbers) < expected
+        else ""
     )

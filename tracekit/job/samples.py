@@ -54,9 +54,9 @@ def samples(values: pd.DataFrame) -> dict[Key, Samples]:
     pieces: dict[Key, dict[tuple[str, StepId], float]] = {}
     keys = [_texts(rows[name].array[first]) for name in ("name", "role", "stage", "run", "part")]
     steps = [None if step is None else int(step) for step in as_python(rows["step"].array[first])]
-    again = rows["again"].to_numpy(np.bool_)[first].tolist()
+    is_again = rows["again"].to_numpy(np.bool_)[first].tolist()
     for value, name, role, stage, run, part, step, several in zip(
-        reduced, *keys, steps, again, strict=True
+        reduced, *keys, steps, is_again, strict=True
     ):
         replicate = f"{run} {part}" if several else run
         of_metric = pieces.setdefault((str(name), role, stage), {})
@@ -69,9 +69,9 @@ def _captured_again(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     # A step told of as a whole was one, however many captures hold pieces of it.
     parts, distinct = pd.factorize(rows["part"])
     captured = np.array([*(bool(_CAPTURE.match(str(p))) for p in distinct), False], np.bool_)[parts]
-    told = (rows["name"] == STEP_TIME) & rows["step"].notna() & ~captured
+    is_whole = (rows["name"] == STEP_TIME) & rows["step"].notna() & ~captured
     step, _ = of_keys(rows, ["run", "step"])
-    return captured & ~np.isin(step, step[told.to_numpy(np.bool_)])
+    return captured & ~np.isin(step, step[is_whole.to_numpy(np.bool_)])
 
 
 def _texts(keys: Any) -> list[str | None]:
@@ -84,7 +84,7 @@ def _reduced_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[float]
     keys = pd.DataFrame({"number": number, "rank": rows["rank"].array})
     of_rank, first_of_rank = of_keys(keys, ["number", "rank"])
     of_number = number[first_of_rank]
-    pieces = [kinds[at].pieces for at in of_number.tolist()]
+    pieces = [kinds[number_at].pieces for number_at in of_number.tolist()]
     ranks = _reduced_groups(rows["value"].to_numpy(np.float64), of_rank, pieces)
     return _reduced_groups(np.array(ranks, np.float64), of_number, [k.ranks for k in kinds])
 
@@ -96,10 +96,12 @@ def _reduced_groups(
     ordered = values[np.argsort(group, kind="stable")]
     ends = np.cumsum(np.bincount(group, minlength=len(how)))
     starts = ends - np.diff(ends, prepend=0)
-    found: list[float] = ordered[starts].tolist()
-    for at in np.flatnonzero(ends - starts > 1).tolist():
-        found[at] = _reduced(ordered[starts[at] : ends[at]].tolist(), how[at])
-    return found
+    values_of: list[float] = ordered[starts].tolist()
+    for several in np.flatnonzero(ends - starts > 1).tolist():
+        values_of[several] = _reduced(
+            ordered[starts[several] : ends[several]].tolist(), how[several]
+        )
+    return values_of
 
 
 def _samples(key: Key, found: Mapping[tuple[str, StepId], float]) -> Samples:

@@ -46,15 +46,15 @@ def _curve(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) -> 
         if name not in series:
             series.append(name)
         marks += [(series.index(name), *point) for point in points]
-    told = curve[curve["reserved_bytes"].notna()]
-    if len(told):
+    reserved = curve[curve["reserved_bytes"].notna()]
+    if len(reserved):
         series.append("reserved")
-        pairs = zip(told["ts_ns"], told["reserved_bytes"], strict=True)
+        pairs = zip(reserved["ts_ns"], reserved["reserved_bytes"], strict=True)
         marks += [(len(series) - 1, int(ts) - zero, int(size)) for ts, size in pairs]
     if not pd.isna(top["peak_ts_ns"]):
         series.append("peak")
-        at = int(top["peak_ts_ns"]) - zero
-        marks += [(len(series) - 1, at, 0), (len(series) - 1, at, int(top["peak_bytes"]))]
+        peak_ns = int(top["peak_ts_ns"]) - zero
+        marks += [(len(series) - 1, peak_ns, 0), (len(series) - 1, peak_ns, int(top["peak_bytes"]))]
     stage = text_or_none(top["peak_stage"])
     caption = (
         "Highest level in each stretch of time; requested bytes, which the allocator rounds up."
@@ -74,12 +74,16 @@ def _labels(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) ->
         return [ALONE] * len(curve)
     stages = stages.sort_values("ts_ns", kind="stable")
     begin = stages["ts_ns"].to_numpy(np.int64)
-    at = window_at(begin, begin + stages["dur_ns"].to_numpy(np.int64), curve["ts_ns"].to_numpy())
-    known = [*canonical_stages(stages, any_range=True), None]
-    names = [known[n] if n >= 0 else None for n in at.tolist()]
-    kept = {name for name, _ in Counter(n for n in names if n is not None).most_common(MAX_STAGES)}
+    stage_at = window_at(
+        begin, begin + stages["dur_ns"].to_numpy(np.int64), curve["ts_ns"].to_numpy()
+    )
+    stage_names = [*canonical_stages(stages, any_range=True), None]
+    names = [stage_names[n] if n >= 0 else None for n in stage_at.tolist()]
+    drawn_stages = {
+        name for name, _ in Counter(n for n in names if n is not None).most_common(MAX_STAGES)
+    }
     return [
-        NO_STAGE if name is None else f"requested, in {name}" if name in kept else OTHERS
+        NO_STAGE if name is None else f"requested, in {name}" if name in drawn_stages else OTHERS
         for name in names
     ]
 
@@ -102,7 +106,7 @@ def _by_stage(
 
 def _stacks(top: pd.Series[Any], frames: pd.DataFrame) -> Chart:
     """The tree of the stacks of what is in use at the peak."""
-    names = {name: at for at, name in enumerate(dict.fromkeys(frames["name"].astype(str)))}
+    names = {name: place for place, name in enumerate(dict.fromkeys(frames["name"].astype(str)))}
     depths = int(frames["depth"].max()) + 1
     columns = frames[["depth", "start_bytes", "size_bytes", "name"]]
     marks = tuple(

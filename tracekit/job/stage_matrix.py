@@ -61,10 +61,10 @@ def _cells(measured: Measurements) -> pd.DataFrame:
 
 def _runs(measured: Measurements) -> dict[Any, Logged | None]:
     """Every run with its log, if it has one."""
-    known = logs(measured)
-    names = [*job(measured).walls["run"].unique(), *known]
+    run_logs = logs(measured)
+    names = [*job(measured).walls["run"].unique(), *run_logs]
     names = [None if pd.isna(name) else name for name in names]
-    return {name: known.get(name) for name in dict.fromkeys(names)}
+    return {name: run_logs.get(name) for name in dict.fromkeys(names)}
 
 
 def _seen(measured: Measurements) -> pd.DataFrame:
@@ -101,8 +101,8 @@ def _run_cells(
             {"role": [None] * len(absent), "canonical": absent}, dtype=object
         )
         only = pd.concat([only, absent_rows], ignore_index=True)
-    every = pd.concat([stages.astype(object), only], ignore_index=True)
-    grid = walls[list(UNIT)].merge(every, how="cross")
+    all_stages = pd.concat([stages.astype(object), only], ignore_index=True)
+    grid = walls[list(UNIT)].merge(all_stages, how="cross")
     texts = dict.fromkeys(("part", "role", "canonical"), object)
     grid = grid.astype({"step": "Int64", **texts})
     seen = seen.astype({"step": "Int64", **texts}).drop(columns="run")
@@ -146,26 +146,26 @@ def residuals(measured: Measurements) -> pd.DataFrame:
     """
     steps = units(measured["steps"])
     steps = steps[(steps["origin"] != "stage").to_numpy()]
-    known = stage_rows(measured)
-    number, number_of_stage = numbered_alike(CAPTURE, steps, known)
+    ranges = stage_rows(measured)
+    number, number_of_stage = numbered_alike(CAPTURE, steps, ranges)
     out = steps[[*UNIT, *IN_RUN]].assign(wall_ns=steps["dur_ns"])
     staged = np.isin(number, number_of_stage)
     out, start, number = out[staged], steps["ts_ns"].to_numpy(np.int64)[staged], number[staged]
-    begin, dur = (known[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
+    begin, dur = (ranges[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
     wall = out["wall_ns"].to_numpy(np.int64)
     line = np.concatenate((number_of_stage, number))
     begins, ends = np.concatenate((begin, start)), np.concatenate((begin + dur, start + wall))
-    rest = np.zeros(len(out), np.int64)
+    uncovered = np.zeros(len(out), np.int64)
     for chosen, shift in side_by_side(line, begins, ends):
         moved, until = begins[chosen] + shift, ends[chosen] + shift
         stages = np.flatnonzero(chosen) < len(begin)
         busy = union(moved[stages], until[stages])
-        mine = np.flatnonzero(chosen[len(begin) :])
-        rest[mine] = wall[mine] - covered(busy, moved[~stages], until[~stages])
-    assert (rest >= 0).all(), "stages cannot cover more of a step than there is"
+        in_part = np.flatnonzero(chosen[len(begin) :])
+        uncovered[in_part] = wall[in_part] - covered(busy, moved[~stages], until[~stages])
+    assert (uncovered >= 0).all(), "stages cannot cover more of a step than there is"
     # One process after the other, as they first come.
     order = np.argsort(pd.factorize(number)[0], kind="stable")
-    return out.assign(residual_ns=rest).iloc[order].reset_index(drop=True)
+    return out.assign(residual_ns=uncovered).iloc[order].reset_index(drop=True)
 
 
 def by_rank(measured: Measurements) -> pd.DataFrame:
@@ -179,12 +179,12 @@ def by_rank(measured: Measurements) -> pd.DataFrame:
     per_step = summed(rows, [*by, *process, "step", "part"], ["dur_ns"])
     means = per_step.groupby([*by, *process], dropna=False, sort=False)["dur_ns"].mean()
     walls = means.reset_index().rename(columns={"dur_ns": "wall_ns"})
-    rest = residuals(measured)
-    own = rest.groupby(["run", "role", "rank", *process], dropna=False, sort=False)[
+    outside = residuals(measured)
+    mean_outside = outside.groupby(["run", "role", "rank", *process], dropna=False, sort=False)[
         "residual_ns"
     ].mean()
     walls = pd.concat(
-        [walls, own.reset_index().rename(columns={"residual_ns": "wall_ns"}).assign(canonical=None)],
+        [walls, mean_outside.reset_index().rename(columns={"residual_ns": "wall_ns"}).assign(canonical=None)],
         ignore_index=True,
     )  # fmt: skip
     longest = walls.groupby(by, dropna=False, sort=False)["wall_ns"].max().reset_index()

@@ -54,15 +54,15 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     traces (Q22). `out_of_memory` counts, in a row a run, the requests for memory that failed in the recorded
     histories; a run without one has no row. `part` names the capture of a step, where it is in one alone.
     """
-    again = _again(measured)
+    repeated = _again(measured)
     walls = job(measured).walls
     unmarked = walls[_unmarked(walls)]
     walls = walls[[*UNIT, "wall_ns"]]
-    walls = pd.concat([walls[~_among(walls, again)].astype(object), again], ignore_index=True)
+    walls = pd.concat([walls[~_among(walls, repeated)].astype(object), repeated], ignore_index=True)
     is_window = _is_unit(walls, unmarked)
     steps = walls[[*UNIT]].assign(role=None, stage=None, name=STEP_TIME, value=walls["wall_ns"])
     steps["name"] = steps["name"].mask(is_window, WINDOW)
-    rows = _apart(stage_rows(measured), measured["stages"], again)
+    rows = _apart(stage_rows(measured), measured["stages"], repeated)
     in_window = _is_unit(rows, unmarked)
     per_rank = (
         rows[~in_window]
@@ -77,8 +77,8 @@ def job_values(measured: Measurements) -> pd.DataFrame:
         steps,
         stages,
         faults.sound(measured, lambda part: _work(part, walls), _NO_ROWS),
-        _first_of_window(measured, again),
-        _compiling(measured, again),
+        _first_of_window(measured, repeated),
+        _compiling(measured, repeated),
         faults.sound(measured, _failed_requests, _NO_ROWS),
     ]
     parts = [part for part in parts if len(part)] or parts[:1]
@@ -86,9 +86,9 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     out = pd.concat(parts, ignore_index=True)
     out["part"] = pd.Series(_parts(measured, out), index=out.index, dtype=object)
     if len(unmarked):
-        told = [_each_time(rows[in_window]), _cadences(measured)]
-        told = [part.reindex(columns=columns).astype(object) for part in told if len(part)]
-        out = pd.concat([out, *told], ignore_index=True)
+        windows = [_each_time(rows[in_window]), _cadences(measured)]
+        windows = [part.reindex(columns=columns).astype(object) for part in windows if len(part)]
+        out = pd.concat([out, *windows], ignore_index=True)
     timed = out["name"].isin([STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE])
     out["unit"] = timed.map({True: "ns", False: "count"})
     out["better"] = timed.map({True: "lower", False: "neither"})
@@ -118,8 +118,8 @@ def _each_time(rows: pd.DataFrame) -> pd.DataFrame:
     by = [*UNIT, "role", "canonical", "occurrence"]
     longest = rows.groupby(by, dropna=False, sort=True)["dur_ns"].max().reset_index()
     longest["part"] = _numbered(longest["part"], longest["occurrence"])
-    found = longest.rename(columns={"canonical": "stage", "dur_ns": "value"})
-    return found.assign(name=STAGE_TIME)
+    stage_times = longest.rename(columns={"canonical": "stage", "dur_ns": "value"})
+    return stage_times.assign(name=STAGE_TIME)
 
 
 def _cadences(measured: Measurements) -> pd.DataFrame:
@@ -130,10 +130,10 @@ def _cadences(measured: Measurements) -> pd.DataFrame:
     rows["value"] = rows["dur_ns"] / rows["count"]
     by = ["run", "part", "role", "kind", "stage", "position"]
     keyed = rows.astype(dict.fromkeys(by, object))
-    found = keyed.groupby(by, dropna=False, sort=True).agg(value=("value", "mean")).reset_index()
-    found["part"] = _numbered(found["part"], found["position"])
-    found["name"] = found["kind"].map({"launch": LAUNCH_CADENCE, "range": RANGE_CADENCE})
-    return found
+    cadences = keyed.groupby(by, dropna=False, sort=True).agg(value=("value", "mean")).reset_index()
+    cadences["part"] = _numbered(cadences["part"], cadences["position"])
+    cadences["name"] = cadences["kind"].map({"launch": LAUNCH_CADENCE, "range": RANGE_CADENCE})
+    return cadences
 
 
 def _numbered(parts: pd.Series[Any], numbers: pd.Series[Any]) -> list[str]:
@@ -173,38 +173,38 @@ def _apart(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> p
 def _parts(measured: Measurements, rows: pd.DataFrame) -> list[object]:
     """The part of each row: its own, else the one part that all sources of its step share."""
     steps = plain(measured["steps"])
-    known: dict[tuple[object, object], set[object]] = {}
+    parts_of: dict[tuple[object, object], set[object]] = {}
     for run, step, part in records(distinct(steps, UNIT), UNIT):
-        known.setdefault((run, step), set()).add(part)
-    found: list[object] = []
+        parts_of.setdefault((run, step), set()).add(part)
+    parts: list[object] = []
     for run, step, part in records(rows, UNIT):
-        shared = known.get((run, None if step is None else int(step)), set())
-        found.append(part if part is not None else next(iter(shared)) if len(shared) == 1 else None)
-    return found
+        shared = parts_of.get((run, None if step is None else int(step)), set())
+        parts.append(part if part is not None else next(iter(shared)) if len(shared) == 1 else None)
+    return parts
 
 
 def _work(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
     """How much work each step holds: as given, else as logged: run, step, part, name, value."""
-    found = [pd.DataFrame(columns=[*UNIT, "name", "value"])]
-    given = measured.facts.get(WORK)
-    given = given if isinstance(given, dict) else {}
+    counts = [pd.DataFrame(columns=[*UNIT, "name", "value"])]
+    by_hand = measured.facts.get(WORK)
+    by_hand = by_hand if isinstance(by_hand, dict) else {}
     for name in PER_WORK:
-        count = given.get(name)
+        count = by_hand.get(name)
         if isinstance(count, int | float) and count > 0:
-            found.append(walls[[*UNIT]].assign(name=name, value=float(count)))
+            counts.append(walls[[*UNIT]].assign(name=name, value=float(count)))
         elif measured.has("logged"):
-            found += _logged(measured, name)
-    return pd.concat([f.astype(object) for f in found if len(f)] or found, ignore_index=True)
+            counts += _logged(measured, name)
+    return pd.concat([f.astype(object) for f in counts if len(f)] or counts, ignore_index=True)
 
 
 def _logged(measured: Measurements, name: str) -> Iterator[pd.DataFrame]:
     """One count of the steps that log and traces share, run by run: run, step, part, name, value."""
     walls = job(measured).walls
     for run, log in logs(measured).items():
-        mine = walls[same_text(walls["run"], run)]
+        of_run = walls[same_text(walls["run"], run)]
         counts = log.counts[name]
-        known = sorted(set(same_steps(mine, log)) & set(counts.index))
-        rows = mine[mine["step"].isin(known) & (mine["origin"] != "profiler")][[*UNIT]]
+        steps = sorted(set(same_steps(of_run, log)) & set(counts.index))
+        rows = of_run[of_run["step"].isin(steps) & (of_run["origin"] != "profiler")][[*UNIT]]
         count = counts.reindex(rows["step"].astype("int64")).to_numpy(float)
         yield rows.assign(name=name, value=count)[count > 0]
 
@@ -244,6 +244,6 @@ def _failed_requests(measured: Measurements) -> pd.DataFrame:
     levels = plain(measured["snapshot_levels"])
     runs = levels.loc[levels["entry_count"] > 0, "run"].drop_duplicates()
     failed = plain(measured["out_of_memory"])
-    again = failed["ts_ns"].notna() & failed.duplicated(_REQUEST)
-    counts = failed[~again].groupby("run", dropna=False).size().reindex(runs, fill_value=0)
+    is_repeated = failed["ts_ns"].notna() & failed.duplicated(_REQUEST)
+    counts = failed[~is_repeated].groupby("run", dropna=False).size().reindex(runs, fill_value=0)
     return pd.DataFrame({"run": counts.index, "name": OUT_OF_MEMORY, "value": counts.to_numpy()})

@@ -54,8 +54,8 @@ def work_of_texts(given: Mapping[str, str | None]) -> tuple[Mapping[str, float],
     >>> work_of_texts({"tokens": "4096", "images": "8,16", "samples": None})
     ({'tokens': 4096.0, 'images': 8.0}, {'tokens': 4096.0, 'images': 16.0})
     """
-    found = {name: _two(name, text) for name, text in given.items() if text is not None}
-    return tuple({name: pair[side] for name, pair in found.items()} for side in (0, 1))
+    counts = {name: _two(name, text) for name, text in given.items() if text is not None}
+    return tuple({name: pair[side] for name, pair in counts.items()} for side in (0, 1))
 
 
 def _two(name: str, text: str) -> tuple[float, float]:
@@ -97,10 +97,10 @@ class _Run:
 def _known(times: Samples, counts: Mapping[StepId, float]) -> Iterator[_Run]:
     """The runs that hold a step whose work is known, and that took time."""
     for name, ids, values in zip(times.runs, times.steps, times.values, strict=True):
-        known = [(step, ns) for step, ns in zip(ids, values, strict=True) if step in counts]
-        if sum(ns for _, ns in known) > 0:
-            steps = tuple(step for step, _ in known)
-            ns = np.array([ns for _, ns in known], np.float64)
+        with_work = [(step, ns) for step, ns in zip(ids, values, strict=True) if step in counts]
+        if sum(ns for _, ns in with_work) > 0:
+            steps = tuple(step for step, _ in with_work)
+            ns = np.array([ns for _, ns in with_work], np.float64)
             yield _Run(name, steps, ns, np.array([counts[step] for step in steps], np.float64))
 
 

@@ -64,9 +64,9 @@ def _collectives(measured: Measurements) -> pd.DataFrame:
     beyond = np.array([edge for _, edge in SIZES[:-1]], np.int64)
     size = rows["size_bytes"].to_numpy(np.int64, na_value=0)
     labels = np.array([label for label, _ in SIZES], object)
-    found = labels[np.searchsorted(beyond, size, side="right")]
-    found[rows["size_bytes"].isna().to_numpy()] = None
-    rows["size"] = found
+    classes = labels[np.searchsorted(beyond, size, side="right")]
+    classes[rows["size_bytes"].isna().to_numpy()] = None
+    rows["size"] = classes
     return _with_parts(rows)
 
 
@@ -111,8 +111,8 @@ def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         ("transfer_busbw", "transfer_bytes", "moved_ns"),
     ):
         out[name] = (out[top] / out[bottom]).astype("Float64")
-    whole = out["dur_ns"].where(out["dur_ns"] > 0).astype("Float64")
-    out["hidden_ratio"] = (1 - out["exposed_ns"] / whole).astype("Float64")
+    total_ns = out["dur_ns"].where(out["dur_ns"] > 0).astype("Float64")
+    out["hidden_ratio"] = (1 - out["exposed_ns"] / total_ns).astype("Float64")
     return out.sort_values(["dur_ns", *keys], ascending=[False, *[True] * len(keys)], kind="stable")
 
 
@@ -186,10 +186,10 @@ def waiting(rows: pd.DataFrame) -> pd.DataFrame:
     On a device no longer than what is exposed of the collective: a wait behind compute costs nothing.
     """
     names = [*CAPTURE, "device", "ts_ns", "dur_ns", "wait_ns", "exposed_ns"]
-    known = rows[names][rows["wait_ns"].notna()]
-    wait, exposed = known["wait_ns"], known["exposed_ns"]
+    waits = rows[names][rows["wait_ns"].notna()]
+    wait, exposed = waits["wait_ns"], waits["exposed_ns"]
     length = wait.where(exposed.isna() | (wait <= exposed).fillna(value=True), exposed)
-    return known.assign(dur_ns=length.to_numpy(np.int64))
+    return waits.assign(dur_ns=length.to_numpy(np.int64))
 
 
 def moving(rows: pd.DataFrame) -> pd.DataFrame:
@@ -202,8 +202,8 @@ def moving(rows: pd.DataFrame) -> pd.DataFrame:
     kind = dur.groupby([rows[name] for name in (*CAPTURE, "device", "op", "group")], dropna=False)
     usual = kind.transform("median").round().astype("Int64")
     bound = rows["transfer_ns"].where(rows["transfer_ns"].notna(), usual)
-    own = bound.where(bound < dur, dur).to_numpy(np.int64)
-    return rows.assign(ts_ns=rows["ts_ns"] + rows["dur_ns"] - own, dur_ns=own)
+    own_ns = bound.where(bound < dur, dur).to_numpy(np.int64)
+    return rows.assign(ts_ns=rows["ts_ns"] + rows["dur_ns"] - own_ns, dur_ns=own_ns)
 
 
 def within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
@@ -217,13 +217,13 @@ def within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
     start = np.concatenate([frame["ts_ns"].to_numpy(np.int64) for frame in (intervals, windows)])
     length = [intervals["dur_ns"].to_numpy(np.int64), windows["window_ns"].to_numpy(np.int64)]
     end = start + np.concatenate(length)
-    found = np.zeros(len(windows), np.int64)
+    inside_ns = np.zeros(len(windows), np.int64)
     for chosen, shift in side_by_side(line, start, end):
         begin, until = start[chosen] + shift, end[chosen] + shift
-        mine = int(np.count_nonzero(chosen[:count]))
-        busy = union(begin[:mine], until[:mine])
-        found[chosen[count:]] = covered(busy, begin[mine:], until[mine:])
-    return pd.arrays.IntegerArray(found, ~np.isin(line[count:], line[:count]))
+        busy_count = int(np.count_nonzero(chosen[:count]))
+        busy = union(begin[:busy_count], until[:busy_count])
+        inside_ns[chosen[count:]] = covered(busy, begin[busy_count:], until[busy_count:])
+    return pd.arrays.IntegerArray(inside_ns, ~np.isin(line[count:], line[:count]))
 
 
 def _keyed(frame: pd.DataFrame) -> pd.DataFrame:
@@ -237,7 +237,9 @@ def exposed_within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
 
     NA where there is no interval of that device; never more than what is exposed.
     """
-    found = within(intervals, windows)
+    inside_ns = within(intervals, windows)
     exposed = windows["exposed_comm_ns"].to_numpy(np.int64)
-    mask = np.asarray(found.isna())
-    return pd.arrays.IntegerArray(np.minimum(found.to_numpy(np.int64, na_value=0), exposed), mask)
+    mask = np.asarray(inside_ns.isna())
+    return pd.arrays.IntegerArray(
+        np.minimum(inside_ns.to_numpy(np.int64, na_value=0), exposed), mask
+    )

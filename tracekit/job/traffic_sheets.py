@@ -21,7 +21,7 @@ KIND = ("run", "role", "op", "group", "group_size", "dtype", "size")
 
 def kind_sheet(measured: Measurements) -> Sheet:
     """Collectives by operation, group, type and size, most time first (M12)."""
-    shown = rates(collectives(measured), KIND)
+    table = rates(collectives(measured), KIND)
     headings = (
         *label_headings(measured),
         Heading("op", "operation"),
@@ -51,24 +51,24 @@ def kind_sheet(measured: Measurements) -> Sheet:
         ),
         Heading("max_busbw", "fastest", "gb_per_s", "busbw of the fastest single one."),
     )
-    return sheet("collectives", "Collectives by operation, group and size", headings, shown)
+    return sheet("collectives", "Collectives by operation, group and size", headings, table)
 
 
 def stage_sheet(measured: Measurements) -> Sheet:
     """What a rank communicates per step in each stage."""
     rows = collectives(measured)
     by = ["run", "role", "canonical", "op"]
-    shown = rates(rows, by)
+    table = rates(rows, by)
     steps = {
         (run, role): steps_of(
             measured, rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
         )
-        for run, role in records(distinct(shown, ("run", "role")), ("run", "role"))
+        for run, role in records(distinct(table, ("run", "role")), ("run", "role"))
     }
-    counts = [max(steps[owner].count, 1) for owner in records(shown, ("run", "role"))]
+    counts = [max(steps[owner].count, 1) for owner in records(table, ("run", "role"))]
     for name in ("count", "size_bytes", "dur_ns", "exposed_ns", "wait_ns"):
-        shown[name] = whole_if_exact((shown[name] / counts).astype("Float64"))
-    shown["stage"] = shown["canonical"].where(shown["canonical"].notna(), "(outside any stage)")
+        table[name] = whole_if_exact((table[name] / counts).astype("Float64"))
+    table["stage"] = table["canonical"].where(table["canonical"].notna(), "(outside any stage)")
     headings = (
         *label_headings(measured),
         Heading("stage", "stage", doc="In which it was issued."),
@@ -79,12 +79,12 @@ def stage_sheet(measured: Measurements) -> Sheet:
         Heading("exposed_ns", "exposed", "ns", "Of it, while no compute kernel ran beside it."),
         Heading("wait_ns", "waiting", "ns", "Of the time, until the last rank had come."),
     )
-    return sheet("collectives_by_stage", "Collectives by stage, per step and rank", headings, shown)
+    return sheet("collectives_by_stage", "Collectives by stage, per step and rank", headings, table)
 
 
 def rank_sheet(measured: Measurements) -> Sheet:
     """What each rank spends on communication, and how fast it is (M14)."""
-    shown = by_rank(measured)
+    table = by_rank(measured)
     headings = (
         *label_headings(measured),
         Heading("rank", "rank", "id"),
@@ -105,7 +105,7 @@ def rank_sheet(measured: Measurements) -> Sheet:
         ),
     )
     return sheet(
-        "communication_by_rank", "Communication by rank", headings, shown, ranked=Ranked("comm_ns")
+        "communication_by_rank", "Communication by rank", headings, table, ranked=Ranked("comm_ns")
     )
 
 
@@ -130,7 +130,7 @@ def rank_bars(measured: Measurements) -> Chart | None:
     who = _who(ranks)
     each = dict(zip(who, exposed.to_numpy(np.float64).tolist(), strict=True))
     bars = drawn(each if len(each) > MAX_ROWS else {}, "exposed communication")
-    kept = np.array([at for at, name in enumerate(who) if name in bars.rows or not bars.rows])
+    drawn_rows = np.array([at for at, name in enumerate(who) if name in bars.rows or not bars.rows])
     on_gpu = bool(ranks["exposed_ns"].notna().any())
     second = "exposed" if on_gpu else "running"
     names = (
@@ -138,23 +138,23 @@ def rank_bars(measured: Measurements) -> Chart | None:
         second,
         *(("waiting",) if waits else ()),
     )
-    columns = [column for column, shown in ((0, on_gpu), (1, True), (2, waits)) if shown]
+    columns = [column for column, is_shown in ((0, on_gpu), (1, True), (2, waits)) if is_shown]
     marks = tuple(
         (at, series, int(parts[row, column]))
-        for at, row in enumerate(kept.tolist())
+        for at, row in enumerate(drawn_rows.tolist())
         for series, column in enumerate(columns)
         if parts[row, column]
     )
-    told = "until the last rank came" if waits else "not told apart from the rest"
+    waiting_is = "until the last rank came" if waits else "not told apart from the rest"
     return Chart(
         "communication",
         "Communication of each rank",
         "bars",
         marks,
         names,
-        tuple(bars.rows.get(who[at], who[at]) for at in kept.tolist()),
-        caption=f"While any collective ran, over the whole capture; waiting: {told}. {bars.note}".strip(),
-        omitted=len(ranks) - len(kept),
+        tuple(bars.rows.get(who[at], who[at]) for at in drawn_rows.tolist()),
+        caption=f"While any collective ran, over the whole capture; waiting: {waiting_is}. {bars.note}".strip(),
+        omitted=len(ranks) - len(drawn_rows),
     )
 
 

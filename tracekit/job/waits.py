@@ -49,8 +49,8 @@ def waits(measured: Measurements) -> Waits:
 
 
 def _waits(measured: Measurements) -> Waits:
-    rows, found = units(measured["collectives"]), matched(measured)
-    rows = pd.concat([rows, found], axis=1)
+    rows, matches = units(measured["collectives"]), matched(measured)
+    rows = pd.concat([rows, matches], axis=1)
     chosen = (rows["wait_ns"].notna() & rows["synchronising"]).to_numpy(np.bool_)
     rows = rows[chosen].reset_index(drop=True)
     work, names, blocked = _work_before(measured, rows)
@@ -71,8 +71,8 @@ def _waits(measured: Measurements) -> Waits:
     )
     parts = _shares(beyond, rows["excess_ns"].to_numpy(np.int64))
     keys = [*CREW_STEP, *MEMBER, "group", "stage", "match", "trusted", "is_last", "lost_ns"]
-    kept = rows[[*keys, "work_ns", "excess_ns"]]
-    return Waits(kept, _booked(rows, work, names), tuple(names), parts)
+    waiting_rows = rows[[*keys, "work_ns", "excess_ns"]]
+    return Waits(waiting_rows, _booked(rows, work, names), tuple(names), parts)
 
 
 def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -> pd.DataFrame:
@@ -86,14 +86,14 @@ def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -
     late = late_row[match[waiting]]
     more = np.maximum(work[late] - work[waiting], 0)
     parts = _shares(more, np.minimum(lost[waiting], more.sum(axis=1)))
-    rest = lost[waiting] - parts.sum(axis=1)
-    assert (rest >= 0).all(), "no more than the wait may be booked"
-    table = np.column_stack([parts, rest])
-    at, cause = np.nonzero(table)
-    out = rows.iloc[waiting[at]][[*CREW_STEP, "rank", "stage"]].reset_index(drop=True)
-    out["late_rank"] = rows["rank"].array[late[at]]
+    unexplained = lost[waiting] - parts.sum(axis=1)
+    assert (unexplained >= 0).all(), "no more than the wait may be booked"
+    table = np.column_stack([parts, unexplained])
+    entry, cause = np.nonzero(table)
+    out = rows.iloc[waiting[entry]][[*CREW_STEP, "rank", "stage"]].reset_index(drop=True)
+    out["late_rank"] = rows["rank"].array[late[entry]]
     out["cause"] = np.array([*(name or None for name in names), None], object)[cause]
-    out["lost_ns"] = table[at, cause]
+    out["lost_ns"] = table[entry, cause]
     assert int(out["lost_ns"].sum()) == int(lost[waiting].sum()), "every wait has its causes"
     keys = [*CREW_STEP, "rank", "stage", "late_rank", "cause"]
     return summed(out, keys, ["lost_ns"])
@@ -106,8 +106,8 @@ def _shares(parts: npt.NDArray[np.int64], total: Ints) -> npt.NDArray[np.int64]:
     sums = parts.sum(axis=1)
     ratio = np.divide(total, sums, out=np.zeros(len(sums)), where=sums > 0)
     shares: npt.NDArray[np.int64] = np.floor(parts * ratio[:, None]).astype(np.int64)
-    at = np.arange(len(sums))
-    shares[at, parts.argmax(axis=1)] += np.where(sums > 0, total - shares.sum(axis=1), 0)
+    row = np.arange(len(sums))
+    shares[row, parts.argmax(axis=1)] += np.where(sums > 0, total - shares.sum(axis=1), 0)
     return shares
 
 
@@ -162,8 +162,8 @@ def _before(
     earlier = frame.sort_values("line").groupby(["strip", "group"], dropna=False)["line"].shift()
     earlier = earlier.reindex(frame.index)
     begin = np.where(earlier.isna(), first[frame["strip"]], earlier.fillna(0) + 1).astype(np.int64)
-    found: npt.NDArray[np.int64] = table[came + 1] - table[begin]
-    return found
+    work: npt.NDArray[np.int64] = table[came + 1] - table[begin]
+    return work
 
 
 def _name(canonical: object) -> str:
@@ -195,8 +195,8 @@ def saved_by_match(measured: Measurements) -> pd.DataFrame:
 
 def _saved_by_match(measured: Measurements) -> pd.DataFrame:
     rows = waits(measured).collectives
-    number, at = np.unique(rows["match"].to_numpy(np.int64), return_index=True)
-    out = rows.iloc[at][[*CREW_STEP, "group", "match"]].reset_index(drop=True)
+    number, first = np.unique(rows["match"].to_numpy(np.int64), return_index=True)
+    out = rows.iloc[first][[*CREW_STEP, "group", "match"]].reset_index(drop=True)
     place = np.searchsorted(number, rows["match"].to_numpy(np.int64))
     last = np.flatnonzero(rows["is_last"].to_numpy(np.bool_))
     late = np.full(len(number), -1, np.int64)

@@ -35,7 +35,7 @@ class LeftOut:
 
     def kept(self, found: Samples) -> Samples:
         """The samples without these steps; a run of which nothing is left is gone."""
-        gone = {(one.run, one.step, one.part) for one in self.steps}
+        gone = {(step_left.run, step_left.step, step_left.part) for step_left in self.steps}
         parts = [
             (
                 run,
@@ -73,8 +73,8 @@ def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None
     opening, compiling = (_marked(marks, name) for name in (FIRST, COMPILES))
     for ids in steps.steps:
         first_ones = _unless_all([step for step in ids if _is(step, opening)], ids)
-        rest = [step for step in ids if step not in first_ones]
-        busy = _unless_all([step for step in rest if _is(step, compiling)], rest)
+        later_steps = [step for step in ids if step not in first_ones]
+        busy = _unless_all([step for step in later_steps if _is(step, compiling)], later_steps)
         out += [
             Dropped(*step, _OPENING if step in first_ones else _COMPILING)
             for step in ids
