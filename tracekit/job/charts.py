@@ -93,8 +93,8 @@ def _gantt(
     bars, cut = _largest(bars_of_step, "dur_ns")
     step = "" if pd.isna(unit["step"]) else f" {int(unit['step'])}"
     marks = zip(
-        bars["who"].map({who: at for at, who in enumerate(rows)}),
-        bars["canonical"].astype(str).map({stage: at for at, stage in enumerate(series)}),
+        bars["who"].map({who: place for place, who in enumerate(rows)}),
+        bars["canonical"].astype(str).map({stage: place for place, stage in enumerate(series)}),
         bars["begin"],
         bars["begin"] + bars["dur_ns"],
         strict=True,
@@ -215,7 +215,7 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     bins, clocks = _on_one_clock(measured, bins)
     sums = bins.groupby("who")[["busy_ns", "window_ns"]].sum()
     busy_share = sums["busy_ns"] / sums["window_ns"].clip(lower=1)
-    names = drawn({str(who): float(of) for who, of in busy_share.items()}, "busy share")
+    names = drawn({str(who): float(share) for who, share in busy_share.items()}, "busy share")
     run = bins["run"].iloc[0]
     bins = bins[bins["who"].isin(list(names.rows))].sort_values(["who", "begin"], kind="stable")
     bins_a_mark = -(-len(bins) // MAX_MARKS)
@@ -224,7 +224,7 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     joined = bins.groupby([bins["who"], bins["source"], number], sort=False).agg(
         begin=("begin", "min"), window_ns=("window_ns", "sum"), busy_ns=("busy_ns", "sum")
     )
-    place = {who: at for at, who in enumerate(names.rows)}
+    place = {who: place_ for place_, who in enumerate(names.rows)}
     rows = [place[who] for who in joined.index.get_level_values(0)]
     begin, length = joined["begin"].to_numpy(), joined["window_ns"].to_numpy()
     busy = joined["busy_ns"].to_numpy() / length
@@ -347,21 +347,29 @@ def memory_lines(measured: Measurements) -> Iterator[Chart]:
     owners, whose = allocators(rows)
     peaks = rows["allocated_bytes"].groupby(whose).max().tolist()
     count = np.bincount(whose, minlength=len(owners)).tolist()
-    for kind in dict.fromkeys(of.kind for of in owners):
-        high = {str(at): float(peaks[at]) for at, of in enumerate(owners) if of.kind == kind}
+    for kind in dict.fromkeys(owner.kind for owner in owners):
+        high = {
+            str(place): float(peaks[place])
+            for place, owner in enumerate(owners)
+            if owner.kind == kind
+        }
         lines = drawn(high, "peak", MAX_LINES)
         by_line = {
-            owners[at]: _of_one_file(owners[at], rows[whose == at]) for at in map(int, lines.rows)
+            owners[place]: _of_one_file(owners[place], rows[whose == place])
+            for place in map(int, lines.rows)
         }
-        chosen, omitted = list(by_line), sum(count[int(at)] for at in high if at not in lines.rows)
+        chosen, omitted = (
+            list(by_line),
+            sum(count[int(place)] for place in high if place not in lines.rows),
+        )
         likeness = [text.partition(",")[1:] for text in lines.rows.values()]
-        together = pd.concat([by_line[of] for of in chosen])
-        one_clock = from_epoch(measured, together)
-        together_zero = int(together["ts_ns"].min())
+        all_lines = pd.concat([by_line[owner] for owner in chosen])
+        one_clock = from_epoch(measured, all_lines)
+        together_zero = int(all_lines["ts_ns"].min())
         points = max(MAX_POINTS // len(chosen), 1)
         marks: list[tuple[int, int, int]] = []
-        for number, of in enumerate(chosen):
-            line = by_line[of].sort_values("ts_ns", kind="stable")
+        for number, owner in enumerate(chosen):
+            line = by_line[owner].sort_values("ts_ns", kind="stable")
             zero = together_zero if one_clock else int(line["ts_ns"].iloc[0])
             joined = line.groupby(np.arange(len(line)) * points // max(len(line), points))
             marks += [
@@ -375,8 +383,10 @@ def memory_lines(measured: Measurements) -> Iterator[Chart]:
             "lines",
             tuple(marks),
             tuple(
-                "".join(((f"{of.run} " if several else ""), f"{of.process} {of.memory}", *more))
-                for of, more in zip(chosen, likeness, strict=True)
+                "".join(
+                    ((f"{owner.run} " if several else ""), f"{owner.process} {owner.memory}", *more)
+                )
+                for owner, more in zip(chosen, likeness, strict=True)
             ),
             unit="bytes",
             caption=_both(

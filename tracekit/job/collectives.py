@@ -71,31 +71,31 @@ def _solve(measured: Measurements) -> Matching:
     rows = units(measured["collectives"])
     rows["on_host"] = rows["device"].isna()
     index, team, reason = _numbered(rows)
-    known = reason == ""
-    pair = pd.DataFrame({"team": team, "index": index})[known]
+    is_matched = reason == ""
+    pair = pd.DataFrame({"team": team, "index": index})[is_matched]
     match = np.full(len(rows), -1, np.int64)
-    match[known] = pair.groupby(["team", "index"], sort=True).ngroup().to_numpy()
-    members = np.bincount(match[known], minlength=1)[match]
-    alone = known & (members < 2)
-    reason[alone], known = "alone", known & ~alone
-    match[known] = np.unique(match[known], return_inverse=True)[1]
-    match[~known] = -1
+    match[is_matched] = pair.groupby(["team", "index"], sort=True).ngroup().to_numpy()
+    members = np.bincount(match[is_matched], minlength=1)[match]
+    is_single = is_matched & (members < 2)
+    reason[is_single], is_matched = "alone", is_matched & ~is_single
+    match[is_matched] = np.unique(match[is_matched], return_inverse=True)[1]
+    match[~is_matched] = -1
     who, ranks = _members(rows)
     start = rows["ts_ns"].to_numpy(np.int64)
     dur = rows["dur_ns"].to_numpy(np.int64)
-    sync = known & rows["synchronising"].to_numpy(np.bool_) & (dur > 0)
+    sync = is_matched & rows["synchronising"].to_numpy(np.bool_) & (dur > 0)
     state = _clocks(match[sync], who[sync], (start + dur)[sync], len(ranks))
-    reason[known] = None
+    reason[is_matched] = None
     out = pd.DataFrame(
         {
-            "match": pd.arrays.IntegerArray(match, ~known),
-            "members": pd.arrays.IntegerArray(np.where(known, members, 0), ~known),
+            "match": pd.arrays.IntegerArray(match, ~is_matched),
+            "members": pd.arrays.IntegerArray(np.where(is_matched, members, 0), ~is_matched),
             "reason": reason,
         }
     )
     transfer = np.zeros(len(rows), np.int64)
-    transfer[known] = pd.Series(dur[known]).groupby(match[known]).transform("min")
-    out["transfer_ns"] = pd.arrays.IntegerArray(transfer, ~known)
+    transfer[is_matched] = pd.Series(dur[is_matched]).groupby(match[is_matched]).transform("min")
+    out["transfer_ns"] = pd.arrays.IntegerArray(transfer, ~is_matched)
     timed = _waits(match, who, start, dur, sync, state)
     table = pd.concat([ranks, state], axis=1)
     return Matching(
@@ -164,21 +164,21 @@ def _number_by_seq(frame: pd.DataFrame, reason: npt.NDArray[np.object_], chosen:
 
 def _number_by_order(frame: pd.DataFrame, reason: npt.NDArray[np.object_], chosen: Bools) -> None:
     """Position = order in the step, if all ranks show equally many or can be aligned; sizes must agree."""
-    mine = frame[chosen]
-    if not len(mine):
+    ordered = frame[chosen]
+    if not len(ordered):
         return
-    count = mine.groupby(["team", "rank"])["index"].transform("size")
-    by_team = count.groupby(mine["team"])
+    count = ordered.groupby(["team", "rank"])["index"].transform("size")
+    by_team = count.groupby(ordered["team"])
     uneven = by_team.transform("min") != by_team.transform("max")
-    for _, rows in mine[uneven].groupby("team"):
+    for _, rows in ordered[uneven].groupby("team"):
         shift = _aligned_at_end(rows)
         if shift is None:
             reason[rows.index] = "counts"
         else:
             frame.loc[rows.index, "index"] += rows["rank"].map(shift)
-    mine = frame[chosen & (reason == "") & frame["even"].to_numpy()]
-    size = mine.groupby(["team", "index"])["size"]
-    reason[mine.index[(size.transform("min") != size.transform("max")).to_numpy()]] = "sizes"
+    ordered = frame[chosen & (reason == "") & frame["even"].to_numpy()]
+    size = ordered.groupby(["team", "index"])["size"]
+    reason[ordered.index[(size.transform("min") != size.transform("max")).to_numpy()]] = "sizes"
 
 
 def _aligned_at_end(rows: pd.DataFrame) -> dict[int, int] | None:
@@ -193,11 +193,11 @@ def _aligned_at_end(rows: pd.DataFrame) -> dict[int, int] | None:
     sizes = {int(number): size[rank == number] for number in np.unique(rank)}
     longest = max(sizes.values(), key=len)
     shift = {}
-    for member, shown in sizes.items():
-        missing = len(longest) - len(shown)
-        if not np.array_equal(shown, longest[missing:]):
+    for member, member_sizes in sizes.items():
+        missing = len(longest) - len(member_sizes)
+        if not np.array_equal(member_sizes, longest[missing:]):
             return None
-        if missing and np.array_equal(shown, longest[: len(shown)]):
+        if missing and np.array_equal(member_sizes, longest[: len(member_sizes)]):
             return None
         shift[member] = missing
     return shift

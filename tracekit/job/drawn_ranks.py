@@ -40,8 +40,9 @@ def drawn(values: Mapping[str, float], what: str, most: int = MAX_ROWS) -> Drawn
     ordered = [values[name] for name in names]
     groups = {middle(group, ordered): len(group) for group in alike(ordered, min(MOST_DRAWN, most))}
     rows = {
-        names[at]: names[at] + (f", like {groups[at] - 1:,} more" if groups[at] > 1 else "")
-        for at in sorted(groups)
+        names[place]: names[place]
+        + (f", like {groups[place] - 1:,} more" if groups[place] > 1 else "")
+        for place in sorted(groups)
     }
     note = (
         f"{len(rows)} of {len(names):,} are drawn, by {what}: the most, the least and those that differ; "

@@ -61,8 +61,8 @@ class Logged:
 
     def of(self, stage: str) -> pd.Series[Any]:
         """The logged time of one stage by step number, ns."""
-        mine = self.stages[self.stages["canonical"] == stage]
-        return mine.set_index("step")["dur_ns"]
+        of_stage = self.stages[self.stages["canonical"] == stage]
+        return of_stage.set_index("step")["dur_ns"]
 
 
 def logs(measured: Measurements) -> dict[Any, Logged]:

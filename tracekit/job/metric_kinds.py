@@ -120,7 +120,7 @@ PER_WORK: Mapping[str, tuple[str, str]] = {
 }
 """Counts of the work of a step, and what is made of each: the time for one, and how many a second and rank."""
 
-BY_WORK = frozenset(name for made in PER_WORK.values() for name in made)
+BY_WORK = frozenset(name for names in PER_WORK.values() for name in names)
 """What is told for one token, sample or image, or of how many a second."""
 
 

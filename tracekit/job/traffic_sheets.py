@@ -130,7 +130,9 @@ def rank_bars(measured: Measurements) -> Chart | None:
     who = _who(ranks)
     each = dict(zip(who, exposed.to_numpy(np.float64).tolist(), strict=True))
     bars = drawn(each if len(each) > MAX_ROWS else {}, "exposed communication")
-    drawn_rows = np.array([at for at, name in enumerate(who) if name in bars.rows or not bars.rows])
+    drawn_rows = np.array(
+        [place for place, name in enumerate(who) if name in bars.rows or not bars.rows]
+    )
     on_gpu = bool(ranks["exposed_ns"].notna().any())
     second = "exposed" if on_gpu else "running"
     names = (
@@ -140,8 +142,8 @@ def rank_bars(measured: Measurements) -> Chart | None:
     )
     columns = [column for column, is_shown in ((0, on_gpu), (1, True), (2, waits)) if is_shown]
     marks = tuple(
-        (at, series, int(parts[row, column]))
-        for at, row in enumerate(drawn_rows.tolist())
+        (place, series, int(parts[row, column]))
+        for place, row in enumerate(drawn_rows.tolist())
         for series, column in enumerate(columns)
         if parts[row, column]
     )
@@ -152,7 +154,7 @@ def rank_bars(measured: Measurements) -> Chart | None:
         "bars",
         marks,
         names,
-        tuple(bars.rows.get(who[at], who[at]) for at in drawn_rows.tolist()),
+        tuple(bars.rows.get(who[place], who[place]) for place in drawn_rows.tolist()),
         caption=f"While any collective ran, over the whole capture; waiting: {waiting_is}. {bars.note}".strip(),
         omitted=len(ranks) - len(drawn_rows),
     )

@@ -150,7 +150,7 @@ def _before(
     line = first[strip] + segment
     came, done = line[: len(arrivals)], line[len(arrivals) :]
     table = np.zeros((int(size.sum()) + 1, len(names)), np.int64)
-    number = {name: at for at, name in enumerate(names)}
+    number = {name: place for place, name in enumerate(names)}
     other = number.get(OTHER_STAGES, -1)
     stage, names_of = pd.factorize(worked["canonical"].to_numpy(object))
     places = [number.get(_name(c), other) for c in (*names_of, None)]

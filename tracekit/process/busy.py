@@ -77,7 +77,7 @@ def by_bin(state: Running) -> dict[str, Any]:
     width = max(-(-(last - first) // MAX_BINS), 1)
     start = np.arange(first, last, width, dtype=np.int64)
     end = np.minimum(start + width, last)
-    whole = union_all(state.slots)
-    busy = covered(whole, start, end)
-    assert int(busy.sum()) == whole.total, "the pieces must add up to the busy time"
+    covered_by_any = union_all(state.slots)
+    busy = covered(covered_by_any, start, end)
+    assert int(busy.sum()) == covered_by_any.total, "the pieces must add up to the busy time"
     return {"ts_ns": start, "window_ns": end - start, "busy_ns": busy}

@@ -42,21 +42,23 @@ def described(trace: Trace, comms: Ints, ranges: Ints, op: npt.NDArray[np.object
     `comms` and `ranges` are the elements (ids, -1 for none) whose arguments tell of it: the metadata of
     the collective, and the range with the shape of its input; `op` is what names say.
     """
-    told = text(trace, "Collective name", comms)
-    op = first_known(by_value(told, lambda name: None if is_bookkeeping(name) else op_of(name)), op)
+    op_names = text(trace, "Collective name", comms)
+    op = first_known(
+        by_value(op_names, lambda name: None if is_bookkeeping(name) else op_of(name)), op
+    )
     group, size = _groups(trace, comms)
     type_ = by_value(text(trace, "dtype", comms), dtype_of)
     pair = _joined(text(trace, "Input Dims", ranges), text(trace, "Input type", ranges))
     tensors = by_value(pair, lambda text: message(*_parted(text)))
-    seen = np.array([found is not None for found in tensors], np.bool_)
-    shape_bytes = np.array([found[0] if found else 0 for found in tensors], np.int64)
+    seen = np.array([tensor is not None for tensor in tensors], np.bool_)
+    shape_bytes = np.array([tensor[0] if tensor else 0 for tensor in tensors], np.int64)
     shape_type = by_value(pair, lambda text: (message(*_parted(text)) or (0, None))[1])
     gathers = op == "all_gather"
     # The range of an all_gather tells of what one rank puts in.
-    many = np.where(gathers, size.to_numpy(np.int64, na_value=0), 1)
-    seen &= (many > 0) & (shape_bytes <= MAX_BYTES // np.maximum(many, 1))
+    copies = np.where(gathers, size.to_numpy(np.int64, na_value=0), 1)
+    seen &= (copies > 0) & (shape_bytes <= MAX_BYTES // np.maximum(copies, 1))
     bytes_ = _metadata_bytes(trace, comms, op, type_)
-    by_shape = pd.arrays.IntegerArray(np.where(seen, shape_bytes * many, 0), ~seen)
+    by_shape = pd.arrays.IntegerArray(np.where(seen, shape_bytes * copies, 0), ~seen)
     return pd.DataFrame(
         {
             "group": group,
@@ -71,16 +73,21 @@ def described(trace: Trace, comms: Ints, ranges: Ints, op: npt.NDArray[np.object
 
 def _metadata_bytes(trace: Trace, comms: Ints, op: Any, type_: Any) -> pd.Series[Any]:
     """Elements times the size of one: of the output for all_gather, else of the input; NA where unknown."""
-    taken, given = whole(trace, "In msg nelems", comms), whole(trace, "Out msg nelems", comms)
+    in_count, out_count = (
+        whole(trace, "In msg nelems", comms),
+        whole(trace, "Out msg nelems", comms),
+    )
     splits = by_value(text(trace, "In split size", comms), split_elements)
     split = np.array([s or 0 for s in splits], np.int64)
     # Split sizes count rows of the first dimension: never more than the elements, if those are known.
-    whole_size = (taken >= split).fillna(value=False) | (split == 0)
-    exchanged = taken.where(whole_size, pd.Series(split, dtype="Int64"))
-    count = taken.where(pd.Series(op != "all_gather"), given)
+    whole_size = (in_count >= split).fillna(value=False) | (split == 0)
+    exchanged = in_count.where(whole_size, pd.Series(split, dtype="Int64"))
+    count = in_count.where(pd.Series(op != "all_gather"), out_count)
     count = count.where(pd.Series(op != "all_to_all"), exchanged)
     either = pd.Series(np.isin(op, ("gather", "scatter", "recv", "other")))
-    larger = taken.where(given.isna() | (taken >= given).fillna(value=False), given)
+    larger = in_count.where(
+        out_count.isna() | (in_count >= out_count).fillna(value=False), out_count
+    )
     count = count.where(~either, larger)
     item = pd.Series([ITEM_BYTES.get(t, 0) for t in type_.tolist()], dtype="Int64")
     item = item.where(item > 0)
@@ -109,8 +116,8 @@ def _groups(trace: Trace, comms: Ints) -> tuple[npt.NDArray[np.object_], pd.Seri
 
     size = whole(trace, "Group size", comms)
     size = size.where((size > 0).fillna(value=False))
-    known = pd.Series(pd.array(by_value(pair, count).tolist(), dtype="Int64"))
-    return key, size.where(size.notna(), known)
+    group_sizes = pd.Series(pd.array(by_value(pair, count).tolist(), dtype="Int64"))
+    return key, size.where(size.notna(), group_sizes)
 
 
 def has(trace: Trace, key: str, ids: Ints) -> npt.NDArray[np.bool_]:
@@ -122,10 +129,10 @@ def has(trace: Trace, key: str, ids: Ints) -> npt.NDArray[np.bool_]:
 
 def text(trace: Trace, key: str, ids: Ints) -> Objects:
     """The argument of each element (-1: none) as text, None where there is none."""
-    found = _argument(trace, key, ids)
+    values = _argument(trace, key, ids)
     out = np.full(len(ids), None, object)
-    known = found.notna().to_numpy()
-    out[known] = [str(value) for value in found[known]]
+    is_text = values.notna().to_numpy()
+    out[is_text] = [str(value) for value in values[is_text]]
     return out
 
 
@@ -134,15 +141,15 @@ def whole(trace: Trace, key: str, ids: Ints) -> pd.Series[Any]:
     if key not in trace.sparse:
         none = np.ones(len(ids), np.bool_)
         return pd.Series(pd.arrays.IntegerArray(np.zeros(len(ids), np.int64), none))
-    found = _argument(trace, key, ids)
-    if found.dtype == object:
+    numbers_ = _argument(trace, key, ids)
+    if numbers_.dtype == object:
         # A file that quotes numbers quotes few different ones.
-        found = pd.Series(
-            pd.array(by_value(found.to_numpy(object), _number).tolist(), dtype="Float64")
+        numbers_ = pd.Series(
+            pd.array(by_value(numbers_.to_numpy(object), _number).tolist(), dtype="Float64")
         )
-    number = found.astype("Float64")
+    number = numbers_.astype("Float64")
     sound = ((number >= 0) & (number <= MAX_BYTES) & (number == number.round())).fillna(value=False)
-    exact = found.where(sound, 0).astype("Int64")
+    exact = numbers_.where(sound, 0).astype("Int64")
     return exact.where(sound)
 
 
@@ -165,10 +172,10 @@ def by_value(values: Objects, function: Callable[[Any], Any]) -> Objects:
     """`function` of every value, called once per distinct one; None stays None."""
     codes, distinct = pd.factorize(values)
     table = np.full(len(distinct) + 1, None, object)
-    for at, value in enumerate(distinct):
-        table[at] = function(value)
-    found: Objects = table[codes]
-    return found
+    for place, value in enumerate(distinct):
+        table[place] = function(value)
+    per_id: Objects = table[codes]
+    return per_id
 
 
 def first_known(*columns: Objects) -> Objects:

@@ -113,7 +113,7 @@ def message(dims: str, types: str) -> tuple[int, str] | None:
     shapes, kinds = _parsed(dims), _parsed(types)
     if not isinstance(shapes, list) or not isinstance(kinds, list) or len(shapes) != len(kinds):
         return None
-    total, found = 0, []
+    total, sizes = 0, []
     for shape, kind in zip(shapes, kinds, strict=True):
         if not isinstance(kind, str) or kind.lower() in _NO_TENSOR:
             continue
@@ -123,8 +123,8 @@ def message(dims: str, types: str) -> tuple[int, str] | None:
         if not all(type(extent) is int and 0 <= extent <= MAX_BYTES for extent in shape):
             return None
         total += prod(shape) * ITEM_BYTES[dtype]
-        found.append(dtype)
-    return (total, found[0]) if found and total <= MAX_BYTES else None
+        sizes.append(dtype)
+    return (total, sizes[0]) if sizes and total <= MAX_BYTES else None
 
 
 def split_elements(text: str) -> int:
@@ -161,15 +161,15 @@ def group_key(name: str, ranks: tuple[str, ...]) -> str:
 
 def recorded_groups(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """The members of every process group that the file lists, by the group's name."""
-    told = meta.get("distributedInfo")
-    listed = told.get("pg_config") if isinstance(told, Mapping) else None
+    recorded = meta.get("distributedInfo")
+    listed = recorded.get("pg_config") if isinstance(recorded, Mapping) else None
     if isinstance(listed, str):
         listed = _parsed(listed)
-    found: dict[str, tuple[str, ...]] = {}
-    for one in listed if isinstance(listed, list) else []:
-        if isinstance(one, Mapping) and "pg_name" in one:
-            found[str(one["pg_name"])] = members(str(one.get("ranks", "")))
-    return found
+    groups: dict[str, tuple[str, ...]] = {}
+    for entry in listed if isinstance(listed, list) else []:
+        if isinstance(entry, Mapping) and "pg_name" in entry:
+            groups[str(entry["pg_name"])] = members(str(entry.get("ranks", "")))
+    return groups
 
 
 def _parsed(text: str) -> Any:

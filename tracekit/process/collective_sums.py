@@ -28,10 +28,10 @@ def per_step(rows: pd.DataFrame) -> Mapping[str, Any]:
         key = frame.groupby(by, dropna=False, sort=False).ngroup().to_numpy().astype(np.int64)
         first = frame.loc[~pd.Series(key, index=frame.index).duplicated(), by]
         device = frame["device"].to_numpy(np.int64, na_value=-1)
-        devices, at = np.unique(device, return_inverse=True)
+        devices, place = np.unique(device, return_inverse=True)
         start = frame["ts_ns"].to_numpy(np.int64)
         end = start + frame["dur_ns"].to_numpy(np.int64)
-        busy = union_totals(start, end, key * len(devices) + at, len(first) * len(devices))
+        busy = union_totals(start, end, key * len(devices) + place, len(first) * len(devices))
         size = frame["size_bytes"].groupby(key).sum(min_count=1)
         values = (
             ("comm", "ns", "lower", busy.reshape(len(first), -1).sum(axis=1)),

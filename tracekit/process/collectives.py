@@ -68,35 +68,35 @@ def collectives(trace: Trace) -> Collectives:
         rows = _host_rows(trace)
     table = trace.get("device_ops" if on_device else "host_ops")
     ts = table["ts_ns"].to_numpy()[rows]
-    kept = rows[np.argsort(ts, kind="stable")][:MAX_ROWS]
-    frame = _from_device(trace, kept) if on_device else _from_host(trace, kept)
-    return Collectives(_placed(trace, frame, on_device), len(rows) - len(kept), on_device)
+    first_rows = rows[np.argsort(ts, kind="stable")][:MAX_ROWS]
+    frame = _from_device(trace, first_rows) if on_device else _from_host(trace, first_rows)
+    return Collectives(_placed(trace, frame, on_device), len(rows) - len(first_rows), on_device)
 
 
 def _from_device(trace: Trace, rows: Ints) -> pd.DataFrame:
     """One row a collective on a device: what it is and when it ran; kernels of one call are one."""
     ops, links = trace["device_ops"].iloc[rows], trace.derived(launches)
-    known: Launches = links
-    call = np.where(known.call[rows] >= 0, known.call[rows], known.op[rows])
-    own = has(trace, "Collective name", ops["id"].to_numpy())
+    links_: Launches = links
+    call = np.where(links_.call[rows] >= 0, links_.call[rows], links_.op[rows])
+    has_name = has(trace, "Collective name", ops["id"].to_numpy())
     teller = _enclosing(trace, _comms_rows(trace), call)
     comms = _host_ids(trace, teller)
     ranges = _enclosing(trace, _is_range(trace, _ANY_RANGE), call)
     frame = described(
         trace,
-        np.where(own, ops["id"].to_numpy(np.int64), comms),
+        np.where(has_name, ops["id"].to_numpy(np.int64), comms),
         _host_ids(trace, ranges),
         first_known(_op_by_name(trace, "host_ops", ranges), _op_by_name(trace, "device_ops", rows)),
     )
     frame.loc[_in_parts(trace, teller), "size_bytes"] = pd.NA
-    linked = known.linked[rows]
+    linked = links_.linked[rows]
     frame["ts_ns"], frame["dur_ns"] = ops["ts_ns"].to_numpy(), ops["dur_ns"].to_numpy()
     frame["device"], frame["stream"] = ops["device"].array, ops["stream"].array
     frame["exposed_ns"] = pd.array(_exposed(trace, ops), dtype="Int64")
-    frame["issue_ns"] = pd.arrays.IntegerArray(known.ts_ns[rows].copy(), ~linked)
+    frame["issue_ns"] = pd.arrays.IntegerArray(links_.ts_ns[rows].copy(), ~linked)
     place: Placement = trace.derived(placement)
     frame["place_ns"] = pd.arrays.IntegerArray(place.ts_ns[rows], ~place.known[rows])
-    return _one_a_call(frame, ops, own)
+    return _one_a_call(frame, ops, has_name)
 
 
 def _in_parts(trace: Trace, teller: Ints) -> Bools:
@@ -140,20 +140,20 @@ def _one_a_call(frame: pd.DataFrame, ops: pd.DataFrame, own: Bools) -> pd.DataFr
 
 def _exposed(trace: Trace, ops: pd.DataFrame) -> Ints:
     """For each collective, how much of it no compute kernel of its device runs beside (M5)."""
-    every = trace["device_ops"]
-    compute = every[(every["kind"] == "kernel").to_numpy() & ~trace.derived(overlong)]
+    device_ops = trace["device_ops"]
+    compute = device_ops[(device_ops["kind"] == "kernel").to_numpy() & ~trace.derived(overlong)]
     number, _ = pd.factorize(
         pd.concat([ops["device"], compute["device"]], ignore_index=True), use_na_sentinel=False
     )
-    mine, theirs = number[: len(ops)], number[len(ops) :]
+    own_device, compute_device = number[: len(ops)], number[len(ops) :]
     start = ops["ts_ns"].to_numpy()
     end = start + ops["dur_ns"].to_numpy()
     from_, dur = compute["ts_ns"].to_numpy(), compute["dur_ns"].to_numpy()
     exposed: Ints = end - start
-    for device in np.unique(mine):
-        here = mine == device
-        busy = union(from_[theirs == device], (from_ + dur)[theirs == device])
-        exposed[here] -= covered(busy, start[here], end[here])
+    for device in np.unique(own_device):
+        on_device = own_device == device
+        busy = union(from_[compute_device == device], (from_ + dur)[compute_device == device])
+        exposed[on_device] -= covered(busy, start[on_device], end[on_device])
     return exposed
 
 
@@ -174,8 +174,8 @@ def _from_host(trace: Trace, rows: Ints) -> pd.DataFrame:
     frame["ts_ns"], frame["dur_ns"] = start, host["dur_ns"].to_numpy()[rows]
     for name in (*QUEUE, "exposed_ns"):
         frame[name] = pd.array([pd.NA] * len(rows), dtype="Int64")
-    at = host["ts_ns"].to_numpy()[call] if len(host) else start
-    frame["issue_ns"] = pd.arrays.IntegerArray(at.copy(), call < 0)
+    issued_ns = host["ts_ns"].to_numpy()[call] if len(host) else start
+    frame["issue_ns"] = pd.arrays.IntegerArray(issued_ns.copy(), call < 0)
     frame["place_ns"] = pd.array(start, dtype="Int64")
     return frame
 
@@ -189,13 +189,16 @@ def _issuing_calls(trace: Trace, op: npt.NDArray[np.object_], start: Ints) -> In
     calls = np.flatnonzero(_outermost_calls(trace))
     call_op = _op_by_name(trace, "host_ops", calls)
     call_start = trace.get("host_ops")["ts_ns"].to_numpy()[calls]
-    found = np.full(len(start), -1, np.int64)
+    issuing = np.full(len(start), -1, np.int64)
     for name in set(op.tolist()):
-        here, theirs = np.flatnonzero(op == name), np.flatnonzero(call_op == name)
-        theirs = theirs[np.argsort(call_start[theirs], kind="stable")]
-        if len(here) == len(theirs) and (call_start[theirs] <= start[here]).all():
-            found[here] = calls[theirs]
-    return found
+        rows_of_op, calls_of_op = np.flatnonzero(op == name), np.flatnonzero(call_op == name)
+        calls_of_op = calls_of_op[np.argsort(call_start[calls_of_op], kind="stable")]
+        if (
+            len(rows_of_op) == len(calls_of_op)
+            and (call_start[calls_of_op] <= start[rows_of_op]).all()
+        ):
+            issuing[rows_of_op] = calls[calls_of_op]
+    return issuing
 
 
 def _outermost_calls(trace: Trace) -> Bools:
@@ -225,18 +228,20 @@ def _comms_in(trace: Trace, call: Ints) -> Ints:
     by = trace.derived(nesting).nearest(_outermost_calls(trace), comms)
     ids = np.full(len(trace["host_ops"]) + 1, -1, np.int64)
     ids[by[by >= 0]] = trace["host_ops"]["id"].to_numpy()[comms[by >= 0]]
-    found: Ints = ids[call]
-    return found
+    ids_of_calls: Ints = ids[call]
+    return ids_of_calls
 
 
 def _placed(trace: Trace, frame: pd.DataFrame, on_device: bool) -> pd.DataFrame:
     """The frame with step, stage, ordinal and synchronising, in the order of the table."""
-    found: Windows = trace.derived(windows)
+    steps_and_stages: Windows = trace.derived(windows)
     issue = frame["issue_ns"]
     place = issue.fillna(frame["place_ns"])
-    at, known = place.to_numpy(np.int64, na_value=0), place.notna().to_numpy()
-    frame["step"] = pd.Series(step_of(found.steps, at)).where(pd.Series(known)).array
-    code = np.where(known, stage_at(trace, at), -1)
+    stage_row, is_placed = place.to_numpy(np.int64, na_value=0), place.notna().to_numpy()
+    frame["step"] = (
+        pd.Series(step_of(steps_and_stages.steps, stage_row)).where(pd.Series(is_placed)).array
+    )
+    code = np.where(is_placed, stage_at(trace, stage_row), -1)
     names = pd.Index(stage_names(trace), dtype="str")
     frame["stage"] = pd.Categorical.from_codes(code, categories=names)
     # Host threads may start what was queued together in any order; a device runs a group in order.
@@ -251,18 +256,18 @@ def _placed(trace: Trace, frame: pd.DataFrame, on_device: bool) -> pd.DataFrame:
 
 def _enclosing(trace: Trace, wanted: Bools, rows: Ints) -> Ints:
     """For each row of `host_ops` (-1: none) itself if it is wanted, else the nearest such around it; else -1."""
-    found = np.full(len(rows), -1, np.int64)
-    known = np.flatnonzero(rows >= 0)
-    around = trace.derived(nesting).nearest(wanted, rows[known])
-    found[known] = np.where(wanted[rows[known]], rows[known], around)
-    return found
+    enclosing = np.full(len(rows), -1, np.int64)
+    launched = np.flatnonzero(rows >= 0)
+    around = trace.derived(nesting).nearest(wanted, rows[launched])
+    enclosing[launched] = np.where(wanted[rows[launched]], rows[launched], around)
+    return enclosing
 
 
 def _host_ids(trace: Trace, rows: Ints) -> Ints:
     """The element id of each row of `host_ops`, -1 for row -1."""
     ids = np.append(trace.get("host_ops")["id"].to_numpy(np.int64), -1)
-    found: Ints = ids[rows]
-    return found
+    host_ids: Ints = ids[rows]
+    return host_ids
 
 
 def _op_by_name(trace: Trace, table: str, rows: Ints) -> Objects:
@@ -270,17 +275,17 @@ def _op_by_name(trace: Trace, table: str, rows: Ints) -> Objects:
     name = trace.get(table)["name"]
     by_code = np.array([*(_op_of(str(text)) for text in name.cat.categories), None], object)
     codes = np.append(name.cat.codes.to_numpy(np.int64), -1)
-    found: Objects = by_code[codes[rows]]
-    return found
+    ops: Objects = by_code[codes[rows]]
+    return ops
 
 
 def _op_of(name: str) -> str:
-    told = _ANY_RANGE.match(name)
-    return op_of(told[1] if told else name)
+    match_range = _ANY_RANGE.match(name)
+    return op_of(match_range[1] if match_range else name)
 
 
 def _is_range(trace: Trace, pattern: re.Pattern[str]) -> Bools:
     """Which rows of `host_ops` are a range whose name matches."""
     host = trace.get("host_ops")
-    found: Bools = is_named(host["name"], pattern.match) & (host["kind"] == "range").to_numpy()
-    return found
+    is_match: Bools = is_named(host["name"], pattern.match) & (host["kind"] == "range").to_numpy()
+    return is_match

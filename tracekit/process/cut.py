@@ -32,8 +32,8 @@ def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -
         return _log(trace, steps)
     if trace.source.tool == "torch_memory":
         return _snapshot(trace, steps)
-    found: Windows = trace.derived(windows)
-    chosen = _chosen(trace, found, steps, stage)
+    steps_and_stages: Windows = trace.derived(windows)
+    chosen = _chosen(trace, steps_and_stages, steps, stage)
     if chosen is None:
         return trace
     if not len(chosen.start):
@@ -60,7 +60,7 @@ def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -
             ts = trace[name]["ts_ns"].to_numpy()
             tables[name] = trace[name][covered(chosen, ts, ts + 1) > 0].reset_index(drop=True)
     part = replace(trace, tables=tables, notes=notes)
-    part.keep(windows, _windows_within(found, chosen, steps))
+    part.keep(windows, _windows_within(steps_and_stages, chosen, steps))
     if trace.has("device_ops"):
         # What is left may no longer tell where it belongs: annotations and earlier calls are cut away.
         part.keep(placement, Placement(place.how[keep], place.ts_ns[keep]))
@@ -79,8 +79,8 @@ def _log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
         return trace
     tables = dict(trace.tables)
     for name in logged:
-        kept = trace[name][_in_steps(trace[name]["step"], steps)]
-        tables[name] = kept.reset_index(drop=True)
+        rows = trace[name][_in_steps(trace[name]["step"], steps)]
+        tables[name] = rows.reset_index(drop=True)
     if not any(len(tables[name]) for name in logged):
         return None
     return replace(trace, tables=tables)
@@ -97,8 +97,8 @@ def steps_of(trace: Trace) -> frozenset[int]:
     if trace.source.tool == "log":
         columns = [trace[name]["step"] for name in ("log_values", "memory_log") if trace.has(name)]
     elif trace.source.tool == "torch_memory":
-        held = trace.derived(replays)
-        columns = [snapshot_windows.steps(trace, replay)["step"] for replay in held]
+        replays_of = trace.derived(replays)
+        columns = [snapshot_windows.steps(trace, replay)["step"] for replay in replays_of]
     else:
         columns = [trace.derived(windows).steps["step"]]
     step = trace.source.step
@@ -120,10 +120,14 @@ def stages_of(trace: Trace) -> frozenset[str]:
 
 def _windows_within(found: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:
     """The chosen steps at their whole length, and the ranges that start in the chosen time."""
-    whole = found.steps if steps is None else found.steps[_in_steps(found.steps["step"], steps)]
+    steps_inside = (
+        found.steps if steps is None else found.steps[_in_steps(found.steps["step"], steps)]
+    )
     start = found.stages["ts_ns"].to_numpy()
     inside = found.stages[covered(chosen, start, start + 1) > 0]
-    return replace(found, steps=whole.reset_index(drop=True), stages=inside.reset_index(drop=True))
+    return replace(
+        found, steps=steps_inside.reset_index(drop=True), stages=inside.reset_index(drop=True)
+    )
 
 
 def _chosen(

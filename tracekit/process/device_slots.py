@@ -39,18 +39,20 @@ def device_slots(
     end = start + ops["dur_ns"].to_numpy()
     names = ops["name"].cat.categories
     rank = np.append(np.argsort(np.argsort(names.to_numpy(object))), -1)[ops["name"].cat.codes]
-    found = []
+    slots = []
     for idle in devices:
         rows = idle.rows
-        kept = np.flatnonzero(affordable(start[rows], end[rows], low, high))
+        shared_windows = np.flatnonzero(affordable(start[rows], end[rows], low, high))
         kind = keys[1][key[rows]]
         stream = ops["stream"].iloc[rows].to_numpy(np.int64, na_value=-1)
         launched = np.where(links.linked[rows], links.ts_ns[rows], 0)
         ties = (launched, stream, rank[rows])
-        got = shared((start[rows], end[rows], kind), low[kept], high[kept], ties)
-        work = Parts(keys, kept[got.window], key[rows][got.op], got.begun, got.ns)
-        found.append(together([work, _idle(trace, idle, low, high, kept)]))
-    return found, path_rows
+        got = shared(
+            (start[rows], end[rows], kind), low[shared_windows], high[shared_windows], ties
+        )
+        work = Parts(keys, shared_windows[got.window], key[rows][got.op], got.begun, got.ns)
+        slots.append(together([work, _idle(trace, idle, low, high, shared_windows)]))
+    return slots, path_rows
 
 
 def _keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, Ints]:
@@ -60,8 +62,8 @@ def _keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, Ints]:
     kind = np.array(classes, np.int64)[ops["kind"].cat.codes.to_numpy()]
     callers, caller = numbered(links.op)
     path, path_rows = np.full(len(callers), NO_OP), np.empty(0, np.int64)
-    known = callers >= 0
-    path[known], path_rows = op_paths(trace, callers[known])
+    has_caller = callers >= 0
+    path[has_caller], path_rows = op_paths(trace, callers[has_caller])
     path = np.where(links.linked, path[caller], UNLINKED)
     none = np.full(len(ops), NONE, np.int64)
     name = ops["name"].cat.codes.to_numpy().astype(np.int64)
@@ -82,9 +84,17 @@ def _idle(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept: Ints) -> 
         part = idle.causes[name]
         ns = covered(part, cuts, until)
         count = np.searchsorted(part.start, until) - np.searchsorted(part.start, cuts)
-        some = np.flatnonzero((ns[cell] > 0) | (count[cell] > 0))
-        at = cell[some]
-        entries.append((window[some], stage[at], np.full(len(at), cause), count[at], ns[at]))
+        used = np.flatnonzero((ns[cell] > 0) | (count[cell] > 0))
+        used_cell = cell[used]
+        entries.append(
+            (
+                window[used],
+                stage[used_cell],
+                np.full(len(used_cell), cause),
+                count[used_cell],
+                ns[used_cell],
+            )
+        )
     where, stages_, causes, counts, ns = (np.concatenate(c) for c in zip(*entries, strict=True))
     none = np.full(len(where), NONE, np.int64)
     keys, key = keyed((stages_, np.full(len(where), CLASSES.index("idle")), causes, none, none))

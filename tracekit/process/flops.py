@@ -85,8 +85,8 @@ def shapes(text: object) -> tuple[Dims | None, ...]:
     >>> shapes("[[2,3],[],[[4],[5]]]")
     ((2, 3), (), None)
     """
-    found = _parsed(text)
-    return tuple(_dims(entry) for entry in found) if isinstance(found, list) else ()
+    parsed = _parsed(text)
+    return tuple(_dims(entry) for entry in parsed) if isinstance(parsed, list) else ()
 
 
 def types(text: object) -> tuple[str, ...]:
@@ -95,8 +95,8 @@ def types(text: object) -> tuple[str, ...]:
     >>> types('["c10::BFloat16","float",""]')
     ('BFloat16', 'float', '')
     """
-    found = _parsed(text)
-    return tuple(str(t).removeprefix("c10::") for t in found) if isinstance(found, list) else ()
+    parsed = _parsed(text)
+    return tuple(str(t).removeprefix("c10::") for t in parsed) if isinstance(parsed, list) else ()
 
 
 def _parsed(text: object) -> object:
@@ -111,8 +111,8 @@ def _parsed(text: object) -> object:
 def _dims(entry: object) -> Dims | None:
     if not isinstance(entry, list):
         return None
-    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in entry)
-    return tuple(entry) if whole else None
+    is_whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in entry)
+    return tuple(entry) if is_whole else None
 
 
 def product(name: str, dims_text: object, types_text: object) -> Product | None:
@@ -125,8 +125,8 @@ def product(name: str, dims_text: object, types_text: object) -> Product | None:
         return None
     dims, kinds = shapes(dims_text), types(types_text)
     first = _first(name)
-    told = kinds[first] if first < len(kinds) else ""
-    if told.endswith(
+    first_kind = kinds[first] if first < len(kinds) else ""
+    if first_kind.endswith(
         "_x2"
     ):  # two numbers in one element: the recorded sizes are not those of the product
         return None
@@ -139,7 +139,7 @@ def product(name: str, dims_text: object, types_text: object) -> Product | None:
         sizes, flops = _attention(name, dims)
     if sizes is None or not 0 < flops <= MAX_FLOPS:
         return None
-    return Product(kind, told, *sizes, flops)
+    return Product(kind, first_kind, *sizes, flops)
 
 
 def _first(name: str) -> int:
@@ -151,10 +151,10 @@ def _first(name: str) -> int:
 
 def _gemm(name: str, dims: tuple[Dims | None, ...]) -> tuple[int, int, int, int] | None:
     """(batch, M, N, K) of a matrix product."""
-    at, other = FACTORS.get(name, (0, 1))
-    if len(dims) <= max(at, other):
+    first_factor, other = FACTORS.get(name, (0, 1))
+    if len(dims) <= max(first_factor, other):
         return None
-    a, b = dims[at], dims[other]
+    a, b = dims[first_factor], dims[other]
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         return None
     if name in WEIGHTED:
@@ -189,12 +189,12 @@ def _attention(
     """
     packed = None
     if name in HEADS_FIRST:
-        at = HEADS_FIRST[name]
+        axis = HEADS_FIRST[name]
     else:
-        at, packed = LENGTH_FIRST[name]
-    if len(dims) < at + 3 or (packed is not None and len(dims) > packed and dims[packed]):
+        axis, packed = LENGTH_FIRST[name]
+    if len(dims) < axis + 3 or (packed is not None and len(dims) > packed and dims[packed]):
         return None, 0
-    tensors = [entry for entry in dims[at : at + 3] if entry is not None and len(entry) == 4]
+    tensors = [entry for entry in dims[axis : axis + 3] if entry is not None and len(entry) == 4]
     if len(tensors) < 3:
         return None, 0
     if name in LENGTH_FIRST:

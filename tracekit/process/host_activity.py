@@ -113,8 +113,8 @@ def _waited_copies(trace: Trace) -> Ints:
     call: Ints = links.call[rows]
     returned = host["ts_ns"].to_numpy()[call] + host["dur_ns"].to_numpy()[call]
     ended = device["ts_ns"].to_numpy()[rows] + device["dur_ns"].to_numpy()[rows]
-    found: Ints = call[returned >= ended]
-    return found
+    waiting_calls: Ints = call[returned >= ended]
+    return waiting_calls
 
 
 def launching_threads(trace: Trace, rows: Ints) -> Mask:

@@ -130,9 +130,11 @@ def _outermost(tree: Nesting, mask: Mask) -> Mask:
 
 def step_thread(trace: Trace) -> int | None:
     """The thread on which steps and stages are annotated; None where none is."""
-    host, found = trace.get("host_ops"), trace.derived(windows)
-    profiled = found.steps[found.steps["origin"].isin(("profiler", "range"))]
-    starts = np.concatenate((profiled["ts_ns"].to_numpy(), found.stages["ts_ns"].to_numpy()))
+    host, steps_and_stages = trace.get("host_ops"), trace.derived(windows)
+    profiled = steps_and_stages.steps[steps_and_stages.steps["origin"].isin(("profiler", "range"))]
+    starts = np.concatenate(
+        (profiled["ts_ns"].to_numpy(), steps_and_stages.stages["ts_ns"].to_numpy())
+    )
     mask = (host["kind"] == "range").to_numpy() & host["ts_ns"].isin(starts).to_numpy()
     threads, counts = np.unique(host["thread"].to_numpy()[mask], return_counts=True)
     return int(threads[counts.argmax()]) if len(threads) else None
@@ -157,8 +159,8 @@ class HostWindows:
 
     def stage_at(self, ts_ns: Ints) -> Ints:
         """The row of the stage of its step that each instant lies in, -1 outside all."""
-        at = step_at(self.stages, ts_ns)
-        return np.where(at >= 0, self.stage_slot[at], -1) if len(self.stage_slot) else at
+        row = step_at(self.stages, ts_ns)
+        return np.where(row >= 0, self.stage_slot[row], -1) if len(self.stage_slot) else row
 
     def both(self, ts_ns: Ints) -> tuple[Ints, Ints]:
         """(positions, rows): each instant once for its step and once for its stage, as far as it has them."""
@@ -181,10 +183,10 @@ class HostWindows:
 def host_windows(trace: Trace) -> HostWindows:
     """The steps and outermost stages of a trace as places to count in."""
     steps, stages = trace.derived(windows).steps, trace.derived(outermost_ranges)
-    at = step_at(steps, stages["ts_ns"].to_numpy())
+    step_row = step_at(steps, stages["ts_ns"].to_numpy())
     codes = stages["stage"].cat.codes.to_numpy().astype(np.int64)
     width = len(stages["stage"].cat.categories) + 1
-    keys, group = numbered((at + 1) * width + codes + 1)
+    keys, group = numbered((step_row + 1) * width + codes + 1)
     step, name = keys // width - 1, keys % width - 1
     names = np.array([*stages["stage"].cat.categories, None], object)
     wall = summed(group, stages["dur_ns"].to_numpy(), len(keys))
@@ -207,9 +209,9 @@ def uncounted(start: Ints, end: Ints) -> Ints:
     order = np.lexsort((-end, start))
     reach = np.maximum.accumulate(end[order])
     before = np.concatenate((start[order][:1], reach[:-1]))
-    own = np.empty(len(start), np.int64)
-    own[order] = np.maximum(end[order] - np.maximum(start[order], before), 0)
-    return own
+    own_ns = np.empty(len(start), np.int64)
+    own_ns[order] = np.maximum(end[order] - np.maximum(start[order], before), 0)
+    return own_ns
 
 
 def device_busy(trace: Trace) -> dict[int, Intervals]:
@@ -239,7 +241,7 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
     single[single] = side.within_optimizer[links.call[single]] < 0
     causes = _elsewhere(trace, side)
     number, _ = pd.factorize(ops["device"], use_na_sentinel=False)
-    found = []
+    by_device = []
     for device in np.unique(number):
         rows = np.flatnonzero(number == device)
         rows = rows[np.lexsort((~single[rows], start[rows]))]
@@ -249,8 +251,8 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
         bound &= ~np.isin(start[rows], opening_ns(trace, rows))
         begin, stop = before[bound], start[rows][bound]
         free = covered(causes, begin, stop) == 0
-        found.append(union(begin[free], stop[free]))
-    return found
+        by_device.append(union(begin[free], stop[free]))
+    return by_device
 
 
 def ordinary(trace: Trace) -> Mask:

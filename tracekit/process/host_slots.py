@@ -60,20 +60,22 @@ def host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[Parts], Ints]:
     row = np.concatenate((row, ops))[order]
     ns = np.concatenate((np.diff(cuts, append=cuts[-1:]), np.zeros(len(ops), np.int64)))[order]
     count = np.concatenate((begins, np.ones(len(ops), np.bool_)))[order].astype(np.int64)
-    kept = np.flatnonzero(affordable(ts, ts, low, high))
-    window, place = beginning(ts, low[kept], high[kept])
+    shared_windows = np.flatnonzero(affordable(ts, ts, low, high))
+    window, place = beginning(ts, low[shared_windows], high[shared_windows])
     keys, key, path_rows = _keys(trace, ts, row, collective)
-    return [merged(Parts(keys, kept[window], key[place], count[place], ns[place]))], path_rows
+    return [
+        merged(Parts(keys, shared_windows[window], key[place], count[place], ns[place]))
+    ], path_rows
 
 
 def _keys(trace: Trace, ts_ns: Ints, row: Ints, collective: Bools) -> tuple[Ints, Ints, Ints]:
     """(the distinct keys, the key at each instant by the row that runs then, a row for each path)."""
     rows, place = numbered(row)
     path, path_rows = np.full(len(rows), NO_OP), np.empty(0, np.int64)
-    known = rows >= 0
-    path[known], path_rows = op_paths(trace, rows[known])
+    has_row = rows >= 0
+    path[has_row], path_rows = op_paths(trace, rows[has_row])
     kind = np.where(np.append(collective, False)[rows], _COLLECTIVE, _HOST)
-    kind = np.where(known, kind, _NO_OP)
+    kind = np.where(has_row, kind, _NO_OP)
     none = np.full(len(ts_ns), NONE, np.int64)
     keys, key = keyed((stage_at(trace, ts_ns), kind[place], none, path[place], none))
     return keys, key, path_rows
@@ -91,10 +93,13 @@ def _lanes(trace: Trace, collective: Bools) -> list[Ints]:
         threads, counts = np.unique(thread[op] if op.any() else thread, return_counts=True)
         first = int(threads[counts.argmax()]) if len(threads) else -1
     backward = op & is_named(host["name"], lambda name: name.startswith(BACKWARD))
-    others, counts = np.unique(thread[backward & (thread != first)], return_counts=True)
-    others = others[np.argsort(-counts, kind="stable")][: MAX_THREADS - 1]
+    backward_threads, counts = np.unique(thread[backward & (thread != first)], return_counts=True)
+    backward_threads = backward_threads[np.argsort(-counts, kind="stable")][: MAX_THREADS - 1]
     chosen = op | (collective & (host["kind"] == "range").to_numpy())
-    return [np.flatnonzero(chosen & (thread == number)) for number in (first, *others.tolist())]
+    return [
+        np.flatnonzero(chosen & (thread == number))
+        for number in (first, *backward_threads.tolist())
+    ]
 
 
 def _flying(trace: Trace) -> Ints:
@@ -136,5 +141,5 @@ def _awaited(trace: Trace, flying: Ints, work: Ints, ts_ns: Ints) -> Ints:
     following = np.searchsorted(ended, ts_ns, side="right")
     ends_in_time = np.append(ended, np.iinfo(np.int64).max)[following] <= resumes
     running = np.searchsorted(begun, ts_ns, side="right") > following
-    known = ends_in_time & running & (following < len(flying))
-    return np.where(known, np.append(flying, -1)[following], -1)
+    is_awaited = ends_in_time & running & (following < len(flying))
+    return np.where(is_awaited, np.append(flying, -1)[following], -1)

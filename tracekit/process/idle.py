@@ -82,8 +82,8 @@ class IdleTime:
         sound = np.flatnonzero(~trace.derived(overlong))
         number, keys = pd.factorize(device.iloc[sound], sort=True, use_na_sentinel=False)
         return tuple(
-            self._of_device(trace, None if pd.isna(key) else int(key), sound[number == at])
-            for at, key in enumerate(keys)
+            self._of_device(trace, None if pd.isna(key) else int(key), sound[number == position])
+            for position, key in enumerate(keys)
         )
 
     def _of_device(self, trace: Trace, number: int | None, rows: Ints) -> DeviceIdle:
@@ -97,17 +97,17 @@ class IdleTime:
         before, after = _neighbours(trace, rows[end > start], idle)
         links: Launches = trace.derived(launches)
         ended = after >= 0
-        known = ended & links.linked[after]
-        ready = np.where(known, np.clip(links.ts_ns[after], idle.start, idle.end), idle.start)
-        held = known & _held_back(trace, number, rows, idle, after)
-        rest = idle.end - ready
-        soon = known & ~held & (rest < self.kernel_wait_ns)
+        is_linked = ended & links.linked[after]
+        ready = np.where(is_linked, np.clip(links.ts_ns[after], idle.start, idle.end), idle.start)
+        is_held = is_linked & _held_back(trace, number, rows, idle, after)
+        after_ready = idle.end - ready
+        soon = is_linked & ~is_held & (after_ready < self.kernel_wait_ns)
         causes = {
             **self._by_host(trace, rows, union(idle.start, ready)),
-            "sync": _part(ready, idle.end, held),
+            "sync": _part(ready, idle.end, is_held),
             "kernel_wait": _part(ready, idle.end, soon),
-            "other": _part(ready, idle.end, known & ~held & ~soon),
-            "unknown": _part(idle.start, idle.end, ended & ~known),
+            "other": _part(ready, idle.end, is_linked & ~is_held & ~soon),
+            "unknown": _part(idle.start, idle.end, ended & ~is_linked),
             "after_last": _part(idle.start, idle.end, ~ended),
         }
         assert set(causes) == set(CAUSES)
@@ -160,8 +160,8 @@ def stage_time(trace: Trace) -> Intervals:
 
 def _reach(trace: Trace, first: int, last: int) -> tuple[int, int]:
     """From the first start of any window or op of the device to the last end."""
-    found: Windows = trace.derived(windows)
-    for frame in (found.steps, found.stages):
+    steps_and_stages: Windows = trace.derived(windows)
+    for frame in (steps_and_stages.steps, steps_and_stages.stages):
         if len(frame):
             start = frame["ts_ns"].to_numpy()
             first = min(first, int(start.min()))
@@ -184,16 +184,16 @@ def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Ints, Ints]:
     by_start = np.lexsort((rows, name, launch, start))
     by_end = np.lexsort((-rows, name, end))
     padded = np.append(rows, -1)
-    at = np.searchsorted(start[by_start], idle.end, side="left")
-    after = padded[np.append(by_start, len(rows))[at]]
-    at = np.searchsorted(end[by_end], idle.start, side="right")
-    before = padded[np.append(len(rows), by_end)[at]]
+    place = np.searchsorted(start[by_start], idle.end, side="left")
+    after = padded[np.append(by_start, len(rows))[place]]
+    place = np.searchsorted(end[by_end], idle.start, side="right")
+    before = padded[np.append(len(rows), by_end)[place]]
     return before, after
 
 
 def _held_back(trace: Trace, device: int | None, rows: Ints, idle: Intervals, after: Ints) -> Mask:
     """Which gaps end with an op whose stream was told to wait between its last launch and the gap's end."""
-    held = np.zeros(len(after), np.bool_)
+    is_held = np.zeros(len(after), np.bool_)
     waits = trace.get("syncs")
     waits = waits[waits["name"].astype("str").str.contains("wait", case=False).to_numpy(np.bool_)]
     same = waits["device"].isna() | (waits["device"] == device).fillna(value=False)
@@ -203,45 +203,45 @@ def _held_back(trace: Trace, device: int | None, rows: Ints, idle: Intervals, af
     asks = np.flatnonzero((after >= 0) & links.linked[after])
     asks = asks[ops["stream"].iloc[after[asks]].notna().to_numpy()]
     if not len(waits) or not len(asks):
-        return held
+        return is_held
     stream = ops["stream"].iloc[after[asks]].to_numpy(np.int64)
     last_wait = _last_before(
         waits["stream"].to_numpy(np.int64), waits["ts_ns"].to_numpy(), stream, idle.end[asks]
     )
-    mine = rows[links.linked[rows] & ops["stream"].iloc[rows].notna().to_numpy()]
+    queued = rows[links.linked[rows] & ops["stream"].iloc[rows].notna().to_numpy()]
     last_launch = _last_before(
-        ops["stream"].iloc[mine].to_numpy(np.int64),
-        links.ts_ns[mine],
+        ops["stream"].iloc[queued].to_numpy(np.int64),
+        links.ts_ns[queued],
         stream,
         links.ts_ns[after[asks]],
     )
-    held[asks] = last_wait > last_launch
-    return held
+    is_held[asks] = last_wait > last_launch
+    return is_held
 
 
 def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
     """For each asked group the latest of its times before the limit; the least integer for none."""
     count = len(asked)
     groups, times = np.concatenate((asked, group)), np.concatenate((limit_ns, ts_ns))
-    told = np.arange(len(groups)) >= count
-    order = np.lexsort((told, times, groups))
-    place = np.where(told[order], np.arange(len(order)), -1)
+    is_asked = np.arange(len(groups)) >= count
+    order = np.lexsort((is_asked, times, groups))
+    place = np.where(is_asked[order], np.arange(len(order)), -1)
     latest = np.maximum.accumulate(place)
-    asks = np.flatnonzero(~told[order])
+    asks = np.flatnonzero(~is_asked[order])
     source = order[latest[asks]]
     fits = (latest[asks] >= 0) & (groups[source] == groups[order[asks]])
-    found = np.full(count, np.iinfo(np.int64).min, np.int64)
-    found[order[asks]] = np.where(fits, times[source], np.iinfo(np.int64).min)
-    return found
+    latest_end = np.full(count, np.iinfo(np.int64).min, np.int64)
+    latest_end[order[asks]] = np.where(fits, times[source], np.iinfo(np.int64).min)
+    return latest_end
 
 
 def _synchronising(trace: Trace, rows: Ints) -> Intervals:
     """When a thread that launches these device ops was in a synchronising call."""
     calls: SyncCalls = trace.derived(sync_calls)
     host = trace.get("host_ops")
-    mine = calls.row[launching_threads(trace, rows)[calls.row]]
-    start = host["ts_ns"].to_numpy()[mine]
-    return union(start, start + host["dur_ns"].to_numpy()[mine])
+    on_launching = calls.row[launching_threads(trace, rows)[calls.row]]
+    start = host["ts_ns"].to_numpy()[on_launching]
+    return union(start, start + host["dur_ns"].to_numpy()[on_launching])
 
 
 def _part(start: Ints, end: Ints, chosen: Mask) -> Intervals:
@@ -249,5 +249,5 @@ def _part(start: Ints, end: Ints, chosen: Mask) -> Intervals:
 
 
 def _at_least(pauses: Intervals, length: int) -> Intervals:
-    kept = pauses.end - pauses.start >= length
-    return Intervals(pauses.start[kept], pauses.end[kept])
+    long_enough = pauses.end - pauses.start >= length
+    return Intervals(pauses.start[long_enough], pauses.end[long_enough])

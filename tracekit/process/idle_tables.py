@@ -33,9 +33,13 @@ def idle_by_window(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
     The window `capture` is from the first to the last op of the device. Over causes the rows of a window
     add up to its length less what the device was busy, exactly.
     """
-    found: Windows = trace.derived(windows)
-    whole = pd.DataFrame({"ts_ns": [idle.first], "dur_ns": [idle.last - idle.first]})
-    parts = {"capture": whole, "step": found.steps, "stage": trace.derived(outermost_ranges)}
+    steps_and_stages: Windows = trace.derived(windows)
+    capture = pd.DataFrame({"ts_ns": [idle.first], "dur_ns": [idle.last - idle.first]})
+    parts = {
+        "capture": capture,
+        "step": steps_and_stages.steps,
+        "stage": trace.derived(outermost_ranges),
+    }
     having = {
         cause: covered(part, idle.gaps.start, idle.gaps.end) > 0
         for cause, part in idle.causes.items()
@@ -53,16 +57,24 @@ def idle_by_window(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
             count = np.searchsorted(begins, end, side="left") - np.searchsorted(
                 ends, start, side="right"
             )
-            some = np.flatnonzero(inside > 0)
-            places.append(some)
-            counts.append(np.maximum(count, 0)[some])
-            times.append(inside[some])
+            cells = np.flatnonzero(inside > 0)
+            places.append(cells)
+            counts.append(np.maximum(count, 0)[cells])
+            times.append(inside[cells])
         assert (total == 0).all(), "the causes must add up to the idle time of every window"
-        at, sizes = np.concatenate(places), [len(some) for some in places]
-        if not len(at):
+        place, sizes = np.concatenate(places), [len(cells) for cells in places]
+        if not len(place):
             continue
-        named = frame["stage"].to_numpy(object)[at] if "stage" in frame else np.full(len(at), None)
-        step = frame["step"].array[at] if "step" in frame else pd.array([pd.NA] * len(at), "Int64")
+        named = (
+            frame["stage"].to_numpy(object)[place]
+            if "stage" in frame
+            else np.full(len(place), None)
+        )
+        step = (
+            frame["step"].array[place]
+            if "step" in frame
+            else pd.array([pd.NA] * len(place), "Int64")
+        )
         rows.append(
             pd.DataFrame(
                 {
@@ -77,20 +89,20 @@ def idle_by_window(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
         )
     if not rows:
         return pd.DataFrame({name: [] for name in (*_BY, "gap_count", "idle_ns")})
-    every = pd.concat(rows, ignore_index=True)
-    sums = every.groupby(_BY, dropna=False, sort=False)[["gap_count", "idle_ns"]].sum()
+    windows_ = pd.concat(rows, ignore_index=True)
+    sums = windows_.groupby(_BY, dropna=False, sort=False)[["gap_count", "idle_ns"]].sum()
     return sums.reset_index()
 
 
 def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
     """(index into `CAUSES` of each gap's largest part, that part); the first of equal ones."""
     cause = np.zeros(len(idle.gaps.start), np.int64)
-    most = np.zeros(len(idle.gaps.start), np.int64)
-    for at, name in enumerate(CAUSES):
+    longest_ns = np.zeros(len(idle.gaps.start), np.int64)
+    for number, name in enumerate(CAUSES):
         part = covered(idle.causes[name], idle.gaps.start, idle.gaps.end)
-        larger = part > most
-        cause[larger], most[larger] = at, part[larger]
-    return cause, most
+        larger = part > longest_ns
+        cause[larger], longest_ns[larger] = number, part[larger]
+    return cause, longest_ns
 
 
 def histogram(idle: DeviceIdle) -> pd.DataFrame:
@@ -104,9 +116,9 @@ def histogram(idle: DeviceIdle) -> pd.DataFrame:
     count = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     total = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     np.add.at(count, (main[between], place[between]), 1)
-    for at, name in enumerate(CAUSES):
+    for number, name in enumerate(CAUSES):
         part = covered(idle.causes[name], start, end)
-        np.add.at(total[at], place[between], part[between])
+        np.add.at(total[number], place[between], part[between])
     cause, bin_ = np.nonzero(count + total)
     return pd.DataFrame(
         {
@@ -123,17 +135,17 @@ def longest(trace: Trace, devices: Sequence[DeviceIdle]) -> pd.DataFrame:
     frames = [_gaps(idle) for idle in devices if len(idle.gaps.start)]
     if not frames:
         return pd.DataFrame()
-    every = pd.concat(frames, ignore_index=True)
-    every = every.sort_values(
+    all_gaps = pd.concat(frames, ignore_index=True)
+    all_gaps = all_gaps.sort_values(
         ["dur_ns", "ts_ns", "device"], ascending=[False, True, True], kind="stable"
     )
-    every = every.head(MAX_GAPS).reset_index(drop=True)
-    start = every["ts_ns"].to_numpy()
+    all_gaps = all_gaps.head(MAX_GAPS).reset_index(drop=True)
+    start = all_gaps["ts_ns"].to_numpy()
     ops = trace.get("device_ops")
-    before, after = every.pop("before").to_numpy(), every.pop("after").to_numpy()
-    waits = every["cause"].str.startswith("host_").to_numpy(bool)
-    host = _host(trace, after, start, start + every["dur_ns"].to_numpy(), waits)
-    return every.assign(
+    before, after = all_gaps.pop("before").to_numpy(), all_gaps.pop("after").to_numpy()
+    waits = all_gaps["cause"].str.startswith("host_").to_numpy(bool)
+    host = _host(trace, after, start, start + all_gaps["dur_ns"].to_numpy(), waits)
+    return all_gaps.assign(
         step=step_of(trace.derived(windows).steps, start),
         stage=range_at(trace, start),
         before=named(ops["name"], before),
@@ -145,17 +157,17 @@ def longest(trace: Trace, devices: Sequence[DeviceIdle]) -> pd.DataFrame:
 def _gaps(idle: DeviceIdle) -> pd.DataFrame:
     """The longest gaps of one device."""
     length = idle.gaps.end - idle.gaps.start
-    cause, most = main_causes(idle)
-    kept = np.sort(np.argsort(-length, kind="stable")[:MAX_GAPS])
+    cause, cause_ns = main_causes(idle)
+    rows = np.sort(np.argsort(-length, kind="stable")[:MAX_GAPS])
     return pd.DataFrame(
         {
-            "device": pd.array([idle.device] * len(kept), dtype="Int64"),
-            "ts_ns": idle.gaps.start[kept],
-            "dur_ns": length[kept],
-            "cause": np.array(CAUSES, object)[cause[kept]],
-            "cause_ns": most[kept],
-            "before": idle.before[kept],
-            "after": idle.after[kept],
+            "device": pd.array([idle.device] * len(rows), dtype="Int64"),
+            "ts_ns": idle.gaps.start[rows],
+            "dur_ns": length[rows],
+            "cause": np.array(CAUSES, object)[cause[rows]],
+            "cause_ns": cause_ns[rows],
+            "before": idle.before[rows],
+            "after": idle.after[rows],
         }
     )
 
@@ -169,10 +181,10 @@ def _host(
     """
     host, links = trace.get("host_ops"), trace.derived(launches)
     call = np.where(links.call[after] >= 0, links.call[after], links.op[after])
-    some = np.flatnonzero((after >= 0) & (call >= 0))
+    waiting = np.flatnonzero((after >= 0) & (call >= 0))
     launch = np.clip(links.ts_ns[after], start, end)
     low, high = np.where(waits, start, launch), np.where(waits, launch, end)
-    found = np.full(len(after), -1, np.int64)
-    thread = host["thread"].to_numpy()[call[some]]
-    found[some] = innermost(trace, thread, (low + (high - low) // 2)[some])
-    return named(host["name"], found)
+    midway = np.full(len(after), -1, np.int64)
+    thread = host["thread"].to_numpy()[call[waiting]]
+    midway[waiting] = innermost(trace, thread, (low + (high - low) // 2)[waiting])
+    return named(host["name"], midway)

@@ -61,19 +61,19 @@ def batch(name: str) -> Batch | None:
     if not name.startswith(("execute_", "step[")):
         return None
     if match := _CONTEXT.match(name):
-        found = Batch(int(match[1]), _tokens(match[2]), int(match[3]), _tokens(match[4]))
+        parsed = Batch(int(match[1]), _tokens(match[2]), int(match[3]), _tokens(match[4]))
     elif match := _NEW.match(name):
         # Requests of earlier iterations: nearly all generate, some may still be in their prompt.
-        found = Batch(int(match[1]), None, int(match[2]), None)
+        parsed = Batch(int(match[1]), None, int(match[2]), None)
     elif match := _STEP.match(name):
-        told = dict(pair.split("=") for pair in match[2].split())
-        said = _step(match[1].upper(), {key: int(value) for key, value in told.items()})
-        if said is None:
+        pairs = dict(pair.split("=") for pair in match[2].split())
+        by_step = _step(match[1].upper(), {key: int(value) for key, value in pairs.items()})
+        if by_step is None:
             return None
-        found = said
+        parsed = by_step
     else:
         return None
-    return found if all((n or 0) <= MAX_COUNT for n in found) else None
+    return parsed if all((n or 0) <= MAX_COUNT for n in parsed) else None
 
 
 def _tokens(text: str) -> int | None:
@@ -115,27 +115,27 @@ class Iterations:
 def iterations(trace: Trace) -> Iterations | None:
     """The iterations that the annotations of a trace tell of; None where it has none."""
     host = trace.get("host_ops")
-    told = [batch(str(name)) for name in host["name"].cat.categories]
+    batch_of_name = [batch(str(name)) for name in host["name"].cat.categories]
     codes = host["name"].cat.codes.to_numpy()
-    named = np.array([*(b is not None for b in told), False], np.bool_)[codes]
+    named = np.array([*(b is not None for b in batch_of_name), False], np.bool_)[codes]
     named &= (host["kind"] == "range").to_numpy()
     rows = np.flatnonzero(named)
     if not len(rows):
         return None
     rows = rows[trace.derived(nesting).nearest(named, rows) < 0]
     threads, counts = np.unique(host["thread"].to_numpy()[rows], return_counts=True)
-    mine = rows[host["thread"].to_numpy()[rows] == threads[counts.argmax()]]
-    mine = mine[np.argsort(host["ts_ns"].to_numpy()[mine], kind="stable")]
-    start = host["ts_ns"].to_numpy()[mine]
-    dur = host["dur_ns"].to_numpy()[mine]
+    on_thread = rows[host["thread"].to_numpy()[rows] == threads[counts.argmax()]]
+    on_thread = on_thread[np.argsort(host["ts_ns"].to_numpy()[on_thread], kind="stable")]
+    start = host["ts_ns"].to_numpy()[on_thread]
+    dur = host["dur_ns"].to_numpy()[on_thread]
     work = work_within(trace, start, start + dur)
     end = np.maximum(start + dur, _work_end(trace, start, start + dur))
     step, occurrence = _steps(trace, start)
     same = pd.DataFrame({"step": step, "occurrence": occurrence}).fillna(-1)
     last = same.ne(same.shift(-1)).any(axis=1).to_numpy()
-    batches = [b for b in told if b is not None]
-    place = np.cumsum([b is not None for b in told]) - 1
-    at = place[codes[mine]]
+    batches = [b for b in batch_of_name if b is not None]
+    place = np.cumsum([b is not None for b in batch_of_name]) - 1
+    batch_row = place[codes[on_thread]]
     columns = dict(zip(Batch._fields, zip(*batches, strict=True), strict=True))
     frame = pd.DataFrame(
         {
@@ -144,14 +144,14 @@ def iterations(trace: Trace) -> Iterations | None:
             "ts_ns": start,
             "dur_ns": dur,
             "pace_ns": np.where(last, end - start, np.diff(start, append=end[-1])),
-            "count": np.ones(len(mine), np.int64),
-            "prefill": np.array(columns["prefill_requests"])[at] > 0,
-            **{name: pd.array(columns[name], dtype="Int64")[at] for name in Batch._fields},
+            "count": np.ones(len(on_thread), np.int64),
+            "prefill": np.array(columns["prefill_requests"])[batch_row] > 0,
+            **{name: pd.array(columns[name], dtype="Int64")[batch_row] for name in Batch._fields},
             "busy_ns": pd.array(work["work_busy_ns"], dtype="Int64"),
             "end_ns": end,
         }
     )
-    return Iterations(frame, len(rows) - len(mine))
+    return Iterations(frame, len(rows) - len(on_thread))
 
 
 def _work_end(trace: Trace, start: Ints, end: Ints) -> Ints:
@@ -160,23 +160,25 @@ def _work_end(trace: Trace, start: Ints, end: Ints) -> Ints:
     last = start.copy()
     if len(device):
         place: Placement = trace.derived(placement)
-        at = window_at(start, end, place.ts_ns)
-        inside = np.flatnonzero(place.known & (at >= 0))
+        row = window_at(start, end, place.ts_ns)
+        inside = np.flatnonzero(place.known & (row >= 0))
         ends = device["ts_ns"].to_numpy() + trace.derived(sound_dur_ns)
-        np.maximum.at(last, at[inside], ends[inside])
+        np.maximum.at(last, row[inside], ends[inside])
     return last
 
 
 def _steps(trace: Trace, start: Ints) -> tuple[Any, Ints]:
     """(step, occurrence) of each iteration: of the RL step, not of a profiler that counts iterations."""
-    found: Windows = trace.derived(windows)
-    step = step_of(found.steps, start)
-    if len(found.steps) > max(len(start) // 2, 1) or step.isna().all():
+    steps_and_stages: Windows = trace.derived(windows)
+    step = step_of(steps_and_stages.steps, start)
+    if len(steps_and_stages.steps) > max(len(start) // 2, 1) or step.isna().all():
         source = trace.source.step
         numbers = [pd.NA if source is None else source] * len(start)
         return pd.array(numbers, dtype="Int64"), np.zeros(len(start), np.int64)
-    at = np.searchsorted(found.steps["ts_ns"].to_numpy(), start, "right") - 1
-    return step, found.steps["occurrence"].to_numpy().astype(np.int64)[np.maximum(at, 0)]
+    row = np.searchsorted(steps_and_stages.steps["ts_ns"].to_numpy(), start, "right") - 1
+    return step, steps_and_stages.steps["occurrence"].to_numpy().astype(np.int64)[
+        np.maximum(row, 0)
+    ]
 
 
 def joined(frame: pd.DataFrame) -> pd.DataFrame:
@@ -186,18 +188,18 @@ def joined(frame: pd.DataFrame) -> pd.DataFrame:
     sums, requests are means; a sum of which a part is unknown is unknown.
     """
     frame = frame.drop(columns="end_ns")
-    together = -(-len(frame) // MAX_ITERATIONS)
-    if together <= 1:
+    iterations_a_row = -(-len(frame) // MAX_ITERATIONS)
+    if iterations_a_row <= 1:
         return frame
-    number = np.arange(len(frame)) // together
+    number = np.arange(len(frame)) // iterations_a_row
     grouped = frame.groupby(
         [frame["step"], frame["occurrence"], number, frame["prefill"]], dropna=False, sort=False
     )
     sums = [n for n in frame if str(n).endswith(("_ns", "_tokens")) or n == "count"]
     out = grouped[[n for n in sums if n != "ts_ns"]].sum(min_count=1)
-    known = grouped[["prefill_tokens", "decode_tokens"]].count()
+    counts = grouped[["prefill_tokens", "decode_tokens"]].count()
     for name in ("prefill_tokens", "decode_tokens"):
-        out[name] = out[name].where(known[name] == out["count"])
+        out[name] = out[name].where(counts[name] == out["count"])
     for name in ("prefill_requests", "decode_requests"):
         out[name] = grouped[name].mean().round().astype("Int64")
     out["ts_ns"] = grouped["ts_ns"].min()
@@ -210,10 +212,10 @@ def generation_spans(trace: Trace) -> pd.DataFrame | None:
 
     Of a rollout replica without annotations a generation ends with its last device op, else host op.
     """
-    found: Iterations | None = trace.derived(iterations)
-    if found is None:
+    iterations_: Iterations | None = trace.derived(iterations)
+    if iterations_ is None:
         return _ends_only(trace)
-    frame = found.frame
+    frame = iterations_.frame
     keys = ["step", "occurrence"]
     start = frame.astype({"ts_ns": "Int64"}).groupby(keys, dropna=False, sort=False)["ts_ns"]
     after = start.shift(-1)
@@ -223,7 +225,7 @@ def generation_spans(trace: Trace) -> pd.DataFrame | None:
         ts_ns=("ts_ns", "min"), stop=("stop", "max"), longest_pause_ns=("pause", "max")
     ).reset_index()  # fmt: skip
     rows["dur_ns"] = rows.pop("stop") - rows["ts_ns"]
-    return rows.assign(basis="iterations", elsewhere_count=found.elsewhere)
+    return rows.assign(basis="iterations", elsewhere_count=iterations_.elsewhere)
 
 
 def _ends_only(trace: Trace) -> pd.DataFrame | None:

@@ -32,8 +32,8 @@ class Launches:
     @property
     def linked(self) -> npt.NDArray[np.bool_]:
         """Whether the launch is known."""
-        known: npt.NDArray[np.bool_] = self.link != LINKS.index("unlinked")
-        return known
+        is_linked: npt.NDArray[np.bool_] = self.link != LINKS.index("unlinked")
+        return is_linked
 
 
 def launches(trace: Trace) -> Launches:
@@ -50,12 +50,14 @@ def launches(trace: Trace) -> Launches:
         linked = np.flatnonzero(call >= 0)
         link[linked] = LINKS.index("correlation")
         op[linked] = trace.derived(nesting).nearest(is_op, call[linked])
-        rest = np.flatnonzero(call < 0)
-        op[rest] = _last_before(device.iloc[rest], host, np.flatnonzero(is_op), "external_id")
-        link[rest[op[rest] >= 0]] = LINKS.index("external_id")
+        without_call = np.flatnonzero(call < 0)
+        op[without_call] = _last_before(
+            device.iloc[without_call], host, np.flatnonzero(is_op), "external_id"
+        )
+        link[without_call[op[without_call] >= 0]] = LINKS.index("external_id")
     starts = host["ts_ns"].to_numpy()
-    at = np.where(call >= 0, call, op)
-    ts = np.where(at >= 0, starts[at], 0) if len(starts) else np.zeros(count, np.int64)
+    issued = np.where(call >= 0, call, op)
+    ts = np.where(issued >= 0, starts[issued], 0) if len(starts) else np.zeros(count, np.int64)
     return Launches(call, op, link, ts)
 
 
@@ -71,9 +73,9 @@ def _last_before(device: pd.DataFrame, host: pd.DataFrame, rows: Ints, key: str)
         wanted.iloc[asks].to_numpy(np.int64),
         device["ts_ns"].to_numpy()[asks],
     )
-    found = np.full(len(device), -1, np.int64)
-    found[asks[place >= 0]] = rows[place[place >= 0]]
-    return found
+    last = np.full(len(device), -1, np.int64)
+    last[asks[place >= 0]] = rows[place[place >= 0]]
+    return last
 
 
 def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints) -> Ints:
@@ -81,21 +83,23 @@ def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints) -> Ints:
 
     Where all of them start after it (clocks jitter), the first.
     """
-    found = np.full(len(asked), -1, np.int64)
+    places = np.full(len(asked), -1, np.int64)
     if not len(keys) or not len(asked):
-        return found
+        return places
     order = np.lexsort((starts, keys))
     keys, starts = keys[order], starts[order]
     low = np.searchsorted(keys, asked, side="left")
     high = np.searchsorted(keys, asked, side="right")
-    known = np.flatnonzero(high > low)
-    low, high = low[known], high[known]
+    asked_groups = np.flatnonzero(high > low)
+    low, high = low[asked_groups], high[asked_groups]
     pick = low.copy()
-    many = np.flatnonzero(high - low > 1)
-    if len(many):
-        pick[many] = _latest_start(starts, low[many], high[many], limit[known[many]])
-    found[known] = order[pick]
-    return found
+    several = np.flatnonzero(high - low > 1)
+    if len(several):
+        pick[several] = _latest_start(
+            starts, low[several], high[several], limit[asked_groups[several]]
+        )
+    places[asked_groups] = order[pick]
+    return places
 
 
 def _latest_start(starts: Ints, low: Ints, high: Ints, limit: Ints) -> Ints:

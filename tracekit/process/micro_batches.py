@@ -40,19 +40,19 @@ def micro_batches(trace: Trace) -> pd.DataFrame:
     own_ns: kernels launched in it, collectives left out, as a union over each device and summed over
     devices; NA without a device. A batch that no range encloses belongs to no stage (NA).
     """
-    found: Windows = trace.derived(windows)
-    ranges = found.stages
+    steps_and_stages: Windows = trace.derived(windows)
+    ranges = steps_and_stages.stages
     kinds = {name: batch_kind(str(name)) for name in ranges["stage"].cat.categories}
     kind = ranges["stage"].map(kinds).astype(object)
     rows = ranges[kind.notna().to_numpy()]
     top = ranges[ranges["parent"].isna() & kind.isna()]
     start = rows["ts_ns"].to_numpy()
-    at = row_at(top, start)
-    occurrence = np.append(top["occurrence"].to_numpy(np.int32), np.int32(0))[at]
+    stage_row = row_at(top, start)
+    occurrence = np.append(top["occurrence"].to_numpy(np.int32), np.int32(0))[stage_row]
     return pd.DataFrame(
         {
             "step": rows["step"].array,
-            "stage": named(top["stage"], at),
+            "stage": named(top["stage"], stage_row),
             "occurrence": occurrence,
             "kind": kind[rows.index].to_numpy(object),
             "ts_ns": start,
@@ -64,10 +64,10 @@ def micro_batches(trace: Trace) -> pd.DataFrame:
 
 def _own(trace: Trace, start: Ints, end: Ints, kind: pd.Series) -> pd.arrays.IntegerArray:
     """For each batch the time of kernels that belong to it; batches of one kind follow one another."""
-    own = np.zeros(len(start), np.int64)
+    own_ns = np.zeros(len(start), np.int64)
     device = trace.get("device_ops")
     if not trace.has("device_ops") or not len(device):
-        return pd.arrays.IntegerArray(own, np.ones(len(start), np.bool_))
+        return pd.arrays.IntegerArray(own_ns, np.ones(len(start), np.bool_))
     place: Placement = trace.derived(placement)
     work = np.flatnonzero(place.known & (device["kind"] == "kernel").to_numpy())
     launched, begin = place.ts_ns[work], device["ts_ns"].to_numpy()[work]
@@ -75,12 +75,12 @@ def _own(trace: Trace, start: Ints, end: Ints, kind: pd.Series) -> pd.arrays.Int
     number, keys = pd.factorize(device["device"].iloc[work], use_na_sentinel=False)
     width = max(len(keys), 1)
     for name in ("mini", "micro"):
-        mine = np.flatnonzero((kind == name).to_numpy())
-        if not len(mine):
+        of_kind = np.flatnonzero((kind == name).to_numpy())
+        if not len(of_kind):
             continue
-        at = window_at(start[mine], end[mine], launched)
-        held = at >= 0
-        group = at[held] * width + number[held]
-        totals = union_totals(begin[held], finish[held], group, len(mine) * width)
-        own[mine] = totals.reshape(len(mine), width).sum(axis=1)
-    return pd.arrays.IntegerArray(own, np.zeros(len(start), np.bool_))
+        batch = window_at(start[of_kind], end[of_kind], launched)
+        is_inside = batch >= 0
+        group = batch[is_inside] * width + number[is_inside]
+        totals = union_totals(begin[is_inside], finish[is_inside], group, len(of_kind) * width)
+        own_ns[of_kind] = totals.reshape(len(of_kind), width).sum(axis=1)
+    return pd.arrays.IntegerArray(own_ns, np.zeros(len(start), np.bool_))

@@ -42,9 +42,9 @@ def innermost_class(hierarchy: str) -> str | None:
     >>> innermost_class("SELF(Net)::forward.fc(Linear)::forward"), innermost_class("")
     ('Linear', None)
     """
-    found = re.findall(r"\(([^()]*)\)", hierarchy)
-    if found:
-        return str(found[-1]) or None
+    names = re.findall(r"\(([^()]*)\)", hierarchy)
+    if names:
+        return str(names[-1]) or None
     return hierarchy.strip() or None
 
 
@@ -70,12 +70,12 @@ class Modules:
 
 def modules(trace: Trace) -> tuple[Modules, ...]:
     """Every way in which this trace tells of modules; empty where it does not."""
-    found = [
+    tables = [
         _called(trace, "python", "python"),
         _called(trace, "range", "range"),
         _by_hierarchy(trace),
     ]
-    return tuple(one for one in found if one is not None)
+    return tuple(table for table in tables if table is not None)
 
 
 def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
@@ -84,22 +84,24 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
     A call belongs to the module that runs when it begins: ends jitter against those of ops within.
     """
     host = trace.get("host_ops")
-    told = [module_class(str(name)) for name in host["name"].cat.categories]
-    if not any(told):
+    classes_of = [module_class(str(name)) for name in host["name"].cat.categories]
+    if not any(classes_of):
         return None
     codes = host["name"].cat.codes.to_numpy().astype(np.int64)
-    named = np.array([*(name is not None for name in told), False], np.bool_)[codes]
+    named = np.array([*(name is not None for name in classes_of), False], np.bool_)[codes]
     rows = np.flatnonzero(named & (host["kind"] == kind).to_numpy())
     if not len(rows):
         return None
-    classes = sorted({str(told[code]) for code in np.unique(codes[rows]).tolist()})
-    number = {name: at for at, name in enumerate(classes)}
-    of_code = np.array([*(number.get(str(name), -1) for name in told), -1], np.int64)
+    classes = sorted({str(classes_of[code]) for code in np.unique(codes[rows]).tolist()})
+    number = {name: place for place, name in enumerate(classes)}
+    of_code = np.array([*(number.get(str(name), -1) for name in classes_of), -1], np.int64)
     links: Launches = trace.derived(launches)
     thread = launch_threads(trace)
-    known = np.flatnonzero(thread >= 0)
+    in_thread = np.flatnonzero(thread >= 0)
     inside = np.full(len(thread), -1, np.int64)
-    inside[known] = innermost_of(trace, rows, thread[known].astype(np.int32), links.ts_ns[known])
+    inside[in_thread] = innermost_of(
+        trace, rows, thread[in_thread].astype(np.int32), links.ts_ns[in_thread]
+    )
     return Modules(
         origin,
         classes,
@@ -124,15 +126,17 @@ def _by_hierarchy(trace: Trace) -> Modules | None:
     column: SparseColumn | None = trace.sparse.get(HIERARCHY)
     if column is None or column.categories is None or not len(host) or not len(column.rows):
         return None
-    told = [innermost_class(text) if isinstance(text, str) else None for text in column.categories]
-    if not any(told):
+    class_of_text = [
+        innermost_class(text) if isinstance(text, str) else None for text in column.categories
+    ]
+    if not any(class_of_text):
         return None
-    classes = sorted({name for name in told if name is not None})
-    number = {name: at for at, name in enumerate(classes)}
-    of_text = np.array([-1 if name is None else number[name] for name in told], np.int64)
+    classes = sorted({name for name in class_of_text if name is not None})
+    number = {name: place for place, name in enumerate(classes)}
+    of_text = np.array([-1 if name is None else number[name] for name in class_of_text], np.int64)
     ids = host["id"].to_numpy()
-    at, hit = place_of(column.rows, ids)
-    codes = column.values[at].astype(np.int64)
+    place, hit = place_of(column.rows, ids)
+    codes = column.values[place].astype(np.int64)
     owner = np.where(hit & (host["kind"] == "op").to_numpy(), of_text[codes], -1)
     rows = np.flatnonzero(owner >= 0)
     if not len(rows):

@@ -36,17 +36,17 @@ class Nesting:
 
     def nearest(self, wanted: npt.NDArray[np.bool_], rows: Ints) -> Ints:
         """For each of `rows`, the nearest enclosing row for which `wanted` holds; -1 if there is none."""
-        found = self.parent[rows]
-        active = np.flatnonzero(found >= 0)
-        active = active[~wanted[found[active]]]
+        ancestors = self.parent[rows]
+        active = np.flatnonzero(ancestors >= 0)
+        active = active[~wanted[ancestors[active]]]
         for _ in range(FEW_LEVELS):
             if not len(active):
-                return found
-            found[active] = self.parent[found[active]]
-            active = active[found[active] >= 0]
-            active = active[~wanted[found[active]]]
-        found[active] = self._wanted_above(wanted)[found[active]]
-        return found
+                return ancestors
+            ancestors[active] = self.parent[ancestors[active]]
+            active = active[ancestors[active] >= 0]
+            active = active[~wanted[ancestors[active]]]
+        ancestors[active] = self._wanted_above(wanted)[ancestors[active]]
+        return ancestors
 
     def _wanted_above(self, wanted: npt.NDArray[np.bool_]) -> Ints:
         """For each row itself where it is wanted, else the nearest such row that encloses it: each look goes twice as far."""
@@ -82,20 +82,20 @@ def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
 def innermost_of(trace: Trace, rows: Ints, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
     """The same among these rows of `host_ops` alone."""
     ops = trace.get("host_ops")
-    found = np.full(len(ts_ns), -1, np.int64)
+    innermost = np.full(len(ts_ns), -1, np.int64)
     if not len(rows) or not len(ts_ns):
-        return found
+        return innermost
     start = ops["ts_ns"].to_numpy()[rows]
     end = start + ops["dur_ns"].to_numpy()[rows]
-    every = np.concatenate((rows, np.full(len(ts_ns), -1, np.int64)))
+    asked = np.concatenate((rows, np.full(len(ts_ns), -1, np.int64)))
     threads = np.concatenate((ops["thread"].to_numpy()[rows], thread))
     starts, ends = np.concatenate((start, ts_ns)), np.concatenate((end, ts_ns))
     order = by_start(threads, starts, ends)
     up = _last_reaching(*_lift(threads[order], starts[order], ends[order]))
     points = np.flatnonzero(order >= len(rows))
     # An instant reaches nothing, so it is never a parent itself: what is found is an op.
-    found[order[points] - len(rows)] = np.where(up[points] >= 0, every[order[up[points]]], -1)
-    return found
+    innermost[order[points] - len(rows)] = np.where(up[points] >= 0, asked[order[up[points]]], -1)
+    return innermost
 
 
 def holding(
@@ -111,9 +111,9 @@ def holding(
     Of intervals that begin together the shortest, of equal ones the last. A span is taken to last 1 ns at least.
     """
     count = len(start)
-    found = np.full(len(first), -1, np.int64)
+    holder = np.full(len(first), -1, np.int64)
     if not count or not len(first):
-        return found
+        return holder
     lanes = np.concatenate((lane, at_lane))
     starts = np.concatenate((start, first))
     ends = np.concatenate((end, np.maximum(last, first + 1)))
@@ -123,8 +123,8 @@ def holding(
     # A span asks for what reaches its last instant, and reaches nothing itself.
     up = _last_reaching(np.where(is_span, until - 1, begin), np.where(is_span, begin, until))
     spans = np.flatnonzero(is_span)
-    found[order[spans] - count] = np.where(up[spans] >= 0, order[up[spans]], -1)
-    return found
+    holder[order[spans] - count] = np.where(up[spans] >= 0, order[up[spans]], -1)
+    return holder
 
 
 def _nest(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, Ints]:
@@ -133,10 +133,10 @@ def _nest(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> 
     thread, start, end = thread[order], start[order], end[order]
     lifted_start, lifted_end = _lift(thread, start, end)
     up = _last_reaching(lifted_start, lifted_end)
-    own = end - start - _covered_by_children(up, start, end)
+    own_ns = end - start - _covered_by_children(up, start, end)
     parent, self_ns = np.empty_like(start), np.empty_like(start)
     parent[order] = np.where(up >= 0, rows[order[up]], -1)
-    self_ns[order] = own
+    self_ns[order] = own_ns
     return parent, self_ns
 
 
@@ -148,9 +148,11 @@ def by_start(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> Ints:
     tied = (start[order][1:] == start[order][:-1]) & (thread[order][1:] == thread[order][:-1])
     if tied.any():
         group = np.concatenate(([0], np.cumsum(~tied)))
-        some = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
-        sub = order[some]
-        order[some] = sub[np.lexsort((sub, -end[sub], group[some]))]
+        tied_rows = np.flatnonzero(
+            np.concatenate((tied, [False])) | np.concatenate(([False], tied))
+        )
+        sub = order[tied_rows]
+        order[tied_rows] = sub[np.lexsort((sub, -end[sub], group[tied_rows]))]
     return order
 
 
@@ -171,9 +173,9 @@ def _last_reaching(start: Ints, end: Ints) -> Ints:
     A search in a pyramid of block maxima: all i climb and descend it together, level by level.
     """
     count = len(start)
-    found = np.full(count, -1, np.int64)
+    reaching = np.full(count, -1, np.int64)
     direct = np.flatnonzero(end[:-1] > start[1:]) + 1
-    found[direct] = direct - 1
+    reaching[direct] = direct - 1
     active = np.flatnonzero(end[:-1] <= start[1:]) + 1
     maxima = [end]
     position = active - 1
@@ -185,8 +187,8 @@ def _last_reaching(start: Ints, end: Ints) -> Ints:
         reaches = np.zeros(len(active), np.bool_)
         reaches[odd] = top[position[odd] - 1] > start[active[odd]]
         hits.append((active[reaches], position[reaches] - 1))
-        rest = ~reaches & (position > 1)
-        active, position = active[rest], position[rest] >> 1
+        going = ~reaches & (position > 1)
+        active, position = active[going], position[going] >> 1
         level += 1
         if len(active):
             maxima.append(_pairwise_max(top))
@@ -198,8 +200,8 @@ def _last_reaching(start: Ints, end: Ints) -> Ints:
             blocks = np.where(maxima[depth][right] > start[seekers], right, 2 * blocks)
         seekers = np.concatenate((seekers, hits[depth][0]))
         blocks = np.concatenate((blocks, hits[depth][1]))
-    found[seekers] = blocks
-    return found
+    reaching[seekers] = blocks
+    return reaching
 
 
 def _pairwise_max(values: Ints) -> Ints:

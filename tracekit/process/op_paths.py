@@ -31,37 +31,39 @@ def op_paths(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     width = int(codes.max(initial=0)) + 1
     key, depth = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     outermost = np.zeros(len(rows), np.int64)
-    for level, (at, here) in enumerate(_levels(trace, rows)):
-        depth[at] = level + 1
-        outermost[at] = codes[here]
+    for level, (place, row) in enumerate(_levels(trace, rows)):
+        depth[place] = level + 1
+        outermost[place] = codes[row]
         if level < INNER:
             name = np.zeros(len(rows), np.int64)
-            name[at] = codes[here]
+            name[place] = codes[row]
             _, key = numbered(key * width + name)
     more = np.clip(depth - INNER, 0, 2)
     keys, number = numbered((key * width + np.where(more > 0, outermost, 0)) * 3 + more)
-    one = np.empty(len(keys), np.int64)
-    one[number[::-1]] = rows[::-1]
-    return number, one
+    sole = np.empty(len(keys), np.int64)
+    sole[number[::-1]] = rows[::-1]
+    return number, sole
 
 
 def path_texts(trace: Trace, rows: Ints) -> list[str]:
     """The path of each of these rows, `outer > … > inner`."""
     column = trace.get("host_ops")["name"]
     codes = column.cat.codes.to_numpy().astype(np.int64)
-    told = np.full((INNER, len(rows)), _NOTHING)
+    parts_ = np.full((INNER, len(rows)), _NOTHING)
     outermost, depth = np.full(len(rows), _NOTHING), np.zeros(len(rows), np.int64)
-    for level, (at, here) in enumerate(_levels(trace, rows)):
-        depth[at] = level + 1
-        outermost[at] = codes[here]
+    for level, (place, row) in enumerate(_levels(trace, rows)):
+        depth[place] = level + 1
+        outermost[place] = codes[row]
         if level < INNER:
-            told[level, at] = codes[here]
-    used = np.unique(np.concatenate((told.ravel(), outermost)))
+            parts_[level, place] = codes[row]
+    used = np.unique(np.concatenate((parts_.ravel(), outermost)))
     names = {-1: "(no name)"}
-    known = used[used >= 0]
-    names |= dict(zip(known.tolist(), (str(n) for n in column.cat.categories[known]), strict=True))
+    paths = used[used >= 0]
+    names |= dict(zip(paths.tolist(), (str(n) for n in column.cat.categories[paths]), strict=True))
     texts = []
-    for inner, top, steps in zip(told.T.tolist(), outermost.tolist(), depth.tolist(), strict=True):
+    for inner, top, steps in zip(
+        parts_.T.tolist(), outermost.tolist(), depth.tolist(), strict=True
+    ):
         path = [names[code][:MAX_NAME] for code in reversed(inner) if code != _NOTHING]
         outer = [names[top][:MAX_NAME]] if steps > INNER else []
         gap = ["…"] if steps > INNER + 1 else []
@@ -73,10 +75,10 @@ def _levels(trace: Trace, rows: Ints) -> Iterator[tuple[Ints, Ints]]:
     """(positions, rows): the rows themselves, then the nearest op around each, then the one around that …"""
     tree: Nesting = trace.derived(nesting)
     is_op = (trace.get("host_ops")["kind"] == "op").to_numpy()
-    at, here = np.arange(len(rows)), rows
+    place, row = np.arange(len(rows)), rows
     for _ in range(MAX_CLIMB):
-        if not len(at):
+        if not len(place):
             return
-        yield at, here
-        above = tree.nearest(is_op, here)
-        at, here = at[above >= 0], above[above >= 0]
+        yield place, row
+        above = tree.nearest(is_op, row)
+        place, row = place[above >= 0], above[above >= 0]

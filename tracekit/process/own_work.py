@@ -53,21 +53,21 @@ class Segments:
 
 def segments(trace: Trace) -> Segments:
     """The segments of a trace, on each device that ran collectives; on the host where none did."""
-    found: Collectives = trace.derived(collectives)
+    recorded: Collectives = trace.derived(collectives)
     pieces = _pieces(trace)
-    codes, devices = pd.factorize(found.frame["device"], use_na_sentinel=False)
+    codes, devices = pd.factorize(recorded.frame["device"], use_na_sentinel=False)
     if not len(devices):
         codes, devices = np.empty(0, np.int64), pd.Index(pd.array([pd.NA], dtype="Int64"))
     arrivals, worked, cut = [], [], 0
     for code, device in enumerate(devices):
-        mine = found.frame[codes == code]
-        start = mine["ts_ns"].to_numpy(np.int64)
-        end = start + mine["dur_ns"].to_numpy(np.int64)
-        if found.on_device:
+        of_process = recorded.frame[codes == code]
+        start = of_process["ts_ns"].to_numpy(np.int64)
+        end = start + of_process["dur_ns"].to_numpy(np.int64)
+        if recorded.on_device:
             blocked = subtract(union(start, end), _computing(trace, device))
         else:
             blocked = _blocked_host(trace, start, end)
-        came = _arrivals(mine, start, end, blocked)
+        came = _arrivals(of_process, start, end, blocked)
         cut += max(len(came) - MAX_ARRIVALS, 0)
         arrivals.append(came.iloc[:MAX_ARRIVALS])
         worked.append(_worked(pieces, came["ts_ns"].to_numpy()[:MAX_ARRIVALS], blocked))
@@ -109,16 +109,16 @@ def _working(trace: Trace) -> Intervals:
     start = host["ts_ns"].to_numpy()
     end = start + host["dur_ns"].to_numpy()
     thread = host["thread"].to_numpy()
-    working, most = EMPTY, -1
+    working, longest = EMPTY, -1
     chosen = np.zeros(len(host), np.bool_)
     for number in np.unique(thread):
-        here = thread == number
-        if backward[here].any():
-            chosen |= here
-        total = union(start[here], end[here]).total
-        if total > most:
-            working, most, busiest = union(start[here], end[here]), total, here
-    if most < 0:
+        on_thread = thread == number
+        if backward[on_thread].any():
+            chosen |= on_thread
+        total = union(start[on_thread], end[on_thread]).total
+        if total > longest:
+            working, longest, busiest = union(start[on_thread], end[on_thread]), total, on_thread
+    if longest < 0:
         return EMPTY
     chosen |= busiest
     working = union(start[chosen & ~waits], end[chosen & ~waits])
@@ -135,9 +135,11 @@ def _arrivals(frame: pd.DataFrame, start: Ints, end: Ints, blocked: Intervals) -
     reach = np.maximum.accumulate(end)
     before = np.concatenate((start[:1], reach[:-1]))
     slot = np.clip(before, start, np.maximum(end, start))
-    own = covered(blocked, slot, end)
-    assert int(own.sum()) == blocked.total, "blocked time must be that of the collectives"
-    out = frame.iloc[order].assign(blocked_ns=own)
+    blocked_inside = covered(blocked, slot, end)
+    assert int(blocked_inside.sum()) == blocked.total, (
+        "blocked time must be that of the collectives"
+    )
+    out = frame.iloc[order].assign(blocked_ns=blocked_inside)
     out = out[out["synchronising"].to_numpy(np.bool_)].reset_index(drop=True)
     out.insert(0, "segment", np.arange(len(out), dtype=np.int64))
     return out[["segment", "group", "op", "ordinal", "ts_ns", "dur_ns", "blocked_ns"]]
@@ -150,15 +152,15 @@ def _pieces(trace: Trace) -> pd.DataFrame:
     cuts = np.unique(np.concatenate([side for pair in bounds for side in pair]))
     start, end = cuts[:-1], cuts[1:]
     step, stage = (window_at(*pair, start) for pair in bounds)
-    kept = (step >= 0) | (stage >= 0)
+    is_placed = (step >= 0) | (stage >= 0)
     number = pd.array([*steps["step"], pd.NA], dtype="Int64")
     name = np.array([*stages["stage"], None], object)
     return pd.DataFrame(
         {
-            "step": number[step[kept]],
-            "stage": name[stage[kept]],
-            "start": start[kept],
-            "end": end[kept],
+            "step": number[step[is_placed]],
+            "stage": name[stage[is_placed]],
+            "start": start[is_placed],
+            "end": end[is_placed],
         }
     )
 
@@ -184,15 +186,15 @@ def _worked(pieces: pd.DataFrame, arrived: Ints, blocked: Intervals) -> pd.DataF
     begin = np.maximum(start[piece], np.where(segment > 0, bound[segment - 1], start[piece]))
     until = np.minimum(end[piece], bound[segment])
     lost = covered(blocked, begin, until)
-    own = until - begin - lost
-    assert (own >= 0).all(), "no process is blocked for longer than the time it has"
+    own_ns = until - begin - lost
+    assert (own_ns >= 0).all(), "no process is blocked for longer than the time it has"
     assert int((until - begin).sum()) == int((end - start).sum()), "segments must fill the windows"
     frame = pd.DataFrame(
         {
             "segment": segment,
             "step": pieces["step"].array[piece],
             "stage": pieces["stage"].to_numpy(object)[piece],
-            "own_ns": own,
+            "own_ns": own_ns,
             "blocked_ns": lost,
         }
     )

@@ -37,21 +37,23 @@ def keyed(columns: Sequence[Ints]) -> tuple[npt.NDArray[np.int64], Ints]:
         low = int(column.min(initial=0))
         _, number = numbered(number * (int(column.max(initial=0)) - low + 1) + column - low)
     keys = np.empty((len(columns), int(number.max(initial=-1)) + 1), np.int64)
-    for at, column in enumerate(columns):
-        keys[at, number] = column
+    for position, column in enumerate(columns):
+        keys[position, number] = column
     return keys, number
 
 
 def together(parts: Sequence[Parts]) -> Parts:
     """All parts as one; keys that are equal are one key."""
     sizes = np.cumsum([0, *(part.keys.shape[1] for part in parts)])
-    every = np.concatenate([part.keys for part in parts], axis=1)
-    key = np.concatenate([part.key + at for part, at in zip(parts, sizes[:-1], strict=True)])
+    keys = np.concatenate([part.keys for part in parts], axis=1)
+    key = np.concatenate(
+        [part.key + offset for part, offset in zip(parts, sizes[:-1], strict=True)]
+    )
     window, count, ns = (
         np.concatenate([getattr(part, name) for part in parts])
         for name in ("window", "count", "ns")
     )
-    return merged(Parts(every, window, key, count, ns))
+    return merged(Parts(keys, window, key, count, ns))
 
 
 def merged(parts: Parts) -> Parts:
@@ -81,11 +83,11 @@ def bounded(parts: Parts, max_keys: int, max_stages: int) -> Parts:
     if not small.any() and keys.shape[1] <= max_keys:
         return parts
     keys[STAGE, small[stage]] = OTHER
-    told = (keys[PATH] >= 0) | (keys[KERNEL] >= 0)
-    rest = told.copy()
-    rest[told] = ~_largest(total[told], max_keys)
-    keys[PATH, rest] = OTHER
-    keys[KERNEL, rest & (keys[KERNEL] >= 0)] = OTHER
+    has_detail = (keys[PATH] >= 0) | (keys[KERNEL] >= 0)
+    is_left = has_detail.copy()
+    is_left[has_detail] = ~_largest(total[has_detail], max_keys)
+    keys[PATH, is_left] = OTHER
+    keys[KERNEL, is_left & (keys[KERNEL] >= 0)] = OTHER
     return merged(Parts(keys, parts.window, parts.key, parts.count, parts.ns))
 
 

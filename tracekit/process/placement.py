@@ -43,8 +43,8 @@ class Placement:
     @property
     def known(self) -> Bools:
         """Which ops can be in a step or stage at all."""
-        found: Bools = self.how != BEFORE
-        return found
+        is_known: Bools = self.how != BEFORE
+        return is_known
 
 
 def placement(trace: Trace) -> Placement:
@@ -56,8 +56,8 @@ def placement(trace: Trace) -> Placement:
     rows = np.flatnonzero(~links.linked)
     if len(rows):
         how[rows[_launched_before(trace, links, rows)]] = BEFORE
-        told, began = _annotated(trace, rows)
-        how[rows[told]], ts[rows[told]] = ANNOTATION, began
+        annotated, began = _annotated(trace, rows)
+        how[rows[annotated]], ts[rows[annotated]] = ANNOTATION, began
     return Placement(how, ts)
 
 
@@ -69,16 +69,20 @@ def _launched_before(trace: Trace, links: Launches, rows: Ints) -> Bools:
     """
     host, device = trace.get("host_ops"), trace.get("device_ops")
     ids = host["correlation"][(host["kind"] == "runtime").to_numpy()].dropna().to_numpy(np.int64)
-    own = device["correlation"].to_numpy(np.int64, na_value=0)
+    ids_of_ops = device["correlation"].to_numpy(np.int64, na_value=0)
     # An id of 0 is how some profilers write that there is none.
     lowest = int(ids[ids > 0].min(initial=np.iinfo(np.int64).max))
-    early = (own > 0) & (own < lowest) if (ids > 0).any() else np.zeros(len(own), np.bool_)
+    early = (
+        (ids_of_ops > 0) & (ids_of_ops < lowest)
+        if (ids > 0).any()
+        else np.zeros(len(ids_of_ops), np.bool_)
+    )
     (stream,) = numbered_alike(QUEUE, device)
     first = np.full(int(stream.max(initial=0)) + 1, np.iinfo(np.int64).max)
     start = device["ts_ns"].to_numpy()
     np.minimum.at(first, stream[links.linked], start[links.linked])
-    found: Bools = early[rows] & (start[rows] < first[stream[rows]])
-    return found
+    is_before: Bools = early[rows] & (start[rows] < first[stream[rows]])
+    return is_before
 
 
 def _annotated(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
@@ -91,7 +95,7 @@ def _annotated(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     ops = ops.iloc[asks]
     range_queue, op_queue = numbered_alike(QUEUE, ranges, ops)
     start, first = ranges["ts_ns"].to_numpy(), ops["ts_ns"].to_numpy()
-    at = holding(
+    holder = holding(
         range_queue,
         start,
         start + ranges["dur_ns"].to_numpy(),
@@ -99,8 +103,8 @@ def _annotated(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
         first,
         first + trace.derived(sound_dur_ns)[rows[asks]],
     )
-    held = at >= 0
-    return asks[held], began[at[held]]
+    is_held = holder >= 0
+    return asks[is_held], began[holder[is_held]]
 
 
 def _projections(trace: Trace) -> tuple[pd.DataFrame, Ints]:
@@ -121,8 +125,8 @@ def _projections(trace: Trace) -> tuple[pd.DataFrame, Ints]:
     twin = _host_ranges(ranges, host.iloc[np.flatnonzero(chosen)])
     start = host["ts_ns"].to_numpy()[chosen]
     dur = host["dur_ns"].to_numpy()[chosen]
-    known = np.flatnonzero(twin >= 0)
-    order = known[np.lexsort((-dur[twin[known]], start[twin[known]]))]
+    twins_known = np.flatnonzero(twin >= 0)
+    order = twins_known[np.lexsort((-dur[twin[twins_known]], start[twin[twins_known]]))]
     return ranges.iloc[order], start[twin[order]]
 
 
@@ -140,8 +144,8 @@ def _host_ranges(ranges: pd.DataFrame, host: pd.DataFrame) -> Ints:
     That of its name and external id; without one, of its name the last that began before it or with it.
     """
     numbers = {name: code for code, name in enumerate(host["name"].cat.categories)}
-    known = [numbers.get(name, -1) for name in ranges["name"].cat.categories]
-    name = np.array([*known, -1], np.int64)[ranges["name"].cat.codes.to_numpy()]
+    places = [numbers.get(name, -1) for name in ranges["name"].cat.categories]
+    name = np.array([*places, -1], np.int64)[ranges["name"].cat.codes.to_numpy()]
     host_name = host["name"].cat.codes.to_numpy().astype(np.int64)
     width = len(numbers) + 1
     code, _ = pd.factorize(pd.concat([host["external_id"], ranges["external_id"]]))
@@ -150,11 +154,11 @@ def _host_ranges(ranges: pd.DataFrame, host: pd.DataFrame) -> Ints:
     asks = np.flatnonzero((code[len(host) :] >= 0) & (name >= 0))
     start = host["ts_ns"].to_numpy()
     limit = ranges["ts_ns"].to_numpy() + EARLY_NS
-    found = np.full(len(ranges), -1, np.int64)
+    rows_of_ranges = np.full(len(ranges), -1, np.int64)
     place = latest(pair[has_id], start[has_id], pair[len(host) + asks], limit[asks])
-    found[asks[place >= 0]] = has_id[place[place >= 0]]
-    asks = np.flatnonzero((found < 0) & (name >= 0))
+    rows_of_ranges[asks[place >= 0]] = has_id[place[place >= 0]]
+    asks = np.flatnonzero((rows_of_ranges < 0) & (name >= 0))
     place = latest(host_name, start, name[asks], limit[asks])
     place[(place >= 0) & (start[place] > limit[asks])] = -1
-    found[asks] = place
-    return found
+    rows_of_ranges[asks] = place
+    return rows_of_ranges

@@ -39,19 +39,19 @@ def launch_delays(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
     called = host["ts_ns"].to_numpy()[calls]
     delay = begins - called - host["dur_ns"].to_numpy()[calls]
     of_call = pd.Series(range_at(trace, called), dtype=object)
-    known = of_call.notna().to_numpy()
-    stage = np.concatenate((np.full(len(delay), None, object), of_call[known].to_numpy()))
-    both = np.concatenate((delay, delay[known]))
+    has_call = of_call.notna().to_numpy()
+    stage = np.concatenate((np.full(len(delay), None, object), of_call[has_call].to_numpy()))
+    both = np.concatenate((delay, delay[has_call]))
     frame = pd.DataFrame(
         {"stage": pd.Series(stage, dtype=object), "delay": both, "early": both < 0}
     )
     grouped = frame.groupby("stage", dropna=False, sort=True)
-    found = grouped.agg(
+    delays = grouped.agg(
         count=("delay", "size"), negative_count=("early", "sum"), max_ns=("delay", "max")
     )
-    found["p50_ns"] = grouped["delay"].quantile(0.5)
-    found["p95_ns"] = grouped["delay"].quantile(0.95)
-    return found.reset_index()
+    delays["p50_ns"] = grouped["delay"].quantile(0.5)
+    delays["p95_ns"] = grouped["delay"].quantile(0.95)
+    return delays.reset_index()
 
 
 def queues(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
@@ -64,13 +64,13 @@ def queues(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
     largest = np.argsort(-counts, kind="stable")[:MAX_STREAMS]
     start = links.ts_ns[rows]
     end = (ops["ts_ns"] + ops["dur_ns"]).to_numpy()[rows]
-    found = []
-    for at in np.sort(largest).tolist():
-        mine = streams == at
-        number = pd.NA if pd.isna(keys[at]) else int(keys[at])
-        found.append({"stream": number, **_depth(start[mine], end[mine])})
+    by_queue = []
+    for stream in np.sort(largest).tolist():
+        in_queue = streams == stream
+        number = pd.NA if pd.isna(keys[stream]) else int(keys[stream])
+        by_queue.append({"stream": number, **_depth(start[in_queue], end[in_queue])})
     columns = ["stream", "count", "span_ns", "p50_count", "p95_count", "max_count", "full_ns"]
-    frame = pd.DataFrame(found, columns=columns)
+    frame = pd.DataFrame(by_queue, columns=columns)
     return frame.astype({"stream": "Int64", **dict.fromkeys(columns[1:], "int64")})
 
 
@@ -93,8 +93,8 @@ def _depth(launched: Ints, finished: Ints) -> Mapping[str, int]:
         if not span:
             return 0
         # Whole numbers throughout: a capture of days times a share would lose nanoseconds.
-        at = np.searchsorted(reached, -(-span * numerator // denominator), side="left")
-        return int(depth[by_depth[min(int(at), len(depth) - 1)]])
+        place = np.searchsorted(reached, -(-span * numerator // denominator), side="left")
+        return int(depth[by_depth[min(int(place), len(depth) - 1)]])
 
     return {
         "count": len(launched),

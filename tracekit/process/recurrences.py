@@ -84,8 +84,8 @@ def _ranges(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
     patterns = pd.Categorical([None if is_collective(name) else pattern(name) for name in names])
     codes: Ints = np.asarray([*patterns.codes, -1], np.int64)
     code: Ints = codes[ops["name"].cat.codes.to_numpy()]
-    kept = (ops["kind"] == "range").to_numpy() & (code >= 0)
-    ops, code = ops[kept], code[kept]
+    is_range = (ops["kind"] == "range").to_numpy() & (code >= 0)
+    ops, code = ops[is_range], code[is_range]
     thread = ops["thread"].to_numpy(np.int64, na_value=-1)
     for key, starts in _recurring(ops, thread, code, least_span):
         yield _rows("range", str(patterns.categories[key[1]]), None, starts)
@@ -99,11 +99,13 @@ def _recurring(
     frame = pd.DataFrame(
         {"where": where, "name": name, "start": start, "ns": ops["dur_ns"].to_numpy()}
     )
-    found = frame.groupby(["where", "name"], sort=True).agg(
+    recurring = frame.groupby(["where", "name"], sort=True).agg(
         times=("start", "size"), first=("start", "min"), last=("start", "max"), ns=("ns", "sum")
     )
-    found = found[(found["times"] >= LEAST_TIMES) & (found["last"] - found["first"] >= least_span)]
-    order = found.sort_values("ns", ascending=False, kind="stable")
+    recurring = recurring[
+        (recurring["times"] >= LEAST_TIMES) & (recurring["last"] - recurring["first"] >= least_span)
+    ]
+    order = recurring.sort_values("ns", ascending=False, kind="stable")
     for place, code in order.groupby("where", sort=True).head(MOST_NAMES).index:
         yield (int(place), int(code)), np.sort(start[(where == place) & (name == code)])
 

@@ -39,10 +39,10 @@ def shapes(trace: Trace) -> Shapes:
     dims, dims_texts = _codes(trace, DIMS, host)
     types, types_texts = _codes(trace, TYPES, host)
     width = len(types_texts) + 1
-    known = np.flatnonzero(dims >= 0)
-    pairs, found = numbered(dims[known] * width + types[known] + 1)
+    with_dims = np.flatnonzero(dims >= 0)
+    pairs, pair_number = numbered(dims[with_dims] * width + types[with_dims] + 1)
     number = np.full(len(host), -1, np.int64)
-    number[known] = found
+    number[with_dims] = pair_number
     texts = [*types_texts, None]
     return Shapes(
         number,
@@ -58,9 +58,9 @@ def _codes(trace: Trace, key: str, host: pd.DataFrame) -> tuple[Ints, list[str]]
     if column is None or column.categories is None or not len(column.rows):
         return out, []
     ids = host["id"].to_numpy()
-    at, hit = place_of(column.rows, ids)
+    place, hit = place_of(column.rows, ids)
     is_text = np.array([isinstance(text, str) for text in column.categories], np.bool_)
-    codes = column.values[at].astype(np.int64)
+    codes = column.values[place].astype(np.int64)
     out[hit] = np.where(is_text[codes[hit]], codes[hit], -1)
     return out, [str(text) for text in column.categories]
 
@@ -81,35 +81,35 @@ class Products:
 def products(trace: Trace) -> Products:
     """The matrix products of a trace by their recorded shapes."""
     host = trace.get("host_ops")
-    told: Shapes = trace.derived(shapes)
+    recorded: Shapes = trace.derived(shapes)
     names = [str(name) for name in host["name"].cat.categories]
     wanted = np.array([*(name in OPS for name in names), False], np.bool_)
     codes = host["name"].cat.codes.to_numpy().astype(np.int64)
     is_op = (host["kind"] == "op").to_numpy()
-    rows = np.flatnonzero(is_op & wanted[codes] & (told.number >= 0))
-    width = max(len(told.dims), 1)
-    keys, group = numbered(codes[rows] * width + told.number[rows])
-    found: list[tuple[str, Product]] = []
+    rows = np.flatnonzero(is_op & wanted[codes] & (recorded.number >= 0))
+    width = max(len(recorded.dims), 1)
+    keys, group = numbered(codes[rows] * width + recorded.number[rows])
+    priced: list[tuple[str, Product]] = []
     number = np.full(len(keys), -1, np.int64)
     for index, key in enumerate(keys.tolist()):
         name, pair = names[key // width], key % width
-        one = product(name, told.dims[pair], told.types[pair])
-        if one is not None:
-            number[index] = len(found)
-            found.append((name, one))
+        flops = product(name, recorded.dims[pair], recorded.types[pair])
+        if flops is not None:
+            number[index] = len(priced)
+            priced.append((name, flops))
     per_row = np.full(len(host), -1, np.int64)
     per_row[rows] = number[group]
-    known = np.flatnonzero(per_row >= 0)
-    around = trace.derived(nesting).nearest(per_row >= 0, known)
+    with_product = np.flatnonzero(per_row >= 0)
+    around = trace.derived(nesting).nearest(per_row >= 0, with_product)
     per_row[around[around >= 0]] = -1
-    return Products(per_row, found, owners(trace, per_row >= 0))
+    return Products(per_row, priced, owners(trace, per_row >= 0))
 
 
 def owners(trace: Trace, chosen: npt.NDArray[np.bool_]) -> Ints:
     """Per device op the nearest chosen host op around its launch, or that op itself; -1 for none."""
     links: Launches = trace.derived(launches)
-    at = np.where(links.op >= 0, links.op, links.call)
-    return nearest_or_self(trace, chosen, at)
+    issued = np.where(links.op >= 0, links.op, links.call)
+    return nearest_or_self(trace, chosen, issued)
 
 
 def nearest_or_self(trace: Trace, chosen: npt.NDArray[np.bool_], rows: Ints) -> Ints:
@@ -178,9 +178,9 @@ def _placed(lanes: int, *times: Ints) -> tuple[list[Ints], Ints, int]:
 
     Where so many lanes of that length would overflow, the ranks of the times instead, and the times by rank.
     """
-    some = [ts for ts in times if len(ts)]
-    low = min((int(ts.min()) for ts in some), default=0)
-    width = max((int(ts.max()) for ts in some), default=0) - low + 2
+    present = [ts for ts in times if len(ts)]
+    low = min((int(ts.min()) for ts in present), default=0)
+    width = max((int(ts.max()) for ts in present), default=0) - low + 2
     if width * (lanes + 1) < 2**62:
         return [ts - low for ts in times], np.array([low]), width
     points = np.unique(np.concatenate(times))
@@ -204,19 +204,23 @@ def during(made: Calls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
 
 def _slices(made: Calls, thread: Ints, ts_ns: Ints) -> tuple[Ints, Ints, Ints]:
     """(low, high) of each interval among the instants in `order` of thread and time; thread -1 is nowhere."""
-    known = np.flatnonzero(thread >= 0)
+    in_thread = np.flatnonzero(thread >= 0)
     lanes = max(int(thread.max(initial=0)), int(made.thread.max(initial=0))) + 1
-    (at, start, end), _, width = _placed(lanes, ts_ns[known], made.start, made.end)
-    place = thread[known] * width + at
+    (instants, start, end), _, width = _placed(lanes, ts_ns[in_thread], made.start, made.end)
+    place = thread[in_thread] * width + instants
     order = np.argsort(place, kind="stable")
     low = np.searchsorted(place[order], made.thread * width + start, side="left")
     high = np.searchsorted(place[order], made.thread * width + end, side="left")
-    return low, np.maximum(high, low), known[order]
+    return low, np.maximum(high, low), in_thread[order]
 
 
 def launch_threads(trace: Trace) -> Ints:
     """Per device op the thread that launched it, -1 where the launch is unknown."""
     links: Launches = trace.derived(launches)
     thread = trace.get("host_ops")["thread"].to_numpy().astype(np.int64)
-    at = np.where(links.call >= 0, links.call, links.op)
-    return np.where(at >= 0, thread[at], -1) if len(thread) else np.full(len(at), -1, np.int64)
+    issued = np.where(links.call >= 0, links.call, links.op)
+    return (
+        np.where(issued >= 0, thread[issued], -1)
+        if len(thread)
+        else np.full(len(issued), -1, np.int64)
+    )

@@ -48,26 +48,30 @@ def exclusive_slots(trace: Trace, devices: Sequence[DeviceIdle]) -> pd.DataFrame
     `devices` is the idle time of every device of the trace; without one the step thread is told instead.
     Of a source with very many steps that overlap, the last may be left out.
     """
-    found: Windows = trace.derived(windows)
-    low = found.steps["ts_ns"].to_numpy()
-    high = low + np.maximum(found.steps["dur_ns"].to_numpy(), 0)
+    steps_and_stages: Windows = trace.derived(windows)
+    low = steps_and_stages.steps["ts_ns"].to_numpy()
+    high = low + np.maximum(steps_and_stages.steps["dur_ns"].to_numpy(), 0)
     if not len(low):
         return pd.DataFrame()
     if devices:
-        every, path_rows = device_slots(trace, devices, low, high)
+        shares, path_rows = device_slots(trace, devices, low, high)
         numbers = [idle.device for idle in devices]
     else:
-        every, path_rows = host_slots(trace, low, high)
+        shares, path_rows = host_slots(trace, low, high)
         numbers = [None]
-    share = MAX_ROWS // max(len(low) * len(every), 1)
+    share = MAX_ROWS // max(len(low) * len(shares), 1)
     frames = []
-    for number, parts in zip(numbers, every, strict=True):
+    for number, parts in zip(numbers, shares, strict=True):
         total = summed(parts.window, parts.ns, len(low))
-        told = np.unique(parts.window)
-        assert (total[told] == (high - low)[told]).all(), "slots must add up to the step"
-        kept = bounded(parts, min(max(share, MIN_KEYS), MAX_KEYS), MAX_STAGES)
-        assert int(kept.ns.sum()) == int(parts.ns.sum()), "what is put together keeps its time"
-        frame = _told(trace, kept, found.steps, path_rows)
+        used_windows = np.unique(parts.window)
+        assert (total[used_windows] == (high - low)[used_windows]).all(), (
+            "slots must add up to the step"
+        )
+        bounded_parts = bounded(parts, min(max(share, MIN_KEYS), MAX_KEYS), MAX_STAGES)
+        assert int(bounded_parts.ns.sum()) == int(parts.ns.sum()), (
+            "what is put together keeps its time"
+        )
+        frame = _told(trace, bounded_parts, steps_and_stages.steps, path_rows)
         device: Any = pd.array([number] * len(frame), dtype="Int64")
         frames.append(frame.assign(device=device))
     if len(frames) == 1:
@@ -94,8 +98,8 @@ def _told(trace: Trace, parts: Parts, steps: pd.DataFrame, path_rows: Ints) -> p
     order = texts.sort_values([str(name) for name in texts], kind="stable").index.to_numpy()
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    said = np.flatnonzero((parts.ns > 0) | (parts.count > 0))
-    rows = said[np.lexsort((rank[parts.key[said]], parts.window[said]))]
+    entries = np.flatnonzero((parts.ns > 0) | (parts.count > 0))
+    rows = entries[np.lexsort((rank[parts.key[entries]], parts.window[entries]))]
     frame = texts.iloc[parts.key[rows]].reset_index(drop=True)
     frame.insert(0, "step", steps["step"].array[parts.window[rows]])
     frame.insert(1, "occurrence", steps["occurrence"].to_numpy(np.int32)[parts.window[rows]])
@@ -108,5 +112,5 @@ _TEXTS = {NO_OP_CODE: NO_OP, UNLINKED_CODE: UNLINKED, OTHER_CODE: OTHER}
 def _named(codes: Ints, texts: Callable[[Ints], list[str]]) -> Any:
     """A categorical of texts, in their order, for these codes; some below 0 have a text of their own."""
     used, place = numbered(codes)
-    told = [_TEXTS.get(int(code)) for code in used[used < 0]] + texts(used[used >= 0])
-    return pd.Categorical(np.array([*told, None], object)[place])
+    names = [_TEXTS.get(int(code)) for code in used[used < 0]] + texts(used[used >= 0])
+    return pd.Categorical(np.array([*names, None], object)[place])

@@ -67,8 +67,8 @@ def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
     last = len(end) - 1 - np.unique(calls.occasion[chosen][::-1], return_index=True)[1]
     number = np.unique(calls.occasion[chosen], return_inverse=True)[1]
     sums = np.zeros((3, len(last)), np.int64)
-    for at, values in enumerate((length, stalled, due)):
-        np.add.at(sums[at], number, values)
+    for column, values in enumerate((length, stalled, due)):
+        np.add.at(sums[column], number, values)
     order = np.argsort(last, kind="stable")
     last, (call_ns, times, idle_ns) = last[order], sums[:, order]
     row, op = calls.row[chosen[last]], calls.op[chosen[last]]
@@ -104,15 +104,17 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> pd.Dat
     first_op = _first_op(trace, idle.rows, start[pairs + 1], end[pairs + 1])
     low = np.maximum.accumulate(end)[pairs] if len(end) else end
     high = np.maximum(np.minimum(first_op, end[pairs + 1]), low)
-    own = idle.causes
-    inside_stages = intersect(own["host_silent"], stage_time(trace))
-    explained = union_all([own["host_loader"], own["host_gc"], inside_stages])
-    rest = subtract(idle.gaps, explained)
+    causes = idle.causes
+    inside_stages = intersect(causes["host_silent"], stage_time(trace))
+    explained = union_all([causes["host_loader"], causes["host_gc"], inside_stages])
+    unexplained = subtract(idle.gaps, explained)
     did: HostActivity = trace.derived(host_activity)
-    busy_host = intersect(rest, union_all([did.op, own["host_sync"], own["host_overhead"]]))
-    synced = intersect(rest, after_sync)
+    busy_host = intersect(
+        unexplained, union_all([did.op, causes["host_sync"], causes["host_overhead"]])
+    )
+    synced = intersect(unexplained, after_sync)
     within = np.maximum(low, start[pairs + 1])
-    inside = covered(rest, within, np.maximum(high, within))
+    inside = covered(unexplained, within, np.maximum(high, within))
     stalled = covered(synced, within, np.maximum(high, within))
     assert (stalled <= inside).all(), "what follows a call inside a stage is inside it"
     names = stages["stage"].astype(object).to_numpy()
@@ -154,10 +156,10 @@ def _first_op(trace: Trace, rows: Ints, start: Ints, end: Ints) -> Ints:
     rows = rows[np.argsort(links.ts_ns[rows], kind="stable")]
     low = np.searchsorted(links.ts_ns[rows], start, side="left")
     high = np.searchsorted(links.ts_ns[rows], end, side="left")
-    found = start.copy()
-    some = np.flatnonzero(high > low)
-    if len(some):
+    first = start.copy()
+    with_ops = np.flatnonzero(high > low)
+    if len(with_ops):
         begins = np.append(trace.get("device_ops")["ts_ns"].to_numpy()[rows], _NEVER)
-        bounds = np.stack((low[some], high[some]), axis=1).ravel()
-        found[some] = np.minimum.reduceat(begins, bounds)[::2]
-    return found
+        bounds = np.stack((low[with_ops], high[with_ops]), axis=1).ravel()
+        first[with_ops] = np.minimum.reduceat(begins, bounds)[::2]
+    return first

@@ -57,14 +57,14 @@ def windows(trace: Trace) -> Windows:
     plausible = named & is_named(host["name"], may_be_stage)
     thread = _busiest_thread(host, next((m for m in (is_step, plausible, named) if m.any()), named))
     on_thread = (host["thread"] == thread).to_numpy() if thread is not None else is_range & False
-    kept = named & on_thread
+    is_stage = named & on_thread
     steps = _annotated_steps(host, np.flatnonzero(is_step & on_thread), number, origin)
     if not len(steps):
         steps = _file_steps(trace, host, np.flatnonzero(plausible & on_thread))
     if len(steps) and any(account.captures for account in trace.source.accounts):
         # A process that was recorded all the time went through other steps too: nobody captured those.
-        kept &= step_at(steps, host["ts_ns"].to_numpy()) >= 0
-    stages, dropped = _stages(trace, host, kept, steps)
+        is_stage &= step_at(steps, host["ts_ns"].to_numpy()) >= 0
+    stages, dropped = _stages(trace, host, is_stage, steps)
     return Windows(steps, stages, dropped)
 
 
@@ -93,16 +93,16 @@ def _numbered_ranges(
     Where the file itself is a step or a stage, or its process says which steps it captured, such ranges are
     pieces of that.
     """
-    found = is_range & is_named(host["name"], lambda name: numbered_step(name) is not None)
+    is_numbered = is_range & is_named(host["name"], lambda name: numbered_step(name) is not None)
     source = trace.source
-    told = source.step is not None or any(account.captures for account in source.accounts)
-    if told or scope_stage(source.scope, source.role) is not None:
-        found[:] = False
-    if rows := np.flatnonzero(found).tolist():
-        above = found | (is_range & is_named(host["name"], is_known_stage))
+    is_capture = source.step is not None or any(account.captures for account in source.accounts)
+    if is_capture or scope_stage(source.scope, source.role) is not None:
+        is_numbered[:] = False
+    if rows := np.flatnonzero(is_numbered).tolist():
+        above = is_numbered | (is_range & is_named(host["name"], is_known_stage))
         nested = trace.derived(nesting).nearest(above, np.array(rows)) >= 0
-        found[np.array(rows)[nested]] = False
-    return found
+        is_numbered[np.array(rows)[nested]] = False
+    return is_numbered
 
 
 def _unnumbered_steps(
@@ -110,12 +110,12 @@ def _unnumbered_steps(
 ) -> npt.NDArray[np.bool_]:
     """Which rows are ranges `step` or the like around known stages: they would hide what they hold."""
     around = is_range & is_named(host["name"], is_whole_step)
-    found = np.zeros(len(host), np.bool_)
+    is_whole = np.zeros(len(host), np.bool_)
     if around.any():
         stages = np.flatnonzero(is_range & is_named(host["name"], is_known_stage))
         outer = trace.derived(nesting).nearest(around, stages)
-        found[outer[outer >= 0]] = True
-    return found
+        is_whole[outer[outer >= 0]] = True
+    return is_whole
 
 
 def _annotated_steps(
@@ -123,16 +123,16 @@ def _annotated_steps(
 ) -> pd.DataFrame:
     """One row a `ProfilerStep#n` (or a range `step n`)."""
     # Of steps with one start the longest comes last, whatever their order: `step_of` takes the last.
-    found = host.iloc[rows].sort_values(["ts_ns", "dur_ns", "id"], kind="stable")
-    step = pd.array([number[code] for code in found["name"].cat.codes], dtype="Int64")
+    steps_in_order = host.iloc[rows].sort_values(["ts_ns", "dur_ns", "id"], kind="stable")
+    step = pd.array([number[code] for code in steps_in_order["name"].cat.codes], dtype="Int64")
     by_step = pd.Series(step).groupby(pd.Series(step), dropna=False)
     return pd.DataFrame(
         {
             "step": step,
             "occurrence": by_step.cumcount().to_numpy(np.int32),
-            "origin": np.full(len(found), origin, object),
-            "ts_ns": found["ts_ns"].to_numpy(),
-            "dur_ns": found["dur_ns"].to_numpy(),
+            "origin": np.full(len(steps_in_order), origin, object),
+            "ts_ns": steps_in_order["ts_ns"].to_numpy(),
+            "dur_ns": steps_in_order["dur_ns"].to_numpy(),
         }
     )
 
@@ -184,19 +184,23 @@ def _captured(trace: Trace, start: Ints) -> list[tuple[int | None, int, int]]:
     ran beside those that did, only what it did meanwhile.
     """
     captures = [
-        (one.step, one.start_unix_ns, _INT64.max if one.stop_unix_ns is None else one.stop_unix_ns)
+        (
+            account_capture.step,
+            account_capture.start_unix_ns,
+            _INT64.max if account_capture.stop_unix_ns is None else account_capture.stop_unix_ns,
+        )
         for account in trace.source.accounts
-        for one in account.captures
-        if one.start_unix_ns is not None
+        for account_capture in account.captures
+        if account_capture.start_unix_ns is not None
     ]
-    found = [
+    begun = [
         (step, first, last)
         for step, first, last in sorted(captures, key=lambda capture: capture[1:])
         if trace.meta.get("absolute_time") and ((start >= first) & (start < last)).any()
     ]
-    beside = bool(captures) and all(not account.name for account in trace.source.accounts)
-    if found or not len(start) or (beside and trace.meta.get("absolute_time")):
-        return found
+    is_helper = bool(captures) and all(not account.name for account in trace.source.accounts)
+    if begun or not len(start) or (is_helper and trace.meta.get("absolute_time")):
+        return begun
     return [(trace.source.step, _INT64.min, _INT64.max)]
 
 
@@ -260,9 +264,9 @@ def step_of(steps: pd.DataFrame, ts_ns: Ints) -> Any:
     number = steps["step"].array
     if not len(number):
         return pd.array([pd.NA] * len(ts_ns), dtype="Int64")
-    at = step_at(steps, ts_ns)
-    missing = (at < 0) | np.asarray(number.isna())[at]
-    return pd.arrays.IntegerArray(number.to_numpy(np.int64, na_value=0)[at], missing)
+    row = step_at(steps, ts_ns)
+    missing = (row < 0) | np.asarray(number.isna())[row]
+    return pd.arrays.IntegerArray(number.to_numpy(np.int64, na_value=0)[row], missing)
 
 
 def step_at(steps: pd.DataFrame, ts_ns: Ints) -> Ints:

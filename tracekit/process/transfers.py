@@ -35,22 +35,22 @@ def transfers(trace: Trace) -> pd.DataFrame:
     """
     ops = trace.derived(sound_device_ops)
     copies = ops[(ops["kind"] == "memcpy") & (ops["size_bytes"] > SMALL_BYTES).fillna(value=False)]
-    told = [way_of(str(name)) for name in copies["name"].cat.categories]
+    ways = [way_of(str(name)) for name in copies["name"].cat.categories]
     codes = copies["name"].cat.codes.to_numpy()
     copies = copies.assign(
-        direction=np.array([*(way for way, _ in told), None], object)[codes],
-        memory=np.array([*(memory for _, memory in told), None], object)[codes],
+        direction=np.array([*(way for way, _ in ways), None], object)[codes],
+        memory=np.array([*(memory for _, memory in ways), None], object)[codes],
     )
     places = _places(trace)
     frames = []
     work = ops[ops["kind"].isin(("kernel", "collective")).to_numpy()]
     for device in copies["device"].drop_duplicates().sort_values():
-        mine, other = (
+        chosen, other = (
             frame[(frame["device"].isna() if pd.isna(device) else frame["device"] == device).fillna(value=False)]
             for frame in (copies, work)
         )  # fmt: skip
         busy = _intervals(other)
-        for way, memory, rows in _ways(mine):
+        for way, memory, rows in _ways(chosen):
             frame = _by_place(rows, busy, places)
             frames.append(frame.assign(device=device, direction=way, memory=memory))
     if not frames:
@@ -62,13 +62,13 @@ def transfers(trace: Trace) -> pd.DataFrame:
 
 def _ways(copies: pd.DataFrame) -> Iterator[tuple[str, str | None, pd.DataFrame]]:
     """(direction, memory, rows) of every kind there is, then both ways between host and device."""
-    known = copies[copies["direction"].notna()]
-    kinds = known[["direction", "memory"]].drop_duplicates().sort_values(["direction", "memory"])
+    directed = copies[copies["direction"].notna()]
+    kinds = directed[["direction", "memory"]].drop_duplicates().sort_values(["direction", "memory"])
     for way, memory in kinds.itertuples(index=False, name=None):
-        same = known["memory"].isna() if pd.isna(memory) else known["memory"] == memory
-        rows = known[(known["direction"] == way) & same]
+        same = directed["memory"].isna() if pd.isna(memory) else directed["memory"] == memory
+        rows = directed[(directed["direction"] == way) & same]
         yield str(way), None if pd.isna(memory) else str(memory), rows
-    both = known[known["direction"].isin(HOST_WAYS)]
+    both = directed[directed["direction"].isin(HOST_WAYS)]
     if len(both):
         yield "any", None, both
 
@@ -86,12 +86,12 @@ def _places(trace: Trace) -> pd.DataFrame:
     # Ends jitter by up to a microsecond: a stage begins where the one before it has ended.
     before = np.maximum.accumulate(np.concatenate((start[:1], end)))[:-1]
     start = np.minimum(np.maximum(start, before), end)
-    rest = subtract(_intervals(steps), union(start, end))
+    outside_steps = subtract(_intervals(steps), union(start, end))
     inside = pd.DataFrame(
         {"step": stages["step"].array, "stage": stages["stage"].astype(object).to_numpy(), "start": start, "end": end}
     )  # fmt: skip
     outside = pd.DataFrame(
-        {"step": step_of(steps, rest.start), "stage": None, "start": rest.start, "end": rest.end}
+        {"step": step_of(steps, outside_steps.start), "stage": None, "start": outside_steps.start, "end": outside_steps.end}
     )  # fmt: skip
     both = pd.concat([inside, outside.astype({"stage": object})], ignore_index=True)
     return both.sort_values("start", kind="stable", ignore_index=True)
@@ -106,14 +106,14 @@ def _by_place(rows: pd.DataFrame, busy: Intervals, places: pd.DataFrame) -> pd.D
     assert (bare <= length).all(), "what is exposed is a part of what runs"
     start = rows["ts_ns"].to_numpy()
     size = rows["size_bytes"].to_numpy(np.int64, na_value=0)
-    at = window_at(begin, end, start)
-    count = np.bincount(at[at >= 0], minlength=len(places))
-    moved = summed(at, size, len(places))
-    found = places[["step", "stage"]].assign(
+    place = window_at(begin, end, start)
+    count = np.bincount(place[place >= 0], minlength=len(places))
+    moved = summed(place, size, len(places))
+    in_places = places[["step", "stage"]].assign(
         count=count, size_bytes=moved, busy_ns=length, exposed_ns=bare
     )
-    found = found[(found["busy_ns"] > 0) | (found["count"] > 0)]
-    sums = found.groupby(["step", "stage"], dropna=False, sort=False).sum().reset_index()
+    in_places = in_places[(in_places["busy_ns"] > 0) | (in_places["count"] > 0)]
+    sums = in_places.groupby(["step", "stage"], dropna=False, sort=False).sum().reset_index()
     large = (size >= RATED_BYTES) & (rows["dur_ns"].to_numpy() > 0)
     rate = size[large] / rows["dur_ns"].to_numpy()[large]
     return sums.assign(max_gb_per_s=float(rate.max()) if len(rate) else np.nan)

@@ -48,27 +48,29 @@ class Unfused:
 def unfused(trace: Trace) -> Unfused:
     """The attention and the losses of a trace that are made of single operators, by their recorded shapes."""
     host = trace.get("host_ops")
-    told: Shapes = trace.derived(shapes)
+    recorded: Shapes = trace.derived(shapes)
     names = [str(name) for name in host["name"].cat.categories]
     codes = host["name"].cat.codes.to_numpy().astype(np.int64)
-    is_op = (host["kind"] == "op").to_numpy() & (told.number >= 0)
+    is_op = (host["kind"] == "op").to_numpy() & (recorded.number >= 0)
 
     def rows_of(wanted: tuple[str, ...]) -> Ints:
         chosen = np.array([*(name in wanted for name in names), False], np.bool_)
         return np.flatnonzero(is_op & chosen[codes])
 
-    first, softmax, last = _attention(trace, told, rows_of(PRODUCTS), rows_of(SOFTMAX))
+    first, softmax, last = _attention(trace, recorded, rows_of(PRODUCTS), rows_of(SOFTMAX))
     losses, copies = rows_of(LOSS), rows_of((COPY,))
-    wide = np.array([_is_vocabulary(text) for text in told.dims], np.bool_)
+    wide = np.array([_is_vocabulary(text) for text in recorded.dims], np.bool_)
     size = np.array(
         [
             _copied(dims, types) if is_wide else 0
-            for dims, types, is_wide in zip(told.dims, told.types, wide.tolist(), strict=True)
+            for dims, types, is_wide in zip(
+                recorded.dims, recorded.types, wide.tolist(), strict=True
+            )
         ],
         np.int64,
     )
-    loss = losses[wide[told.number[losses]]] if len(losses) else losses
-    of_copy = size[told.number[copies]] if len(copies) else np.empty(0, np.int64)
+    loss = losses[wide[recorded.number[losses]]] if len(losses) else losses
+    of_copy = size[recorded.number[copies]] if len(copies) else np.empty(0, np.int64)
     return Unfused(first, softmax, last, loss, copies[of_copy > 0], of_copy[of_copy > 0])
 
 
@@ -94,8 +96,8 @@ def _attention(
     sample = np.zeros(len(kinds), np.int64)
     sample[which.ravel()] = middle
     fits = [
-        _fits(told, (str(names[at - 1]), str(names[at + 1])), kind)
-        for kind, at in zip(kinds.tolist(), sample.tolist(), strict=True)
+        _fits(told, (str(names[position - 1]), str(names[position + 1])), kind)
+        for kind, position in zip(kinds.tolist(), sample.tolist(), strict=True)
     ]
     middle = middle[np.array(fits, np.bool_)[which.ravel()]] if len(kinds) else middle
     return rows[middle - 1], rows[middle], rows[middle + 1]
@@ -145,14 +147,14 @@ def attention_extra(trace: Trace, found: Unfused) -> npt.NDArray[np.bool_]:
     thread = host["thread"].to_numpy().astype(np.int64)
     order = np.lexsort((start[found.first], thread[found.first]))
     first, last = found.first[order], found.last[order]
-    at = _latest(thread[first], start[first], launch_threads(trace), links.ts_ns)
-    inside = at >= 0
-    end = (start + dur)[last][at]
-    same = thread[first][at] == launch_threads(trace)
+    latest_product = _latest(thread[first], start[first], launch_threads(trace), links.ts_ns)
+    inside = latest_product >= 0
+    end = (start + dur)[last][latest_product]
+    same = thread[first][latest_product] == launch_threads(trace)
     products = np.zeros(len(host), np.bool_)
     products[first] = products[last] = True
-    own = owners(trace, products) >= 0
-    extra: npt.NDArray[np.bool_] = inside & same & (links.ts_ns < end) & links.linked & ~own
+    is_owner = owners(trace, products) >= 0
+    extra: npt.NDArray[np.bool_] = inside & same & (links.ts_ns < end) & links.linked & ~is_owner
     return extra
 
 

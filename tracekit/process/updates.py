@@ -32,9 +32,9 @@ def stage_codes(
     names, codes = host["name"].cat.categories, host["name"].cat.codes.to_numpy().astype(np.int64)
     is_range = (host["kind"] == "range").to_numpy()
     updates = is_range & is_named(host["name"], lambda name: canonical(name) == "update_actor")
-    at = np.flatnonzero(is_named(host["name"], lambda name: name == BATCH)[rows])
-    at = at[within.nearest(updates, rows[at]) < 0]
-    if not len(at):
+    batches = np.flatnonzero(is_named(host["name"], lambda name: name == BATCH)[rows])
+    batches = batches[within.nearest(updates, rows[batches]) < 0]
+    if not len(batches):
         return codes, names
     name = OF_THE_CRITIC if updates.any() else BATCH
     if name not in names:
@@ -43,7 +43,7 @@ def stage_codes(
     is_outermost = np.zeros(len(host), np.bool_)
     is_outermost[rows[parent < 0]] = True
     is_outermost &= is_named(host["name"], _MINI_BATCH.match)
-    around = parent[at]
-    codes[rows[at]] = code
+    around = parent[batches]
+    codes[rows[batches]] = code
     codes[around[(around >= 0) & is_outermost[around]]] = code
     return codes, names

@@ -33,9 +33,9 @@ def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
     place: Placement = trace.derived(placement)
     rows = np.flatnonzero(place.known)
     rows = rows[np.argsort(place.ts_ns[rows], kind="stable")]
-    at = place.ts_ns[rows]
-    low = np.searchsorted(at, start, side="left")
-    high = np.maximum(np.searchsorted(at, end, side="left"), low)
+    issued_ns = place.ts_ns[rows]
+    low = np.searchsorted(issued_ns, start, side="left")
+    high = np.maximum(np.searchsorted(issued_ns, end, side="left"), low)
     dur = trace.derived(sound_dur_ns)[rows]
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(dur)))
     busy = _busy_by_window(device.iloc[rows], dur, low, high)

@@ -36,21 +36,21 @@ def on_device(trace: Trace, classes: Mapping[str, Bools]) -> dict[str, Any]:
     stage = trace.derived(work_stages)
     number, keys = pd.factorize(device["device"], use_na_sentinel=False)
     rows = [np.flatnonzero(mask) for mask in classes.values()]
-    every = np.concatenate(rows) if rows else np.empty(0, np.int64)
-    kind = np.repeat(np.arange(len(rows)), [len(some) for some in rows])
-    start = device["ts_ns"].to_numpy()[every]
-    dur = trace.derived(sound_dur_ns)[every]
+    ops = np.concatenate(rows) if rows else np.empty(0, np.int64)
+    kind = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
+    start = device["ts_ns"].to_numpy()[ops]
+    dur = trace.derived(sound_dur_ns)[ops]
     width, stages = max(len(keys), 1), len(stage_names(trace)) + 1
-    key = (kind * stages + stage[every] + 1) * width + number[every]
-    found, group = numbered(key)
+    key = (kind * stages + stage[ops] + 1) * width + number[ops]
+    group_keys, group = numbered(key)
     names = device["name"].cat.categories.to_numpy(object)
     return {
-        **_who(trace, list(classes), found // width),
-        "device": pd.array(list(keys), dtype="Int64")[found % width],
-        "count": np.bincount(group, minlength=len(found)),
-        "busy_ns": union_totals(start, start + dur, group, len(found)),
-        "top": _top(group, device["name"].cat.codes.to_numpy()[every], dur, len(found), names),
-        "capability": _capabilities(trace, [keys[k] for k in (found % width).tolist()]),
+        **_who(trace, list(classes), group_keys // width),
+        "device": pd.array(list(keys), dtype="Int64")[group_keys % width],
+        "count": np.bincount(group, minlength=len(group_keys)),
+        "busy_ns": union_totals(start, start + dur, group, len(group_keys)),
+        "top": _top(group, device["name"].cat.codes.to_numpy()[ops], dur, len(group_keys), names),
+        "capability": _capabilities(trace, [keys[k] for k in (group_keys % width).tolist()]),
     }
 
 
@@ -68,25 +68,28 @@ def on_host(trace: Trace, classes: Mapping[str, Spans]) -> dict[str, Any]:
     walls, wall_stage = _walls(trace)
     begin = walls["ts_ns"].to_numpy()
     none = np.zeros(len(begin), np.int64)
-    every = [Spans(none, begin, begin + walls["dur_ns"].to_numpy(), none - 1), *classes.values()]
-    start = np.concatenate([spans.start for spans in every])
-    end = np.concatenate([spans.end for spans in every])
-    thread = np.concatenate([spans.thread for spans in every]).astype(np.int64)
-    codes = np.concatenate([spans.name for spans in every])
-    kind = np.repeat(np.arange(len(every)), [len(spans.start) for spans in every])
+    all_spans = [
+        Spans(none, begin, begin + walls["dur_ns"].to_numpy(), none - 1),
+        *classes.values(),
+    ]
+    start = np.concatenate([spans.start for spans in all_spans])
+    end = np.concatenate([spans.end for spans in all_spans])
+    thread = np.concatenate([spans.thread for spans in all_spans]).astype(np.int64)
+    codes = np.concatenate([spans.name for spans in all_spans])
+    kind = np.repeat(np.arange(len(all_spans)), [len(spans.start) for spans in all_spans])
     stage = np.concatenate((wall_stage, stage_at(trace, start[len(begin) :])))
-    found, group = np.unique(kind * (len(stage_names(trace)) + 1) + stage + 1, return_inverse=True)
+    keys, group = np.unique(kind * (len(stage_names(trace)) + 1) + stage + 1, return_inverse=True)
     width = int(thread.max(initial=0)) + 1
     pairs, pair = numbered(group * width + thread)
-    totals = summed(pairs // width, union_totals(start, end, pair, len(pairs)), len(found))
+    totals = summed(pairs // width, union_totals(start, end, pair, len(pairs)), len(keys))
     names = trace.get("host_ops")["name"].cat.categories.to_numpy(object)
-    unknown = pd.array([pd.NA] * len(found), dtype="Int64")
+    unknown = pd.array([pd.NA] * len(keys), dtype="Int64")
     return {
-        **_who(trace, ["all", *classes], found),
+        **_who(trace, ["all", *classes], keys),
         "device": unknown,
-        "count": np.bincount(group, minlength=len(found)),
+        "count": np.bincount(group, minlength=len(keys)),
         "busy_ns": totals,
-        "top": _top(group, codes, end - start, len(found), names),
+        "top": _top(group, codes, end - start, len(keys), names),
         "capability": unknown,
     }
 
@@ -96,8 +99,8 @@ def _walls(trace: Trace) -> tuple[pd.DataFrame, Ints]:
     stages = trace.derived(outermost_stages)
     if len(stages):
         return stages, stages["stage"].cat.codes.to_numpy().astype(np.int64)
-    found: Windows = trace.derived(windows)
-    return found.steps, np.full(len(found.steps), -1, np.int64)
+    steps_and_stages: Windows = trace.derived(windows)
+    return steps_and_stages.steps, np.full(len(steps_and_stages.steps), -1, np.int64)
 
 
 def _who(trace: Trace, classes: list[str], key: Ints) -> dict[str, Any]:
@@ -116,34 +119,38 @@ def _top(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names: Any
     pairs, pair = numbered(group * width + codes + 1)
     sums = summed(pair, dur, len(pairs))
     order = np.lexsort((pairs, -sums, pairs // width))
-    of = pairs[order] // width
-    first = np.flatnonzero(np.concatenate((of[:1] == of[:1], of[1:] != of[:-1])))
+    group_of_pair = pairs[order] // width
+    first = np.flatnonzero(
+        np.concatenate(
+            (group_of_pair[:1] == group_of_pair[:1], group_of_pair[1:] != group_of_pair[:-1])
+        )
+    )
     out = np.full(count, None, object)
-    out[of[first]] = np.array([*names, None], object)[pairs[order][first] % width - 1]
+    out[group_of_pair[first]] = np.array([*names, None], object)[pairs[order][first] % width - 1]
     return out
 
 
 def _capabilities(trace: Trace, devices: list[Any]) -> Any:
     """Compute capability × 10 of each of these devices; NA where `deviceProperties` does not tell it."""
-    told = trace.meta.get("deviceProperties")
-    found: dict[Any, int] = {}
-    for entry in told if isinstance(told, list) else ():
+    properties = trace.meta.get("deviceProperties")
+    capabilities: dict[Any, int] = {}
+    for entry in properties if isinstance(properties, list) else ():
         if not isinstance(entry, dict):
             continue
         major, minor = _small(entry.get("computeMajor")), _small(entry.get("computeMinor"))
         if major is not None and minor is not None:
-            found[entry.get("id") if isinstance(entry.get("id"), int) else None] = (
+            capabilities[entry.get("id") if isinstance(entry.get("id"), int) else None] = (
                 10 * major + minor
             )
     if (
-        len(set(found.values())) == 1
+        len(set(capabilities.values())) == 1
     ):  # ordinals may not fit (renumbered devices): one model is one answer
-        same = next(iter(found.values()))
+        same = next(iter(capabilities.values()))
         return pd.array([same] * len(devices), dtype="Int64")
-    return pd.array([found.get(device, pd.NA) for device in devices], dtype="Int64")
+    return pd.array([capabilities.get(device, pd.NA) for device in devices], dtype="Int64")
 
 
 def _small(value: object) -> int | None:
     """A whole number from 0 to 99; None for anything else."""
-    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 100
-    return value if whole and isinstance(value, int) else None
+    is_small = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 100
+    return value if is_small and isinstance(value, int) else None

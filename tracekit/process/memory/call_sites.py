@@ -40,18 +40,18 @@ def site_table(trace: Trace) -> pd.DataFrame:
     stacks = trace.get("stacks")
     order = np.lexsort((stacks["depth"].to_numpy(), stacks["stack"].to_numpy()))
     stack = stacks["stack"].to_numpy()[order]
-    every = grades(stacks)
-    grade = every[order]
+    all_grades = grades(stacks)
+    grade = all_grades[order]
     # The innermost of the best grade is the first of its stack by (grade, depth).
     first = order[np.lexsort((np.arange(len(order)), grade, stack))]
-    keys, at = np.unique(stacks["stack"].to_numpy()[first], return_index=True)
-    rows = first[at]
+    keys, place = np.unique(stacks["stack"].to_numpy()[first], return_index=True)
+    rows = first[place]
     return pd.DataFrame(
         {
             "stack": keys,
             "site": pd.Series(frame_texts(stacks, rows), dtype=object),
             "place": pd.Series(place_texts(stacks, rows), dtype=object),
-            "kind": KIND_OF[every[rows]],
+            "kind": KIND_OF[all_grades[rows]],
         }
     )
 
@@ -65,10 +65,10 @@ def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
     name = names[frames["name"].cat.codes.to_numpy()]
     file = files[frames["file"].cat.codes.to_numpy()]
     line = frames["line"].to_numpy(np.int64, na_value=0)
-    told = zip(file.tolist(), line.tolist(), name.tolist(), strict=True)
-    texts = [f"{f}:{number} {n}" if f and number > 0 else str(n) for f, number, n in told]
-    found: npt.NDArray[np.object_] = np.array([*texts, None], object)[number]
-    return found
+    parts = zip(file.tolist(), line.tolist(), name.tolist(), strict=True)
+    texts = [f"{f}:{number} {n}" if f and number > 0 else str(n) for f, number, n in parts]
+    texts_of: npt.NDArray[np.object_] = np.array([*texts, None], object)[number]
+    return texts_of
 
 
 def place_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
@@ -83,8 +83,8 @@ def place_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
     name = names[frames["name"].cat.codes.to_numpy()]
     file = files[frames["file"].cat.codes.to_numpy()]
     placed = (file != "") & (frames["line"].to_numpy(np.int64, na_value=0) > 0)
-    found: npt.NDArray[np.object_] = np.where(placed, file + " " + name, name).astype(object)
-    return found[number]
+    places: npt.NDArray[np.object_] = np.where(placed, file + " " + name, name).astype(object)
+    return places[number]
 
 
 def _of_categories(
@@ -107,13 +107,13 @@ def short_name(name: str) -> str:
     >>> short_name("at::Tensor at::_ops::mm::call(at::Tensor const&)"), short_name("forward")
     ('at::_ops::mm::call', 'forward')
     """
-    told = PROFILED.fullmatch(name)
-    if told is not None:
-        return f"{short_path(told[1])}:{int(told[2])} {told[3]}"
+    profiled = PROFILED.fullmatch(name)
+    if profiled is not None:
+        return f"{short_path(profiled[1])}:{int(profiled[2])} {profiled[3]}"
     name = _ADDRESS.sub("", name).replace("(anonymous namespace)::", "")
     head = name.partition("(")[0]
-    found = _QUALIFIED.findall(head)
-    return found[-1] if found else name
+    names = _QUALIFIED.findall(head)
+    return names[-1] if names else name
 
 
 def short_path(path: str) -> str:
@@ -141,10 +141,10 @@ def tree(
     used = stacks[np.isin(stacks["stack"].to_numpy(), stack)]
     python = np.array([*(str(f).endswith(".py") for f in used["file"].cat.categories), False], np.bool_)  # fmt: skip
     is_python = python[used["file"].cat.codes.to_numpy()]
-    known = grades(used) < ANYTHING
+    is_named = grades(used) < ANYTHING
     key = used["stack"].to_numpy()
-    has, tells = np.isin(key, key[is_python]), np.isin(key, key[known])
-    used = used[np.where(has, is_python, known | ~tells)]
+    has, tells = np.isin(key, key[is_python]), np.isin(key, key[is_named])
+    used = used[np.where(has, is_python, is_named | ~tells)]
     key = used["stack"].to_numpy()
     order = np.lexsort((-used["depth"].to_numpy(), key))
     used, key = used.iloc[order], key[order]
@@ -153,44 +153,44 @@ def tree(
     heads = np.flatnonzero(begins)
     level = np.arange(len(key)) - np.repeat(heads, np.diff(np.append(heads, len(key))))
     sizes = pd.Series(weight).groupby(stack).sum()
-    own = sizes.reindex(key[heads]).to_numpy(np.int64, na_value=0)  # bytes of each stack
+    own_bytes = sizes.reindex(key[heads]).to_numpy(np.int64, na_value=0)  # bytes of each stack
     number = np.cumsum(begins) - 1
     node = np.full(
         len(heads), 0, np.int64
     )  # the node that each stack has reached: all begin at one
     rows: list[pd.DataFrame] = []
-    shown, parents = 0, np.zeros(1, np.int64)
-    alive = own > 0
+    count, parents = 0, np.zeros(1, np.int64)
+    alive = own_bytes > 0
     for depth in range(min(int(level.max()) + 1, MAX_DEPTH) if len(level) else 0):
-        here = np.flatnonzero((level == depth) & alive[number])
-        if not len(here):
+        at_depth = np.flatnonzero((level == depth) & alive[number])
+        if not len(at_depth):
             break
-        one = number[here]
-        pairs = np.stack((node[one], text[here]))
-        found, place = np.unique(pairs, axis=1, return_inverse=True)
-        size = np.zeros(found.shape[1], np.int64)
-        np.add.at(size, place.ravel(), own[one])
-        biggest = np.lexsort((found[1], -size, found[0]))
-        kept = np.zeros(len(size), np.bool_)
-        kept[np.argsort(-size, kind="stable")[: max(most - shown, 0)]] = True
-        kept &= size >= max(least, 1)
+        code = number[at_depth]
+        pairs = np.stack((node[code], text[at_depth]))
+        distinct, place = np.unique(pairs, axis=1, return_inverse=True)
+        size = np.zeros(distinct.shape[1], np.int64)
+        np.add.at(size, place.ravel(), own_bytes[code])
+        biggest = np.lexsort((distinct[1], -size, distinct[0]))
+        is_kept = np.zeros(len(size), np.bool_)
+        is_kept[np.argsort(-size, kind="stable")[: max(most - count, 0)]] = True
+        is_kept &= size >= max(least, 1)
         # The largest child first, each where the one before it ends.
         before = np.cumsum(size[biggest]) - size[biggest]
-        group = found[0][biggest]
+        group = distinct[0][biggest]
         first = np.searchsorted(group, group)
         start = np.empty(len(size), np.int64)
         start[biggest] = parents[group] + before - before[first]
-        names = texts[found[1]]
+        names = texts[distinct[1]]
         part = {"depth": depth, "start_bytes": start, "size_bytes": size, "name": names}
-        rows.append(pd.DataFrame(part)[kept].sort_values("start_bytes", kind="stable"))
-        shown += int(kept.sum())
+        rows.append(pd.DataFrame(part)[is_kept].sort_values("start_bytes", kind="stable"))
+        count += int(is_kept.sum())
         parents = start
-        node[one] = place.ravel()
-        alive[one] = kept[place.ravel()]
+        node[code] = place.ravel()
+        alive[code] = is_kept[place.ravel()]
     columns = ["depth", "start_bytes", "size_bytes", "name"]
-    made = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
-    top = made[made["depth"] == 0]["size_bytes"].sum() if len(made) else 0
-    return made, int(weight.sum()) - int(top)
+    table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
+    top = table[table["depth"] == 0]["size_bytes"].sum() if len(table) else 0
+    return table, int(weight.sum()) - int(top)
 
 
 def _numbered_texts(frames: pd.DataFrame) -> tuple[npt.NDArray[np.object_], Ints]:

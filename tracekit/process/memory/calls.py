@@ -42,23 +42,23 @@ def steps_of(trace: Trace, replay: Replay) -> pd.DataFrame:
     """The rows of `allocator_steps` of one device, but for whose: one a step that its history tells of."""
     steps = snapshot_windows.steps(trace, replay)
     start = steps["ts_ns"].to_numpy()
-    at = window_at(start, start + steps["dur_ns"].to_numpy(), replay.ts_ns)
+    step_row = window_at(start, start + steps["dur_ns"].to_numpy(), replay.ts_ns)
     count = len(steps)
-    found: dict[str, Any] = {"step": steps["step"].array, "occurrence": steps["occurrence"].array}
+    out: dict[str, Any] = {"step": steps["step"].array, "occurrence": steps["occurrence"].array}
     for name, actions in (("alloc", ("alloc",)), ("driver_alloc", _GOT), ("driver_free", _BACK)):
         rows = replay.during(*actions)
-        found[f"{name}_count"] = _per_step(at[rows], np.ones(len(rows), np.int64), count)
-        found[f"{name}_bytes"] = _per_step(at[rows], replay.size[rows], count)
+        out[f"{name}_count"] = _per_step(step_row[rows], np.ones(len(rows), np.int64), count)
+        out[f"{name}_bytes"] = _per_step(step_row[rows], replay.size[rows], count)
     tried = retries(trace, replay)
-    found["retry_count"] = _per_step(at[tried], np.ones(len(tried), np.int64), count)
-    of = segments(trace, replay)
-    if of is None:
-        found["needless_count"] = pd.array([pd.NA] * count, dtype="Int64")
+    out["retry_count"] = _per_step(step_row[tried], np.ones(len(tried), np.int64), count)
+    segments_ = segments(trace, replay)
+    if segments_ is None:
+        out["needless_count"] = pd.array([pd.NA] * count, dtype="Int64")
     else:
-        got = needless(trace, replay, of)
-        sums = _per_step(at[got], np.ones(len(got), np.int64), count)
-        found["needless_count"] = pd.array(sums, dtype="Int64")
-    return pd.DataFrame(found)
+        got = needless(trace, replay, segments_)
+        sums = _per_step(step_row[got], np.ones(len(got), np.int64), count)
+        out["needless_count"] = pd.array(sums, dtype="Int64")
+    return pd.DataFrame(out)
 
 
 def _per_step(at: Ints, value: Ints, count: int) -> Ints:
@@ -72,14 +72,17 @@ def retries(trace: Trace, replay: Replay) -> Ints:
     """The segments got right after the cache was given back by the same request: one stack asked for both."""
     back = np.isin(replay.action, [CODE["segment_free"]])
     next_got = np.append(replay.action[1:] == CODE["segment_alloc"], False)[: len(back)]
-    at = np.flatnonzero(back & next_got)
+    first_of_retry = np.flatnonzero(back & next_got)
     column = trace.get("allocations")["stack"]
-    before, after = column.iloc[replay.rows[at]], column.iloc[replay.rows[at + 1]]
-    known = before.notna().to_numpy() & after.notna().to_numpy()
+    before, after = (
+        column.iloc[replay.rows[first_of_retry]],
+        column.iloc[replay.rows[first_of_retry + 1]],
+    )
+    has_stacks = before.notna().to_numpy() & after.notna().to_numpy()
     # A stack without frames does not tell who asked.
-    known &= np.isin(ints(before), trace.get("stacks")["stack"].to_numpy())
-    found: Ints = at[known & (ints(before) == ints(after))] + 1
-    return found
+    has_stacks &= np.isin(ints(before), trace.get("stacks")["stack"].to_numpy())
+    retried: Ints = first_of_retry[has_stacks & (ints(before) == ints(after))] + 1
+    return retried
 
 
 def needless(trace: Trace, replay: Replay, of: Segments) -> Ints:
@@ -88,16 +91,16 @@ def needless(trace: Trace, replay: Replay, of: Segments) -> Ints:
     allocs = replay.during("alloc")
     if not len(got) or not len(allocs):
         return got[:0]
-    at = np.searchsorted(allocs, got)
-    got, at = got[at < len(allocs)], at[at < len(allocs)]
-    asked = allocs[at]
+    place = np.searchsorted(allocs, got)
+    got, place = got[place < len(allocs)], place[place < len(allocs)]
+    asked = allocs[place]
     piece, segment, request = _groups(trace, replay, of, asked)
-    held = occupied(trace, replay, np.arange(len(replay.pieces.size)))
+    occupied_bytes = occupied(trace, replay, np.arange(len(replay.pieces.size)))
     pieces = replay.pieces
     ends, gone = pieces.died < NEVER, of.died < NEVER
     group = np.concatenate((piece, piece[ends], segment, segment[gone]))
     when = np.concatenate((pieces.born, pieces.died[ends], of.born, of.died[gone]))
-    delta = np.concatenate((-held, held[ends], of.size, -of.size[gone]))
+    delta = np.concatenate((-occupied_bytes, occupied_bytes[ends], of.size, -of.size[gone]))
     wide = len(replay.rows) + 2
     key = group * wide + when + 1
     order = np.argsort(key, kind="stable")
@@ -105,8 +108,8 @@ def needless(trace: Trace, replay: Replay, of: Segments) -> Ints:
     low = np.searchsorted(key, request * wide, side="left")
     high = np.searchsorted(key, request * wide + got, side="right")  # what was before the segment
     free = sums[high] - sums[low]
-    found: Ints = got[free >= rounded(replay.size[asked])]
-    return found
+    needless_: Ints = got[free >= rounded(replay.size[asked])]
+    return needless_
 
 
 def _groups(trace: Trace, replay: Replay, of: Segments, asked: Ints) -> tuple[Ints, Ints, Ints]:
@@ -122,9 +125,9 @@ def _groups(trace: Trace, replay: Replay, of: Segments, asked: Ints) -> tuple[In
         by_entry.iloc[ghost, 1] = parts["stream"].array
         by_entry.iloc[ghost, 2] = parts["kind"].to_numpy(object)
     requests = _keys(entries, replay.rows[asked], replay.size[asked])
-    every = pd.concat([by_entry, of.frame, requests], ignore_index=True)
-    every["pool"] = every["pool"].where(every["pool"].notna(), DEFAULT_POOL)
-    number = every.groupby(["pool", "stream", "kind"], dropna=False, sort=False).ngroup()
+    all_pieces = pd.concat([by_entry, of.frame, requests], ignore_index=True)
+    all_pieces["pool"] = all_pieces["pool"].where(all_pieces["pool"].notna(), DEFAULT_POOL)
+    number = all_pieces.groupby(["pool", "stream", "kind"], dropna=False, sort=False).ngroup()
     numbers: Ints = number.to_numpy().astype(np.int64)
     first, second = len(by_entry), len(by_entry) + len(of.frame)
     return numbers[:first], numbers[first:second], numbers[second:]
@@ -159,34 +162,34 @@ def failed(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
     )
     history = trace["allocations"]
     site = entry_sites(trace, replay.rows[entries])
-    of = segments(trace, replay)
-    found = []
-    for i, at in enumerate(entries.tolist()):
-        row = history.iloc[int(replay.rows[at])]
-        asked = int(replay.size[at])
-        space = _space_for(trace, replay, of, at, row, asked)
-        reserved = None if replay.reserved is None else int(replay.reserved[at])
+    segments_ = segments(trace, replay)
+    failures = []
+    for i, entry in enumerate(entries.tolist()):
+        row = history.iloc[int(replay.rows[entry])]
+        asked = int(replay.size[entry])
+        space = _space_for(trace, replay, segments_, entry, row, asked)
+        reserved = None if replay.reserved is None else int(replay.reserved[entry])
         free = row["device_free_bytes"]
-        known = {
+        details = {
             "asked_bytes": asked,
             "device_free_bytes": None if pd.isna(free) else int(free),
             "reserved_bytes": reserved,
-            "requested_bytes": replay.held(at),
+            "requested_bytes": replay.held(entry),
             **space,
         }
-        found.append(
+        failures.append(
             {
-                **{name: pd.NA if value is None else value for name, value in known.items()},
+                **{name: pd.NA if value is None else value for name, value in details.items()},
                 "step": steps["step"].iloc[int(step[i])] if step[i] >= 0 else pd.NA,
                 "stage": stages["stage"].iloc[int(stage[i])] if stage[i] >= 0 and replay.timed else None,
                 "ts_ns": int(when[i]) if replay.timed else pd.NA,
-                "entry": at,
-                "cause": cause(known),
-                "given_back_bytes": _given_back(replay, at),
+                "entry": entry,
+                "cause": cause(details),
+                "given_back_bytes": _given_back(replay, entry),
                 "site": site[i],
             }
         )  # fmt: skip
-    return found
+    return failures
 
 
 def _space_for(
@@ -198,11 +201,11 @@ def _space_for(
     space = free_at(trace, replay, of, at)
     pool = DEFAULT_POOL if pd.isna(row["pool"]) else str(row["pool"])
     small = int(rounded(np.array([asked]))[0]) <= SMALL
-    mine = space[(space["pool"] == pool) & (space["kind"] == ("small" if small else "large"))]
+    fitting = space[(space["pool"] == pool) & (space["kind"] == ("small" if small else "large"))]
     if not pd.isna(row["stream"]):
-        mine = mine[(mine["stream"] == row["stream"]).fillna(value=False)]
-    largest = int(mine["largest_free_bytes"].max()) if len(mine) else 0
-    return {"free_bytes": int(mine["free_bytes"].sum()), "largest_free_bytes": largest}
+        fitting = fitting[(fitting["stream"] == row["stream"]).fillna(value=False)]
+    largest = int(fitting["largest_free_bytes"].max()) if len(fitting) else 0
+    return {"free_bytes": int(fitting["free_bytes"].sum()), "largest_free_bytes": largest}
 
 
 def cause(of: dict[str, int | None]) -> str:
@@ -213,28 +216,28 @@ def cause(of: dict[str, int | None]) -> str:
     >>> cause(told), cause(told | {"requested_bytes": 80 << 20, "free_bytes": 20 << 20})
     ('fragmentation', 'capacity')
     """
-    asked, held = of["asked_bytes"], of["requested_bytes"]
+    asked, in_use_bytes = of["asked_bytes"], of["requested_bytes"]
     reserved, left = of["reserved_bytes"], of["device_free_bytes"]
     free, largest = of["free_bytes"], of["largest_free_bytes"]
     assert asked is not None
-    assert held is not None
+    assert in_use_bytes is not None
     if free is not None and largest is not None and largest < asked <= free:
         return "fragmentation"
     if reserved is None or left is None:
         return "unknown"
-    if held + asked > reserved + left:
+    if in_use_bytes + asked > reserved + left:
         return "capacity"
     if largest is None or largest >= asked:
         return "unknown"
     # What is free in other pools, or too little in each of two places, would do if it lay together.
-    return "fragmentation" if reserved - held + left >= segment_for(asked) else "capacity"
+    return "fragmentation" if reserved - in_use_bytes + left >= segment_for(asked) else "capacity"
 
 
 def _given_back(replay: Replay, at: int) -> int:
     """What was given back to the driver right before this entry."""
     back = np.isin(replay.action[:at], [CODE[name] for name in _BACK])
-    others = np.flatnonzero(~back)
-    first = int(others[-1]) + 1 if len(others) else 0
+    forward = np.flatnonzero(~back)
+    first = int(forward[-1]) + 1 if len(forward) else 0
     return int(replay.size[first:at].sum())
 
 
@@ -261,31 +264,31 @@ def entry_sites(trace: Trace, rows: Ints) -> Any:
 def lifetimes(replay: Replay) -> pd.DataFrame:
     """The rows of `lifetimes` of one device, but for whose: by powers of ten, what was not freed last."""
     pieces = replay.pieces
-    mine = np.flatnonzero(pieces.born >= 0)
-    done = mine[pieces.died[mine] < NEVER]
+    born_inside = np.flatnonzero(pieces.born >= 0)
+    done = born_inside[pieces.died[born_inside] < NEVER]
     parts = []
     if replay.timed and len(done):
         lived = replay.ts_ns[pieces.died[done]] - replay.ts_ns[pieces.born[done]]
         decade = np.searchsorted(_DECADES, lived, side="right") - 1
-        found = pd.DataFrame({"decade": decade, "block_count": 1, "size_bytes": pieces.size[done]})
-        found = found.groupby("decade")[["block_count", "size_bytes"]].sum().reset_index()
-        at = found["decade"].to_numpy()
+        counts = pd.DataFrame({"decade": decade, "block_count": 1, "size_bytes": pieces.size[done]})
+        counts = counts.groupby("decade")[["block_count", "size_bytes"]].sum().reset_index()
+        decades = counts["decade"].to_numpy()
         parts.append(
             pd.DataFrame(
                 {
-                    "low_ns": pd.array(_DECADES[at], dtype="Int64"),
-                    "high_ns": pd.array(np.append(_DECADES[1:], NEVER)[at], dtype="Int64"),
-                    "block_count": found["block_count"],
-                    "size_bytes": found["size_bytes"],
+                    "low_ns": pd.array(_DECADES[decades], dtype="Int64"),
+                    "high_ns": pd.array(np.append(_DECADES[1:], NEVER)[decades], dtype="Int64"),
+                    "block_count": counts["block_count"],
+                    "size_bytes": counts["size_bytes"],
                 }
             )
         )
-    stay = mine[pieces.died[mine] == NEVER]
+    stay = born_inside[pieces.died[born_inside] == NEVER]
     none = pd.array([pd.NA], dtype="Int64")
-    kept = pd.DataFrame(
+    sums = pd.DataFrame(
         {"low_ns": none, "high_ns": none, "block_count": len(stay), "size_bytes": int(pieces.size[stay].sum())}
     )  # fmt: skip
-    parts.append(kept if len(stay) else kept.iloc[:0])
+    parts.append(sums if len(stay) else sums.iloc[:0])
     return pd.concat(parts, ignore_index=True)
 
 

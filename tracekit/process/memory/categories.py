@@ -48,12 +48,12 @@ def levels_at(rows: pd.DataFrame, at: Ints) -> Ints:
     """What each category holds after each of these rows (-1: before all): an array of rows by categories."""
     code = rows["category"].cat.codes.to_numpy()
     level = rows["level_bytes"].to_numpy()
-    found = np.zeros((len(at), len(CATEGORIES)), np.int64)
+    by_category = np.zeros((len(at), len(CATEGORIES)), np.int64)
     for category in range(len(CATEGORIES)):
-        mine = np.flatnonzero(code == category)
-        seen = np.searchsorted(mine, at, side="right")
-        found[:, category] = np.append(0, level[mine])[seen]
-    return found
+        of_category = np.flatnonzero(code == category)
+        seen = np.searchsorted(of_category, at, side="right")
+        by_category[:, category] = np.append(0, level[of_category])[seen]
+    return by_category
 
 
 def highest(of: Moments, points: int) -> tuple[Ints, Ints, Ints]:
@@ -72,8 +72,8 @@ def highest(of: Moments, points: int) -> tuple[Ints, Ints, Ints]:
     first = np.flatnonzero(np.diff(number[order], prepend=-1))
     # The moment before a stretch lasts until the first of its own.
     chosen = np.searchsorted(of.ts_ns[1:], start, side="left")
-    own = order[first] + 1
+    own_row = order[first] + 1
     stretch = number[order[first]]
-    higher = of.total[own] >= of.total[chosen[stretch]]
-    chosen[stretch[higher]] = own[higher]
+    higher = of.total[own_row] >= of.total[chosen[stretch]]
+    chosen[stretch[higher]] = own_row[higher]
     return start, np.full(len(start), width, np.int64), chosen

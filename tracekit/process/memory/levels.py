@@ -63,13 +63,13 @@ class Levels:
         """
         low = np.maximum(np.searchsorted(self.ts_ns, start, "right") - 1, 0)
         high = np.searchsorted(self.ts_ns, end, "left")
-        known = high > low
+        has_rows = high > low
         reserved = self.reserved
         return {
-            "floor_bytes": _nullable(_reduced(np.minimum, self.allocated, low, high), known),
-            "peak_bytes": _nullable(_reduced(np.maximum, self.allocated, low, high), known),
-            "end_bytes": _nullable(self.allocated[np.maximum(high - 1, 0)], known),
-            "reserved_bytes": _seen(reserved, low, high, known),
+            "floor_bytes": _nullable(_reduced(np.minimum, self.allocated, low, high), has_rows),
+            "peak_bytes": _nullable(_reduced(np.maximum, self.allocated, low, high), has_rows),
+            "end_bytes": _nullable(self.allocated[np.maximum(high - 1, 0)], has_rows),
+            "reserved_bytes": _seen(reserved, low, high, has_rows),
         }
 
     def curve(self, points: int) -> dict[str, Any]:
@@ -79,11 +79,11 @@ class Levels:
         number = (self.ts_ns - self.ts_ns[0]) // width
         first = np.flatnonzero(np.diff(number, prepend=-1))
         last = np.append(first[1:], len(number))
-        known = np.ones(len(first), np.bool_)
+        is_known = np.ones(len(first), np.bool_)
         return {
             "ts_ns": self.ts_ns[first],
             "allocated_bytes": np.maximum.reduceat(self.allocated, first),
-            "reserved_bytes": _seen(self.reserved, first, last, known),
+            "reserved_bytes": _seen(self.reserved, first, last, is_known),
         }
 
 
@@ -96,14 +96,14 @@ def windows_of(trace: Trace, level: Levels) -> tuple[pd.DataFrame, pd.DataFrame]
     """(the steps, the outermost ranges) in which a level is followed, in order of start."""
     if level.replay is None:
         return trace.derived(windows).steps, trace.derived(outermost_ranges)
-    found = snapshot_windows.steps(trace, level.replay)
-    return found, snapshot_windows.stages(trace, found)
+    steps_ = snapshot_windows.steps(trace, level.replay)
+    return steps_, snapshot_windows.stages(trace, steps_)
 
 
 def _of_devices(trace: Trace) -> list[Replay]:
     """The histories of GPU memory."""
-    every = trace.derived(replays) if trace.has("allocations") else ()
-    return [replay for replay in every if replay.memory == "device" and len(replay.rows)]
+    all_replays = trace.derived(replays) if trace.has("allocations") else ()
+    return [replay for replay in all_replays if replay.memory == "device" and len(replay.rows)]
 
 
 def _replayed(replay: Replay) -> Levels:
@@ -129,37 +129,39 @@ def _sampled(trace: Trace) -> tuple[Levels, ...]:
     code, devices = pd.factorize(memory["device"], use_na_sentinel=False)
     key = type_code * max(len(devices), 1) + code
     keys, counts = np.unique(key, return_counts=True)
-    kept = keys[np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES])]
+    chosen_keys = keys[np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES])]
     order = np.lexsort((memory["id"].to_numpy(), memory["ts_ns"].to_numpy()))
-    found = []
-    for one in kept.tolist():
-        type_, device = types[one // len(devices)], devices[one % len(devices)]
-        rows = order[key[order] == one]
-        found.append(_levels(memory, rows, _or_none(type_), _or_none(device)))
-    return tuple(level for level in found if len(level.ts_ns))
+    sampled = []
+    for device_key in chosen_keys.tolist():
+        type_, device = types[device_key // len(devices)], devices[device_key % len(devices)]
+        rows = order[key[order] == device_key]
+        sampled.append(_levels(memory, rows, _or_none(type_), _or_none(device)))
+    return tuple(level for level in sampled if len(level.ts_ns))
 
 
 def _levels(memory: pd.DataFrame, rows: Ints, type_: int | None, device: int | None) -> Levels:
     """The levels of one allocator: recorded totals, else the running sum of what was recorded."""
-    mine = memory.iloc[rows]
-    size = mine["size_bytes"].to_numpy(np.int64, na_value=0)
-    total = mine["allocated_bytes"].to_numpy(np.int64, na_value=-1)
-    told = mine["allocated_bytes"].notna().to_numpy()
-    totals = bool(told.any())
+    marks = memory.iloc[rows]
+    size = marks["size_bytes"].to_numpy(np.int64, na_value=0)
+    total = marks["allocated_bytes"].to_numpy(np.int64, na_value=-1)
+    has_level = marks["allocated_bytes"].notna().to_numpy()
+    totals = bool(has_level.any())
     value = total if totals else size
-    sound = (told if totals else mine["size_bytes"].notna().to_numpy()) & (abs(value) < MAX_BYTES)
+    sound = (has_level if totals else marks["size_bytes"].notna().to_numpy()) & (
+        abs(value) < MAX_BYTES
+    )
     unsound = int(len(sound) - sound.sum())
-    value, rows, mine = value[sound], rows[sound], mine[sound]
+    value, rows, marks = value[sound], rows[sound], marks[sound]
     if not totals:
         value = np.cumsum(value)
     # A host allocator starts to count when the profiler starts.
     fresh = type_ == CPU and len(value) > 0 and bool(value[0] == size[sound][0])
-    reserved = mine["reserved_bytes"].to_numpy(np.int64, na_value=-1)
+    reserved = marks["reserved_bytes"].to_numpy(np.int64, na_value=-1)
     reserved = np.where((reserved >= 0) & (reserved < MAX_BYTES), reserved, -1)
     return Levels(
         type_,
         device,
-        mine["ts_ns"].to_numpy(),
+        marks["ts_ns"].to_numpy(),
         value,
         reserved if (reserved > 0).any() else None,
         rows,
@@ -187,27 +189,30 @@ def places(trace: Trace, level: Levels, at: Ints) -> tuple[list[str | None], lis
 
 def capacities(trace: Trace) -> dict[int, int]:
     """The memory of each GPU in bytes by its ordinal, as `deviceProperties` tells."""
-    told = trace.meta.get("deviceProperties")
-    found: dict[int, int] = {}
-    for entry in told if isinstance(told, list) else ():
+    devices = trace.meta.get("deviceProperties")
+    by_device: dict[int, int] = {}
+    for entry in devices if isinstance(devices, list) else ():
         ordinal, size = (
             (entry.get("id"), entry.get("totalGlobalMem"))
             if isinstance(entry, dict)
             else (None, None)
         )
         if type(ordinal) is int and type(size) is int and 0 < size < MAX_BYTES:
-            found[ordinal] = size
-    return found
+            by_device[ordinal] = size
+    return by_device
 
 
 def sizes_of(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The table `device_sizes`, where the trace tells of devices."""
-    found = capacities(trace)
-    if not found:
+    by_device = capacities(trace)
+    if not by_device:
         return {}
-    device = pd.array(list(found), dtype="Int64")
+    device = pd.array(list(by_device), dtype="Int64")
     return {
-        "device_sizes": {"device": device, "size_bytes": np.array(list(found.values()), np.int64)}
+        "device_sizes": {
+            "device": device,
+            "size_bytes": np.array(list(by_device.values()), np.int64),
+        }
     }
 
 

@@ -96,12 +96,12 @@ def by_site(found: Live) -> pd.DataFrame:
     order = np.lexsort((site_rank, -table["size_bytes"].to_numpy()))
     table = table.iloc[order].reset_index(drop=True)
     if len(table) > MAX_SITES:
-        rest = table.iloc[MAX_SITES - 1 :]
+        smaller = table.iloc[MAX_SITES - 1 :]
         last = pd.DataFrame(
             {
                 "origin": ["rest"], "kind": ["unknown"], "site": [None], "category": [None], "basis": ["none"], "place": [None],
-                "stack": pd.array([pd.NA], "Int64"), "oldest_ns": pd.array([rest["oldest_ns"].max()], "Int64"),
-                **{n: [int(rest[n].sum())] for n in ("stack_count", "block_count", "size_bytes")},
+                "stack": pd.array([pd.NA], "Int64"), "oldest_ns": pd.array([smaller["oldest_ns"].max()], "Int64"),
+                **{n: [int(smaller[n].sum())] for n in ("stack_count", "block_count", "size_bytes")},
             }
         )  # fmt: skip
         texts = dict.fromkeys([*_BY, "place"], object)
@@ -115,28 +115,28 @@ def sites_of(
 ) -> tuple[Any, Ints]:
     """(the text of the site (or `place`) of each stack, None for none; code of its kind in SITE_KINDS)."""
     table = trace.derived(site_table)
-    at, there = place_of(table["stack"].to_numpy(), stack)
+    place, is_there = place_of(table["stack"].to_numpy(), stack)
     empty, unknown = SITE_KINDS.index("empty"), SITE_KINDS.index("unknown")
     if not len(table):
         return np.full(len(stack), None, object), np.where(missing, unknown, empty)
-    known = there & ~missing
+    is_known = is_there & ~missing
     kinds = table["kind"].to_numpy(np.int64)
-    site = table[text].to_numpy(object)[at]
-    site[~known] = None
-    return site, np.where(known, kinds[at], np.where(missing, unknown, empty))
+    site = table[text].to_numpy(object)[place]
+    site[~is_known] = None
+    return site, np.where(is_known, kinds[place], np.where(missing, unknown, empty))
 
 
 def stacks_of(trace: Trace, row: Ints, block: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """(the stack that asked for each piece, which have none recorded)."""
     stack = np.zeros(len(row), np.int64)
     missing = np.ones(len(row), np.bool_)
-    for name, at in (("blocks", block), ("allocations", row)):
+    for name, rows_there in (("blocks", block), ("allocations", row)):
         column = trace.get(name)["stack"]
-        some = at >= 0
-        told = column.iloc[at[some]]
-        known = told.notna().to_numpy()
-        rows = np.flatnonzero(some)[known]
-        stack[rows] = told.to_numpy(np.int64, na_value=0)[known]
+        present = rows_there >= 0
+        values = column.iloc[rows_there[present]]
+        is_known = values.notna().to_numpy()
+        rows = np.flatnonzero(present)[is_known]
+        stack[rows] = values.to_numpy(np.int64, na_value=0)[is_known]
         missing[rows] = False
     return stack, missing
 
@@ -150,10 +150,10 @@ def _category(
     for column, how in (
         ("category", "recorded"), ("user_metadata", "metadata"), ("compile_context", "compiled"),
     ):  # fmt: skip
-        for name, at in (("allocations", row), ("blocks", block)):
-            told = _texts(trace.get(name)[column], at)
-            new = (basis == BASES.index("none")) & pd.notna(told)
-            text[new], basis[new] = told[new], BASES.index(how)
+        for name, rows in (("allocations", row), ("blocks", block)):
+            texts = _texts(trace.get(name)[column], rows)
+            new = (basis == BASES.index("none")) & pd.notna(texts)
+            text[new], basis[new] = texts[new], BASES.index(how)
     stages = snapshot_windows.stages(trace, snapshot_windows.steps(trace, replay))
     if len(stages) and replay.timed and len(replay.ts_ns):
         start = stages["ts_ns"].to_numpy()
@@ -168,5 +168,5 @@ def _texts(column: pd.Series[Any], at: Ints) -> npt.NDArray[np.object_]:
     """The text of each row, None for -1, for a missing one, and for what stands for none."""
     names = [None if str(c) in _NOTHING else str(c) for c in column.cat.categories]
     codes = np.append(column.cat.codes.to_numpy().astype(np.int64), -1)
-    found: npt.NDArray[np.object_] = np.array([*names, None], object)[codes[at]]
-    return found
+    texts: npt.NDArray[np.object_] = np.array([*names, None], object)[codes[at]]
+    return texts

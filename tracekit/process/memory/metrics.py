@@ -33,17 +33,19 @@ def level_metrics(trace: Trace, levels: Sequence[pd.DataFrame]) -> Mapping[str, 
         return {}
     rows = pd.concat(levels, ignore_index=True)
     rows = rows[(rows["memory"] == "device").to_numpy()]
-    known = {LEVEL_METRICS[n]: rows[n].dropna() for n in rows if n in LEVEL_METRICS}
-    found = {name: float(values.max()) for name, values in known.items() if len(values)}
-    if not found:
+    values_of = {LEVEL_METRICS[n]: rows[n].dropna() for n in rows if n in LEVEL_METRICS}
+    highest_levels = {
+        name: float(values.max()) for name, values in values_of.items() if len(values)
+    }
+    if not highest_levels:
         return {}
     same = {"stage": None, "unit": "bytes", "better": "lower"}
     return {
         "metrics": {
-            "step": pd.array([trace.source.step] * len(found), dtype="Int64"),
-            "name": np.array([*found], object),
-            "value": pd.array([*found.values()], dtype="Float64"),
-            **{n: np.full(len(found), value, object) for n, value in same.items()},
+            "step": pd.array([trace.source.step] * len(highest_levels), dtype="Int64"),
+            "name": np.array([*highest_levels], object),
+            "value": pd.array([*highest_levels.values()], dtype="Float64"),
+            **{n: np.full(len(highest_levels), value, object) for n, value in same.items()},
         }
     }
 
@@ -71,8 +73,8 @@ def _allocated(trace: Trace, replay: Replay) -> Ints:
     pieces = replay.pieces
     rounded = np.maximum(-(-pieces.size // ROUNDED_TO), 1) * ROUNDED_TO
     blocks = trace.get("blocks")["size_bytes"].to_numpy(np.int64, na_value=0)
-    held = np.flatnonzero(pieces.block >= 0)
-    size = blocks[pieces.block[held]]
-    sound = (size >= pieces.size[held]) & (size < MAX_BYTES)
-    rounded[held[sound]] = size[sound]
+    pieces_held = np.flatnonzero(pieces.block >= 0)
+    size = blocks[pieces.block[pieces_held]]
+    sound = (size >= pieces.size[pieces_held]) & (size < MAX_BYTES)
+    rounded[pieces_held[sound]] = size[sound]
     return rounded

@@ -34,19 +34,21 @@ def quantity_of(name: str) -> tuple[str, int | None] | None:
     (('reserved', 1), None, None)
     """
     words = re.findall(r"[a-z]+", name.lower())
-    found = set(words)
-    if found & _OTHER or words.count("allocated") > 1:
+    word_set = set(words)
+    if word_set & _OTHER or words.count("allocated") > 1:
         return None
     what = next((_WHAT[word] for word in words if word in _WHAT), None)
     if what is None:
-        what = "reserved" if found & _RESERVED else None
-    elif found & _RESERVED:
+        what = "reserved" if word_set & _RESERVED else None
+    elif word_set & _RESERVED:
         return None
     # A cache is not always one of memory: `cached` alone is, as are `max_cached` and what names memory.
-    if what is None or ("cached" in found and not (found & _MEMORY) and found - {"cached"} - _PEAK):
+    if what is None or (
+        "cached" in word_set and not (word_set & _MEMORY) and word_set - {"cached"} - _PEAK
+    ):
         return None
     unit = next((UNITS[word] for word in reversed(words) if word in UNITS), None)
     if unit == UNITS["gb"] and _POWERS_OF_TWO.match(name):
         # verl divides by 1024³ and calls it GB.
         unit = UNITS["gib"]
-    return (f"peak {what}" if found & _PEAK and what != "requested" else what), unit
+    return (f"peak {what}" if word_set & _PEAK and what != "requested" else what), unit

@@ -99,7 +99,7 @@ class Replay:
 def replays(trace: Trace) -> tuple[Replay, ...]:
     """The replay of every device (and of pinned host memory) with a history or blocks."""
     return tuple(
-        made for mine in _devices(trace) if (made := _replay(trace, *mine)) is not None
+        replayed for device in _devices(trace) if (replayed := _replay(trace, *device)) is not None
     )  # fmt: skip
 
 
@@ -123,12 +123,14 @@ def _devices(trace: Trace) -> Iterator[tuple[str, int | None, Ints, Ints, Ints]]
     frames = [trace.get(name) for name in ("allocations", "blocks", "memory_segments")]
     keys = pd.concat([frame[["memory", "device"]] for frame in frames], ignore_index=True)
     number = keys.groupby(["memory", "device"], dropna=False, sort=True, observed=True).ngroup()
-    of = np.split(number.to_numpy(np.int64), np.cumsum([len(frame) for frame in frames])[:-1])
-    found, first, counts = np.unique(number.to_numpy(), return_index=True, return_counts=True)
-    kept = np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES])
-    for at in kept.tolist():
-        memory, device = keys.iloc[int(first[at])].tolist()
-        rows = [np.flatnonzero(part == found[at]) for part in of]
+    number_parts = np.split(
+        number.to_numpy(np.int64), np.cumsum([len(frame) for frame in frames])[:-1]
+    )
+    distinct, first, counts = np.unique(number.to_numpy(), return_index=True, return_counts=True)
+    chosen = np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES])
+    for chosen_device in chosen.tolist():
+        memory, device = keys.iloc[int(first[chosen_device])].tolist()
+        rows = [np.flatnonzero(part == distinct[chosen_device]) for part in number_parts]
         yield str(memory), None if pd.isna(device) else int(device), rows[0], rows[1], rows[2]
 
 
@@ -143,13 +145,13 @@ def _replay(
     placed = history["address"].notna().to_numpy()
     moves = np.isin(action, [CODE["alloc"], CODE["free_completed"]])
     sound = sized & placed
-    held = np.flatnonzero(moves & sound)
+    usable = np.flatnonzero(moves & sound)
     active = _active(trace, blocks)
     block_size = _bounded(trace.get("blocks")["requested_bytes"].iloc[active])[0]
     if float(size.sum(dtype=np.float64)) + float(block_size.sum(dtype=np.float64)) > 2.0**62:
         return None
-    is_alloc = action[held] == CODE["alloc"]
-    pieces = _pieces(trace, held, is_alloc, address[held], size[held], active, rows)
+    is_alloc = action[usable] == CODE["alloc"]
+    pieces = _pieces(trace, usable, is_alloc, address[usable], size[usable], active, rows)
     base = int(pieces.size[pieces.born < 0].sum())
     # A free ends what was allocated, whatever size it names itself.
     delta = np.zeros(len(rows), np.int64)
@@ -199,15 +201,15 @@ def _pieces(
     """Allocations with the free that ended each, frees of what was there before, and blocks that stayed."""
     starts, ends, orphan, last = paired(address, is_alloc)
     blocks = trace.get("blocks")
-    at = ints(blocks["address"].iloc[active])
-    ghost = active[~np.isin(at, address[last])]
+    addresses = ints(blocks["address"].iloc[active])
+    ghost = active[~np.isin(addresses, address[last])]
     ghost_size = _bounded(blocks["requested_bytes"].iloc[ghost])[0]
     gone = np.where(ends >= 0, held[ends], NEVER)
     born = np.concatenate((held[starts], np.full(len(orphan), -1), np.full(len(ghost), -1))).astype(
         np.int64
     )
     none = np.full(len(ghost), -1, np.int64)
-    stays = _block_at(at, active, address[starts], ends < 0)
+    stays = _block_at(addresses, active, address[starts], ends < 0)
     return Pieces(
         born,
         np.concatenate((gone, held[orphan], np.full(len(ghost), NEVER))).astype(np.int64),
@@ -242,8 +244,8 @@ def _block_at(at: Ints, active: Ints, address: Ints, kept: Mask) -> Ints:
         return np.full(len(address), -1, np.int64)
     order = np.argsort(at, kind="stable")
     place = np.minimum(np.searchsorted(at[order], address), len(at) - 1)
-    found = active[order][place]
-    return np.where(kept & (at[order][place] == address), found, -1)
+    blocks_at = active[order][place]
+    return np.where(kept & (at[order][place] == address), blocks_at, -1)
 
 
 def _reserved(trace: Trace, segments: Ints, got: Ints) -> Ints | None:
@@ -268,11 +270,11 @@ def _times(column: pd.Series[Any]) -> tuple[Ints, bool]:
 def _bounded(column: pd.Series[Any]) -> tuple[Ints, Mask]:
     """(bytes, 0 where unknown or impossible; which are known)."""
     size = column.to_numpy(np.int64, na_value=-1)
-    known = (size >= 0) & (size < MAX_BYTES)
-    return np.where(known, size, 0), known
+    is_plausible = (size >= 0) & (size < MAX_BYTES)
+    return np.where(is_plausible, size, 0), is_plausible
 
 
 def ints(column: pd.Series[Any]) -> Ints:
     """The numbers of a column, 0 where unknown."""
-    found: Ints = column.to_numpy(np.int64, na_value=0)
-    return found
+    whole_numbers: Ints = column.to_numpy(np.int64, na_value=0)
+    return whole_numbers

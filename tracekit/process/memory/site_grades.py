@@ -57,8 +57,8 @@ def grades(stacks: pd.DataFrame) -> Ints:
     names = [name_grade(str(name)) for name in stacks["name"].cat.categories]
     by_file = np.array([*files, ANYTHING], np.int64)[stacks["file"].cat.codes.to_numpy()]
     by_name = np.array([*names, ANYTHING], np.int64)[stacks["name"].cat.codes.to_numpy()]
-    found: Ints = np.where(by_file < OPERATOR, by_file, by_name)
-    return found
+    best: Ints = np.where(by_file < OPERATOR, by_file, by_name)
+    return best
 
 
 def file_grade(file: str) -> int:
@@ -84,9 +84,9 @@ def file_grade(file: str) -> int:
 
 def name_grade(name: str) -> int:
     """The grade of what has no Python file, by its name; of a Python function that a profiler names, by its file."""
-    told = PROFILED.fullmatch(name)
-    if told is not None:
-        return file_grade(told[1])
+    profiled = PROFILED.fullmatch(name)
+    if profiled is not None:
+        return file_grade(profiled[1])
     if any(word in name for word in _ALLOCATING):
         return ANYTHING
     if name.startswith("aten::") or any(word in name for word in _OPERATORS):

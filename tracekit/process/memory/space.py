@@ -32,8 +32,8 @@ _GROUP = ["pool", "stream", "kind"]
 
 def rounded(size: Ints) -> Ints:
     """What requests of these sizes occupy."""
-    found: Ints = np.maximum(-(-size // LEAST), 1) * LEAST
-    return found
+    sizes: Ints = np.maximum(-(-size // LEAST), 1) * LEAST
+    return sizes
 
 
 def segment_for(size: int) -> int:
@@ -62,25 +62,25 @@ class Segments:
 
 def segments(trace: Trace, replay: Replay) -> Segments | None:
     """The segments of a device; None where they were not recorded, or grow in place."""
-    mine = rows_of(trace, "memory_segments", replay)
-    grows = len(replay.during("segment_map", "segment_unmap")) or (mine["expandable"] == 1).any()
-    if not trace.has("memory_segments") or grows or mine["address"].isna().any():
+    rows = rows_of(trace, "memory_segments", replay)
+    grows = len(replay.during("segment_map", "segment_unmap")) or (rows["expandable"] == 1).any()
+    if not trace.has("memory_segments") or grows or rows["address"].isna().any():
         return None
     moved = replay.during("segment_alloc", "segment_free")
     is_alloc = replay.action[moved] == CODE["segment_alloc"]
     starts, ends, orphan, last = paired(replay.address[moved], is_alloc)
-    at_end = ints(mine["address"])
+    at_end = ints(rows["address"])
     ghost = np.flatnonzero(~np.isin(at_end, replay.address[moved[last]]))
-    told = np.concatenate((moved[starts], moved[orphan]))
-    entries = trace["allocations"].iloc[replay.rows[told]] if len(told) else trace.get("allocations").iloc[:0]  # fmt: skip
+    moves = np.concatenate((moved[starts], moved[orphan]))
+    entries = trace["allocations"].iloc[replay.rows[moves]] if len(moves) else trace.get("allocations").iloc[:0]  # fmt: skip
     none = np.full(len(ghost), -1, np.int64)
-    size = np.concatenate((replay.size[told], ints(mine["size_bytes"])[ghost]))
-    kind = np.where(replay.size[told] <= SMALL_SEGMENT, "small", "large").astype(object)
+    size = np.concatenate((replay.size[moves], ints(rows["size_bytes"])[ghost]))
+    kind = np.where(replay.size[moves] <= SMALL_SEGMENT, "small", "large").astype(object)
     frame = pd.DataFrame(
         {
-            "pool": np.concatenate((_text(entries["pool"]), _text(mine["pool"])[ghost])),
-            "stream": pd.array([*entries["stream"].tolist(), *mine["stream"].iloc[ghost].tolist()], dtype="Int64"),
-            "kind": np.concatenate((kind, _text(mine["kind"])[ghost])),
+            "pool": np.concatenate((_text(entries["pool"]), _text(rows["pool"])[ghost])),
+            "stream": pd.array([*entries["stream"].tolist(), *rows["stream"].iloc[ghost].tolist()], dtype="Int64"),
+            "kind": np.concatenate((kind, _text(rows["kind"])[ghost])),
         }
     )  # fmt: skip
     frame["pool"] = frame["pool"].where(frame["pool"].notna(), DEFAULT_POOL)
@@ -89,33 +89,35 @@ def segments(trace: Trace, replay: Replay) -> Segments | None:
         np.concatenate(
             (np.where(ends >= 0, moved[ends], NEVER), moved[orphan], np.full(len(ghost), NEVER))
         ).astype(np.int64),
-        np.concatenate((replay.address[told], at_end[ghost])),
+        np.concatenate((replay.address[moves], at_end[ghost])),
         np.where(size < MAX_BYTES, size, 0),
         frame,
     )
 
 
 def _text(column: pd.Series[Any]) -> npt.NDArray[np.object_]:
-    found: npt.NDArray[np.object_] = column.to_numpy(object)
-    return found
+    texts: npt.NDArray[np.object_] = column.to_numpy(object)
+    return texts
 
 
 def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame:
     """The rows of `free_space` after an entry, by addresses, but for whose and when: one a pool, stream and kind."""
-    there = np.flatnonzero((of.born <= at) & (of.died > at))
-    there = there[np.argsort(of.address[there], kind="stable")]
-    start, size = of.address[there], of.size[there]
+    alive = np.flatnonzero((of.born <= at) & (of.died > at))
+    alive = alive[np.argsort(of.address[alive], kind="stable")]
+    start, size = of.address[alive], of.size[alive]
     live = replay.pieces.live(at)
     live = live[np.argsort(replay.pieces.address[live], kind="stable")]
     address, requested = replay.pieces.address[live], replay.pieces.size[live]
-    held = occupied(trace, replay, live)
+    occupied_bytes = occupied(trace, replay, live)
     inside = np.searchsorted(start, address, side="right") - 1
     within = (inside >= 0) & (address < (start + size)[inside]) if len(start) else inside >= 0
-    inside, address, requested, held = (a[within] for a in (inside, address, requested, held))
-    count = len(there)
+    inside, address, requested, occupied_bytes = (
+        a[within] for a in (inside, address, requested, occupied_bytes)
+    )
+    count = len(alive)
     used, asked, pieces = (np.zeros(count, np.int64) for _ in range(3))
     # Blocks that overlap are damage: what two of them cover is in use once.
-    end = np.minimum(address + held, (start + size)[inside])
+    end = np.minimum(address + occupied_bytes, (start + size)[inside])
     reached = np.maximum.accumulate(end)
     before = np.maximum(np.append(_LOWEST, reached[:-1])[: len(end)], start[inside])
     np.add.at(used, inside, np.maximum(end - np.maximum(address, before), 0))
@@ -127,7 +129,7 @@ def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame
     tail = np.maximum((start + size)[inside[last]] - reached[last], 0)
     np.maximum.at(largest, inside[last], tail)
     free = size - used
-    parts = of.frame.iloc[there].reset_index(drop=True).assign(
+    parts = of.frame.iloc[alive].reset_index(drop=True).assign(
         segment_count=1, expandable_count=0, reserved_bytes=size, requested_bytes=asked, free_bytes=free,
         releasable_bytes=np.where(pieces == 0, size, 0), stranded_bytes=np.where(pieces == 0, 0, free),
         largest_free_bytes=largest,
@@ -137,41 +139,43 @@ def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame
 
 def occupied(trace: Trace, replay: Replay, pieces: Ints) -> Ints:
     """What each piece occupies: as its block tells, else the request rounded up."""
-    held = rounded(replay.pieces.size[pieces])
+    occupied_bytes = rounded(replay.pieces.size[pieces])
     block = replay.pieces.block[pieces]
-    some = block >= 0
-    size = ints(trace.get("blocks")["size_bytes"].iloc[block[some]])
-    held[some] = np.where((size > 0) & (size < MAX_BYTES), size, held[some])
-    return held
+    has_block = block >= 0
+    size = ints(trace.get("blocks")["size_bytes"].iloc[block[has_block]])
+    occupied_bytes[has_block] = np.where(
+        (size > 0) & (size < MAX_BYTES), size, occupied_bytes[has_block]
+    )
+    return occupied_bytes
 
 
 def free_at_end(trace: Trace, replay: Replay) -> pd.DataFrame:
     """The rows of `free_space` at the end, by blocks, but for whose and when: one a pool, stream and kind."""
-    mine = rows_of(trace, "memory_segments", replay)
-    rows = mine.index.to_numpy()
+    of_segments = rows_of(trace, "memory_segments", replay)
+    rows = of_segments.index.to_numpy()
     place = np.full(len(trace.get("memory_segments")), -1, np.int64)
     place[rows] = np.arange(len(rows))
     blocks = trace.get("blocks")
-    at = place[blocks["segment"].to_numpy(np.int64)] if len(blocks) else np.empty(0, np.int64)
-    blocks, at = blocks[at >= 0], at[at >= 0]
+    owner = place[blocks["segment"].to_numpy(np.int64)] if len(blocks) else np.empty(0, np.int64)
+    blocks, owner = blocks[owner >= 0], owner[owner >= 0]
     size = np.clip(ints(blocks["size_bytes"]), 0, MAX_BYTES)
     asked = np.clip(ints(blocks["requested_bytes"]), 0, MAX_BYTES)
     active = blocks["state"].isin(("active", "pending_free")).to_numpy()
     idle = (blocks["state"] == "inactive").to_numpy()
     total, used, requested, largest, pieces = (np.zeros(len(rows), np.int64) for _ in range(5))
-    np.add.at(total, at, size)
-    np.add.at(used, at[active], size[active])
-    np.add.at(requested, at[active], asked[active])
-    np.add.at(pieces, at[active], 1)
-    np.maximum.at(largest, at[idle], size[idle])
+    np.add.at(total, owner, size)
+    np.add.at(used, owner[active], size[active])
+    np.add.at(requested, owner[active], asked[active])
+    np.add.at(pieces, owner[active], 1)
+    np.maximum.at(largest, owner[idle], size[idle])
     free = total - used
     parts = pd.DataFrame(
         {
-            "pool": mine["pool"].astype(object).where(mine["pool"].notna(), DEFAULT_POOL).to_numpy(object),
-            "stream": mine["stream"].array,
-            "kind": mine["kind"].to_numpy(object),
+            "pool": of_segments["pool"].astype(object).where(of_segments["pool"].notna(), DEFAULT_POOL).to_numpy(object),
+            "stream": of_segments["stream"].array,
+            "kind": of_segments["kind"].to_numpy(object),
             "segment_count": 1,
-            "expandable_count": (mine["expandable"] == 1).fillna(value=False).to_numpy(np.int64),
+            "expandable_count": (of_segments["expandable"] == 1).fillna(value=False).to_numpy(np.int64),
             "reserved_bytes": total,
             "requested_bytes": requested,
             "internal_bytes": used - requested,
@@ -188,9 +192,9 @@ def _grouped(parts: pd.DataFrame) -> pd.DataFrame:
     """One row a pool, stream and kind, the largest first; what must add up is asserted."""
     sums = [c for c in parts if c not in (*_GROUP, "largest_free_bytes")]
     grouped = parts.groupby(_GROUP, dropna=False, sort=False)
-    found = grouped[sums].sum()
-    found["largest_free_bytes"] = grouped["largest_free_bytes"].max()
-    found = found.reset_index()
-    assert (found["free_bytes"] == found["releasable_bytes"] + found["stranded_bytes"]).all()
-    assert (found["largest_free_bytes"] <= found["free_bytes"]).all()
-    return found.sort_values("reserved_bytes", ascending=False, kind="stable", ignore_index=True)
+    sums_of = grouped[sums].sum()
+    sums_of["largest_free_bytes"] = grouped["largest_free_bytes"].max()
+    sums_of = sums_of.reset_index()
+    assert (sums_of["free_bytes"] == sums_of["releasable_bytes"] + sums_of["stranded_bytes"]).all()
+    assert (sums_of["largest_free_bytes"] <= sums_of["free_bytes"]).all()
+    return sums_of.sort_values("reserved_bytes", ascending=False, kind="stable", ignore_index=True)

@@ -16,14 +16,14 @@ MAX_LEVELS = 500_000
 def step_levels(trace: Trace) -> pd.DataFrame:
     """Columns device, step, position, at_ns, point, quantity, level_bytes; empty where nothing tells of levels."""
     if trace.has("blocks"):
-        found = _of_snapshot(trace)
+        levels = _of_snapshot(trace)
     elif trace.has("memory_log"):
-        found = _of_log(trace["memory_log"])
+        levels = _of_log(trace["memory_log"])
     elif trace.has("log_values"):
-        found = _of_driver(trace["log_values"])
+        levels = _of_driver(trace["log_values"])
     else:
         return pd.DataFrame()
-    return found.iloc[:MAX_LEVELS].reset_index(drop=True)
+    return levels.iloc[:MAX_LEVELS].reset_index(drop=True)
 
 
 def _of_snapshot(trace: Trace) -> pd.DataFrame:
@@ -36,10 +36,12 @@ def _of_snapshot(trace: Trace) -> pd.DataFrame:
     for device, end_ns, live in zip(
         windows["device"], windows["end_ns"], windows["live_bytes"].tolist(), strict=True
     ):
-        mine = rows[rows["device"].isna() if pd.isna(device) else rows["device"].eq(device).fillna(value=False)]  # fmt: skip
+        of_device = rows[rows["device"].isna() if pd.isna(device) else rows["device"].eq(device).fillna(value=False)]  # fmt: skip
         if within:
-            ts = mine["ts_ns"].to_numpy(np.int64)
-            size = np.where(mine["is_alloc"], 1, -1) * mine["size_bytes"].to_numpy(np.int64)
+            ts = of_device["ts_ns"].to_numpy(np.int64)
+            size = np.where(of_device["is_alloc"], 1, -1) * of_device["size_bytes"].to_numpy(
+                np.int64
+            )
             order = np.argsort(ts, kind="stable")
             after = np.append(np.cumsum(size[order][::-1])[::-1], 0)
             level = live - after[np.searchsorted(ts[order], ends, "right")]
@@ -81,20 +83,20 @@ def _of_log(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _of_driver(rows: pd.DataFrame) -> pd.DataFrame:
     """What the log of an RL driver tells of memory beside its timers: amounts whose name tells the unit."""
-    told = [quantity_of(str(name)) for name in rows["name"].cat.categories]
-    factor = np.array([*(float(t[1] or 0) if t is not None else 0.0 for t in told), 0.0])
-    what = np.array([*(t[0] if t is not None else "" for t in told), ""], object)
+    quantities = [quantity_of(str(name)) for name in rows["name"].cat.categories]
+    factor = np.array([*(float(t[1] or 0) if t is not None else 0.0 for t in quantities), 0.0])
+    what = np.array([*(t[0] if t is not None else "" for t in quantities), ""], object)
     code = rows["name"].cat.codes.to_numpy()
     size = rows["value"].to_numpy(np.float64, na_value=np.nan) * factor[code]
     sound = (factor[code] > 0) & (size >= 0) & (size < 2.0**50)
-    mine = rows[sound]
+    rows_of = rows[sound]
     return pd.DataFrame(
         {
-            "device": pd.array([pd.NA] * len(mine), dtype="Int64"),
-            "step": mine["step"].array,
-            "position": mine["line"].to_numpy(),
-            "at_ns": mine["logged_ns"].array,
-            "point": mine["name"].to_numpy(object),
+            "device": pd.array([pd.NA] * len(rows_of), dtype="Int64"),
+            "step": rows_of["step"].array,
+            "position": rows_of["line"].to_numpy(),
+            "at_ns": rows_of["logged_ns"].array,
+            "point": rows_of["name"].to_numpy(object),
             "quantity": what[code][sound],
             "level_bytes": np.rint(size[sound]).astype(np.int64),
         }

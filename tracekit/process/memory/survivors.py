@@ -54,33 +54,33 @@ def survivors(trace: Trace) -> Survivors:
     count = int(code.max()) + 1 if len(code) else 0
     first = np.zeros(count, np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]
-    held, fresh = np.zeros((2, count), np.int64), np.zeros((2, count), np.int64)
+    live_sums, fresh = np.zeros((2, count), np.int64), np.zeros((2, count), np.int64)
     for row, weight in enumerate((size, np.ones(len(size), np.int64))):
-        np.add.at(held[row], code, weight)
+        np.add.at(live_sums[row], code, weight)
         np.add.at(fresh[row], code, born * weight)
-    kept = _largest(device[first], held[0], MAX_STACKS)
+    largest = _largest(device[first], live_sums[0], MAX_STACKS)
     stacks = pd.DataFrame(
         {
-            "device": active["device"].array[first[kept]],
-            "stack": active["stack"].array[first[kept]],
-            "live_bytes": held[0][kept],
-            "live_count": held[1][kept],
-            "born_bytes": fresh[0][kept],
-            "born_count": fresh[1][kept],
+            "device": active["device"].array[first[largest]],
+            "stack": active["stack"].array[first[largest]],
+            "live_bytes": live_sums[0][largest],
+            "live_count": live_sums[1][largest],
+            "born_bytes": fresh[0][largest],
+            "born_count": fresh[1][largest],
         }
     )
     # Blocks one by one only of stacks that gained some, those that gained most first.
     chosen = np.zeros(count, np.bool_)
-    chosen[kept] = fresh[1][kept] > 0
+    chosen[largest] = fresh[1][largest] > 0
     rows = np.flatnonzero(chosen[code] & active["address"].notna().to_numpy())
-    told = rows[_largest(device[rows], fresh[0][code[rows]], MAX_BLOCKS)]
+    chosen_rows = rows[_largest(device[rows], fresh[0][code[rows]], MAX_BLOCKS)]
     columns = ["device", "stack", "address", "size_bytes", "born", "born_ns"]
-    blocks = active[columns].iloc[told].reset_index(drop=True)
+    blocks = active[columns].iloc[chosen_rows].reset_index(drop=True)
     windows = _windows(trace, live)
     devices = _plain(windows["device"])
     left_stacks = np.ones(count, np.bool_)
-    left_stacks[kept] = False
-    left_blocks = ~np.isin(rows, told)
+    left_stacks[largest] = False
+    left_blocks = ~np.isin(rows, chosen_rows)
     windows["omitted_stack_count"] = [int((device[first][left_stacks] == d).sum()) for d in devices]
     windows["omitted_block_count"] = [int((device[rows][left_blocks] == d).sum()) for d in devices]
     return Survivors(windows, stacks, blocks)
@@ -101,8 +101,8 @@ def _largest(device: Ints, weight: Ints, most: int) -> Ints:
     """Of each device the places of so many with most weight, the heaviest first."""
     order = np.lexsort((-weight, device))
     begin = np.searchsorted(device[order], device[order])
-    kept = order[np.arange(len(order)) - begin < most]
-    return kept[np.argsort(-weight[kept], kind="stable")]
+    chosen = order[np.arange(len(order)) - begin < most]
+    return chosen[np.argsort(-weight[chosen], kind="stable")]
 
 
 def _plain(column: pd.Series[Any]) -> Ints:
@@ -126,14 +126,14 @@ def in_use(trace: Trace) -> pd.DataFrame:
     place = numbered(*(np.append(_plain(past[n]), _plain(live[n])) for n in ("device", "address")))
     last = np.full(int(place.max()) + 1 if len(place) else 0, -1, np.int64)
     last[place[: len(past)]] = np.arange(len(past))
-    at = last[place[len(past) :]]
-    known = (at >= 0) & live["address"].notna().to_numpy()
-    at = np.where(known, at, 0)
-    ts = np.append(_plain(past["ts_ns"]), -1)[at]
-    same = np.append(past["is_alloc"].to_numpy(), False)[at]
-    born = known & same & (np.append(_plain(past["size_bytes"]), -1)[at] == size)
+    allocation = last[place[len(past) :]]
+    is_known = (allocation >= 0) & live["address"].notna().to_numpy()
+    allocation = np.where(is_known, allocation, 0)
+    ts = np.append(_plain(past["ts_ns"]), -1)[allocation]
+    same = np.append(past["is_alloc"].to_numpy(), False)[allocation]
+    born = is_known & same & (np.append(_plain(past["size_bytes"]), -1)[allocation] == size)
     live["born"] = born
-    untimed = np.append(past["ts_ns"].isna().to_numpy(), True)[at]
+    untimed = np.append(past["ts_ns"].isna().to_numpy(), True)[allocation]
     live["born_ns"] = pd.arrays.IntegerArray(ts, ~born | untimed)
     return live
 
@@ -143,11 +143,11 @@ def history(trace: Trace) -> pd.DataFrame:
     rows = trace.get("allocations")
     size = _plain(rows["size_bytes"])
     is_alloc = (rows["action"] == "alloc").to_numpy()
-    known = is_alloc | (rows["action"] == "free_completed").to_numpy()
-    known &= (rows["memory"] == "device").to_numpy() & rows["address"].notna().to_numpy()
-    known &= (size >= 0) & (size < MAX_BYTES)
-    out = rows.loc[known, ["device", "address", "ts_ns", "size_bytes", "stack"]]
-    return out.reset_index(drop=True).assign(is_alloc=is_alloc[known])
+    is_usable = is_alloc | (rows["action"] == "free_completed").to_numpy()
+    is_usable &= (rows["memory"] == "device").to_numpy() & rows["address"].notna().to_numpy()
+    is_usable &= (size >= 0) & (size < MAX_BYTES)
+    out = rows.loc[is_usable, ["device", "address", "ts_ns", "size_bytes", "stack"]]
+    return out.reset_index(drop=True).assign(is_alloc=is_alloc[is_usable])
 
 
 def _windows(trace: Trace, live: pd.DataFrame) -> pd.DataFrame:
@@ -155,23 +155,23 @@ def _windows(trace: Trace, live: pd.DataFrame) -> pd.DataFrame:
     rows = trace.get("allocations")
     rows = rows[(rows["memory"] == "device").to_numpy()]
     device, ts = _plain(rows["device"]), rows["ts_ns"]
-    of, size = _plain(live["device"]), live["size_bytes"].to_numpy()
-    told = []
-    for number in np.unique(np.append(device, of)).tolist():
+    device_codes, size = _plain(live["device"]), live["size_bytes"].to_numpy()
+    windows_of = []
+    for number in np.unique(np.append(device, device_codes)).tolist():
         times = ts.array[device == number]
-        mine = size[of == number]
-        told.append(
+        own_sizes = size[device_codes == number]
+        windows_of.append(
             {
                 "device": pd.NA if number < 0 else number,
                 "begin_ns": times.min() if len(times) else pd.NA,
                 "end_ns": times.max() if len(times) else pd.NA,
                 "entry_count": len(times),
-                "live_bytes": int(mine.sum()),
-                "live_count": len(mine),
+                "live_bytes": int(own_sizes.sum()),
+                "live_count": len(own_sizes),
             }
         )
     columns = ["device", "begin_ns", "end_ns", "entry_count", "live_bytes", "live_count"]
-    frame = pd.DataFrame(told, columns=columns)
+    frame = pd.DataFrame(windows_of, columns=columns)
     return frame.astype({n: "Int64" if n in columns[:3] else "int64" for n in columns})
 
 
@@ -187,15 +187,15 @@ def over_marks(trace: Trace) -> pd.DataFrame:
     if len(ends) >= 3 and bool(rows["ts_ns"].notna().all()):
         lives = _lives(rows, trace.derived(in_use))
         parts = [
-            _growing(mine, ends).assign(device=device)
-            for device, mine in lives.groupby("device", dropna=False, sort=True)
+            _growing(own_lives, ends).assign(device=device)
+            for device, own_lives in lives.groupby("device", dropna=False, sort=True)
         ]
     if not parts:
         return pd.DataFrame()
-    found = pd.concat(parts, ignore_index=True)
-    return found.assign(
-        device=found["device"].astype("Int64"),
-        step=pd.array([number[k] for k in found["window"]], dtype="Int64"),
+    table = pd.concat(parts, ignore_index=True)
+    return table.assign(
+        device=table["device"].astype("Int64"),
+        step=pd.array([number[k] for k in table["window"]], dtype="Int64"),
     )
 
 
@@ -208,18 +208,18 @@ def step_ends(trace: Trace) -> tuple[Ints, list[int | None]]:
     code = rows["name"].cat.codes.to_numpy()
     ts = rows["ts_ns"].to_numpy(np.int64)
     # Where the file itself is a step, what a program numbers are pieces of it.
-    alone = trace.source.step is not None
-    for number_of in (profiler_step,) if alone else (profiler_step, numbered_step):
+    is_one_step = trace.source.step is not None
+    for number_of in (profiler_step,) if is_one_step else (profiler_step, numbered_step):
         numbers = [number_of(name) for name in names]
         chosen = np.array([n is not None for n in numbers], np.bool_)[code]
         if chosen.any():
             return ts[chosen][-MAX_MARKS:], [numbers[c] for c in code[chosen][-MAX_MARKS:]]
     optimizer = np.array([name.startswith("Optimizer.step#") for name in names], np.bool_)[code]
-    if alone or not optimizer.any():
+    if is_one_step or not optimizer.any():
         return np.empty(0, np.int64), []
     # Of several optimizers the one that steps most often.
-    mine = code == np.bincount(code[optimizer]).argmax()
-    return ts[mine][-MAX_MARKS:], [None] * int(min(mine.sum(), MAX_MARKS))
+    in_thread = code == np.bincount(code[optimizer]).argmax()
+    return ts[in_thread][-MAX_MARKS:], [None] * int(min(in_thread.sum(), MAX_MARKS))
 
 
 def _lives(rows: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
@@ -231,12 +231,12 @@ def _lives(rows: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
     same = np.append(code[1:] == code[:-1], False)[: len(code)]
     end = np.where(same, np.append(ts[1:], _NEVER)[: len(ts)], _NEVER)
     born = rows.iloc[order][alloc]
-    made = born[["device", "stack", "size_bytes"]].assign(begin_ns=ts[alloc], end_ns=end[alloc])
-    made = made.astype({"size_bytes": "int64"})
-    made = made[(made["size_bytes"] >= 0) & (made["size_bytes"] < MAX_BYTES)]
+    lives = born[["device", "stack", "size_bytes"]].assign(begin_ns=ts[alloc], end_ns=end[alloc])
+    lives = lives.astype({"size_bytes": "int64"})
+    lives = lives[(lives["size_bytes"] >= 0) & (lives["size_bytes"] < MAX_BYTES)]
     old = left[(left["state"] == "active") & ~left["born"]]
     old = old[["device", "stack", "size_bytes"]].assign(begin_ns=_BEFORE, end_ns=_NEVER)
-    return pd.concat([made, old], ignore_index=True)
+    return pd.concat([lives, old], ignore_index=True)
 
 
 def _growing(lives: pd.DataFrame, ends: Ints) -> pd.DataFrame:
@@ -247,11 +247,11 @@ def _growing(lives: pd.DataFrame, ends: Ints) -> pd.DataFrame:
     size = lives["size_bytes"].to_numpy()
     alive = first < stop
     changes = np.zeros((2, len(stacks), len(ends) + 1), np.int64)
-    for sign, at in ((1, first), (-1, stop)):
-        np.add.at(changes[0], (code[alive], at[alive]), sign * size[alive])
-        np.add.at(changes[1], (code[alive], at[alive]), sign)
-    held, count = np.cumsum(changes, axis=2)[:, :, :-1]
-    grown = held[:, -1] - held[:, 0]
+    for sign, when in ((1, first), (-1, stop)):
+        np.add.at(changes[0], (code[alive], when[alive]), sign * size[alive])
+        np.add.at(changes[1], (code[alive], when[alive]), sign)
+    levels, count = np.cumsum(changes, axis=2)[:, :, :-1]
+    grown = levels[:, -1] - levels[:, 0]
     chosen = np.argsort(-grown, kind="stable")[:MAX_GROWING]
     chosen = chosen[grown[chosen] > 0]
     left = alive & (stop == len(ends))
@@ -259,14 +259,14 @@ def _growing(lives: pd.DataFrame, ends: Ints) -> pd.DataFrame:
     cohort = pd.DataFrame({"code": code[left], "at": np.where(before, -1, first)[left]})
     cohorts = cohort.groupby("code")["at"].nunique().reindex(chosen).fillna(0).astype("int64")
     marks = len(ends)
-    told = pd.array(np.repeat(cohorts.to_numpy(), marks), dtype="Int64")
-    told[np.tile(np.arange(marks), len(chosen)) < marks - 1] = pd.NA
+    cohort_counts = pd.array(np.repeat(cohorts.to_numpy(), marks), dtype="Int64")
+    cohort_counts[np.tile(np.arange(marks), len(chosen)) < marks - 1] = pd.NA
     return pd.DataFrame(
         {
             "stack": pd.Series(stacks, dtype="Int64").array[np.repeat(chosen, marks)],
             "window": np.tile(np.arange(marks), len(chosen)),
-            "live_bytes": held[chosen].ravel(),
+            "live_bytes": levels[chosen].ravel(),
             "live_count": count[chosen].ravel(),
-            "cohort_count": told,
+            "cohort_count": cohort_counts,
         }
     )

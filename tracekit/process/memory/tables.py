@@ -14,10 +14,10 @@ from tracekit.process.memory.replay import Replay
 
 def columns(parts: Sequence[pd.DataFrame]) -> Mapping[str, Any]:
     """The columns of several frames, one after the other; none without frames."""
-    some = [part for part in parts if len(part)]
-    if not some:
+    present = [part for part in parts if len(part)]
+    if not present:
         return {}
-    frame = pd.concat([part.astype({"device": "Int64"}) for part in some], ignore_index=True)
+    frame = pd.concat([part.astype({"device": "Int64"}) for part in present], ignore_index=True)
     return {str(name): _array(frame[name]) for name in frame}
 
 

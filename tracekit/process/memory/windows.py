@@ -35,17 +35,17 @@ def ranges(trace: Trace) -> pd.DataFrame:
     order = order[np.lexsort((np.arange(len(order)), depth, name[order]))]
     depth_of = np.empty(len(ts), np.int64)
     depth_of[np.argsort(name, kind="stable")] = depth
-    here, key = opens[order], np.stack((name[order], depth_of[order]))
-    alike = np.append((key[:, 1:] == key[:, :-1]).all(axis=0), False)
-    closed = here & alike & ~np.append(here[1:], False)
+    is_open, key = opens[order], np.stack((name[order], depth_of[order]))
+    same_key = np.append((key[:, 1:] == key[:, :-1]).all(axis=0), False)
+    closed = is_open & same_key & ~np.append(is_open[1:], False)
     first, last = _bounds(trace, ts)
     after = np.append(ts[order][1:], last)
-    starts, ends = ts[order][here], np.where(closed, after, last)[here]
+    starts, ends = ts[order][is_open], np.where(closed, after, last)[is_open]
     # An end without a start closes what began before the history.
-    alone = ~here & ~np.append(False, closed[:-1])[: len(order)]
-    begin = np.concatenate((starts, np.full(int(alone.sum()), first)))
-    end = np.concatenate((ends, ts[order][alone]))
-    codes = np.concatenate((name[order][here], name[order][alone]))
+    unmatched = ~is_open & ~np.append(False, closed[:-1])[: len(order)]
+    begin = np.concatenate((starts, np.full(int(unmatched.sum()), first)))
+    end = np.concatenate((ends, ts[order][unmatched]))
+    codes = np.concatenate((name[order][is_open], name[order][unmatched]))
     sort = np.lexsort((-end, begin))
     categories = frame["name"].cat.categories
     return pd.DataFrame(
@@ -63,8 +63,8 @@ def _marks(trace: Trace) -> pd.DataFrame:
     frame = frame[frame["ts_ns"].notna() & frame["name"].notna() & (frame["stage"] != "other")]
     counts = frame["device"].value_counts(dropna=False)
     if len(counts) > 1:
-        most = counts[counts == counts.max()].index
-        device = min((d for d in most if not pd.isna(d)), default=None)
+        frequent = counts[counts == counts.max()].index
+        device = min((d for d in frequent if not pd.isna(d)), default=None)
         frame = frame[frame["device"].isna() if device is None else frame["device"].eq(device)]
     return frame.sort_values("ts_ns", kind="stable")
 
@@ -72,8 +72,8 @@ def _marks(trace: Trace) -> pd.DataFrame:
 def _bounds(trace: Trace, ts: Ints) -> tuple[int, int]:
     """When the history begins and ends."""
     times = trace.get("allocations")["ts_ns"].dropna().to_numpy(np.int64)
-    every = np.concatenate((times, ts))
-    return int(every.min()), int(every.max())
+    times_all = np.concatenate((times, ts))
+    return int(times_all.min()), int(times_all.max())
 
 
 def _no_names(frame: pd.DataFrame) -> pd.Categorical:
@@ -86,19 +86,21 @@ def steps(trace: Trace, replay: Replay) -> pd.DataFrame:
     Ranges `ProfilerStep#n`, else those that a program numbers, else all of the history, with the
     number of the file.
     """
-    found = trace.derived(ranges)
-    names = [str(name) for name in found["name"].cat.categories]
+    all_ranges = trace.derived(ranges)
+    names = [str(name) for name in all_ranges["name"].cat.categories]
     numbers: list[int | None] = []
     if replay.timed:
         # Where the file itself is a step, what a program numbers are pieces of it.
-        for told in (profiler_step, numbered_step)[: 1 if trace.source.step is not None else 2]:
-            numbers = [told(name) for name in names]
+        for number_of in (profiler_step, numbered_step)[
+            : 1 if trace.source.step is not None else 2
+        ]:
+            numbers = [number_of(name) for name in names]
             if any(number is not None for number in numbers):
                 break
     chosen = np.array([*(number is not None for number in numbers), False], np.bool_)
     if not chosen.any():
         return _file_step(trace, replay)
-    rows = found[chosen[found["name"].cat.codes.to_numpy()]]
+    rows = all_ranges[chosen[all_ranges["name"].cat.codes.to_numpy()]]
     step = np.array([numbers[code] for code in rows["name"].cat.codes], np.int64)
     frame = pd.DataFrame(
         {
@@ -113,13 +115,13 @@ def steps(trace: Trace, replay: Replay) -> pd.DataFrame:
 
 def _file_step(trace: Trace, replay: Replay) -> pd.DataFrame:
     """The history as one step, with what was there before it; none without a history."""
-    some = 1 if len(replay.ts_ns) else 0
+    count = 1 if len(replay.ts_ns) else 0
     first = replay.ts_ns[:1] - 1
     number = pd.NA if trace.source.step is None else trace.source.step
     return pd.DataFrame(
         {
-            "step": pd.array([number] * some, dtype="Int64"),
-            "occurrence": np.zeros(some, np.int32),
+            "step": pd.array([number] * count, dtype="Int64"),
+            "occurrence": np.zeros(count, np.int32),
             "ts_ns": first,
             "dur_ns": replay.ts_ns[-1:] - first + 1,
         }
@@ -130,18 +132,18 @@ def stages(trace: Trace, found: pd.DataFrame) -> pd.DataFrame:
     """The outermost ranges that are neither steps nor collectives: `step`, `stage`, `occurrence`, `ts_ns`, `dur_ns`."""
     rows = trace.derived(ranges)
     names = [str(name) for name in rows["name"].cat.categories]
-    told = [profiler_step(n) is None and numbered_step(n) is None and not is_collective(n) for n in names]  # fmt: skip
-    rows = rows[np.array([*told, False], np.bool_)[rows["name"].cat.codes.to_numpy()]]
+    may_be = [profiler_step(n) is None and numbered_step(n) is None and not is_collective(n) for n in names]  # fmt: skip
+    rows = rows[np.array([*may_be, False], np.bool_)[rows["name"].cat.codes.to_numpy()]]
     end = (rows["ts_ns"] + rows["dur_ns"]).to_numpy()
     # In order of start, one that ends within an earlier one lies in it.
     before = np.maximum.accumulate(end)
     outer = np.append(True, end[1:] > before[:-1])[: len(end)]
     rows = rows[outer]
     start = rows["ts_ns"].to_numpy()
-    at = window_at(found["ts_ns"].to_numpy(), (found["ts_ns"] + found["dur_ns"]).to_numpy(), start)
+    row = window_at(found["ts_ns"].to_numpy(), (found["ts_ns"] + found["dur_ns"]).to_numpy(), start)
     number = found["step"].array
-    step = np.append(number.to_numpy(np.int64, na_value=0), 0)[at]
-    missing = (at < 0) | np.append(np.asarray(number.isna()), True)[at]
+    step = np.append(number.to_numpy(np.int64, na_value=0), 0)[row]
+    missing = (row < 0) | np.append(np.asarray(number.isna()), True)[row]
     frame = pd.DataFrame(
         {
             "step": pd.arrays.IntegerArray(step, missing),
