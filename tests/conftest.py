@@ -6,13 +6,11 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-import measured_few
 import pytest
 import tools
 from command_line import invoke
 from hypothesis import settings
 
-from tracekit.model.report import Section
 from tracekit.pipeline import run as pipeline
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -68,73 +66,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def only_asked(request, judged_only, monkeypatch):
-    """Where a module names the questions that its tests are about (`ASKED`), no others are judged: most of the time.
-
-    Where it says that they look at nothing but sections (`SECTIONS_ONLY`), the first screen and the values for a
-    later compare are left out as well. What none of this reads is not measured, unless it is named (`MEASURED`;
-    `EVERYTHING` where tests look at all tables); `OWN_ROWS` are tables of which tests look at rows of `ASKED` alone.
-    """
-    module = getattr(request, "module", None)
-    asked = getattr(module, "ASKED", None)
-    if asked is not None:
-        judged_only(asked)
-    if getattr(module, "SECTIONS_ONLY", False):
-        for part, nothing in FIRST_SCREEN.items():
-            monkeypatch.setattr(pipeline.overview, part, lambda _, nothing=nothing: nothing)
-        monkeypatch.setattr(pipeline.appendix, "values", lambda _: None)
-
-
-FIRST_SCREEN = {"identity": (), "headline": (), "where_it_goes": None, "fingerprint": ()}
-"""The parts of the first screen, and what stands for each when it is left out."""
-
-
-@pytest.fixture
-def judged_only(request, monkeypatch):
-    """A function that makes only the questions of these ids be judged, and only what they read be measured."""
-    judge, measure = pipeline._section, pipeline.measured
-    module = getattr(request, "module", None)
-
-    def only(asked):
-        judging = []
-
-        def section(analysis, *rest):
-            if analysis.id not in asked:
-                return Section(
-                    analysis.id, analysis.title, "skipped", "no test of this module asks it"
-                )
-            judging.append(analysis.id)
-            try:
-                return judge(analysis, *rest)
-            finally:
-                judging.pop()
-
-        monkeypatch.setattr(pipeline, "_section", section)
-        also = frozenset(getattr(module, "MEASURED", ()))
-        if also == measured_few.EVERYTHING:
-            return
-        screen = () if getattr(module, "SECTIONS_ONLY", False) else measured_few.FIRST_SCREEN
-        questions = measured_few.needed(asked).union(also, screen)
-        monkeypatch.setattr(pipeline, "measured", measured_few.measuring(measure, questions))
-        own_rows = {(None, table) for table in getattr(module, "OWN_ROWS", ())}
-        measured_few.watch(monkeypatch, questions, judging, own_rows)
-
-    return only
-
-
 EXAMPLES = Path(__file__).parents[1] / "examples"
-JUDGED = pipeline._section
 MADE = {}
 """What `made_once` keeps, by what was asked."""
 
 
 @pytest.fixture
 def made_once(monkeypatch):
-    """The committed examples are analysed and measured once for all tests that are about what comes after.
-
-    Not for tests of which only some questions are judged: their reports are of no use to the others.
-    """
+    """The committed examples are analysed and measured once for all tests that are about what comes after."""
 
     def of_examples(given):
         several = given if isinstance(given, list | tuple) else [given]
@@ -142,7 +81,7 @@ def made_once(monkeypatch):
         return bool(paths) and all(EXAMPLES in path.absolute().parents for path in paths)
 
     def analyze(paths, options=pipeline.Options()):
-        if not of_examples(paths) or pipeline._section is not JUDGED:
+        if not of_examples(paths):
             return really["analyze"](paths, options)
         key = ("analyze", repr(paths), repr(replace(options, progress=False)), str(Path.cwd()))
         if key not in MADE:

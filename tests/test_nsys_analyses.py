@@ -5,14 +5,12 @@ from pathlib import Path
 
 import nsys_builder as nsys
 import pytest
-from measured_few import COMPARISON
 
 import tracekit
 from tracekit.pipeline import run as pipeline
 from tracekit.process.launches import launches
 
-ASKED = {"steps", "gpu-time", "memory", "communication", "kernels"}
-MEASURED = COMPARISON
+QUESTIONS = ("communication", "gpu-time", "kernels", "memory", "steps")
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 MS = 1_000_000
 
@@ -51,7 +49,7 @@ def training(path, *, pid=100, rank=0, slow=1.0, steps=(0, 1, 2), part=None):
 def test_steps_stages_and_gpu_times_come_from_nvtx_ranges_and_kernels(tmp_path):
     for rank in (0, 1):
         training(tmp_path / f"worker_process_{100 + rank}.sqlite", pid=100 + rank, rank=rank)
-    report = tracekit.analyze(tmp_path)
+    report = tracekit.analyze(tmp_path, questions=QUESTIONS)
     assert {"ranks 0, 1 of 2", "actor", "steps 0–2"} <= set(report.identity)
     values = {metric.name: metric.value for metric in report.headline}
     assert values["step_wall"] == 9 * MS
@@ -62,7 +60,7 @@ def test_steps_stages_and_gpu_times_come_from_nvtx_ranges_and_kernels(tmp_path):
 
 def test_collectives_are_known_by_the_names_of_their_kernels(tmp_path):
     """No NVTX domain of NCCL was recorded. Of each all-reduce 0.996 ms runs with nothing else."""
-    report = tracekit.analyze(training(tmp_path / "worker_process_100.sqlite"))
+    report = tracekit.analyze(training(tmp_path / "worker_process_100.sqlite"), questions=QUESTIONS)
     found = section(report, "communication")
     assert found.status == "ok"
     assert "all_reduce" in str(found.sheets)
@@ -81,7 +79,7 @@ def test_captures_that_only_nsys_numbers_are_matched_in_order_and_that_is_said(t
                 tmp_path / f"worker_process_{pid}.{part}.sqlite", found, duration_ns=10 * MS,
                 utc_ns=nsys.BASE_NS + part * 10**9,
             )  # fmt: skip
-    report = tracekit.analyze(tmp_path)
+    report = tracekit.analyze(tmp_path, questions=QUESTIONS)
     walls = [row["wall_ns"] for row in rows(report, "steps", "steps")]
     assert walls == [MS, 2 * MS, 3 * MS]
     (caveat,) = section(report, "steps").caveats
@@ -91,7 +89,7 @@ def test_captures_that_only_nsys_numbers_are_matched_in_order_and_that_is_said(t
 def test_numbered_captures_with_step_ranges_take_their_numbers_from_these(tmp_path):
     for part, n in ((1, 7), (2, 9)):
         training(tmp_path / f"worker_process_100.{part}.sqlite", steps=(n,))
-    report = tracekit.analyze(tmp_path)
+    report = tracekit.analyze(tmp_path, questions=QUESTIONS)
     assert [row["step"] for row in rows(report, "steps", "steps")] == [7, 9]
     (caveat,) = section(report, "steps").caveats
     assert "told by the ranges `step n`" in caveat

@@ -4,8 +4,7 @@ import nsys_builder as nsys
 
 import tracekit
 
-ASKED = {"stragglers"}
-SECTIONS_ONLY = True
+QUESTIONS = ("stragglers",)
 MS, COUNT = 1_000_000, 30
 
 
@@ -34,7 +33,9 @@ def test_the_clock_of_another_host_is_off_by_what_matched_collectives_say(tmp_pa
         1000,
     )  # a third of the ends at the median: half of them are 1 µs off it, or more
     capture(tmp_path / "worker_process_101.sqlite", 1, "node-b", ahead_ns=7 * MS, late_ns=late)
-    (section,) = [s for s in tracekit.analyze(tmp_path).sections if s.id == "stragglers"]
+    (section,) = [
+        s for s in tracekit.analyze(tmp_path, questions=QUESTIONS).sections if s.id == "stragglers"
+    ]
     table = next(s for s in section.sheets if s.name == "clocks")
     names = [heading.name for heading in table.headings]
     told = {row["rank"]: row for row in (dict(zip(names, r, strict=True)) for r in table.rows)}

@@ -18,7 +18,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.trace import Source
 from tracekit.readers import loading
 
-ASKED = ("data-quality",)
+QUESTIONS = ("data-quality",)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 OLD = 1_700_000_000
@@ -234,7 +234,7 @@ def test_a_directory_of_reports_is_analyzed_at_once(tmp_path, monkeypatch):
     for pid in (7, 8):
         put_report(tmp_path / "data" / f"worker_process_{pid}.nsys-rep", REPORT + bytes([pid]))
     before = everything(tmp_path / "data")
-    report = tracekit.analyze(tmp_path / "data")
+    report = tracekit.analyze(tmp_path / "data", questions=QUESTIONS)
     assert "2 files" in tracekit.render(report, "text")
     assert len(nsys.runs()) == 2
     assert everything(tmp_path / "data") == before
@@ -246,7 +246,7 @@ def test_one_report_that_cannot_be_exported_does_not_hide_the_others(tmp_path, m
         data / "worker_process_8.sqlite",
         [("update_actor", n * 1_000_000, n * 1_000_000 + 900_000) for n in range(1, 5)],
     )
-    text = tracekit.render(tracekit.analyze(data), "text", verbose=True)
+    text = tracekit.render(tracekit.analyze(data, questions=QUESTIONS), "text", verbose=True)
     assert "worker_process_7.nsys-rep" in text
     assert "no nsys here to export it" in " ".join(text.split())
 
@@ -254,7 +254,7 @@ def test_one_report_that_cannot_be_exported_does_not_hide_the_others(tmp_path, m
 def test_a_report_alone_without_nsys_is_an_error_with_the_command(tmp_path, monkeypatch, data):
     uninstall(tmp_path / "nothing", monkeypatch)
     with pytest.raises(TracekitError, match="there is no nsys here") as caught:
-        tracekit.analyze(data)
+        tracekit.analyze(data, questions=QUESTIONS)
     assert "nsys export --type sqlite -o worker_process_7.sqlite" in caught.value.hint
 
 

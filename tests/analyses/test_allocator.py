@@ -8,8 +8,7 @@ from snapshot_traces import MIB, loaded, report, rows, section, table, written
 from tracekit.analyses.memory import allocator as analysis
 from tracekit.model.tables.snapshot_levels import TABLES
 
-ASKED = {"allocator", "fragmentation", "interruptions"}
-SECTIONS_ONLY = True
+QUESTIONS = ("allocator", "fragmentation", "interruptions")
 
 
 def steady(calls, step=3):

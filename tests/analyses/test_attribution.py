@@ -14,14 +14,17 @@ from tracekit.analyses.time.gpu_time import breakdown
 from tracekit.pipeline.run import Options, analyze
 from tracekit.process.launches import launches as launches_of
 
-ASKED = {"attribution"}
-SECTIONS_ONLY = True
+QUESTIONS = ("attribution",)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 
 def section(path):
-    return next(s for s in analyze(path, Options(jobs=1)).report.sections if s.id == "attribution")
+    return next(
+        s
+        for s in analyze(path, Options(jobs=1, questions=QUESTIONS)).report.sections
+        if s.id == "attribution"
+    )
 
 
 def metrics(found):

@@ -20,9 +20,7 @@ from tracekit.job.stage_windows import placed
 from tracekit.job.traffic import by_rank, collectives, exposed_within, rates, waiting, wire_factor
 from tracekit.model.thresholds import defaults
 
-ASKED = {"communication"}
-OWN_ROWS = {"metrics", "quality"}
-SECTIONS_ONLY = True
+QUESTIONS = ("communication",)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

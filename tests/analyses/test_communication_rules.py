@@ -23,9 +23,7 @@ from rules.traces_communication import (
 
 from tracekit.model.thresholds import defaults
 
-ASKED = {"communication"}
-OWN_ROWS = {"quality"}
-SECTIONS_ONLY = True
+QUESTIONS = ("communication",)
 
 # R05
 

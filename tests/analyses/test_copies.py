@@ -14,8 +14,7 @@ import tracekit
 from tracekit.analyses.ops.copies import direction, measure
 from tracekit.pipeline.run import Options, analyze
 
-ASKED = {"copies"}
-SECTIONS_ONLY = True
+QUESTIONS = ("copies",)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 HTOD = "Memcpy HtoD (Pinned -> Device)"
@@ -38,7 +37,9 @@ def sheet(tmp_path, files):
     for name, rows in files.items():
         write(tmp_path / name, rows)
     section = next(
-        s for s in analyze(tmp_path, Options(jobs=1)).report.sections if s.id == "copies"
+        s
+        for s in analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.sections
+        if s.id == "copies"
     )
     columns = [heading.name for heading in section.sheets[0].headings]
     return [dict(zip(columns, cells, strict=True)) for cells in section.sheets[0].rows]
@@ -171,7 +172,9 @@ def test_no_copy_is_lost_or_counted_twice(tmp_path_factory, drawn):
 def test_a_gpu_without_copies_and_a_trace_without_a_gpu_are_told_apart(tmp_path):
     reasons = []
     for name, rows in {"gpu": [kernel("k", 0, 1)], "cpu": [op("a", 0, 1)]}.items():
-        report = analyze(write(tmp_path / name / "r.json", rows), Options(jobs=1)).report
+        report = analyze(
+            write(tmp_path / name / "r.json", rows), Options(jobs=1, questions=QUESTIONS)
+        ).report
         reasons += [(s.status, s.reason) for s in report.sections if s.id == "copies"]
     assert reasons == [
         ("skipped", "no copy was recorded"), ("skipped", "no GPU activity was recorded"),

@@ -2,12 +2,10 @@
 
 import nsys_builder as nsys
 import pytest
-from measured_few import COMPARISON
 
 import tracekit
 
-ASKED = {"counters", "steps"}
-MEASURED = COMPARISON
+QUESTIONS = ("counters", "steps")
 
 SM, TENSOR, PCIE = "SMs Active [Throughput %]", "Tensor Active [Throughput %]", "PCIe RX [Bytes]"
 NAMES = (SM, TENSOR, PCIE)
@@ -38,7 +36,7 @@ def recording(path, *, top=100, gpu=0, annotated=True):
 @pytest.fixture
 def report(tmp_path):
     recording(tmp_path / "worker_process_100.sqlite")
-    return tracekit.analyze(tmp_path)
+    return tracekit.analyze(tmp_path, questions=QUESTIONS)
 
 
 def section(report):
@@ -98,6 +96,8 @@ def test_without_nsys_the_question_does_not_arise_and_without_samples_it_says_ho
     plain = nsys.write(
         tmp_path / "worker_process_1.sqlite", [nsys.nvtx("gen", 0, 10)], duration_ns=100
     )
-    found = section(tracekit.analyze(plain))
+    found = section(tracekit.analyze(plain, questions=QUESTIONS))
     assert (found.status, "--gpu-metrics" in found.reason) == ("skipped", True)
-    assert section(tracekit.analyze("examples/verl_cpu/outputs/profile")) is None
+    assert (
+        section(tracekit.analyze("examples/verl_cpu/outputs/profile", questions=QUESTIONS)) is None
+    )

@@ -12,8 +12,7 @@ from tracekit.model.thresholds import defaults
 from tracekit.model.trace import Measurements, labelled
 from tracekit.pipeline import run as pipeline
 
-ASKED = {"exclusive"}
-SECTIONS_ONLY = True
+QUESTIONS = ("exclusive",)
 
 
 def measured(folder):

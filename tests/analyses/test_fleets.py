@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from analyses.rl_report import ask_all, result, rows, section
+from analyses.rl_report import result, rows, section
 from chrome_builder import kernel, op, write
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,13 +11,7 @@ import tracekit
 from tracekit.analyses.ranks import fleets
 from tracekit.model.intervals import union
 
-ASKED = {"fleets", "rollout"}
-SECTIONS_ONLY = True
-
-
-@pytest.fixture(autouse=True)
-def _ours(monkeypatch):
-    ask_all(monkeypatch)
+QUESTIONS = ("fleets", "rollout")
 
 
 def fleet(folder, role, work, rank=0, first=0, last=1000, **meta):

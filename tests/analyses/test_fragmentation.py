@@ -6,8 +6,7 @@ from snapshot_traces import MIB, loaded, report, rows, section, table, written
 
 from tracekit.analyses.memory import fragmentation
 
-ASKED = {"fragmentation", "allocator", "memory-peak"}
-SECTIONS_ONLY = True
+QUESTIONS = ("allocator", "fragmentation", "memory-peak")
 SUMS = ["reserved_bytes", "requested_bytes", "free_bytes", "releasable_bytes", "stranded_bytes", "largest_free_bytes"]  # fmt: skip
 
 

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.analyses.time.gpu_time import breakdown, measure
 from tracekit.model.tables import TABLES
-from tracekit.pipeline.run import analyze
+from tracekit.pipeline.run import Options, analyze
 from tracekit.process.busy import PARTS, by_window, running
 
-ASKED = {"gpu-time"}
-SECTIONS_ONLY = True
+QUESTIONS = ("gpu-time",)
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_gpu_breakdown.json").read_text())
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -136,7 +135,7 @@ def test_a_step_may_launch_more_than_its_wall_but_never_be_busier_than_it():
     if REAL is None:
         pytest.skip("real profiles are not here")
     path = next(Path(REAL, "chrome/hta/ns_resolution_trace").glob("*.gz"))
-    measured = analyze(path).measurements
+    measured = analyze(path, Options(questions=QUESTIONS)).measurements
     steps, time = measured["steps"], measured["gpu_time"]
     assert (steps["work_busy_ns"] > steps["dur_ns"]).any()
     by_time = time[time["window"] == "step"]
@@ -167,7 +166,9 @@ def test_step_walls_of_real_files_are_the_known_ones(name):
     if REAL is None:
         pytest.skip("real profiles are not here")
     first, walls = STEP_WALLS[name]
-    steps = analyze(Path(REAL) / "chrome" / name).measurements["steps"]
+    steps = analyze(Path(REAL) / "chrome" / name, Options(questions=QUESTIONS)).measurements[
+        "steps"
+    ]
     assert steps["step"].tolist() == list(range(first, first + len(walls)))
     digits = 1 if any(isinstance(wall, float) for wall in walls) else 3
     assert [round(ns / 1000, digits) for ns in steps["dur_ns"]] == walls

@@ -5,22 +5,16 @@ from pathlib import Path
 
 import pytest
 from chrome_builder import annotation, launch, launched, op, step, write
-from rules.host_report import STEP, evidence, of, on, only_ours, table, verdicts
+from rules.host_report import STEP, evidence, of, on, table, verdicts
 from rules.traces_host import ADAM, LOADER, asking, updating, waiting
 
 from tracekit.analyses.ops import optimizer
 from tracekit.analyses.time import data_loading, host, interruptions
 
-ASKED = {"data-loading", "interruptions", "optimizer", "host"}
-SECTIONS_ONLY = True
+QUESTIONS = ("data-loading", "host", "interruptions", "optimizer")
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
-
-
-@pytest.fixture(autouse=True)
-def _ours(monkeypatch):
-    only_ours(monkeypatch)
 
 
 # R04

@@ -5,7 +5,7 @@ from chrome_builder import annotation, launch, launched, memcpy, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process.idle_traces import load
-from rules.idle_report import evidence, measured_of, result, rows_of
+from rules.idle_report import evidence, result, rows_of
 from rules.traces_host import LOADER, one_by_one
 from rules.traces_idle import silent, synchronised
 
@@ -19,7 +19,7 @@ R01 = "low-gpu-utilization"
 
 
 def report(tmp_path, rows):
-    return result(write(tmp_path / "rank0.json", rows)).report
+    return result(write(tmp_path / "rank0.json", rows), None).report
 
 
 def answers(found):
@@ -112,7 +112,7 @@ def test_only_the_run_and_stage_that_a_finding_is_about_yields(tmp_path):
     write(tmp_path / "a/rank0.json", synchronised(idle=30))
     rows = [step(1, 0, 100), annotation("gen", 0, 50), *launched("k", 1, 2, 39, 1)]
     write(tmp_path / "b/rank0.json", rows)
-    found = result(tmp_path).report
+    found = result(tmp_path, None).report
     assert [(f.rule, f.recoverable_ns) for f in found.findings if f.rule == R01] == [(R01, 11_000)]
     assert [(answer, run) for answer, run, _ in answers(found)] == [("fired", None), ("clear", "a")]
 
@@ -232,7 +232,7 @@ def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
     for number, work in enumerate(works):
         rows += any_stage(number, names[number], work)
     folder = tmp_path_factory.mktemp("t")
-    measured = measured_of(write(folder / "rank0.json", rows))
+    measured = result(write(folder / "rank0.json", rows), None).measurements
     if not len(measured["gpu_time"]):
         return
     told = claims(measured, eager())

@@ -18,8 +18,7 @@ from tracekit.model.thresholds import defaults
 from tracekit.model.trace import Measurements, Source, labelled
 from tracekit.pipeline.run import Options, analyze
 
-ASKED = {"kernels"}
-SECTIONS_ONLY = True
+QUESTIONS = ("kernels",)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 STATISTICS = ["count", "total_ns", "mean_ns", "std_ns", "min_ns", "p50_ns", "p95_ns", "max_ns"]
@@ -87,7 +86,9 @@ def test_one_kernel_worked_by_hand(tmp_path):
 def test_each_of_more_than_ten_kernels_keeps_its_own_numbers(tmp_path):
     """Kernel i runs i and i + 2 µs: never its total in place of its mean, however many there are."""
     rows = [kernel(f"k{i}", 100 * i + at, i + at // 10) for i in range(1, 15) for at in (0, 20)]
-    found = analyze(write(tmp_path / "rank0.json", rows), Options(jobs=1)).report
+    found = analyze(
+        write(tmp_path / "rank0.json", rows), Options(jobs=1, questions=QUESTIONS)
+    ).report
     sheet = next(s for s in found.sections if s.id == "kernels").sheets[0]
     columns = [heading.name for heading in sheet.headings]
     assert len(sheet.rows) == 14
@@ -171,7 +172,8 @@ def test_the_share_is_of_all_device_time(tmp_path):
     """30, 60 and 10 of 100 µs; copies and fills are kernels of their own kind here."""
     rows = [*launched("gemm", 0, 0, 30, 1), memcpy("Memcpy DtoD (Device -> Device)", 50, 60, 1)]
     report = analyze(
-        write(tmp_path / "r.json", [*rows, memset(200, 10, 1)]), Options(jobs=1)
+        write(tmp_path / "r.json", [*rows, memset(200, 10, 1)]),
+        Options(jobs=1, questions=QUESTIONS),
     ).report
     sheet = next(s for s in report.sections if s.id == "kernels").sheets[0]
     at = [heading.name for heading in sheet.headings].index("share_ratio")

@@ -10,7 +10,6 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from memory_builder import MIB, Allocator, pickled, snapshot, stack
 
-from tracekit.analyses import ANALYSES
 from tracekit.analyses.memory import leaks
 from tracekit.discover.names import read_name
 from tracekit.job.memory_survivors import kept, warm_up_of
@@ -24,13 +23,8 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 
 LIMIT = {"rising_ratio": 0.8, "cohorts": 3}
-FEW = tuple(a for a in ANALYSES if a.id in ("data-quality", "leaks", "memory-growth"))
+QUESTIONS = ("data-quality", "leaks", "memory-growth")
 LEAK, MODEL, BUFFER, CACHE = stack("keep"), stack("build"), stack("forward"), stack("cached")
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    monkeypatch.setattr(pipeline, "ANALYSES", FEW)
 
 
 def write(folder, allocators, number, rank=0, clear=True, pid=1):
@@ -63,7 +57,7 @@ def leaking(device, number, size=MIB):
 
 
 def analyze(folder):
-    return pipeline.analyze(folder, pipeline.Options(jobs=1))
+    return pipeline.analyze(folder, pipeline.Options(jobs=1, questions=QUESTIONS))
 
 
 def measured(folder):
@@ -109,20 +103,15 @@ def test_the_finding_names_site_growth_and_rank_and_is_the_only_one(tmp_path):
     assert "not projected: device size unknown, give --device-memory" in found.caveats
 
 
-PEAKS = (*FEW, *(a for a in ANALYSES if a.id == "memory-peak"))
-"""With what tells how much was reserved."""
-
-
 def grown_to(folder, size):
     """The finding on a card of this size."""
-    options = pipeline.Options(jobs=1, device_memory=size)
+    options = pipeline.Options(jobs=1, device_memory=size, questions=QUESTIONS)
     (found,) = (f for f in pipeline.analyze(folder, options).report.findings if f.rule == "memory-growth")  # fmt: skip
     return found
 
 
-def test_with_the_size_of_the_card_it_says_in_how_many_steps_it_is_full(tmp_path, monkeypatch):
+def test_with_the_size_of_the_card_it_says_in_how_many_steps_it_is_full(tmp_path):
     """1 MiB a step of what is not reserved: a segment of 20 MiB for the model, five of 2 MiB for all that is small."""
-    monkeypatch.setattr(pipeline, "ANALYSES", PEAKS)
     folder = run(tmp_path, 8, leaking)
     reserved = 30 * MIB
     found = grown_to(folder, reserved + 200 * MIB)

@@ -7,9 +7,7 @@ from analyses.rl_report import rows, section
 
 from tracekit.pipeline import analyze
 
-ASKED = {"driver-log"}
-SECTIONS_ONLY = True
-pytestmark = pytest.mark.usefixtures("judged_only")
+QUESTIONS = ("driver-log",)
 
 GIB = 2**30
 
@@ -21,7 +19,7 @@ def machine(folder, *steps):
         for number, data in enumerate(steps, 1)
     ]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    report = analyze(folder)
+    report = analyze(folder, questions=QUESTIONS)
     assert section(report, "driver-log").status == "ok"
     return {row["of"]: row for row in rows(report, "driver-log", "machine")}
 

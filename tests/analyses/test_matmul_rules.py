@@ -4,8 +4,7 @@ import pytest
 from analyses.in_depth import report_of
 from rules.traces_matmuls import FIRES, NEAR_MISSES
 
-ASKED = {"matmuls", "unfused", "forward-batches", "shapes"}
-SECTIONS_ONLY = True
+QUESTIONS = ("forward-batches", "matmuls", "shapes", "unfused")
 
 IDS = sorted(FIRES)
 

@@ -19,8 +19,7 @@ from rules.traces_matmuls import (
     update,
 )
 
-ASKED = {"matmuls", "unfused", "forward-batches", "shapes", "modules", "operators"}
-SECTIONS_ONLY = True
+QUESTIONS = ("forward-batches", "matmuls", "modules", "operators", "shapes", "unfused")
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

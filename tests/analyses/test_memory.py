@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from analyses.memory_sections import ALL, FEW, analyze, measured, real, sections, sheet, verdicts
+from analyses.memory_sections import analyze, measured, real, sections, sheet, verdicts
 from chrome_builder import annotation, kernel, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,22 +11,9 @@ from rules.firing import Document, write_sources
 from rules.traces_memory import FIRES, MIB, NEAR_MISSES, card, sample, steps_at
 
 import tracekit
-from tracekit.pipeline import run as pipeline
 from tracekit.process.memory.levels import MAX_BYTES, capacities, levels
 
-ASKED = {"memory", "memory-growth"}
-SECTIONS_ONLY = True
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    monkeypatch.setattr(pipeline, "ANALYSES", FEW)
-
-
-@pytest.fixture
-def all_rules(monkeypatch, registered):
-    """Every other analysis too."""
-    monkeypatch.setattr(pipeline, "ANALYSES", ALL)
+QUESTIONS = ("memory", "memory-growth")
 
 
 # Levels
@@ -192,21 +179,19 @@ def test_roles_are_not_compared_with_one_another(tmp_path):
 # Rules, charts, hostile rows
 
 
-@pytest.mark.usefixtures("all_rules")
 @pytest.mark.parametrize("rule", sorted(FIRES))
 def test_each_rule_fires_alone_with_the_numbers_worked_out_by_hand(tmp_path, rule):
     expected = FIRES[rule]
-    (found,) = analyze(write_sources(tmp_path, expected.rows)).report.findings
+    (found,) = analyze(write_sources(tmp_path, expected.rows), None).report.findings
     assert (found.rule, found.claim, found.severity) == (rule, expected.claim, expected.severity)
     assert found.recoverable_ns is None
     assert {m.name: m.value for m in found.evidence} == pytest.approx(expected.evidence)
     assert found.places
 
 
-@pytest.mark.usefixtures("all_rules")
 @pytest.mark.parametrize("rule", sorted(NEAR_MISSES))
 def test_a_near_miss_does_not_fire(tmp_path, rule):
-    assert analyze(write_sources(tmp_path, NEAR_MISSES[rule])).report.findings == ()
+    assert analyze(write_sources(tmp_path, NEAR_MISSES[rule]), None).report.findings == ()
 
 
 def test_a_chart_of_many_has_lines_for_the_most_the_least_and_one_for_those_alike(tmp_path):

@@ -15,8 +15,7 @@ from tracekit.model.trace import Source, Want
 from tracekit.process.memory.categories import highest, moments
 from tracekit.readers import torch_memory
 
-ASKED = {"memory-categories"}
-SECTIONS_ONLY = True
+QUESTIONS = ("memory-categories",)
 PARAMETER, ACTIVATION, GRADIENT = 0, 4, 5
 
 STEP = [

@@ -3,24 +3,17 @@
 from math import exp
 
 import pytest
-from analyses.memory_sections import FEW, analyze, real, sections, sheet, verdicts
+from analyses.memory_sections import analyze, real, sections, sheet, verdicts
 from chrome_builder import annotation, step, write
 from rules.firing import write_sources
 from rules.traces_memory import FIRES, MIB, card, leak, sample, steps_at
 
 from tracekit.job.memory_trend import series
 from tracekit.model.stats.trend import Limits
-from tracekit.pipeline import run as pipeline
 
-ASKED = {"memory", "memory-growth"}
-SECTIONS_ONLY = True
+QUESTIONS = ("memory", "memory-growth")
 
 LIMITS = Limits(6, 262_144, 1e-5, MIB, 0.05, 0.01, 0.5)
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    monkeypatch.setattr(pipeline, "ANALYSES", FEW)
 
 
 def grown(tmp_path, files):

@@ -21,7 +21,7 @@ from tracekit.process.memory.metrics import allocated_peak
 from tracekit.process.memory.replay import replays
 from tracekit.readers import torch_memory
 
-ASKED = {"memory", "memory-peak", "fragmentation", "allocator", "out-of-memory"}
+QUESTIONS = ("allocator", "fragmentation", "memory", "memory-peak", "out-of-memory")
 
 MODEL = frame("forward", "/job/model.py", 10)
 TRAIN = frame("train", "/job/train.py", 20)
@@ -333,7 +333,9 @@ def test_metrics_of_a_snapshot_say_which_bytes_they_are(tmp_path):
 
     allocator = Allocator()
     allocator.alloc(3 * MIB)
-    found = analyze(written(tmp_path, {4: allocator}), Options(jobs=1)).measurements["metrics"]
+    found = analyze(
+        written(tmp_path, {4: allocator}), Options(jobs=1, questions=QUESTIONS)
+    ).measurements["metrics"]
     told = found[["step", "name", "value"]].astype(object).to_numpy().tolist()
     assert {name: value / MIB for _, name, value in told} == {
         "device_peak_requested": 3, "device_peak_allocated": 3, "device_peak_reserved": 20,
@@ -359,7 +361,7 @@ def test_a_snapshot_near_the_limit_of_a_device_whose_size_another_profile_tells(
 def test_other_profiles_have_no_section_about_snapshots(tmp_path):
     write(tmp_path / "rank0.json", [step(1, 0, 100), kernel("k", 1, 5)])
     made = report(tmp_path)
-    assert {s.id for s in made.sections} & (ASKED - {"memory"}) == set()
+    assert {s.id for s in made.sections} & ({*QUESTIONS} - {"memory"}) == set()
 
 
 def test_a_snapshot_without_a_history_shows_what_was_in_use(tmp_path):

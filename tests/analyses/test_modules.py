@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.analyses.ops.modules import measure
 
-ASKED = {"modules"}
-SECTIONS_ONLY = True
+QUESTIONS = ("modules",)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

@@ -24,8 +24,7 @@ import tracekit
 from tracekit.analyses.ops.operators import measure
 from tracekit.pipeline.run import Options, analyze
 
-ASKED = {"operators"}
-SECTIONS_ONLY = True
+QUESTIONS = ("operators",)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -42,7 +41,11 @@ def of(tmp_path, rows, name="rank0.json"):
 
 
 def sheets(path):
-    section = next(s for s in analyze(path, Options(jobs=1)).report.sections if s.id == "operators")
+    section = next(
+        s
+        for s in analyze(path, Options(jobs=1, questions=QUESTIONS)).report.sections
+        if s.id == "operators"
+    )
     return {
         sheet.name: [
             dict(zip([h.name for h in sheet.headings], r, strict=True)) for r in sheet.rows

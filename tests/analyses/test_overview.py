@@ -13,14 +13,14 @@ from tracekit.pipeline.first_screen import MAX_UNSEEN
 from tracekit.pipeline.run import Options, analyze
 from tracekit.render import render
 
-ASKED = {"gpu-time", "idle", "stage-edges", "syncs", "kernels", "copies", "attribution"}
+QUESTIONS = ("attribution", "copies", "gpu-time", "idle", "kernels", "stage-edges", "syncs")
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def report_on(path):
-    return analyze(path, Options(jobs=1)).report
+def report_on(path, questions=QUESTIONS):
+    return analyze(path, Options(jobs=1, questions=questions)).report
 
 
 def headline(report):
@@ -39,14 +39,14 @@ def test_the_first_line_says_who_ran_on_what(tmp_path):
     rows = [step(4, 0, 50), step(5, 50, 50), *launched("k", 1, 2, 30, 1)]
     for rank in (0, 1, 2, 5):
         write(tmp_path / f"rank{rank}.json", rows, rank=rank, **meta)
-    identity = report_on(tmp_path).identity
+    identity = report_on(tmp_path, None).identity
     assert identity[1:-1] == ("ranks 0–2, 5 of 8", "steps 4, 5", "CUDA 12.4", "4 × H100")
     assert identity[0] == str(tmp_path)
     assert identity[-1].startswith("4 files, ")
 
 
 def test_facts_that_were_not_recorded_are_left_out(tmp_path):
-    report = report_on(write(tmp_path / "trace.json", [op("a", 0, 50)]))
+    report = report_on(write(tmp_path / "trace.json", [op("a", 0, 50)]), None)
     assert report.identity[1:-1] == (
         "ranks unknown", "1 capture without a step number", "no GPU activity recorded",
     )  # fmt: skip

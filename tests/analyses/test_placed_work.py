@@ -14,14 +14,17 @@ from tracekit.process.launches import launches
 from tracekit.process.placement import PLACED, placement
 from tracekit.process.work_classes import work_stages
 
-ASKED = {"attribution", "data-quality"}
-SECTIONS_ONLY = True
+QUESTIONS = ("attribution", "data-quality")
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 
 def section(path):
-    return next(s for s in analyze(path, Options(jobs=1)).report.sections if s.id == "attribution")
+    return next(
+        s
+        for s in analyze(path, Options(jobs=1, questions=QUESTIONS)).report.sections
+        if s.id == "attribution"
+    )
 
 
 def test_the_report_says_where_work_without_a_launch_counts(tmp_path):

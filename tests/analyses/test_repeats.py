@@ -18,10 +18,10 @@ from tracekit.model.thresholds import defaults
 from tracekit.pipeline import run as pipeline
 from tracekit.render import render
 
-ASKED = {"repeats"}
+QUESTIONS = ("repeats",)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
-ONE = pipeline.Options(jobs=1)
+ONE = pipeline.Options(jobs=1, questions=QUESTIONS)
 STEP, TOKENS = ("step_time", None, None), ("tokens", None, None)
 
 

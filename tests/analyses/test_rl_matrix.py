@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from analyses.rl_report import ask_all, by_stage, result, rows, section
+from analyses.rl_report import by_stage, result, rows, section
 from analyses.test_any_trace import FILES
 from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
@@ -19,16 +19,10 @@ from tracekit.job.stage_matrix import by_rank, cells, residuals
 from tracekit.model.report import Chart
 from tracekit.model.stages import canonical
 
-ASKED = {"rl-matrix", "driver-log"}
-SECTIONS_ONLY = True
+QUESTIONS = ("driver-log", "rl-matrix")
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
-
-
-@pytest.fixture(autouse=True)
-def _ours(monkeypatch):
-    ask_all(monkeypatch)
 
 
 def verl(number, rank=0, scope="train", role="actor-rollout-ref", part=""):

@@ -20,8 +20,7 @@ from tracekit.model.thresholds import defaults
 from tracekit.process.micro_batches import micro_batches
 from tracekit.process.transfers import transfers
 
-ASKED = {"transfers", "micro-batches", "rl-matrix"}
-SECTIONS_ONLY = True
+QUESTIONS = ("micro-batches", "rl-matrix", "transfers")
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

@@ -12,30 +12,18 @@ from rules.firing import write_sources
 from rules.traces_rollout import FIRES, NEAR_MISSES, engine, falling, replicas, slow_first
 
 import tracekit
-from tracekit.analyses import ANALYSES, Analysis
 from tracekit.analyses.rl import rollout
 from tracekit.job.rollout import generations
 from tracekit.pipeline import run as pipeline
 from tracekit.process import iterations as derived
 
-ASKED = {"rollout"}
-SECTIONS_ONLY = True
+QUESTIONS = ("rollout",)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    """The analysis with those whose tables it judges by, whether or not it is one of all already."""
-    mine = Analysis(
-        rollout.ID, rollout.TITLE, rollout.NEEDS, (), rollout.measure, rollout.judge, None, rollout.RULES
-    )  # fmt: skip
-    others = tuple(a for a in ANALYSES if a.id in ("steps", "data-quality"))
-    monkeypatch.setattr(pipeline, "ANALYSES", (*others, mine))
-
-
-def analyze(path):
-    return pipeline.analyze(path, pipeline.Options(jobs=1))
+def analyze(path, questions=QUESTIONS):
+    return pipeline.analyze(path, pipeline.Options(jobs=1, questions=questions))
 
 
 def section(tmp_path, files):
@@ -312,18 +300,10 @@ def test_a_slow_start_is_not_called_a_tail_nor_the_other_way_round(tmp_path):
 # Rules, charts, and what does not change
 
 
-@pytest.fixture
-def all_rules(monkeypatch, registered):
-    """Every other analysis too."""
-    others = tuple(a for a in ANALYSES if a.id != rollout.ID)
-    monkeypatch.setattr(pipeline, "ANALYSES", (*others, pipeline.ANALYSES[-1]))
-
-
-@pytest.mark.usefixtures("all_rules")
 @pytest.mark.parametrize("rule", sorted(FIRES))
 def test_each_rule_fires_alone_with_the_numbers_worked_out_by_hand(tmp_path, rule):
     expected = FIRES[rule]
-    (found,) = analyze(write_sources(tmp_path, expected.rows)).report.findings
+    (found,) = analyze(write_sources(tmp_path, expected.rows), None).report.findings
     assert (found.rule, found.claim, found.severity) == (rule, expected.claim, expected.severity)
     assert found.recoverable_ns == expected.recoverable_ns
     assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
@@ -331,10 +311,9 @@ def test_each_rule_fires_alone_with_the_numbers_worked_out_by_hand(tmp_path, rul
     assert found.places
 
 
-@pytest.mark.usefixtures("all_rules")
 @pytest.mark.parametrize("rule", sorted(NEAR_MISSES))
 def test_a_near_miss_does_not_fire(tmp_path, rule):
-    assert analyze(write_sources(tmp_path, NEAR_MISSES[rule])).report.findings == ()
+    assert analyze(write_sources(tmp_path, NEAR_MISSES[rule]), None).report.findings == ()
 
 
 @pytest.mark.parametrize("shift", [0, 10**9])

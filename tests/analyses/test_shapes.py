@@ -16,8 +16,7 @@ from tracekit.analyses.ops import operators as by_name
 from tracekit.analyses.ops import shapes as module
 from tracekit.analyses.ops.shapes import measure
 
-ASKED = {"matmuls", "unfused", "forward-batches", "shapes", "modules", "operators"}
-SECTIONS_ONLY = True
+QUESTIONS = ("forward-batches", "matmuls", "modules", "operators", "shapes", "unfused")
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

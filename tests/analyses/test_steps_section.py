@@ -10,7 +10,7 @@ from chrome_builder import annotation, kernel, launched, op, step, write
 from tracekit import render
 from tracekit.pipeline.run import Options, analyze
 
-ASKED = {"steps"}
+QUESTIONS = ("steps",)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
@@ -20,7 +20,7 @@ def report_on(tmp_path, files, **meta):
     for name, content in files.items():
         rows, rank = content if isinstance(content, tuple) else (content, None)
         write(tmp_path / name, rows, rank=rank, world_size=2, **meta)
-    return analyze(tmp_path, Options(jobs=1)).report
+    return analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).report
 
 
 def sheet(report, name):
@@ -284,7 +284,7 @@ def test_ranks_that_are_not_known_are_not_counted_as_none(tmp_path):
 def test_steps_of_two_runs_are_not_mixed(tmp_path):
     for run, dur in (("a", 100), ("b", 300)):
         write(tmp_path / run / "rank0.json", [step(1, 0, dur)], rank=0, world_size=1)
-    report = analyze([tmp_path / "a", tmp_path / "b"], Options(jobs=1)).report
+    report = analyze([tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)).report
     assert [(r["run"], r["wall_ns"]) for r in sheet(report, "steps")] == [
         ("a", 100_000), ("b", 300_000),
     ]  # fmt: skip
@@ -318,7 +318,9 @@ def test_real_single_stage_files_add_up_to_their_known_spans(scenario):
     root = Path(REAL) / "chrome" / "verl_cpu"
     files = json.loads((root / "manifest.json").read_text())
     spans = [f["span_ms"] for f in files if f["file"].startswith(scenario + "/")]
-    report = analyze(root / scenario / "outputs" / "profile", Options(jobs=1)).report
+    report = analyze(
+        root / scenario / "outputs" / "profile", Options(jobs=1, questions=QUESTIONS)
+    ).report
     (row,) = sheet(report, "steps")
     assert row["wall_ns"] / 1e6 == pytest.approx(sum(spans), abs=0.05 * len(spans) + 0.01)
     assert row["unattributed_ns"] < 0.01 * row["wall_ns"]
@@ -328,7 +330,7 @@ def test_a_real_continuous_capture_holds_its_steps():
     if REAL is None:
         pytest.skip("real profiles are not here")
     path = Path(REAL) / "chrome" / "verl_cpu" / "v091_e2e_continuous" / "outputs" / "profile"
-    report = analyze(path, Options(jobs=1)).report
+    report = analyze(path, Options(jobs=1, questions=QUESTIONS)).report
     assert column(report, "steps", "step") == [1, 2, 4]
     assert {row["canonical"] for row in sheet(report, "stages")} == {
         "gen", "old_log_prob", "ref", "update_actor",
@@ -360,7 +362,11 @@ def test_of_several_runs_each_verdict_and_finding_names_its_own_once(tmp_path, r
         write(tmp_path / run / "rank0.json", rows, rank=0)
     write(tmp_path / "short" / "rank0.json", [step(1, 0, 100)], rank=0)
     given = [f"{run}={tmp_path / run}" for run in (*runs, "short")]
-    section = next(s for s in analyze(given, Options(jobs=1)).report.sections if s.id == "steps")
+    section = next(
+        s
+        for s in analyze(given, Options(jobs=1, questions=QUESTIONS)).report.sections
+        if s.id == "steps"
+    )
     claims = [found.claim for found in section.findings if found.rule == "step-variance"]
     assert [claim.count("(run ") for claim in claims] == [1] * len(runs)
     assert {claim.split("(run ")[1] for claim in claims} == {f"{run})" for run in runs}

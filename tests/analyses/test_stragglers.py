@@ -19,8 +19,7 @@ from tracekit.job.rank_groups import of_others, own_work
 from tracekit.job.waits import savings, waits
 from tracekit.model.thresholds import defaults
 
-ASKED = {"stragglers", "imbalance"}
-SECTIONS_ONLY = True
+QUESTIONS = ("imbalance", "stragglers")
 
 OWNER = {"straggler": "stragglers", "rank-imbalance": "imbalance"}
 

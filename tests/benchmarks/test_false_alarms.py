@@ -6,14 +6,10 @@ import numpy as np
 import pytest
 from benchmarks.false_alarms import PROMISED, SIZES, WORLDS, by_interval, percent, simulated, spoken
 from compare.made import report, step_rows
-from measured_few import COMPARISON
 
 from tracekit.model.stats.speedup import speedup
 from tracekit.model.stats.verdict import verdict
 from tracekit.render import to_json
-
-ASKED = set()
-MEASURED = COMPARISON
 
 TRIALS = 8_000
 WITHOUT_SESSIONS = [name for name in WORLDS if not name.startswith("sessions")]

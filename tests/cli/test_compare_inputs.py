@@ -9,12 +9,8 @@ from pathlib import Path
 
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows, write_run
-from measured_few import COMPARISON
 
 from tracekit.render import to_json
-
-ASKED = set()
-MEASURED = COMPARISON
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ci"

@@ -9,14 +9,10 @@ from command_line import invoke
 from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from measured_few import COMPARISON
 
 from tracekit.cli import main
 from tracekit.compare.comparison import SCHEMA
 from tracekit.render import to_json
-
-ASKED = set()
-MEASURED = COMPARISON
 
 RULES = ("--fail-on", "step_time>3%", "--fail-on", "throughput>1%")
 HOSTILE = "</script><img src=x>|`@octocat #1\x1b[31m\u202e\ud800\r\n"

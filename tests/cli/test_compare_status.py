@@ -12,14 +12,10 @@ from pathlib import Path
 
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows
-from measured_few import COMPARISON
 
 import tracekit
 from tracekit.cli import gating
 from tracekit.render import to_json
-
-ASKED = set()
-MEASURED = COMPARISON
 
 RULE = ("--fail-on", "step_time>3%")
 

@@ -42,8 +42,6 @@ from tracekit.process.launches import launches
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
-ASKED = set()
-
 
 # Nothing lost, nothing mixed up
 

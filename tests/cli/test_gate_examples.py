@@ -6,12 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from measured_few import COMPARISON
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-ASKED = set()
-MEASURED = COMPARISON | {"out-of-memory"}
 
 _RULE = re.compile(r"['\"`](?:--fail-on )?((?:[a-z][\w.]*>[^'\"`\s]+)|new-oom|regression)['\"`]")
 

@@ -5,12 +5,8 @@ from pathlib import Path
 
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, report, row, step_rows
-from measured_few import COMPARISON
 
 from tracekit.render import to_json
-
-ASKED = set()
-MEASURED = COMPARISON
 
 
 @pytest.fixture(autouse=True)

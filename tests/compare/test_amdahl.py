@@ -9,7 +9,6 @@ from chrome_builder import annotation, op, step, write
 from compare.made import change_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measured_few import COMPARISON
 
 from tracekit.compare.amdahl import factor, largest, step_ratio, with_steps
 from tracekit.compare.changes import Choices
@@ -17,9 +16,6 @@ from tracekit.compare.comparison import Change
 from tracekit.compare.origins import Attribution, StageTime
 from tracekit.pipeline.comparing import compare_paths
 from tracekit.pipeline.run import Options
-
-ASKED = set()
-MEASURED = COMPARISON
 
 
 def profile(path, *steps, gap=0):

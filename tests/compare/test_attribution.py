@@ -12,7 +12,6 @@ from chrome_builder import annotation, op, step, write
 from compare.made import made_side, step_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measured_few import COMPARISON
 
 from tracekit.compare import report_attribution as attribution_sheets
 from tracekit.compare.attribution import attribute, attributed
@@ -22,9 +21,6 @@ from tracekit.compare.slots_of import KEYS, Half, SlotTable
 from tracekit.model.report import Report
 from tracekit.pipeline.comparing import compare_paths, read_side
 from tracekit.pipeline.run import Options
-
-ASKED = set()
-MEASURED = COMPARISON
 
 ALONE = Options(jobs=1)
 

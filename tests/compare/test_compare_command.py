@@ -5,12 +5,8 @@ import re
 
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows
-from measured_few import COMPARISON
 
 from tracekit.render import to_json
-
-ASKED = set()
-MEASURED = COMPARISON
 
 HOSTILE = "</script><img src=x onerror=alert(1)>|`\x1b[31m\u202e=cmd()\r\n"
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from chrome_builder import annotation, op, step, write
 from compare.made import change_of, write_run
-from measured_few import EVERYTHING
 
 import tracekit
 from tracekit.compare.comparison import Comparison
@@ -15,9 +14,6 @@ from tracekit.model.errors import TracekitError
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline import saved
 from tracekit.render import to_json
-
-ASKED = set()
-MEASURED = EVERYTHING
 
 BASE = ([3000, 1020, 1040, 1010, 1060, 1030], [2500, 1050, 1020, 1040], [2000, 1010, 1000, 1030])
 OPT = ([3000, 910, 930, 900, 920, 940], [2000, 930, 910], [1500, 900, 940, 920])

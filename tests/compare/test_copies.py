@@ -7,13 +7,9 @@ from pathlib import Path
 
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, compared, report, step_rows, write_run
-from measured_few import COMPARISON
 
 from tracekit.compare.sides import Input, side
 from tracekit.render import to_json
-
-ASKED = set()
-MEASURED = COMPARISON
 
 
 def made(name, *runs, contents):

@@ -11,7 +11,6 @@ import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, compared, made_side, row, step_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measured_few import COMPARISON
 
 from tracekit.compare.changes import Choices
 from tracekit.compare.gate import gates, overall
@@ -21,9 +20,6 @@ from tracekit.compare.slowed import self_test
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.comparing import read_side
 from tracekit.pipeline.run import Options
-
-ASKED = set()
-MEASURED = COMPARISON
 
 SLOWER = step_rows(*OPT_RUNS), step_rows(*BASE_RUNS)
 FASTER = step_rows(*BASE_RUNS), step_rows(*OPT_RUNS)

@@ -9,7 +9,6 @@ from chrome_builder import op, step, write
 from command_line import invoke
 from compare.made import made_side, row, step_rows
 from compare.memory_sides import holding, measured, memory_side, of_one
-from measured_few import COMPARISON
 from memory_builder import Allocator, DeviceFullError, frame, pickled, snapshot
 
 import tracekit
@@ -26,9 +25,6 @@ from tracekit.model.errors import NothingComparableError
 from tracekit.model.tables import TABLES
 from tracekit.pipeline.appendix import value_rows
 from tracekit.render.json import read_json
-
-ASKED = set()
-MEASURED = COMPARISON
 
 MIB = 2**20
 

@@ -16,7 +16,6 @@ from compare.made import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from measured_few import COMPARISON
 
 from tracekit.cli import main
 from tracekit.compare.noise import NoiseFile, calibrated, read, to_json, usable
@@ -25,9 +24,6 @@ from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.stats.noise import Noise
 from tracekit.pipeline.comparing import read_side
 from tracekit.pipeline.run import Options
-
-ASKED = set()
-MEASURED = COMPARISON
 
 STEP, GEN = ("step_time", None, None), ("stage_time", None, "gen")
 EIGHT = Noise(sd=0.01, df=7.0, runs=8, steps=5, rho=None)

@@ -4,15 +4,11 @@ import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, compared, step_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from measured_few import COMPARISON
 
 from tracekit.compare.planning import what_to_record
 from tracekit.model.stats.needed import needed
 from tracekit.model.stats.speedup import speedup
 from tracekit.render import render
-
-ASKED = set()
-MEASURED = COMPARISON
 
 
 def said(base, opt, effect=0.03):

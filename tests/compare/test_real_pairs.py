@@ -7,15 +7,11 @@ from pathlib import Path
 
 import pytest
 from compare.made import change_of
-from measured_few import COMPARISON
 
 from tracekit.compare.changes import Choices
 from tracekit.compare.judge import compare
 from tracekit.pipeline.comparing import read_side
 from tracekit.pipeline.run import Options
-
-ASKED = set()
-MEASURED = COMPARISON
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

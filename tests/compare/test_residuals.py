@@ -2,15 +2,11 @@
 
 import pytest
 from chrome_builder import op, write
-from measured_few import COMPARISON
 
 from tracekit.compare.attribution import attribute
 from tracekit.compare.changes import Choices
 from tracekit.pipeline.comparing import read_side
 from tracekit.pipeline.run import Options
-
-ASKED = set()
-MEASURED = COMPARISON
 
 ALONE = Options(jobs=1)
 

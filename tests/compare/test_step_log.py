@@ -8,7 +8,6 @@ import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, change_of, made_side, row, step_rows, write_run
 from hypothesis import given
 from hypothesis import strategies as st
-from measured_few import COMPARISON
 
 from tracekit.cli import main
 from tracekit.compare.changes import Choices
@@ -18,9 +17,6 @@ from tracekit.compare.step_log import StepLog, table_log, with_logs
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.comparing import compare_paths, read_logs
 from tracekit.pipeline.run import Options
-
-ASKED = set()
-MEASURED = COMPARISON
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 ONE = Options(jobs=1)

@@ -7,7 +7,6 @@ from chrome_builder import annotation, op, step, write
 from compare.made import change_of
 from compare.test_attribution import tables
 from hypothesis import given, settings
-from measured_few import COMPARISON
 from scipy import stats
 
 from tracekit.compare.attribution import attributed
@@ -15,9 +14,6 @@ from tracekit.compare.changes import Choices
 from tracekit.compare.first_screen import basis
 from tracekit.pipeline.comparing import compare_paths
 from tracekit.pipeline.run import Options
-
-ASKED = set()
-MEASURED = COMPARISON
 
 
 def profile(path, *steps, name="run"):

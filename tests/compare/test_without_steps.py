@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 from chrome_builder import annotation, kernel, op, step, write
-from measured_few import COMPARISON
-
-ASKED = set()
-MEASURED = COMPARISON
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 RULE = ("--fail-on", "step_time>3%")

@@ -15,7 +15,6 @@ from compare.made import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from measured_few import COMPARISON
 
 from tracekit.compare.changes import Choices
 from tracekit.compare.gate import overall
@@ -26,9 +25,6 @@ from tracekit.model.errors import TracekitError
 from tracekit.pipeline.comparing import compare_paths, read_logs
 from tracekit.pipeline.run import Options
 from tracekit.render import render
-
-ASKED = {"repeats"}
-MEASURED = COMPARISON
 
 ONE = Options(jobs=1)
 

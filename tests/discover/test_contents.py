@@ -16,7 +16,7 @@ from tracekit.pipeline.measure import with_content
 from tracekit.pipeline.run import Options, analyze
 from tracekit.render import from_json, to_json
 
-ASKED = {"kernels"}
+QUESTIONS = ("kernels",)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def digests(folder):
 
 
 def test_every_source_that_was_measured_says_what_its_file_held(profile):
-    result = analyze(profile)
+    result = analyze(profile, Options(questions=QUESTIONS))
     assert {s.name: s.content for s in result.measurements.sources} == digests(profile)
     assert result.report.contents == tuple(
         sorted(("profile", digest) for digest in digests(profile).values())
@@ -41,11 +41,14 @@ def test_every_source_that_was_measured_says_what_its_file_held(profile):
 
 def test_workers_tell_it_as_this_process_does(profile, monkeypatch):
     monkeypatch.setattr("tracekit.engine.local.SMALL_BYTES", 0)
-    assert analyze(profile, Options(jobs=2)).report.contents == analyze(profile).report.contents
+    assert (
+        analyze(profile, Options(jobs=2, questions=QUESTIONS)).report.contents
+        == analyze(profile, Options(questions=QUESTIONS)).report.contents
+    )
 
 
 def test_it_is_kept_in_what_is_saved_and_when_its_run_gets_another_name(profile, tmp_path):
-    result = analyze(profile)
+    result = analyze(profile, Options(questions=QUESTIONS))
     saved.save(result.measurements, tmp_path / "a.tkm")
     renamed = merging.labelled(saved.load(tmp_path / "a.tkm"), "base")
     assert [(s.run, s.content) for s in renamed.sources] == [
@@ -55,7 +58,7 @@ def test_it_is_kept_in_what_is_saved_and_when_its_run_gets_another_name(profile,
 
 
 def test_what_was_saved_before_there_were_digests_is_loaded_without(profile, tmp_path):
-    saved.save(analyze(profile).measurements, tmp_path / "new.tkm")
+    saved.save(analyze(profile, Options(questions=QUESTIONS)).measurements, tmp_path / "new.tkm")
     with (
         zipfile.ZipFile(tmp_path / "new.tkm") as new,
         zipfile.ZipFile(tmp_path / "old.tkm", "w") as old,
@@ -68,7 +71,7 @@ def test_what_was_saved_before_there_were_digests_is_loaded_without(profile, tmp
                     del source["content"]
                 data = json.dumps(manifest).encode()
             old.writestr(entry.filename, data)
-    result = analyze(tmp_path / "old.tkm")
+    result = analyze(tmp_path / "old.tkm", Options(questions=QUESTIONS))
     assert [s.content for s in result.measurements.sources] == [None, None]
     assert result.report.contents == ()
 

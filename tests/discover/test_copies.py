@@ -15,7 +15,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.pipeline import doctor
 from tracekit.pipeline.run import Options, analyze, discover
 
-ASKED = {"kernels", "gpu_time"}
+QUESTIONS = ("gpu-time", "kernels")
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ COPIES = {
 
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
 def test_a_copy_counts_once_and_is_told(profile, make):
-    alone = analyze(profile)
+    alone = analyze(profile, Options(questions=QUESTIONS))
     make(profile)
     found = discover(profile)
     assert found.state_counts() == {"duplicate": 1}
-    result = analyze(profile)
+    result = analyze(profile, Options(questions=QUESTIONS))
     assert len(result.measurements.sources) == 2
     assert result.report.headline == alone.report.headline
     assert {s.run for s in result.measurements.sources} == {"profile"}
@@ -167,7 +167,7 @@ def test_a_log_copied_beside_itself_counts_once_and_those_of_two_runs_are_kept(t
 
 def test_doctor_tells_of_copies_and_reads_each_content_once(profile):
     shutil.copy(profile / "rank1.json", profile / "rank1 (1).json")
-    examination = doctor.examine([profile], Options())
+    examination = doctor.examine([profile], Options(questions=QUESTIONS))
     (told,) = (d for d in examination.diagnoses if d.code == "same-content")
     assert told.places == ("rank1 (1).json",)
     assert told.what == "the same content as rank1.json, which counts"
@@ -176,7 +176,7 @@ def test_doctor_tells_of_copies_and_reads_each_content_once(profile):
 
 def test_where_only_copies_are_left_out_there_is_still_a_profile(profile):
     with pytest.raises(TracekitError, match="no profile"):
-        discover(profile, Options(exclude=("*.json",)))
+        discover(profile, Options(exclude=("*.json",), questions=QUESTIONS))
     assert discover([profile, profile]).notes
     assert not [n for n in discover([profile, profile]).notes if n.code == "nothing"]
 
@@ -196,9 +196,9 @@ ALMOST = {"cut off": cut_off, "with more behind": with_more_behind}
 
 @pytest.mark.parametrize("make", ALMOST.values(), ids=ALMOST)
 def test_a_copy_that_is_cut_off_or_longer_is_the_same_recording_and_counts_once(profile, make):
-    alone = analyze(profile)
+    alone = analyze(profile, Options(questions=QUESTIONS))
     make(profile)
-    result = analyze(profile)
+    result = analyze(profile, Options(questions=QUESTIONS))
     assert [source.name for source in result.measurements.sources] == ["rank0.json", "rank1.json"]
     assert result.report.headline == alone.report.headline
     assert result.report.files == (("read", 2), ("duplicate", 1))
@@ -221,7 +221,7 @@ OTHERS = {
 @pytest.mark.parametrize("meta", OTHERS.values(), ids=OTHERS)
 def test_another_recording_of_a_process_of_that_name_counts(profile, meta):
     write(profile / "again.json", [*rank_rows(1), step(9, 9_000, 10)], world_size=4, **meta)
-    result = analyze(profile)
+    result = analyze(profile, Options(questions=QUESTIONS))
     assert len(result.measurements.sources) == 3
     assert result.report.files == (("read", 3),)
 
@@ -230,5 +230,5 @@ def test_what_a_person_names_as_two_runs_stays_two_where_one_is_cut_off(profile,
     cut_off(profile)
     (tmp_path / "b").mkdir()
     (profile / "cut_rank1.json").rename(tmp_path / "b" / "rank1.json")
-    result = analyze([f"a={profile}", f"b={tmp_path / 'b'}"])
+    result = analyze([f"a={profile}", f"b={tmp_path / 'b'}"], Options(questions=QUESTIONS))
     assert len(result.measurements.sources) == 3

@@ -11,9 +11,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.stages import stage_filter
 from tracekit.pipeline.run import Options, measure
 
-ASKED = frozenset({"steps"})
-MEASURED = {"stragglers", "gpu-time", "idle", "exclusive", "communication"}
-SECTIONS_ONLY = True
+QUESTIONS = frozenset({"steps"})
 LOG = "".join(
     f"step:{n} - timing_s/gen:1.5 - timing_s/step:3.0 - training/global_step:{n}\n"
     for n in range(1, 7)
@@ -50,7 +48,7 @@ def refused(path, **options):
 def measure_all(path, **options):
     from tracekit.pipeline import run as pipeline
 
-    chosen = Options(jobs=1, **options)
+    chosen = Options(jobs=1, **options, questions=QUESTIONS)
     return measure(pipeline.discover([path], chosen), chosen)
 
 
@@ -181,9 +179,9 @@ def test_every_command_refuses_what_selects_nothing(run, tmp_path, call):
 
 def test_python_takes_one_pattern_or_several(run):
     one, several = (
-        tracekit.analyze(run / "rank0.json", stages=stages, jobs=1)
+        tracekit.analyze(run / "rank0.json", stages=stages, jobs=1, questions=QUESTIONS)
         for stages in ("update*", ["update*", "nosuch"])
     )
     assert one.sections == several.sections
     with pytest.raises(TracekitError, match="has a stage that was asked for"):
-        tracekit.analyze(run / "rank0.json", stages="date", jobs=1)
+        tracekit.analyze(run / "rank0.json", stages="date", jobs=1, questions=QUESTIONS)

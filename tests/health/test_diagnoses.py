@@ -308,11 +308,10 @@ TOLD_BY_BOTH = ("no-kernels", "open-ranges", "missing-ranges", "nested-ranges", 
 
 
 @pytest.mark.parametrize("code", TOLD_BY_BOTH)
-def test_the_report_tells_in_its_data_quality_what_the_doctor_tells(tmp_path, monkeypatch, code):
-    asked = tuple(a for a in pipeline.ANALYSES if a.id in ("data-quality", "steps"))
-    monkeypatch.setattr(pipeline, "ANALYSES", asked)
+def test_the_report_tells_in_its_data_quality_what_the_doctor_tells(tmp_path, code):
     NSYS[code][0](tmp_path)
-    found = pipeline.measure(pipeline.discover(tmp_path))
+    asked = pipeline.Options(questions=("data-quality",))
+    found = pipeline.measure(pipeline.discover(tmp_path), asked)
     section = data_quality.judge(found, thresholds.defaults())
     (rows,) = [sheet.rows for sheet in section.sheets if sheet.name == "diagnoses"]
     told = [d.what for d in diagnoses(tmp_path).values() if d.severity != "info"]

@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 from chrome_builder import op, write
-from measured_few import EVERYTHING
 from memory_builder import Allocator
 from snapshot_traces import MIB, section, written
 
@@ -17,8 +16,7 @@ from tracekit.pipeline import run as pipeline
 from tracekit.pipeline import saved
 from tracekit.pipeline.run import Options, analyze
 
-ASKED = {"memory-peak"}
-MEASURED = EVERYTHING
+QUESTIONS = ("memory-peak",)
 GIB = 2**30
 
 
@@ -97,22 +95,29 @@ def half_full(tmp_path_factory):
 
 
 def test_peaks_are_shares_of_the_card_where_its_size_is_given(half_full, tmp_path):
-    report = tracekit.analyze(half_full, device_memory="80MiB", jobs=1)
+    report = tracekit.analyze(half_full, device_memory="80MiB", jobs=1, questions=QUESTIONS)
     (row,) = peaks(report)
     assert (row["card_ratio"], row["reserved_ratio"]) == (0.2, 0.25)
     metrics = {m.name: (m.value, m.label) for m in section(report, "memory-peak").metrics}
     assert metrics["card_ratio"] == (0.2, "of the card (80.0 MiB, given)")
     assert metrics["reserved_ratio"][0] == 0.25
     # Saved measurements keep it, and another option goes before it.
-    measured = analyze(half_full, Options(jobs=1, device_memory=80 * MIB)).measurements
+    measured = analyze(
+        half_full, Options(jobs=1, device_memory=80 * MIB, questions=QUESTIONS)
+    ).measurements
     path = tmp_path / "run.tkm"
     saved.save(measured, path)
-    assert peaks(analyze(path).report)[0]["card_ratio"] == 0.2
-    assert peaks(analyze(path, Options(device_memory=40 * MIB)).report)[0]["card_ratio"] == 0.4
+    assert peaks(analyze(path, Options(questions=QUESTIONS)).report)[0]["card_ratio"] == 0.2
+    assert (
+        peaks(analyze(path, Options(device_memory=40 * MIB, questions=QUESTIONS)).report)[0][
+            "card_ratio"
+        ]
+        == 0.4
+    )
 
 
 def test_without_a_size_no_share_is_shown_and_a_size_too_small_is_said_to_be(half_full):
-    measured = analyze(half_full, Options(jobs=1)).measurements
+    measured = analyze(half_full, Options(jobs=1, questions=QUESTIONS)).measurements
     assert "card_ratio" not in peaks(pipeline.judge(measured))[0]
     small = merging.replace(measured, facts={**measured.facts, DEVICE_MEMORY: 10 * MIB})
     caveats = section(pipeline.judge(small), "memory-peak").caveats
@@ -122,7 +127,7 @@ def test_without_a_size_no_share_is_shown_and_a_size_too_small_is_said_to_be(hal
 def test_a_trace_without_memory_samples_tells_the_card_of_its_rank(half_full):
     properties = [{"id": 0, "name": "GPU", "totalGlobalMem": 40 * MIB}]
     trace = write(half_full / "step1" / "trace_rank0.json", [op("a", 0, 9)], rank=0, deviceProperties=properties)  # fmt: skip
-    report = analyze(half_full, Options(jobs=1)).report
+    report = analyze(half_full, Options(jobs=1, questions=QUESTIONS)).report
     trace.unlink()
     metrics = {m.name: m.label for m in section(report, "memory-peak").metrics}
     assert metrics["card_ratio"] == "of the card (40.0 MiB, from the trace of rank 0)"
@@ -139,7 +144,7 @@ def test_the_command_line_takes_it(half_full, call, tmp_path):
 
 
 def test_parts_that_were_given_different_sizes_have_none_together(half_full):
-    measured = analyze(half_full, Options(jobs=1)).measurements
+    measured = analyze(half_full, Options(jobs=1, questions=QUESTIONS)).measurements
     parts = [merging.replace(measured, facts={**measured.facts, DEVICE_MEMORY: n * GIB}) for n in (1, 1, 2)]  # fmt: skip
     assert merging.merge(parts[:2], ["a", "b"]).facts[DEVICE_MEMORY] == GIB
     assert DEVICE_MEMORY not in merging.merge(parts[1:], ["a", "b"]).facts

@@ -40,7 +40,7 @@ def recorded(folder, role, stages):
 
 def test_stages_come_longest_first_without_the_windows_of_steps(tmp_path):
     recorded(tmp_path, "actor", [("gen", 100, 200), ("reward", 400, 400)])
-    found = shares_by_stage(measure_folder(tmp_path, ("steps", "gpu_time")))
+    found = shares_by_stage(measure_folder(tmp_path, ("steps", "gpu-time")))
     assert found["canonical"].tolist() == ["reward", "gen"]
     assert found["window_ns"].tolist() == [400_000, 200_000]
     assert told(found["busy_ratio"]) == [0.25, 0.5]
@@ -49,7 +49,7 @@ def test_stages_come_longest_first_without_the_windows_of_steps(tmp_path):
 def test_the_whole_step_is_judged_where_no_stage_was_recorded_after_all_stages(tmp_path):
     recorded(tmp_path, "actor", [])
     recorded(tmp_path, "critic", [("values", 100, 400)])
-    found = judged_windows(measure_folder(tmp_path, ("steps", "gpu_time")))
+    found = judged_windows(measure_folder(tmp_path, ("steps", "gpu-time")))
     assert [(window.role, window.canonical) for window in found] == [
         ("critic", "values"),
         ("actor", None),

@@ -9,11 +9,9 @@ from tracekit.model.trace import Measurements
 from tracekit.pipeline import appendix
 from tracekit.pipeline import run as pipeline
 
-ASKED = set()
-
 
 def values_of(path):
-    measured = pipeline.analyze(path, pipeline.Options(jobs=1)).measurements
+    measured = pipeline.analyze(path, pipeline.Options(jobs=1, questions=("repeats",))).measurements
     return measured, job_values(measured)
 
 

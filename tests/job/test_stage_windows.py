@@ -16,8 +16,10 @@ from tracekit.model.thresholds import Thresholds, defaults
 from tracekit.pipeline import run as pipeline
 
 
-def report_of(folder):
-    return pipeline.analyze([folder], pipeline.Options(progress=False)).report
+def report_of(folder, rule="low-gpu-utilization"):
+    """The report of the questions that judge a rule."""
+    questions = tuple(analysis.id for analysis in ANALYSES if rule in analysis.rules)
+    return pipeline.analyze([folder], pipeline.Options(questions=questions)).report
 
 
 def finding(report, rule):
@@ -64,9 +66,8 @@ def idle_for_780(steps):
     ]
 
 
-def test_each_gpu_is_idle_for_780_of_the_steps_that_it_recorded(tmp_path, judged_only):
+def test_each_gpu_is_idle_for_780_of_the_steps_that_it_recorded(tmp_path):
     """Rank 0 has steps 1 to 4 and rank 1 step 1: 5 × 780 µs over 5 steps of single GPUs, not over 2 × 4."""
-    judged_only({"gpu-time"})
     write(tmp_path / "rank0.json", idle_for_780((1, 2, 3, 4)))
     write(tmp_path / "rank1.json", idle_for_780((1,)))
     found = finding(report_of(tmp_path), "low-gpu-utilization")
@@ -74,13 +75,12 @@ def test_each_gpu_is_idle_for_780_of_the_steps_that_it_recorded(tmp_path, judged
     assert (found.recoverable_ns, found.recoverable_ratio) == (780_000, 0.78)
 
 
-def test_a_share_of_the_step_is_one_of_the_steps_that_the_time_is_from(tmp_path, judged_only):
+def test_a_share_of_the_step_is_one_of_the_steps_that_the_time_is_from(tmp_path):
     """Both ranks have a step of 10 ms, rank 0 three of 1 ms besides: idle for 78 % of each, so 78 % in all.
 
     Σ idle 2 × 7.8 + 3 × 0.78 = 17.94 ms over 5 GPU-steps is 3.588 ms, of 23 / 5 = 4.6 ms. Over the mean step of
     the run, (10 + 3 × 1) / 4 = 3.25 ms, it would be 110 %.
     """
-    judged_only({"gpu-time"})
     long_step = [step(1, 0, 10_000), *launched("gemm", 0, 0, 2_200, 99)]
     later = [{**row, "ts": row["ts"] + 9_000} for row in idle_for_780((2, 3, 4))]
     write(tmp_path / "rank0.json", [*long_step, *later])
@@ -90,13 +90,12 @@ def test_a_share_of_the_step_is_one_of_the_steps_that_the_time_is_from(tmp_path,
     assert found.recoverable_ratio == pytest.approx(0.78)
 
 
-def test_a_gpu_counts_only_in_the_steps_of_files_that_tell_of_it(tmp_path, judged_only):
+def test_a_gpu_counts_only_in_the_steps_of_files_that_tell_of_it(tmp_path):
     """One process: GPU 0 in the files of steps 1 and 2, GPU 1 in that of step 2 only: 3 GPU-steps of 780 µs."""
-    judged_only({"gpu-time"})
     write(tmp_path / "a" / "rank0.json", idle_for_780((1,)))
     both = [*idle_for_780((2,)), *launched("gemm", 2000, 2000, 220, 77, device=1)]
     write(tmp_path / "a" / "rank0_part2.json", both)
-    result = pipeline.analyze([tmp_path / "a"], pipeline.Options(progress=False))
+    result = pipeline.analyze([tmp_path / "a"], pipeline.Options(questions=("gpu-time",)))
     (steps,) = gpu_steps(result.measurements).values()
     assert steps == ExistingSteps(3, 1_000_000)
     assert finding(result.report, "low-gpu-utilization").recoverable_ns == 780_000
@@ -121,14 +120,13 @@ def test_there_are_rules_of_one_step():
 
 
 @pytest.mark.parametrize("name", ONE_STEP)
-def test_a_rule_says_of_unevenly_many_equal_steps_what_it_says_of_one(tmp_path, name, judged_only):
+def test_a_rule_says_of_unevenly_many_equal_steps_what_it_says_of_one(tmp_path, name):
     """Rank 0 has the step three times and rank 1 once: nothing per step changes."""
-    judged_only({analysis.id for analysis in ANALYSES if name in analysis.rules})
     firing = FIRES[name]
     meta = firing.rows.meta if isinstance(firing.rows, Document) else {}
     for rank, times in ((0, 3), (1, 1)):
         write(tmp_path / f"rank{rank}.json", repeated(firing.rows, times), **meta)
-    found = finding(report_of(tmp_path), name)
+    found = finding(report_of(tmp_path, name), name)
     assert found.recoverable_ns == firing.recoverable_ns
     assert found.recoverable_ratio == pytest.approx(firing.recoverable_ratio)
     numbers = evidence(found)

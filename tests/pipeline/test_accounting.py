@@ -10,16 +10,14 @@ import sys
 import pytest
 from chrome_builder import step, write
 from click.testing import CliRunner
-from measured_few import EVERYTHING
 
 from tracekit.cli import main
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline import saved
-from tracekit.pipeline.run import analyze, discover
+from tracekit.pipeline.run import Options, analyze, discover
 from tracekit.render import from_json, render, to_json
 
-ASKED = {"kernels"}
-MEASURED = EVERYTHING
+QUESTIONS = ("kernels",)
 _PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 24, 1, 2
 ACCOUNT = "5 files: 2 read, 1 refused, 1 unreadable, 1 duplicate"
 
@@ -106,7 +104,7 @@ def test_doctor_names_what_may_not_be_read_and_ends_with_2(locked):
 def test_the_first_screen_counts_the_files_of_every_state(mixed, monkeypatch, kind):
     write(mixed / "rank9.json", [step(1, 0, 100)], rank=9)
     with_unreadable(monkeypatch, "rank9.json")
-    report = analyze(mixed).report
+    report = analyze(mixed, Options(questions=QUESTIONS)).report
     assert report.files == (("read", 2), ("refused", 1), ("unreadable", 1), ("duplicate", 1))
     assert report.unseen[0] == ACCOUNT
     lines = [line for line in render(report, kind).splitlines() if ACCOUNT in line]
@@ -114,14 +112,14 @@ def test_the_first_screen_counts_the_files_of_every_state(mixed, monkeypatch, ki
 
 
 def test_where_every_profile_was_read_nothing_is_counted(profile):
-    report = analyze(profile).report
+    report = analyze(profile, Options(questions=QUESTIONS)).report
     assert report.files == (("read", 2),)
     assert not [line for line in report.unseen if line.startswith("2 files")]
 
 
 def test_a_source_whose_reader_fails_is_refused(profile):
     (profile / "rank3.json").write_bytes(b'{"schemaVersion": 1, "traceEvents": 5}')
-    report = analyze(profile).report
+    report = analyze(profile, Options(questions=QUESTIONS)).report
     assert report.files == (("read", 2), ("refused", 1))
 
 
@@ -135,10 +133,13 @@ def test_a_refused_profile_ends_with_2_and_a_copy_does_not(profile, command):
 
 
 def test_the_account_is_kept_by_what_is_saved_merged_and_written(mixed, tmp_path):
-    result = analyze(mixed)
+    result = analyze(mixed, Options(questions=QUESTIONS))
     assert from_json(to_json(result.report)).files == result.report.files
     saved.save(result.measurements, tmp_path / "a.tkm")
-    assert analyze(tmp_path / "a.tkm").report.files == result.report.files
+    assert (
+        analyze(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.files
+        == result.report.files
+    )
     part = saved.load(tmp_path / "a.tkm")
     facts = merging.merge([part, part], ["a", "b"]).facts
     assert facts["files"] == {"refused": 2, "duplicate": 2}

@@ -10,6 +10,8 @@ import tracekit
 from tracekit.analyses import ANALYSES
 from tracekit.model.errors import TracekitError
 from tracekit.model.faults import UNASKED
+from tracekit.model.tables import MEASURED
+from tracekit.model.tables.arrays import texts_of
 from tracekit.model.thresholds import defaults
 from tracekit.pipeline import asked, saved
 from tracekit.pipeline import run as pipeline
@@ -57,6 +59,23 @@ def test_a_question_says_the_same_when_only_what_it_reads_is_read(id_):
     every_section = {section.id: section for section in tracekit.analyze(path).sections}
     sections = [section for section in alone.sections if section.id != "rules"]
     assert sections == [every_section[section.id] for section in sections]
+
+
+def test_every_measured_table_is_written_by_a_question():
+    written = {table for analysis in ANALYSES for table in analysis.writes}
+    assert written == {table.name for table in MEASURED}
+
+
+@pytest.mark.parametrize("example", ["simulated_gpu/outputs/profile", "simulated_memory"])
+def test_a_question_measures_the_tables_and_metrics_of_its_record_and_no_others(example):
+    source = pipeline.discover(EXAMPLES / example).sources[0]
+    of = {analysis.id: analysis for analysis in ANALYSES}
+    (part,) = pipeline.measure_source(source, lambda _: None)
+    assert part.tables
+    for id_, tables in part.tables.items():
+        assert set(tables) <= set(of[id_].writes)
+        if "metrics" in tables:
+            assert {*texts_of(tables["metrics"]["name"])} <= set(of[id_].metrics)
 
 
 def test_only_the_questions_asked_are_in_the_report(profile):

@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from chrome_builder import annotation, launched, op, step, write
-from measured_few import ALSO_READ, EVERYWHERE
 from memory_builder import MIB, Allocator, pickled, snapshot, stack
 
 from tracekit.compare.changes import Choices
@@ -29,6 +28,9 @@ from tracekit.readers.loading import load
 from tracekit.render import RENDERERS, from_json, render, to_json
 
 ALL = pipeline.ANALYSES
+EVERYWHERE = frozenset({"data-quality", "steps"})
+"""The questions whose tables nearly every judgement looks at."""
+
 BY_ID = {analysis.id: analysis for analysis in ALL}
 MEASURING = [analysis.id for analysis in ALL if analysis.writes]
 AT_ONCE = ("gpu-time",)
@@ -113,7 +115,8 @@ def rests_on(id_):
     """The sections that read what a question measures; at least these may change."""
     if id_ in EVERYWHERE:
         return {analysis.id for analysis in ALL}
-    return {id_, *(reader for reader, read in ALSO_READ.items() if id_ in read)}
+    (own,) = [analysis.writes for analysis in ALL if analysis.id == id_]
+    return {id_, *(analysis.id for analysis in ALL if not {*own}.isdisjoint(analysis.rests_on))}
 
 
 def check_sections(report, good, id_):

@@ -20,7 +20,6 @@ from tracekit.readers import loading
 from tracekit.render import RENDERERS, from_json, render, to_json
 
 ROOT = Path(__file__).parents[2]
-MEASURED = {"kernels"}
 PROFILES = [ROOT / f"examples/{name}/outputs/profile" for name in ("verl_cpu", "simulated_gpu")]
 
 
@@ -45,12 +44,6 @@ def profile(tmp_path):
     for rank in (0, 1):
         write(folder / f"rank{rank}.json", rank_rows(rank), rank=rank, world_size=2)
     return folder
-
-
-@pytest.fixture
-def measuring(judged_only):
-    """For tests of what is measured: no question is judged."""
-    judged_only(set())
 
 
 def names(result):
@@ -108,7 +101,6 @@ def test_load_limits_tables_and_arguments(profile):
     assert set(trace.sparse) == {"correlation", "device", "stream"}
 
 
-@pytest.mark.usefixtures("measuring")
 def test_a_file_of_several_processes_is_for_analyze(profile, monkeypatch):
     reader = loading.reader_named("chrome")
     twice = replace(reader, read=lambda s, w, b: reader.read(s, w, b) * 2)
@@ -118,7 +110,6 @@ def test_a_file_of_several_processes_is_for_analyze(profile, monkeypatch):
     assert len(analyze(profile / "rank0.json").measurements.sources) == 2
 
 
-@pytest.mark.usefixtures("measuring")
 @pytest.mark.parametrize("form", ["file", "directory", "glob", "label", "both"])
 def test_a_profile_is_named_in_every_way(profile, form):
     file = profile / "rank0.json"
@@ -143,7 +134,6 @@ def test_what_is_not_there_is_an_error(paths, tmp_path, monkeypatch):
         analyze(paths)
 
 
-@pytest.mark.usefixtures("measuring")
 def test_figures_of_the_steps_are_those_worked_by_hand(profile):
     steps = analyze(profile).measurements["steps"].sort_values(["rank", "step"])
     assert steps["step"].tolist() == [1, 2, 1, 2]
@@ -152,14 +142,12 @@ def test_figures_of_the_steps_are_those_worked_by_hand(profile):
     assert steps["work_ns"].tolist() == [30_000, 30_000, 31_000, 31_000]
 
 
-@pytest.mark.usefixtures("measuring")
 def test_ranks_that_were_not_asked_for_are_left_out_and_that_is_said(profile):
     result = analyze(profile, Options(ranks="1"))
     assert names(result) == ["rank1.json"]
     assert codes(result)["left-out"] == "1 of 2 sources left out by rank"
 
 
-@pytest.mark.usefixtures("measuring")
 def test_a_rank_known_only_from_the_content_is_filtered_as_well(tmp_path):
     for name, rank in (("a.json", 0), ("b.json", 1)):
         write(tmp_path / name, rank_rows(rank), rank=rank, world_size=2)
@@ -168,7 +156,6 @@ def test_a_rank_known_only_from_the_content_is_filtered_as_well(tmp_path):
     assert codes(result)["left-out"] == "1 of 2 sources hold nothing of what was asked for"
 
 
-@pytest.mark.usefixtures("measuring")
 def test_steps_are_cut_out_of_a_longer_capture(profile):
     result = analyze(profile, Options(steps="2"))
     assert steps_of(result) == [2]
@@ -180,7 +167,6 @@ def test_steps_are_cut_out_of_a_longer_capture(profile):
     assert part["kernels"]["count"].sum() * 2 == whole["kernels"]["count"].sum()
 
 
-@pytest.mark.usefixtures("measuring")
 def test_work_of_before_the_recording_left_out_by_a_cut_is_said(profile):
     rows = [*rank_rows(0), kernel("orphan", 15, 5, 9)]  # the first recorded call has id 11
     write(profile / "rank0.json", rows, rank=0, world_size=2)
@@ -204,7 +190,6 @@ def test_what_no_source_holds_is_an_error_not_an_empty_answer(profile, options, 
     assert caught.value.hint == "there are ranks 0, 1; steps 1, 2; stages gen, update_actor"
 
 
-@pytest.mark.usefixtures("measuring")
 def test_a_source_that_holds_nothing_of_what_was_asked_for_is_left_out_and_that_is_said(profile):
     write(profile / "rank1.json", rank_rows(1, (3, 4)), rank=1, world_size=2)
     result = analyze(profile, Options(steps="1,4"))
@@ -214,7 +199,6 @@ def test_a_source_that_holds_nothing_of_what_was_asked_for_is_left_out_and_that_
     assert codes(one)["left-out"] == "1 of 2 sources hold nothing of what was asked for"
 
 
-@pytest.mark.usefixtures("measuring")
 def test_one_stage_is_cut_out_by_its_recorded_its_canonical_name_or_a_pattern(profile):
     for pattern in ("update_actor", "update*", "*actor"):
         measured = analyze(profile / "rank0.json", Options(stages=(pattern,))).measurements
@@ -222,7 +206,6 @@ def test_one_stage_is_cut_out_by_its_recorded_its_canonical_name_or_a_pattern(pr
         assert set(measured["kernels"]["name"]) == {"ncclDevKernel_AllReduce"}
 
 
-@pytest.mark.usefixtures("measuring")
 def test_a_failing_source_is_named_and_the_others_stand(profile):
     alone = analyze(profile / "rank0.json").measurements
     (profile / "rank1.json").write_bytes(b'{"traceEvents": [{"ph": "X", "ts"')
@@ -247,7 +230,6 @@ def test_when_every_source_fails_there_is_no_report(profile):
         analyze(profile)
 
 
-@pytest.mark.usefixtures("measuring")
 def test_a_damaged_source_is_read_and_its_loss_is_shown(profile):
     path = profile / "rank1.json"
     path.write_bytes(path.read_bytes()[:-40])
@@ -313,10 +295,7 @@ def test_a_part_of_the_first_screen_that_breaks_loses_only_itself(good, monkeypa
         render(report, renderer.name)
 
 
-def test_measured_columns_that_break_the_schema_lose_only_their_question(
-    profile, monkeypatch, judged_only
-):
-    judged_only({"kernels", "steps"})
+def test_measured_columns_that_break_the_schema_lose_only_their_question(profile, monkeypatch):
     wrong = broken("kernels", measure=lambda trace: {"kernels": {"nonsense": [1]}})
     monkeypatch.setattr(pipeline, "ANALYSES", wrong)
     result = analyze(profile)
@@ -348,7 +327,6 @@ def test_the_order_in_which_files_were_made_does_not_matter(tmp_path, some_profi
     assert copied(files) == copied(files[::-1])
 
 
-@pytest.mark.usefixtures("measuring")
 def test_files_named_one_by_one_are_read_in_any_order(profile):
     one, two = profile / "rank0.json", profile / "rank1.json"
     forth, back = analyze([one, two]).measurements, analyze([two, one]).measurements

@@ -3,14 +3,12 @@
 import nsys_builder as nsys
 import pytest
 from chrome_builder import annotation, kernel, launch, write
-from measured_few import EVERYTHING
 
 import tracekit
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.tool_choice import one_tool
 
-ASKED = {"steps", "gpu_time", "gpu-time", "cross-check"}
-MEASURED = EVERYTHING
+QUESTIONS = ("cross-check", "gpu-time", "gpu-time", "steps")
 STEP_US = 100
 
 
@@ -67,7 +65,7 @@ def test_the_tool_that_saw_more_answers_and_the_other_checks(mixed):
 
 
 def test_the_step_is_that_of_one_tool_and_the_difference_is_told(mixed):
-    report = tracekit.analyze(mixed)
+    report = tracekit.analyze(mixed, questions=QUESTIONS)
     assert next(m for m in report.headline if m.name == "step_wall").value == STEP_US * 1000
     found = next(s for s in report.sections if s.id == "cross-check")
     rows = {
@@ -102,7 +100,9 @@ def test_one_tool_alone_is_left_as_it_is(tmp_path):
     torch(tmp_path, 0, (1, 2))
     measured = pipeline.measure(pipeline.discover(tmp_path))
     assert one_tool(measured) is measured
-    assert all(s.id != "cross-check" for s in tracekit.analyze(tmp_path).sections)
+    assert all(
+        s.id != "cross-check" for s in tracekit.analyze(tmp_path, questions=QUESTIONS).sections
+    )
 
 
 def test_compare_takes_the_steps_of_one_tool_on_each_side(tmp_path, mixed):

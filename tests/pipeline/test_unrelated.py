@@ -9,10 +9,10 @@ import pytest
 from chrome_builder import BASE_NS, HOST_PID, launched, op, step, write
 
 from tracekit.pipeline import saved
-from tracekit.pipeline.run import analyze
+from tracekit.pipeline.run import Options, analyze
 from tracekit.render import render
 
-ASKED = {"kernels", "gpu_time", "steps"}
+QUESTIONS = ("gpu-time", "kernels", "steps")
 REAL = Path(os.environ.get("TRACEKIT_REAL_DATA", "")) / "chrome" / "tracelens"
 HOUR = 3600 * 10**9
 real = pytest.mark.skipif(
@@ -48,7 +48,7 @@ def models(tmp_path):
 
 
 def test_three_models_in_a_folder_are_three_runs_and_the_first_screen_says_so(models):
-    result = analyze(models)
+    result = analyze(models, Options(questions=QUESTIONS))
     assert runs_of(result) == {name: [f"{name}.json"] for name in ("bert", "llama", "owl")}
     assert [(m.label, m.value) for m in result.report.headline] == [
         ("step of llama", 1_600_000), ("step of owl", 400_000), ("step of bert", 100_000),
@@ -64,15 +64,18 @@ def test_three_models_in_a_folder_are_three_runs_and_the_first_screen_says_so(mo
 
 
 def test_a_label_makes_them_one_run(models):
-    result = analyze(f"all={models}")
+    result = analyze(f"all={models}", Options(questions=QUESTIONS))
     assert list(runs_of(result)) == ["all"]
     assert result.report.cautions == ()
 
 
 def test_what_was_saved_says_so_too(models, tmp_path):
-    result = analyze(models)
+    result = analyze(models, Options(questions=QUESTIONS))
     saved.save(result.measurements, tmp_path / "a.tkm")
-    assert analyze(tmp_path / "a.tkm").report.headline == result.report.headline
+    assert (
+        analyze(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.headline
+        == result.report.headline
+    )
 
 
 TOGETHER = {
@@ -90,7 +93,7 @@ TOGETHER = {
 def test_files_that_share_something_or_of_which_nothing_is_known_are_one_run(tmp_path, files):
     for name, (pid, start_ns, meta) in zip("ab", files, strict=True):
         put(tmp_path / "run" / f"{name}.json", pid, start_ns, 100 + ord(name), **meta)
-    assert list(runs_of(analyze(tmp_path / "run"))) == ["run"]
+    assert list(runs_of(analyze(tmp_path / "run", Options(questions=QUESTIONS)))) == ["run"]
 
 
 @pytest.mark.parametrize(
@@ -104,14 +107,14 @@ def test_files_that_share_something_or_of_which_nothing_is_known_are_one_run(tmp
 def test_files_whose_names_say_whose_they_are_stay_one_run_at_whatever_times(tmp_path, names):
     for number, name in enumerate(names):
         put(tmp_path / "run" / name, 7 + number, HOUR * (1 + number), 100 + number)
-    assert list(runs_of(analyze(tmp_path / "run"))) == ["run"]
+    assert list(runs_of(analyze(tmp_path / "run", Options(questions=QUESTIONS)))) == ["run"]
 
 
 def test_two_worlds_of_one_rank_each_are_two_runs(tmp_path):
     for number in (0, 1):
         path = tmp_path / "run" / f"{'ab'[number]}.json"
         put(path, 7 + number, HOUR * (1 + number), 100 + number, rank=0, world_size=1)
-    assert list(runs_of(analyze(tmp_path / "run"))) == ["a", "b"]
+    assert list(runs_of(analyze(tmp_path / "run", Options(questions=QUESTIONS)))) == ["a", "b"]
 
 
 def test_one_that_belongs_to_none_of_those_with_names_leaves_them_as_they_are(tmp_path):
@@ -125,7 +128,7 @@ def test_one_that_belongs_to_none_of_those_with_names_leaves_them_as_they_are(tm
             world_size=2,
         )
     put(tmp_path / "run" / "other.json", 90, 9 * HOUR, 300)
-    assert runs_of(analyze(tmp_path / "run")) == {
+    assert runs_of(analyze(tmp_path / "run", Options(questions=QUESTIONS))) == {
         "other": ["other.json"],
         "run": ["rank0.json", "rank1.json"],
     }
@@ -135,6 +138,6 @@ def test_one_that_belongs_to_none_of_those_with_names_leaves_them_as_they_are(tm
 def test_real_captures_of_two_inference_engines_are_two_runs(tmp_path):
     for name in ("vllm_decode_full/graph_execution", "sglang_decode/sglang_Qwen3-8B_decode"):
         shutil.copy(REAL / "inference" / f"{name}.json.gz", tmp_path)
-    result = analyze(tmp_path)
+    result = analyze(tmp_path, Options(questions=QUESTIONS))
     assert list(runs_of(result)) == ["graph_execution", "sglang_Qwen3-8B_decode"]
     assert len(json.loads(render(result.report, "json"))["cautions"]) == 1

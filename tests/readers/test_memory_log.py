@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analyses import ANALYSES
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.trace import Source, Want
 from tracekit.pipeline import run as pipeline
@@ -20,7 +19,7 @@ from tracekit.readers.lines import MAX_LINE_BYTES
 from tracekit.readers.loading import sniff as claimed
 
 GIB = 2**30
-FEW = tuple(a for a in ANALYSES if a.id in ("data-quality", "driver-log", "memory-growth"))
+QUESTIONS = ("data-quality", "driver-log", "memory-growth")
 
 
 def read(path, name=None):
@@ -201,12 +200,11 @@ def test_a_missing_file_is_the_error(tmp_path):
 
 
 @pytest.fixture
-def growth(monkeypatch):
+def growth():
     """A function that gives the section on growth of a run's folder."""
-    monkeypatch.setattr(pipeline, "ANALYSES", FEW)
 
     def of(folder):
-        report = pipeline.analyze(folder, pipeline.Options(jobs=1)).report
+        report = pipeline.analyze(folder, pipeline.Options(jobs=1, questions=QUESTIONS)).report
         return next(s for s in report.sections if s.id == "memory-growth")
 
     return of

@@ -26,21 +26,24 @@ from tracekit.model.report import SEVERITIES
 from tracekit.model.thresholds import Thresholds, defaults
 from tracekit.pipeline.run import Options, analyze
 
-ASKED = {analysis.id for analysis in ANALYSES if analysis.rules}
-SECTIONS_ONLY = True
+QUESTIONS = tuple(analysis.id for analysis in ANALYSES if analysis.rules)
 
 ROOT = Path(__file__).parents[3]
 IDS = [rule.id for rule in rules.RULES]
 
 
+def that_judge(rule):
+    """The questions that judge a rule."""
+    return tuple(analysis.id for analysis in ANALYSES if rule in analysis.rules)
+
+
 @pytest.fixture
-def findings(tmp_path, judged_only):
+def findings(tmp_path):
     """A function that gives the findings of these rows; of one rule, where only that is asked for."""
 
     def found_in(rows, rule=None):
-        if rule is not None:
-            judged_only({analysis.id for analysis in ANALYSES if rule in analysis.rules})
-        found = analyze(write_sources(tmp_path, rows), Options(jobs=1)).report.findings
+        options = Options(jobs=1, questions=QUESTIONS if rule is None else that_judge(rule))
+        found = analyze(write_sources(tmp_path, rows), options).report.findings
         return found if rule is None else [f for f in found if f.rule == rule]
 
     return found_in
@@ -58,10 +61,9 @@ def test_on_its_trace_no_other_rule_fires(findings, rule):
 
 
 @pytest.mark.parametrize("rule", IDS)
-def test_it_fires_with_the_numbers_worked_out_by_hand(findings, judged_only, rule):
+def test_it_fires_with_the_numbers_worked_out_by_hand(findings, rule):
     expected = FIRES[rule]
-    judged_only({analysis.id for analysis in ANALYSES if rule in analysis.rules})
-    (found,) = findings(expected.rows)
+    (found,) = findings(expected.rows, rule)
     assert found.rule == rule
     assert found.claim == expected.claim
     assert found.severity == expected.severity
@@ -195,7 +197,9 @@ def test_a_capture_that_nobody_divided_may_be_idle_by_design(findings):
 def test_a_stage_without_length_is_not_judged(tmp_path):
     """An empty range while a kernel runs: no window, no ratio."""
     rows = [step(1, 0, 100), annotation("gen", 20, 0), *launched("k", 1, 10, 50, 1)]
-    report = analyze(write(tmp_path / "rank0.json", rows), Options(jobs=1)).report
+    report = analyze(
+        write(tmp_path / "rank0.json", rows), Options(jobs=1, questions=QUESTIONS)
+    ).report
     assert [s.id for s in report.sections if s.status == "failed"] == []
 
 
@@ -203,7 +207,7 @@ def test_the_idle_time_of_two_gpus_is_what_one_of_them_idles(tmp_path):
     """Rank 0 idles 11 of its gen, rank 1 idles 21: 16 on average, whatever their process ids are."""
     for rank, busy in ((0, 39), (1, 29)):
         write(tmp_path / f"rank{rank}.json", busy_in_gen(busy), rank=rank, world_size=2)
-    (found,) = analyze(tmp_path, Options(jobs=1)).report.findings
+    (found,) = analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.findings
     assert (found.claim, found.recoverable_ns) == ("GPUs are busy 68 % of gen", 16_000)
 
 
@@ -211,7 +215,9 @@ def test_each_run_is_judged_by_its_own_steps_and_named(tmp_path):
     """Idle 11 of steps of 100, and 51 of steps of 200; neither run is divided by the other's steps."""
     write(tmp_path / "a/rank0.json", busy_in_gen(39))
     write(tmp_path / "b/rank0.json", busy_in_gen(49, 100, 200))
-    found = analyze([tmp_path / "a", tmp_path / "b"], Options(jobs=1)).report.findings
+    found = analyze(
+        [tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)
+    ).report.findings
     assert [(f.claim, f.recoverable_ns, f.recoverable_ratio) for f in found] == [
         ("GPUs are busy 49 % of gen (run b)", 51_000, 0.255),
         ("GPUs are busy 78 % of gen (run a)", 11_000, 0.11),
@@ -277,7 +283,9 @@ def test_copies_are_counted_per_process_and_run(tmp_path):
     for run in ("a", "b"):
         for rank in (0, 1):
             write(tmp_path / run / f"rank{rank}.json", pageable(MIB, 500), rank=rank, world_size=2)
-    found = analyze([tmp_path / "a", tmp_path / "b"], Options(jobs=1)).report.findings
+    found = analyze(
+        [tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)
+    ).report.findings
     assert [f.claim for f in found if f.rule == "pageable-copies"] == [
         f"4 copies HtoD use pageable host memory (run {run})" for run in ("a", "b")
     ]
@@ -308,7 +316,9 @@ def test_a_first_step_over_three_medians_is_called_warm_up(findings, first, warm
 
 
 def test_steps_without_any_length_are_no_variance(tmp_path):
-    report = analyze(write(tmp_path / "rank0.json", steps_of(0, 0, 0, 0)), Options(jobs=1)).report
+    report = analyze(
+        write(tmp_path / "rank0.json", steps_of(0, 0, 0, 0)), Options(jobs=1, questions=QUESTIONS)
+    ).report
     assert report.findings == ()
     assert [s.id for s in report.sections if s.status == "failed"] == []
 
@@ -319,7 +329,7 @@ def test_steps_without_any_length_are_no_variance(tmp_path):
 def artefacts(tmp_path, files):
     for name, rows in files.items():
         write(tmp_path / name, rows)
-    found = analyze(tmp_path, Options(jobs=1)).report.findings
+    found = analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.findings
     return [(f.severity, f.claim, [p.source for p in f.places]) for f in found if f.rule == "profiling-artefact"]  # fmt: skip
 
 

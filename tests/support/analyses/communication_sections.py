@@ -7,18 +7,14 @@ from rules.traces_communication import (
 )
 
 from tracekit.analyses import question
-from tracekit.engine import Outcome
 from tracekit.model.thresholds import defaults
-from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.run import Options
+from tracekit.pipeline.run import Options, analyze
 
 QUESTION = question("communication")
 
 
 def measured(paths):
-    found = pipeline.discover(paths)
-    outcomes = [Outcome(s, pipeline.measure_source(s, lambda _: None)) for s in found.sources]
-    return pipeline.reduce(outcomes, found, Options())
+    return analyze(paths, Options(jobs=1, questions=("communication",))).measurements
 
 
 def section(tmp_path, sources):

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
 from rules.firing import write_sources
 
-from tracekit.analyses import ANALYSES
-from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.run import Options, analyze
 
 IN_DEPTH = ("shapes", "matmuls", "unfused", "forward-batches", "modules")
 
 
-def result_of(path, only=None):
-    """Report and measurements of what lies at a path; `only` limits the questions to these (and steps)."""
-    chosen = tuple(a for a in ANALYSES if only is None or a.id in (*only, "steps", "data-quality"))
-    with patch.object(pipeline, "ANALYSES", chosen):
-        found = analyze(path, Options(jobs=1))
+def result_of(path, only=(*IN_DEPTH, "operators")):
+    """Report and measurements of what lies at a path, asked these questions."""
+    found = analyze(path, Options(jobs=1, questions=only))
     assert [(s.id, s.reason) for s in found.report.sections if s.status == "failed"] == []
     assert [r.message for r in found.report.remarks if r.severity == "error"] == []
     return found
 
 
-def report_of(folder, sources, only=None):
+def report_of(folder, sources, only=(*IN_DEPTH, "operators")):
     return result_of(write_sources(folder, sources), only).report
 
 

@@ -8,28 +8,17 @@ import pytest
 from chrome_builder import write
 
 import tracekit
-from tracekit.analyses import ANALYSES, Analysis
-from tracekit.analyses.memory import memory, memory_growth
+from tracekit.analyses.memory import memory
 from tracekit.pipeline import run as pipeline
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 
-def analysis(module):
-    return Analysis(
-        module.ID, module.TITLE, module.NEEDS, (), module.measure, module.judge, None, module.RULES
-    )  # fmt: skip
+QUESTIONS = ("memory", "memory-growth")
 
 
-MINE = (analysis(memory), analysis(memory_growth))
-FEW = (*(a for a in ANALYSES if a.id in ("steps", "data-quality")), *MINE)
-"""With those whose tables they judge by, whether or not they are registered already."""
-
-ALL = (*(a for a in ANALYSES if a.id not in {mine.id for mine in MINE}), *MINE)
-
-
-def analyze(path):
-    return pipeline.analyze(path, pipeline.Options(jobs=1))
+def analyze(path, questions=QUESTIONS):
+    return pipeline.analyze(path, pipeline.Options(jobs=1, questions=questions))
 
 
 def sections(path):

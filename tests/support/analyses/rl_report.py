@@ -1,30 +1,21 @@
-"""Reports with the analyses of the RL step in them, whether the report has them already or not."""
+"""Reports of the questions about the RL step."""
 
-import pytest
+from tracekit.pipeline.run import Options, analyze
 
-from tracekit.analyses import ANALYSES, question
-from tracekit.engine import Outcome
-from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.run import Options, Result, discover, judge, measure_source, reduce
-
-OURS = ("driver_log", "rl_matrix", "transfers", "micro_batches", "fleets", "communication")
-
-
-def ask_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every report ask these too."""
-    known = {analysis.id for analysis in ANALYSES}
-    more = [a for a in map(question, OURS) if a.id not in known]
-    monkeypatch.setattr(pipeline, "ANALYSES", (*ANALYSES, *more))
+OURS = (
+    "driver-log",
+    "rl-matrix",
+    "transfers",
+    "micro-batches",
+    "fleets",
+    "communication",
+    "rollout",
+)
 
 
 def result(*paths):
-    """Report and measurements, measured in this process: others would not know what was asked here."""
-    sources = discover([*paths])
-    outcomes = [
-        Outcome(source, measure_source(source, lambda _: None)) for source in sources.sources
-    ]
-    measured = reduce(outcomes, sources, Options())
-    found = Result(judge(measured), measured)
+    """Report and measurements of these paths, asked these questions."""
+    found = analyze([*paths], Options(jobs=1, questions=OURS))
     failed = [(s.id, s.reason) for s in found.report.sections if s.status == "failed"]
     errors = [r.message for r in found.report.remarks if r.severity == "error"]
     assert (failed, errors) == ([], [])

@@ -1,29 +1,17 @@
-"""Waits and stages measured and judged in this process: what their tests need, and nothing else."""
+"""Waits and stages measured and judged: what their tests need, and nothing else."""
 
 from pathlib import Path
 
 from tracekit.analyses import question
-from tracekit.engine import Outcome
 from tracekit.model.thresholds import defaults
-from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.run import Options
+from tracekit.pipeline.run import Options, analyze
 
-NAMES = ("steps", "data_quality", "communication", "stragglers", "imbalance")
+QUESTIONS = ("steps", "data-quality", "communication", "stragglers", "imbalance")
 
 
-def measure_folder(folder: Path, names=NAMES):
-    """The measurements of a folder's files by the analyses of these names."""
-    kept = pipeline.ANALYSES
-    pipeline.ANALYSES = tuple(question(name) for name in names)
-    try:
-        found = pipeline.discover(folder, Options())
-        outcomes = [
-            Outcome(source, pipeline.measure_source(source, lambda _: None))
-            for source in found.sources
-        ]
-        measured = pipeline.reduce(outcomes, found, Options())
-    finally:
-        pipeline.ANALYSES = kept
+def measure_folder(folder: Path, questions=QUESTIONS):
+    """The measurements of a folder's files for these questions."""
+    measured = analyze(folder, Options(jobs=1, questions=questions)).measurements
     assert [note.message for note in measured.notes if note.severity == "error"] == []
     return measured
 

@@ -1,30 +1,20 @@
-"""Reports of the analyses about the host alone, measured in this process."""
+"""Reports of the questions about the host alone."""
 
 import pandas as pd
 from chrome_builder import write
 from rules.firing import write_sources
 
 import tracekit
-from tracekit.analyses import question
-from tracekit.engine import Outcome
-from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.run import Options, analyze
 
-OURS = ("host", "interruptions", "data_loading", "optimizer")
+OURS = ("host", "interruptions", "data-loading", "optimizer")
 RULES = ("launch-bound", "data-loader-wait", "allocator-calls", "unfused-optimizer", "recompilation")  # fmt: skip
 STEP = "Optimizer.step#AdamW.step"
 
 
-def only_ours(monkeypatch):
-    """Only these analyses are asked, and the two that every judgement needs."""
-    few = ("steps", "data_quality", *OURS)
-    monkeypatch.setattr(pipeline, "ANALYSES", tuple(question(name) for name in few))
-
-
-def report(path):
-    """The report on a path, all measured in this process."""
-    found = pipeline.discover(path)
-    outcomes = [Outcome(s, pipeline.measure_source(s, lambda _: None)) for s in found.sources]
-    out = pipeline.judge(pipeline.reduce(outcomes, found, pipeline.Options()))
+def report(path, questions=OURS):
+    """The report on a path, asked these questions (None: all)."""
+    out = analyze(path, Options(jobs=1, questions=questions)).report
     assert [s.reason for s in out.sections if s.status == "failed"] == []
     assert [r.message for r in out.remarks if r.severity == "error"] == []
     return out

@@ -1,32 +1,16 @@
-"""Reports of the analyses about idle GPU time alone, measured in this process."""
+"""Reports of the questions about idle GPU time alone."""
 
 from rules.firing import write_sources
 
-from tracekit.analyses import question
-from tracekit.engine import Outcome
-from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.run import Options, Result
+from tracekit.pipeline.run import Options, analyze
 
-FEW = ("steps", "gpu_time", "idle", "syncs", "edges", "launch_queues", "data_quality")
+FEW = ("steps", "gpu-time", "idle", "syncs", "stage-edges", "launch-queues", "data-quality")
 RULES = ("host-sync-stalls", "stage-edge-idle", "host-silence")
 
 
-def only_few(monkeypatch):
-    """Only these analyses are asked, and those that every judgement of idle time needs."""
-    monkeypatch.setattr(pipeline, "ANALYSES", tuple(question(name) for name in FEW))
-
-
-def measured_of(path):
-    """The measurements of a path, in this process, with no question judged."""
-    given = pipeline.discover(path)
-    outcomes = [Outcome(s, pipeline.measure_source(s, lambda _: None)) for s in given.sources]
-    return pipeline.reduce(outcomes, given, Options())
-
-
-def result(path):
-    """The report on a path and its measurements, all in this process."""
-    measured = measured_of(path)
-    found = Result(pipeline.judge(measured), measured)
+def result(path, questions=FEW):
+    """The report on a path, asked these questions (None: all), and its measurements."""
+    found = analyze(path, Options(jobs=1, questions=questions))
     assert [(s.id, s.reason) for s in found.report.sections if s.status == "failed"] == []
     assert [r.message for r in found.report.remarks if r.code.startswith("failed:")] == []
     return found
