@@ -30,10 +30,11 @@ def test_a_share_is_of_the_window_and_unknown_of_nothing_and_of_the_unknown():
     assert {part.replace("_ns", "_ratio") for part in PARTS} <= set(found)
 
 
-def recorded(folder, role, stages):
+def recorded(folder, role, stages, start=0):
     """A step of 1,000 with stages of (name, begin, length) in each of which a kernel runs for 100."""
-    rows = [step(1, 0, 1000), *launched("gemm", 0, 5, 10, 1)]
-    for number, (name, begin, length) in enumerate(stages, 2):
+    rows = [step(1, start, 1000), *launched("gemm", start, start + 5, 10, 1)]
+    later = [(name, start + begin, length) for name, begin, length in stages]
+    for number, (name, begin, length) in enumerate(later, 2):
         rows += [annotation(name, begin, length), *launched("gemm", begin, begin + 20, 100, number)]
     write(folder / f"{role}_train_step1_rank0-of-1_pid{len(rows)}_20260101000000000.json", rows)
 
@@ -48,7 +49,7 @@ def test_stages_come_longest_first_without_the_windows_of_steps(tmp_path):
 
 def test_the_whole_step_is_judged_where_no_stage_was_recorded_after_all_stages(tmp_path):
     recorded(tmp_path, "actor", [])
-    recorded(tmp_path, "critic", [("values", 100, 400)])
+    recorded(tmp_path, "critic", [("values", 100, 400)], start=5000)
     found = judged_windows(measure_folder(tmp_path, ("steps", "gpu-time")))
     assert [(window.role, window.canonical) for window in found] == [
         ("critic", "values"),

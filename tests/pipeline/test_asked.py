@@ -98,6 +98,7 @@ def test_the_first_screen_says_what_was_asked_and_nothing_that_was_not_measured(
     assert "only asked: kernels" in text
     assert "ranks 0, 1 of 2" in text
     assert "step 100 µs" in text
+    assert "Where the step goes" in text
     # Of the GPUs' time and of who waits for whom nothing was measured: not 0 %, not `0 × GPU`.
     for unmeasured in ("idle", "×", "GPU busy", "most own work"):
         assert unmeasured not in text

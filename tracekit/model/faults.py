@@ -105,8 +105,10 @@ def asked(measured: Measurements, part: Callable[[Measurements], T], otherwise: 
         return part(measured)
     with measured.watched() as tables:
         value = part(measured)
+    if not unasked.isdisjoint(tables):
+        return otherwise
     measured.has(*tables)  # What is around it looks at them as well.
-    return value if unasked.isdisjoint(tables) else otherwise
+    return value
 
 
 def sound_metrics(measured: Measurements) -> pd.DataFrame:
