@@ -13,8 +13,8 @@ import tracekit
 from tracekit.engine import local
 from tracekit.model.errors import TracekitError
 
-EVERYWHERE = pytest.mark.parametrize("where", ["here", "threads", "processes"])
-POOLS = pytest.mark.parametrize("where", ["threads", "processes"])
+EVERYWHERE = pytest.mark.parametrize("where", ["here", "processes"])
+POOLS = pytest.mark.parametrize("where", ["processes"])
 ROOT = Path(tracekit.__file__).parents[1]
 
 

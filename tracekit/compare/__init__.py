@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
+
+from tracekit.model.callable_module import make_callable
 
 if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
@@ -18,12 +18,4 @@ def compare(base: Any, opt: Any, **options: Any) -> Comparison:
     return cast("Comparison", import_module("tracekit.pipeline").compare(base, opt, **options))
 
 
-class _CallableModule(ModuleType):
-    """This module, which can be called: `tracekit.compare` is the package and the public function."""
-
-    def __call__(self, base: Any, opt: Any, **options: Any) -> Comparison:
-        """As `compare`: importing the package puts it where `tracekit.compare(base, opt)` looks."""
-        return compare(base, opt, **options)
-
-
-sys.modules[__name__].__class__ = _CallableModule
+make_callable(__name__, compare)

@@ -6,9 +6,9 @@ source, in the order of the sources, whatever order they finish in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from tracekit.model.trace import Failure, Source
 
@@ -43,18 +43,3 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-
-
-class Engine(Protocol):
-    """What `tracekit.engine.local.run` and every other engine can be called as."""
-
-    def __call__(
-        self,
-        function: Work[R],
-        sources: Sequence[Source],
-        *,
-        jobs: int | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Iterator[Outcome[R]]:
-        """The outcomes in the order of `sources`; closing the iterator stops what still runs."""
-        ...

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from tracekit.engine import OnProgress, Outcome, R, Work
-from tracekit.engine.attempts import Workers, attempt
+from tracekit.engine.attempts import attempt
 from tracekit.engine.capacity import available_memory_bytes, core_count
 from tracekit.engine.processes import Processes
 from tracekit.engine.schedule import (
@@ -20,10 +20,9 @@ from tracekit.engine.schedule import (
     outcome,
     outcomes_of,
 )
-from tracekit.engine.threads import Threads
 from tracekit.model.trace import Source
 
-Where = Literal["processes", "threads", "here"]
+Where = Literal["processes", "here"]
 
 SMALL_BYTES, SMALL_FILE_BYTES = 3_000_000, 30_000_000
 """Less than this, in all or in the only file, is read here: starting processes (~0.4 s) gains nothing."""
@@ -61,8 +60,7 @@ def run(
         workers=jobs or core_count(),
         budget=None if available is None else int(available * MEMORY_SHARE),
     )
-    workers: Workers[R] = Threads(function) if where == "threads" else Processes(function)
-    return outcomes_of(workers, sources, schedule, tally)
+    return outcomes_of(Processes(function), sources, schedule, tally)
 
 
 def _run_here(function: Work[R], sources: Sequence[Source], tally: Tally) -> Iterator[Outcome[R]]:

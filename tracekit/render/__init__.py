@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import PurePath
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
+from tracekit.model.callable_module import make_callable
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
 from tracekit.model.report import Report
@@ -85,8 +84,9 @@ def render(
 ) -> Output:
     """The report or comparison in the named format; csv and parquet give the bytes of each file by its name."""
     options = Options(top, verbose, width, color)
-    told = report if isinstance(report, Report) else report.report()
-    return renderer(format).render(told, options)
+    if not isinstance(report, Report):
+        report = report.report()
+    return renderer(format).render(report, options)
 
 
 def renderer(name: str) -> Renderer:
@@ -125,12 +125,4 @@ def format_of(path: PurePath | str) -> str:
     )
 
 
-class _CallableModule(ModuleType):
-    """This module, which can be called: `tracekit.render` is the package and the public function."""
-
-    def __call__(self, report: Report | Reported, format: str = "text", **options: Any) -> Output:  # noqa: A002
-        """As `render`: importing the package puts it where `tracekit.render(report)` looks."""
-        return render(report, format, **options)
-
-
-sys.modules[__name__].__class__ = _CallableModule
+make_callable(__name__, render)

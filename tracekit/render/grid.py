@@ -38,20 +38,18 @@ class Grid:
 def grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIMIT) -> Grid:
     """The first `limit` rows as text, ranks that are alike in one; a column's scale follows from all rows, shown or not."""
     sheet = few_rows(sheet, limit)
-    scales = tuple(
-        column_unit((row[at] for row in sheet.rows), heading.unit)
-        for at, heading in enumerate(sheet.headings)
-    )
-    shown = sheet.rows if limit is None else sheet.rows[: max(limit, 0)]
-    rows = tuple(
-        tuple(cell_text(value, scale, name_limit) for value, scale in zip(row, scales, strict=True))
-        for row in shown
-    )
+    scales = []
+    for index, heading in enumerate(sheet.headings):
+        scales.append(column_unit((row[index] for row in sheet.rows), heading.unit))
+    rows: list[tuple[str, ...]] = []
+    for row in sheet.rows if limit is None else sheet.rows[: max(limit, 0)]:
+        cells = zip(row, scales, strict=True)
+        rows.append(tuple(cell_text(value, scale, name_limit) for value, scale in cells))
     return Grid(
         title=printable(sheet.title or sheet.name, 300),
         columns=tuple(map(_column, sheet.headings, scales)),
-        rows=rows,
-        more=len(sheet.rows) - len(shown),
+        rows=tuple(rows),
+        more=len(sheet.rows) - len(rows),
         omitted=sheet.omitted,
         caption=printable(sheet.caption, 2_000),
     )
@@ -66,21 +64,25 @@ def cell_text(value: Cell, scale: Scale, limit: int = NAME_LIMIT) -> str:
 
 def name_columns(table: Grid) -> int:
     """How many columns name the row: those before the first number."""
-    for at, column in enumerate(table.columns):
+    for index, column in enumerate(table.columns):
         if column.numeric:
-            return at
+            return index
     return len(table.columns)
 
 
 def answer_columns(table: Grid) -> frozenset[int]:
     """The columns a narrow page keeps: at most two names, the first quantity and the first share."""
     keep = set(range(min(name_columns(table), 2)))
-    quantities = [at for at, c in enumerate(table.columns) if c.numeric and c.unit != "ratio"]
-    ratios = [at for at, c in enumerate(table.columns) if c.unit == "ratio"]
+    ids, ratios, quantities = [], [], []
+    for index, column in enumerate(table.columns):
+        if column.unit == "ratio":
+            ratios.append(index)
+        elif column.numeric and column.unit == "id":
+            ids.append(index)
+        elif column.numeric:
+            quantities.append(index)
     # A rank or device (`id`) names the row as well; only where nothing else counts is it the answer.
-    measured = [at for at in quantities if table.columns[at].unit != "id"]
-    keep.update((measured or quantities)[:1])
-    keep.update(ratios[:1])
+    keep.update((quantities or ids)[:1], ratios[:1])
     return frozenset(keep) or frozenset({0})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tracekit.model.report import Finding, Report, Section, Sheet
+from tracekit.model.report import Finding, Metric, Report, Section, Sheet
 from tracekit.model.units import UNKNOWN, show
 from tracekit.render import phrases
 from tracekit.render.escape import printable
@@ -30,8 +30,8 @@ def render_markdown(report: Report, options: Options) -> str:
     if report.answer or report.headline:
         blocks.append(("headline", [_headline(report)]))
     if report.overview:
-        shown = None if options.verbose else options.top
-        blocks.append(("overview", [sheet_block(report.overview, shown)]))
+        limit = None if options.verbose else options.top
+        blocks.append(("overview", [sheet_block(report.overview, limit)]))
     blocks.append(("careful", ["\n".join(f"- Careful: {sentence(c)}" for c in report.cautions)]))
     blocks += _findings(report, options)
     blocks.append(("not analysed", [_gaps(report)]))
@@ -86,8 +86,8 @@ def _summary(text: str) -> str:
 
 def _join_identity(report: Report) -> str:
     """The facts of the run in one line, the first (what was read) in bold."""
-    first, *others = phrases.identity(report)
-    return " · ".join([_bold(first), *map(sentence, others)])
+    first, *further = phrases.identity(report)
+    return " · ".join([_bold(first), *map(sentence, further)])
 
 
 def _bold(text: str) -> str:
@@ -97,28 +97,39 @@ def _bold(text: str) -> str:
 
 def _headline(report: Report) -> str:
     """The answer as a heading, the other numbers below it."""
-    phrased = (sentence(phrases.metric_phrase(metric)) for metric in report.headline)
-    answer = [sentence(report.answer)] if report.answer else []
-    first, *others = [*answer, *phrased]
-    below = [sentence(line) for line in report.basis]
-    below += [" · ".join(others)] if others else []
+    numbers = list(map(_metric, report.headline))
+    first = sentence(report.answer) if report.answer else numbers.pop(0)
+    below = list(map(sentence, report.basis))
+    if numbers:
+        below.append(" · ".join(numbers))
     return "\n\n".join([f"## {first}", *map(line_start, below)])
+
+
+def _metric(metric: Metric) -> str:
+    """Name, number and bounds of a metric."""
+    return sentence(phrases.metric_phrase(metric))
 
 
 def sheet_block(sheet: Sheet, limit: int | None) -> str:
     """A table under its title, with what is left out and its caption below."""
     table: Grid = grid(sheet, limit, _NAME)
     lines = [_bold(table.title), ""]
-    lines.append("| " + " | ".join(sentence(column.title) for column in table.columns) + " |")
-    lines.append("|" + "|".join("---:" if c.numeric else ":---" for c in table.columns) + "|")
-    lines += ["| " + " | ".join(code(text) for text in row) + " |" for row in table.rows]
+    titles = [sentence(column.title) for column in table.columns]
+    dashes = ["---:" if column.numeric else ":---" for column in table.columns]
+    lines += [_row(titles), f"|{'|'.join(dashes)}|"]
+    lines += [_row(list(map(code, row))) for row in table.rows]
     note = phrases.rows_left(
         len(table.rows), table.more, table.omitted, "all in the HTML or CSV report"
     )
-    notes = [text for text in (note, table.caption) if text]
+    notes = ". ".join(filter(None, (note, table.caption)))
     if notes:
-        lines += ["", "<sub>" + sentence(". ".join(notes)) + "</sub>"]
+        lines += ["", f"<sub>{sentence(notes)}</sub>"]
     return "\n".join(lines)
+
+
+def _row(cells: list[str]) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(cells)} |"
 
 
 def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
@@ -128,31 +139,30 @@ def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
         judged = report.sections and not left and not report.answer
         return [("findings", ["### No findings"])] if judged else []
     blocks = [("findings", ["### Worth fixing first"])]
-    for number, (f, amount) in enumerate(
-        zip(findings, phrases.recoverable(findings), strict=True), 1
-    ):
-        blocks.append((f"finding {number}", [_finding(f, number, amount)]))
+    amounts = phrases.recoverable(findings)
+    for number, (finding, amount) in enumerate(zip(findings, amounts, strict=True), 1):
+        blocks.append((f"finding {number}", [_finding(finding, number, amount)]))
     if left:
         more = f"<sub>{left} more findings in the HTML or JSON report</sub>"
         blocks.append(("more findings", [more]))
     return blocks
 
 
-def _finding(f: Finding, number: int, amount: tuple[str, str]) -> str:
+def _finding(finding: Finding, number: int, amount: tuple[str, str]) -> str:
     """One finding as a list item: what it costs at most, the claim, what to try, evidence, places."""
-    cost = "" if f.recoverable_ns is None else _cost(amount)
-    lines = [f"{number}. **{code(f.rule, 60)}**{cost}<br>"]
-    lines.append(f"   {line_start(sentence(phrases.claim(f)))}")
-    if f.advice:
-        lines.append(f"   <br>→ {sentence(f.advice)}")
-    if f.evidence:
-        facts = " · ".join(sentence(phrases.metric_phrase(metric)) for metric in f.evidence[:8])
+    cost = "" if finding.recoverable_ns is None else _cost(amount)
+    lines = [f"{number}. **{code(finding.rule, 60)}**{cost}<br>"]
+    lines.append(f"   {line_start(sentence(phrases.claim(finding)))}")
+    if finding.advice:
+        lines.append(f"   <br>→ {sentence(finding.advice)}")
+    if finding.evidence:
+        facts = " · ".join(map(_metric, finding.evidence[:8]))
         lines.append(f"   <br><sub>Evidence: {facts}</sub>")
-    if f.places:
-        where = "; ".join(sentence(phrases.place_phrase(place)) for place in f.places[:3])
-        more = f"; {len(f.places) - 3} more" if len(f.places) > 3 else ""
+    if finding.places:
+        where = "; ".join(sentence(phrases.place_phrase(place)) for place in finding.places[:3])
+        more = f"; {len(finding.places) - 3} more" if len(finding.places) > 3 else ""
         lines.append(f"   <br><sub>Where: {where}{more}</sub>")
-    lines += [f"   <br><sub>Careful: {sentence(caveat)}</sub>" for caveat in f.caveats[:4]]
+    lines += [f"   <br><sub>Careful: {sentence(caveat)}</sub>" for caveat in finding.caveats[:4]]
     return "\n".join(lines)
 
 
@@ -167,8 +177,10 @@ def _gaps(report: Report) -> str:
     lines = []
     gaps = phrases.not_analysed(report)
     if gaps:
-        more = [f"{len(gaps) - 12} more"] if len(gaps) > 12 else []
-        lines.append("**Not analysed:** " + " · ".join([*map(sentence, gaps[:12]), *more]))
+        listed = list(map(sentence, gaps[:12]))
+        if len(gaps) > 12:
+            listed.append(f"{len(gaps) - 12} more")
+        lines.append(f"**Not analysed:** {' · '.join(listed)}")
     summary = phrases.remarks_summary(report.remarks)
     if summary:
         lines.append(f"**Data quality:** {sentence(summary)}")
@@ -177,11 +189,11 @@ def _gaps(report: Report) -> str:
 
 def section_choices(section: Section, options: Options) -> list[str]:
     """The section in ever fewer rows, so that a long one is shortened before it is dropped."""
-    most = _ROWS_VERBOSE if options.verbose else options.top
-    limits = sorted({rows for rows in (most, 50, 10, 3) if rows <= most}, reverse=True)
     if not (section.sheets or section.metrics or section.caveats):
         return [""]
-    return [_section(section, rows) for rows in limits or [most]]
+    largest = _ROWS_VERBOSE if options.verbose else options.top
+    limits = [largest, *(rows for rows in (50, 10, 3) if rows < largest)]
+    return [_section(section, rows) for rows in limits]
 
 
 def _section(section: Section, rows: int) -> str:
@@ -190,8 +202,7 @@ def _section(section: Section, rows: int) -> str:
     status = "" if section.status == "ok" else f" ({section.status})"
     parts = [f"<details><summary>{title}{status}</summary>"]
     if section.metrics:
-        parts.append("; ".join(sentence(phrases.metric_phrase(m)) for m in section.metrics))
-        parts[-1] = line_start(parts[-1])
+        parts.append(line_start("; ".join(map(_metric, section.metrics))))
     parts += [sheet_block(sheet, rows) for sheet in section.sheets]
     parts += [f"Careful: {sentence(caveat)}" for caveat in section.caveats]
     return "\n\n".join([*parts, "</details>"])
@@ -218,8 +229,10 @@ def line_start(text: str) -> str:
     match = _LINE_START.match(text)
     if match is None:
         return text
-    at = 0 if len(match[0]) == 1 and not match[0].isdigit() else len(match[0])
-    return f"{text[:at]}\\{text[at:]}"
+    mark = match[0]
+    if mark.isdigit():
+        return f"{mark}\\{text[len(mark) :]}"
+    return f"\\{text}"
 
 
 def within_limit(blocks: list[tuple[str, list[str]]], limit: int = LIMIT) -> str:

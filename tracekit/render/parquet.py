@@ -33,8 +33,8 @@ def render_parquet(report: Report, _options: Options) -> dict[str, bytes]:
 def _table(sheet: Sheet, pa: Any) -> Any:
     """The sheet as a pyarrow table."""
     columns, described = [], []
-    for at, (name, heading) in enumerate(zip(column_names(sheet), sheet.headings, strict=True)):
-        values = [row[at] for row in sheet.rows]
+    for index, (name, heading) in enumerate(zip(column_names(sheet), sheet.headings, strict=True)):
+        values = [row[index] for row in sheet.rows]
         columns.append(_array(values, heading.unit, pa))
         meta = {"unit": heading.unit, "title": _utf8(heading.title), "doc": _utf8(heading.doc)}
         described.append(pa.field(_utf8(name), columns[-1].type, metadata=meta))
@@ -50,16 +50,27 @@ def _array(values: list[Cell], unit: Unit, pa: Any) -> Any:
     """The column in the narrowest type that holds every value exactly: text where nothing else does."""
     kinds = {type(value) for value in values if value is not None}
     if not kinds:
-        empty = pa.int64() if unit in _WHOLE else pa.string() if unit == "text" else pa.float64()
-        return pa.array(values, empty)
+        return pa.array(values, _empty_type(unit, pa))
     if kinds == {bool}:
         return pa.array(values, pa.bool_())
-    if kinds == {int} and all(-(2**63) <= v < 2**63 for v in values if isinstance(v, int)):
+    if kinds == {int} and all(map(_is_int64, values)):
         return pa.array(values, pa.int64())
-    if kinds <= {int, float} and all(_fits(value) for value in values):
-        floats = [_finite(value) for value in values]
-        return pa.array(floats, pa.float64())
-    return pa.array([None if v is None else _utf8(str(v)) for v in values], pa.string())
+    if kinds <= {int, float} and all(map(_fits, values)):
+        return pa.array(list(map(_finite, values)), pa.float64())
+    texts = [None if value is None else _utf8(str(value)) for value in values]
+    return pa.array(texts, pa.string())
+
+
+def _empty_type(unit: Unit, pa: Any) -> Any:
+    """The type of a column without a value."""
+    if unit in _WHOLE:
+        return pa.int64()
+    return pa.string() if unit == "text" else pa.float64()
+
+
+def _is_int64(value: Cell) -> bool:
+    """Whether the number is none that 64 bits do not hold."""
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
 def _fits(value: Cell) -> bool:

@@ -53,8 +53,8 @@ def metric_range(metric: Metric) -> str:
     if metric.low is not None and metric.high is not None:
         words = printable(metric.bounds, 40)
         span = f"{low}–{high}"
-        whole = f"{span} %" if metric.unit == "ratio" else with_label(span, scale)
-        return f"{words} {whole}" if words else span
+        full = f"{span} %" if metric.unit == "ratio" else with_label(span, scale)
+        return f"{words} {full}" if words else span
     if metric.low is not None:
         return f"≥ {low}"
     return f"≤ {high}" if metric.high is not None else ""
@@ -69,17 +69,11 @@ def metric_phrase(metric: Metric) -> str:
 
 def place_phrase(place: Place) -> str:
     """Where to look, the widest first: source, role, rank, device, step, stage, name, time."""
-    parts = [
-        printable(place.source, 160) if place.source else "",
-        printable(place.role, 80) if place.role else "",
-        f"rank {show(place.rank, 'id')}" if place.rank is not None else "",
-        f"device {show(place.device, 'id')}" if place.device is not None else "",
-        f"step {show(place.step, 'id')}" if place.step is not None else "",
-        printable(place.stage, 80) if place.stage else "",
-        printable(place.name, 160) if place.name else "",
-        _when(place),
-    ]
-    return " · ".join(part for part in parts if part) or "everywhere"
+    parts = [printable(place.source or "", 160), printable(place.role or "", 80)]
+    ids = {"rank": place.rank, "device": place.device, "step": place.step}
+    parts += [f"{name} {show(id_, 'id')}" for name, id_ in ids.items() if id_ is not None]
+    parts += [printable(place.stage or "", 80), printable(place.name or "", 160), _when(place)]
+    return " · ".join(filter(None, parts)) or "everywhere"
 
 
 def recoverable(findings: Sequence[Finding]) -> list[tuple[str, str]]:
@@ -99,13 +93,10 @@ def first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
 
     A finding of high severity is always among them: one about data or memory may give no time back.
     """
-    findings = report.findings
-    shown = [
-        finding
-        for at, finding in enumerate(findings)
-        if at < max(limit, 0) or finding.severity == SEVERITIES[0]
-    ]
-    return shown, len(findings) - len(shown)
+    findings, limit = report.findings, max(limit, 0)
+    grave = [finding for finding in findings[limit:] if finding.severity == SEVERITIES[0]]
+    first = [*findings[:limit], *grave]
+    return first, len(findings) - len(first)
 
 
 def claim(finding: Finding) -> str:
@@ -130,7 +121,10 @@ def not_analysed(report: Report) -> list[str]:
 def remarks_summary(remarks: Sequence[Remark]) -> str:
     """How many remarks there are of each kind, the gravest first; nothing when all are harmless."""
     words = {"error": "error", "data_loss": "loss of data", "warning": "warning"}
-    counts = {kind: sum(r.count for r in remarks if r.severity == kind) for kind in words}
+    counts = dict.fromkeys(words, 0)
+    for remark in remarks:
+        if remark.severity in counts:
+            counts[remark.severity] += remark.count
     return " · ".join(
         f"{show(count, 'count')} × {words[kind]}" for kind, count in counts.items() if count
     )

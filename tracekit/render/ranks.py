@@ -40,81 +40,103 @@ def few_rows(sheet: Sheet, limit: int | None) -> Sheet:
     if ranked.value not in names or ranked.member not in names:
         return sheet
     value, member = names.index(ranked.value), names.index(ranked.member)
-    apart = [names.index(name) for name in ranked.apart if name in names]
-    kind = [at for at, name in enumerate(names) if name in (ranked.member, ranked.kind)]
-    compared: dict[Row, list[Row]] = {}
-    for row in sheet.rows:
-        # A row that is of no single rank, as a median of all, is of another kind.
-        kinds = [_NUMBER.sub("", str(row[at])) for at in kind if isinstance(row[at], str)]
-        compared.setdefault((*(row[at] for at in apart), *kinds), []).append(row)
-    if max(len({row[member] for row in rows}) for rows in compared.values()) <= limit:
+    kinds = _kinds(sheet.rows, names, ranked)
+    if max(len({row[member] for row in rows}) for rows in kinds) <= limit:
         return sheet
-    most = min(max(limit // len(compared), 2), MOST_ROWS)
-    groups = [
-        group
-        for rows in list(compared.values())[: limit // most]
-        for group in _groups(rows, value, ranked, most)
-    ]
-    columns = [
-        [_together([row[at] for row in group], heading, member=at == member) for group in groups]
-        for at, heading in enumerate(sheet.headings)
-    ]
-    headings = [
-        replace(heading, unit="text") if at == member or _any_text(columns[at]) else heading
-        for at, heading in enumerate(sheet.headings)
-    ]
-    title, unit = sheet.headings[value].title or ranked.value, sheet.headings[value].unit
-    known = [_numbers([row[value] for row in group]) for group in groups]
-    columns[value + 1 : value + 1] = [
-        [min(of, default=None) for of in known],
-        [max(of, default=None) for of in known],
-    ]
-    headings[value + 1 : value + 1] = [
-        Heading(f"{ranked.value}_{name}", name, unit, f"Of the {title} of the ranks of the row.")
-        for name in ("lowest", "highest")
-    ]
-    shown = sum(map(len, groups))
-    told = (
-        f"{show(shown, 'count')} rows in {len(groups)}: those whose {title} is alike stand together, with "
-        f"medians; lowest and highest are of {title}. JSON and CSV reports have every row"
-    )
-    if shown < len(sheet.rows):
-        told = f"{show(len(sheet.rows) - shown, 'count')} further rows are not shown. {told}"
+    row_count = min(max(limit // len(kinds), 2), MOST_ROWS)
+    groups: list[list[Row]] = []
+    for rows in kinds[: limit // row_count]:
+        groups += _groups(rows, value, ranked, row_count)
+    columns: list[list[Cell]] = []
+    headings: list[Heading] = []
+    for index, heading in enumerate(sheet.headings):
+        is_member = index == member
+        column = [_in_one_cell(_cells(group, index), heading, member=is_member) for group in groups]
+        is_text = is_member or any(isinstance(cell, str) for cell in column)
+        columns.append(column)
+        headings.append(replace(heading, unit="text") if is_text else heading)
+    title = sheet.headings[value].title or ranked.value
+    for index, (name, extreme) in enumerate((("lowest", min), ("highest", max)), value + 1):
+        column = [extreme(_numbers(_cells(group, value)), default=None) for group in groups]
+        columns.insert(index, column)
+        doc = f"Of the {title} of the ranks of the row."
+        unit = sheet.headings[value].unit
+        headings.insert(index, Heading(f"{ranked.value}_{name}", name, unit, doc))
     return replace(
         sheet,
         headings=tuple(headings),
         rows=tuple(zip(*columns, strict=True)),
         ranked=None,
-        caption=". ".join(text for text in (sheet.caption.removesuffix("."), told) if text) + ".",
+        caption=_caption(sheet, groups, title),
     )
 
 
-def _groups(rows: Sequence[Row], value: int, ranked: Ranked, most: int) -> list[list[Row]]:
-    """The rows in at most `most` groups of those alike, the worst first; those of no known value last."""
-    known = [row for row in rows if _number(row[value]) is not None]
-    unknown = [row for row in rows if _number(row[value]) is None]
+def _cells(rows: Sequence[Row], column: int) -> list[Cell]:
+    """A column of the rows."""
+    return [row[column] for row in rows]
+
+
+def _kinds(rows: Sequence[Row], names: Sequence[str], ranked: Ranked) -> list[list[Row]]:
+    """The rows that are compared with one another, kind by kind."""
+    separate = [names.index(name) for name in ranked.apart if name in names]
+    naming = [index for index, name in enumerate(names) if name in (ranked.member, ranked.kind)]
+    kinds: dict[Row, list[Row]] = {}
+    for row in rows:
+        # A row that is of no single rank, as a median of all, is of another kind.
+        words = [_NUMBER.sub("", str(row[i])) for i in naming if isinstance(row[i], str)]
+        kinds.setdefault((*map(row.__getitem__, separate), *words), []).append(row)
+    return list(kinds.values())
+
+
+def _caption(sheet: Sheet, groups: Sequence[Sequence[Row]], title: str) -> str:
+    """The sheet's own caption, and how its rows stand together."""
+    count = sum(map(len, groups))
+    note = (
+        f"{show(count, 'count')} rows in {len(groups)}: those whose {title} is alike stand together, with "
+        f"medians; lowest and highest are of {title}. JSON and CSV reports have every row"
+    )
+    if count < len(sheet.rows):
+        note = f"{show(len(sheet.rows) - count, 'count')} further rows are not shown. {note}"
+    own = sheet.caption.removesuffix(".")
+    return f"{own}. {note}." if own else f"{note}."
+
+
+def _groups(rows: Sequence[Row], value: int, ranked: Ranked, limit: int) -> list[list[Row]]:
+    """The rows in at most `limit` groups of those alike, the worst first; those of no known value last."""
     sign = 1 if ranked.worst == "high" else -1
-    values = [sign * (_number(row[value]) or 0) for row in known]
-    found = alike(values, max(most - bool(unknown), 1))
-    return [[known[at] for at in group] for group in found] + ([unknown] if unknown else [])
+    measured: list[Row] = []
+    unknown: list[Row] = []
+    sizes: list[int | float] = []
+    for row in rows:
+        number = _number(row[value])
+        if number is None:
+            unknown.append(row)
+        else:
+            measured.append(row)
+            sizes.append(sign * number)
+    groups = [
+        list(map(measured.__getitem__, indices))
+        for indices in alike(sizes, max(limit - bool(unknown), 1))
+    ]
+    return [*groups, unknown] if unknown else groups
 
 
-def _together(cells: Sequence[Cell], heading: Heading, *, member: bool) -> Cell:
+def _in_one_cell(cells: Sequence[Cell], heading: Heading, *, member: bool) -> Cell:
     """What one row says of several: who they are, what they have in common, the median of their numbers."""
     if member:
         return _who(cells)
     distinct = list(dict.fromkeys(cells))
     if len(distinct) == 1:
         return distinct[0]
-    known = _numbers(cells)
-    whole = {number for number in known if isinstance(number, int)}
-    if heading.unit == "id" and len(whole) == len(distinct):
-        return numbers(whole, PIECES)
+    values = _numbers(cells)
+    integers = {value for value in values if isinstance(value, int)}
+    if heading.unit == "id" and len(integers) == len(distinct):
+        return numbers(integers, PIECES)
     if heading.unit in ("text", "id"):
         texts = [cell for cell in distinct if isinstance(cell, str)]
-        one = _in_one(texts) if len(texts) == len(distinct) else ""
-        return one or f"{show(len(distinct), 'count')} different"
-    return known[middle(range(len(known)), known)] if known else None
+        name = _in_one(texts) if len(texts) == len(distinct) else ""
+        return name or f"{show(len(distinct), 'count')} different"
+    return values[middle(range(len(values)), values)] if values else None
 
 
 def _who(cells: Sequence[Cell]) -> str:
@@ -122,22 +144,29 @@ def _who(cells: Sequence[Cell]) -> str:
     if len(cells) == 1:
         return "" if cells[0] is None else str(cells[0])
     ranks = {cell for cell in cells if isinstance(cell, int)}
-    named = list(dict.fromkeys(str(cell) for cell in cells if isinstance(cell, str)))
-    known = numbers(ranks, PIECES) if ranks else _in_one(named) or ", ".join(named[:2])
-    more = " …" if not ranks and len(named) > 2 and known.endswith(named[1]) else ""
-    unknown = [] if None not in cells else ["unknown"]
-    return f"{', '.join([*([known] if known else []), *unknown])}{more} ({show(len(cells), 'count')} rows)"
+    names = list(dict.fromkeys(cell for cell in cells if isinstance(cell, str)))
+    who = numbers(ranks, PIECES) if ranks else _in_one(names)
+    more = ""
+    if not who:
+        who = ", ".join(names[:2])
+        more = " …" if len(names) > 2 else ""
+    if None in cells:
+        who = f"{who}, unknown" if who else "unknown"
+    return f"{who}{more} ({show(len(cells), 'count')} rows)"
 
 
 def _in_one(names: Sequence[str]) -> str:
     """Names that differ in one number as one, `rank 0–7 actor`; nothing where they differ in more."""
-    parts = [_NUMBER.split(name) for name in names]
-    columns = list(zip(*parts, strict=False))
-    differ = [at for at, column in enumerate(columns) if len(set(column)) > 1]
-    if not parts or len({len(part) for part in parts}) > 1 or len(differ) != 1 or not differ[0] % 2:
+    pieces = [_NUMBER.split(name) for name in names]
+    if len({len(parts) for parts in pieces}) != 1:
         return ""
-    found = numbers({int(text) for text in columns[differ[0]]}, PIECES)
-    return "".join(found if at == differ[0] else column[0] for at, column in enumerate(columns))
+    columns = list(zip(*pieces, strict=True))
+    different = [index for index, column in enumerate(columns) if len(set(column)) > 1]
+    if len(different) != 1 or not different[0] % 2:
+        return ""
+    words = [column[0] for column in columns]
+    words[different[0]] = numbers(set(map(int, columns[different[0]])), PIECES)
+    return "".join(words)
 
 
 def _number(cell: Cell) -> int | float | None:
@@ -153,8 +182,3 @@ def _numbers(cells: Sequence[Cell]) -> list[int | float]:
     if set(map(type, cells)) <= {int, float}:
         return [cell for cell in cells if abs(cell) < _LARGEST]  # type: ignore[arg-type, misc]
     return [number for cell in cells if (number := _number(cell)) is not None]
-
-
-def _any_text(cells: Sequence[Cell]) -> bool:
-    """Whether a column of numbers got words."""
-    return any(isinstance(cell, str) for cell in cells)

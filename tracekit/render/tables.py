@@ -21,26 +21,23 @@ _RESERVED = frozenset(
 
 def tables(report: Report) -> dict[str, Sheet]:
     """Every table of the report by a file name without suffix that any file system takes."""
-    found: dict[str, Sheet] = {}
-    taken: set[str] = set()
-    for section, sheet in [
-        *phrases.every_sheet(report),
-        ("", _findings(report)),
-        ("", _remarks(report)),
-    ]:
-        name = sheet.name if not section or sheet.name == section else f"{section}.{sheet.name}"
-        found[unique_name(file_name(name), taken)] = sheet
-    return found
+    sheets: dict[str, Sheet] = {}
+    names: set[str] = set()
+    own = (("", _findings(report)), ("", _remarks(report)))
+    for section, sheet in (*phrases.every_sheet(report), *own):
+        name = sheet.name if section in ("", sheet.name) else f"{section}.{sheet.name}"
+        sheets[unique_name(file_name(name), names)] = sheet
+    return sheets
 
 
 def column_names(sheet: Sheet) -> list[str]:
     """The headings' names with their unit as suffix, each once."""
-    taken: set[str] = set()
+    lower_names: set[str] = set()
     names = []
     for heading in sheet.headings:
         suffix = _SUFFIXES.get(heading.unit, "")
-        name = heading.name if heading.name.endswith(suffix) else heading.name + suffix
-        names.append(unique_name(name, taken))
+        name = heading.name.removesuffix(suffix) + suffix
+        names.append(unique_name(name, lower_names))
     return names
 
 
@@ -50,13 +47,13 @@ def file_name(name: str) -> str:
     return f"_{safe}" if safe.split(".")[0].lower() in _RESERVED else safe
 
 
-def unique_name(name: str, taken: set[str]) -> str:
-    """The name, numbered where it is taken; upper and lower case count as the same."""
+def unique_name(name: str, lower_names: set[str]) -> str:
+    """The name, numbered where one of `lower_names` is the same in lower case, of which it is then one."""
     unique, number = name, 1
-    while unique.lower() in taken:
+    while unique.lower() in lower_names:
         number += 1
         unique = f"{name}_{number}"
-    taken.add(unique.lower())
+    lower_names.add(unique.lower())
     return unique
 
 
@@ -73,15 +70,15 @@ def _findings(report: Report) -> Sheet:
     )
     rows: list[tuple[Cell, ...]] = [
         (
-            f.rule,
-            f.severity,
-            f.recoverable_ns,
-            f.recoverable_ratio,
-            f.claim,
-            f.advice,
-            "; ".join(phrases.place_phrase(place) for place in f.places),
+            finding.rule,
+            finding.severity,
+            finding.recoverable_ns,
+            finding.recoverable_ratio,
+            finding.claim,
+            finding.advice,
+            "; ".join(map(phrases.place_phrase, finding.places)),
         )
-        for f in report.findings
+        for finding in report.findings
     ]
     return Sheet("findings", "Findings", headings, tuple(rows))
 

@@ -43,13 +43,13 @@ def render_text(report: Report, options: Options) -> str:
         lines += [*_wrap(printable(report.answer, phrases.SENTENCE), width, style="bold")]
         for line in report.basis:
             lines += _pack(printable(line, phrases.SENTENCE).split(" · "), " · ", width)
-        others = list(map(phrases.metric_phrase, report.headline))
-        lines += [*_pack(others, "  ", width), []]
+        phrased = list(map(phrases.metric_phrase, report.headline))
+        lines += [*_pack(phrased, "  ", width), []]
     elif report.headline:
         lines += [*_headline(report, width), []]
     if report.overview:
-        shown = None if options.verbose else options.top
-        lines += [*_sheet(grid(report.overview, shown), width, titled=False), []]
+        table = grid(report.overview, None if options.verbose else options.top)
+        lines += [*_sheet(table, width, titled=False), []]
     lines += _cautions(report, min(width, WIDEST))
     lines += _findings(report, options, min(width, WIDEST))
     lines += _gaps(report, options, width)
@@ -64,51 +64,69 @@ def render_text(report: Report, options: Options) -> str:
 
 def _headline(report: Report, width: int) -> list[Line]:
     """The answer in bold, then the other numbers; on lines of their own where the width asks for it."""
-    first, *others = map(phrases.metric_phrase, report.headline)
-    rest = "  ".join(others)
-    if _cells(first) + 6 + _cells(rest) <= width:
-        return [[(first, "bold"), ("      " if rest else "", ""), (rest, "")]]
-    return [*_wrap(first, width, style="bold"), *_pack(others, "  ", width)]
+    first, *further = map(phrases.metric_phrase, report.headline)
+    line = "  ".join(further)
+    if _cells(first) + 6 + _cells(line) <= width:
+        return [[(first, "bold"), ("      " if line else "", ""), (line, "")]]
+    return [*_wrap(first, width, style="bold"), *_pack(further, "  ", width)]
 
 
 def _sheet(table: Grid, width: int, *, titled: bool, where: str = "-v for all") -> list[Line]:
     """A table in its width; without a title line the title stands over the names."""
     columns, widths = _fit(table, width)
-    names = sum(1 for at in columns if at < name_columns(table))
-    span = sum(widths[:names]) + _GAP * (names - 1)
     lines: list[Line] = []
-    titles = [table.columns[at].title for at in columns]
-    if titled or not names or _cells(table.title) > span:
+    head = [] if titled else _title_over_names(table, columns, widths)
+    if not head:
         lines += _wrap(table.title, width, style="bold")
-        head: Line = []
-        names = names if not titled else 0
-        span = span if names else -_GAP
-        if names:
-            head = [(" " * span, "")]
-    else:
-        head = [(_pad(table.title, span), "bold")]
-    for at, title, size in list(zip(columns, titles, widths, strict=True))[names:]:
+    if not (head or titled):
+        head = _blank_over_names(table, columns, widths)
+    cells = list(zip(columns, widths, strict=True))
+    for index, size in cells[_names_in(table, columns) if head else 0 :]:
+        column = table.columns[index]
         head += [
             (" " * _GAP if head else "", ""),
-            (_pad(title, size, table.columns[at].numeric), "dim"),
+            (_pad(column.title, size, column.numeric), "dim"),
         ]
     lines.append(head)
     for row in table.rows:
         line: Line = []
-        for at, size in zip(columns, widths, strict=True):
-            line += [(" " * _GAP if line else "", "")]
-            line += [(_pad(row[at], size, table.columns[at].numeric), "")]
+        for index, size in cells:
+            line.append((" " * _GAP if line else "", ""))
+            line.append((_pad(row[index], size, table.columns[index].numeric), ""))
         lines.append(line)
+    return lines + _below_sheet(table, columns, width, where)
+
+
+def _names_in(table: Grid, columns: list[int]) -> int:
+    """How many of these columns name the row."""
+    return sum(index < name_columns(table) for index in columns)
+
+
+def _title_over_names(table: Grid, columns: list[int], widths: list[int]) -> Line:
+    """The title over the columns that name the row; nothing where it does not fit there."""
+    names = _names_in(table, columns)
+    span = _total(widths[:names])
+    return [(_pad(table.title, span), "bold")] if names and _cells(table.title) <= span else []
+
+
+def _blank_over_names(table: Grid, columns: list[int], widths: list[int]) -> Line:
+    """Room over the columns that name the row; nothing where there are none."""
+    names = _names_in(table, columns)
+    return [(" " * _total(widths[:names]), "")] if names else []
+
+
+def _below_sheet(table: Grid, columns: list[int], width: int, where: str) -> list[Line]:
+    """What a table leaves out, and its caption."""
+    lines: list[Line] = []
     note = phrases.rows_left(len(table.rows), table.more, table.omitted, where)
     if note:
         lines += _wrap(f"… {note}", width, style="dim")
     if len(columns) < len(table.columns):
-        hidden = ", ".join(c.title for at, c in enumerate(table.columns) if at not in columns)
-        how = f"COLUMNS={_whole(table)} shows all, or -o report.html"
-        lines += _wrap(f"Not shown at this width: {hidden} ({how})", width, style="dim")
-    if table.caption:
-        lines += _wrap(table.caption, width, style="dim")
-    return lines
+        titles = [c.title for index, c in enumerate(table.columns) if index not in columns]
+        how = f"COLUMNS={_total(_shrunk(table))} shows all, or -o report.html"
+        text = f"Not shown at this width: {', '.join(titles)} ({how})"
+        lines += _wrap(text, width, style="dim")
+    return lines + _wrap(table.caption, width, style="dim")
 
 
 def _fit(table: Grid, width: int) -> tuple[list[int], list[int]]:
@@ -116,55 +134,55 @@ def _fit(table: Grid, width: int) -> tuple[list[int], list[int]]:
 
     Of those that went, narrower ones come back where there is room without cutting a name.
     """
-    natural, shrunk = _natural(table), _shrunk(table)
-    keep = answer_columns(table)
-    columns = list(range(len(natural)))
-    loose = [at for at in columns if at not in keep]
-    while loose and _total([shrunk[at] for at in columns]) > width:
-        columns.remove(loose.pop())
-    for at in sorted(set(range(len(natural))) - set(columns)):
-        if _total([natural[at] for at in (*columns, at)]) <= width:
-            columns = sorted([*columns, at])
+    natural, keep = _natural(table), answer_columns(table)
+    columns = _columns_of_width(table, natural, width)
     floor = _SHRUNK if len(columns) > len(keep) else _SMALLEST
-    widths = _shrink([natural[at] for at in columns], columns, table, width, floor)
+    widths = _shrink([natural[index] for index in columns], columns, table, width, floor)
     while _total(widths) > width and len(columns) > 1:
         # Narrower than even the answer: the name and one number are what is left.
-        gone = 1 if len(columns) > 2 and not table.columns[columns[1]].numeric else len(columns) - 1
-        del columns[gone], widths[gone]
-    if _total(widths) > width:
-        widths = [width]
-    return columns, widths
+        last = len(columns) - 1
+        dropped = last if last == 1 or table.columns[columns[1]].numeric else 1
+        del columns[dropped], widths[dropped]
+    return columns, [width] if _total(widths) > width else widths
+
+
+def _columns_of_width(table: Grid, natural: list[int], width: int) -> list[int]:
+    """The columns of the answer, and of the others those that there is room for."""
+    shrunk, keep = _shrunk(table), answer_columns(table)
+    columns = list(range(len(natural)))
+    loose = [index for index in columns if index not in keep]
+    dropped: list[int] = []
+    while loose and _total([shrunk[index] for index in columns]) > width:
+        dropped.append(loose.pop())
+        columns.remove(dropped[-1])
+    for index in sorted(dropped):
+        if _total([natural[column] for column in (*columns, index)]) <= width:
+            columns = sorted([*columns, index])
+    return columns
 
 
 def _natural(table: Grid) -> list[int]:
     """The width that each column asks for: its widest cell, of names no more than a person reads."""
     natural = []
-    for at, column in enumerate(table.columns):
-        cells = max([_cells(column.title), *(_cells(row[at]) for row in table.rows)])
-        natural.append(cells if column.numeric else min(cells, _NAME_WIDTH))
+    for index, column in enumerate(table.columns):
+        size = max(_cells(column.title), *(_cells(row[index]) for row in table.rows), 0)
+        natural.append(size if column.numeric else min(size, _NAME_WIDTH))
     return natural
 
 
 def _shrunk(table: Grid) -> list[int]:
     """The least width of each column beside others: names may be cut, numbers not."""
-    return [
-        size if column.numeric else min(size, _SHRUNK)
-        for size, column in zip(_natural(table), table.columns, strict=True)
-    ]
-
-
-def _whole(table: Grid) -> int:
-    """The width at which every column is shown."""
-    return _total(_shrunk(table))
+    widths = zip(_natural(table), table.columns, strict=True)
+    return [size if column.numeric else min(size, _SHRUNK) for size, column in widths]
 
 
 def _shrink(
     widths: list[int], columns: list[int], table: Grid, width: int, floor: int
 ) -> list[int]:
     """The widths with the widest text columns made narrower, down to `floor`, until all fit."""
-    text = [i for i, at in enumerate(columns) if not table.columns[at].numeric]
+    text = [place for place, index in enumerate(columns) if not table.columns[index].numeric]
     while _total(widths) > width:
-        widest = max(text, key=lambda i: widths[i], default=None)
+        widest = max(text, key=lambda place: widths[place], default=None)
         if widest is None or widths[widest] <= floor:
             break
         widths[widest] -= 1
@@ -180,9 +198,9 @@ def _cautions(report: Report, width: int) -> list[Line]:
     """What to keep in mind, one below the other."""
     lines: list[Line] = []
     for caution in report.cautions:
-        first, *rest = _wrap(printable(caution, phrases.SENTENCE), width - 9) or [[]]
+        first, *further = _wrap(printable(caution, phrases.SENTENCE), width - 9) or [[]]
         lines.append([("         " if lines else "Careful: ", "bold"), *first])
-        lines += [[("           ", ""), *line] for line in rest]
+        lines += _indented(further, 11)
     return [*lines, []] if lines else []
 
 
@@ -223,7 +241,7 @@ def _finding(f: Finding, number: int, amount: str, width: int, rules: int) -> li
     claim = phrases.claim(f)
     lines: list[Line] = []
     if claim_width >= 28:
-        first, *others = _wrap(claim, claim_width) or [[]]
+        first, *further = _wrap(claim, claim_width) or [[]]
         text = _pad("".join(piece for piece, _ in first), claim_width)
         lines.append(
             [
@@ -233,21 +251,26 @@ def _finding(f: Finding, number: int, amount: str, width: int, rules: int) -> li
                 (amount, "bold"),
             ]
         )
-        lines += [[(" " * (5 + rules + _GAP), ""), *other] for other in others]
+        lines += _indented(further, 5 + rules + _GAP)
     else:
         room = width - 5 - _GAP - _cells(amount)
         lines.append(
             [(f"{number:>3}  ", ""), (_pad(rule, room), style), ("  ", ""), (amount, "bold")]
         )
-        lines += [[("     ", ""), *line] for line in _wrap(claim, width - 5)]
+        lines += _indented(_wrap(claim, width - 5), 5)
     advice = printable(f.advice, phrases.SENTENCE)
     if advice.strip():
-        arrow, *rest = _wrap(advice, width - 7)
-        lines += [[("     → ", style), *arrow], *([("       ", ""), *line] for line in rest)]
+        first, *further = _wrap(advice, width - 7)
+        lines += [[("     → ", style), *first], *_indented(further, 7)]
     for caveat in f.caveats:
         text = f"Careful: {printable(caveat, phrases.SENTENCE)}"
-        lines += [[("       ", ""), *line] for line in _wrap(text, width - 7, style="dim")]
+        lines += _indented(_wrap(text, width - 7, style="dim"), 7)
     return lines
+
+
+def _indented(lines: list[Line], width: int) -> list[Line]:
+    """The lines, so many blanks further right."""
+    return [[(" " * width, ""), *line] for line in lines]
 
 
 def _gaps(report: Report, options: Options, width: int) -> list[Line]:
@@ -255,9 +278,10 @@ def _gaps(report: Report, options: Options, width: int) -> list[Line]:
     lines: list[Line] = []
     gaps = phrases.not_analysed(report)
     if gaps:
-        shown = gaps if options.verbose else gaps[:6]
-        more = [f"{len(gaps) - len(shown)} more (-v)"] if len(gaps) > len(shown) else []
-        lines += _pack(["Not analysed: " + shown[0], *shown[1:], *more], " · ", width, hang="  ")
+        listed = gaps if options.verbose else gaps[:6]
+        if len(gaps) > len(listed):
+            listed.append(f"{len(gaps) - len(listed)} more (-v)")
+        lines += _pack(["Not analysed: " + listed[0], *listed[1:]], " · ", width, hang="  ")
     summary = phrases.remarks_summary(report.remarks)
     if summary:
         hint = "" if options.verbose else "  (-v to list)"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tracekit.model.stats.needed import needed
 from tracekit.model.stats.noise import Noise
-from tracekit.model.stats.speedup import exact, speedup
-from tracekit.model.stats.verdict import exact_verdict, together, verdict
+from tracekit.model.stats.speedup import speedup
+from tracekit.model.stats.verdict import together, verdict
 
 NOISE = Noise(sd=0.01, df=7.0, runs=8, steps=5, rho=None)
 BASE = [10.2, 10.4, 10.1, 10.6, 10.3]
@@ -195,8 +195,6 @@ def test_an_effect_is_a_share(effect):
     for call in (
         lambda: verdict(found, min_effect=effect),
         lambda: needed(found, effect=effect),
-        lambda: exact_verdict(exact([[1]], [[2]]), min_effect=effect),
-        lambda: exact_verdict(exact([[1]], [[2]]), min_difference=effect),
     ):
         with pytest.raises(ValueError):
             call()
@@ -207,54 +205,17 @@ def test_a_direction_is_one_of_two():
         verdict(speedup(RUNS, FASTER), better="more")
 
 
-@pytest.mark.parametrize(
-    ("base", "opt", "limits", "word"),
-    [
-        (512, 512, {}, "no change"),
-        (512, 513, {}, "regression"),
-        (512, 511, {}, "improvement"),
-        (512, 511, {"better": "higher"}, "regression"),
-        # 2 % and 10 units: both have to be exceeded, not just reached.
-        (100, 103, {"min_effect": 0.02, "min_difference": 10}, "no change"),
-        (1000, 1011, {"min_effect": 0.02, "min_difference": 10}, "no change"),
-        (500, 510, {"min_effect": 0.019, "min_difference": 10}, "no change"),
-        (500, 511, {"min_effect": 0.02, "min_difference": 10}, "regression"),
-        (511, 500, {"min_effect": 0.02, "min_difference": 10}, "improvement"),
-        (0, 11, {"min_effect": 0.02, "min_difference": 10}, "regression"),
-        (0, 10, {"min_effect": 0.02, "min_difference": 10}, "no change"),
-        (11, 0, {"min_effect": 0.02, "min_difference": 10}, "improvement"),
-        (-5, 5, {"min_effect": 0.02}, "regression"),
-    ],
-)
-def test_exact_numbers_need_no_interval(base, opt, limits, word):
-    found = exact_verdict(exact([[base]], [[opt]]), **limits)
-    assert (found.word, found.p) == (word, None)
-
-
-def test_numbers_that_vary_get_no_exact_verdict():
-    assert exact_verdict(exact([[1, 2]], [[9]])).word == "inconclusive"
-
-
 def test_among_many_one_lucky_change_does_not_count():
     lucky = replace(verdict(speedup(RUNS, FASTER)), p=0.02)
     dull = replace(lucky, word="no change", uncapped="no change", p=0.6)
     alone = together([lucky])
     assert [one.word for one in alone] == ["improvement"]
-    # Of three: 3 · 0.02 = 0.06. Exact verdicts are no part of the family.
+    # Of three: 3 · 0.02 = 0.06. Verdicts without a chance are no part of the family.
     three = together([dull, lucky, dull])
     assert [one.word for one in three] == ["no change", "inconclusive", "no change"]
     assert three[1].caps == ("many comparisons",)
-    sure = exact_verdict(exact([[1]], [[2]]))
+    sure = replace(lucky, word="regression", uncapped="regression", p=None)
     assert [one.word for one in together([sure, lucky, sure])] == [
         "regression", "improvement", "regression",
     ]  # fmt: skip
     assert together([]) == ()
-
-
-@pytest.mark.parametrize(("better", "sign"), [("lower", 1), ("higher", -1)])
-def test_exact_numbers_tell_how_much_worse_on_the_log_scale(better, sign):
-    """From 0.5 to 1 is log 2 for the worse where less is better, however small the numbers; back is as much better."""
-    more, less = exact([[0.5]], [[1.0]]), exact([[1.0]], [[0.5]])
-    assert exact_verdict(more, better=better).worse == pytest.approx(sign * log(2))
-    assert exact_verdict(less, better=better).worse == pytest.approx(-sign * log(2))
-    assert exact_verdict(exact([[3.0]], [[3.0]]), better=better).worse == 0

@@ -64,16 +64,6 @@ def words(low: Floats, high: Floats, delta: float | Floats) -> npt.NDArray[np.st
     return np.select([low > delta, high < -delta, inside], names, "inconclusive")
 
 
-def certain_words(
-    worse: Floats, spreads: Sequence[Spread], delta: float | Floats, level: float
-) -> npt.NDArray[np.str_]:
-    """The word of each change for the worse that is left where a change has to be certain as well."""
-    half = reach(spreads, level)
-    found = words(worse - half, worse + half, delta)
-    unsure = np.isin(found, ("regression", "improvement")) & ~is_certain(worse, spreads)
-    return np.where(unsure, "inconclusive", found)
-
-
 def is_certain(worse: float | Floats, spreads: Sequence[Spread]) -> npt.NDArray[np.bool_]:
     """Whether equal sides would hardly ever seem so far apart."""
     return np.asarray(np.abs(worse) > least_certain(spreads))

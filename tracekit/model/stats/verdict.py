@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite, log, log1p
+from math import isfinite, log, log1p
 from typing import Literal, cast
 
 import numpy as np
 
 from tracekit.model.stats.certainty import Word, is_certain, words
 from tracekit.model.stats.estimate import t_tail
-from tracekit.model.stats.speedup import Exact, Speedup
+from tracekit.model.stats.speedup import Speedup
 from tracekit.model.stats.trend import holm
 
 Better = Literal["lower", "higher"]
@@ -90,35 +90,6 @@ def verdict(
         worse=worse,
         p=min(2 * float(t_tail((abs(worse) - delta) / found.se, found.df)), 1.0),
     )
-
-
-def exact_verdict(
-    found: Exact,
-    *,
-    min_effect: float = 0.0,
-    min_difference: float = 0.0,
-    better: Better = "lower",
-) -> Verdict:
-    """The word for exact numbers: changed where both the share and the difference are exceeded.
-
-    From or to zero every share is exceeded. Sides whose own values differ are inconclusive.
-    """
-    delta = _log_effect(min_effect)
-    if not (isfinite(min_difference) and min_difference >= 0):
-        raise ValueError(f"the least difference cannot be {min_difference}")
-    if found.equal is None:
-        return Verdict("inconclusive", "inconclusive", ("no interval",), min_effect, None, None)
-    sign = _sign(better)
-    share = abs(log(found.ratio)) if found.ratio is not None and found.ratio > 0 else inf
-    word: Word = "no change"
-    if not found.equal and share > delta and abs(found.difference) > min_difference:
-        word = "regression" if sign * found.difference > 0 else "improvement"
-    worse = None
-    if found.equal:
-        worse = 0.0
-    elif isfinite(share):
-        worse = share if sign * found.difference > 0 else -share
-    return Verdict(word, word, (), min_effect, worse, None)
 
 
 def together(verdicts: Sequence[Verdict], *, level: float = 0.95) -> tuple[Verdict, ...]:
