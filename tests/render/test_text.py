@@ -132,7 +132,7 @@ def test_no_column_is_left_out_that_there_is_room_for(width):
     assert all(natural[at] + 2 > room for at in range(30) if at not in columns)
     lines = text._sheet(table, width, titled=True)
     words = " ".join("".join(piece for piece, _ in line) for line in lines)
-    whole = text._whole(table)
+    whole = text._full_width(table)
     assert f"(COLUMNS={whole} shows all, or -o report.html)" in words
     assert len(text._fit(table, whole)[0]) == 30
     assert len(text._fit(table, whole - 1)[0]) < 30

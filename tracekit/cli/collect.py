@@ -131,14 +131,14 @@ def _carried_out(
             f"no report of Nsight Systems found in {', '.join(roots[:3])}{more}",
             f"Ray keeps them in {_RAY}/session_*/logs/nsight of every host",
         )
-    kept = None if manner.dry_run else _copied(plan.wanted, copy, quiet=manner.quiet)
-    lines = [_table(plan.wanted, kept, suspects)]
+    copied = None if manner.dry_run else _copied(plan.wanted, copy, quiet=manner.quiet)
+    lines = [_table(plan.wanted, copied, suspects)]
     if suspects:
         lines += ["", _suspect(suspects, verbose=manner.verbose)]
     if plan.left_out:
         lines += ["", _left_out(plan.left_out, verbose=manner.verbose)]
     terminal.say("\n".join(lines) + "\n")
-    return 2 if any(file.error is not None for file in kept or ()) else 0
+    return 2 if any(file.error is not None for file in copied or ()) else 0
 
 
 def _copied(
@@ -147,15 +147,15 @@ def _copied(
     """What became of every file, one session after the other; says what is copied and what failed."""
     from tracekit.pipeline import collect as collecting
 
-    kept: list[Kept] = []
+    outcomes: list[Kept] = []
     for session, files in _by_session(wanted).items():
         if not quiet:
             terminal.tell(f"copying {_files(files)} of {_named(session)}")
         for file in collecting.carry_out(files, copy):
-            kept.append(file)
+            outcomes.append(file)
             if file.error is not None:
                 terminal.tell_problem(str(file.error), file.error.hint)
-    return kept
+    return outcomes
 
 
 def _by_session(wanted: Sequence[Wanted]) -> dict[Session, list[Wanted]]:

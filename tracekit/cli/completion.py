@@ -22,7 +22,7 @@ def command(ctx: click.Context, *, shell: str) -> int:
 
     from tracekit.cli import COMPLETE, PROGRAM
 
-    found = get_completion_class(shell)
-    assert found is not None
-    terminal.say(found(ctx.find_root().command, {}, PROGRAM, COMPLETE).source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    terminal.say(completion_class(ctx.find_root().command, {}, PROGRAM, COMPLETE).source())
     return 0

@@ -133,8 +133,8 @@ def collected(
     def decorated(command: Command) -> Command:
         @wraps(command)
         def with_value(**given: Any) -> Any:
-            others = {field: value for field, value in given.items() if field not in fields}
-            return command(**others, **{name: value_of(given)})
+            remaining = {field: value for field, value in given.items() if field not in fields}
+            return command(**remaining, **{name: value_of(given)})
 
         return with_value
 

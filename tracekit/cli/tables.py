@@ -59,8 +59,8 @@ def _tables(tables: Iterable[Table], without: Iterable[str], *, markdown: bool) 
     left_out = set(without)
     parts = []
     for table in tables:
-        own = {name: column for name, column in table.columns.items() if name not in left_out}
-        parts.append(_table(table, own, markdown=markdown))
+        described = {name: column for name, column in table.columns.items() if name not in left_out}
+        parts.append(_table(table, described, markdown=markdown))
     return parts
 
 

@@ -114,9 +114,9 @@ def read_arguments(paths: Sequence[str | Path]) -> tuple[Argument, ...]:
     arguments: list[Argument] = []
     loose: list[tuple[str, Path]] = []
     place = 0
-    for given in paths:
-        text = os.fspath(given)
-        argument = _read_argument(given)
+    for path in paths:
+        text = os.fspath(path)
+        argument = _read_argument(path)
         if argument.loose:
             place = place if loose else len(arguments)
             loose.append((text, argument.entries[0]))
@@ -145,8 +145,8 @@ def split_label(given: str | Path) -> tuple[str | None, Path]:
 
 def refuse_missing(paths: Sequence[str | Path]) -> None:
     """Nothing; raises `TracekitError` for the first argument that leads to no file and no directory."""
-    for given in paths:
-        _read_argument(given)
+    for path in paths:
+        _read_argument(path)
 
 
 def refuse_special(path: str | Path) -> None:
@@ -216,13 +216,15 @@ def _read_argument(given: str | Path) -> Argument:
     """One argument as typed."""
     label, path = split_label(given)
     text = os.fspath(given)
-    rest = text if label is None else str(path)
-    argument = _existing(rest, label) or _pattern(rest, label)
+    path_text = text if label is None else str(path)
+    argument = _existing(path_text, label) or _pattern(path_text, label)
     if argument is None:
         magic = _MAGIC & set(text)
         hint = "the pattern matches nothing" if magic else "check the spelling and the directory"
-        whole = label is None or os.sep in label  # perhaps no label was meant
-        raise TracekitError(f"{shown(text if whole else rest)}: no such file or directory", hint)
+        no_label = label is None or os.sep in label  # perhaps none was meant
+        raise TracekitError(
+            f"{shown(text if no_label else path_text)}: no such file or directory", hint
+        )
     return argument
 
 
@@ -248,15 +250,17 @@ def _pattern(text: str, label: str | None) -> Argument | None:
     """The argument for a glob pattern, None where nothing matches."""
     if not _MAGIC & set(text) or "\0" in text:
         return None
-    literal, rest = split_pattern(text)
-    pattern = os.path.join(glob.escape(str(literal)), rest)  # noqa: PTH118 - a pattern, not a path
+    literal, magic = split_pattern(text)
+    pattern = os.path.join(glob.escape(str(literal)), magic)  # noqa: PTH118 - a pattern, not a path
     matches = sorted(glob.iglob(pattern, recursive=True), key=natural)  # noqa: PTH207
     # `**` yields a directory and what is in it: the directory alone is enough.
-    known = set(matches)
-    tops = [Path(m) for m in matches if not any(str(up) in known for up in Path(m).parents)]
+    names = set(matches)
+    tops = [path for path in map(Path, matches) if names.isdisjoint(map(str, path.parents))]
     if len(tops) == 1 or not tops:
         return _existing(str(tops[0]), label, text) if tops else None
-    return Argument(text, label, Path(os.path.commonpath([t.parent for t in tops])), tuple(tops))
+    return Argument(
+        text, label, Path(os.path.commonpath([top.parent for top in tops])), tuple(tops)
+    )
 
 
 def split_pattern(text: str) -> tuple[Path, str]:

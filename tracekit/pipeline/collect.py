@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracekit.discover import nsys_files as nsys_pairs
@@ -101,20 +101,20 @@ def plan(roots: Sequence[str | Path], target: Path, host: str | None = None) -> 
     return Plan(tuple(wanted), tuple(left_out))
 
 
-def copy_here(one: Wanted) -> Copied:
+def copy_here(file: Wanted) -> Copied:
     """What was done to copy a file of this machine."""
-    return copy_verified(one.path, one.target)
+    return copy_verified(file.path, file.target)
 
 
 def carry_out(
     wanted: Sequence[Wanted], copy: Callable[[Wanted], Copied] = copy_here
 ) -> Iterator[Kept]:
     """How each file fared, one after the other; one that fails does not end the others."""
-    for one in wanted:
+    for file in wanted:
         try:
-            yield Kept(one, copy(one))
+            yield Kept(file, copy(file))
         except TracekitError as error:
-            yield Kept(one, "failed", error)
+            yield Kept(file, "failed", error)
 
 
 def suspects(wanted: Sequence[Wanted]) -> tuple[LeftOut, ...]:
@@ -122,9 +122,9 @@ def suspects(wanted: Sequence[Wanted]) -> tuple[LeftOut, ...]:
 
     Told by heads and lists of tables: what a report holds is known only where its export lies beside it.
     """
-    paths = {one.path for one in wanted}
-    found = ((one.path, _suspicion(one.path, paths)) for one in wanted)
-    return tuple(LeftOut(path, reason) for path, reason in found if reason)
+    paths = {file.path for file in wanted}
+    suspicions = ((file.path, _suspicion(file.path, paths)) for file in wanted)
+    return tuple(LeftOut(path, reason) for path, reason in suspicions if reason)
 
 
 def _suspicion(path: Path, paths: set[Path]) -> str:
@@ -168,10 +168,10 @@ def _sessions(
                 f"{shown(str(root))}: no such directory", "check the spelling, and the host"
             )
         real = Path(os.path.realpath(root))
-        found = list(_nsight_folders(real, avoided, left_out))
-        if not found and _holds_reports(real):
-            found = [real]
-        for folder in found:
+        folders = list(_nsight_folders(real, avoided, left_out))
+        if not folders and _holds_reports(real):
+            folders = [real]
+        for folder in folders:
             if str(folder) not in seen:
                 seen.add(str(folder))
                 yield Session(_session_name(folder), None, folder)
@@ -187,21 +187,26 @@ def _nsight_folders(root: Path, avoided: str, left_out: list[LeftOut]) -> Iterat
         if folder.name == "nsight" and folder.parent.name == "logs":
             yield folder
             continue
-        try:
-            with os.scandir(folder) as scan:
-                names = [entry.name for entry in scan if entry.is_dir(follow_symlinks=False)]
-        except OSError as error:
-            reason = f"cannot be read: {error.strerror or type(error).__name__}"
-            left_out.append(LeftOut(folder, reason))
-            continue
-        # A session holds sockets, packages and working directories by the thousand.
-        if folder.name.startswith(_SESSION) and "logs" in names:
-            names = ["logs"]
-        elif folder.name == "logs" and "nsight" in names:
-            names = ["nsight"]
+        names = sorted(_folders_in(folder, left_out), key=natural, reverse=True)
         if depth < _DEEPEST:
-            ordered = sorted(names, key=natural, reverse=True)
-            pending += [(folder / n, depth + 1) for n in ordered if not n.startswith(".")]
+            pending += [(folder / name, depth + 1) for name in names]
+
+
+def _folders_in(folder: Path, left_out: list[LeftOut]) -> list[str]:
+    """The names of the directories to look into; one that cannot be read is left out, and said to be."""
+    try:
+        with os.scandir(folder) as scan:
+            names = [entry.name for entry in scan if entry.is_dir(follow_symlinks=False)]
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or type(error).__name__}"
+        left_out.append(LeftOut(folder, reason))
+        return []
+    # A session holds sockets, packages and working directories by the thousand.
+    if folder.name.startswith(_SESSION) and "logs" in names:
+        return ["logs"]
+    if folder.name == "logs" and "nsight" in names:
+        return ["nsight"]
+    return [name for name in names if not name.startswith(".")]
 
 
 def _holds_reports(folder: Path) -> bool:
@@ -214,8 +219,8 @@ def _holds_reports(folder: Path) -> bool:
 
 def _session_name(folder: Path) -> str:
     """What to call the session of a directory of reports."""
-    above = [folder, *folder.parents]
-    named = next((p.name for p in above if p.name.startswith(_SESSION)), None)
+    names = (path.name for path in (folder, *folder.parents))
+    named = next((name for name in names if name.startswith(_SESSION)), None)
     bare = folder.parent.parent if folder.parent.name == "logs" else folder
     return named or bare.name or "session"
 
@@ -223,12 +228,18 @@ def _session_name(folder: Path) -> str:
 def _labelled(sessions: Sequence[Session], host: str | None) -> list[Session]:
     """The sessions with `host`; where directories of one session came from several hosts, by what tells these apart."""
     counts = Counter(session.name for session in sessions)
-    several = [s for s in sessions if counts[s.name] > 1 and host is None]
-    names = short_names([_above_session(s).parts[1:] for s in several])
+    if host is not None:
+        return [replace(session, host=host) for session in sessions]
+    several = [session for session in sessions if counts[session.name] > 1]
+    names = short_names([_above_session(session).parts[1:] for session in several])
     hosts = [re.sub(r"[^0-9A-Za-z.-]+", "-", name).strip("-.") or "host" for name in names]
     hosts = numbered(hosts, range(len(hosts)), range(len(hosts)))
-    labels = {id(s): h.replace("#", "-") for s, h in zip(several, hosts, strict=True)}
-    return [Session(s.name, labels.get(id(s), host), s.folder) for s in sessions]
+    labels = dict(zip(map(id, several), hosts, strict=True))
+    labelled = []
+    for session in sessions:
+        label = labels.get(id(session), "").replace("#", "-")
+        labelled.append(replace(session, host=label or None))
+    return labelled
 
 
 def _above_session(session: Session) -> Path:
@@ -239,24 +250,27 @@ def _above_session(session: Session) -> Path:
 
 def _files(folder: Path) -> Iterator[tuple[Path, str, int]]:
     """Every file at or below a directory of reports: its path, why it is left out or "", its size."""
-    found: list[tuple[Path, os.stat_result | None]] = []
-    for here, folders, names in os.walk(folder):
+    sizes: dict[Path, int | None] = {}
+    reports: set[Path] = set()
+    for parent, folders, names in os.walk(folder):
         folders.sort(key=natural)
         for name in sorted(names, key=natural):
-            path = Path(here, name)
-            try:
-                found.append((path, path.lstat()))
-            except OSError:
-                found.append((path, None))
-    reports = {
-        path.with_name(nsys_pairs.stem_of_report(path.name))
-        for path, _ in found
-        if path.name.lower().endswith(_BESIDE_STREAM)
-    }
-    for path, status in found:
-        regular = status is not None and os.path.isfile(path) and not path.is_symlink()  # noqa: PTH113
-        size = status.st_size if status is not None else 0
-        yield path, _why_not(path, size, reports) if regular else "a link, or no regular file", size
+            path = Path(parent, name)
+            sizes[path] = _size_of(path)
+            if name.lower().endswith(_BESIDE_STREAM):
+                reports.add(path.with_name(nsys_pairs.stem_of_report(name)))
+    for path, size in sizes.items():
+        regular = size is not None and os.path.isfile(path) and not path.is_symlink()  # noqa: PTH113
+        reason = _why_not(path, size or 0, reports) if regular else "a link, or no regular file"
+        yield path, reason, size or 0
+
+
+def _size_of(path: Path) -> int | None:
+    """How large a file is, a link by itself; None where the system does not say."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return None
 
 
 def _why_not(path: Path, size: int, reports: set[Path]) -> str:

@@ -24,7 +24,7 @@ from tracekit.health.ray_sessions import session_symptoms
 from tracekit.health.signs import NAMED, Symptom, signs
 from tracekit.model.codes import IGNORED
 from tracekit.model.labels import natural, shown
-from tracekit.model.trace import Note, Source, Trace, Want
+from tracekit.model.trace import Failure, Note, Source, Trace, Want
 from tracekit.model.units import numbers
 from tracekit.pipeline import run as pipeline
 from tracekit.process.steps import Windows, windows
@@ -66,43 +66,47 @@ class Examination:
 
 def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examination:
     """The examination of files, directories or globs. Raises `TracekitError` where a path does not exist."""
-    found = find(paths, exclude=options.exclude, sniff=sniff, may_be_empty=True)
+    discovery = find(paths, exclude=options.exclude, sniff=sniff, may_be_empty=True)
+    sources = discovery.sources
     with progress_line(sys.stderr, enabled=options.progress) as on_progress:
-        outcomes = list(local.run(look, found.sources, jobs=options.jobs, on_progress=on_progress))
-    looked = [one for outcome in outcomes for one in outcome.value or ()]
-    captures = tuple(one.capture for one in looked)
-    read = sum(outcome.failure is None for outcome in outcomes)
-    failed = [o.source for o in outcomes if o.failure is not None]
-    notes = [
-        *(note for one in looked for note in one.notes),
-        *(note for source in failed for note in source.notes),
-        *found.notes,
-        *_ignored(found.ignored, paths),
-    ]
-    failures = [o.failure for o in outcomes if o.failure is not None]
-    seen = [*session_symptoms(_given(paths), _reports(found))]
-    if not found.sources and not any(s.code in NAMED for s in signs(notes)):
-        count = f"{len(found.ignored):,} {'file' if len(found.ignored) == 1 else 'files'}"
-        seen.append(Symptom("no-profile", (), f"no profile among {count}"))
-    excluded = any(i.reason.code == "excluded" for i in found.ignored)
+        outcomes = list(local.run(look, sources, jobs=options.jobs, on_progress=on_progress))
+    captures: list[Capture] = []
+    read_notes: list[Note] = []
+    source_notes: list[Note] = []
+    failures: list[Failure] = []
+    for outcome in outcomes:
+        for looked in outcome.value or ():
+            captures.append(looked.capture)
+            read_notes += looked.notes
+        if outcome.failure is not None:
+            failures.append(outcome.failure)
+            source_notes += outcome.source.notes
+    ignored = discovery.ignored
+    notes = [*read_notes, *source_notes, *discovery.notes, *_ignored(ignored, paths)]
+    symptoms = [*session_symptoms(_given(paths), _reports(discovery))]
+    if not sources and not any(sign.code in NAMED for sign in signs(notes)):
+        count = f"{len(ignored):,} {'file' if len(ignored) == 1 else 'files'}"
+        symptoms.append(Symptom("no-profile", (), f"no profile among {count}"))
+    excluded = any(entry.reason.code == "excluded" for entry in ignored)
+    read_count = len(outcomes) - len(failures)
     return Examination(
-        title=found.title,
-        source_count=len(found.sources),
-        read_count=read,
-        ignored_count=len(found.ignored),
-        captures=captures,
-        diagnoses=diagnose(captures, notes, failures, seen, complete=not excluded),
-        file_counts=counted(read, len(failures), found.state_counts()),
-        profilers=tuple(_profilers(found.manifests)),
+        title=discovery.title,
+        source_count=len(sources),
+        read_count=read_count,
+        ignored_count=len(ignored),
+        captures=tuple(captures),
+        diagnoses=diagnose(captures, notes, failures, symptoms, complete=not excluded),
+        file_counts=counted(read_count, len(failures), discovery.state_counts()),
+        profilers=tuple(_profilers(discovery.manifests)),
     )
 
 
 def _profilers(manifests: Sequence[Manifest]) -> Iterator[str]:
     """Who profiled the processes that left a manifest, and how many they are."""
-    processes = {
-        (one.host, one.pid if one.pid is not None else one.name): one.in_place_of
-        for one in manifests
-    }
+    processes = {}
+    for manifest in manifests:
+        process = manifest.name if manifest.pid is None else manifest.pid
+        processes[manifest.host, process] = manifest.in_place_of
     for replaced, count in Counter(processes.values()).most_common():
         place = f" in the place of {replaced}'s profiler" if replaced else ""
         yield f"profiled by capture{place} ({count:,} {'process' if count == 1 else 'processes'})"
@@ -149,43 +153,64 @@ def _above_files(paths: Sequence[str | Path]) -> list[Path]:
     return [Path(os.path.commonpath(folders))] if folders else []
 
 
-def _reports(found: Discovery) -> list[Path]:
+def _reports(discovery: Discovery) -> list[Path]:
     """The files that nsys wrote, read or passed over."""
-    read = [source.path for source in found.sources if source.tool == "nsys"]
-    return [*read, *(i.path for i in found.ignored if i.path.name.endswith(REPORT_SUFFIXES))]
+    read = [source.path for source in discovery.sources if source.tool == "nsys"]
+    ignored = [entry.path for entry in discovery.ignored]
+    return read + [path for path in ignored if path.name.endswith(REPORT_SUFFIXES)]
 
 
 def _ignored(ignored: Sequence[Ignored], paths: Sequence[str | Path]) -> Iterator[Note]:
     """What was passed over as notes, named from the directory that was given."""
     bases = [*_given(paths), *_above_files(paths)]
-    for one in ignored:
-        base = next((b for b in bases if one.path.is_relative_to(b)), None)
-        name = str(one.path.relative_to(base)) if base else str(one.path)
-        data = one.reason.note_data()
-        yield Note("info", IGNORED, one.reason.text, shown(name), data=data)
+    for entry in ignored:
+        path = entry.path
+        base = next((folder for folder in bases if path.is_relative_to(folder)), None)
+        name = str(path.relative_to(base) if base else path)
+        data = entry.reason.note_data()
+        yield Note("info", IGNORED, entry.reason.text, shown(name), data=data)
 
 
 def held(examination: Examination) -> tuple[str, ...]:
     """What could be read, in a few words each: files, ranks, roles, steps, GPU work."""
-    captures = [c for c in examination.captures if c.source.tool != "log" and c.recorded != 0]
-    sources = [c.source for c in captures]
-    runs = {s.run for s in sources}
-    ranks = {s.rank for s in sources if s.rank is not None}
-    roles = sorted({s.role for s in sources if s.role is not None}, key=natural)
-    steps = {step for c in captures for step in c.steps}
-    steps |= {s.step for s in sources if s.step is not None}
-    with_gpu = len({c.source.name for c in captures if c.device_op_count})
-    counts = examination.file_counts
-    count = f"{examination.read_count:,} of {examination.source_count:,}"
-    facts = (
-        accounted(counts)
-        if len(counts) > 1
-        else f"{count} {'file' if examination.source_count == 1 else 'files'} read",
-        f"{len(runs):,} runs" if len(runs) > 1 else "",
-        f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers(ranks)}" if ranks else "",
-        ", ".join(roles[:4]) + (" …" if len(roles) > 4 else ""),
-        f"{'step' if len(steps) == 1 else 'steps'} {numbers(steps)}" if steps else "",
-        f"GPU work in {with_gpu:,}" if with_gpu else "no GPU work" if sources else "",
-        *examination.profilers,
-    )
-    return tuple(fact for fact in facts if fact)
+    captures = [
+        capture
+        for capture in examination.captures
+        if capture.source.tool != "log" and capture.recorded != 0
+    ]
+    facts = [_files_read(examination), *_held_of(captures), *examination.profilers]
+    return tuple(filter(None, facts))
+
+
+def _files_read(examination: Examination) -> str:
+    """How many files there are, and how many of them could be read."""
+    if len(examination.file_counts) > 1:
+        return accounted(examination.file_counts)
+    count = examination.source_count
+    return f"{examination.read_count:,} of {count:,} {'file' if count == 1 else 'files'} read"
+
+
+def _held_of(captures: Sequence[Capture]) -> Iterator[str]:
+    """What the captures hold: runs, ranks, roles, steps, GPU work; empty where one of these is not known."""
+    sources = [capture.source for capture in captures]
+    runs = {source.run for source in sources}
+    if len(runs) > 1:
+        yield f"{len(runs):,} runs"
+    yield _numbered("rank", {source.rank for source in sources})
+    roles = sorted({source.role for source in sources if source.role is not None}, key=natural)
+    yield ", ".join(roles[:4]) + (" …" if len(roles) > 4 else "")
+    steps = {source.step for source in sources}.union(*(capture.steps for capture in captures))
+    yield _numbered("step", steps)
+    with_gpu = len({capture.source.name for capture in captures if capture.device_op_count})
+    if with_gpu:
+        yield f"GPU work in {with_gpu:,}"
+    elif sources:
+        yield "no GPU work"
+
+
+def _numbered(name: str, ids: set[int | None]) -> str:
+    """Ranks or steps as `ranks 0–7`; nothing where none is known."""
+    known_ids = {id_ for id_ in ids if id_ is not None}
+    if not known_ids:
+        return ""
+    return f"{name if len(known_ids) == 1 else f'{name}s'} {numbers(known_ids)}"

@@ -46,19 +46,23 @@ def together(outcomes: Iterable[Measured], folding: Collection[str]) -> Iterator
     A thousand sets of small tables take many times the memory of one large set. What the analyses
     `folding` measured stays apart: it is folded first.
     """
-    every = iter(outcomes)
-    while batch := list(islice(every, BATCH)):
-        parts = [part for outcome in batch for part in outcome.value or ()]
-        joined = put_together([t for p in parts for i, t in p.tables.items() if i not in folding])
+    remaining = iter(outcomes)
+    while batch := list(islice(remaining, BATCH)):
+        joining: list[Tables] = []
+        values = []
         for outcome in batch:
-            value = tuple(
-                replace(p, tables={i: t for i, t in p.tables.items() if i in folding})
-                for p in outcome.value or ()
-            )
-            if value and joined:
-                value = (replace(value[0], tables={"": joined, **value[0].tables}), *value[1:])
-                joined = {}
-            yield replace(outcome, value=value if outcome.value else outcome.value)
+            value = []
+            for part in outcome.value or ():
+                folded = {name: part.tables[name] for name in part.tables if name in folding}
+                joining += [part.tables[name] for name in part.tables if name not in folding]
+                value.append(replace(part, tables=folded))
+            values.append(value)
+        joined = put_together(joining)
+        first = next((value for value in values if value), None)
+        if first and joined:
+            first[0] = replace(first[0], tables={"": joined, **first[0].tables})
+        for outcome, value in zip(batch, values, strict=True):
+            yield replace(outcome, value=tuple(value)) if value else outcome
 
 
 def put_together(parts: Sequence[Tables]) -> Tables:

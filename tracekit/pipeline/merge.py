@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -14,7 +16,9 @@ from tracekit.job.step_values import WORK
 from tracekit.model.codes import Data
 from tracekit.model.tables import MEASURED, concat
 from tracekit.model.tables.arrays import Columns
-from tracekit.model.trace import Measurements, Note
+from tracekit.model.trace import Failure, Fault, Measurements, Note
+
+T = TypeVar("T", Note, Failure, Fault)
 
 
 def merge(
@@ -34,40 +38,45 @@ def merge(
         rows = [Columns.of(part[table.name]) for part in parts if part.has(table.name)]
         if rows:
             tables[table.name] = concat(table, rows).frame()
-    versions = [_mapping(part.facts.get("versions")) for part in parts]
-    options = [_mapping(part.facts.get("options")) for part in parts]
-    ignored = [line for part in parts for line in _lines(part.facts.get("ignored"))]
-    file_counts: Counter[str] = Counter()
-    for part in parts:
-        file_counts.update(_numbers(part.facts.get("files")))
-    given = {name: [part.facts.get(name) for part in parts] for name in (WORK, DEVICE_MEMORY)}
-    limits = [_lines(part.facts.get("stages")) for part in parts]
-    stages = list(dict.fromkeys(pattern for limit in limits for pattern in limit))
-    notes = [note for part in parts for note in part.notes]
-    if any(limit != limits[0] for limit in limits):
-        message = f"some of these measurements hold only the stages {', '.join(stages)}, not all"
-        notes.append(Note("warning", "left-out", message, data=Data(by="stage")))
+    facts = [part.facts for part in parts]
     return Measurements(
         tables,
-        tuple(source for part in parts for source in part.sources),
-        tuple(failure for part in parts for failure in part.failures),
-        tuple(notes),
-        {
-            "title": ", ".join(str(part.facts.get("title", "")) for part in parts),
-            "versions": agreed(versions),
-            "options": agreed(options),
-            "ignored": ignored,
-            "files": dict(file_counts),
-            "stages": stages,
-            "simulated": any(bool(part.facts.get("simulated")) for part in parts),
-            **{
-                name: told[0]
-                for name, told in given.items()
-                if told[0] and all(one == told[0] for one in told)
-            },
-        },
-        faults=tuple(fault for part in parts for fault in part.faults),
+        tuple(chain.from_iterable(part.sources for part in parts)),
+        tuple(chain.from_iterable(part.failures for part in parts)),
+        (*chain.from_iterable(part.notes for part in parts), *_left_out(facts)),
+        _facts(facts),
+        faults=tuple(chain.from_iterable(part.faults for part in parts)),
     )
+
+
+def _facts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts of all parts as those of one."""
+    file_counts: Counter[str] = Counter()
+    for facts in parts:
+        file_counts.update(_numbers(facts.get("files")))
+    merged = {
+        "title": ", ".join(str(facts.get("title", "")) for facts in parts),
+        "versions": agreed([_mapping(facts.get("versions")) for facts in parts]),
+        "options": agreed([_mapping(facts.get("options")) for facts in parts]),
+        "ignored": _all_lines(parts, "ignored"),
+        "files": dict(file_counts),
+        "stages": list(dict.fromkeys(_all_lines(parts, "stages"))),
+        "simulated": any(bool(facts.get("simulated")) for facts in parts),
+    }
+    for name in (WORK, DEVICE_MEMORY):
+        value = parts[0].get(name)
+        if value and all(facts.get(name) == value for facts in parts):
+            merged[name] = value
+    return merged
+
+
+def _left_out(parts: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
+    """A note where not all parts hold the same stages."""
+    limits = [_lines(facts.get("stages")) for facts in parts]
+    if any(limit != limits[0] for limit in limits):
+        stages = ", ".join(dict.fromkeys(chain.from_iterable(limits)))
+        message = f"some of these measurements hold only the stages {stages}, not all"
+        yield Note("warning", "left-out", message, data=Data(by="stage"))
 
 
 def labelled(part: Measurements, label: str) -> Measurements:
@@ -78,45 +87,54 @@ def labelled(part: Measurements, label: str) -> Measurements:
 
 def agreed(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """The versions that no source contradicts."""
-    known = {name: value for found in versions for name, value in found.items()}
-    return {n: v for n, v in known.items() if all(found.get(n, v) == v for found in versions)}
+    agreeing: dict[str, str] = {}
+    contradicted: set[str] = set()
+    for version in versions:
+        for name, value in version.items():
+            if agreeing.setdefault(name, value) != value:
+                contradicted.add(name)
+    return {name: value for name, value in agreeing.items() if name not in contradicted}
 
 
 def _apart(
     parts: Sequence[Measurements], labels: Sequence[str | None], *, one_run: bool
 ) -> list[Measurements]:
     """The parts with other names for runs (unless they are one) and sources whose names another part uses too."""
-    runs = [dict.fromkeys(source.run for source in part.sources) for part in parts]
-    common = {run for run, count in Counter(r for part in runs for r in part).items() if count > 1}
-    pairs = [(at, run) for at, part in enumerate(runs) for run in part]
-    names = [
-        _under(label, run, len(runs[at])) if run in common and (label := labels[at]) else run
-        for at, run in pairs
-    ]
-    new_runs = dict(zip(pairs, numbered(names, pairs, pairs), strict=True))
+    runs = [_run_labels(part, label) for part, label in zip(parts, labels, strict=True)]
     if one_run:
-        new_runs = {(at, run): run for at, run in pairs}
-
-    files = [
-        {s.name: new_runs[at, s.run] for s in part.sources}
-        | {failure.source: labels[at] or "" for failure in part.failures}
-        for at, part in enumerate(parts)
-    ]
-    common = {name for name, count in Counter(n for f in files for n in f).items() if count > 1}
-    pairs = [(at, name) for at, part in enumerate(files) for name in part]
-    names = [
-        f"{above}/{name}" if name in common and (above := files[at][name]) else name
-        for at, name in pairs
-    ]
-    new_names = dict(zip(pairs, numbered(names, pairs, pairs), strict=True))
-    return [
-        _renamed(
-            part,
-            {run: new_runs[at, run] for run in runs[at]},
-            {name: new_names[at, name] for name in files[at]},
+        new_runs = [{run: run for run in labelled_runs} for labelled_runs in runs]
+    else:
+        new_runs = _distinct(runs)
+    sources = []
+    for part, label, names in zip(parts, labels, new_runs, strict=True):
+        run_of = {source.name: names[source.run] for source in part.sources}
+        failed = dict.fromkeys((failure.source for failure in part.failures), label)
+        sources.append(
+            {name: f"{run}/{name}" if run else name for name, run in (run_of | failed).items()}
         )
-        for at, part in enumerate(parts)
-    ]
+    renamings = zip(parts, new_runs, _distinct(sources), strict=True)
+    return [_renamed(part, names, new_names) for part, names, new_names in renamings]
+
+
+def _run_labels(part: Measurements, label: str | None) -> dict[str, str]:
+    """What each run of a part is called where another part has a run of its name."""
+    runs = dict.fromkeys(source.run for source in part.sources)
+    return {run: _under(label, run, len(runs)) if label else run for run in runs}
+
+
+def _distinct(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """A new name for each name of each part, the one beside it where another part has the name too; each once."""
+    counts = Counter(chain.from_iterable(parts))
+    pairs: list[tuple[int, str]] = []
+    wanted: list[str] = []
+    for index, names in enumerate(parts):
+        for name, other in names.items():
+            pairs.append((index, name))
+            wanted.append(other if counts[name] > 1 else name)
+    renamed: list[dict[str, str]] = [{} for _ in parts]
+    for (index, name), unique in zip(pairs, numbered(wanted, pairs, pairs), strict=True):
+        renamed[index][name] = unique
+    return renamed
 
 
 def _under(label: str, run: str, runs: int) -> str:
@@ -127,42 +145,38 @@ def _renamed(
     part: Measurements, runs: Mapping[str, str], sources: Mapping[str, str]
 ) -> Measurements:
     """The same measurements with other names for runs and sources."""
-
-    def noted(notes: tuple[Note, ...]) -> tuple[Note, ...]:
-        return tuple(replace(n, source=sources.get(n.source, n.source)) for n in notes)
-
+    tables = {}
+    for name, frame in part.tables.items():
+        run, source = _called(frame["run"], runs), _called(frame["source"], sources)
+        tables[name] = frame.assign(run=run, source=source)
+    renamed_sources = [
+        replace(
+            source,
+            run=runs.get(source.run, source.run),
+            name=sources.get(source.name, source.name),
+            notes=_with_sources(source.notes, sources),
+        )
+        for source in part.sources
+    ]
     return replace(
         part,
-        tables={
-            name: frame.assign(
-                run=_called(frame["run"], runs), source=_called(frame["source"], sources)
-            )
-            for name, frame in part.tables.items()
-        },
-        sources=tuple(
-            replace(
-                source,
-                run=runs.get(source.run, source.run),
-                name=sources.get(source.name, source.name),
-                notes=noted(source.notes),
-            )
-            for source in part.sources
-        ),
-        failures=tuple(
-            replace(failure, source=sources.get(failure.source, failure.source))
-            for failure in part.failures
-        ),
-        notes=noted(part.notes),
-        faults=tuple(replace(f, source=sources.get(f.source, f.source)) for f in part.faults),
+        tables=tables,
+        sources=tuple(renamed_sources),
+        failures=_with_sources(part.failures, sources),
+        notes=_with_sources(part.notes, sources),
+        faults=_with_sources(part.faults, sources),
     )
+
+
+def _with_sources(items: tuple[T, ...], sources: Mapping[str, str]) -> tuple[T, ...]:
+    """Notes, failures or faults with other names for their sources."""
+    return tuple(replace(item, source=sources.get(item.source, item.source)) for item in items)
 
 
 def _called(column: pd.Series, names: Mapping[str, str]) -> pd.Series:
     """A column of names with other names."""
-    categories = column.cat.categories
-    return column.cat.rename_categories(
-        pd.Index([names.get(name, name) for name in categories], dtype="str")
-    )
+    categories = [names.get(name, name) for name in column.cat.categories]
+    return column.cat.rename_categories(pd.Index(categories, dtype="str"))
 
 
 def _mapping(value: object) -> Mapping[str, str]:
@@ -172,6 +186,11 @@ def _mapping(value: object) -> Mapping[str, str]:
 def _numbers(value: object) -> Mapping[str, int]:
     counts = value.items() if isinstance(value, dict) else ()
     return {str(name): count for name, count in counts if isinstance(count, int)}
+
+
+def _all_lines(parts: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    """The lines that all parts have under a name."""
+    return list(chain.from_iterable(_lines(facts.get(name)) for facts in parts))
 
 
 def _lines(value: object) -> list[str]:

@@ -67,21 +67,16 @@ def told_apart(
         return new_runs, notes
     captures = _rows("captures", parts)
     members = _process_groups(parts)
+    run_names = list(dict.fromkeys(part.source.run for part in parts))
     for run in doubtful:
         groups = _groups(captures[captures["run"] == run], named, members)
-        if len(groups) > 1:
-            taken = [
-                *dict.fromkeys(part.source.run for part in parts),
-                *dict.fromkeys(new_runs.values()),
-            ]
-            names = _run_names(run, groups, named, taken)
-            new_runs |= {
-                source: name
-                for name, group in zip(names, groups, strict=True)
-                for source in group
-                if name != run
-            }
-            notes.append(_note(run, groups, names))
+        if len(groups) < 2:
+            continue
+        names = _run_names(run, groups, named, [*run_names, *dict.fromkeys(new_runs.values())])
+        for name, group in zip(names, groups, strict=True):
+            if name != run:
+                new_runs.update(dict.fromkeys(group, name))
+        notes.append(_note(run, groups, names))
     return new_runs, notes
 
 

@@ -29,11 +29,11 @@ def pull_request_comment(
 
     The marker is the same whenever the sides are called the same: a bot finds its comment by it.
     """
-    shown = None if options.verbose else options.top
-    others = " · ".join(map(sentence, phrases.identity(report)))
+    limit_rows = None if options.verbose else options.top
+    identity = " · ".join(map(sentence, phrases.identity(report)))
     below = [line_start(sentence(line)) for line in report.basis]
     head = [marker(*sides), f"**tracekit: {sentence(report.answer).strip()}**", *below]
-    blocks = [("answer", ["\n\n".join([*head, line_start(others)])])]
+    blocks = [("answer", ["\n\n".join([*head, line_start(identity)])])]
     blocks.append(("careful", ["\n".join(f"- Careful: {sentence(c)}" for c in report.cautions)]))
     for section in report.sections:
         if section.id == GATE:
@@ -41,7 +41,7 @@ def pull_request_comment(
             lines += ["\n".join(f"- {sentence(caveat)}" for caveat in section.caveats)]
             blocks.append(("gate", ["\n\n".join(line for line in lines if line)]))
     if report.overview:
-        blocks.append(("overview", [sheet_block(report.overview, shown)]))
+        blocks.append(("overview", [sheet_block(report.overview, limit_rows)]))
     blocks += [
         (section.title, section_choices(section, options))
         for section in report.sections

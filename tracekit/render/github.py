@@ -21,7 +21,9 @@ def gate_annotations(gates: Sequence[Gate], *, untested_passes: bool = False) ->
     Of a kind there are at most ten, of which the last tells how many are left out.
     """
     kinds: dict[str, list[tuple[str, str]]] = {"error": [], "warning": []}
-    grave = {"fail", "expired", "not comparable", *([] if untested_passes else ["not tested"])}
+    grave = {"fail", "expired", "not comparable"}
+    if not untested_passes:
+        grave.add("not tested")
     for gate in gates:
         if gate.outcome == "pass":
             continue
@@ -30,11 +32,11 @@ def gate_annotations(gates: Sequence[Gate], *, untested_passes: bool = False) ->
         title = f"tracekit gate: {gate.metric} {gate.outcome}"
         kinds["error" if decides else "warning"].append((title, gate.claim + caveats))
     lines = []
-    for kind, found in kinds.items():
-        left = len(found) - MOST
+    for kind, texts in kinds.items():
+        left = len(texts) - MOST
         if left > 0:
-            found[MOST - 1 :] = [("tracekit gate", f"{left + 1} more rules did not pass")]
-        lines += [annotation(kind, title, text) for title, text in found]
+            texts[MOST - 1 :] = [("tracekit gate", f"{left + 1} more rules did not pass")]
+        lines += [annotation(kind, title, text) for title, text in texts]
     return tuple(lines)
 
 
@@ -52,8 +54,8 @@ def step_outputs(values: Mapping[str, str | float | None]) -> str:
     """Lines of `$GITHUB_OUTPUT`: `key=value`, numbers in six figures, nothing for what is unknown."""
     lines = []
     for key, value in values.items():
-        shown = "" if value is None else value if isinstance(value, str) else f"{value:.6g}"
-        lines.append(f"{key}={printable(shown, _LONGEST)}\n")
+        text = f"{value:.6g}" if isinstance(value, int | float) else value or ""
+        lines.append(f"{key}={printable(text, _LONGEST)}\n")
     return "".join(lines)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,7 @@ class ShownCell:
 
     text: str
     raw: str = ""
-    whole: str = ""
+    full: str = ""
     bar: str = ""
 
 
@@ -82,8 +82,8 @@ def render_html(report: Report, _options: Options) -> str:
     """The page; where it would be too large, the largest tables lose rows first, and it says so."""
     report = _few_ranks(report)
     pictures = _pictures(report)
-    taken = sum(len(one.svg or "") for some in pictures for one in some)
-    rows, items = _fitting_rows(report, LIMIT * 17 // 20 - taken), _ITEMS
+    svg_size = sum(len(picture.svg or "") for picture in chain.from_iterable(pictures))
+    rows, items = _fitting_rows(report, LIMIT * 17 // 20 - svg_size), _ITEMS
     while True:
         page = _page(report, pictures, rows, items)
         size = len(page.encode("utf-8"))
@@ -97,13 +97,11 @@ def render_html(report: Report, _options: Options) -> str:
 
 def _few_ranks(report: Report) -> Report:
     """The report with few rows in each table of more than `RANKED_ROWS` ranks."""
-    return replace(
-        report,
-        sections=tuple(
-            replace(one, sheets=tuple(few_rows(sheet, RANKED_ROWS) for sheet in one.sheets))
-            for one in report.sections
-        ),
-    )
+    sections = []
+    for section in report.sections:
+        sheets = tuple(few_rows(sheet, RANKED_ROWS) for sheet in section.sheets)
+        sections.append(replace(section, sheets=sheets))
+    return replace(report, sections=tuple(sections))
 
 
 def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) -> str:
@@ -114,17 +112,17 @@ def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) 
     numbers = {id(finding): number for number, finding in enumerate(findings, 1)}
     ids = _unique_ids()
     section_ids = [ids(f"section-{section.id}") for section in short.sections]
-    homes = {
-        id(finding): at for at, section in enumerate(short.sections) for finding in section.findings
-    }
+    homes: dict[int, int] = {}
+    for index, section in enumerate(short.sections):
+        homes.update(dict.fromkeys(map(id, section.findings), index))
 
     def section_of(finding: Finding) -> tuple[str, str]:
-        at = homes[id(finding)]
-        return section_ids[at], short.sections[at].title or short.sections[at].id
+        index = homes[id(finding)]
+        return section_ids[index], short.sections[index].title or short.sections[index].id
 
     def link_of(finding: Finding, place: Place) -> str:
-        near = pictures[homes[id(finding)]]
-        return _row_link(finding, place, (*near, *(one for some in pictures for one in some)))
+        nearest = pictures[homes[id(finding)]]
+        return _row_link(finding, place, chain(nearest, chain.from_iterable(pictures)))
 
     return _template().render(
         report=short,
@@ -187,8 +185,8 @@ def _shown_sheet(sheet: Sheet, limit: int, id_: str) -> ShownSheet:
     where = "cut to keep this page under 5 MB, all are in the JSON and CSV reports"
     note = phrases.rows_left(len(table.rows), table.more, table.omitted, where)
     rows = (
-        [_shown_cell(*cell) for cell in zip(row, shown, table.columns, strict=True)]
-        for row, shown in zip(sheet.rows, table.rows, strict=False)
+        list(map(_shown_cell, row, texts, table.columns))
+        for row, texts in zip(sheet.rows, table.rows, strict=False)
     )
     return ShownSheet(id_, table, rows, note)
 
@@ -196,8 +194,8 @@ def _shown_sheet(sheet: Sheet, limit: int, id_: str) -> ShownSheet:
 def _shown_cell(value: Cell, text: str, column: Column) -> ShownCell:
     """The cell with what its text does not say."""
     if isinstance(value, str):
-        whole = printable(value, _TITLE_LIMIT) if len(text) >= NAME_LIMIT else ""
-        return ShownCell(text, whole=whole)
+        full = printable(value, _TITLE_LIMIT) if len(text) >= NAME_LIMIT else ""
+        return ShownCell(text, full=full)
     raw = _raw(value) if column.numeric else ""
     if column.unit == "ratio" and value is not None and text != UNKNOWN:
         return ShownCell(text, raw, bar=_width(value))
@@ -234,14 +232,14 @@ def _pictures(report: Report) -> list[list[Picture]]:
     """The pictures of the charts of each section; at most 2 MB are drawn, and 400 of a section shown."""
     ids, left = _unique_ids(), _PICTURES
     tones = stage_tones(chart for section in report.sections for chart in section.charts)
-    found: list[list[Picture]] = []
+    pictures: list[list[Picture]] = []
     for section in report.sections:
-        found.append([])
+        pictures.append([])
         for chart in section.charts[:_ITEMS]:
             picture = _picture(chart, ids(slug(chart.id)), tones, left)
             left -= len(picture.svg or "")
-            found[-1].append(picture)
-    return found
+            pictures[-1].append(picture)
+    return pictures
 
 
 def _picture(chart: Chart, name: str, tones: dict[str, str], room: int) -> Picture:
@@ -271,20 +269,22 @@ def _row_link(finding: Finding, place: Place, pictures: Iterable[Picture]) -> st
         return ""
     rank = re.compile(rf"(?<!\w)rank {place.rank}(?!\w)")
     for picture in pictures:
-        title = picture.chart.title
-        # A picture of another run or step does not show the place, though it has such a row.
-        run, step = re.search(r"\(run .+\)", title), re.search(r"\bstep (\d+)", title)
-        if picture.svg is None or picture.chart.kind != "gantt":
+        chart = picture.chart
+        if picture.svg is None or chart.kind != "gantt" or _is_elsewhere(chart, finding, place):
             continue
-        if (run and run[0] not in finding.claim) or (
-            step and place.step is not None and step[1] != str(place.step)
-        ):
-            continue
-        rows = [at for at, name in enumerate(picture.chart.rows) if rank.search(name)]
-        mine = [at for at in rows if place.role and place.role in picture.chart.rows[at]]
-        if mine or rows:
-            return row_id(picture.chart, (mine or rows)[0])
+        rows = [row for row, name in enumerate(chart.rows) if rank.search(name)]
+        if rows:
+            of_role = (row for row in rows if place.role and place.role in chart.rows[row])
+            return row_id(chart, next(of_role, rows[0]))
     return ""
+
+
+def _is_elsewhere(chart: Chart, finding: Finding, place: Place) -> bool:
+    """Whether a picture is of another run or step: it does not show the place, though it has such a row."""
+    run, step = re.search(r"\(run .+\)", chart.title), re.search(r"\bstep (\d+)", chart.title)
+    if run and run[0] not in finding.claim:
+        return True
+    return step is not None and place.step is not None and step[1] != str(place.step)
 
 
 def _unjudged(section: Section) -> list[tuple[str, str]]:
@@ -293,34 +293,27 @@ def _unjudged(section: Section) -> list[tuple[str, str]]:
     for verdict in section.verdicts:
         if verdict.answer in ("failed", "not applicable", "insufficient data"):
             reasons.setdefault((verdict.rule, verdict.answer), []).append(verdict.reason)
-    return [
-        (
-            printable(rule, 60),
-            "".join(
-                (
-                    answer,
-                    f": {printable(why[0], phrases.SENTENCE)}" if why[0] else "",
-                    f"; and {show(len(why) - 1, 'count')} more" if len(why) > 1 else "",
-                )
-            ),
-        )
-        for (rule, answer), why in reasons.items()
-    ]
+    unjudged = []
+    for (rule, answer), (first, *further) in reasons.items():
+        reason = f": {printable(first, phrases.SENTENCE)}" if first else ""
+        more = f"; and {show(len(further), 'count')} more" if further else ""
+        unjudged.append((printable(rule, 60), f"{answer}{reason}{more}"))
+    return unjudged
 
 
 def _unique_ids() -> Callable[[str], str]:
     """A function that turns a name into an id that is valid and given once on the page."""
-    taken: set[str] = set()
+    ids: set[str] = set()
 
     def unique(name: str) -> str:
-        found, number = slug(name), 1
-        while found in taken:
+        id_, number = slug(name), 1
+        while id_ in ids:
             number += 1
             # The number is kept and the name is cut: what cuts it again leaves it as it is.
             end = f"-{number}"
-            found = slug(slug(name)[: LONGEST_ID - len(end)] + end)
-        taken.add(found)
-        return found
+            id_ = slug(slug(name)[: LONGEST_ID - len(end)] + end)
+        ids.add(id_)
+        return id_
 
     return unique
 
@@ -328,8 +321,8 @@ def _unique_ids() -> Callable[[str], str]:
 def _fitting_rows(report: Report, budget: int) -> int:
     """The most rows a table may have for all tables to fit into so many bytes, by a rough estimate."""
     sheets = [sheet for _, sheet in phrases.every_sheet(report) if sheet is not report.values]
-    most = budget // 40
-    costs = [list(accumulate(map(_row_cost, sheet.rows[:most]), initial=0)) for sheet in sheets]
+    limit = budget // 40
+    costs = [list(accumulate(map(_row_cost, sheet.rows[:limit]), initial=0)) for sheet in sheets]
     low, high = 0, max((len(cost) for cost in costs), default=0)
     while low < high:
         middle = (low + high + 1) // 2
@@ -349,11 +342,11 @@ def _trimmed(report: Report, items: int) -> tuple[Report, int]:
     """The report with every list but the tables' rows cut to `items`, and how many items that took."""
     dropped = 0
 
-    def cut(value: Any, most: int = items) -> Any:
+    def cut(value: Any, limit: int = items) -> Any:
         nonlocal dropped
         if isinstance(value, tuple):
-            dropped += max(len(value) - most, 0)
-            return tuple(cut(item) if is_dataclass(item) else item for item in value[:most])
+            dropped += max(len(value) - limit, 0)
+            return tuple(cut(item) if is_dataclass(item) else item for item in value[:limit])
         if isinstance(value, Sheet):
             dropped += max(len(value.headings) - items, 0)
             rows = value.rows
@@ -363,8 +356,8 @@ def _trimmed(report: Report, items: int) -> tuple[Report, int]:
         if isinstance(value, Chart):
             return value
         if is_dataclass(value) and not isinstance(value, type):
-            most = min(items, _ITEMS_OF_A_FINDING) if isinstance(value, Finding) else items
-            parts = {field.name: cut(getattr(value, field.name), most) for field in fields(value)}
+            limit = min(items, _ITEMS_OF_A_FINDING) if isinstance(value, Finding) else items
+            parts = {field.name: cut(getattr(value, field.name), limit) for field in fields(value)}
             return replace(value, **parts)
         return value
 

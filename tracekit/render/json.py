@@ -77,9 +77,8 @@ def read_json(text: str, kinds: Mapping[str, type]) -> Any:
     schema = raw["schema"]
     kind = kinds.get(schema) if isinstance(schema, str) else None
     if kind is None:
-        known = " and ".join(kinds)
-        found = printable(str(schema), 60)
-        raise TracekitError(f"a {wanted} of schema {found}; this version reads {known}", hint)
+        schemas, name = " and ".join(kinds), printable(str(schema), 60)
+        raise TracekitError(f"a {wanted} of schema {name}; this version reads {schemas}", hint)
     return _typed(raw, kind, _name(kind))
 
 
@@ -120,7 +119,7 @@ def _listed(value: tuple[Any, ...], where: str) -> list[object]:
         kinds = set(map(type, cells))
         if kinds <= _SCALARS and all(isfinite(c) for c in cells if type(c) is float):
             return list(map(list, value))
-    return [_plain(item, f"{where}[{at}]") for at, item in enumerate(value)]
+    return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
 
 
 def _text(value: object, depth: int = 0) -> str:
@@ -129,7 +128,8 @@ def _text(value: object, depth: int = 0) -> str:
         return _encoder(depth).encode(value)
     inner, outer = "\n" + " " * (depth + 1), "\n" + " " * depth
     if isinstance(value, dict):
-        pairs = (f"{_encoder(0).encode(key)}: {_text(of, depth + 1)}" for key, of in value.items())
+        encode = _encoder(0).encode
+        pairs = (f"{encode(key)}: {_text(item, depth + 1)}" for key, item in value.items())
         return f"{{{inner}{f',{inner}'.join(pairs)}{outer}}}"
     if _SCALARS.issuperset(map(type, value)):
         return f"[{inner}{_encoder(depth + 1).encode(value)[1:-1]}{outer}]"
@@ -186,11 +186,11 @@ def _items(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]
     if not isinstance(value, list):
         _fail(where, "a list", value)
     if kinds[-1] is Ellipsis:
-        return tuple(_typed(item, kinds[0], f"{where}[{at}]") for at, item in enumerate(value))
+        kinds = (kinds[0],) * len(value)
     if len(value) != len(kinds):
         _fail(where, f"{len(kinds)} items", value)
-    pairs = enumerate(zip(value, kinds, strict=True))
-    return tuple(_typed(item, kind, f"{where}[{at}]") for at, (item, kind) in pairs)
+    items = zip(value, kinds, strict=True)
+    return tuple(_typed(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(items))
 
 
 def _record(value: object, kind: Any, where: str) -> Any:
@@ -200,17 +200,18 @@ def _record(value: object, kind: Any, where: str) -> Any:
     """
     if not isinstance(value, dict):
         _fail(where, "an object", value)
-    found = {}
+    parts = {}
     for name, (hint, required) in _hints(kind).items():
         if name in value:
-            found[name] = _typed(value[name], hint, f"{where}.{name}")
+            parts[name] = _typed(value[name], hint, f"{where}.{name}")
         elif required:
             raise _wrong(f"{where}.{name}", "is missing")
-    record = kind(**found)
+    record = kind(**parts)
     if isinstance(record, Sheet):
-        for at, row in enumerate(record.rows):
+        for index, row in enumerate(record.rows):
             if len(row) != len(record.headings):
-                _fail(f"{where}.rows[{at}]", f"{len(record.headings)} cells", value["rows"][at])
+                cells = f"{len(record.headings)} cells"
+                _fail(f"{where}.rows[{index}]", cells, value["rows"][index])
     if isinstance(record, Chart) and (what := problem(record)):
         place, _, what = what.partition(" ")
         raise _wrong(f"{where}.{place}", what)
@@ -246,10 +247,10 @@ def _whole_as_float(value: object, where: str) -> float:
 
 def _fail(where: str, wanted: str, value: object) -> NoReturn:
     """Raises what is wrong, on one line and without the whole of a hostile value."""
-    shown = f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
+    text = f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
     if isinstance(value, str):
-        shown = repr(printable(value, 40))
-    raise _wrong(where, f"is {shown}, not {wanted}")
+        text = repr(printable(value, 40))
+    raise _wrong(where, f"is {text}, not {wanted}")
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -267,7 +268,7 @@ def _finite(text: str) -> float:
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """The object, unless it says one key twice and so two things at once."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    record = dict(pairs)
+    if len(record) != len(pairs):
         raise ValueError("a key is given twice")
-    return found
+    return record

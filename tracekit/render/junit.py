@@ -30,13 +30,15 @@ def gate_junit(
         case = ET.SubElement(suite, "testcase", classname="tracekit.gate", name=_name(gate))
         _properties(case, gate)
         kind, tag = _result(gate, inconclusive_fails, untested_passes)
-        said = _text(_sentence(gate))
+        sentence = _text(_sentence(gate))
         if tag:
             counts[{"failure": "failures", "error": "errors"}.get(tag, tag)] += 1
-            attributes = {"message": said} if tag == "skipped" else {"message": said, "type": kind}
+            attributes = {"message": sentence}
+            if tag != "skipped":
+                attributes["type"] = kind
             ET.SubElement(case, tag, attributes)
         else:
-            ET.SubElement(case, "system-out").text = said
+            ET.SubElement(case, "system-out").text = sentence
     for name, count in counts.items():
         suite.set(name, str(count))
     root = ET.Element("testsuites")
@@ -91,8 +93,8 @@ def _properties(case: ET.Element, gate: Gate) -> None:
     listed = ET.SubElement(case, "properties")
     for name, value in numbers.items():
         if value not in (None, ""):
-            shown = repr(value) if isinstance(value, float) else str(value)
-            ET.SubElement(listed, "property", name=name, value=shown)
+            text = repr(value) if isinstance(value, float) else str(value)
+            ET.SubElement(listed, "property", name=name, value=text)
 
 
 def _text(text: str) -> str:

@@ -45,7 +45,8 @@ def render_openmetrics(report: Report, _options: Options) -> str:
     out = []
     for name in sorted(families):
         out.append(f"# TYPE {name} gauge")
-        out += [f"# UNIT {name} {units[name]}"] if units[name] else []
+        if units[name]:
+            out.append(f"# UNIT {name} {units[name]}")
         out += [f"{name}{labels} {_rounded(value)}" for labels, value in families[name].items()]
     return "\n".join([*out, "# EOF"]) + "\n"
 
@@ -63,10 +64,10 @@ def _samples(report: Report) -> Iterator[Sample]:
 def _of_metric(part: str, metric: Metric) -> Iterator[Sample]:
     """A figure, and the ends of its interval with the label `bound`."""
     for value, bound in ((metric.value, ""), (metric.low, "low"), (metric.high, "high")):
-        found = _in_base(value, metric.unit)
-        if found is not None:
+        number = _in_base(value, metric.unit)
+        if number is not None:
             labels = {"bound": bound} if bound else {}
-            yield _named(f"{part}_{metric.name}", metric.unit), labels, found
+            yield _named(f"{part}_{metric.name}", metric.unit), labels, number
 
 
 def _of_sheet(sheet: Sheet) -> Iterator[Sample]:
@@ -86,10 +87,10 @@ def _in_base(value: Cell, unit: Unit) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value) * _BASE.get(unit, ("", 1.0))[1]
+        number = float(value) * _BASE.get(unit, ("", 1.0))[1]
     except OverflowError:
         return None
-    return found if isfinite(found) else None
+    return number if isfinite(number) else None
 
 
 def _rounded(value: float) -> str:

@@ -47,6 +47,13 @@ def few_rows(sheet: Sheet, limit: int | None) -> Sheet:
     groups: list[list[Row]] = []
     for rows in kinds[: limit // row_count]:
         groups += _groups(rows, value, ranked, row_count)
+    return _grouped(sheet, groups, value, member, ranked)
+
+
+def _grouped(
+    sheet: Sheet, groups: Sequence[Sequence[Row]], value: int, member: int, ranked: Ranked
+) -> Sheet:
+    """The sheet with a row a group; `value` and `member` are the columns compared, and naming the ranks."""
     columns: list[list[Cell]] = []
     headings: list[Heading] = []
     for index, heading in enumerate(sheet.headings):
@@ -55,13 +62,13 @@ def few_rows(sheet: Sheet, limit: int | None) -> Sheet:
         is_text = is_member or any(isinstance(cell, str) for cell in column)
         columns.append(column)
         headings.append(replace(heading, unit="text") if is_text else heading)
-    title = sheet.headings[value].title or ranked.value
+    compared = sheet.headings[value]
+    title = compared.title or ranked.value
+    sizes = [_numbers(_cells(group, value)) for group in groups]
+    doc = f"Of the {title} of the ranks of the row."
     for index, (name, extreme) in enumerate((("lowest", min), ("highest", max)), value + 1):
-        column = [extreme(_numbers(_cells(group, value)), default=None) for group in groups]
-        columns.insert(index, column)
-        doc = f"Of the {title} of the ranks of the row."
-        unit = sheet.headings[value].unit
-        headings.insert(index, Heading(f"{ranked.value}_{name}", name, unit, doc))
+        columns.insert(index, [extreme(values, default=None) for values in sizes])
+        headings.insert(index, Heading(f"{ranked.value}_{name}", name, compared.unit, doc))
     return replace(
         sheet,
         headings=tuple(headings),
@@ -97,8 +104,8 @@ def _caption(sheet: Sheet, groups: Sequence[Sequence[Row]], title: str) -> str:
     )
     if count < len(sheet.rows):
         note = f"{show(len(sheet.rows) - count, 'count')} further rows are not shown. {note}"
-    own = sheet.caption.removesuffix(".")
-    return f"{own}. {note}." if own else f"{note}."
+    caption = sheet.caption.removesuffix(".")
+    return f"{caption}. {note}." if caption else f"{note}."
 
 
 def _groups(rows: Sequence[Row], value: int, ranked: Ranked, limit: int) -> list[list[Row]]:

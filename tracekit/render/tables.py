@@ -23,8 +23,8 @@ def tables(report: Report) -> dict[str, Sheet]:
     """Every table of the report by a file name without suffix that any file system takes."""
     sheets: dict[str, Sheet] = {}
     names: set[str] = set()
-    own = (("", _findings(report)), ("", _remarks(report)))
-    for section, sheet in (*phrases.every_sheet(report), *own):
+    further = (("", _findings(report)), ("", _remarks(report)))
+    for section, sheet in (*phrases.every_sheet(report), *further):
         name = sheet.name if section in ("", sheet.name) else f"{section}.{sheet.name}"
         sheets[unique_name(file_name(name), names)] = sheet
     return sheets

@@ -123,7 +123,7 @@ def _below_sheet(table: Grid, columns: list[int], width: int, where: str) -> lis
         lines += _wrap(f"… {note}", width, style="dim")
     if len(columns) < len(table.columns):
         titles = [c.title for index, c in enumerate(table.columns) if index not in columns]
-        how = f"COLUMNS={_total(_shrunk(table))} shows all, or -o report.html"
+        how = f"COLUMNS={_full_width(table)} shows all, or -o report.html"
         text = f"Not shown at this width: {', '.join(titles)} ({how})"
         lines += _wrap(text, width, style="dim")
     return lines + _wrap(table.caption, width, style="dim")
@@ -174,6 +174,11 @@ def _shrunk(table: Grid) -> list[int]:
     """The least width of each column beside others: names may be cut, numbers not."""
     widths = zip(_natural(table), table.columns, strict=True)
     return [size if column.numeric else min(size, _SHRUNK) for size, column in widths]
+
+
+def _full_width(table: Grid) -> int:
+    """The width at which every column is shown."""
+    return _total(_shrunk(table))
 
 
 def _shrink(

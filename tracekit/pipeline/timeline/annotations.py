@@ -126,15 +126,14 @@ def _ranges(
     ends: list[int] = []
     cells = []
     for begin, end in zip(rows["begin"].tolist(), rows["end"].tolist(), strict=True):
-        free = (at for at, taken in enumerate(ends) if taken <= begin)
-        at = next(free, min(len(ends), _LANES - 1))
-        ends[at : at + 1] = [end]
-        cells.append(first + at)
-    for at in sorted(set(cells)):
-        yield named(pid, what, at, what="thread", tid=at)
-    args = [
-        "{}" if pd.isna(step) else f'{{"step":{int(step)}}}' for step in rows["step"].astype(object)
-    ]
+        free = (track for track, track_end in enumerate(ends) if track_end <= begin)
+        track = next(free, min(len(ends), _LANES - 1))
+        ends[track : track + 1] = [end]
+        cells.append(first + track)
+    for tid in sorted(set(cells)):
+        yield named(pid, what, tid, what="thread", tid=tid)
+    steps = rows["step"].astype(object)
+    args = ["{}" if pd.isna(step) else f'{{"step":{int(step)}}}' for step in steps]
     begin, length = (rows[name].to_numpy(np.int64) for name in ("begin", "length"))
     yield _slices(pid, cells, rows["name"].tolist(), begin, length, args, tally)
 
@@ -167,13 +166,13 @@ def _findings(
     is_first = True
     for order, finding in enumerate(findings):
         tid = _FINDINGS + order
-        shown = [f"{finding.rule}: {finding.claim}"]
-        args = [_told(finding)]
-        found: dict[int, list[tuple[int, int]]] = {}
+        names = [f"{finding.rule}: {finding.claim}"]
+        args = [_arguments(finding)]
+        bounds_of: dict[int, list[tuple[int, int]]] = {}
         for place in finding.places:
             for process, begin, end in _intervals(place, plan, drawn):
-                found.setdefault(process, []).append((begin, end))
-        for process, pairs in found.items():
+                bounds_of.setdefault(process, []).append((begin, end))
+        for process, pairs in bounds_of.items():
             bounds = np.array(pairs, np.int64)
             covered = union(bounds[:, 0], np.maximum(bounds[:, 1], bounds[:, 0] + 1))
             starts, lengths = covered.start, covered.end - covered.start
@@ -185,20 +184,20 @@ def _findings(
             yield _slices(
                 pid,
                 [tid] * count,
-                shown * count,
+                names * count,
                 starts[kept],
                 lengths[kept],
                 args * count,
                 tally,
             )
-        if not found:
+        if not bounds_of:
             if is_first:
                 yield named(_WHOLE_RUN, "findings of the whole run", 0)
             is_first = False
             yield named(_WHOLE_RUN, f"finding {finding.rule}", tid, what="thread", tid=tid)
             starts = np.array([LEAD_NS], np.int64)
             lengths = np.array([max(drawn.end_ns - LEAD_NS, 1)], np.int64)
-            yield _slices(_WHOLE_RUN, [tid], shown, starts, lengths, args, tally)
+            yield _slices(_WHOLE_RUN, [tid], names, starts, lengths, args, tally)
 
 
 def _intervals(place: Place, plan: Plan, drawn: _Drawn) -> Iterator[tuple[int, int, int]]:
@@ -209,20 +208,29 @@ def _intervals(place: Place, plan: Plan, drawn: _Drawn) -> Iterator[tuple[int, i
             end = place.start_ns if place.end_ns is None else place.end_ns
             yield lane.number, place.start_ns - lane.shift_ns, end - lane.shift_ns
         return
-    for frame, name in ((drawn.stages, place.stage), (drawn.steps, None)):
-        if frame is drawn.stages and place.stage is None:
-            continue
-        mine = frame[frame["process"].isin([lane.number for lane in lanes])]
-        if place.source is not None:
-            mine = mine[mine["source"] == place.source]
-        if place.step is not None:
-            mine = mine[(mine["step"] == place.step).fillna(value=False).to_numpy(np.bool_)]
-        if name is not None:
-            mine = mine[mine["name"] == name]
-        if len(mine):
-            columns = (mine[key].tolist() for key in ("process", "begin", "end"))
-            yield from zip(*columns, strict=True)
+    processes = [lane.number for lane in lanes]
+    if place.stage is not None:
+        stages = _rows_at(place, drawn.stages, processes)
+        stages = stages[stages["name"] == place.stage]
+        if len(stages):
+            yield from _bounds(stages)
             return
+    yield from _bounds(_rows_at(place, drawn.steps, processes))
+
+
+def _rows_at(place: Place, frame: pd.DataFrame, processes: Sequence[int]) -> pd.DataFrame:
+    """The steps or stages of these processes that a place names."""
+    rows = frame[frame["process"].isin(processes)]
+    if place.source is not None:
+        rows = rows[rows["source"] == place.source]
+    if place.step is not None:
+        rows = rows[(rows["step"] == place.step).fillna(value=False).to_numpy(np.bool_)]
+    return rows
+
+
+def _bounds(rows: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
+    """(process, begin, end) of the rows."""
+    return zip(*(rows[name].tolist() for name in ("process", "begin", "end")), strict=True)
 
 
 def _is_at(place: Place, lane: Lane) -> bool:
@@ -233,19 +241,19 @@ def _is_at(place: Place, lane: Lane) -> bool:
     return all(w is None or w == a for w, a in zip(wanted, actual, strict=True))
 
 
-def _told(finding: Finding) -> str:
+def _arguments(finding: Finding) -> str:
     """What a finding says, as arguments of its intervals."""
-    told = {
+    arguments = {
         "rule": finding.rule,
         "severity": finding.severity,
         "claim": finding.claim,
         "try": finding.advice,
     }
     if finding.recoverable_ns is not None:
-        told["up to, per step"] = show(finding.recoverable_ns, "ns")
+        arguments["up to, per step"] = show(finding.recoverable_ns, "ns")
     for metric in finding.evidence:
-        told[metric.label or metric.name] = show(metric.value, metric.unit)
+        arguments[metric.label or metric.name] = show(metric.value, metric.unit)
     for number, caveat in enumerate(finding.caveats, start=1):
-        told[f"caveat {number}"] = caveat
-    cells = (f"{quoted(key)}:{quoted(value)}" for key, value in told.items())
+        arguments[f"caveat {number}"] = caveat
+    cells = (f"{quoted(key)}:{quoted(value)}" for key, value in arguments.items())
     return "{" + ",".join(cells) + "}"

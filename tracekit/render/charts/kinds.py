@@ -34,8 +34,8 @@ def layout(chart: Chart, roles: Mapping[str, str] | None = None) -> Layout:
     chart = bounded(chart)
     kind = KINDS[chart.kind]
     placed = marks(chart)
-    own = dict(zip(range(len(chart.series)), tones(chart.series), strict=True))
-    series = [(roles or {}).get(name, own[index]) for index, name in enumerate(chart.series)]
+    pairs = zip(chart.series, tones(chart.series), strict=True)
+    series = [(roles or {}).get(name, tone) for name, tone in pairs]
     keys, top = legend(chart.series, series, kind.sample)
     if placed:
         drawing = kind.draw(chart, placed, series, top)

@@ -41,10 +41,10 @@ def log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
     """
     band = 1 + Fraction(within) * 2
     factors = _positive(mark.value for mark in marks)
-    least, most = min([*factors, 1 / band]), max([*factors, band])
+    smallest, largest = min([*factors, 1 / band]), max([*factors, band])
     lows, highs = _positive(mark.start for mark in marks), _positive(mark.end for mark in marks)
-    low = min(least, max(min([*lows, least]), least / _ROOM))
-    high = max(most, min(max([*highs, most]), most * _ROOM))
+    low = min(smallest, max(min([*lows, smallest]), smallest / _ROOM))
+    high = max(largest, min(max([*highs, largest]), largest * _ROOM))
     if low == high:
         low, high = low / _ROOM, high * _ROOM
     ends = (_log(low), _log(high))

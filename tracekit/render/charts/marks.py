@@ -99,8 +99,8 @@ def exact(value: Number) -> Fraction | None:
 
 def plain(value: Fraction) -> int | float:
     """The number as `units` shows it: whole ones stay exact, and large ones have no fraction as floats."""
-    whole = value.denominator == 1 or abs(value) >= _EXACT_FLOAT
-    return round(value) if whole else float(value)
+    is_integer = value.denominator == 1 or abs(value) >= _EXACT_FLOAT
+    return round(value) if is_integer else float(value)
 
 
 def _mark(raw: Sequence[Number], fields: Sequence[str]) -> Mark:

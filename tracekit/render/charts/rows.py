@@ -80,8 +80,8 @@ def gantt(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float)
 
 def bars(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
     """Amounts as stacked bars, one a row; what is below zero is stacked to the left of it."""
-    alone = len(chart.series) == 1
-    rows = rows_of(chart, top, 24, 84 if alone else 12)
+    is_single = len(chart.series) == 1
+    rows = rows_of(chart, top, 24, 84 if is_single else 12)
     ends = stacked(marks)
     known_ends = [end for pair in ends if pair for end in pair]
     amounts = axis(known_ends, chart.unit, zero=True)
@@ -95,7 +95,7 @@ def bars(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) 
             bars.append(Bar(mark.size, tone, area, f"{_name(chart, mark)}: {short(value)}"))
         if rows.pitch < _ROOMY:
             continue
-        if alone or not pair:
+        if is_single or not pair:
             words.append(Words(end + 6, middle + 4, short(value), "value", "start"))
         else:
             words += _within(value, x, end - x, middle + 4, on(tone))
@@ -150,12 +150,12 @@ def rows_of(chart: Chart, top: float, pitch: float, room: float = 12, names: flo
 
 def row_names(chart: Chart, rows: Rows) -> list[Part]:
     """The name before each row, or of every so many where they would overlap, and a place to link to."""
-    every = max(1, -(-(FONT + 1) // int(max(rows.pitch, 1))))
+    interval = max(1, -(-(FONT + 1) // int(max(rows.pitch, 1))))
     parts: list[Part] = []
     for row, name in enumerate(rows.names):
         y = rows.y(row)
         words = None
-        if row % every == 0:
+        if row % interval == 0:
             text = fitted(name, rows.left - 10)
             full = short(name) if text != name else ""
             words = Words(rows.left - 8, y + rows.pitch / 2 + 4, text, anchor="end", tip=full)
@@ -215,16 +215,16 @@ def _level(value: Fraction | None, low: Fraction, high: Fraction) -> str:
 
 def _key(chart: Chart, low: Fraction, high: Fraction, top: float, *, unknown: bool) -> list[Part]:
     """What the tones of the cells mean: the scale from the least to the largest value."""
-    least = printable(show(plain(low), chart.unit), _END)
-    most = printable(show(plain(high), chart.unit), _END)
-    x, y = breadth(least) + 6, top + 12
+    lowest = printable(show(plain(low), chart.unit), _END)
+    highest = printable(show(plain(high), chart.unit), _END)
+    x, y = breadth(lowest) + 6, top + 12
     samples = tuple(
         Area(f"l{level}", (box(x + level * 18, top + 2, 18, 12, 0),)) for level in range(LEVELS)
     )
     x += LEVELS * 18 + 6
-    parts: list[Part] = [Words(0, y, short(least)), Key(samples, Words(x, y, short(most)))]
+    parts: list[Part] = [Words(0, y, short(lowest)), Key(samples, Words(x, y, short(highest)))]
     if unknown:
-        x += breadth(most) + 20
+        x += breadth(highest) + 20
         sample = Area("unknown", (box(x, top + 2, 18, 12),))
         parts.append(Key((sample,), Words(x + 24, y, "unknown")))
     return parts
