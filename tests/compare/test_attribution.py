@@ -17,7 +17,7 @@ from tracekit.compare import report_attribution as attribution_sheets
 from tracekit.compare.attribution import attribute, attributed
 from tracekit.compare.changes import STEP, Choices
 from tracekit.compare.judge import compare
-from tracekit.compare.slots_of import KEYS, Half, SlotTable
+from tracekit.compare.slot_table import KEYS, Half, SlotTable
 from tracekit.model.report import Report
 from tracekit.pipeline.comparing import compare_paths, read_side
 from tracekit.pipeline.run import Options

@@ -8,7 +8,7 @@ from tracekit.compare.comparison import Change
 from tracekit.compare.kernels import kernel_changes
 from tracekit.compare.origins import Attribution
 from tracekit.compare.report_attribution import sections
-from tracekit.compare.slots_of import KEYS, Half, SlotTable
+from tracekit.compare.slot_table import KEYS, Half, SlotTable
 from tracekit.model.report import Sheet
 
 STEPS = 8

@@ -6,7 +6,7 @@ import pytest
 
 from tracekit.compare.attribution import attributed
 from tracekit.compare.origins import Row, shortened
-from tracekit.compare.slots_of import KEYS, Half, SlotTable
+from tracekit.compare.slot_table import KEYS, Half, SlotTable
 
 
 def test_rows_that_do_not_add_up_are_no_attribution():

@@ -45,7 +45,7 @@ def anything(draw):
     return rows
 
 
-def slots_of(trace):
+def slot_table(trace):
     return exclusive_slots(trace, trace.derived(LIMITS) if trace.has("device_ops") else ())
 
 
@@ -53,12 +53,12 @@ def slots_of(trace):
 @given(anything(), st.randoms(use_true_random=False))
 def test_order_of_rows_and_zero_of_the_clock_change_nothing(tmp_path_factory, rows, chance):
     folder = tmp_path_factory.mktemp("same")
-    frame = slots_of(load(folder, rows))
+    frame = slot_table(load(folder, rows))
     mixed = list(rows)
     chance.shuffle(mixed)
     shifted = [row | {"ts": row["ts"] + 1_000_000} for row in mixed]
     (folder / "b").mkdir()
-    other = slots_of(load(folder / "b", shifted, base_ns=BASE_NS - 5))
+    other = slot_table(load(folder / "b", shifted, base_ns=BASE_NS - 5))
     pd.testing.assert_frame_equal(frame.astype(object), other.astype(object))
 
 
@@ -71,7 +71,7 @@ def test_classes_and_causes_add_up_to_what_is_measured_elsewhere(tmp_path_factor
 
 def check_sums(trace):
     """Σ of each step is its length; classes are the exclusive parts of M4, causes those of the idle time."""
-    frame, steps = slots_of(trace), trace.derived(windows).steps
+    frame, steps = slot_table(trace), trace.derived(windows).steps
     if not len(steps):
         assert not len(frame)
         return
@@ -147,6 +147,6 @@ def test_steps_of_large_real_files_add_up():
 def test_a_real_files_steps_are_known_to_the_nanosecond():
     """trace_diff control, steps 1009 to 1014: the walls of the golden list."""
     path = Path(REAL) / "chrome/hta/trace_diff/control/control.json.gz"
-    frame = slots_of(tracekit.load(path))
+    frame = slot_table(tracekit.load(path))
     walls = [75_473_000, 76_940_000, 76_212_000, 76_727_000, 78_473_000, 81_120_000]
     assert frame.groupby("step")["exclusive_ns"].sum().tolist() == walls

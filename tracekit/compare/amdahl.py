@@ -17,7 +17,7 @@ ASSUMES = (
     "comes as often as before and that all else takes as long as before; the interval is that of the stage, p is taken "
     "as known."
 )
-"""What stands under the stages where the step from one of them alone is told."""
+"""What stands under the stages where the step from one of them alone is shown."""
 
 _ROUNDING = 1e-9
 """A stage that fills the step may seem to be more of it by so much."""
@@ -36,19 +36,32 @@ def with_steps(changes: Sequence[Change], origin: Attribution | None) -> tuple[C
     """The changes, every stage that has a ratio and a part of the attributed step with the step from it alone."""
     if origin is None or not origin.base > 0:
         return tuple(changes)
-    shares = {(one.role, one.stage): one.base / origin.base for one in origin.stage_times}
-    return tuple(_with_step(one, shares.get((one.role, one.stage or ""))) for one in changes)
+    shares = {}
+    for stage in origin.stage_times:
+        shares[stage.role, stage.stage] = stage.base / origin.base
+    return tuple(
+        _with_step(change, shares.get((change.role, change.stage or ""))) for change in changes
+    )
 
 
 def _with_step(change: Change, share: float | None) -> Change:
-    barred = change.name != STAGE_TIME or change.word == "not comparable"
-    if barred or change.ratio is None or not share or not 0 < share <= 1 + _ROUNDING:
+    """The change of a stage with the step from it alone; as it is where its part of the step is not known."""
+    if change.name != STAGE_TIME or change.word == "not comparable":
         return change
-    point, low, high = (
-        None if value is None else step_ratio(min(share, 1.0), value)
-        for value in (change.ratio, change.low, change.high)
+    if change.ratio is None or not share or not 0 < share <= 1 + _ROUNDING:
+        return change
+    part = min(share, 1.0)
+    return replace(
+        change,
+        step_ratio=step_ratio(part, change.ratio),
+        step_low=_bound(part, change.low),
+        step_high=_bound(part, change.high),
     )
-    return replace(change, step_ratio=point, step_low=low, step_high=high)
+
+
+def _bound(share: float, ratio: float | None) -> float | None:
+    """`step_ratio` of a bound that may be unknown."""
+    return None if ratio is None else step_ratio(share, ratio)
 
 
 def largest(changes: Sequence[Change], step: str = "step") -> Iterator[str]:
@@ -56,30 +69,38 @@ def largest(changes: Sequence[Change], step: str = "step") -> Iterator[str]:
 
     `step` is what to call the step that was attributed.
     """
-    sure = [
-        (abs(log(one.step_ratio)), one)
-        for one in changes
-        if one.step_ratio is not None and one.step_ratio > 0
-        if one.low is not None and one.high is not None
-        if 1 < one.low <= one.high or 0 < one.low <= one.high < 1
-    ]
-    if sure:
-        _, one = max(sure, key=lambda pair: (pair[0], pair[1].title))
-        name = f"{one.role} {one.title}" if one.role else one.title
-        stage = factor(one.ratio, one.low, one.high)
-        unsure = "inconclusive: " if one.word == "inconclusive" else ""
-        yield f"{unsure}{name} {stage} → {step} {factor(one.step_ratio, one.step_low, one.step_high)} from this alone"
+    effects = []
+    for change in changes:
+        if change.step_ratio is not None and change.step_ratio > 0 and _clear_of_one(change):
+            effects.append((abs(log(change.step_ratio)), change.title, change))
+    if not effects:
+        return
+    _, title, stage = max(effects, key=lambda effect: effect[:2])
+    name = f"{stage.role} {title}" if stage.role else title
+    doubt = "inconclusive: " if stage.word == "inconclusive" else ""
+    alone = factor(stage.ratio, stage.low, stage.high)
+    whole_step = factor(stage.step_ratio, stage.step_low, stage.step_high)
+    yield f"{doubt}{name} {alone} → {step} {whole_step} from this alone"
+
+
+def _clear_of_one(change: Change) -> bool:
+    """Whether the interval of a ratio lies wholly above or wholly below 1."""
+    if change.low is None or change.high is None:
+        return False
+    return 1 < change.low <= change.high or 0 < change.low <= change.high < 1
 
 
 def factor(ratio: float | None, low: float | None, high: float | None) -> str:
-    """A ratio with its interval in words; below 1 it is told the other way round: 1.10× slower, never 0.91× faster.
+    """A ratio with its interval in words; one below 1 is turned round: 1.10× slower, never 0.91× faster.
 
     >>> factor(0.5, 0.4, 0.8), factor(1.25, None, None)
     ('2.00× slower [1.25×, 2.50×]', '1.25× faster')
     """
     if ratio is None or not ratio > 0:
         return ""
-    slower = ratio < 1
-    shown = sorted(1 / bound if slower else bound for bound in (low, high) if bound and bound > 0)
-    ends = f" [{show(shown[0], 'factor')}, {show(shown[1], 'factor')}]" if len(shown) == 2 else ""
-    return speedup(ratio) + ends
+    bounds = [bound for bound in (low, high) if bound and bound > 0]
+    if len(bounds) < 2:
+        return speedup(ratio)
+    if ratio < 1:
+        bounds = [1 / bound for bound in bounds]
+    return f"{speedup(ratio)} [{show(min(bounds), 'factor')}, {show(max(bounds), 'factor')}]"

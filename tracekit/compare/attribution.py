@@ -5,8 +5,9 @@ Where the wall time went, not why: making work shorter that other work hides gai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,13 @@ from tracekit.compare import renames
 from tracekit.compare.kernels import kernel_changes
 from tracekit.compare.origins import Attribution, Presence, Row, Within, shortened
 from tracekit.compare.sides import Side
-from tracekit.compare.slots_of import (
-    KEYS,
+from tracekit.compare.slot_table import (
     RESIDUALS,
     REST,
     STEP_END,
     TWICE,
     UNRECORDED,
+    Half,
     SlotTable,
     slot_table,
 )
@@ -35,13 +36,13 @@ from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED, class_title
 Ints = npt.NDArray[np.int64]
 
 MAX_ROWS = 300
-"""Most rows of one level that are kept; the others are one row."""
+"""Most rows of one level; the others are one row."""
 
 TOLERANCE_NS, TOLERANCE = 1e3, 1e-9
 """Rows add up to the step within a microsecond, or rounding where steps last for weeks."""
 
 MAX_STAGES, MAX_WITHIN, LEAST_STAGE = 3, 8, 0.05
-"""Most stages that are told op by op, and rows of each; the least part of all changes that makes it worth it."""
+"""Most stages that are shown op by op, and rows of each; the least part of all changes that makes it worth it."""
 
 RESIDUAL_TITLES = {
     STEP_END: "wait at step end",
@@ -73,46 +74,70 @@ def attribute(base: Side, opt: Side, level: float, paired: Pairing | None = None
 
 def attributed(table: SlotTable, level: float, paired: Pairing | None = None) -> Attribution:
     """The attribution of slots; an AssertionError where a level does not add up to the change of the step."""
-    walls = [float(half.wall @ half.weights) for half in (table.base, table.opt)]
-    keys = _with_outside(table.keys)
+    base_wall = float(table.base.wall @ table.base.weights)
+    opt_wall = float(table.opt.wall @ table.opt.weights)
+    stage = _with_outside(table.keys)["stage"]
+    slots = _texts(table.keys, "class", "cause", "op", "kernel")
     swaps = _swaps(table)
-    whole_ops = {row: place for row, place in swaps.items() if not place[2]}
-    by_class = keys[["stage"]].assign(what=[_class(*key) for key in _plain(keys, "class", "cause")])
-    by_op = keys[["stage"]].assign(what=[_op(*key) for key in _plain(keys, *KEYS[1:])])
     names = _names(swaps, table)
-    for row, place in whole_ops.items():
-        by_op.loc[row, "what"] = names[place]
-    by_leaf = keys[["stage"]].assign(what=[_leaf(*key) for key in _plain(keys, *KEYS[1:])])
-    by_stage = keys[["stage"]].assign(what="")
-    stages, classes, every_op, every_leaf = (
-        _level(table, level, rows, paired) for rows in (by_stage, by_class, by_op, by_leaf)
+    titles = [_op(*slot) for slot in slots]
+    swapped_titles = set()
+    for row, place in swaps.items():
+        if not place[2]:  # whole ops stand for one another
+            titles[row] = names[place]
+            swapped_titles.add(names[place])
+
+    def rows_by(labels: Iterable[str]) -> list[Row]:
+        return _level(table, level, _labels(stage, labels), paired)
+
+    stages = rows_by("" for _ in slots)
+    classes = rows_by(_class(kind, cause) for kind, cause, _, _ in slots)
+    ops = list(map(_uncounted, _marked(rows_by(titles), swapped_titles)))
+    leaves = rows_by(_leaf(*slot) for slot in slots)
+    levels = (
+        shortened(map(_uncounted, classes), MAX_ROWS),
+        shortened(ops, MAX_ROWS),
+        shortened(leaves, MAX_ROWS),
     )
-    every_op = _marked(every_op, {names[place] for place in whole_ops.values()})
-    ops = [_uncounted(row) for row in every_op]
-    levels = [shortened(rows, MAX_ROWS) for rows in (map(_uncounted, classes), ops, every_leaf)]
     for rows in levels:
-        _checked(rows, walls[0], walls[1])
+        _check(rows, base_wall, opt_wall)
     return Attribution(
-        walls[0], walls[1], tuple(levels[0]), tuple(levels[1]), tuple(levels[2]),
-        tuple(_replaced(table, level, swaps, names, paired)), notes=table.notes,
-        within=tuple(_within(stages, ops)), stage_times=table.stages, paired=paired,
-    )  # fmt: skip
+        base_wall,
+        opt_wall,
+        stages=tuple(levels[0]),
+        ops=tuple(levels[1]),
+        leaves=tuple(levels[2]),
+        replaced=tuple(_replaced(table, level, swaps, names, paired)),
+        notes=table.notes,
+        within=tuple(_within(stages, ops)),
+        stage_times=table.stages,
+        paired=paired,
+    )
+
+
+def _labels(stage: pd.Series[Any], what: Iterable[str]) -> pd.DataFrame:
+    """What the rows of a level are put together by: their stage and a title, one a key."""
+    return pd.DataFrame({"stage": stage.to_numpy(object), "what": list(what)}, dtype=object)
 
 
 def _uncounted(row: Row) -> Row:
+    """The row without counts, which mean something of leaves alone."""
     return replace(row, base_count=None, opt_count=None)
 
 
 def _within(stages: Sequence[Row], ops: Sequence[Row]) -> Iterator[Within]:
     """The stages that changed most, by op; nothing where the step has no stages."""
     named = [row for row in stages if row.stage]
-    least = LEAST_STAGE * sum(abs(row.difference) for row in named)
-    for stage in named[:MAX_STAGES] if len(named) > 1 else ():
-        own = [row for row in ops if row.stage == stage.stage]
-        if stage.difference == 0 or abs(stage.difference) < least or len(own) < 2:
+    if len(named) < 2:
+        return
+    least_change = LEAST_STAGE * sum(abs(row.difference) for row in named)
+    for stage in named[:MAX_STAGES]:
+        stage_ops = [row for row in ops if row.stage == stage.stage]
+        too_little = stage.difference == 0 or abs(stage.difference) < least_change
+        if too_little or len(stage_ops) < 2:
             continue
-        rows = shortened(own, MAX_WITHIN)
-        _checked(rows, stage.base, stage.opt)
+        rows = shortened(stage_ops, MAX_WITHIN)
+        _check(rows, stage.base, stage.opt)
         yield Within(stage.stage, stage.base, stage.opt, stage.low, stage.high, tuple(rows))
 
 
@@ -124,18 +149,31 @@ def _replaced(
     paired: Pairing | None,
 ) -> list[Row]:
     """One row a place at which some names stand for others, the largest net change first."""
-    rows = np.array(sorted(swaps), np.int64)
-    if not len(rows):
+    if not swaps:
         return []
-    keys = table.keys.iloc[rows].reset_index(drop=True)
-    halves = [replace(h, ns=h.ns[rows], count=h.count[rows]) for h in (table.base, table.opt)]
-    labels = keys[["stage"]].assign(what=[names[swaps[int(row)]] for row in rows])
-    found = _level(replace(table, keys=keys, base=halves[0], opt=halves[1]), level, labels, paired)
-    return _marked(shortened(found, MAX_ROWS), set(names.values()))
+    rows = np.array(sorted(swaps), np.int64)
+    swapped = replace(
+        table,
+        keys=table.keys.iloc[rows].reset_index(drop=True),
+        base=_rows_of(table.base, rows),
+        opt=_rows_of(table.opt, rows),
+    )
+    labels = _labels(swapped.keys["stage"], (names[swaps[row]] for row in sorted(swaps)))
+    changes = _level(swapped, level, labels, paired)
+    return _marked(shortened(changes, MAX_ROWS), set(names.values()))
+
+
+def _rows_of(half: Half, rows: Ints) -> Half:
+    """One side with these rows alone."""
+    return replace(half, ns=half.ns[rows], count=half.count[rows])
 
 
 def _marked(rows: Sequence[Row], titles: set[str]) -> list[Row]:
-    return [replace(row, presence="replaced") if row.what in titles else row for row in rows]
+    """The rows, those of these titles marked as replaced."""
+    marked = []
+    for row in rows:
+        marked.append(replace(row, presence="replaced") if row.what in titles else row)
+    return marked
 
 
 def _with_outside(keys: pd.DataFrame) -> pd.DataFrame:
@@ -146,8 +184,9 @@ def _with_outside(keys: pd.DataFrame) -> pd.DataFrame:
     return keys.assign(stage=keys["stage"].where(~outside, OUTSIDE))
 
 
-def _plain(keys: pd.DataFrame, *names: str) -> list[tuple[str, ...]]:
-    return [tuple(map(str, key)) for key in keys[list(names)].itertuples(index=False, name=None)]
+def _texts(keys: pd.DataFrame, *names: str) -> list[tuple[str, str, str, str]]:
+    """Four columns of every key as texts."""
+    return list(zip(*(map(str, keys[name]) for name in names), strict=True))
 
 
 def _class(kind: str, cause: str) -> str:
@@ -157,20 +196,26 @@ def _class(kind: str, cause: str) -> str:
 
 def _op(kind: str, cause: str, path: str, kernel: str) -> str:
     """The op at the top of a path, of communication the one at its end; where there is none, the class."""
-    title = "" if kind in ("compute", "host") else _class(kind, "")
-    names = [] if path in ("", NO_OP) else path.removeprefix(_BACKWARD).split(renames.SEPARATOR)
-    if kind == "idle" or (kind == "no_op" and not names) or (not names and not kernel):
+    names: list[str] = []
+    if path not in ("", NO_OP):
+        names = path.removeprefix(_BACKWARD).split(renames.SEPARATOR)
+    if kind == "idle" or (not names and (kind == "no_op" or not kernel)):
         return _class(kind, cause)
-    if not names or path in (UNLINKED, OTHER):
-        name = renames.stripped(kernel) if kernel and kernel != OTHER else path or OTHER
+    if names and path not in (UNLINKED, OTHER):
+        name = names[-1] if kind == "collective" else names[0]
+    elif kernel and kernel != OTHER:
+        name = renames.stripped(kernel)
     else:
-        name = names[-1 if kind == "collective" else 0]
+        name = path or OTHER
+    if kind in ("compute", "host"):
+        return name
+    title = _class(kind, "")
     return f"{title}: {name}" if title else name
 
 
 def _leaf(kind: str, cause: str, path: str, kernel: str) -> str:
     """The path and the kernel, of time without either the class."""
-    if kind == "idle" or not (path or kernel) or kind == "no_op":
+    if kind in ("idle", "no_op") or not (path or kernel):
         return _class(kind, cause)
     text = path.removeprefix(_BACKWARD) or NO_OP
     return f"{text} · {kernel}" if kernel else text
@@ -180,40 +225,65 @@ def _level(
     table: SlotTable, level: float, labels: pd.DataFrame, paired: Pairing | None
 ) -> list[Row]:
     """One row a distinct label, the largest change first."""
+    base, opt = table.base, table.opt
     group = np.asarray(labels.groupby(["stage", "what"], sort=True).ngroup(), np.int64)
-    told = labels.drop_duplicates().sort_values(["stage", "what"], kind="stable")
-    size = len(told)
-    sums = [_summed(half.ns, group, size) for half in (table.base, table.opt)]
-    halves = (table.base, table.opt)
-    low, high = intervals((sums[0], halves[0].run), (sums[1], halves[1].run), level, paired)
-    mean = [own @ half.weights for own, half in zip(sums, halves, strict=True)]
-    leaf = [half.ns @ half.weights for half in halves]
-    count = [half.count @ half.weights for half in halves]
+    titles = labels.drop_duplicates().sort_values(["stage", "what"], kind="stable")
+    size = len(titles)
+    base_ns, opt_ns = _summed(base.ns, group, size), _summed(opt.ns, group, size)
+    low, high = intervals((base_ns, base.run), (opt_ns, opt.run), level, paired)
+    before, after = base_ns @ base.weights, opt_ns @ opt.weights
+    base_count, opt_count = base.count @ base.weights, opt.count @ opt.weights
     called = table.keys["class"].isin(CALLED).to_numpy()
-    effect = np.bincount(group, _count_effect(*leaf, *count) * called, minlength=size)
-    counts = [np.bincount(group, own, minlength=size) for own in count]
-    waiting = np.bincount(group, called, minlength=size) == 0
+    of_count = called * _count_effect(
+        base.ns @ base.weights, opt.ns @ opt.weights, base_count, opt_count
+    )
+    columns = pd.DataFrame(
+        {
+            "before": before,
+            "after": after,
+            "low": low,
+            "high": high,
+            "base_count": np.bincount(group, base_count, minlength=size),
+            "opt_count": np.bincount(group, opt_count, minlength=size),
+            "by_count": np.bincount(group, of_count, minlength=size),
+            "waiting": np.bincount(group, called, minlength=size) == 0,
+        }
+    )
     rows = []
-    for at, (stage, what) in enumerate(told.itertuples(index=False, name=None)):
-        before, after = float(mean[0][at]), float(mean[1][at])
+    for (stage, what), sums in zip(
+        titles.itertuples(index=False, name=None), columns.to_dict("records"), strict=True
+    ):
+        difference = sums["after"] - sums["before"]
         rows.append(
             Row(
-                str(stage), str(what), before, after, after - before, _known(low[at]), _known(high[at]),
-                float(counts[0][at]), float(counts[1][at]), float(effect[at]),
-                after - before - float(effect[at]), _presence(before, after), bool(waiting[at]),
+                str(stage),
+                str(what),
+                base=sums["before"],
+                opt=sums["after"],
+                difference=difference,
+                low=_number(sums["low"]),
+                high=_number(sums["high"]),
+                base_count=sums["base_count"],
+                opt_count=sums["opt_count"],
+                by_count=sums["by_count"],
+                by_duration=difference - sums["by_count"],
+                presence=_presence(sums["before"], sums["after"]),
+                waiting=sums["waiting"],
             )
-        )  # fmt: skip
+        )
     return sorted(rows, key=lambda row: (-abs(row.difference), row.stage, row.what))
 
 
-def _known(value: float) -> float | None:
+def _number(value: float) -> float | None:
+    """The number; None for NaN."""
     return None if np.isnan(value) else float(value)
 
 
-def _summed(values: Floats, group: Ints, size: int) -> Floats:
-    out = np.zeros((size, values.shape[1]))
-    np.add.at(out, group, values)
-    return out
+def _summed(values: Floats, group: Ints, groups: int) -> Floats:
+    """The sums of the rows of every group."""
+    sums = np.zeros((groups, values.shape[1]))
+    np.add.at(sums, group, values)
+    return sums
 
 
 def _count_effect(before: Floats, after: Floats, n_before: Floats, n_after: Floats) -> Floats:
@@ -221,56 +291,75 @@ def _count_effect(before: Floats, after: Floats, n_before: Floats, n_after: Floa
 
     Of what one side alone holds it is all; where one side counts none and yet takes time, nothing.
     """
-    known = (n_before > 0) & (n_after > 0)
-    each = [
-        np.divide(ns, n, out=np.zeros_like(ns), where=known)
-        for ns, n in ((before, n_before), (after, n_after))
-    ]
-    alone = (before == 0) & (n_before == 0) | (after == 0) & (n_after == 0)
-    split = (n_after - n_before) * (each[0] + each[1]) / 2
-    return np.where(known, split, np.where(alone, after - before, 0.0))
+    counted = (n_before > 0) & (n_after > 0)
+    d_before = np.divide(before, n_before, out=np.zeros_like(before), where=counted)
+    d_after = np.divide(after, n_after, out=np.zeros_like(after), where=counted)
+    effect = (n_after - n_before) * (d_before + d_after) / 2
+    one_side = (before == 0) & (n_before == 0) | (after == 0) & (n_after == 0)
+    return np.where(counted, effect, np.where(one_side, after - before, 0.0))
 
 
 def _presence(before: float, after: float) -> Presence:
-    return "both" if before and after else "gone" if before else "new"
+    """On which side there is any of it."""
+    if before and after:
+        return "both"
+    return "gone" if before else "new"
 
 
 def _swaps(table: SlotTable) -> dict[int, renames.Place]:
     """Rows of keys that stand for one another, by the place under which they do."""
-    rows = _plain(table.keys, "stage", "class", "op", "kernel")
-    named = [
-        kind in ("compute", "collective", "host")
-        and path not in (UNLINKED, OTHER, NO_OP)
-        and bool(path or kernel)
-        and kernel != OTHER
-        for _, kind, path, kernel in rows
-    ]
-    sides = []
-    for half in (table.base, table.opt):
-        there: list[bool] = np.any((half.ns != 0) | (half.count != 0), axis=1).tolist()
-        sides.append({at for at in range(len(rows)) if there[at] and named[at]})
-    keys: list[renames.Key] = [(row[0], row[1], row[2], row[3]) for row in rows]
-    found = renames.replaced((keys[at] for at in sides[0]), (keys[at] for at in sides[1]))
-    return {at: found[keys[at]] for at in sorted(sides[0] ^ sides[1]) if keys[at] in found}
+    keys: list[renames.Key] = _texts(table.keys, "stage", "class", "op", "kernel")
+    before, after = _named_rows(table.base, keys), _named_rows(table.opt, keys)
+    places = renames.replaced((keys[row] for row in before), (keys[row] for row in after))
+    swaps = {}
+    for row in sorted(before ^ after):
+        if keys[row] in places:
+            swaps[row] = places[keys[row]]
+    return swaps
+
+
+def _named_rows(half: Half, keys: Sequence[renames.Key]) -> set[int]:
+    """The rows of one side that hold time or counts of an op or kernel with a name."""
+    present = np.any((half.ns != 0) | (half.count != 0), axis=1)
+    return {row for row in np.flatnonzero(present).tolist() if _has_name(keys[row])}
+
+
+def _has_name(key: renames.Key) -> bool:
+    """Whether a key is of an op or kernel with a name of its own."""
+    _, kind, path, kernel = key
+    if kind not in ("compute", "collective", "host"):
+        return False
+    return path not in (UNLINKED, OTHER, NO_OP) and kernel != OTHER and bool(path or kernel)
 
 
 def _names(swaps: dict[int, renames.Place], table: SlotTable) -> dict[renames.Place, str]:
     """What each place is called: what went, then what came, the largest first."""
-    size = [half.ns @ half.weights for half in (table.base, table.opt)]
-    rows = _plain(table.keys, "stage", "class", "op", "kernel")
-    parts: dict[renames.Place, tuple[dict[str, float], dict[str, float]]] = {}
-    for at, place in swaps.items():
-        key: renames.Key = (rows[at][0], rows[at][1], rows[at][2], rows[at][3])
-        name = renames.differing(key, place).removeprefix(_BACKWARD)
-        for mine, total in zip(parts.setdefault(place, ({}, {})), size, strict=True):
-            if total[at]:
-                mine[name] = mine.get(name, 0.0) + float(total[at])
-    return {
-        place: _under(place) + " → ".join(
-            renames.shown(sorted(side, key=lambda name: (-side[name], name))) for side in sides
-        )
-        for place, sides in parts.items()
-    }  # fmt: skip
+    keys: list[renames.Key] = _texts(table.keys, "stage", "class", "op", "kernel")
+    gone = _sizes(swaps, keys, table.base.ns @ table.base.weights)
+    come = _sizes(swaps, keys, table.opt.ns @ table.opt.weights)
+    titles = {}
+    for place in dict.fromkeys(swaps.values()):
+        old, new = _largest_first(gone[place]), _largest_first(come[place])
+        titles[place] = f"{_under(place)}{old} → {new}"
+    return titles
+
+
+def _sizes(
+    swaps: dict[int, renames.Place], keys: Sequence[renames.Key], total: Floats
+) -> dict[renames.Place, dict[str, float]]:
+    """The time of one side at each place, by the name of what differs there."""
+    sizes: dict[renames.Place, dict[str, float]] = {}
+    for row, place in swaps.items():
+        of_place = sizes.setdefault(place, {})
+        if total[row]:
+            name = renames.differing(keys[row], place).removeprefix(_BACKWARD)
+            of_place[name] = of_place.get(name, 0.0) + float(total[row])
+    return sizes
+
+
+def _largest_first(sizes: dict[str, float]) -> str:
+    """The names of the largest, in a row."""
+    return renames.shown(sorted(sizes, key=lambda name: (-sizes[name], name)))
 
 
 def _under(place: renames.Place) -> str:
@@ -278,11 +367,11 @@ def _under(place: renames.Place) -> str:
     return f"{place[2].removeprefix(_BACKWARD)}: " if place[2] else "replaced: "
 
 
-def _checked(rows: Sequence[Row], base: float, opt: float) -> None:
+def _check(rows: Sequence[Row], base: float, opt: float) -> None:
     """Nothing, or an AssertionError where rows do not add up to both steps and the change."""
     slack = max(TOLERANCE_NS, TOLERANCE * max(base, opt))
-    for name, whole in (("base", base), ("opt", opt), ("difference", opt - base)):
+    for name, wanted in (("base", base), ("opt", opt), ("difference", opt - base)):
         total = sum(getattr(row, name) for row in rows)
-        assert abs(total - whole) < slack, f"{name}: {total} of {whole} is attributed"
-    parts = sum(row.by_count + row.by_duration for row in rows)
-    assert abs(parts - (opt - base)) < slack, "both effects are all of the change"
+        assert abs(total - wanted) < slack, f"{name}: {total} of {wanted} is attributed"
+    effects = sum(row.by_count + row.by_duration for row in rows)
+    assert abs(effects - (opt - base)) < slack, "both effects are all of the change"

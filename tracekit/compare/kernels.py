@@ -6,6 +6,8 @@ Of sources without a device the host ops are looked at instead.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import exp, expm1
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy.typing as npt
 
 from tracekit.compare.origins import KernelChange, KernelChanges, Presence
 from tracekit.compare.renames import SEPARATOR
-from tracekit.compare.slots_of import Half, SlotTable
+from tracekit.compare.slot_table import Half, SlotTable
 from tracekit.compare.spreads import run_means
 from tracekit.model.stats.estimate import Floats
 from tracekit.model.stats.many import KernelTests, Limits, Shift, compare_kernels
@@ -23,7 +25,7 @@ from tracekit.process.kernel_names import is_gemm
 Ints = npt.NDArray[np.int64]
 
 LEAST_SHIFT = 0.005
-"""A shift that all have in common is told from this on."""
+"""A shift that all have in common is named from this on."""
 
 _SIGN = 3.3
 """So many standard deviations more of them have to move one way than the other (about one in a thousand)."""
@@ -41,42 +43,70 @@ CLASSES = {
 """Classes within which a common shift is looked for, as people read them."""
 
 
+_PRESENCE: dict[str, Presence] = {"new": "new", "removed": "gone"}
+"""Of kernels on one side alone; all others are on both."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Kernels (of sources without a device, host ops) in order of name and class, with the time of each in every step."""
+
+    names: list[str]
+    kinds: list[str]
+    base: Floats
+    opt: Floats
+    on_host: bool
+
+
 def kernel_changes(table: SlotTable) -> KernelChanges:
     """The kernels of both sides compared (`tracekit.model.stats.many`), and those that one side alone runs."""
-    names, kinds, sums, on_host = _by_name(table)
-    halves = (table.base, table.opt)
-    steps = [float(half.wall @ half.weights) for half in halves]
-    if not names or not all(step > 0 for step in steps):
-        return KernelChanges(on_host=on_host)
-    several = all(half.run.max() > 0 for half in halves)
-    values = [
-        run_means(own, half.run) if several else own for own, half in zip(sums, halves, strict=True)
-    ]
-    limits = Limits()
-    found = compare_kernels(
-        values[0], values[1], kinds, base_step=steps[0], opt_step=steps[1], limits=limits
+    times = _by_name(table)
+    base_step = float(table.base.wall @ table.base.weights)
+    opt_step = float(table.opt.wall @ table.opt.weights)
+    if not times.names or not (base_step > 0 and opt_step > 0):
+        return KernelChanges(on_host=times.on_host)
+    by_run = bool(table.base.run.max() > 0 and table.opt.run.max() > 0)
+    base, opt = times.base, times.opt
+    if by_run:
+        base, opt = run_means(base, table.base.run), run_means(opt, table.opt.run)
+    tests = compare_kernels(base, opt, times.kinds, base_step=base_step, opt_step=opt_step)
+    rows = sorted(
+        _changed(table, times, tests, base_step),
+        key=lambda row: (-abs(row.difference), row.name, row.kind),
     )
-    weighed = [own @ half.weights for own, half in zip(sums, halves, strict=True)]
-    rows = []
-    for at, test in enumerate(found.kernels):
-        alone: Presence | None = (
-            "new" if test.presence == "new" else "gone" if test.presence == "removed" else None
-        )
-        before, after = float(weighed[0][at]), float(weighed[1][at])
-        large = abs(after - before) >= limits.least_difference * steps[0]
-        if not (test.changed or (alone and large)):
-            continue
-        rows.append(
-            KernelChange(
-                names[at], kinds[at], before, after, after - before, _ratio(test.change),
-                _ratio(test.corrected), test.q_corrected, alone or "both",
-            )
-        )  # fmt: skip
-    rows.sort(key=lambda row: (-abs(row.difference), row.name, row.kind))
     return KernelChanges(
-        tuple(rows), found.tested, len(names), "run" if several else "step", on_host,
-        tuple(_warning(shift, found, kinds) for shift in found.shifts if _matters(shift, found, kinds)),
-    )  # fmt: skip
+        tuple(rows),
+        tested=tests.tested,
+        seen=len(times.names),
+        unit="run" if by_run else "step",
+        on_host=times.on_host,
+        warnings=tuple(_shift_warnings(tests, times.kinds)),
+    )
+
+
+def _changed(
+    table: SlotTable, times: _Times, tests: KernelTests, base_step: float
+) -> Iterator[KernelChange]:
+    """The kernels that changed beyond chance, and those of one side alone that matter to the step."""
+    least_difference = Limits().least_difference * base_step
+    before = times.base @ table.base.weights
+    after = times.opt @ table.opt.weights
+    for row, test in enumerate(tests.kernels):
+        presence = _PRESENCE.get(test.presence, "both")
+        base_ns, opt_ns = float(before[row]), float(after[row])
+        large = abs(opt_ns - base_ns) >= least_difference
+        if test.changed or (presence != "both" and large):
+            yield KernelChange(
+                times.names[row],
+                times.kinds[row],
+                base_ns,
+                opt_ns,
+                opt_ns - base_ns,
+                _ratio(test.change),
+                _ratio(test.corrected),
+                test.q_corrected,
+                presence,
+            )
 
 
 def _ratio(log: float | None) -> float | None:
@@ -84,66 +114,76 @@ def _ratio(log: float | None) -> float | None:
     return None if log is None else exp(-log)
 
 
-def _by_name(table: SlotTable) -> tuple[list[str], list[str], tuple[Floats, Floats], bool]:
-    """(names, their classes, time of each in every step of both sides, whether they are host ops)."""
+def _by_name(table: SlotTable) -> _Times:
+    """The time of every kernel in each step of both sides; of host ops where no kernel was recorded."""
     keys = table.keys
-    on_device = keys["class"].isin(["compute", "collective", "memcpy", "memset"]) & (
-        keys["kernel"] != ""
-    )
+    device_class = keys["class"].isin(["compute", "collective", "memcpy", "memset"])
+    on_device = device_class & (keys["kernel"] != "")
     on_host = not on_device.any()
-    chosen = keys["class"].isin(["host", "collective"]) if on_host else on_device
-    text = keys["op"].str.rpartition(SEPARATOR)[2] if on_host else keys["kernel"]
-    mine = (chosen & ~text.isin([OTHER, NO_OP, UNLINKED, ""])).to_numpy(bool)
-    rows = np.flatnonzero(mine)
-    classes = keys["class"].to_numpy(object)
-    pairs = [(str(text.iloc[at]), _kind(str(classes[at]), str(text.iloc[at]))) for at in rows]
+    if on_host:
+        timed = keys["class"].isin(["host", "collective"])
+        text = keys["op"].str.rpartition(SEPARATOR)[2]
+    else:
+        timed, text = on_device, keys["kernel"]
+    named = ~text.isin([OTHER, NO_OP, UNLINKED, ""])
+    rows = np.flatnonzero((timed & named).to_numpy(bool))
+    pairs = []
+    for slot_class, name in zip(keys["class"].array[rows], text.array[rows], strict=True):
+        pairs.append((str(name), _kind(str(slot_class), str(name))))
     order = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
     group = np.array([order[pair] for pair in pairs], np.int64)
-    sums = (_sum(table.base, rows, group, len(order)), _sum(table.opt, rows, group, len(order)))
-    return [name for name, _ in order], [kind for _, kind in order], sums, on_host
+    return _Times(
+        names=[name for name, _ in order],
+        kinds=[kind for _, kind in order],
+        base=_sum(table.base, rows, group, len(order)),
+        opt=_sum(table.opt, rows, group, len(order)),
+        on_host=on_host,
+    )
 
 
-def _sum(half: Half, rows: Ints, group: Ints, size: int) -> Floats:
-    out = np.zeros((size, half.ns.shape[1]))
-    np.add.at(out, group, half.ns[rows])
-    return out
+def _sum(half: Half, rows: Ints, group: Ints, groups: int) -> Floats:
+    """The time of every group of rows in each step of one side."""
+    sums = np.zeros((groups, half.ns.shape[1]))
+    np.add.at(sums, group, half.ns[rows])
+    return sums
 
 
-def _kind(name_class: str, name: str) -> str:
+def _kind(slot_class: str, name: str) -> str:
     """The class within which a kernel shares a shift with others: by what bounds it."""
-    if name_class in ("host", "collective"):
-        return "host" if name_class == "host" else "comm"
-    heavy = name_class == "compute" and (is_gemm(name) or _COMPUTE.search(name) is not None)
+    if slot_class == "host":
+        return "host"
+    if slot_class == "collective":
+        return "comm"
+    heavy = slot_class == "compute" and (is_gemm(name) or _COMPUTE.search(name) is not None)
     return "compute" if heavy else "memory"
 
 
-def _matters(shift: Shift, found: KernelTests, kinds: list[str]) -> bool:
-    """Whether a shift was taken off, is large enough to tell, and most kernels moved its way."""
-    if shift.not_applied is not None or shift.value is None:
-        return False
-    moved = _moved(shift, found, kinds)
-    same = sum(1 for value in moved if value * shift.value > 0)
-    sure = 2 * same - len(moved) >= _SIGN * len(moved) ** 0.5
-    return sure and abs(expm1(shift.value)) >= LEAST_SHIFT
+def _shift_warnings(tests: KernelTests, kinds: list[str]) -> Iterator[str]:
+    """A line for each shift that was taken off, is large enough to matter, and that most kernels followed."""
+    for shift in tests.shifts:
+        if shift.not_applied is not None or shift.value is None:
+            continue
+        moves = _moves(shift, tests, kinds)
+        same_way = sum(1 for move in moves if move * shift.value > 0)
+        clear = 2 * same_way - len(moves) >= _SIGN * len(moves) ** 0.5
+        if clear and abs(expm1(shift.value)) >= LEAST_SHIFT:
+            yield _warning(shift.kind, expm1(shift.value), f"{same_way} of {len(moves)}")
 
 
-def _moved(shift: Shift, found: KernelTests, kinds: list[str]) -> list[float]:
+def _moves(shift: Shift, tests: KernelTests, kinds: list[str]) -> list[float]:
+    """The changes of all kernels of a shift's class, on the log scale."""
     return [
         test.change
-        for test, kind in zip(found.kernels, kinds, strict=True)
+        for test, kind in zip(tests.kernels, kinds, strict=True)
         if kind == shift.kind and test.change is not None
     ]
 
 
-def _warning(shift: Shift, found: KernelTests, kinds: list[str]) -> str:
+def _warning(kind: str, change: float, same_way: str) -> str:
     """The shift in words: 1.1 % slower, and what that may be."""
-    value = expm1(shift.value or 0.0)
-    moved = _moved(shift, found, kinds)
-    same = sum(1 for change in moved if change * value > 0)
-    cause = (
-        "load of the machine, clocks, another node?"
-        if shift.kind == "host"
-        else "clocks, temperature, another node?"
-    )
-    way = f"take {abs(value):.1%} {'more' if value > 0 else 'less'} time".replace("%", " %")
-    return f"{CLASSES[shift.kind]} uniformly {way} ({same} of {len(moved)}): {cause}"
+    cause = "clocks, temperature, another node?"
+    if kind == "host":
+        cause = "load of the machine, clocks, another node?"
+    size = f"{abs(change):.1%}".replace("%", " %")
+    way = "more" if change > 0 else "less"
+    return f"{CLASSES[kind]} uniformly take {size} {way} time ({same_way}): {cause}"

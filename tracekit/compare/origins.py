@@ -131,17 +131,22 @@ class Attribution:
 
 def together(rows: Sequence[Row]) -> Row:
     """The sum of rows, without an interval."""
-    total = {
-        name: sum(getattr(row, name) for row in rows)
-        for name in ("base", "opt", "difference", "by_count", "by_duration")
-    }
     number = sum(row.rows for row in rows)
-    return Row("", f"other ({number:,} rows)", **total, rows=number)
+    return Row(
+        "",
+        f"other ({number:,} rows)",
+        base=sum(row.base for row in rows),
+        opt=sum(row.opt for row in rows),
+        difference=sum(row.difference for row in rows),
+        by_count=sum(row.by_count for row in rows),
+        by_duration=sum(row.by_duration for row in rows),
+        rows=number,
+    )
 
 
-def shortened(rows: Iterable[Row], most: int) -> list[Row]:
-    """The first rows, then one that stands for all others; a single other one stands for itself."""
-    whole = list(rows)
-    if len(whole) <= most + 1:
-        return whole
-    return [*whole[:most], together(whole[most:])]
+def shortened(rows: Iterable[Row], limit: int) -> list[Row]:
+    """The first `limit` rows, then one that stands for all later ones; a single later one stands for itself."""
+    ordered = list(rows)
+    if len(ordered) <= limit + 1:
+        return ordered
+    return [*ordered[:limit], together(ordered[limit:])]

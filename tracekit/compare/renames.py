@@ -24,31 +24,33 @@ def stripped(name: str) -> str:
     >>> stripped("void gemm<128, float>(int)")
     'void gemm'
     """
-    depth, kept = 0, []
+    depth, outside = 0, []
     for part in re.split(r"([<>])", name.partition("(")[0] or name):
         if part == "<":
             depth += 1
         elif part == ">" and depth:
             depth -= 1
         elif not depth:
-            kept.append(part)
-    return _VARYING.sub("#", "".join(kept)).strip(" _#") or name
+            outside.append(part)
+    return _VARYING.sub("#", "".join(outside)).strip(" _#") or name
 
 
 def replaced(before: Iterable[Key], after: Iterable[Key]) -> dict[Key, Place]:
     """For keys that one side alone holds, where they stand: places at which both sides hold such keys.
 
     Of a kernel the place is its op path where that is on both sides, of an op path the innermost op around it
-    that is on both sides. Keys that have no counterpart there are not told.
+    that is on both sides. Keys that have no counterpart are left out.
     """
     old, new = set(before), set(after)
-    known = _prefixes(old) & _prefixes(new)
-    gone = {key: _place(key, known) for key in old - new}
-    come = {key: _place(key, known) for key in new - old}
-    pairs = _same_names(gone, come)
+    common_ops = _prefixes(old) & _prefixes(new)
+    gone = {key: _place(key, common_ops) for key in old - new}
+    come = {key: _place(key, common_ops) for key in new - old}
     both = set(gone.values()) & set(come.values())
-    found = {key: at for side in (gone, come) for key, at in side.items() if at in both}
-    return found | pairs
+    places = {}
+    for key, place in (*gone.items(), *come.items()):
+        if place in both:
+            places[key] = place
+    return places | _same_names(gone, come)
 
 
 def shown(names: Sequence[str], limit: int = 3) -> str:
@@ -67,35 +69,51 @@ def differing(key: Key, place: Place) -> str:
     path, under = key[2], place[2]
     if path == under:
         return key[3]
-    rest = path.removeprefix(under + SEPARATOR) if under else path
-    return rest.split(SEPARATOR)[0]
+    if under:
+        path = path.removeprefix(under + SEPARATOR)
+    return path.split(SEPARATOR)[0]
 
 
 def _prefixes(keys: Iterable[Key]) -> set[Place]:
-    out: set[Place] = set()
+    """All ops around the keys, with the stage and class of each; the stage itself is one."""
+    prefixes: set[Place] = set()
     for stage, kind, path, _ in keys:
-        names = path.split(SEPARATOR) if path else []
-        out |= {(stage, kind, SEPARATOR.join(names[:n])) for n in range(len(names) + 1)}
-    return out
+        prefixes.add((stage, kind, ""))
+        for above in _ops_around(path):
+            prefixes.add((stage, kind, above))
+    return prefixes
 
 
-def _place(key: Key, known: set[Place]) -> Place:
+def _ops_around(path: str) -> list[str]:
+    """The paths of all ops around the end of a path, itself included, the innermost first."""
+    names = path.split(SEPARATOR) if path else []
+    return [SEPARATOR.join(names[:length]) for length in range(len(names), 0, -1)]
+
+
+def _place(key: Key, common_ops: set[Place]) -> Place:
     """The innermost op around a key that both sides hold; the stage itself where none is."""
-    names = key[2].split(SEPARATOR) if key[2] else []
-    for length in range(len(names), 0, -1):
-        at = (key[0], key[1], SEPARATOR.join(names[:length]))
-        if at in known:
-            return at
-    return (key[0], key[1], "")
+    stage, kind, path, _ = key
+    for above in _ops_around(path):
+        if (stage, kind, above) in common_ops:
+            return (stage, kind, above)
+    return (stage, kind, "")
 
 
 def _same_names(gone: Mapping[Key, Place], come: Mapping[Key, Place]) -> dict[Key, Place]:
     """Keys whose names differ only in what changes from build to build, at whatever place of a stage."""
-    alike: dict[tuple[str, ...], tuple[list[Key], list[Key]]] = {}
-    for side, keys in enumerate((gone, come)):
-        for key in keys:
-            if key[3]:
-                alike.setdefault((key[0], key[1], stripped(key[3])), ([], []))[side].append(key)
-    return {
-        key: gone[min(old)] for old, new in alike.values() if old and new for key in (*old, *new)
-    }
+    old, new = _by_stripped_name(gone), _by_stripped_name(come)
+    places = {}
+    for name in old.keys() & new.keys():
+        place = gone[min(old[name])]
+        places |= dict.fromkeys((*old[name], *new[name]), place)
+    return places
+
+
+def _by_stripped_name(keys: Iterable[Key]) -> dict[tuple[str, str, str], list[Key]]:
+    """The keys with a kernel by stage, class and what of the kernel's name does not vary."""
+    names: dict[tuple[str, str, str], list[Key]] = {}
+    for key in keys:
+        stage, kind, _, kernel = key
+        if kernel:
+            names.setdefault((stage, kind, stripped(kernel)), []).append(key)
+    return names

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,6 +12,16 @@ from tracekit.model.stats.estimate import ROUNDING, Floats, shared_rho, t_quanti
 from tracekit.model.stats.speedup import Pairing
 
 Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Variance and degrees of freedom of each difference, and the samples that they rest on (keys × samples)."""
+
+    variance: Floats
+    df: Floats
+    base: Floats
+    opt: Floats
 
 
 def run_means(values: Floats, run: Ints) -> Floats:
@@ -32,36 +44,69 @@ def intervals(
     the sample, with one spread for both sides below four; else the steps, fewer by their lag-1 correlation.
     Of `paired` steps or runs, which stand in the same order on both sides, it is t on the differences of pairs.
     """
-    first, second = (run_means(*side) for side in (base, opt))
-    apart = second.mean(axis=1) - first.mean(axis=1)
-    k, m = first.shape[1], second.shape[1]
-    one, two = first, second
-    if paired is not None:
-        one, two = (base[0], opt[0]) if paired == "step" else (first, second)
-        pairs = one.shape[1]
-        if pairs < 2:
-            return np.full(len(apart), np.nan), np.full(len(apart), np.nan)
-        variance = (two - one).var(axis=1, ddof=1) / pairs
-        df = np.full(len(apart), pairs - 1.0)
-    elif k == m == 1:
-        one, two = base[0], opt[0]
-        k, m = one.shape[1], two.shape[1]
-        if min(k, m) < 2:
-            return np.full(len(apart), np.nan), np.full(len(apart), np.nan)
-        scale = np.maximum(np.abs(one).max(axis=1), np.abs(two).max(axis=1))
-        scale = np.where(scale > 0, scale, 1.0)[:, None]
-        rho = shared_rho(one / scale, two / scale)
-        before, after = variance_of_mean(one, rho), variance_of_mean(two, rho)
-        variance, df = welch(before[0], before[1], after[0], after[1])
-    elif min(k, m) >= WELCH_FROM:
-        spread = [x.var(axis=1, ddof=1) / x.shape[1] for x in (one, two)]
-        variance, df = welch(spread[0], k - 1.0, spread[1], m - 1.0)
+    before, after = run_means(*base), run_means(*opt)
+    difference = after.mean(axis=1) - before.mean(axis=1)
+    runs = before.shape[1], after.shape[1]
+    if paired == "step":
+        spread = _of_pairs(base[0], opt[0])
+    elif paired == "run":
+        spread = _of_pairs(before, after)
+    elif runs == (1, 1):
+        spread = _of_steps(base[0], opt[0])
+    elif min(runs) >= WELCH_FROM:
+        spread = _of_runs(before, after)
     else:
-        squares = sum(((x - x.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) for x in (one, two))
-        variance = squares / (k + m - 2) * (1 / k + 1 / m)
-        df = np.full(len(apart), k + m - 2.0)
-    size = np.maximum(np.abs(one).max(axis=1), np.abs(two).max(axis=1))
-    varies = variance > (ROUNDING * size) ** 2
-    half = np.full(len(apart), np.nan)
-    half[varies] = t_quantile(0.5 + level / 2, df[varies]) * np.sqrt(variance[varies])
-    return apart - half, apart + half
+        spread = _of_few_runs(before, after)
+    half_width = np.full(len(difference), np.nan)
+    if spread is None:
+        return half_width, half_width
+    largest = np.maximum(np.abs(spread.base).max(axis=1), np.abs(spread.opt).max(axis=1))
+    varies = spread.variance > (ROUNDING * largest) ** 2
+    quantile = t_quantile(0.5 + level / 2, spread.df[varies])
+    half_width[varies] = quantile * np.sqrt(spread.variance[varies])
+    return difference - half_width, difference + half_width
+
+
+def _of_pairs(base: Floats, opt: Floats) -> _Spread | None:
+    """The spread of the differences of pairs; None of a single pair."""
+    pairs = base.shape[1]
+    if pairs < 2:
+        return None
+    variance = (opt - base).var(axis=1, ddof=1) / pairs
+    return _Spread(variance, np.full(len(base), pairs - 1.0), base, opt)
+
+
+def _of_steps(base: Floats, opt: Floats) -> _Spread | None:
+    """The spread of correlated steps of one run a side; None where a side has a single step."""
+    if min(base.shape[1], opt.shape[1]) < 2:
+        return None
+    largest = np.maximum(np.abs(base).max(axis=1), np.abs(opt).max(axis=1))
+    scale = np.where(largest > 0, largest, 1.0)[:, None]
+    rho = shared_rho(base / scale, opt / scale)
+    variance, df = welch(*variance_of_mean(base, rho), *variance_of_mean(opt, rho))
+    return _Spread(variance, df, base, opt)
+
+
+def _of_runs(base: Floats, opt: Floats) -> _Spread:
+    """The spread of runs, each side with its own."""
+    base_runs, opt_runs = base.shape[1], opt.shape[1]
+    variance, df = welch(
+        base.var(axis=1, ddof=1) / base_runs,
+        base_runs - 1.0,
+        opt.var(axis=1, ddof=1) / opt_runs,
+        opt_runs - 1.0,
+    )
+    return _Spread(variance, df, base, opt)
+
+
+def _of_few_runs(base: Floats, opt: Floats) -> _Spread:
+    """The spread of runs, one for both sides as there are too few for two."""
+    base_runs, opt_runs = base.shape[1], opt.shape[1]
+    df = base_runs + opt_runs - 2
+    variance = (_squares(base) + _squares(opt)) / df * (1 / base_runs + 1 / opt_runs)
+    return _Spread(variance, np.full(len(base), float(df)), base, opt)
+
+
+def _squares(values: Floats) -> Floats:
+    """The sum of squares around the mean of each key."""
+    return np.asarray(((values - values.mean(axis=1, keepdims=True)) ** 2).sum(axis=1))

@@ -10,10 +10,11 @@ import pandas as pd
 
 from tracekit.compare.origins import Transfer
 from tracekit.compare.sides import Side
-from tracekit.compare.slots_of import Steps, counted_steps, in_units
+from tracekit.compare.slot_table import Steps, counted_steps, in_units
 from tracekit.job.collectives import matched
 from tracekit.job.frames import canonical_stages, units
 from tracekit.model.keys import IN_RUN
+from tracekit.model.trace import Measurements
 
 PARTS = ("transfer", "wait", "alone")
 """`alone`: of collectives that no other rank shows, or that could not be matched, the whole duration."""
@@ -21,45 +22,34 @@ PARTS = ("transfer", "wait", "alone")
 
 def transfers(base: Side, opt: Side) -> tuple[Transfer, ...]:
     """Every stage and kind of collective, the largest change first; nothing where no ranks were matched."""
-    tables = []
-    for side in (base, opt):
-        steps = counted_steps(side)
-        if isinstance(steps, str):
-            return ()
-        tables.append(_table(steps))
-    if not any(mine["transfer"].any() for mine in tables):
+    base_steps, opt_steps = counted_steps(base), counted_steps(opt)
+    if isinstance(base_steps, str) or isinstance(opt_steps, str):
         return ()
-    keys = sorted(set(tables[0].index) | set(tables[1].index))
+    before, after = _table(base_steps), _table(opt_steps)
+    if not (before["transfer"].any() or after["transfer"].any()):
+        return ()
     rows = []
-    for stage, op in keys:
-        one, two = ((_row(mine, (stage, op))) for mine in tables)
-        rows.append(Transfer(stage, op, one, two))
-    return tuple(sorted(rows, key=lambda r: (-abs(sum(r.opt) - sum(r.base)), r.stage, r.op)))
+    for stage, op in before.index.union(after.index):
+        rows.append(Transfer(stage, op, _row(before, (stage, op)), _row(after, (stage, op))))
+    return tuple(sorted(rows, key=_largest_first))
+
+
+def _largest_first(row: Transfer) -> tuple[float, str, str]:
+    """A sort key: the largest change first, then names."""
+    return (-abs(sum(row.opt) - sum(row.base)), row.stage, row.op)
 
 
 def _row(table: pd.DataFrame, key: tuple[str, str]) -> tuple[float, float, float]:
+    """The `PARTS` of one stage and kind; zeros where a side has none."""
     if key not in table.index:
         return (0.0, 0.0, 0.0)
-    found = table.loc[[key]].iloc[0]
-    return (float(found["transfer"]), float(found["wait"]), float(found["alone"]))
+    parts = table.loc[[key]].iloc[0]
+    return (float(parts["transfer"]), float(parts["wait"]), float(parts["alone"]))
 
 
 def _table(steps: Steps) -> pd.DataFrame:
     """By stage and op the `PARTS` of the mean step: mean over ranks, then steps, then runs."""
-    frames = []
-    for measured in steps.side.measured:
-        rows = units(measured["collectives"])
-        rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
-        split = matched(measured)
-        dur = rows["dur_ns"].to_numpy(np.float64)
-        shortest = split["transfer_ns"].to_numpy(np.float64, na_value=np.nan)
-        known = ~np.isnan(shortest)
-        rows = rows.assign(
-            transfer=np.where(known, shortest, 0.0),
-            wait=np.where(known, dur - shortest, 0.0),
-            alone=np.where(known, 0.0, dur),
-        )
-        frames.append(in_units(rows, steps))
+    frames = [_collectives(measured, steps) for measured in steps.side.measured]
     rows = pd.concat(frames, ignore_index=True)
     if not len(rows):
         return pd.DataFrame(columns=[*PARTS], index=pd.MultiIndex.from_tuples([], names=["s", "o"]))
@@ -71,3 +61,18 @@ def _table(steps: Steps) -> pd.DataFrame:
     parts = rows[[*PARTS]].mul(share, axis=0)
     stage = rows["canonical"].astype(object).where(rows["canonical"].notna(), "")
     return parts.groupby([stage, rows["op"].astype(object).fillna("")], sort=True).sum()
+
+
+def _collectives(measured: Measurements, steps: Steps) -> pd.DataFrame:
+    """The collectives of one input in the steps that count, with the `PARTS` of each."""
+    rows = units(measured["collectives"])
+    rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
+    duration = rows["dur_ns"].to_numpy(np.float64)
+    shortest = matched(measured)["transfer_ns"].to_numpy(np.float64, na_value=np.nan)
+    split = ~np.isnan(shortest)
+    rows = rows.assign(
+        transfer=np.where(split, shortest, 0.0),
+        wait=np.where(split, duration - shortest, 0.0),
+        alone=np.where(split, 0.0, duration),
+    )
+    return in_units(rows, steps)

@@ -37,6 +37,17 @@ def words(label: str) -> str:
     return re.sub(r"[\W_]+", "_", label.lower()).strip("_")
 
 
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """The noun for so many: with an `s` for any number but 1, or the plural `nouns` where it has another.
+
+    >>> plural(1, "run"), plural(2, "run"), plural(0, "other"), plural(2, "recurrence", "recurrences")
+    ('run', 'runs', 'others', 'recurrences')
+    """
+    if number == 1:
+        return noun
+    return nouns or f"{noun}s"
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """What is said behind "no such thing" of a mistyped `word`, in any case of letters; nothing where no choice is near.
 

@@ -167,6 +167,18 @@ def show(value: Value, unit: str, figures: int = 3) -> str:
     return with_label(text, scale)
 
 
+def signed(value: float, unit: str, figures: int = 3) -> str:
+    """A change with its unit and its sign; no change has none.
+
+    >>> signed(-2_000_000, "ns"), signed(1024, "bytes"), signed(0, "count")
+    ('−2.00 ms', '+1.00 KiB', '0')
+    """
+    size = show(abs(value), unit, figures)
+    if value < 0:
+        return f"{MINUS}{size}"
+    return f"+{size}" if value > 0 else size
+
+
 def with_label(text: str, scale: Scale) -> str:
     """The shown number followed by its label, where the cell does not carry it and it is known."""
     if scale.label in ("", "%", "×") or not any(character.isdigit() for character in text):

@@ -5,7 +5,7 @@ A step is reduced over ranks first: the mean over the lanes (devices, or process
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +27,21 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 KEYS = ["stage", "class", "cause", "op", "kernel"]
-"""What tells one row from another, on both sides alike."""
+"""By what rows are told apart, on both sides alike."""
 
 STEP_END, REST, UNRECORDED, TWICE = "step_end", "rest", "unrecorded", "twice"
 """Classes of what no lane accounts for: the longest rank beyond the mean one; other time that none recorded;
-steps of which nothing was recorded; time that several files tell of (below zero)."""
+steps of which nothing was recorded; time that several files hold (below zero)."""
 
 RESIDUALS = (STEP_END, REST, UNRECORDED, TWICE)
 
 _LANE = [*IN_RUN, "device"]
 _FITS = 1e-3
 """Roles take turns where what they share is at most this part of the shorter."""
+
+
+StepKey = tuple[object, object, object]
+"""Run, step number, and the part of the run where there is no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Steps:
     side: Side
     run: Ints
     wall: Floats
-    ids: tuple[tuple[object, object, object], ...]
+    ids: tuple[StepKey, ...]
 
 
 def slot_table(base: Side, opt: Side) -> SlotTable | str:
@@ -84,7 +88,7 @@ def slot_table(base: Side, opt: Side) -> SlotTable | str:
 
     Rows of a step add up to its wall, with a row of `RESIDUALS` where lanes do not account for all of it.
     """
-    found = []
+    sides: list[tuple[Steps, pd.DataFrame]] = []
     for side in (base, opt):
         steps = counted_steps(side)
         if isinstance(steps, str):
@@ -92,29 +96,36 @@ def slot_table(base: Side, opt: Side) -> SlotTable | str:
         rows = _rows(steps)
         if not len(rows):
             return f"{side.name}: no step holds recorded activity of a source without damage"
-        found.append((steps, rows))
-    chosen, notes = _roles(found)
+        sides.append((steps, rows))
+    roles, notes = _roles(sides)
     parts = []
-    for number, (steps, rows) in enumerate(found):
-        own = rows[rows["role_text"].isin(chosen)]
-        parts.append(pd.concat([own, _residual(steps, own)], ignore_index=True).assign(half=number))
+    for number, (steps, rows) in enumerate(sides):
+        of_roles = rows[rows["role_text"].isin(roles)]
+        complete = pd.concat([of_roles, _residual(steps, of_roles)], ignore_index=True)
+        parts.append(complete.assign(half=number))
     both = pd.concat(parts, ignore_index=True)
     texts = both[KEYS].astype(object).where(both[KEYS].notna(), "")
-    place = np.asarray(texts.groupby(KEYS, sort=True).ngroup(), np.int64)
+    key_number = np.asarray(texts.groupby(KEYS, sort=True).ngroup(), np.int64)
     keys = texts.drop_duplicates().sort_values(KEYS, kind="stable", ignore_index=True)
     halves = []
-    for which, (steps, _) in enumerate(found):
-        mine = (both["half"] == which).to_numpy()
-        at = place[mine] * len(steps.wall) + both["unit"].to_numpy(np.int64)[mine]
-        size, shape = len(keys) * len(steps.wall), (len(keys), len(steps.wall))
-        sums = [
-            np.asarray(
-                np.bincount(at, both[name].to_numpy(np.float64)[mine], minlength=size), np.float64
-            ).reshape(shape)
-            for name in ("ns", "count")
-        ]
-        halves.append(Half(sums[0], sums[1], steps.run, steps.wall))
+    for number, (steps, _) in enumerate(sides):
+        on_side = (both["half"] == number).to_numpy()
+        halves.append(_half(steps, both[on_side], key_number[on_side], len(keys)))
     return SlotTable(keys, halves[0], halves[1], tuple(notes), _stage_times(both, halves))
+
+
+def _half(steps: Steps, rows: pd.DataFrame, key_number: Ints, keys: int) -> Half:
+    """One side's rows as matrices, keys × steps."""
+    cell = key_number * len(steps.wall) + rows["unit"].to_numpy(np.int64)
+    ns = _summed(rows["ns"], cell, keys, len(steps.wall))
+    count = _summed(rows["count"], cell, keys, len(steps.wall))
+    return Half(ns, count, steps.run, steps.wall)
+
+
+def _summed(values: pd.Series[Any], cell: Ints, keys: int, steps: int) -> Floats:
+    """The sum of the values in every cell of a matrix, keys × steps."""
+    sums = np.bincount(cell, values.to_numpy(np.float64), minlength=keys * steps)
+    return np.asarray(sums, np.float64).reshape(keys, steps)
 
 
 def _stage_times(rows: pd.DataFrame, halves: Sequence[Half]) -> tuple[StageTime, ...]:
@@ -123,11 +134,11 @@ def _stage_times(rows: pd.DataFrame, halves: Sequence[Half]) -> tuple[StageTime,
     by = ["half", "unit", "role_text", "stage"]
     lanes = named.groupby([*by, "lane"])["exclusive_ns"].sum().groupby(by).max().reset_index()
     sums: dict[tuple[str, str], list[float]] = {}
-    for which, half in enumerate(halves):
-        mine = lanes[lanes["half"] == which]
-        own = mine["exclusive_ns"] * half.weights[mine["unit"].to_numpy(np.int64)]
-        for role, stage, ns in zip(mine["role_text"], mine["stage"], own, strict=True):
-            sums.setdefault((role, stage), [0.0, 0.0])[which] += float(ns)
+    for number, half in enumerate(halves):
+        longest = lanes[lanes["half"] == number]
+        weighed = longest["exclusive_ns"] * half.weights[longest["unit"].to_numpy(np.int64)]
+        for role, stage, ns in zip(longest["role_text"], longest["stage"], weighed, strict=True):
+            sums.setdefault((role, stage), [0.0, 0.0])[number] += float(ns)
     return tuple(StageTime(role or None, stage, *sums[role, stage]) for role, stage in sorted(sums))
 
 
@@ -141,40 +152,46 @@ def counted_steps(side: Side) -> Steps | str:
         return f"an error of tracekit: {side.errors[0]}"
     if not side.measured:
         return "saved reports do not hold where time went: give the profiles, or what --save wrote"
-    known: dict[tuple[object, object, object], set[float]] = {}
-    for measured in side.measured:
-        walls = job(measured).walls
-        for run, step, part, wall in zip(*(walls[n] for n in (*UNIT, "wall_ns")), strict=True):
-            known.setdefault(step_id(run, step, part), set()).add(float(wall))
+    measured_walls = _measured_walls(side.measured)
     samples = side.samples[STEP_TIME, None, None]
-    ids, runs, wall = [], [], []
+    keys, runs, walls = [], [], []
     for number, (steps, values) in enumerate(zip(samples.steps, samples.values, strict=True)):
-        for (run, step, part), value in zip(steps, values, strict=True):
-            one = step_id(run, step, part)
-            if known.get(one) != {value}:
+        for (run, step, part), wall in zip(steps, values, strict=True):
+            key = step_id(run, step, part)
+            if measured_walls.get(key) != {wall}:
                 return f"run {run} was not measured here, or several inputs hold one of that name"
-            ids.append(one)
+            keys.append(key)
             runs.append(number)
-            wall.append(value)
-    return Steps(side, np.array(runs, np.int64), np.array(wall, np.float64), tuple(ids))
+            walls.append(wall)
+    return Steps(side, np.array(runs, np.int64), np.array(walls, np.float64), tuple(keys))
 
 
-def step_id(run: object, step: Any, part: Any) -> tuple[object, object, object]:
+def _measured_walls(measured: Iterable[Measurements]) -> dict[StepKey, set[float]]:
+    """The wall of every step that was measured; several where inputs hold steps of one name."""
+    walls: dict[StepKey, set[float]] = {}
+    for measurements in measured:
+        rows = job(measurements).walls[[*UNIT, "wall_ns"]]
+        for run, step, part, wall in rows.itertuples(index=False, name=None):
+            walls.setdefault(step_id(run, step, part), set()).add(float(wall))
+    return walls
+
+
+def step_id(run: object, step: Any, part: Any) -> StepKey:
     """What one step is known by: its number, the part only where it has none."""
-    if pd.isna(step):
-        return (run, None, None if pd.isna(part) else part)
-    return (run, int(step), None)
+    if not pd.isna(step):
+        return (run, int(step), None)
+    return (run, None, None if pd.isna(part) else part)
 
 
 def in_units(rows: pd.DataFrame, steps: Steps) -> pd.DataFrame:
     """The rows (of `units`) of steps that count, with `unit`: the number of their step."""
-    place = {one: number for number, one in enumerate(steps.ids)}
-    pairs = rows[[*UNIT]].drop_duplicates()
-    numbers = [place.get(step_id(*key), -1) for key in pairs.itertuples(index=False, name=None)]
-    told, asked = numbered_alike([*UNIT], pairs, rows)
-    of = np.empty(len(pairs), np.int64)
-    of[told] = numbers
-    unit = of[asked]
+    place = {key: number for number, key in enumerate(steps.ids)}
+    distinct = rows[[*UNIT]].drop_duplicates()
+    numbers = [place.get(step_id(*key), -1) for key in distinct.itertuples(index=False, name=None)]
+    distinct_key, row_key = numbered_alike([*UNIT], distinct, rows)
+    unit_of_key = np.empty(len(distinct), np.int64)
+    unit_of_key[distinct_key] = numbers
+    unit = unit_of_key[row_key]
     return rows[unit >= 0].assign(unit=unit[unit >= 0])
 
 
@@ -185,8 +202,8 @@ def _rows(steps: Steps) -> pd.DataFrame:
     if not len(rows):
         return rows
     on_device = rows["device"].notna()
-    role_has = on_device.groupby(rows["role_text"]).transform("any")
-    rows = rows[on_device | ~role_has].copy()
+    role_has_device = on_device.groupby(rows["role_text"]).transform("any")
+    rows = rows[on_device | ~role_has_device].copy()
     (rows["lane"],) = numbered_alike(["measured", *_LANE, "again"], rows)
     by = [rows["unit"], rows["role_text"]]
     lanes = rows["lane"].groupby(by).transform("nunique").to_numpy(np.float64)
@@ -194,20 +211,19 @@ def _rows(steps: Steps) -> pd.DataFrame:
 
 
 def _measured_rows(measured: Measurements, steps: Steps) -> pd.DataFrame:
+    """The slots of one input in the steps that count, of those marked the way that their wall is of."""
     slots = units(whole(measured, "slots"))
     slots = slots.assign(canonical=canonical_stages(slots, in_file=True))
     rows = in_units(slots, steps)
-    recorded = plain(measured["steps"])
     keys = [*CAPTURE, "step", "occurrence"]
-    recorded = recorded[[*keys, "origin", "ts_ns", "dur_ns"]]
+    recorded = plain(measured["steps"])[[*keys, "origin", "ts_ns", "dur_ns"]]
     rows = looked_up(rows, recorded, keys, optional=["pid", "step"])
-    walls = job(measured).walls
-    origin = {
-        step_id(*key): how
-        for *key, how in walls[[*UNIT, "origin"]].itertuples(index=False, name=None)
-    }
-    wanted = np.array([origin.get(one) for one in steps.ids], object)
-    rows = rows[(rows["origin"] == wanted[rows["unit"]]).to_numpy(bool)]
+    walls = job(measured).walls[[*UNIT, "origin"]]
+    origins = {}
+    for run, step, part, origin in walls.itertuples(index=False, name=None):
+        origins[step_id(run, step, part)] = origin
+    counted_origin = np.array([origins.get(key) for key in steps.ids], object)
+    rows = rows[(rows["origin"] == counted_origin[rows["unit"]]).to_numpy(bool)]
     return rows.assign(
         measured=id(measured),
         again=rows["occurrence"].where(rows["origin"] == "profiler", 0),
@@ -220,54 +236,64 @@ def _measured_rows(measured: Measurements, steps: Steps) -> pd.DataFrame:
 def _residual(steps: Steps, rows: pd.DataFrame) -> pd.DataFrame:
     """What rows leave of the wall of every step, a row each where that is not nothing."""
     unit = rows["unit"].to_numpy(np.int64)
-    rest = steps.wall - np.bincount(unit, rows["ns"].to_numpy(np.float64), len(steps.wall))
+    residual = steps.wall - np.bincount(unit, rows["ns"].to_numpy(np.float64), len(steps.wall))
     profiled = np.zeros(len(steps.wall), bool)
     profiled[unit[(rows["origin"] == "profiler").to_numpy(bool)]] = True
-    told = np.zeros(len(steps.wall), bool)
-    told[unit] = True
+    has_rows = np.zeros(len(steps.wall), bool)
+    has_rows[unit] = True
     kind = np.where(profiled, STEP_END, REST).astype(object)
-    kind[~told] = UNRECORDED
-    kind[rest < 0] = TWICE
-    at = np.flatnonzero(rest != 0)
-    return pd.DataFrame({"unit": at, "class": kind[at], "ns": rest[at], "count": 0.0})
+    kind[~has_rows] = UNRECORDED
+    kind[residual < 0] = TWICE
+    left = np.flatnonzero(residual != 0)
+    return pd.DataFrame({"unit": left, "class": kind[left], "ns": residual[left], "count": 0.0})
 
 
-def _roles(found: Sequence[tuple[Steps, pd.DataFrame]]) -> tuple[list[str], list[str]]:
+def _roles(sides: Sequence[tuple[Steps, pd.DataFrame]]) -> tuple[list[str], list[str]]:
     """(the roles that make up the step, what to say of the others): those that take turns, the longest first.
 
     Roles at work at the same time cannot all add up to the step: of these the longest with a device counts.
     """
     totals: dict[str, float] = {}
-    device: dict[str, bool] = {}
-    for steps, rows in found:
-        for name, mine in rows.groupby("role_text"):
+    has_device: dict[str, bool] = {}
+    for steps, rows in sides:
+        for name, of_role in rows.groupby("role_text"):
             role = str(name)
-            totals[role] = totals.get(role, 0.0) + mine["ns"].sum() / len(steps.wall)
-            device[role] = device.get(role, False) or bool(mine["device"].notna().any())
-    order = sorted(totals, key=lambda role: (not device[role], -totals[role], role))
-    chosen: list[str] = order[:1]
+            totals[role] = totals.get(role, 0.0) + of_role["ns"].sum() / len(steps.wall)
+            on_device = bool(of_role["device"].notna().any())
+            has_device[role] = has_device.get(role, False) or on_device
+    order = sorted(totals, key=lambda role: (not has_device[role], -totals[role], role))
+    counted: list[str] = order[:1]
+    left_out: list[str] = []
     for role in order[1:]:
-        if all(_take_turns(steps, rows, chosen, role) for steps, rows in found):
-            chosen.append(role)
-    left = [role or "(no role)" for role in order if role not in chosen]
-    if not left:
-        return chosen, []
-    said = f"roles work at the same time: the step is told by {', '.join(r or '(no role)' for r in chosen)}, not by"
-    return chosen, [f"{said} {', '.join(left)}"]
+        turns = all(_take_turns(steps, rows, counted, role) for steps, rows in sides)
+        (counted if turns else left_out).append(role)
+    if not left_out:
+        return counted, []
+    note = (
+        f"roles work at the same time: the step is told by {_listed(counted)},"
+        f" not by {_listed(left_out)}"
+    )
+    return counted, [note]
 
 
-def _take_turns(steps: Steps, rows: pd.DataFrame, chosen: list[str], role: str) -> bool:
-    """Whether a role and those that were chosen fit into each step, and overlap in none as far as clocks tell."""
-    mine, others = rows[rows["role_text"] == role], rows[rows["role_text"].isin(chosen)]
-    both = pd.concat([mine, others])
+def _listed(roles: Sequence[str]) -> str:
+    """The roles by name."""
+    return ", ".join(role or "(no role)" for role in roles)
+
+
+def _take_turns(steps: Steps, rows: pd.DataFrame, roles: list[str], role: str) -> bool:
+    """Whether a role and `roles` fit into each step together, and overlap in none as far as clocks tell."""
+    of_role, of_roles = rows[rows["role_text"] == role], rows[rows["role_text"].isin(roles)]
+    both = pd.concat([of_role, of_roles])
     total = np.bincount(both["unit"], both["ns"].to_numpy(np.float64), len(steps.wall))
     if (total > steps.wall * (1 + _FITS)).any():
         return False
     if not both["timed"].all():
         return True
-    for unit in np.intersect1d(mine["unit"], others["unit"]):
-        one, two = (_windows(some[some["unit"] == unit]) for some in (mine, others))
-        if intersect(one, two).total > _FITS * min(one.total, two.total):
+    for unit in np.intersect1d(of_role["unit"], of_roles["unit"]):
+        window = _windows(of_role[of_role["unit"] == unit])
+        windows = _windows(of_roles[of_roles["unit"] == unit])
+        if intersect(window, windows).total > _FITS * min(window.total, windows.total):
             return False
     return True
 
