@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from tracekit.compare.comparison import Change, Word
 from tracekit.compare.gate_rules import NO_RULES, Rules
 from tracekit.compare.noise import NoiseFile
-from tracekit.compare.sides import Side
+from tracekit.compare.sides import Side, all_positive, mean_of_runs
 from tracekit.compare.work_units import WINDOW_KEY, of_whole_recording, unit_key, without_steps
 from tracekit.job.metric_kinds import (
     LAUNCH_CADENCE,
@@ -24,7 +25,6 @@ from tracekit.job.metric_kinds import (
     titled,
 )
 from tracekit.job.samples import Key, Samples
-from tracekit.model.report import Better, Unit
 from tracekit.model.stats.outlook import detectable
 from tracekit.model.stats.speedup import FOOTNOTES, Pairing, Speedup, exact, speedup
 from tracekit.model.stats.verdict import (
@@ -72,134 +72,153 @@ def step_key(base: Side, opt: Side, *, force: bool = False) -> Key:
     return WINDOW_KEY if force and WINDOW_KEY in both else STEP
 
 
+_FIRST = {
+    UNPROFILED: -1,
+    STEP_TIME: 0,
+    STAGE_TIME: 1,
+    UNPROFILED_STAGE: 1,
+    RANGE_CADENCE: 1,
+    LAUNCH_CADENCE: 1,
+}
+"""The order of what stands before all other metrics; of rank 1 the longest is first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A change, and its verdict; None of what has no interval by its kind."""
+
+    change: Change
+    verdict: Verdict | None = None
+
+
 def changes(base: Side, opt: Side, choices: Choices) -> tuple[Change, ...]:
     """The step, then its stages by how long they take, then all other metrics of the whole job, by name.
 
     The step answers the question; all others are looked at together, so Holm's correction is theirs.
     """
-    found = _together(
-        [one for one in _all(base, opt, choices) if one is not None],
-        choices.level,
-        step_key(base, opt, force=choices.force),
-    )
-    ranks = {
-        UNPROFILED: -1, STEP_TIME: 0, STAGE_TIME: 1, UNPROFILED_STAGE: 1, RANGE_CADENCE: 1, LAUNCH_CADENCE: 1,
-    }  # fmt: skip
-    return tuple(
-        sorted(
-            found,
-            key=lambda c: (
-                ranks.get(c.name, 2 + list(METRICS).index(c.name)),
-                -max(c.base or 0.0, c.opt or 0.0) if ranks.get(c.name) == 1 else 0.0,
-                c.role or "",
-                c.stage or "",
-            ),
-        )
-    )
-
-
-def _all(base: Side, opt: Side, choices: Choices) -> Iterator[Judged | None]:
     answered = step_key(base, opt, force=choices.force)
+    judged = list(_judged_metrics(base, opt, choices, answered))
+    return tuple(sorted(_corrected(judged, choices.level, answered), key=_place))
+
+
+def _place(change: Change) -> tuple[int, float, str, str]:
+    """A sort key: the step, what recurs by its length, then all others as they are registered."""
+    rank = _FIRST.get(change.name)
+    length = 0.0
+    if rank == 1:
+        length = max(change.base or 0.0, change.opt or 0.0)
+    if rank is None:
+        rank = 2 + list(METRICS).index(change.name)
+    return rank, -length, change.role or "", change.stage or ""
+
+
+def _judged_metrics(base: Side, opt: Side, choices: Choices, answered: Key) -> Iterator[Judged]:
+    """Every metric that either side took time for, but those of whole recordings, which are of no unit of work."""
     for key in sorted(base.samples.keys() | opt.samples.keys(), key=str):
-        if key != answered and any(of_whole_recording(key, side) for side in (base, opt)):
+        of_recording = of_whole_recording(key, base) or of_whole_recording(key, opt)
+        if of_recording and key != answered:
             continue
-        yield _judged(key, base.samples.get(key), opt.samples.get(key), choices)
+        judged = _judged(key, base.samples.get(key), opt.samples.get(key), choices)
+        if judged is not None:
+            yield judged
 
 
-def _together(found: Sequence[Judged], level: float, answered: Key) -> list[Change]:
+def _corrected(judged: Sequence[Judged], level: float, answered: Key) -> list[Change]:
     """The changes with the words that are left to them among so many; `answered` is looked at alone."""
-    steps = {STEP, UNPROFILED_STEP, answered}
-    at = [n for n, one in enumerate(found) if one.said and _key(one.change) not in steps]
-    words = together([said for n in at if (said := found[n].said)], level=level)
-    changed = [one.change for one in found]
-    for n, said in zip(at, words, strict=True):
-        if said.word != changed[n].word:
-            notes = (*changed[n].notes, CAPS["many comparisons"])
-            changed[n] = replace(changed[n], word=said.word, notes=notes)
-    return changed
+    alone = {STEP, UNPROFILED_STEP, answered}
+    corrected = [metric.change for metric in judged]
+    places, verdicts = [], []
+    for place, metric in enumerate(judged):
+        if metric.verdict is not None and _key(metric.change) not in alone:
+            places.append(place)
+            verdicts.append(metric.verdict)
+    for place, verdict_among_many in zip(places, together(verdicts, level=level), strict=True):
+        change = corrected[place]
+        if verdict_among_many.word != change.word:
+            notes = (*change.notes, CAPS["many comparisons"])
+            corrected[place] = replace(change, word=verdict_among_many.word, notes=notes)
+    return corrected
 
 
 def _key(change: Change) -> Key:
     return change.name, change.role, change.stage
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A change, and what was said of it; None of what has no interval by its kind."""
-
-    change: Change
-    said: Verdict | None
-
-
 def _judged(key: Key, base: Samples | None, opt: Samples | None, choices: Choices) -> Judged | None:
     """One metric compared; None where neither side took any time for it."""
-    name, _, stage = key
-    kind = METRICS[name]
-    title = titled(name, stage)
+    kind = METRICS[key[0]]
+    change: Change | None
     if base is None or opt is None:
-        return _unsaid(_one_sided(key, title, kind, base, opt))
-    if kind.exact:
-        return _unsaid(_exact(key, title, kind, base, opt))
-    if not (_positive(base) and _positive(opt)):
-        return _unsaid(_plain(key, title, kind, base, opt))
-    found, paired = compared(base, opt, choices)
-    said = verdict(
-        found,
+        change = _one_sided(key, kind, base, opt)
+    elif kind.exact:
+        change = _exact(key, kind, base, opt)
+    elif all_positive(base) and all_positive(opt):
+        return _by_interval(key, kind, base, opt, choices)
+    else:
+        change = _with_zeros(key, kind, base, opt)
+    return None if change is None else Judged(change)
+
+
+def _by_interval(key: Key, kind: Kind, base: Samples, opt: Samples, choices: Choices) -> Judged:
+    """A metric that varies, with its interval and the verdict on it."""
+    ratio, pairing_notes = compared(base, opt, choices)
+    judgement = verdict(
+        ratio,
         min_effect=choices.min_effect,
         better="higher" if kind.better == "higher" else "lower",
         assume_independent_steps=choices.assume_independent_steps,
     )
-    notes = [FOOTNOTES[note] for note in found.footnotes] + [CAPS[cap] for cap in said.caps]
-    change = Change(
-        *_what(key, title, kind, said.word),
-        found.base.mean,
-        found.opt.mean,
-        found.difference,
-        found.ratio,
-        found.low,
-        found.high,
-        found.grand_ratio,
-        found.median_ratio,
-        found.label,
-        least_seen(found, choices) if name in STEP_AND_STAGES else None,
-        found.base.runs,
-        found.base.steps,
-        found.opt.runs,
-        found.opt.steps,
-        (*notes, *paired),
+    notes = [FOOTNOTES[note] for note in ratio.footnotes]
+    notes += [CAPS[cap] for cap in judgement.caps]
+    detectable_change = None
+    if key[0] in STEP_AND_STAGES:
+        detectable_change = least_seen(ratio, choices)
+    change = replace(
+        _unknown(key, kind, judgement.word),
+        base=ratio.base.mean,
+        opt=ratio.opt.mean,
+        difference=ratio.difference,
+        ratio=ratio.ratio,
+        low=ratio.low,
+        high=ratio.high,
+        grand_ratio=ratio.grand_ratio,
+        median_ratio=ratio.median_ratio,
+        label=ratio.label,
+        detectable=detectable_change,
+        base_runs=ratio.base.runs,
+        base_steps=ratio.base.steps,
+        opt_runs=ratio.opt.runs,
+        opt_steps=ratio.opt.steps,
+        notes=(*notes, *pairing_notes),
     )
-    return Judged(change, said)
-
-
-def _unsaid(change: Change | None) -> Judged | None:
-    return None if change is None else Judged(change, None)
+    return Judged(change, judgement)
 
 
 def headline(base: Side, opt: Side, choices: Choices) -> tuple[Speedup, Verdict]:
     """The step itself with all that was computed of it: what a plan for more runs rests on."""
     key = step_key(base, opt, force=choices.force)
-    found, _ = compared(base.samples[key], opt.samples[key], choices)
-    said = verdict(
-        found,
+    ratio, _ = compared(base.samples[key], opt.samples[key], choices)
+    judgement = verdict(
+        ratio,
         min_effect=choices.min_effect,
         assume_independent_steps=choices.assume_independent_steps,
     )
-    return found, said
+    return ratio, judgement
 
 
-def least_seen(found: Speedup, choices: Choices) -> float | None:
+def least_seen(ratio: Speedup, choices: Choices) -> float | None:
     """The least change that such runs call a regression in 80 % of cases; None where they may say nothing at all."""
-    if found.low is None or why_capped(found, choices.assume_independent_steps):
+    if ratio.low is None or why_capped(ratio, choices.assume_independent_steps):
         return None
-    return detectable(found.spreads, threshold(found, choices.min_effect), found.level)
+    return detectable(ratio.spreads, threshold(ratio, choices.min_effect), ratio.level)
 
 
 def compared(base: Samples, opt: Samples, choices: Choices) -> tuple[Speedup, tuple[str, ...]]:
-    """The speedup by the design that was declared, as far as this metric's samples fit it."""
+    """(the speedup by the design that was declared, as far as this metric's samples fit it; what to say of that)."""
     paired, notes = pairing(base, opt, choices.paired)
     noise = choices.noise.of(base.key) if choices.noise else None
-    found = speedup(base.values, opt.values, level=choices.level, noise=noise, paired=paired)
-    return found, notes
+    ratio = speedup(base.values, opt.values, level=choices.level, noise=noise, paired=paired)
+    return ratio, notes
 
 
 def pairing(
@@ -214,85 +233,100 @@ def pairing(
 
 
 def other_counts(base: Side, opt: Side) -> Iterator[str]:
-    """What steps of one number hold different numbers of, as far as both sides tell: those are no pairs."""
+    """What steps of one number hold different numbers of, as far as both sides know: those are no pairs."""
     for name in PER_WORK:
-        before, after = (_by_step(side.samples.get((name, None, None))) for side in (base, opt))
+        before = _by_step(base.samples.get((name, None, None)))
+        after = _by_step(opt.samples.get((name, None, None)))
         if any(before[step] != after[step] for step in before.keys() & after.keys()):
             yield name
 
 
-def _by_step(found: Samples | None) -> dict[int | None, float]:
+def _by_step(samples: Samples | None) -> dict[int | None, float]:
     """The value of every step of a side, by its number."""
-    if found is None:
+    if samples is None:
         return {}
-    pairs = zip(found.steps, found.values, strict=True)
-    return {step[1]: value for run in pairs for step, value in zip(*run, strict=True)}
+    numbers = (number for _, number, _ in chain.from_iterable(samples.steps))
+    return dict(zip(numbers, chain.from_iterable(samples.values), strict=True))
 
 
 def _same_steps(base: Samples, opt: Samples) -> bool:
     """Whether both sides hold one run with the same step numbers, all of them known."""
     if len(base.runs) != 1 or len(opt.runs) != 1:
         return False
-    numbers = [[step[1] for step in side.steps[0]] for side in (base, opt)]
-    return numbers[0] == numbers[1] and None not in numbers[0]
+    before = [number for _, number, _ in base.steps[0]]
+    after = [number for _, number, _ in opt.steps[0]]
+    return before == after and None not in before
 
 
-def _positive(found: Samples) -> bool:
-    return all(value > 0 for run in found.values for value in run)
-
-
-def _counted(found: Change, base: Samples | None, opt: Samples | None) -> Change:
+def _counted(change: Change, base: Samples | None, opt: Samples | None) -> Change:
     """The change with the runs and steps of both sides."""
-    runs = [len(one.runs) if one else 0 for one in (base, opt)]
-    steps = [sum(map(len, one.steps)) if one else 0 for one in (base, opt)]
+    base_runs, base_steps = _sizes(base)
+    opt_runs, opt_steps = _sizes(opt)
     return replace(
-        found, base_runs=runs[0], base_steps=steps[0], opt_runs=runs[1], opt_steps=steps[1]
+        change,
+        base_runs=base_runs,
+        base_steps=base_steps,
+        opt_runs=opt_runs,
+        opt_steps=opt_steps,
     )
 
 
-def _mean(found: Samples) -> float:
-    """The mean over runs of their means."""
-    return sum(sum(run) / len(run) for run in found.values) / len(found.values)
+def _sizes(samples: Samples | None) -> tuple[int, int]:
+    """(runs, steps) of one side."""
+    if samples is None:
+        return 0, 0
+    return len(samples.runs), sum(map(len, samples.steps))
 
 
-def _one_sided(
-    key: Key, title: str, kind: Kind, base: Samples | None, opt: Samples | None
-) -> Change | None:
+def _one_sided(key: Key, kind: Kind, base: Samples | None, opt: Samples | None) -> Change | None:
     """What only one side holds: neither infinitely faster nor slower, but absent."""
-    one = base or opt
-    if one is None or not any(value for run in one.values for value in run):
+    samples = base or opt
+    if samples is None or not any(chain.from_iterable(samples.values)):
         return None
-    word: Word = "only before" if base else "only after"
-    values = (_mean(base) if base else None, _mean(opt) if opt else None)
-    found = Change(*_what(key, title, kind, word), *values)
-    return _counted(found, base, opt)
-
-
-def _exact(key: Key, title: str, kind: Kind, base: Samples, opt: Samples) -> Change:
-    """Numbers without noise: equal or changed; where they vary from step to step, only their means."""
-    found = exact(base.values, opt.values)
-    word: Word = "inconclusive" if found.equal is None else "same" if found.equal else "changed"
-    change = Change(
-        *_what(key, title, kind, word), found.base, found.opt, found.difference, found.ratio,
-        label=found.label, notes=tuple(FOOTNOTES[note] for note in found.footnotes),
-    )  # fmt: skip
+    mean = mean_of_runs(samples)
+    if base:
+        change = replace(_unknown(key, kind, "only before"), base=mean)
+    else:
+        change = replace(_unknown(key, kind, "only after"), opt=mean)
     return _counted(change, base, opt)
 
 
-def _plain(key: Key, title: str, kind: Kind, base: Samples, opt: Samples) -> Change | None:
+def _exact(key: Key, kind: Kind, base: Samples, opt: Samples) -> Change:
+    """Numbers without noise: equal or changed; where they vary from step to step, only their means."""
+    numbers = exact(base.values, opt.values)
+    word: Word = "inconclusive"
+    if numbers.equal is not None:
+        word = "same" if numbers.equal else "changed"
+    change = replace(
+        _unknown(key, kind, word),
+        base=numbers.base,
+        opt=numbers.opt,
+        difference=numbers.difference,
+        ratio=numbers.ratio,
+        label=numbers.label,
+        notes=tuple(FOOTNOTES[note] for note in numbers.footnotes),
+    )
+    return _counted(change, base, opt)
+
+
+def _with_zeros(key: Key, kind: Kind, base: Samples, opt: Samples) -> Change | None:
     """Times that are zero in some steps: means and their difference, as a ratio would mean nothing."""
-    before, after = _mean(base), _mean(opt)
+    before, after = mean_of_runs(base), mean_of_runs(opt)
     if not before and not after:
         return None
-    change = Change(
-        *_what(key, title, kind, "inconclusive"), before, after, after - before,
-        label="no interval", notes=("zero in some steps: no ratio",),
-    )  # fmt: skip
+    change = replace(
+        _unknown(key, kind, "inconclusive"),
+        base=before,
+        opt=after,
+        difference=after - before,
+        label="no interval",
+        notes=("zero in some steps: no ratio",),
+    )
     return _counted(change, base, opt)
 
 
-def _what(
-    key: Key, title: str, kind: Kind, word: Word
-) -> tuple[str, str, str | None, str | None, Unit, Better, Word]:
-    """The first fields of a change: what it is of, and the word for it."""
-    return key[0], title, key[1], key[2], kind.unit, kind.better, word
+def _unknown(key: Key, kind: Kind, word: Word) -> Change:
+    """The change of a metric without any number yet."""
+    name, role, stage = key
+    title = titled(name, stage)
+    return Change(name, title, role, stage, kind.unit, kind.better, word, None, None)

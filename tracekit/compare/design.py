@@ -12,44 +12,53 @@ from tracekit.job.frames import plain
 
 def design_warnings(base: Side, opt: Side) -> Iterator[str]:
     """What the recorded times and hosts say of the design; nothing where they are not known."""
-    hosts = [_hosts(side) for side in (base, opt)]
-    apart = bool(hosts[0] and hosts[1] and not hosts[0] & hosts[1])
-    where = ", on other hosts" if apart else ""
+    base_hosts, opt_hosts = _hosts(base), _hosts(opt)
+    other_hosts = bool(base_hosts and opt_hosts and not base_hosts & opt_hosts)
     if order := sessions_apart(base, opt):
+        where = ", on other hosts" if other_hosts else ""
         yield (
             f"all base runs ran {order} all opt runs{where}: what changed in between cannot be told from"
             " the change (alternate the runs)"
         )
-        return
-    if apart:
+    elif other_hosts:
         yield "the sides ran on other hosts: a difference between hosts cannot be told from the change"
 
 
 def sessions_apart(base: Side, opt: Side) -> str:
     """Whether all runs of the first side ran "before" or "after" all of the second; empty where neither, or unknown."""
-    spans = [run_spans(side) for side in (base, opt)]
-    if min(map(len, spans)) > 1:
-        for first, second, order in ((0, 1, "before"), (1, 0, "after")):
-            if max(end for _, end in spans[first]) <= min(start for start, _ in spans[second]):
-                return order
-    return ""
+    base_spans, opt_spans = run_spans(base), run_spans(opt)
+    if min(len(base_spans), len(opt_spans)) < 2:
+        return ""
+    if _ends(base_spans) <= _begins(opt_spans):
+        return "before"
+    return "after" if _ends(opt_spans) <= _begins(base_spans) else ""
+
+
+def _begins(spans: list[tuple[int, int]]) -> int:
+    """When the first of several runs began."""
+    return min(start for start, _ in spans)
+
+
+def _ends(spans: list[tuple[int, int]]) -> int:
+    """When the last of several runs ended."""
+    return max(end for _, end in spans)
 
 
 def run_spans(side: Side) -> list[tuple[int, int]]:
     """(first, last) instant of every run whose clock counts from the Unix epoch."""
     if not side.measured:
         return []
-    captures = pd.concat([plain(part["captures"]) for part in side.measured], ignore_index=True)
+    tables = [plain(measured["captures"]) for measured in side.measured]
+    captures = pd.concat(tables, ignore_index=True)
     captures = captures[captures["absolute_time"].astype(bool)]
-    end = captures["ts_ns"] + captures["dur_ns"]
-    return [
-        (int(mine["ts_ns"].min()), int(end[mine.index].max()))
-        for _, mine in captures.groupby("run", sort=True)
-    ]
+    runs = captures.assign(end_ns=captures["ts_ns"] + captures["dur_ns"]).groupby("run", sort=True)
+    starts, ends = runs["ts_ns"].min(), runs["end_ns"].max()
+    return list(zip(map(int, starts), map(int, ends), strict=True))
 
 
 def _hosts(side: Side) -> set[str]:
     """The hosts that are known."""
-    return {
-        str(host) for part in side.measured for host in plain(part["captures"])["host"].dropna()
-    }
+    hosts: set[str] = set()
+    for measured in side.measured:
+        hosts.update(map(str, plain(measured["captures"])["host"].dropna()))
+    return hosts

@@ -10,11 +10,10 @@ import pandas as pd
 
 from tracekit.compare.comparison import Difference
 from tracekit.compare.gate_rules import amount
-from tracekit.compare.sides import Side
+from tracekit.compare.sides import Side, all_positive
 from tracekit.job.frames import plain
 from tracekit.job.metric_kinds import METRICS, PER_WORK, STAGE_TIME
-from tracekit.job.samples import Samples
-from tracekit.model.stats.speedup import speedup
+from tracekit.model.stats.speedup import Speedup, speedup
 from tracekit.model.stats.verdict import LEAST_EFFECT, verdict
 
 
@@ -47,28 +46,29 @@ FACTS: dict[str, Fact] = {
     "stages": Fact(blocking=False, meaning="a stage of one side alone is no speedup"),
 }
 
+_ONE_GPU_TRACED = Fact(blocking=True, meaning="only one side was traced on its GPU")
+
 LEAST_COMMON = 0.1
 """Sides whose kernels (or ops) have less than this share of time in common did other work."""
 
-
 MAX_NAME = 60
-"""Characters of a kernel's name that are told: its arguments fill lines."""
+"""Characters of a kernel's name that are shown: its arguments fill lines."""
 
 
 def differences(base: Side, opt: Side) -> tuple[Difference, ...]:
     """What should be alike and is not, the blocking ones first."""
-    found = [*_facts(base, opt), *_work(base, opt), *_amounts(base, opt)]
-    return tuple(sorted(found, key=lambda one: (not one.blocking, one.name)))
+    unlike = [*_facts(base, opt), *_work(base, opt), *_amounts(base, opt)]
+    return tuple(sorted(unlike, key=lambda difference: (not difference.blocking, difference.name)))
 
 
-def forbids(found: Iterable[Difference]) -> bool:
+def forbids(differences: Iterable[Difference]) -> bool:
     """Whether something forbids every verdict; other amounts of work forbid those on whole times alone."""
-    return any(one.blocking and one.name not in PER_WORK for one in found)
+    return any(unlike.blocking and unlike.name not in PER_WORK for unlike in differences)
 
 
-def uneven(found: Iterable[Difference]) -> bool:
+def uneven(differences: Iterable[Difference]) -> bool:
     """Whether the steps of one side hold so much more work that whole times cannot be compared."""
-    return any(one.blocking and one.name in PER_WORK for one in found)
+    return any(unlike.blocking and unlike.name in PER_WORK for unlike in differences)
 
 
 def _facts(base: Side, opt: Side) -> Iterator[Difference]:
@@ -76,41 +76,51 @@ def _facts(base: Side, opt: Side) -> Iterator[Difference]:
     for name, fact in FACTS.items():
         before, after = base.fingerprint.get(name, ""), opt.fingerprint.get(name, "")
         if before and after and before != after:
-            yield Difference(name, before, after, fact.blocking, fact.meaning)
+            yield _difference(name, before, after, fact)
         elif name == "gpu" and bool(before) != bool(after) and _times_gpu(base) != _times_gpu(opt):
-            none = "no GPU activity recorded"
-            yield Difference(
-                name,
-                before or none,
-                after or none,
-                blocking=True,
-                meaning="only one side was traced on its GPU",
-            )
+            nothing = "no GPU activity recorded"
+            yield _difference(name, before or nothing, after or nothing, _ONE_GPU_TRACED)
+
+
+def _difference(name: str, base: str, opt: str, fact: Fact) -> Difference:
+    return Difference(name, base, opt, fact.blocking, fact.meaning)
 
 
 def _times_gpu(side: Side) -> bool:
     """Whether GPU activity was recorded."""
-    return any(key[0] == "gpu_busy" for key in side.samples)
+    return any(name == "gpu_busy" for name, _, _ in side.samples)
 
 
 def _work(base: Side, opt: Side) -> Iterator[Difference]:
     """Sides that have no stage, or hardly any kernel or op, in common."""
-    stages = [{key[1:] for key in side.samples if key[0] == STAGE_TIME} for side in (base, opt)]
-    if stages[0] and stages[1] and not stages[0] & stages[1]:
-        before, after = (", ".join(sorted(str(stage) for _, stage in found)) for found in stages)
+    base_stages, opt_stages = _stages(base), _stages(opt)
+    if base_stages and opt_stages and not base_stages & opt_stages:
+        before, after = _stage_names(base_stages), _stage_names(opt_stages)
         yield Difference("work", before, after, blocking=True, meaning="no stage is on both sides")
         return
-    shares = [_shares(side) for side in (base, opt)]
-    if shares[0] is None or shares[1] is None or not (len(shares[0]) and len(shares[1])):
+    base_shares, opt_shares = _shares(base), _shares(opt)
+    if base_shares is None or opt_shares is None:
         return
-    both = pd.concat(shares, axis=1).fillna(0.0)
+    both = pd.concat([base_shares, opt_shares], axis=1).fillna(0.0)
     common = float(both.min(axis=1).sum())
     if common < LEAST_COMMON:
-        text = f"{common:.0%} of the time in common".replace("%", " %")
-        before, after = (f"mostly {short(str(one.idxmax()))}" for one in shares if one is not None)
         yield Difference(
-            "work", before, after, blocking=True, meaning=f"other kernels and ops: {text}"
+            "work",
+            f"mostly {short(str(base_shares.idxmax()))}",
+            f"mostly {short(str(opt_shares.idxmax()))}",
+            blocking=True,
+            meaning=f"other kernels and ops: {common:.0%} of the time in common".replace("%", " %"),
         )
+
+
+def _stages(side: Side) -> set[tuple[str | None, str | None]]:
+    """The role and name of every stage that is timed."""
+    return {(role, stage) for name, role, stage in side.samples if name == STAGE_TIME}
+
+
+def _stage_names(stages: Iterable[tuple[str | None, str | None]]) -> str:
+    """The names of stages, in order."""
+    return ", ".join(sorted(str(stage) for _, stage in stages))
 
 
 def short(name: str) -> str:
@@ -121,33 +131,37 @@ def short(name: str) -> str:
 def _amounts(base: Side, opt: Side) -> Iterator[Difference]:
     """Counts of work that differ by more than matters; blocking where that is no chance of the steps."""
     for name, (per_one, _) in PER_WORK.items():
-        sides = [side.samples.get((name, None, None)) for side in (base, opt)]
-        if sides[0] is None or sides[1] is None or not all(map(_positive, sides)):
+        before, after = base.samples.get((name, None, None)), opt.samples.get((name, None, None))
+        if before is None or after is None or not (all_positive(before) and all_positive(after)):
             continue
-        found = speedup(sides[0].values, sides[1].values)
-        if abs(log(found.ratio)) <= log1p(LEAST_EFFECT):
+        ratio = speedup(before.values, after.values)
+        if abs(log(ratio.ratio)) <= log1p(LEAST_EFFECT):
             continue
-        said = verdict(found, assume_independent_steps=True)
-        clear = found.se == 0.0 or said.word in ("regression", "improvement")
         title = METRICS[per_one].title
-        meaning = (
-            f"a step holds other work: compare the {title}, not the step"
-            if clear
-            else f"it may be chance: see the {title} as well as the step"
+        clear = _clear(ratio)
+        meaning = f"it may be chance: see the {title} as well as the step"
+        if clear:
+            meaning = f"a step holds other work: compare the {title}, not the step"
+        yield Difference(
+            name, _a_step(ratio.base.mean), _a_step(ratio.opt.mean), blocking=clear, meaning=meaning
         )
-        before, after = (f"{amount(one.mean, 'count')} a step" for one in (found.base, found.opt))
-        yield Difference(name, before, after, blocking=clear, meaning=meaning)
 
 
-def _positive(found: Samples | None) -> bool:
-    return found is not None and all(value > 0 for run in found.values for value in run)
+def _clear(ratio: Speedup) -> bool:
+    """Whether a count of work differs by more than chance, as if steps were runs."""
+    judgement = verdict(ratio, assume_independent_steps=True)
+    return ratio.se == 0.0 or judgement.word in ("regression", "improvement")
+
+
+def _a_step(count: float) -> str:
+    return f"{amount(count, 'count')} a step"
 
 
 def _shares(side: Side) -> pd.Series | None:
     """The share of time by kernel, by op where no GPU was traced; None where names are not known."""
     for table, column in (("kernels", "total_ns"), ("operators", "self_ns")):
         parts = [plain(part[table])[["name", column]] for part in side.measured if part.has(table)]
-        if parts and sum(map(len, parts)):
+        if parts and any(map(len, parts)):
             total = pd.concat(parts).groupby("name")[column].sum().astype(float)
             if total.sum() > 0:
                 return total / total.sum()

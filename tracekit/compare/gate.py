@@ -12,9 +12,8 @@ from math import inf, log1p
 from typing import Literal
 
 from tracekit.compare.changes import Choices, compared, step_key
-from tracekit.compare.gate_rules import Accept, Rule, Rules, amount
-from tracekit.compare.gate_samples import rule_samples, stage_names
-from tracekit.compare.sides import Side
+from tracekit.compare.gate_rules import IDLE_SHARE, STAGES, Accept, Rule, Rules, amount
+from tracekit.compare.sides import Side, all_positive
 from tracekit.compare.work_units import of_whole_recording
 from tracekit.job.metric_kinds import (
     OUT_OF_MEMORY,
@@ -26,8 +25,9 @@ from tracekit.job.metric_kinds import (
     grows_with_work,
     titled,
 )
-from tracekit.job.samples import Samples
+from tracekit.job.samples import Key, Samples, StepId
 from tracekit.model.report import Gate, Outcome, Unit
+from tracekit.model.stages import canonical
 from tracekit.model.stats.estimate import Estimate, estimate, t_tail
 from tracekit.model.stats.speedup import Speedup, exact
 from tracekit.model.stats.verdict import CAPS, Verdict, together, verdict, why_capped
@@ -52,6 +52,21 @@ class _Judged:
     verdict: Verdict | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """What rules are held against; `blocked` sides must not be compared, and budgets alone are tested."""
+
+    base: Side | None
+    opt: Side
+    choices: Choices
+    blocked: bool
+
+    @property
+    def given(self) -> tuple[Side, ...]:
+        """The sides that there are."""
+        return (self.opt,) if self.base is None else (self.base, self.opt)
+
+
 def gates(
     rules: Rules,
     base: Side | None,
@@ -66,87 +81,81 @@ def gates(
     Without a `base` only budgets are tested; where the sides must not be compared (`blocked`) as well, and
     where they did other work (`uneven`) of the times that grow with it.
     """
-    judged = [
-        one
-        for rule in rules.rules
-        for one in _rule(
-            rule, base, opt, choices, blocked or (uneven and grows_with_work(rule.name))
-        )
-    ]
-    tested = [one for one in judged if one.verdict is not None]
-    corrected = dict(
-        zip(
-            map(id, tested),
-            together([one.verdict for one in tested if one.verdict], level=choices.level),
-            strict=True,
-        )
-    )
-    found = []
-    for one in judged:
-        gate = one.gate
-        if gate.outcome == "fail" and "many comparisons" in _caps(corrected.get(id(one))):
-            gate = replace(
-                gate,
-                outcome="inconclusive",
-                caveats=(*gate.caveats, CAPS["many comparisons"]),
-            )
-        found.append(_excused(gate, rules))
-    return (*found, *(_expired(one) for one in rules.accepts if _is_over(one, rules)))
+    judged: list[_Judged] = []
+    for rule in rules.rules:
+        barred = blocked or (uneven and grows_with_work(rule.name))
+        judged += _rule(rule, _Sides(base, opt, choices, barred))
+    outcomes = [_excused(gate, rules) for gate in _corrected(judged, choices.level)]
+    expired = [_expired(accept) for accept in rules.accepts if _is_over(accept, rules)]
+    return (*outcomes, *expired)
 
 
-def overall(found: Sequence[Gate]) -> Overall:
+def _corrected(judged: Sequence[_Judged], level: float) -> Iterator[Gate]:
+    """The gates, those inconclusive that only fail because so many were tested."""
+    verdicts = [rule.verdict for rule in judged if rule.verdict is not None]
+    corrected = iter(together(verdicts, level=level))
+    for rule in judged:
+        gate = rule.gate
+        caps = () if rule.verdict is None else next(corrected).caps
+        if gate.outcome == "fail" and "many comparisons" in caps:
+            caveats = (*gate.caveats, CAPS["many comparisons"])
+            gate = replace(gate, outcome="inconclusive", caveats=caveats)
+        yield gate
+
+
+def overall(gates: Sequence[Gate]) -> Overall:
     """The word for a whole gate: its gravest; rules that only warn have no say, and without rules there is none."""
-    if not found:
+    if not gates:
         return ""
-    outcomes = {gate.outcome for gate in found if gate.severity == "error"}
+    outcomes = {gate.outcome for gate in gates if gate.severity == "error"}
     return next((word for word in _GRAVEST if word in outcomes), "pass")
 
 
-def _caps(found: Verdict | None) -> tuple[str, ...]:
-    return found.caps if found else ()
-
-
-def _rule(
-    rule: Rule, base: Side | None, opt: Side, choices: Choices, blocked: bool
-) -> Iterator[_Judged]:
+def _rule(rule: Rule, sides: _Sides) -> Iterator[_Judged]:
     """One rule on each role that either side holds it for."""
     of_unit = ""
     if rule.name == STEP_TIME and not rule.stage:
-        rule, of_unit = _of_answer(rule, base or opt, opt, choices)
-    before = {} if base is None else rule_samples(rule, base)
-    after = rule_samples(rule, opt)
-    if rule.test == "change" and base is None:
+        rule, of_unit = _of_answer(rule, sides)
+    if rule.test == "change" and sides.base is None:
         yield _Judged(_untested(rule, rule.metric, "a change needs a baseline"))
         return
-    keys = sorted({*before, *after} if rule.test == "change" else after, key=str)
+    before = {} if sides.base is None else rule_samples(rule, sides.base)
+    after = rule_samples(rule, sides.opt)
+    keys = {*before, *after} if rule.test == "change" else {*after}
     if not keys:
-        sides = (opt,) if rule.test == "budget" or base is None else (base, opt)
-        reason = _failed(*sides) or _not_recorded(rule, sides)
+        asked = (sides.opt,) if rule.test == "budget" else sides.given
+        reason = _failed(*asked) or _not_recorded(rule, asked)
         yield _Judged(_untested(rule, rule.metric, reason))
-    roles = {key[1] for key in keys}
-    for key in keys:
+    roles = {role for _, role, _ in keys}
+    for key in sorted(keys, key=str):
         metric = f"{rule.metric} ({key[1]})" if len(roles) > 1 and key[1] else rule.metric
-        metric += of_unit
-        mine = after.get(key)
-        given = [side for side in (base, opt) if side is not None]
-        if rule.name != WINDOW and any(of_whole_recording(key, side) for side in given):
-            yield _Judged(_untested(rule, metric, "without step marks it is of a whole recording"))
-        elif rule.test == "budget" and mine is not None:
-            yield _budget(rule, metric, mine, choices)
-        elif blocked:
-            gate = _untested(rule, metric, "the sides must not be compared")
-            yield _Judged(replace(gate, outcome="not comparable"))
-        elif (first := before.get(key)) is None or mine is None:
-            side = opt if mine is None or base is None else base
-            reason = _failed(side) or f"it was not recorded in {side.name}"
-            yield _Judged(_untested(rule, metric, reason))
+        if rule.name != WINDOW and any(of_whole_recording(key, side) for side in sides.given):
+            reason = "without step marks it is of a whole recording"
+            yield _Judged(_untested(rule, metric + of_unit, reason))
         else:
-            yield _change(rule, metric, first, mine, choices)
+            yield _on_role(rule, metric + of_unit, before.get(key), after.get(key), sides)
 
 
-def _of_answer(rule: Rule, base: Side, opt: Side, choices: Choices) -> tuple[Rule, str]:
+def _on_role(
+    rule: Rule, metric: str, before: Samples | None, after: Samples | None, sides: _Sides
+) -> _Judged:
+    """One rule on what both sides hold of its metric for one role."""
+    if rule.test == "budget" and after is not None:
+        return _budget(rule, metric, after, sides.choices)
+    if sides.blocked:
+        gate = _untested(rule, metric, "the sides must not be compared")
+        return _Judged(replace(gate, outcome="not comparable"))
+    if before is None or after is None:
+        side = sides.opt if after is None or sides.base is None else sides.base
+        reason = _failed(side) or f"it was not recorded in {side.name}"
+        return _Judged(_untested(rule, metric, reason))
+    return _change(rule, metric, before, after, sides.choices)
+
+
+def _of_answer(rule: Rule, sides: _Sides) -> tuple[Rule, str]:
     """(a rule on the step as one on what the answer is of, what to add to its name): a budget is of steps alone."""
-    name, role, stage = step_key(base, opt, force=choices.force)
+    base = sides.base or sides.opt
+    name, role, stage = step_key(base, sides.opt, force=sides.choices.force)
     if name in (STEP_TIME, UNPROFILED):
         return replace(rule, name=name), ""
     if rule.test == "budget":
@@ -158,11 +167,14 @@ def _not_recorded(rule: Rule, sides: Sequence[Side]) -> str:
     """Why a rule finds nothing: a stage that there is none of, or a metric that these sides do not hold."""
     if rule.name == OUT_OF_MEMORY:
         return "no profile that was given records whether memory ran out"
-    recorded = {str(key[2]) for side in sides for key in side.samples if key[2] is not None}
-    if rule.stage and not recorded & stage_names(rule.stage, rule.role):
-        timed = [STAGE_TIME, UNPROFILED_STAGE]
-        stages = {str(key[2]) for side in sides for key in side.samples if key[0] in timed}
-        return f"no stage is called {rule.stage}: {_listed(rule.stage, sorted(stages))}"
+    stages, timed_stages = set(), set()
+    for side in sides:
+        for name, _, stage in side.samples:
+            stages.add(stage)
+            if name in (STAGE_TIME, UNPROFILED_STAGE):
+                timed_stages.add(str(stage))
+    if rule.stage and not stages & stage_names(rule.stage, rule.role):
+        return f"no stage is called {rule.stage}: {_listed(rule.stage, sorted(timed_stages))}"
     return f"it was not recorded in {'either side' if len(sides) > 1 else sides[0].name}"
 
 
@@ -170,94 +182,210 @@ def _listed(name: str, stages: Sequence[str]) -> str:
     """The stages that there are, the one first that may have been meant."""
     if not stages:
         return "none was recorded"
+    listed = f"there are: {', '.join(stages[:MOST_STAGES])}"
+    if len(stages) > MOST_STAGES:
+        listed += f" and {len(stages) - MOST_STAGES} more"
     near = get_close_matches(name, stages, 1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    rest = f" and {len(stages) - MOST_STAGES} more" if len(stages) > MOST_STAGES else ""
-    return f"{meant}there are: {', '.join(stages[:MOST_STAGES])}{rest}"
+    return f"did you mean {near[0]}? {listed}" if near else listed
 
 
 def _failed(*sides: Side) -> str:
     """What tracekit failed at where a metric is missing: it may have been recorded."""
-    errors = [f"{side.name}: {error}" for side in sides for error in side.errors]
-    return f"an error of tracekit may have left it out ({errors[0]})" if errors else ""
+    for side in sides:
+        if side.errors:
+            return f"an error of tracekit may have left it out ({side.name}: {side.errors[0]})"
+    return ""
+
+
+def rule_samples(rule: Rule, side: Side) -> dict[Key, Samples]:
+    """What a side holds of a rule's metric, by role; a stage may be named as recorded or as known.
+
+    Of levels of memory it is the highest of each run, and of failed requests the run with most of them.
+    """
+    recorded = _recorded(rule, side)
+    if rule.name == OUT_OF_MEMORY:
+        return {key: _worst_run(metric) for key, metric in recorded.items()}
+    if rule.kind.exact and rule.kind.pieces == "max":
+        return {key: _highest(metric) for key, metric in recorded.items()}
+    return recorded
+
+
+def _recorded(rule: Rule, side: Side) -> dict[Key, Samples]:
+    """The samples of a rule's metric as they were recorded, by role."""
+    metrics = _idle_shares(side) if rule.name == IDLE_SHARE else side.samples
+    of_rule = {}
+    for key, metric in metrics.items():
+        name, role, _ = key
+        if name == rule.name and rule.role in (None, role):
+            of_rule[key] = metric
+    if rule.stage is None:
+        return {key: metric for key, metric in of_rule.items() if key[2] is None}
+    named = {}
+    for key, metric in of_rule.items():
+        if key[2] in (rule.stage, canonical(rule.stage, key[1])):
+            named[key] = metric
+    meant = STAGES.get(rule.stage, "")
+    return named or {key: metric for key, metric in of_rule.items() if key[2] == meant}
+
+
+def stage_names(stage: str, role: str | None) -> set[str]:
+    """The names by which a stage of a rule may have been recorded."""
+    return {stage, canonical(stage, role), STAGES.get(stage, stage)}
+
+
+def _highest(metric: Samples) -> Samples:
+    """The highest step of every run: what a run needs of the device."""
+    steps: list[tuple[StepId, ...]] = []
+    values: list[tuple[float, ...]] = []
+    for run_steps, run_values in zip(metric.steps, metric.values, strict=True):
+        highest = run_values.index(max(run_values))
+        steps.append((run_steps[highest],))
+        values.append((run_values[highest],))
+    return replace(metric, steps=tuple(steps), values=tuple(values))
+
+
+def _worst_run(metric: Samples) -> Samples:
+    """The run with most, alone: one that ran out is not made up for by others that did not."""
+    sums = list(map(sum, metric.values))
+    worst = sums.index(max(sums))
+    first_step = metric.steps[worst][:1]
+    return Samples(metric.key, (metric.runs[worst],), (first_step,), ((sums[worst],),))
+
+
+def _idle_shares(side: Side) -> dict[Key, Samples]:
+    """Idle over busy and idle in every step that both are known of."""
+    shares: dict[Key, Samples] = {}
+    for (name, role, stage), idle in side.samples.items():
+        busy = side.samples.get(("gpu_busy", role, stage))
+        if name != "gpu_idle" or busy is None:
+            continue
+        share = _idle_share((IDLE_SHARE, role, stage), idle, busy)
+        if share.runs:
+            shares[share.key] = share
+    return shares
+
+
+def _idle_share(key: Key, idle: Samples, busy: Samples) -> Samples:
+    """Idle over busy and idle, step by step; a run without a step that both hold is left out."""
+    busy_ns: dict[StepId, float] = {}
+    for step_ids, values in zip(busy.steps, busy.values, strict=True):
+        busy_ns.update(zip(step_ids, values, strict=True))
+    runs, steps, shares = [], [], []
+    for run, step_ids, values in zip(idle.runs, idle.steps, idle.values, strict=True):
+        of_run = {}
+        for step, idle_ns in zip(step_ids, values, strict=True):
+            if step in busy_ns and idle_ns + busy_ns[step] > 0:
+                of_run[step] = idle_ns / (idle_ns + busy_ns[step])
+        if of_run:
+            runs.append(run)
+            steps.append(tuple(of_run))
+            shares.append(tuple(of_run.values()))
+    return Samples(key, tuple(runs), tuple(steps), tuple(shares))
+
+
+def _gate(rule: Rule, metric: str, outcome: Outcome, claim: str = "") -> Gate:
+    """A gate of one rule before any number is held against it."""
+    return Gate(
+        rule=str(rule),
+        metric=metric,
+        outcome=outcome,
+        severity=rule.severity,
+        claim=claim,
+        limit=rule.limit,
+        unit=rule.unit,
+        metric_unit=rule.kind.unit,
+        point=rule.point,
+    )
+
+
+def _untested(rule: Rule, metric: str, reason: str) -> Gate:
+    """A rule that could not be held against anything, and why: never a pass."""
+    return _gate(rule, metric, "not tested", f"{metric} was not tested: {reason}")
 
 
 def _change(rule: Rule, metric: str, base: Samples, opt: Samples, choices: Choices) -> _Judged:
     """A change held against its limit: exactly, by the interval, or by the estimate."""
-    sides = (base.values, opt.values)
+    before, after = base.values, opt.values
     if rule.kind.exact:
-        sides = (_fixed(base), _fixed(opt))
-    numbers = exact(*sides)
-    gate = Gate(
-        rule=str(rule),
-        metric=metric,
-        outcome="inconclusive",
-        severity=rule.severity,
-        claim="",
-        limit=rule.limit,
-        unit=rule.unit,
-        metric_unit=rule.kind.unit,
-        base=numbers.base,
-        opt=numbers.opt,
-        point=rule.point,
-    )
+        before, after = _fixed(base), _fixed(opt)
+    numbers = exact(before, after)
+    gate = _gate(rule, metric, "inconclusive")
+    gate = replace(gate, base=numbers.base, opt=numbers.opt)
+    worse = _share(numbers.base, numbers.opt, rule)
     if rule.kind.exact and numbers.equal is not None:
-        worse = _share(numbers.base, numbers.opt, rule)
-        return _Judged(_told(gate, rule, worse, "fail" if worse > rule.limit else "pass"))
-    if not all(value > 0 for one in (base, opt) for run in one.values for value in run):
-        worse = _share(numbers.base, numbers.opt, rule)
+        return _Judged(_by_estimate(gate, rule, worse))
+    if not (all_positive(base) and all_positive(opt)):
         if rule.point:
-            return _Judged(_told(gate, rule, worse, "fail" if worse > rule.limit else "pass"))
-        note = "zero in some steps: no interval"
-        return _Judged(_told(replace(gate, caveats=(note,)), rule, worse, "inconclusive"))
-    found, _ = compared(base, opt, choices)
-    gate = replace(gate, base=found.base.mean, opt=found.opt.mean)
-    return _by_interval(gate, rule, found, choices)
+            return _Judged(_by_estimate(gate, rule, worse))
+        gate = replace(gate, caveats=("zero in some steps: no interval",))
+        return _Judged(_decided(gate, rule, worse, "inconclusive"))
+    ratio, _ = compared(base, opt, choices)
+    gate = replace(gate, base=ratio.base.mean, opt=ratio.opt.mean)
+    return _by_interval(gate, rule, ratio, choices)
 
 
-def _fixed(found: Samples) -> tuple[tuple[float, ...], ...]:
+def _by_estimate(gate: Gate, rule: Rule, worse: float) -> Gate:
+    """The gate decided by a change for the worse alone, whatever its interval."""
+    return _decided(gate, rule, worse, "fail" if worse > rule.limit else "pass")
+
+
+def _fixed(metric: Samples) -> tuple[tuple[float, ...], ...]:
     """Exact numbers as they are; where their steps differ but all runs have one mean, that mean."""
-    means = [sum(run) / len(run) for run in found.values]
-    return ((means[0],),) if len(means) > 1 and len(set(means)) == 1 else found.values
+    means = {sum(run) / len(run) for run in metric.values}
+    if len(metric.values) > 1 and len(means) == 1:
+        return (tuple(means),)
+    return metric.values
 
 
-def _by_interval(gate: Gate, rule: Rule, found: Speedup, choices: Choices) -> _Judged:
+def _by_interval(gate: Gate, rule: Rule, ratio: Speedup, choices: Choices) -> _Judged:
     """A change of numbers that vary, by the whole interval or by the estimate."""
-    scale = 1.0 if rule.unit == "ratio" else found.base.mean
-    sign = 1 if rule.rise else -1
-    worse = sign * (1 / found.ratio - 1) * scale
-    if found.low is not None and found.high is not None:
-        ends = sorted(sign * (1 / end - 1) * scale for end in (found.low, found.high))
-        gate = replace(gate, low=ends[0], high=ends[1])
+    scale = 1.0 if rule.unit == "ratio" else ratio.base.mean
+    worse = _worsening(ratio.ratio, rule) * scale
+    if ratio.low is not None and ratio.high is not None:
+        ends = _worsening(ratio.low, rule) * scale, _worsening(ratio.high, rule) * scale
+        gate = replace(gate, low=min(ends), high=max(ends))
     if rule.point:
-        return _Judged(_told(gate, rule, worse, "fail" if worse > rule.limit else "pass"))
+        return _Judged(_by_estimate(gate, rule, worse))
     share = rule.limit / scale
     if not rule.rise and share >= 1:
-        return _Judged(_told(gate, rule, worse, "pass"))
-    said = verdict(
-        found,
+        return _Judged(_decided(gate, rule, worse, "pass"))
+    judgement = verdict(
+        ratio,
         min_effect=share if rule.rise else 1 / (1 - share) - 1,
         better="lower" if rule.rise else "higher",
         assume_independent_steps=choices.assume_independent_steps,
     )
-    caps = why_capped(found, choices.assume_independent_steps)
+    caps = why_capped(ratio, choices.assume_independent_steps)
     if gate.high is None:
-        caps = said.caps
-    # Noise that was calibrated may be wider than the limit: then only what exceeds it fails.
-    least = log1p(share) if rule.rise else -log1p(-share)
+        caps = judgement.caps
     outcome: Outcome = "inconclusive"
-    if said.word == "regression":
+    if judgement.word == "regression":
         outcome = "fail"
-    elif not caps and gate.high is not None and _logs(gate.high / scale, rule.rise) <= least:
+    # Noise that was calibrated may be wider than the limit: then only what exceeds it fails.
+    elif not caps and _within(gate.high, share, scale, rise=rule.rise):
         outcome = "pass"
-    unsure = said.caps if said.uncapped == "regression" else ()
-    gate = replace(gate, caveats=tuple(CAPS[cap] for cap in dict.fromkeys((*caps, *unsure))))
-    return _Judged(_told(gate, rule, worse, outcome), said)
+    if judgement.uncapped == "regression":
+        caps = (*caps, *judgement.caps)
+    gate = replace(gate, caveats=tuple(CAPS[cap] for cap in dict.fromkeys(caps)))
+    return _Judged(_decided(gate, rule, worse, outcome), judgement)
 
 
-def _logs(share: float, rise: bool) -> float:
+def _worsening(ratio: float, rule: Rule) -> float:
+    """The change for the worse, as a share, that a ratio of before over after is."""
+    change = 1 / ratio - 1
+    return change if rule.rise else -change
+
+
+def _within(high: float | None, share: float, scale: float, *, rise: bool) -> bool:
+    """Whether the worse end of an interval is known and stays within a limit, as a share, on the log scale."""
+    return high is not None and _logs(high / scale, rise=rise) <= _logs(share, rise=rise)
+
+
+def _logs(share: float, *, rise: bool) -> float:
     """A change for the worse on the log scale."""
-    return log1p(share) if rise else -log1p(-share) if share < 1 else inf
+    if rise:
+        return log1p(share)
+    return -log1p(-share) if share < 1 else inf
 
 
 def _share(base: float, opt: float, rule: Rule) -> float:
@@ -272,65 +400,59 @@ def _share(base: float, opt: float, rule: Rule) -> float:
 
 def _budget(rule: Rule, metric: str, opt: Samples, choices: Choices) -> _Judged:
     """The second side's own number held against a limit: the worst of exact ones, else the mean."""
-    found = estimate(opt.values, level=choices.level)
-    worst = rule.kind.exact
-    value = (found.most if rule.rise else found.least) if worst else found.mean
-    gate = Gate(
-        rule=str(rule),
-        metric=metric,
-        outcome="inconclusive",
-        severity=rule.severity,
-        claim="",
-        limit=rule.limit,
-        unit=rule.unit,
-        metric_unit=rule.kind.unit,
-        value=value,
-        low=None if worst else found.low,
-        high=None if worst else found.high,
-        opt=value,
-        point=rule.point,
-    )
+    number = estimate(opt.values, level=choices.level)
+    if rule.kind.exact:
+        value, low, high = _worst(number, rule), None, None
+    else:
+        value, low, high = number.mean, number.low, number.high
+    gate = replace(_gate(rule, metric, "inconclusive"), value=value, low=low, high=high, opt=value)
     beyond = value > rule.limit if rule.rise else value < rule.limit
-    fixed = found.sd == 0 and found.n > 1
     outcome: Outcome = "fail" if beyond else "pass"
-    said = None
-    if not (worst or rule.point or fixed):
-        if found.low is None or found.high is None:
+    no_spread = number.sd == 0 and number.n > 1
+    judgement = None
+    if not (rule.kind.exact or rule.point or no_spread):
+        if low is None or high is None:
             outcome = "inconclusive"
             gate = replace(gate, caveats=(CAPS["no interval"],))
-        elif found.low <= rule.limit <= found.high:
+        elif low <= rule.limit <= high:
             outcome = "inconclusive"
-        said = _of_budget(rule, found) if outcome == "fail" else None
-    return _Judged(replace(gate, outcome=outcome, claim=_budget_claim(gate, rule)), said)
+        if outcome == "fail":
+            judgement = _of_budget(rule, number)
+    return _Judged(replace(gate, outcome=outcome, claim=_budget_claim(gate, rule)), judgement)
 
 
-def _of_budget(rule: Rule, found: Estimate) -> Verdict | None:
+def _worst(number: Estimate, rule: Rule) -> float:
+    """The largest value, or the least where less is worse."""
+    return number.most if rule.rise else number.least
+
+
+def _of_budget(rule: Rule, number: Estimate) -> Verdict | None:
     """A broken budget as Holm's correction takes it."""
-    if not found.se or found.df is None:
+    if not number.se or number.df is None:
         return None
-    away = abs(found.mean - rule.limit) / found.se
-    p = min(2 * float(t_tail(away, found.df)), 1.0)
+    away = abs(number.mean - rule.limit) / number.se
+    p = min(2 * float(t_tail(away, number.df)), 1.0)
     return Verdict("regression", "regression", (), 0.0, None, p)
 
 
-def _told(gate: Gate, rule: Rule, worse: float, outcome: Outcome) -> Gate:
+def _decided(gate: Gate, rule: Rule, worse: float, outcome: Outcome) -> Gate:
     """The gate with its outcome and the sentence for it."""
-    value = worse if rule.rise else -worse
-    low, high = (gate.low, gate.high) if rule.rise else (_minus(gate.high), _minus(gate.low))
-    interval = (
-        "" if low is None or high is None else f" [{_signed(low, rule)}, {_signed(high, rule)}]"
-    )
+    low, high, value, limit = gate.low, gate.high, worse, rule.limit
+    if not rule.rise:
+        low, high, value, limit = _minus(gate.high), _minus(gate.low), -worse, -rule.limit
+    interval = ""
+    if low is not None and high is not None:
+        interval = f" [{_signed(low, rule.unit)}, {_signed(high, rule.unit)}]"
     unit = rule.kind.unit
     numbers = f"{amount(gate.base, unit)} → {amount(gate.opt, unit)}"
-    limit = _signed(rule.limit if rule.rise else -rule.limit, rule)
-    claim = f"{gate.metric} {_signed(value, rule)}{interval}, {numbers}; limit {limit}"
+    change = f"{_signed(value, rule.unit)}{interval}"
     return replace(
         gate,
         value=_finite(value),
         low=_finite(low),
         high=_finite(high),
         outcome=outcome,
-        claim=claim,
+        claim=f"{gate.metric} {change}, {numbers}; limit {_signed(limit, rule.unit)}",
     )
 
 
@@ -349,32 +471,18 @@ def _budget_claim(gate: Gate, rule: Rule) -> str:
     return f"{gate.metric} is {value}{interval}; {bound} {amount(rule.limit, gate.unit)} is allowed"
 
 
-def _signed(value: float, rule: Rule) -> str:
+def _signed(value: float, unit: Unit) -> str:
     """A change with its sign, as a share or an amount."""
     if abs(value) == inf:
         return "from zero"
-    sign = MINUS if value < 0 else "+" if value > 0 else ""
-    unit: Unit = rule.unit
-    return sign + amount(abs(value), unit)
+    size = amount(abs(value), unit)
+    if value < 0:
+        return f"{MINUS}{size}"
+    return f"+{size}" if value > 0 else size
 
 
 def _minus(value: float | None) -> float | None:
     return None if value is None else -value
-
-
-def _untested(rule: Rule, metric: str, reason: str) -> Gate:
-    """A rule that could not be held against anything, and why: never a pass."""
-    return Gate(
-        rule=str(rule),
-        metric=metric,
-        outcome="not tested",
-        severity=rule.severity,
-        claim=f"{metric} was not tested: {reason}",
-        limit=rule.limit,
-        unit=rule.unit,
-        metric_unit=rule.kind.unit,
-        point=rule.point,
-    )
 
 
 def _excused(gate: Gate, rules: Rules) -> Gate:
@@ -382,9 +490,8 @@ def _excused(gate: Gate, rules: Rules) -> Gate:
     if gate.outcome != "fail":
         return gate
     for accept in rules.accepts:
-        if accept.metric in (gate.metric, gate.metric.split(" (")[0]) and not _is_over(
-            accept, rules
-        ):
+        of_gate = accept.metric in (gate.metric, gate.metric.split(" (")[0])
+        if of_gate and not _is_over(accept, rules):
             note = f"accepted until {accept.until.isoformat()}: {accept.reason}"
             return replace(gate, outcome="accepted", caveats=(*gate.caveats, note))
     return gate

@@ -18,9 +18,9 @@ from tracekit.compare.gate_rules import (
     NO_RULES,
     SCOPES,
     Accept,
-    GateSeverity,
     Rule,
     Rules,
+    Test,
     recorded,
     rule,
     rule_of_text,
@@ -35,13 +35,20 @@ OWN_FILE, PROJECT_FILE = "tracekit.toml", "pyproject.toml"
 
 _GATE_KEYS = ("fail-on", "on-inconclusive", "level", "min-effect", "rule", "accept")
 _RULE_KEYS = (
-    "metric", "max-increase", "max-decrease", "max", "min", "severity", "scope", "role",
-)  # fmt: skip
+    "metric",
+    "max-increase",
+    "max-decrease",
+    "max",
+    "min",
+    "severity",
+    "scope",
+    "role",
+)
 _ACCEPT_KEYS = ("metric", "until", "reason")
 INCONCLUSIVE = "inconclusive"
 _WORDS = ("regression", INCONCLUSIVE, "not-comparable", NEW_OOM, "missing-baseline")
-"""Words of `fail-on`; what is not comparable or has no baseline never passes a gate, said or not."""
-_TESTS = {
+"""Words of `fail-on`; what is not comparable or has no baseline never passes a gate, named or not."""
+_TESTS: dict[str, tuple[Test, bool]] = {
     "max-increase": ("change", True),
     "max-decrease": ("change", False),
     "max": ("budget", True),
@@ -83,17 +90,27 @@ def together(file: GateFile, texts: Sequence[str], least: float | None = None) -
 
     `least` is what the word `regression` means, as a share; else it is what the file says.
     """
-    added = _of_texts(texts, file.min_effect if least is None else least, "--fail-on")
-    rules = (*file.rules.rules, *(one for one in added if one not in file.rules.rules))
+    least_effect = file.min_effect if least is None else least
+    rules = _joined(file.rules.rules, _of_texts(texts, least_effect, "--fail-on"))
     if texts and not rules:
         raise TracekitError(_nothing_held("--fail-on", texts), "add --fail-on regression")
     _check_number(rules)
+    sources = file.rules.sources
+    if texts:
+        sources = (*sources, "the command line")
     return replace(
         file.rules,
-        rules=rules,
+        rules=tuple(rules),
         inconclusive_fails=file.rules.inconclusive_fails or INCONCLUSIVE in texts,
-        sources=(*file.rules.sources, *(["the command line"] if texts else [])),
+        sources=sources,
     )
+
+
+def _joined(rules: Iterable[Rule], more: Iterable[Rule]) -> list[Rule]:
+    """The rules, and those of `more` that are not among them."""
+    joined = list(rules)
+    joined += [rule for rule in more if rule not in joined]
+    return joined
 
 
 def _toml(path: Path) -> Mapping[str, object]:
@@ -111,15 +128,18 @@ def _toml(path: Path) -> Mapping[str, object]:
 
 def _table(path: Path, content: Mapping[str, object]) -> Mapping[str, object] | None:
     """The table of the gate: `[tool.tracekit.gate]`, and in a file of our own `[gate]` as well."""
-    tool = content.get("tool")
-    mine = tool.get("tracekit") if isinstance(tool, Mapping) else None
-    found = mine.get("gate") if isinstance(mine, Mapping) else None
+    gate = _entry(_entry(content.get("tool"), "tracekit"), "gate")
     if path.name != PROJECT_FILE:
         _refuse_unknown(content, ("gate", "tool"), "the file")
-        found = content.get("gate", found)
-    if found is not None and not isinstance(found, Mapping):
+        gate = content.get("gate", gate)
+    if gate is not None and not isinstance(gate, Mapping):
         raise TracekitError("gate is not a table", "write [tool.tracekit.gate]")
-    return found
+    return gate
+
+
+def _entry(table: object, key: str) -> object:
+    """What a table holds under a key; None of what is no table."""
+    return table.get(key) if isinstance(table, Mapping) else None
 
 
 def _gate(table: Mapping[str, object] | None, source: str) -> GateFile:
@@ -128,22 +148,24 @@ def _gate(table: Mapping[str, object] | None, source: str) -> GateFile:
         hint = f"write [gate] in {OWN_FILE}, or [tool.tracekit.gate] in {PROJECT_FILE}"
         raise TracekitError("says nothing of a gate", hint)
     _refuse_unknown(table, _GATE_KEYS, "the gate")
-    rules = [one for entry in _tables(table, "rule") for one in _rules(entry)]
-    level, least = _share(table, "level"), _share(table, "min-effect")
+    rules: list[Rule] = []
+    for entry in _tables(table, "rule"):
+        rules += _rules(entry)
+    level, least_effect = _share(table, "level"), _share(table, "min-effect")
     if level is not None and not 0.5 <= level < 1:
         raise TracekitError(f"level is {level}", "a share from 0.5 to below 1, as 0.95")
-    fails = _one_of(table, "on-inconclusive", ("warn", "fail"), "warn") == "fail"
+    fails = _choice(table, "on-inconclusive", ("warn", "fail"), "warn") == "fail"
     words = _texts(table, "fail-on")
-    rules += [one for one in _of_texts(words, least, "fail-on") if one not in rules]
-    fails = fails or INCONCLUSIVE in words
+    rules = _joined(rules, _of_texts(words, least_effect, "fail-on"))
     if words and not rules and not table.get("rule"):
         raise TracekitError(_nothing_held("fail-on", words), 'add "regression", or a rule')
     _check_number(rules)
-    accepts = tuple(_accept(entry) for entry in _tables(table, "accept"))
-    return GateFile(Rules(tuple(rules), accepts, fails, None, (source,)), level, least)
+    accepts = tuple(map(_accept, _tables(table, "accept")))
+    fails = fails or INCONCLUSIVE in words
+    return GateFile(Rules(tuple(rules), accepts, fails, None, (source,)), level, least_effect)
 
 
-def _of_texts(texts: Iterable[str], least: float | None, option: str) -> list[Rule]:
+def _of_texts(texts: Iterable[str], least_effect: float | None, option: str) -> list[Rule]:
     """The rules that are meant, each once; raises for a text that is neither a rule nor a word."""
     rules: list[Rule] = []
     for text in texts:
@@ -151,17 +173,17 @@ def _of_texts(texts: Iterable[str], least: float | None, option: str) -> list[Ru
             near = did_you_mean(text, _WORDS)
             hint = f"there are: {', '.join(_WORDS)}; or a rule: 'step_time>3%'"
             raise TracekitError(f"{option}: {text!r} is unknown{near}", hint)
-        rules += [one for one in _of_word(text, least) if one not in rules]
+        rules = _joined(rules, _of_word(text, least_effect))
     return rules
 
 
-def _of_word(word: str, least: float | None) -> list[Rule]:
+def _of_word(word: str, least_effect: float | None) -> list[Rule]:
     """The rules that a word of `fail-on` stands for: one, or none."""
     if ">" in word:
         return [rule_of_text(word)]
     if word == "regression":
-        limit = f"{100 * (LEAST_EFFECT if least is None else least):g}%"
-        return [rule(STEP_TIME, limit, "change", rise=True)]
+        effect = LEAST_EFFECT if least_effect is None else least_effect
+        return [rule(STEP_TIME, f"{100 * effect:g}%", "change", rise=True)]
     return [rule(NEW_OOM, "0", "change", rise=True)] if word == NEW_OOM else []
 
 
@@ -174,32 +196,35 @@ def _rules(entry: Mapping[str, object]) -> list[Rule]:
     _refuse_unknown(entry, _RULE_KEYS, "a rule")
     metric = _text(entry, "metric")
     name, _ = recorded(metric)
-    scope = _one_of(entry, "scope", tuple(SCOPES), "")
-    if scope and KINDS[name].ranks != SCOPES[scope]:
-        ranks = KINDS[name].ranks
-        right = next((word for word, how in SCOPES.items() if how == ranks), "")
-        hint = f"say {right}, or nothing" if right else "leave out the scope"
-        raise TracekitError(f"{metric}: ranks are reduced to their {ranks}, not {scope}", hint)
-    set_limits = [key for key in _TESTS if key in entry]
-    if not set_limits:
+    _check_scope(entry, metric, KINDS[name].ranks)
+    limits = [key for key in _TESTS if key in entry]
+    if not limits:
         raise TracekitError(f"{metric}: a rule without a limit", f"set {', '.join(_TESTS)}")
-    said = _one_of(entry, "severity", ("error", "warn", "off"), "error")
-    severity: GateSeverity = "warn" if said == "warn" else "error"
+    severity = _choice(entry, "severity", ("error", "warn", "off"), "error")
     role = _text(entry, "role") if "role" in entry else None
-    found = []
-    for key in set_limits:
+    rules = []
+    for key in limits:
         test, rise = _TESTS[key]
-        found.append(
+        rules.append(
             rule(
                 metric,
                 entry[key],
-                "change" if test == "change" else "budget",
+                test,
                 rise=rise,
-                severity=severity,
+                severity="warn" if severity == "warn" else "error",
                 role=role,
             )
         )
-    return [] if said == "off" else found
+    return [] if severity == "off" else rules
+
+
+def _check_scope(entry: Mapping[str, object], metric: str, ranks: str) -> None:
+    """Raises where an entry wants ranks reduced in another way than they are."""
+    scope = _choice(entry, "scope", tuple(SCOPES), "")
+    if scope and SCOPES[scope] != ranks:
+        names = {reduction: word for word, reduction in SCOPES.items()}
+        hint = f"say {names[ranks]}, or nothing" if ranks in names else "leave out the scope"
+        raise TracekitError(f"{metric}: ranks are reduced to their {ranks}, not {scope}", hint)
 
 
 def _accept(entry: Mapping[str, object]) -> Accept:
@@ -222,67 +247,66 @@ def _accept(entry: Mapping[str, object]) -> Accept:
     return Accept(metric, until, _text(entry, "reason"))
 
 
-def _check_number(rules: Iterable[Rule]) -> None:
+def _check_number(rules: Sequence[Rule]) -> None:
     """Raises where there are more rules than a gate can hold at once."""
-    number = len(tuple(rules))
-    if number > MOST_RULES:
+    if len(rules) > MOST_RULES:
         raise TracekitError(
-            f"{number} rules are too many for one gate",
+            f"{len(rules)} rules are too many for one gate",
             f"name the {MOST_RULES} numbers that matter: the more there are, the less each can show",
         )
 
 
 def _tables(table: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
-    found = table.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+    entries = table.get(key, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise TracekitError(f"{key} is not a list of tables", f"write [[tool.tracekit.gate.{key}]]")
-    return found
+    return entries
 
 
 def _texts(table: Mapping[str, object], key: str) -> list[str]:
-    found = table.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    texts = table.get(key, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise TracekitError(f"{key} is not a list of texts", f'write {key} = ["regression"]')
-    return found
+    return texts
 
 
 def _text(table: Mapping[str, object], key: str) -> str:
     """A text that has to be there."""
-    found = table.get(key)
-    if not isinstance(found, str) or not found.strip():
+    text = table.get(key)
+    if not isinstance(text, str) or not text.strip():
         name = table.get("metric")
         about = f"{name}: " if isinstance(name, str) and key != "metric" else ""
         raise TracekitError(f"{about}{key} is missing or no text", f'write {key} = "…"')
-    return found
+    return text
 
 
 def _share(table: Mapping[str, object], key: str) -> float | None:
     """A share such as 0.95 or "3%"; None where it is not set."""
-    found = table.get(key)
-    if found is None:
+    share = table.get(key)
+    if share is None:
         return None
-    if isinstance(found, str) and found.endswith("%"):
+    if isinstance(share, str) and share.endswith("%"):
         try:
-            found = float(found[:-1]) / 100
+            share = float(share[:-1]) / 100
         except ValueError:
-            found = None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= 10:
+            share = None
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 10:
         raise TracekitError(f"{key} is no share", f'write {key} = 0.03 or "3%"')
-    return float(found)
+    return float(share)
 
 
-def _one_of(table: Mapping[str, object], key: str, choices: tuple[str, ...], default: str) -> str:
-    found = table.get(key, default)
-    if not isinstance(found, str) or (found not in choices and found != default):
-        raise _unknown(f"{key} cannot be {found!r}", str(found), choices)
-    return found
+def _choice(table: Mapping[str, object], key: str, choices: tuple[str, ...], default: str) -> str:
+    word = table.get(key, default)
+    if not isinstance(word, str) or (word not in choices and word != default):
+        raise _unknown(f"{key} cannot be {word!r}", str(word), choices)
+    return word
 
 
-def _refuse_unknown(table: Mapping[str, object], known: tuple[str, ...], what: str) -> None:
+def _refuse_unknown(table: Mapping[str, object], keys: tuple[str, ...], what: str) -> None:
     """Raises for the first key that means nothing."""
     for key in table:
-        if key not in known:
-            raise _unknown(f"{what} has an unknown key {key!r}", key, known)
+        if key not in keys:
+            raise _unknown(f"{what} has an unknown key {key!r}", key, keys)
 
 
 def _unknown(problem: str, word: str, choices: tuple[str, ...]) -> TracekitError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import date
-from typing import Literal
+from typing import Literal, Never
 
 from tracekit.job.metric_kinds import METRICS, OUT_OF_MEMORY, STAGE_TIME, Kind
 from tracekit.model.errors import TracekitError
@@ -94,11 +94,13 @@ class Rule:
 
     def __str__(self) -> str:
         """The rule as a person reads it: `step_time: at most +3 %`."""
+        most = "most" if self.rise else "least"
         bound = amount(self.limit, self.unit)
-        how = " (estimate)" if self.point else ""
         if self.test == "change":
-            bound = f"{'+' if self.rise else MINUS}{bound}"
-        return f"{self.metric}: at {'most' if self.rise else 'least'} {bound}{how}"
+            sign = "+" if self.rise else MINUS
+            bound = f"{sign}{bound}"
+        how = " (estimate)" if self.point else ""
+        return f"{self.metric}: at {most} {bound}{how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +168,20 @@ def rule(
     """The rule of these words; raises `TracekitError` for a metric or a limit that makes none."""
     name, stage = recorded(metric)
     kind = KINDS[name]
-    if kind.better == ("lower" if not rise else "higher"):
-        way = "rise" if rise else "fall"
-        right = "max-decrease or min" if rise else "max-increase or max"
-        raise TracekitError(f"{metric}: a {way} of it is for the better", f"say {right}")
+    if rise and kind.better == "higher":
+        _refuse_way(metric, "rise", "max-decrease or min")
+    if not rise and kind.better == "lower":
+        _refuse_way(metric, "fall", "max-increase or max")
     value, unit, point = _limit(metric, kind, limit, test)
     if test == "change" and not rise and unit == "ratio" and value >= 1:
         raise TracekitError(
             f"{metric}: nothing falls by more than 100 %", "such a rule cannot fail"
         )
     return Rule(metric, name, stage, test, rise, value, unit, point, severity, role)
+
+
+def _refuse_way(metric: str, way: str, right: str) -> Never:
+    raise TracekitError(f"{metric}: a {way} of it is for the better", f"say {right}")
 
 
 def amount(value: float | None, unit: Unit) -> str:
@@ -186,8 +192,8 @@ def amount(value: float | None, unit: Unit) -> str:
     """
     if value is not None and unit in ("ns", "bytes", "count", "") and float(value).is_integer():
         value = int(value)
-    shown = show(value, unit, 4)
-    return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1].rstrip("."), shown)
+    text = show(value, unit, 4)
+    return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1].rstrip("."), text)
 
 
 def recorded(metric: str) -> tuple[str, str | None]:
@@ -203,44 +209,66 @@ def recorded(metric: str) -> tuple[str, str | None]:
         if name not in KINDS and name not in NAMES and "." in stage:
             above, _, last = stage.rpartition(".")
             stage, name = above, f"{last}.{name}"
-    found = NAMES.get(name, name)
-    whole = found in KINDS and (found != STAGE_TIME or bool(stage)) and stage != ""
-    if whole and not (stage and found in ("step_time", "unprofiled_step_time")):
-        return found, stage
-    known = [*KINDS, *NAMES, "stage.rollout.time"]
+    recorded_name = NAMES.get(name, name)
+    if _is_metric(recorded_name, stage):
+        return recorded_name, stage
     if metric == STAGE_TIME or name == "time":
         raise TracekitError(f"no metric is called {metric!r}", "name the stage: stage.rollout.time")
-    near = did_you_mean(name if stage else metric, known)
+    near = did_you_mean(name if stage else metric, [*KINDS, *NAMES, "stage.rollout.time"])
     hint = f"there are: {', '.join(sorted(KINDS))}"
     raise TracekitError(f"no metric is called {metric!r}{near}", hint)
 
 
+def _is_metric(name: str, stage: str | None) -> bool:
+    """Whether this is recorded: the time of a stage needs a stage, and that of a step has none."""
+    if name not in KINDS or stage == "":
+        return False
+    if stage is None:
+        return name != STAGE_TIME
+    return name not in ("step_time", "unprofiled_step_time")
+
+
 def _limit(metric: str, kind: Kind, limit: object, test: Test) -> tuple[float, Unit, bool]:
     """(value, unit, whether of the point) of a limit; relative ones are shares."""
-    point = isinstance(limit, str) and limit.startswith("point:")
-    text = limit.removeprefix("point:").strip() if isinstance(limit, str) else limit
+    point = False
+    if isinstance(limit, str):
+        point = limit.startswith("point:")
+        limit = limit.removeprefix("point:").strip()
     try:
-        value, unit = _quantity(text, kind.unit)
+        value, unit = _quantity(limit, kind.unit)
     except TracekitError as error:
         raise TracekitError(f"{metric}: {error.problem}", error.hint) from None
     if unit == "ratio" and kind.unit != "ratio" and test == "budget":
-        raise TracekitError(f"{metric}: a budget of {text} of what?", "name an amount: 50ms, 40GiB")
+        raise TracekitError(
+            f"{metric}: a budget of {limit} of what?", "name an amount: 50ms, 40GiB"
+        )
     return value, unit, point
 
 
-def _quantity(text: object, unit: Unit) -> tuple[float, Unit]:
+def _quantity(limit: object, unit: Unit) -> tuple[float, Unit]:
     """A share (`3%`), or an amount in the metric's own unit."""
-    if isinstance(text, int | float) and not isinstance(text, bool):
-        text = f"{text:.12f}".rstrip("0").rstrip(".") if isinstance(text, float) else str(text)
-    if isinstance(text, str):
-        number = text.removesuffix("%").strip()
-        if text.endswith("%") and _NUMBER.match(number):
-            return float(number) / 100, "ratio"
-        if unit == "ns" and not _NUMBER.match(text) and not text.startswith(("-", "−")):
-            return float(parse_time(text)), unit
-        if unit == "bytes" and not text.startswith(("-", "−")):
-            return float(parse_size(text)), unit
-        if unit not in ("ns", "bytes", "ratio") and _NUMBER.match(text):
-            return float(text), unit
-    wanted = {"ns": "3% or 50ms", "bytes": "3% or 256MiB", "ratio": "15%"}.get(unit, "3% or 100")
-    raise TracekitError(f"not a limit: {text!r}", f"write it like {wanted}")
+    if isinstance(limit, float):
+        limit = f"{limit:.12f}".rstrip("0").rstrip(".")
+    elif isinstance(limit, int) and not isinstance(limit, bool):
+        limit = str(limit)
+    quantity = _of_text(limit, unit) if isinstance(limit, str) else None
+    if quantity is None:
+        wanted = {"ns": "3% or 50ms", "bytes": "3% or 256MiB", "ratio": "15%"}
+        how = wanted.get(unit, "3% or 100")
+        raise TracekitError(f"not a limit: {limit!r}", f"write it like {how}")
+    return quantity
+
+
+def _of_text(text: str, unit: Unit) -> tuple[float, Unit] | None:
+    """The quantity of a text; None where it is none in this unit."""
+    number = text.removesuffix("%").strip()
+    if text.endswith("%") and _NUMBER.match(number):
+        return float(number) / 100, "ratio"
+    negative = text.startswith(("-", "−"))
+    if unit == "ns" and not _NUMBER.match(text) and not negative:
+        return float(parse_time(text)), unit
+    if unit == "bytes" and not negative:
+        return float(parse_size(text)), unit
+    if unit not in ("ns", "bytes", "ratio") and _NUMBER.match(text):
+        return float(text), unit
+    return None

@@ -19,16 +19,20 @@ _UNITS: tuple[tuple[Unit, str], ...] = (
 def gate_word(gates: Sequence[Gate]) -> str:
     """The end of a first sentence: `gate: pass`; with how many warn or are accepted."""
     word = overall(gates)
-    warned = sum(gate.severity == "warn" and gate.outcome == "fail" for gate in gates)
-    accepted = sum(gate.outcome == "accepted" for gate in gates)
-    parts = [f"{warned} beyond a limit that only warns"] if warned else []
-    parts += [f"{accepted} accepted"] if accepted else []
     if not word:
         return ""
-    untested = [gate for gate in gates if (gate.outcome, gate.severity) == ("not tested", "error")]
-    parts += [f"{len(untested)} of {len(gates)} rules"] if word == "not tested" else []
-    said = "what was accepted ran out" if word == "expired" else word
-    return f"gate: {said}" + (f" ({', '.join(parts)})" if parts else "")
+    warned = sum(gate.severity == "warn" and gate.outcome == "fail" for gate in gates)
+    accepted = sum(gate.outcome == "accepted" for gate in gates)
+    untested = sum(gate.severity == "error" and gate.outcome == "not tested" for gate in gates)
+    parts = []
+    if warned:
+        parts.append(f"{warned} beyond a limit that only warns")
+    if accepted:
+        parts.append(f"{accepted} accepted")
+    if word == "not tested":
+        parts.append(f"{untested} of {len(gates)} rules")
+    text = "what was accepted ran out" if word == "expired" else word
+    return f"gate: {text} ({', '.join(parts)})" if parts else f"gate: {text}"
 
 
 def gate_section(gates: Sequence[Gate]) -> Section:

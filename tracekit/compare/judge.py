@@ -16,17 +16,17 @@ from tracekit.compare.changes import (
     pairing,
     step_key,
 )
-from tracekit.compare.comparison import Change, Comparison, Difference, LeftStep
+from tracekit.compare.comparison import Change, Comparison, Difference, LeftStep, StepValue
 from tracekit.compare.design import design_warnings, sessions_apart
 from tracekit.compare.differences import differences, forbids, uneven
 from tracekit.compare.gate import gates
-from tracekit.compare.memory import memory_change
-from tracekit.compare.memory_alone import compare_memory, ran_out
+from tracekit.compare.memory import memory_change, word_of
+from tracekit.compare.memory_change import Level, MemoryChange
 from tracekit.compare.noise import usable
+from tracekit.compare.origins import Attribution
 from tracekit.compare.planning import outlook, what_to_record
-from tracekit.compare.sides import Side
-from tracekit.compare.step_log import logged_reading, overheads
-from tracekit.compare.step_values import step_values
+from tracekit.compare.sides import Side, all_positive
+from tracekit.compare.step_log import logged_reading, overheads, steps_a_run
 from tracekit.compare.work_units import HINT as UNIT_HINT
 from tracekit.compare.work_units import reading as recording_reading
 from tracekit.compare.work_units import unit_key, without_steps
@@ -39,11 +39,16 @@ from tracekit.job.metric_kinds import (
     WINDOW,
     grows_with_work,
 )
+from tracekit.job.samples import Key, Samples
 from tracekit.model.errors import NothingComparableError, TracekitError
+from tracekit.model.labels import plural
 from tracekit.model.units import show
 from tracekit.model.version import VERSION
 
 STEPS = (STEP_TIME, UNPROFILED)
+
+_MEMORY_BLOCKING = "world_size"
+"""The one fact that forbids a verdict on memory: over other ranks the same state is divided otherwise."""
 
 
 def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
@@ -55,89 +60,89 @@ def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
     memory = memory_change(base, opt)
     without = [side for side in (base, opt) if key not in side.samples]
     if memory is not None and without and not any(side.dropped for side in without):
-        return compare_memory(base, opt, memory, choices)
+        return _compare_memory(base, opt, memory, choices)
     if key == STEP and (without_steps(base) or without_steps(opt)):
         why = unit_key(base, opt)
         raise NothingComparableError(f"not comparable: {why}", UNIT_HINT)
     for side in (base, opt):
-        if key not in side.samples and side.errors:
-            raise NothingComparableError(
-                f"{side.name}: an error of tracekit, not of the run: {side.errors[0]}",
-                "tracekit analyze -v prints where it happened",
-            )
-        if key not in side.samples:
-            raise NothingComparableError(
-                f"{side.name}: no step is left to compare"
-                if side.dropped
-                else f"{side.name}: no step was recorded",
-                "keep the first steps with --drop-first 0"
-                if side.dropped
-                else "profile with a step annotation or a schedule",
-            )
-        if not all(value > 0 for run in side.samples[key].values for value in run):
+        _refuse_without(key, side)
+    return _compare_steps(base, opt, key, memory, choices)
+
+
+def _refuse_without(key: Key, side: Side) -> None:
+    """Nothing, or a `TracekitError` where a side lacks what the answer is of."""
+    if key in side.samples:
+        if not all_positive(side.samples[key]):
             raise TracekitError(
                 f"{side.name}: a step took no time at all",
                 "its file may be damaged: see tracekit analyze, leave it out with --steps",
             )
-    found = differences(base, opt)
-    blocked = forbids(found) and not choices.force
-    unequal = uneven(found) and not choices.force
-    noise, unused = usable(choices.noise, base, opt)
+    elif side.errors:
+        raise NothingComparableError(
+            f"{side.name}: an error of tracekit, not of the run: {side.errors[0]}",
+            "tracekit analyze -v prints where it happened",
+        )
+    elif side.dropped:
+        raise NothingComparableError(
+            f"{side.name}: no step is left to compare", "keep the first steps with --drop-first 0"
+        )
+    else:
+        raise NothingComparableError(
+            f"{side.name}: no step was recorded", "profile with a step annotation or a schedule"
+        )
+
+
+def _compare_steps(
+    base: Side, opt: Side, key: Key, memory: MemoryChange | None, choices: Choices
+) -> Comparison:
+    """The comparison of two sides that both hold steps, or what stands for them: `key`."""
+    unlike = differences(base, opt)
+    blocked = forbids(unlike) and not choices.force
+    unequal = uneven(unlike) and not choices.force
+    noise, noise_note = usable(choices.noise, base, opt)
     choices = replace(choices, noise=noise)
-    unlike = ", ".join(other_counts(base, opt)) if choices.paired == "step" else ""
-    if unlike:
+    other_work = ""
+    if choices.paired == "step":
+        other_work = ", ".join(other_counts(base, opt))
+    if other_work:
         choices = replace(choices, paired=None)
-    every = changes(base, opt, choices)
-    speedup, said = headline(base, opt, choices)
-    every = tuple(
-        replace(one, word="not comparable")
-        if blocked or (unequal and grows_with_work(one.name))
-        else one
-        for one in every
-    )
-    first = next(one for one in every if (one.name, one.role, one.stage) == key)
-    timed = STEP if STEP in base.samples and STEP in opt.samples else key
-    pairs, _ = pairing(base.samples[timed], opt.samples[timed], choices.paired)
-    origin = None if blocked else attribute(base, opt, choices.level, pairs)
+    metrics = changes(base, opt, choices)
+    metrics = tuple(_barred(change, blocked=blocked, uneven=unequal) for change in metrics)
+    step = next(change for change in metrics if (change.name, change.role, change.stage) == key)
+    origin = None
+    if not blocked:
+        origin = _origin(base, opt, key, choices)
+    foretells = not blocked and not unequal and key[0] in STEPS
+    ratio, judgement = headline(base, opt, choices)
+    needed = ""
+    if foretells and judgement.word == "inconclusive":
+        effect = judgement.effect or choices.min_effect
+        needed = what_to_record(ratio, effect, alone=choices.assume_independent_steps)
+    warnings = [*_memory_ran_out(base, opt, memory), *_warnings(base, opt, step, unlike, metrics)]
+    if noise_note:
+        warnings.append(noise_note)
+    if other_work:
+        warnings.append(f"steps could not be paired: they hold different numbers of {other_work}")
+    if origin is not None:
+        warnings += origin.kernels.warnings
     return Comparison(
         tool_version=VERSION,
         base=base.name,
         opt=opt.name,
-        verdict=first.word,
-        headline=first,
-        changes=with_steps(every, origin),
-        needed=""
-        if blocked or unequal or said.word != "inconclusive" or key[0] not in STEPS
-        else what_to_record(
-            speedup,
-            said.effect or choices.min_effect,
-            alone=choices.assume_independent_steps,
-        ),
-        outlook=() if blocked or unequal or key[0] not in STEPS else outlook(speedup, choices),
+        verdict=step.word,
+        headline=step,
+        changes=with_steps(metrics, origin),
+        needed=needed,
+        outlook=outlook(ratio, choices) if foretells else (),
         sessions_apart=bool(sessions_apart(base, opt)),
-        differences=found,
+        differences=unlike,
         dropped=tuple(_dropped(base, opt)),
-        reading=(
-            *(_reading(side) for side in (base, opt) if STEP in side.samples),
-            *(line for side in (base, opt) for line in recording_reading(side)),
-            *(line for side in (base, opt) for line in logged_reading(side)),
-            *(memory.reading if memory else ()),
-        ),
-        warnings=(
-            *ran_out(base, opt, memory),
-            *_warnings(base, opt, first, found, every),
-            *([unused] if unused else []),
-            *(
-                [f"steps could not be paired: they hold different numbers of {unlike}"]
-                if unlike
-                else []
-            ),
-            *(origin.kernels.warnings if origin else ()),
-        ),
+        reading=tuple(_readings(base, opt, memory)),
+        warnings=tuple(warnings),
         simulated=base.simulated or opt.simulated,
         min_effect=choices.min_effect,
         level=choices.level,
-        steps=tuple(step_values(base, opt)),
+        steps=tuple(_step_values(base, opt)),
         overhead=overheads(base, opt),
         origin=origin,
         gates=gates(choices.gate, base, opt, choices, blocked=blocked, uneven=unequal),
@@ -147,43 +152,154 @@ def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
     )
 
 
+def _barred(change: Change, *, blocked: bool, uneven: bool) -> Change:
+    """The change without a verdict where there must be none."""
+    if blocked or (uneven and grows_with_work(change.name)):
+        return replace(change, word="not comparable")
+    return change
+
+
+def _origin(base: Side, opt: Side, key: Key, choices: Choices) -> Attribution:
+    """Where the change came from: of profiled steps where both sides have them, paired as these can be."""
+    timed = STEP if STEP in base.samples and STEP in opt.samples else key
+    pairs, _ = pairing(base.samples[timed], opt.samples[timed], choices.paired)
+    return attribute(base, opt, choices.level, pairs)
+
+
+def _compare_memory(base: Side, opt: Side, memory: MemoryChange, choices: Choices) -> Comparison:
+    """The comparison of sides of which at least one recorded no step: the answer is what became of the peak."""
+    unlike = []
+    for difference in differences(base, opt):
+        blocking = difference.blocking and difference.name == _MEMORY_BLOCKING
+        unlike.append(replace(difference, blocking=blocking))
+    blocked = any(difference.blocking for difference in unlike) and not choices.force
+    metrics = changes(base, opt, choices)
+    level = _memory_headline(memory.headline, blocked=blocked)
+    return Comparison(
+        tool_version=VERSION,
+        base=base.name,
+        opt=opt.name,
+        verdict=level.word,
+        headline=level,
+        changes=tuple(_barred(change, blocked=blocked, uneven=False) for change in metrics),
+        differences=tuple(unlike),
+        reading=memory.reading,
+        warnings=(
+            *_memory_ran_out(base, opt, memory),
+            *(f"{d.name} differs ({d.base} · {d.opt})" for d in unlike),
+            *dict.fromkeys((*base.notes, *opt.notes)),
+            *_one_without_steps(base, opt),
+            *memory.notes,
+        ),
+        simulated=base.simulated or opt.simulated,
+        min_effect=choices.min_effect,
+        level=choices.level,
+        gates=gates(choices.gate, base, opt, choices, blocked=blocked),
+        inconclusive_fails=choices.gate.inconclusive_fails,
+        untested_passes=choices.gate.untested_passes,
+        memory=memory,
+    )
+
+
+def _memory_headline(level: Level, *, blocked: bool) -> Change:
+    """The level of the highest device as the change that the answer is of."""
+    return Change(
+        f"device_{level.name}",
+        level.title,
+        None,
+        None,
+        "bytes",
+        level.better,
+        "not comparable" if blocked else word_of(level),
+        level.base,
+        level.opt,
+        level.difference,
+        ratio=level.base / level.opt if level.base and level.opt else None,
+        label="exact",
+    )
+
+
+def _memory_ran_out(base: Side, opt: Side, memory: MemoryChange | None) -> Iterator[str]:
+    """The gravest thing that can be said of memory: that it ran out on one side more often than on the other."""
+    if memory is None:
+        return
+    before, after = memory.failed
+    if before is None or after is None or before == after:
+        return
+    more, less = (opt, base) if after > before else (base, opt)
+    most, fewest = _times(max(before, after)), _times(min(before, after))
+    yield f"memory ran out {most} in {more.name}, {fewest} in {less.name}"
+
+
+def _times(number: int) -> str:
+    return f"{number:,} {plural(number, 'time')}"
+
+
+def _one_without_steps(base: Side, opt: Side) -> Iterator[str]:
+    """That one side alone recorded no step."""
+    key = step_key(base, opt)
+    without = [side.name for side in (base, opt) if key not in side.samples]
+    if len(without) == 1:
+        yield f"{without[0]} recorded no step: only memory is compared"
+
+
 def _dropped(base: Side, opt: Side) -> Iterator[LeftStep]:
+    """The steps that do not count, with why."""
     for side in (base, opt):
         for step in (*side.dropped, *side.left_out_of_logs):
             yield LeftStep(side.name, step.run, step.step, step.reason)
 
 
-def _profiled(side: Side) -> tuple[tuple[float, ...], ...]:
-    """The profiled steps of every run that count; of logs alone there are none."""
-    steps = side.samples.get(STEP)
-    return steps.values if steps else ()
+def _step_values(base: Side, opt: Side) -> Iterator[StepValue]:
+    """The time of every single step, also of those that do not count: side by side, run by run, in their order."""
+    for side in (base, opt):
+        steps = side.every_step
+        if steps is None:
+            continue
+        dropped = {(step.run, step.step, step.part) for step in side.dropped}
+        for run, step_ids, values in zip(steps.runs, steps.steps, steps.values, strict=True):
+            for step_id, value in zip(step_ids, values, strict=True):
+                yield StepValue(side.name, run, step_id[1], value, step_id not in dropped)
 
 
-def _reading(side: Side) -> str:
+def _readings(base: Side, opt: Side, memory: MemoryChange | None) -> Iterator[str]:
+    """How the inputs were understood."""
+    sides = (base, opt)
+    for side in sides:
+        if STEP in side.samples:
+            yield _reading(side, side.samples[STEP])
+    for side in sides:
+        yield from recording_reading(side)
+    for side in sides:
+        yield from logged_reading(side)
+    if memory is not None:
+        yield from memory.reading
+
+
+def _reading(side: Side, steps: Samples) -> str:
     """How one side was understood: runs, steps that count, ranks."""
-    steps = side.samples[STEP]
-    counts = sorted({len(run) for run in steps.values})
-    of = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
     runs = len(steps.runs)
-    text = f"{side.name}: {runs} {'run' if runs == 1 else 'runs'} × {of} {'step' if counts == [1] else 'steps'}"
-    ranks = side.fingerprint.get("ranks", "")
-    number = max(len(one.split(", ")) for one in ranks.split(" / ")) if ranks else 0
-    text += f", {number} {'rank' if number == 1 else 'ranks'}" if number else ""
-    return text + (f", {len(side.dropped)} left out" if side.dropped else "")
+    text = f"{side.name}: {runs} {plural(runs, 'run')} × {steps_a_run(steps)}"
+    if ranks := side.fingerprint.get("ranks", ""):
+        number = max(len(listed.split(", ")) for listed in ranks.split(" / "))
+        text += f", {number} {plural(number, 'rank')}"
+    return f"{text}, {len(side.dropped)} left out" if side.dropped else text
 
 
 def _warnings(
     base: Side,
     opt: Side,
     step: Change,
-    found: tuple[Difference, ...],
-    every: tuple[Change, ...],
+    differences: tuple[Difference, ...],
+    metrics: tuple[Change, ...],
 ) -> Iterator[str]:
     """What to keep in mind, the gravest first."""
-    for one in found:
-        verb = "differ" if one.name.endswith("s") else "differs"
-        yield f"{one.name} {verb} ({one.base} · {one.opt}): {one.meaning}"
-        yield from (_by_work(c) for c in every if (c.name, c.stage) == (_per_one(one.name), None))
+    for unlike in differences:
+        verb = "differ" if unlike.name.endswith("s") else "differs"
+        yield f"{unlike.name} {verb} ({unlike.base} · {unlike.opt}): {unlike.meaning}"
+        if unlike.name in PER_WORK:
+            per_one, _ = PER_WORK[unlike.name]
+            yield from (_by_work(c) for c in metrics if (c.name, c.stage) == (per_one, None))
     yield from design_warnings(base, opt)
     yield from dict.fromkeys((*base.notes, *opt.notes))
     yield from _same_profiles(base, opt)
@@ -198,6 +314,11 @@ def _warnings(
         yield "the un-profiled step is of logs; all else that a profile tells is under the profiler"
 
 
+def _profiled(side: Side) -> bool:
+    """Whether profiled steps are left that count; of logs alone there are none."""
+    return STEP in side.samples and bool(side.samples[STEP].values)
+
+
 def _unit_warnings(step: Change) -> Iterator[str]:
     """What the answer is of where nothing marks a step."""
     if step.name == WINDOW:
@@ -209,34 +330,42 @@ def _unit_warnings(step: Change) -> Iterator[str]:
     yield "times are under the profiler: what it adds to them shrinks the true speedup"
 
 
-def _per_one(name: str) -> str:
-    """The time for one of what is counted under this name; nothing for what is no count of work."""
-    return PER_WORK[name][0] if name in PER_WORK else ""
-
-
 def _by_work(change: Change) -> str:
     """The time for one token, sample or image on both sides, in one line."""
     times = f"{change.title} {show(change.base, 'ns')} → {show(change.opt, 'ns')}"
-    much = "" if change.ratio is None else f"{factor(change.ratio, change.low, change.high)}, "
-    return f"{times}: {much}{change.word}"
+    if change.ratio is None:
+        return f"{times}: {change.word}"
+    return f"{times}: {factor(change.ratio, change.low, change.high)}, {change.word}"
 
 
 def _same_profiles(base: Side, opt: Side) -> Iterator[str]:
     """Which runs are the same files on both sides, and which step times are equal to the nanosecond."""
-    of_logs = not (base.contents or opt.contents)
-    what = "log" if of_logs else "profile"
-    held = [set((s.log_contents if of_logs else s.contents).values()) for s in (base, opt)]
-    both = held[0] & held[1]
-    if both and held[0] == held[1]:
+    profiled = bool(base.contents or opt.contents)
+    what = "profile" if profiled else "log"
+    before, after = _files(base, profiled=profiled), _files(opt, profiled=profiled)
+    both = len(before & after)
+    if both and before == after:
         yield f"both sides are the same files: the same {what} was given twice"
     elif both:
-        yield f"{len(both)} {'run is' if len(both) == 1 else 'runs are'} the same files on both sides: the same {what} was given twice"
+        runs = plural(both, "run is", "runs are")
+        yield f"{both} {runs} the same files on both sides: the same {what} was given twice"
     if both or without_steps(base) or without_steps(opt):
         return
+    yield from _equal_times(base, opt)
+
+
+def _files(side: Side, *, profiled: bool) -> set[frozenset[str]]:
+    """What the files of every run hold, of logs where neither side has profiles."""
+    contents = side.contents if profiled else side.log_contents
+    return set(contents.values())
+
+
+def _equal_times(base: Side, opt: Side) -> Iterator[str]:
+    """Which runs have step times that are equal to the nanosecond."""
     key = step_key(base, opt)
-    before, after = (side.samples[key].values for side in (base, opt))
-    if set(before) == set(after):
+    if set(base.samples[key].values) == set(opt.samples[key].values):
         yield "step times are equal on both sides, to the nanosecond"
-    for side, runs in ((base, before), (opt, after)):
+    for side in (base, opt):
+        runs = side.samples[key].values
         if len(set(runs)) < len(runs):
             yield f"{side.name}: several runs have equal step times, to the nanosecond: copies would look like runs that do not differ"

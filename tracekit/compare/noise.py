@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracekit.compare.sides import Side
+from tracekit.compare.sides import Side, all_positive
 from tracekit.discover.arguments import refuse_special
 from tracekit.job.metric_kinds import METRICS, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.job.samples import Key
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.model.labels import words
+from tracekit.model.labels import plural, words
 from tracekit.model.stats.noise import LEAST_RUNS, Noise, calibrate
 from tracekit.model.version import VERSION
 
 SCHEMA = "tracekit.noise/1"
 
 CALIBRATED = (UNPROFILED, UNPROFILED_STAGE, STEP_TIME, STAGE_TIME)
-"""The metrics whose noise is kept."""
+"""The metrics whose noise is measured."""
 
 MUST_AGREE = {"gpu": "GPU", "world_size": "world size"}
 """What the calibrated runs must share with those compared; what is unknown on one side agrees."""
@@ -45,16 +45,16 @@ class NoiseFile:
     tool_version: str = VERSION
 
     def of(self, key: Key) -> Noise | None:
-        """The noise of one metric, None where it was not calibrated."""
-        if key in self.metrics or key[1] is None:
+        """The noise of one metric, None where it was not calibrated; roles may be spelled otherwise."""
+        name, role, stage = key
+        if key in self.metrics or role is None:
             return self.metrics.get(key)
-        name, role, stage = key[0], words(key[1]), key[2]
-        alike = (
-            noise
-            for (other, of_role, of_stage), noise in self.metrics.items()
-            if (other, of_stage) == (name, stage) and of_role is not None and words(of_role) == role
-        )
-        return next(alike, None)
+        for (other_name, other_role, other_stage), noise in self.metrics.items():
+            if other_role is None or (other_name, other_stage) != (name, stage):
+                continue
+            if words(other_role) == words(role):
+                return noise
+        return None
 
 
 def calibrated(side: Side, notes: tuple[str, ...] = ()) -> NoiseFile:
@@ -64,20 +64,19 @@ def calibrated(side: Side, notes: tuple[str, ...] = ()) -> NoiseFile:
     """
     metrics: dict[Key, Noise] = {}
     runs: tuple[str, ...] = ()
-    for key, found in sorted(side.samples.items(), key=lambda item: str(item[0])):
-        positive = all(value > 0 for run in found.values for value in run)
-        if key[0] in CALIBRATED and len(found.runs) > 1 and positive:
-            metrics[key] = calibrate(found.values)
-        if key[0] in (STEP_TIME, UNPROFILED):
-            runs = found.runs if len(found.runs) > len(runs) else runs
+    for key, samples in sorted(side.samples.items(), key=lambda item: str(item[0])):
+        if key[0] in CALIBRATED and len(samples.runs) > 1 and all_positive(samples):
+            metrics[key] = calibrate(samples.values)
+        if key[0] in (STEP_TIME, UNPROFILED) and len(samples.runs) > len(runs):
+            runs = samples.runs
     if not any(key[0] in (STEP_TIME, UNPROFILED) for key in metrics):
-        few = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} with steps"
+        few = f"{len(runs)} {plural(len(runs), 'run')} with steps"
         raise TracekitError(
             f"noise needs two runs of the same thing at least, and {LEAST_RUNS} to be used: {few}",
             "tracekit noise RUN RUN RUN RUN -o noise.json",
         )
-    whole = {key: noise for key, noise in metrics.items() if noise.runs == len(runs)}
-    return NoiseFile(whole, dict(side.fingerprint), runs, notes)
+    of_all_runs = {key: noise for key, noise in metrics.items() if noise.runs == len(runs)}
+    return NoiseFile(of_all_runs, dict(side.fingerprint), runs, notes)
 
 
 def usable(noise: NoiseFile | None, base: Side, opt: Side) -> tuple[NoiseFile | None, str]:
@@ -85,21 +84,24 @@ def usable(noise: NoiseFile | None, base: Side, opt: Side) -> tuple[NoiseFile | 
     if noise is None:
         return None, ""
     for name, title in MUST_AGREE.items():
-        own = noise.fingerprint.get(name, "")
+        calibrated_on = noise.fingerprint.get(name, "")
         for side in (base, opt):
-            other = side.fingerprint.get(name, "")
-            if own and other and own != other:
-                line = f"the A/A noise was not used: it is of {title} {own}, and {side.name} of {other}"
-                return None, line
+            ran_on = side.fingerprint.get(name, "")
+            if calibrated_on and ran_on and calibrated_on != ran_on:
+                return None, (
+                    f"the A/A noise was not used: it is of {title} {calibrated_on},"
+                    f" and {side.name} of {ran_on}"
+                )
     return noise, ""
 
 
 def to_json(noise: NoiseFile) -> str:
     """The file's text: keys sorted, so equal calibrations give equal bytes."""
-    metrics = [
-        {"name": name, "role": role, "stage": stage, **found.to_dict()}
-        for (name, role, stage), found in sorted(noise.metrics.items(), key=lambda i: str(i[0]))
-    ]
+    metrics = []
+    for key in sorted(noise.metrics, key=str):
+        name, role, stage = key
+        row = {"name": name, "role": role, "stage": stage, **noise.metrics[key].to_dict()}
+        metrics.append(row)
     document = {
         "schema": SCHEMA,
         "tool_version": noise.tool_version,
@@ -108,9 +110,8 @@ def to_json(noise: NoiseFile) -> str:
         "notes": list(noise.notes),
         "metrics": metrics,
     }
-    return (
-        json.dumps(document, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
-    )
+    text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    return f"{text}\n"
 
 
 def read(path: Path) -> NoiseFile:
@@ -140,7 +141,17 @@ def _parsed(document: Any) -> NoiseFile:
     schema = document.get("schema")
     if schema != SCHEMA:
         raise ValueError(f"its schema is {_short(schema)}, not {SCHEMA}")
-    rows = document.get("metrics")
+    metrics = _metrics(document.get("metrics"))
+    facts = document.get("fingerprint", {})
+    if not isinstance(facts, dict) or not all(map(_is_text, facts.values())):
+        raise ValueError("its fingerprint is no list of names and texts")
+    runs, notes = _texts(document, "runs"), _texts(document, "notes")
+    version = document.get("tool_version", "")
+    return NoiseFile(metrics, facts, runs, notes, version if _is_text(version) else "")
+
+
+def _metrics(rows: Any) -> dict[Key, Noise]:
+    """The noise of each metric of a file."""
     if not isinstance(rows, list) or not 0 < len(rows) <= MAX_METRICS:
         raise ValueError("it holds no list of metrics")
     metrics: dict[Key, Noise] = {}
@@ -151,19 +162,14 @@ def _parsed(document: Any) -> NoiseFile:
         if key in metrics:
             raise ValueError(f"it holds {key[2] or key[0]} twice")
         metrics[key] = Noise.from_dict(row)
-    facts = document.get("fingerprint", {})
-    if not isinstance(facts, dict) or not all(_is_text(v) for v in facts.values()):
-        raise ValueError("its fingerprint is no list of names and texts")
-    runs, notes = (_texts(document, name) for name in ("runs", "notes"))
-    version = document.get("tool_version", "")
-    return NoiseFile(metrics, facts, runs, notes, version if _is_text(version) else "")
+    return metrics
 
 
 def _texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    found = document.get(name, [])
-    if not isinstance(found, list) or not all(_is_text(text) for text in found):
+    texts = document.get(name, [])
+    if not isinstance(texts, list) or not all(map(_is_text, texts)):
         raise ValueError(f"its {name} are no list of texts")
-    return tuple(found)
+    return tuple(texts)
 
 
 def _text(row: Mapping[str, Any], name: str) -> str | None:

@@ -26,13 +26,13 @@ LEVEL = 0.95
 
 def noise_notes(side: Side) -> Iterator[str]:
     """What the recorded times say of how the runs were made: together, or spread over time."""
-    found = sorted(run_spans(side))
-    if len(found) < 2:
+    spans = sorted(run_spans(side))
+    if len(spans) < 2:
         return
-    overlap = any(later < end for (_, end), (later, _) in pairwise(found))
+    overlap = any(later < end for (_, end), (later, _) in pairwise(spans))
     if overlap:
         yield "runs overlap in time: they may have slowed one another"
-    length = show(found[-1][1] - found[0][0], "ns")
+    length = show(spans[-1][1] - spans[0][0], "ns")
     yield f"the runs span {length}: drift over longer times, and other nodes, are not in this noise"
 
 
@@ -44,53 +44,63 @@ def resolves(noise: Noise, level: float = LEVEL) -> float | None:
     return detectable([Spread(2**0.5 * noise.sd, noise.df, drawn=False)], delta, level)
 
 
-def as_report(found: NoiseFile, side: Side) -> Report:
+def as_report(noise: NoiseFile, side: Side) -> Report:
     """The calibration in the form that renderers take."""
+    rows = list(_rows(noise, side))
+    frame = pd.DataFrame(rows).sort_values(["order", "size"], kind="stable")
+    return Report(
+        title="noise",
+        tool_version=noise.tool_version,
+        identity=(f"{len(noise.runs)} runs of one setting", *_hardware(noise)),
+        answer=_answer(frame.iloc[0], few=len(noise.runs) < LEAST_RUNS),
+        overview=sheet(
+            "overview",
+            "How much equal runs differ",
+            _HEADINGS,
+            frame,
+            caption=" · ".join(noise.notes),
+        ),
+    )
+
+
+_HEADINGS = (
+    Heading("title", "metric"),
+    Heading("role", "role"),
+    Heading("runs", "runs", "count"),
+    Heading("steps", "fewest steps", "count", "Of one run."),
+    Heading("sd", "spread", "ratio", "Standard deviation of the means of runs."),
+    Heading(
+        "resolves",
+        "smallest change",
+        "ratio",
+        "What one run a side can then show, in 80 % of cases.",
+    ),
+)
+
+
+def _rows(noise: NoiseFile, side: Side) -> Iterator[dict[str, Any]]:
+    """One row a metric, with what rows are put in order by."""
     order = {UNPROFILED: 0, STEP_TIME: 1, STAGE_TIME: 2, UNPROFILED_STAGE: 3}
-    rows = [
-        {
+    for key, of_metric in noise.metrics.items():
+        name, role, stage = key
+        yield {
             "title": titled(name, stage),
             "role": role,
             "order": order[name],
-            "size": -sum(map(sum, side.samples[(name, role, stage)].values)),
-            "runs": noise.runs,
-            "steps": noise.steps,
-            "sd": noise.sd,
-            "resolves": resolves(noise),
+            "size": -sum(map(sum, side.samples[key].values)),
+            "runs": of_metric.runs,
+            "steps": of_metric.steps,
+            "sd": of_metric.sd,
+            "resolves": resolves(of_metric),
         }
-        for (name, role, stage), noise in found.metrics.items()
-    ]
-    frame = pd.DataFrame(rows).sort_values(["order", "size"], kind="stable")
-    headings = (
-        Heading("title", "metric"),
-        Heading("role", "role"),
-        Heading("runs", "runs", "count"),
-        Heading("steps", "fewest steps", "count", "Of one run."),
-        Heading("sd", "spread", "ratio", "Standard deviation of the means of runs."),
-        Heading(
-            "resolves",
-            "smallest change",
-            "ratio",
-            "What one run a side can then show, in 80 % of cases.",
-        ),
-    )
-    few = len(found.runs) < LEAST_RUNS
-    caption = " · ".join(found.notes)
-    return Report(
-        title="noise",
-        tool_version=found.tool_version,
-        identity=(f"{len(found.runs)} runs of one setting", *_hardware(found)),
-        answer=_answer(frame.iloc[0], few=few),
-        overview=sheet("overview", "How much equal runs differ", headings, frame, caption=caption),
-    )
 
 
-def _hardware(found: NoiseFile) -> Iterator[str]:
+def _hardware(noise: NoiseFile) -> Iterator[str]:
     """What the calibration is of."""
-    if found.fingerprint.get("gpu"):
-        yield found.fingerprint["gpu"]
-    if found.fingerprint.get("world_size"):
-        yield f"world size {found.fingerprint['world_size']}"
+    if noise.fingerprint.get("gpu"):
+        yield noise.fingerprint["gpu"]
+    if noise.fingerprint.get("world_size"):
+        yield f"world size {noise.fingerprint['world_size']}"
 
 
 def _answer(first: pd.Series[Any], *, few: bool) -> str:

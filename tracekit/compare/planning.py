@@ -21,58 +21,63 @@ _OFTEN = f"in {POWER:.0%} of cases".replace("%", " %")
 
 
 CHANGES = (0.0, 0.03, 0.05, 0.1)
-"""True changes for the worse whose verdicts are foretold."""
+"""True changes for the worse whose verdicts are predicted."""
 
 
-def outlook(found: Speedup, choices: Choices) -> tuple[Outlook, ...]:
+def outlook(ratio: Speedup, choices: Choices) -> tuple[Outlook, ...]:
     """How probable each verdict was with these runs, and is with as many as `what_to_record` asks for at least."""
-    if not found.spreads:
+    if not ratio.spreads:
         return ()
-    delta = threshold(found, choices.min_effect)
-    runs = f"{found.base.runs} v {found.opt.runs}"
-    if why_capped(found, choices.assume_independent_steps):
-        rows = [_row(runs, change, (), delta, found.level) for change in CHANGES]
-    else:
-        rows = [_row(runs, change, found.spreads, delta, found.level) for change in CHANGES]
-    more = needed(found, effect=choices.min_effect).runs
-    if more is not None and more > max(found.base.runs, found.opt.runs):
-        spreads = runs_of(found, more)
-        rows += [
-            _row(f"{more} v {more}", change, spreads, delta, found.level) for change in CHANGES
-        ]
+    delta = threshold(ratio, choices.min_effect)
+    capped = why_capped(ratio, choices.assume_independent_steps)
+    spreads = () if capped else ratio.spreads
+    rows = _rows(f"{ratio.base.runs} v {ratio.opt.runs}", spreads, delta, ratio.level)
+    more = needed(ratio, effect=choices.min_effect).runs
+    if more is not None and more > max(ratio.base.runs, ratio.opt.runs):
+        rows += _rows(f"{more} v {more}", runs_of(ratio, more), delta, ratio.level)
     return tuple(rows)
+
+
+def _rows(runs: str, spreads: Sequence[Spread], delta: float, level: float) -> list[Outlook]:
+    """The probabilities at every one of `CHANGES`."""
+    return [_row(runs, change, spreads, delta, level) for change in CHANGES]
 
 
 def _row(
     runs: str, change: float, spreads: Sequence[Spread], delta: float, level: float
 ) -> Outlook:
     """The probabilities at one true change; without spreads nothing may be said."""
-    said = bound = SILENT
+    estimated = bound = SILENT
     if spreads:
-        said = chances(log1p(change), spreads, delta, level)
+        estimated = chances(log1p(change), spreads, delta, level)
         bound = chances(log1p(change), spreads, delta, level, bound=True)
-    least = min(bound.regression, said.regression)
     return Outlook(
-        runs, change, said.regression, said.no_change, said.improvement, said.inconclusive, least
+        runs,
+        change,
+        regression=estimated.regression,
+        no_change=estimated.no_change,
+        improvement=estimated.improvement,
+        inconclusive=estimated.inconclusive,
+        at_least=min(bound.regression, estimated.regression),
     )
 
 
-def what_to_record(found: Speedup, effect: float, *, alone: bool = False) -> str:
+def what_to_record(ratio: Speedup, effect: float, *, alone: bool = False) -> str:
     """What to record so that a comparison decides in 80 % of cases, in words.
 
-    That is: says *no change* of sides that are equal, and names a change from a size on that is told too. Where that
+    That is: says *no change* of sides that are equal, and names a change from a size on that is stated too. Where that
     takes too many runs, what calls the least larger change that can be; where the spread is not known at all, what
     shows it. `alone` says that steps of one run may stand for runs.
     """
-    if found.se is None or (found.se == 0.0 and found.low is None):
+    if ratio.se is None or (ratio.se == 0.0 and ratio.low is None):
         return f"record several runs per side of at least {ENOUGH_STEPS} steps each: how much they vary is not known"
     within = show(effect, "ratio")
-    plan = needed(found, effect=effect, alone=alone)
+    plan = needed(ratio, effect=effect, alone=alone)
     if text := ways(plan):
-        then = "" if plan.runs is None else _called(found, effect, plan.runs)
+        then = _called(ratio, effect, plan.runs)
         return f"record {text} per side: {_OFTEN} they show that nothing changed by {within}{then}"
     for larger in LARGER:
-        plan = needed(found, effect=effect, change=larger, alone=alone)
+        plan = needed(ratio, effect=effect, change=larger, alone=alone)
         if larger > effect and (text := ways(plan)):
             return (
                 f"record {text} per side to show a change of {show(larger, 'ratio')} {_OFTEN}: that nothing changed"
@@ -103,7 +108,9 @@ def _range(plan: Needed) -> str:
     return f"{plan.runs}" if plan.most_runs == plan.runs else f"{plan.runs} to {plan.most_runs}"
 
 
-def _called(found: Speedup, effect: float, runs: int) -> str:
-    """The change that so many runs show as well, as the spread was estimated."""
-    seen = detectable(runs_of(found, runs), threshold(found, effect), found.level, bound=False)
+def _called(ratio: Speedup, effect: float, runs: int | None) -> str:
+    """The change that so many runs show as well, as the spread was estimated; nothing without a number of runs."""
+    if runs is None:
+        return ""
+    seen = detectable(runs_of(ratio, runs), threshold(ratio, effect), ratio.level, bound=False)
     return "" if seen is None else f", or a change of {show(seen, 'ratio')}"

@@ -102,7 +102,7 @@ def _place(key: Key, common_ops: set[Place]) -> Place:
 def _same_names(gone: Mapping[Key, Place], come: Mapping[Key, Place]) -> dict[Key, Place]:
     """Keys whose names differ only in what changes from build to build, at whatever place of a stage."""
     old, new = _by_stripped_name(gone), _by_stripped_name(come)
-    places = {}
+    places: dict[Key, Place] = {}
     for name in old.keys() & new.keys():
         place = gone[min(old[name])]
         places |= dict.fromkeys((*old[name], *new[name]), place)

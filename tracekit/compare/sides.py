@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 
 import numpy as np
 import pandas as pd
@@ -14,9 +14,10 @@ from tracekit.job.metric_kinds import STEP_TIME, WINDOW
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.step_values import NAMES
 from tracekit.job.throughput import work_rates
-from tracekit.job.warm_up import Dropped, dropped
+from tracekit.job.warm_up import Dropped, LeftOut, dropped
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
+from tracekit.model.labels import plural
 from tracekit.model.report import Report
 from tracekit.model.stats.estimate import RANGE
 from tracekit.model.trace import Measurements
@@ -68,110 +69,150 @@ def side(name: str, inputs: Sequence[Input], drop_first: int | None = None) -> S
     files hold the same bytes are one, however often it is given. `drop_first` steps of every run are left out, or
     with None those that are known to be warm-up.
     """
-    marks, renamed = _apart([one.label for one in inputs], [_values(one) for one in inputs])
+    values, renamed = _one_table(inputs)
     contents = _contents(inputs, renamed)
     copies = copies_of(contents)
-    marks = marks[~marks["run"].isin(copies)].reset_index(drop=True)
-    found = samples(marks)
-    left_out = dropped(found, marks, drop_first)
-    kept = {key: rest for key, every in found.items() if (rest := left_out.kept(every)).runs}
-    fingerprint = _agreed([dict(one.report.fingerprint) for one in inputs])
+    values = values[~values["run"].isin(copies)].reset_index(drop=True)
+    recorded = samples(values)
+    left_out = dropped(recorded, values, drop_first)
+    counted = without(recorded, left_out)
+    fingerprint = _agreed([dict(part.report.fingerprint) for part in inputs])
+    rates = work_rates(counted, world_size(fingerprint), _timed(counted))
     return Side(
         name,
-        {**kept, **work_rates(kept, world_size(fingerprint), _timed(kept))},
+        {**counted, **rates},
         left_out.steps,
         fingerprint,
-        tuple(one.measured for one in inputs if one.measured is not None and not _errors(one)),
-        any("SIMULATED DATA" in one.report.identity for one in inputs),
-        every_step=found.get((STEP_TIME, None, None)),
-        notes=(
-            *(one for part in inputs for one in (*_lost(name, part), *_cut(name, part))),
-            *copies_told(name, copies),
-        ),
-        errors=tuple(dict.fromkeys(error for part in inputs for error in _errors(part))),
-        contents={run: held for run, held in contents.items() if run not in copies},
+        tuple(_sound_measurements(inputs)),
+        any("SIMULATED DATA" in part.report.identity for part in inputs),
+        every_step=recorded.get((STEP_TIME, None, None)),
+        notes=(*_input_notes(name, inputs), *copies_told(name, copies)),
+        errors=tuple(dict.fromkeys(chain.from_iterable(map(_errors, inputs)))),
+        contents={run: digests for run, digests in contents.items() if run not in copies},
     )
 
 
-def _errors(one: Input) -> tuple[str, ...]:
+def mean_of_runs(metric: Samples) -> float:
+    """The mean over runs of their means."""
+    return sum(sum(run) / len(run) for run in metric.values) / len(metric.values)
+
+
+def all_positive(metric: Samples) -> bool:
+    """Whether every value of every run is above 0, so that there is a ratio."""
+    return all(value > 0 for value in chain.from_iterable(metric.values))
+
+
+def without(metrics: Mapping[Key, Samples], left_out: LeftOut) -> dict[Key, Samples]:
+    """The samples without the steps that do not count; a metric of which nothing is left goes."""
+    counted = {}
+    for key, metric in metrics.items():
+        remaining = left_out.kept(metric)
+        if remaining.runs:
+            counted[key] = remaining
+    return counted
+
+
+def _sound_measurements(inputs: Iterable[Input]) -> Iterator[Measurements]:
+    """The measurements that no error of tracekit spoiled."""
+    for part in inputs:
+        if part.measured is not None and not _errors(part):
+            yield part.measured
+
+
+def _input_notes(name: str, inputs: Iterable[Input]) -> Iterator[str]:
+    """What is to be said of each input."""
+    for part in inputs:
+        yield from _lost(name, part)
+        yield from _cut(name, part)
+
+
+def _errors(part: Input) -> tuple[str, ...]:
     """The errors of tracekit that its report names."""
-    return tuple(dict.fromkeys(r.message for r in one.report.remarks if faults.is_of(r)))
+    remarks = filter(faults.is_of, part.report.remarks)
+    return tuple(dict.fromkeys(remark.message for remark in remarks))
 
 
 def copies_of(contents: Mapping[str, frozenset[str]]) -> dict[str, str]:
     """Each run whose files hold the same bytes as those of one before it, with that one."""
     first: dict[frozenset[str], str] = {}
-    return {
-        run: first[held] for run, held in contents.items() if first.setdefault(held, run) != run
-    }
+    copies = {}
+    for run, digests in contents.items():
+        original = first.setdefault(digests, run)
+        if original != run:
+            copies[run] = original
+    return copies
 
 
 def copies_told(name: str, copies: Mapping[str, str]) -> Iterator[str]:
     """What is to be said of runs that were given more than once."""
-    several: dict[str, list[str]] = {}
-    for run, first in copies.items():
-        several.setdefault(first, []).append(run)
-    for first, runs in several.items():
-        hold = "holds" if len(runs) == 1 else "hold"
-        yield f"{name}: {', '.join(runs)} {hold} the same files as {first}: copies of one run count as one run"
+    runs_of: dict[str, list[str]] = {}
+    for run, original in copies.items():
+        runs_of.setdefault(original, []).append(run)
+    for original, runs in runs_of.items():
+        hold = plural(len(runs), "holds", "hold")
+        yield f"{name}: {', '.join(runs)} {hold} the same files as {original}: copies of one run count as one run"
 
 
 def _contents(
     inputs: Sequence[Input], renamed: Sequence[Mapping[str, str]]
 ) -> dict[str, frozenset[str]]:
     """The digests of every run by the name that it has on this side, in order of names."""
-    found: dict[str, set[str]] = {}
-    for one, names in zip(inputs, renamed, strict=True):
-        for run, digest in one.report.contents:
+    digests: dict[str, set[str]] = {}
+    for part, names in zip(inputs, renamed, strict=True):
+        for run, digest in part.report.contents:
             if run in names:
-                found.setdefault(names[run], set()).add(digest)
-    return {run: frozenset(found[run]) for run in sorted(found)}
+                digests.setdefault(names[run], set()).add(digest)
+    return {run: frozenset(digests[run]) for run in sorted(digests)}
 
 
-def _timed(found: Mapping[Key, Samples]) -> str:
+def _timed(metrics: Mapping[Key, Samples]) -> str:
     """What holds the work: the step, or the recording where nothing marks one."""
-    unmarked = (WINDOW, None, None) in found and (STEP_TIME, None, None) not in found
+    unmarked = (WINDOW, None, None) in metrics and (STEP_TIME, None, None) not in metrics
     return WINDOW if unmarked else STEP_TIME
 
 
-def _lost(name: str, one: Input) -> Iterator[str]:
+def _lost(name: str, part: Input) -> Iterator[str]:
     """What is to be said of sources that could not be read, or not whole."""
-    unread = sum(remark.code == "unreadable" for remark in one.report.remarks)
-    damaged = {r.source for r in one.report.remarks if r.severity == "data_loss"}
-    for error in _errors(one):
+    remarks = part.report.remarks
+    unread = sum(remark.code == "unreadable" for remark in remarks)
+    damaged = len({remark.source for remark in remarks if remark.severity == "data_loss"})
+    for error in _errors(part):
         yield f"{name}: an error of tracekit, not of the run: {error}; what rests on it is not compared"
     if unread:
-        yield f"{name}: {unread:,} {'source' if unread == 1 else 'sources'} could not be read and are not in these numbers"
+        yield f"{name}: {unread:,} {plural(unread, 'source')} could not be read and are not in these numbers"
     if damaged:
-        yield f"{name}: {len(damaged):,} {'source is' if len(damaged) == 1 else 'sources are'} damaged: steps may be missing, and what they hold too short"
+        are = plural(damaged, "source is", "sources are")
+        yield f"{name}: {damaged:,} {are} damaged: steps may be missing, and what they hold too short"
 
 
-def _cut(name: str, one: Input) -> Iterator[str]:
+def _cut(name: str, part: Input) -> Iterator[str]:
     """What is missing of a report that was too large to hold all values."""
-    if one.values is None and one.report.values is not None and one.report.values.omitted:
+    saved = part.report.values
+    if part.values is None and saved is not None and saved.omitted:
         yield f"{name}: a saved report of so many ranks holds values of the whole job only, not of single ranks"
 
 
 def world_size(fingerprint: Mapping[str, str]) -> int | None:
-    """The number of ranks that all processes of a side tell, None where they differ or do not."""
+    """The number of ranks that all processes of a side recorded, None where they differ or did not."""
     text = fingerprint.get("world_size", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _values(one: Input) -> pd.DataFrame:
+def _values(part: Input) -> pd.DataFrame:
     """The values of one input as a frame with the columns `COLUMNS`."""
-    if one.values is not None:
-        return _checked(one.label, one.values.astype(object).reindex(columns=[*COLUMNS]))
-    sheet = one.report.values
-    if sheet is None or not {"run", "name", "value"} <= {
-        heading.name for heading in sheet.headings
-    }:
-        raise TracekitError(f"{one.label}: holds no values by step", _HINT)
-    frame = pd.DataFrame(list(sheet.rows), columns=[h.name for h in sheet.headings], dtype=object)
+    if part.values is not None:
+        return _checked(part.label, part.values.astype(object).reindex(columns=[*COLUMNS]))
+    sheet = part.report.values
+    if sheet is None:
+        raise TracekitError(f"{part.label}: holds no values by step", _HINT)
+    names = [heading.name for heading in sheet.headings]
+    if not {"run", "name", "value"} <= set(names):
+        raise TracekitError(f"{part.label}: holds no values by step", _HINT)
+    frame = pd.DataFrame(list(sheet.rows), columns=names, dtype=object)
     frame = frame.loc[:, ~frame.columns.duplicated()].reindex(columns=[*COLUMNS])
     if sheet.omitted:
         frame = frame[frame["name"].isin(NAMES)].reset_index(drop=True)
-    return _checked(one.label, frame)
+    return _checked(part.label, frame)
 
 
 def _checked(label: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -179,9 +220,9 @@ def _checked(label: str, frame: pd.DataFrame) -> pd.DataFrame:
     for name in ("run", "role", "part", "stage", "name"):
         column = [None if pd.isna(cell) else str(cell) for cell in frame[name]]
         frame[name] = pd.Series(column, index=frame.index, dtype=object)
-    steps, values = (frame[name][frame[name].notna()] for name in ("step", "value"))
-    if not all(isinstance(cell, int | np.integer) and abs(int(cell)) < 2**63 for cell in steps):
+    if not all(map(_is_step, frame["step"].dropna())):
         raise TracekitError(f"{label}: holds a step that is no whole number", _HINT)
+    values = frame["value"].dropna()
     if not all(isinstance(cell, int | float | np.number) for cell in values):
         raise TracekitError(f"{label}: holds a value that is no number", _HINT)
     # What no clock could have measured is not known.
@@ -190,35 +231,53 @@ def _checked(label: str, frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({"step": "Int64"})
 
 
-def _apart(
-    labels: Sequence[str], frames: Sequence[pd.DataFrame]
-) -> tuple[pd.DataFrame, list[dict[str, str]]]:
+def _is_step(cell: object) -> bool:
+    """Whether a cell is a whole number that a column of steps can hold."""
+    return isinstance(cell, int | np.integer) and abs(int(cell)) < 2**63
+
+
+def _one_table(inputs: Sequence[Input]) -> tuple[pd.DataFrame, list[dict[str, str]]]:
     """(all rows, every run of every input having a name of its own, in whichever order they were given; these names)."""
-    counts = Counter(str(run) for frame in frames for run in frame["run"].unique())
-    same = len(set(labels)) < len(labels)
-    content = [str(frame.to_numpy(object).tolist()) if same else "" for frame in frames]
-    order = sorted(range(len(frames)), key=lambda at: (labels[at], content[at]))
-    taken = {run for run, count in counts.items() if count == 1}
-    renamed: list[dict[str, str]] = [{} for _ in frames]
-    for at in order:
-        runs = [str(run) for run in frames[at]["run"].unique()]
-        names = {run: run for run in runs if counts[run] == 1}
-        for run in sorted(set(runs) - names.keys()):
-            names[run] = _free(labels[at] if len(runs) == 1 else f"{labels[at]}/{run}", taken)
+    labels = [part.label for part in inputs]
+    frames = [_values(part) for part in inputs]
+    inputs_with = Counter(str(run) for frame in frames for run in frame["run"].unique())
+    taken = {run for run, number in inputs_with.items() if number == 1}
+    renamed: list[dict[str, str]] = [{} for _ in inputs]
+    order = _by_label(labels, frames)
+    for place in order:
+        runs = [str(run) for run in frames[place]["run"].unique()]
+        names = renamed[place]
+        for run in sorted(runs):
+            if inputs_with[run] == 1:
+                names[run] = run
+                continue
+            label = labels[place]
+            names[run] = _free(label if len(runs) == 1 else f"{label}/{run}", taken)
             taken.add(names[run])
-        frames[at]["run"] = frames[at]["run"].astype(str).map(names)
-        renamed[at] = names
-    return pd.concat([frames[at] for at in order], ignore_index=True), renamed
+        frames[place]["run"] = frames[place]["run"].astype(str).map(names)
+    return pd.concat([frames[place] for place in order], ignore_index=True), renamed
+
+
+def _by_label(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int]:
+    """The inputs in the order of their labels, those that share one in that of what they hold."""
+    contents = [""] * len(frames)
+    if len(set(labels)) < len(labels):
+        contents = [str(frame.to_numpy(object).tolist()) for frame in frames]
+    return sorted(range(len(frames)), key=lambda place: (labels[place], contents[place]))
 
 
 def _free(wanted: str, taken: set[str]) -> str:
     """The name, with a number where another run has it."""
+    if wanted not in taken:
+        return wanted
     numbered = (f"{wanted}#{number}" for number in count(2))
-    return wanted if wanted not in taken else next(n for n in numbered if n not in taken)
+    return next(name for name in numbered if name not in taken)
 
 
-def _agreed(fingerprints: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Each fact as all inputs tell it; where they disagree, all that was said."""
-    names = dict.fromkeys(name for one in fingerprints for name in one)
-    told = {name: dict.fromkeys(one[name] for one in fingerprints if name in one) for name in names}
-    return {name: " / ".join(sorted(values)) for name, values in told.items()}
+def _agreed(fingerprints: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Each fact as all inputs have it; where they disagree, all that they have."""
+    values: dict[str, set[str]] = {}
+    for fingerprint in fingerprints:
+        for name, value in fingerprint.items():
+            values.setdefault(name, set()).add(value)
+    return {name: " / ".join(sorted(texts)) for name, texts in values.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tracekit.compare.changes import Choices, step_key
@@ -10,7 +10,6 @@ from tracekit.compare.gate import gates, overall
 from tracekit.compare.gate_rules import IDLE_SHARE, KINDS, Rule, Rules
 from tracekit.compare.sides import Side
 from tracekit.job.metric_kinds import STEP_TIME, UNPROFILED
-from tracekit.job.samples import Samples
 from tracekit.model.report import Gate
 
 SLOWED = 0.2
@@ -54,51 +53,63 @@ def self_test(rules: Rules, base: Side, choices: Choices) -> SelfTest:
     plain = replace(rules, accepts=())
     slowed = worse(base, dict.fromkeys(_answered(base), 1 + SLOWED))
     before = gates(plain, base, base, choices)
-    said = gates(plain, base, slowed, choices)
+    after = gates(plain, base, slowed, choices)
     tested = tuple(_tested(rule, base, slowed, choices) for rule in plain.rules)
-    noticed = overall(said) == "fail" and any(
-        now.outcome == "fail" and now.severity == "error" and was.outcome != "fail"
-        for was, now in zip(before, said, strict=True)
-    )
-    return SelfTest(noticed, tested)
+    new_errors = [
+        gate
+        for gate, unslowed in zip(after, before, strict=True)
+        if gate.severity == "error" and gate.outcome == "fail" and unslowed.outcome != "fail"
+    ]
+    return SelfTest(overall(after) == "fail" and bool(new_errors), tested)
 
 
 def worse(side: Side, factors: Mapping[str, float]) -> Side:
     """The side with the named metrics multiplied, in all steps of all runs."""
-    return replace(
-        side,
-        samples={
-            key: _scaled(one, factors[key[0]]) if key[0] in factors else one
-            for key, one in side.samples.items()
-        },
-    )
+    return _changed(side, factors, lambda name, value: value * factors[name])
+
+
+def _changed(side: Side, names: Collection[str], change: Callable[[str, float], float]) -> Side:
+    """The side with the values of the named metrics changed, in all steps of all runs."""
+    samples = dict(side.samples)
+    for key, metric in side.samples.items():
+        if key[0] in names:
+            runs = [tuple(change(key[0], value) for value in run) for run in metric.values]
+            samples[key] = replace(metric, values=tuple(runs))
+    return replace(side, samples=samples)
 
 
 def _tested(rule: Rule, base: Side, slowed: Side, choices: Choices) -> Tested:
     """One rule alone, on the slowed side and on one that is absurdly worse."""
     alone = Rules((rule,))
-    said = gates(alone, base, slowed, choices)
     absurd = gates(alone, base, _absurd(rule, base), choices)
-    fails = any(gate.outcome == "fail" for gate in absurd)
+    fails = _fails(absurd)
     reason = ""
     if rule.severity != "error":
         reason = "it only warns"
     elif not fails:
-        reason = "; ".join(
-            dict.fromkeys(
-                ", ".join(gate.caveats) if gate.outcome == "inconclusive" else gate.claim
-                for gate in absurd
-            )
-        )
-    already = any(gate.outcome == "fail" for gate in gates(alone, base, base, choices))
-    return Tested(said, fails and rule.severity == "error", reason, already)
+        reason = "; ".join(dict.fromkeys(map(_why_not, absurd)))
+    return Tested(
+        gates(alone, base, slowed, choices),
+        fails and rule.severity == "error",
+        reason,
+        already=_fails(gates(alone, base, base, choices)),
+    )
+
+
+def _fails(outcomes: Iterable[Gate]) -> bool:
+    return any(gate.outcome == "fail" for gate in outcomes)
+
+
+def _why_not(gate: Gate) -> str:
+    """Why a gate does not fail."""
+    return ", ".join(gate.caveats) if gate.outcome == "inconclusive" else gate.claim
 
 
 def _absurd(rule: Rule, base: Side) -> Side:
     """The base, a thousand times worse in what the rule is about."""
     if rule.name == IDLE_SHARE:
         return worse(base, {"gpu_idle": ABSURD, "gpu_busy": 1 / ABSURD})
-    names = [*_answered(base)] if rule.name == STEP_TIME else [rule.name]
+    names = _answered(base) if rule.name == STEP_TIME else {rule.name}
     factor = ABSURD if rule.rise else 1 / ABSURD
     return _lifted(worse(base, dict.fromkeys(names, factor)), names, rule)
 
@@ -108,24 +119,9 @@ def _answered(side: Side) -> set[str]:
     return {STEP_TIME, UNPROFILED, step_key(side, side)[0]}
 
 
-def _lifted(side: Side, names: list[str], rule: Rule) -> Side:
+def _lifted(side: Side, names: Collection[str], rule: Rule) -> Side:
     """The side with zeros of the named metrics made positive: nothing times a thousand is nothing."""
     if not rule.rise or not KINDS[rule.name].exact:
         return side
-    lift = (2 * rule.limit if rule.unit != "ratio" else 0.0) + 1.0
-    return replace(
-        side,
-        samples={
-            key: _raised(one, lift) if key[0] in names else one for key, one in side.samples.items()
-        },
-    )
-
-
-def _scaled(found: Samples, factor: float) -> Samples:
-    return replace(
-        found, values=tuple(tuple(value * factor for value in run) for run in found.values)
-    )
-
-
-def _raised(found: Samples, by: float) -> Samples:
-    return replace(found, values=tuple(tuple(value + by for value in run) for run in found.values))
+    lift = 1.0 if rule.unit == "ratio" else 2 * rule.limit + 1.0
+    return _changed(side, names, lambda _, value: value + lift)

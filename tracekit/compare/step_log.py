@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import isfinite
@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from tracekit.compare.comparison import Overhead
-from tracekit.compare.sides import Side, copies_of, copies_told, world_size
+from tracekit.compare.sides import Side, copies_of, copies_told, mean_of_runs, without, world_size
 from tracekit.job.driver_log import Logged, logs
 from tracekit.job.frames import plain
 from tracekit.job.metric_kinds import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
@@ -27,6 +27,7 @@ from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.throughput import MOST_WORK, work_rates
 from tracekit.job.warm_up import Dropped, LeftOut
 from tracekit.model.errors import TracekitError
+from tracekit.model.labels import plural
 from tracekit.model.trace import Measurements
 
 KEY: Key = (UNPROFILED, None, None)
@@ -58,19 +59,27 @@ class StepLog:
 
 def driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
     """The logs among what was measured, one a run; raises `TracekitError` where none times a step."""
-    known = logs(measured) if measured.has("logged") else {}
-    found = []
-    for run, log in known.items():
+    logs_by_run = logs(measured) if measured.has("logged") else {}
+    step_logs = []
+    for run, log in logs_by_run.items():
         if not len(log.steps):
             continue
-        name = label if len(known) == 1 or run is None else f"{label}/{run}"
+        name = label if len(logs_by_run) == 1 or run is None else f"{label}/{run}"
         rows = plain(measured["logged"])
         rows = rows[rows["source"] == log.source]
-        content = next((s.content for s in measured.sources if s.name == log.source), None)
-        found.append(StepLog(_values(name, log), _profiled(rows), content))
-    if not found:
+        content = _content(measured, log.source)
+        step_logs.append(StepLog(_values(name, log), _profiled(rows), content))
+    if not step_logs:
         raise TracekitError(f"{label}: no step is timed in it", _HINT)
-    return tuple(found)
+    return tuple(step_logs)
+
+
+def _content(measured: Measurements, name: str) -> str | None:
+    """The digest of what the source of this name holds; None where it is not known."""
+    for source in measured.sources:
+        if source.name == name:
+            return source.content
+    return None
 
 
 def _values(run: str, log: Logged) -> pd.DataFrame:
@@ -85,32 +94,34 @@ def _values(run: str, log: Logged) -> pd.DataFrame:
                 "value": log.stages["dur_ns"],
             }
         ),
-        *(
-            pd.DataFrame({"step": counts.index, "name": name, "value": counts.to_numpy()})
-            for name, counts in log.counts.items()
-        ),
     ]
+    for name, counts in log.counts.items():
+        columns = {"step": counts.index, "name": name, "value": counts.to_numpy()}
+        parts.append(pd.DataFrame(columns))
     rows = [part.reindex(columns=[*COLUMNS]).astype(object) for part in parts if len(part)]
     return pd.concat(rows, ignore_index=True).assign(run=run)
 
 
 def _profiled(rows: pd.DataFrame) -> frozenset[int]:
     """Steps in which a profiler began or ended, and those between a logged start and the next stop."""
-    took = {
-        name: set(rows[(rows["name"] == name) & (rows["dur_ns"] >= STARTS_NS).fillna(value=False)]["step"])
-        for name in (_START, _STOP)
-    }  # fmt: skip
-    found: set[int] = set()
+    starts, stops = _steps_of(rows, _START), _steps_of(rows, _STOP)
+    profiled = set(starts)
     pending: list[int] | None = None
-    for step in sorted({int(step) for step in rows["step"].dropna()}):
-        if step in took[_START]:
+    for step in sorted(set(map(int, rows["step"].dropna()))):
+        if step in starts:
             pending = []
         if pending is not None:
             pending.append(step)
-        if step in took[_STOP]:
-            found |= {step, *(pending or ())}
+        if step in stops:
+            profiled.update(pending or (), (step,))
             pending = None
-    return frozenset(found | {int(step) for step in took[_START]})
+    return frozenset(profiled)
+
+
+def _steps_of(rows: pd.DataFrame, name: str) -> set[int]:
+    """The steps in which a call of this name took so long that it did something."""
+    took = (rows["name"] == name) & (rows["dur_ns"] >= STARTS_NS).fillna(value=False)
+    return set(map(int, rows.loc[took, "step"].dropna()))
 
 
 def table_log(path: Path, label: str) -> StepLog:
@@ -131,10 +142,12 @@ def table_log(path: Path, label: str) -> StepLog:
         raise TracekitError(f"{label}: no step is timed in it", _HINT)
     if len(rows) > MAX_STEPS:
         raise TracekitError(f"{label}: over {MAX_STEPS:,} steps", _HINT)
-    told = [(step, name, value) for step, row in dict(rows).items() for name, value in row.items()]
-    frame = pd.DataFrame(told, columns=["step", "name", "value"])
-    values = frame.assign(run=label).reindex(columns=[*COLUMNS]).astype(object)
-    return StepLog(values, content=sha256(raw).hexdigest())
+    values = []
+    for step, metrics in dict(rows).items():
+        values += [(step, name, value) for name, value in metrics.items()]
+    frame = pd.DataFrame(values, columns=["step", "name", "value"]).assign(run=label)
+    recorded = frame.reindex(columns=[*COLUMNS]).astype(object)
+    return StepLog(recorded, content=sha256(raw).hexdigest())
 
 
 _Row = tuple[int, dict[str, float]]
@@ -144,8 +157,8 @@ _Row = tuple[int, dict[str, float]]
 def _json_rows(text: str) -> Iterator[_Row]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
-            found = json.loads(line)
-            yield _row(found if isinstance(found, dict) else {}, number)
+            row = json.loads(line)
+            yield _row(row if isinstance(row, dict) else {}, number)
 
 
 def _csv_rows(text: str) -> Iterator[_Row]:
@@ -171,14 +184,24 @@ def _row(row: Mapping[str, Any], line: int) -> _Row:
 
 def _work(row: Mapping[str, Any], line: int) -> dict[str, float]:
     """How much work the step of one line holds; nothing where a cell is empty."""
-    found = {name: row[name] for name in PER_WORK if row.get(name) not in (None, "")}
+    cells = {name: row[name] for name in PER_WORK if row.get(name) not in (None, "")}
     try:
-        counts = {name: float(cell) for name, cell in found.items()}
+        counts = dict(zip(cells, map(float, cells.values()), strict=True))
     except (TypeError, ValueError, OverflowError):
-        counts = dict.fromkeys(found, -1.0)
+        counts = dict.fromkeys(cells, -1.0)
     if not all(0 < count <= MOST_WORK for count in counts.values()):
         raise ValueError(f"line {line}: {', '.join(counts)} of a step are no numbers above 0")
     return counts
+
+
+@dataclass(frozen=True, slots=True)
+class _LoggedSide:
+    """The logs of one side: each run once, what counts of them, and which runs are copies of which."""
+
+    runs: Mapping[str, StepLog]
+    samples: Mapping[Key, Samples]
+    left_out: LeftOut
+    copies: Mapping[str, str]
 
 
 def with_logs(
@@ -193,51 +216,73 @@ def with_logs(
     Raises `TracekitError` where nothing is left of a side's logs. Of a log the first step, which pays for
     start-up, and steps with a profiler are left out; with `drop_first` that many instead of one.
     """
-    named = [_named(logged) for logged in (base_logs, opt_logs)]
-    copies = [copies_of(_contents(runs)) for runs in named]
-    named = [
-        {run: log for run, log in runs.items() if run not in out}
-        for runs, out in zip(named, copies, strict=True)
-    ]
-    found = [_kept(runs, drop_first) for runs in named]
-    profiled = {key[2] for side in (base, opt) for key in side.samples if key[0] == STAGE_TIME}
-    stages = [{key for key in kept if key[0] == UNPROFILED_STAGE} for kept, _ in found]
-    wanted = {key for key in stages[0] | stages[1] if key[2] not in profiled}
-    rates = [
-        _work_of(side, kept, wanted) for side, (kept, _) in zip((base, opt), found, strict=True)
-    ]
-    both = rates[0].keys() & rates[1].keys()
-    sides = []
-    for side, (kept, dropped), rate, runs, out in zip(
-        (base, opt), found, rates, named, copies, strict=True
-    ):
-        if KEY not in kept:
-            raise TracekitError(
-                f"{side.name}: no logged step is left: all are the first of a log, or profiled",
-                "keep the first steps with --drop-first 0, or log steps without the profiler",
-            )
-        new = {key: kept[key] for key in kept if key in wanted or key == KEY}
-        new |= {key: rate[key] for key in both}
-        sides.append(
-            replace(
-                side,
-                samples={**side.samples, **new},
-                left_out_of_logs=dropped.steps,
-                notes=(*side.notes, *copies_told(side.name, out)),
-                log_contents=_contents(runs),
-            )
+    before, after = _logged_side(base_logs, drop_first), _logged_side(opt_logs, drop_first)
+    profiled = _stages(base.samples, STAGE_TIME) | _stages(opt.samples, STAGE_TIME)
+    stages = set()
+    for key in before.samples.keys() | after.samples.keys():
+        if key[0] == UNPROFILED_STAGE and key[2] not in profiled:
+            stages.add(key)
+    base_rates = _rates(base, before.samples, stages)
+    opt_rates = _rates(opt, after.samples, stages)
+    return (
+        _with_logged(base, before, stages, _common(base_rates, opt_rates)),
+        _with_logged(opt, after, stages, _common(opt_rates, base_rates)),
+    )
+
+
+def _common(rates: Mapping[Key, Samples], others: Mapping[Key, Samples]) -> dict[Key, Samples]:
+    """The rates that both sides have."""
+    return {key: metric for key, metric in rates.items() if key in others}
+
+
+def _stages(keys: Iterable[Key], metric: str) -> set[str | None]:
+    """The stages of which this metric is known."""
+    return {stage for name, _, stage in keys if name == metric}
+
+
+def _logged_side(logged: Sequence[StepLog], drop_first: int | None) -> _LoggedSide:
+    """The logs of one side, of equal ones the first alone, and what counts of them."""
+    runs = _named(logged)
+    copies = copies_of(_contents(runs))
+    runs = {run: log for run, log in runs.items() if run not in copies}
+    left_out = LeftOut(tuple(_left_out(runs, drop_first)))
+    values = [log.values.assign(run=run) for run, log in runs.items()]
+    recorded = samples(pd.concat(values, ignore_index=True))
+    return _LoggedSide(runs, without(recorded, left_out), left_out, copies)
+
+
+def _with_logged(
+    side: Side, logged: _LoggedSide, stages: Collection[Key], rates: Mapping[Key, Samples]
+) -> Side:
+    """A side with its logged step and stages, and its `rates`; raises `TracekitError` where no step is left."""
+    if KEY not in logged.samples:
+        raise TracekitError(
+            f"{side.name}: no logged step is left: all are the first of a log, or profiled",
+            "keep the first steps with --drop-first 0, or log steps without the profiler",
         )
-    return sides[0], sides[1]
+    times = _times(logged.samples, stages)
+    return replace(
+        side,
+        samples={**side.samples, **times, **rates},
+        left_out_of_logs=logged.left_out.steps,
+        notes=(*side.notes, *copies_told(side.name, logged.copies)),
+        log_contents=_contents(logged.runs),
+    )
 
 
-def _work_of(
-    side: Side, kept: Mapping[Key, Samples], stages: Collection[Key]
+def _rates(
+    side: Side, logged: Mapping[Key, Samples], stages: Collection[Key]
 ) -> dict[Key, Samples]:
     """The work of logged steps, and the time for it of the step and of these stages."""
-    counts = {key: one for key, one in kept.items() if key[0] in PER_WORK}
-    times = {key: one for key, one in kept.items() if key in stages or key == KEY}
+    counts = {key: metric for key, metric in logged.items() if key[0] in PER_WORK}
+    times = _times(logged, stages)
     ranks = world_size(side.fingerprint)
     return {**counts, **work_rates({**counts, **times}, ranks, UNPROFILED, UNPROFILED_STAGE)}
+
+
+def _times(logged: Mapping[Key, Samples], stages: Collection[Key]) -> dict[Key, Samples]:
+    """The logged step and these of its stages."""
+    return {key: metric for key, metric in logged.items() if key == KEY or key in stages}
 
 
 def with_log(side: Side, logged: Sequence[StepLog], drop_first: int | None = None) -> Side:
@@ -248,10 +293,11 @@ def with_log(side: Side, logged: Sequence[StepLog], drop_first: int | None = Non
 def _named(logged: Sequence[StepLog]) -> dict[str, StepLog]:
     """The logs by the name of their run, those of one name with a number."""
     names = [str(log.values["run"].iloc[0]) for log in logged]
-    return {
-        name if names.count(name) == 1 else f"{name} ({number})": log
-        for number, (log, name) in enumerate(zip(logged, names, strict=True), 1)
-    }
+    runs = {}
+    for number, (log, name) in enumerate(zip(logged, names, strict=True), 1):
+        run = name if names.count(name) == 1 else f"{name} ({number})"
+        runs[run] = log
+    return runs
 
 
 def _contents(runs: Mapping[str, StepLog]) -> dict[str, frozenset[str]]:
@@ -259,42 +305,30 @@ def _contents(runs: Mapping[str, StepLog]) -> dict[str, frozenset[str]]:
     return {run: frozenset({log.content}) for run, log in runs.items() if log.content}
 
 
-def _kept(logged: Mapping[str, StepLog], first: int | None) -> tuple[dict[Key, Samples], LeftOut]:
-    """The samples of all logs of one side without the steps that do not count."""
-    frames = []
-    out: list[Dropped] = []
+def _left_out(logged: Mapping[str, StepLog], first: int | None) -> Iterator[Dropped]:
+    """The steps of all logs of one side that do not count."""
+    reason = "the first of its log" if first is None else f"one of the first {first}"
     for run, log in logged.items():
-        frames.append(log.values.assign(run=run))
         timed = log.values[log.values["name"] == UNPROFILED]["step"]
-        steps = sorted({int(step) for step in timed})
+        steps = sorted(set(map(int, timed)))
         count = min(1, len(steps) - 1) if first is None else first
-        reason = "the first of its log" if first is None else f"one of the first {first}"
-        out += [Dropped(run, step, None, reason) for step in steps[:count]]
-        out += [
-            Dropped(run, step, None, "logged while a profiler ran")
-            for step in steps[count:]
-            if step in log.profiled
-        ]
-    left_out = LeftOut(tuple(out))
-    every = samples(pd.concat(frames, ignore_index=True))
-    return {key: kept for key, one in every.items() if (kept := left_out.kept(one)).runs}, left_out
+        for step in steps[:count]:
+            yield Dropped(run, step, None, reason)
+        for step in steps[count:]:
+            if step in log.profiled:
+                yield Dropped(run, step, None, "logged while a profiler ran")
 
 
 def overheads(base: Side, opt: Side) -> tuple[Overhead, ...]:
     """What the profiler made of the steps of each side; nothing of a side without both times."""
-    found = []
+    rows = []
     for side in (base, opt):
-        with_it, without = side.samples.get(STEP), side.samples.get(KEY)
-        if with_it and without:
-            profiled, plain_ns = _mean(with_it), _mean(without)
-            ratio = profiled / plain_ns if plain_ns else None
-            found.append(Overhead(side.name, profiled, plain_ns, ratio))
-    return tuple(found)
-
-
-def _mean(found: Samples) -> float:
-    """The mean over runs of their means."""
-    return sum(sum(run) / len(run) for run in found.values) / len(found.values)
+        profiled_steps, steps = side.samples.get(STEP), side.samples.get(KEY)
+        if profiled_steps and steps:
+            profiled, unprofiled = mean_of_runs(profiled_steps), mean_of_runs(steps)
+            ratio = profiled / unprofiled if unprofiled else None
+            rows.append(Overhead(side.name, profiled, unprofiled, ratio))
+    return tuple(rows)
 
 
 def logged_reading(side: Side) -> Iterator[str]:
@@ -302,8 +336,14 @@ def logged_reading(side: Side) -> Iterator[str]:
     steps = side.samples.get(KEY)
     if steps is None:
         return
-    counts = sorted({len(run) for run in steps.values})
-    of = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
-    runs, gone = len(steps.runs), len(side.left_out_of_logs)
-    text = f"{side.name}, un-profiled: {runs} {'log' if runs == 1 else 'logs'} × {of} {'step' if counts == [1] else 'steps'}"
-    yield text + (f", {gone} left out" if gone else "")
+    number = len(steps.runs)
+    text = f"{side.name}, un-profiled: {number} {plural(number, 'log')} × {steps_a_run(steps)}"
+    left_out = len(side.left_out_of_logs)
+    yield f"{text}, {left_out} left out" if left_out else text
+
+
+def steps_a_run(steps: Samples) -> str:
+    """How many steps the runs have: `1 step`, `5 steps`, or `4–6 steps` where they differ."""
+    counts = sorted(set(map(len, steps.values)))
+    noun = "step" if counts == [1] else "steps"
+    return f"{counts[0]} {noun}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]} {noun}"

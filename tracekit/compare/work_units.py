@@ -6,10 +6,11 @@ an annotated range, a stage, a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from math import log, log1p
 
-from tracekit.compare.sides import Side
+from tracekit.compare.sides import Side, mean_of_runs
 from tracekit.job.metric_kinds import (
     LAUNCH_CADENCE,
     METRICS,
@@ -20,7 +21,8 @@ from tracekit.job.metric_kinds import (
     STEP_TIME,
     WINDOW,
 )
-from tracekit.job.samples import Key, Samples
+from tracekit.job.samples import Key
+from tracekit.model.labels import plural
 from tracekit.model.units import show
 
 WINDOW_KEY: Key = (WINDOW, None, None)
@@ -29,6 +31,15 @@ ALIKE = 0.05
 """Cadences belong to one rhythm where they changed alike to so much, or to two recurrences of the rarer side."""
 
 HINT = "mark steps (ProfilerStep, an NVTX range 'step 1'), or say how much work each recording holds: --samples N,N"
+
+
+_COUNTED = {
+    RANGE_CADENCE: ("recurrence", "recurrences"),
+    LAUNCH_CADENCE: ("launch", "launches"),
+    STAGE_TIME: ("time", "times"),
+    WINDOW: ("recording", "recordings"),
+}
+"""What samples of an answer that is not of steps are called."""
 
 
 def without_steps(side: Side) -> bool:
@@ -49,12 +60,20 @@ def unit_key(base: Side, opt: Side) -> Key | str:
         keys = sorted((key for key in both if key[0] == name), key=str)
         if not keys:
             continue
-        alike = keys if name == STAGE_TIME else _in_one_rhythm(keys, base, opt)
-        if not alike:
+        units = keys
+        if name != STAGE_TIME:
+            units = _in_one_rhythm(keys, base, opt)
+        if not units:
             return "what recurs on both sides does so in other proportions: the recordings hold other work"
-        # The coarsest is nearest to a step.
-        return max(alike, key=lambda key: _mean(base.samples[key]) + _mean(opt.samples[key]))
+        return _coarsest(units, base, opt)
     return "nothing marks their steps, and nothing recurs on both sides that could stand for one"
+
+
+def _coarsest(keys: Sequence[Key], base: Side, opt: Side) -> Key:
+    """The unit that lasts longest, which is nearest to a step."""
+    return max(
+        keys, key=lambda key: mean_of_runs(base.samples[key]) + mean_of_runs(opt.samples[key])
+    )
 
 
 def counted_as(name: str, number: int = 2) -> str:
@@ -63,58 +82,50 @@ def counted_as(name: str, number: int = 2) -> str:
     >>> counted_as("step_time"), counted_as("launch_cadence", 1)
     ('steps', 'launch')
     """
-    one, several = _COUNTED.get(name, ("step", "steps"))
-    return one if number == 1 else several
+    return plural(number, *_COUNTED.get(name, ("step", "steps")))
 
 
 def reading(side: Side) -> Iterator[str]:
     """How recordings without steps were understood."""
-    found = side.samples.get(WINDOW_KEY)
-    if found is None or not without_steps(side):
+    recordings = side.samples.get(WINDOW_KEY)
+    if recordings is None or not without_steps(side):
         return
-    lengths = sorted(value for run in found.values for value in run)
-    much = show(lengths[0], "ns")
-    much += f" to {show(lengths[-1], 'ns')}" if show(lengths[-1], "ns") != much else ""
-    runs = len(found.runs)
-    yield f"{side.name}: {runs} {'run' if runs == 1 else 'runs'}, {much} recorded without step marks"
+    lengths = list(chain.from_iterable(recordings.values))
+    shortest, longest = show(min(lengths), "ns"), show(max(lengths), "ns")
+    span = shortest if shortest == longest else f"{shortest} to {longest}"
+    runs = len(recordings.runs)
+    yield f"{side.name}: {runs} {plural(runs, 'run')}, {span} recorded without step marks"
 
 
 def of_whole_recording(key: Key, side: Side) -> bool:
     """Whether a metric of a side is a sum over recordings without step marks: of no unit of work."""
     kind = METRICS.get(key[0])
-    apart = key[0] in (OUT_OF_MEMORY, STAGE_TIME, STEP_TIME)
-    if apart or kind is None or kind.pieces != "sum":
+    never = key[0] in (OUT_OF_MEMORY, STAGE_TIME, STEP_TIME)
+    if never or kind is None or kind.pieces != "sum" or WINDOW_KEY not in side.samples:
         return False
-    found = side.samples.get(key)
-    numbers: Iterable[int | None] = (s[1] for ids in (found.steps if found else ()) for s in ids)
-    return WINDOW_KEY in side.samples and any(number is None for number in numbers)
+    samples = side.samples.get(key)
+    if samples is None:
+        return False
+    return any(number is None for _, number, _ in chain.from_iterable(samples.steps))
 
 
 def _in_one_rhythm(keys: Sequence[Key], base: Side, opt: Side) -> list[Key]:
     """Those that became slower or faster alike; none where they are not the most."""
-    changed = {key: log(_mean(opt.samples[key])) - log(_mean(base.samples[key])) for key in keys}
-    groups = [
-        [key for key in keys if abs(changed[key] - changed[one]) <= _limit(one, base, opt)]
-        for one in keys
-    ]
-    largest = max(groups, key=len)
+    changes = {}
+    for key in keys:
+        before, after = mean_of_runs(base.samples[key]), mean_of_runs(opt.samples[key])
+        changes[key] = log(after) - log(before)
+    largest: list[Key] = []
+    for key in keys:
+        limit = _limit(key, base, opt)
+        alike = [other for other in keys if abs(changes[other] - changes[key]) <= limit]
+        if len(alike) > len(largest):
+            largest = alike
     return largest if 2 * len(largest) > len(keys) else []
 
 
 def _limit(key: Key, base: Side, opt: Side) -> float:
     """How far apart changes may be on the log scale beside that of one that recurs so seldom."""
-    fewest = min(sum(map(len, side.samples[key].values)) for side in (base, opt))
+    before, after = base.samples[key].values, opt.samples[key].values
+    fewest = min(sum(map(len, before)), sum(map(len, after)))
     return log1p(max(ALIKE, 2 / fewest))
-
-
-_COUNTED = {
-    RANGE_CADENCE: ("recurrence", "recurrences"),
-    LAUNCH_CADENCE: ("launch", "launches"),
-    STAGE_TIME: ("time", "times"),
-    WINDOW: ("recording", "recordings"),
-}
-
-
-def _mean(found: Samples) -> float:
-    """The mean over runs of their means."""
-    return sum(sum(run) / len(run) for run in found.values) / len(found.values)
