@@ -19,19 +19,22 @@ _BAR = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-def basis(found: Comparison) -> tuple[str, ...]:
+def basis(comparison: Comparison) -> tuple[str, ...]:
     """What the answer rests on: how many runs and steps, what it would have seen, and what would see more.
 
     Between them the stage that alone changes the step most.
     """
-    step = found.headline
-    first = [", ".join(word for word in (step.label, _counted(step)) if word)]
-    if found.verdict != "not comparable":
-        first.append(_seen(step))
-    plan = found.needed[:1].upper() + found.needed[1:]
-    of = "profiled step" if step.name == UNPROFILED else "step"
-    alone = () if found.verdict == "not comparable" else largest(found.changes, of)
-    return (" · ".join(filter(None, first)), *_foretold(found), *alone, *([plan] if plan else []))
+    step = comparison.headline
+    comparable = comparison.verdict != "not comparable"
+    counts = ", ".join(filter(None, (step.label, _counted(step))))
+    seen = _seen(step) if comparable else ""
+    lines = [" · ".join(filter(None, (counts, seen))), *_chances(comparison)]
+    if comparable:
+        attributed = "profiled step" if step.name == UNPROFILED else "step"
+        lines += largest(comparison.changes, attributed)
+    if comparison.needed:
+        lines.append(comparison.needed[0].upper() + comparison.needed[1:])
+    return tuple(lines)
 
 
 def _seen(step: Change) -> str:
@@ -43,11 +46,14 @@ def _seen(step: Change) -> str:
     return f"could have detected a change of ≥ {show(step.detectable, 'ratio')}"
 
 
-def _foretold(found: Comparison) -> Iterator[str]:
+def _chances(comparison: Comparison) -> Iterator[str]:
     """How often such runs call a change that is there slower, in one line; nothing where they never do."""
-    rows = [one for one in found.outlook if one.runs == found.outlook[0].runs and one.change > 0]
-    if any(one.inconclusive < 1 for one in rows):
-        parts = (f"{_percent(one.regression)} at +{one.change:.0%}" for one in rows)
+    rows = []
+    for row in comparison.outlook:
+        if row.runs == comparison.outlook[0].runs and row.change > 0:
+            rows.append(row)
+    if any(row.inconclusive < 1 for row in rows):
+        parts = (f"{_percent(row.regression)} at +{row.change:.0%}" for row in rows)
         yield f"chance that a slower step is called slower: {', '.join(parts)}".replace("%", " %")
 
 
@@ -60,20 +66,18 @@ def _percent(share: float) -> str:
 
 def _counted(step: Change) -> str:
     """`3 v 3 runs × 5 steps`, or the steps of each side where runs hold different numbers."""
-    sides = ((step.base_runs, step.base_steps), (step.opt_runs, step.opt_steps))
-    if not all(runs and steps for runs, steps in sides):
+    if not (step.base_runs and step.base_steps and step.opt_runs and step.opt_steps):
         return ""
     runs = f"{step.base_runs} v {step.opt_runs} runs"
-    each = {(steps // runs, steps % runs) for runs, steps in sides}
-    if len(each) == 1 and all(rest == 0 for _, rest in each):
-        number = next(iter(each))[0]
-        return f"{runs} × {number:,} {counted_as(step.name, number)}"
+    a_run = divmod(step.base_steps, step.base_runs)
+    if a_run == divmod(step.opt_steps, step.opt_runs) and a_run[1] == 0:
+        return f"{runs} × {a_run[0]:,} {counted_as(step.name, a_run[0])}"
     return f"{runs}, {step.base_steps:,} v {step.opt_steps:,} {counted_as(step.name)}"
 
 
-def cautions(found: Comparison) -> tuple[str, ...]:
+def cautions(comparison: Comparison) -> tuple[str, ...]:
     """What to keep in mind first: the gravest, what blocks a verdict before all."""
-    return found.warnings[:FIRST_CAUTIONS]
+    return comparison.warnings[:FIRST_CAUTIONS]
 
 
 def barred(sheet: Sheet) -> Sheet:
@@ -81,24 +85,25 @@ def barred(sheet: Sheet) -> Sheet:
     names = [heading.name for heading in sheet.headings]
     if "difference" not in names or not sheet.rows:
         return sheet
-    changes = [_number(row[names.index("difference")]) for row in sheet.rows]
-    most = max(map(abs, changes))
+    column = names.index("difference")
+    changes = [_number(row[column]) for row in sheet.rows]
+    largest_change = max(map(abs, changes))
     heading = Heading("bar", "size", doc="The change beside the largest: █ takes less, ▒ more.")
-    rows = tuple(
-        (*row, _bar(change, most)) for row, change in zip(sheet.rows, changes, strict=True)
-    )
-    return replace(sheet, headings=(*sheet.headings, heading), rows=rows)
+    rows = []
+    for row, change in zip(sheet.rows, changes, strict=True):
+        rows.append((*row, _bar(change, largest_change)))
+    return replace(sheet, headings=(*sheet.headings, heading), rows=tuple(rows))
 
 
 def _number(value: Cell) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _bar(change: float, most: float) -> str:
+def _bar(change: float, largest_change: float) -> str:
     """The bar to an eighth of a character; of a change for the worse to a whole one."""
-    if not change or not most:
+    if not change or not largest_change:
         return ""
-    eighths = max(round(abs(change) / most * _BAR * 8), 1)
+    eighths = max(round(abs(change) / largest_change * _BAR * 8), 1)
     if change > 0:
         return "▒" * max(round(eighths / 8), 1)
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).strip()

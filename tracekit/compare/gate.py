@@ -119,21 +119,32 @@ def _rule(rule: Rule, sides: _Sides) -> Iterator[_Judged]:
     if rule.test == "change" and sides.base is None:
         yield _Judged(_untested(rule, rule.metric, "a change needs a baseline"))
         return
-    before = {} if sides.base is None else rule_samples(rule, sides.base)
+    before: dict[Key, Samples] = {}
+    if sides.base is not None:
+        before = rule_samples(rule, sides.base)
     after = rule_samples(rule, sides.opt)
-    keys = {*before, *after} if rule.test == "change" else {*after}
+    keys = {*after}
+    if rule.test == "change":
+        keys |= {*before}
     if not keys:
-        asked = (sides.opt,) if rule.test == "budget" else sides.given
-        reason = _failed(*asked) or _not_recorded(rule, asked)
-        yield _Judged(_untested(rule, rule.metric, reason))
+        yield _Judged(_without_samples(rule, sides))
     roles = {role for _, role, _ in keys}
     for key in sorted(keys, key=str):
-        metric = f"{rule.metric} ({key[1]})" if len(roles) > 1 and key[1] else rule.metric
+        metric = rule.metric
+        if len(roles) > 1 and key[1]:
+            metric = f"{metric} ({key[1]})"
         if rule.name != WINDOW and any(of_whole_recording(key, side) for side in sides.given):
             reason = "without step marks it is of a whole recording"
             yield _Judged(_untested(rule, metric + of_unit, reason))
         else:
             yield _on_role(rule, metric + of_unit, before.get(key), after.get(key), sides)
+
+
+def _without_samples(rule: Rule, sides: _Sides) -> Gate:
+    """The gate of a rule whose metric no side holds."""
+    asked = (sides.opt,) if rule.test == "budget" else sides.given
+    reason = _failed(*asked) or _not_recorded(rule, asked)
+    return _untested(rule, rule.metric, reason)
 
 
 def _on_role(

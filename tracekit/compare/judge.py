@@ -16,7 +16,7 @@ from tracekit.compare.changes import (
     pairing,
     step_key,
 )
-from tracekit.compare.comparison import Change, Comparison, Difference, LeftStep, StepValue
+from tracekit.compare.comparison import Change, Comparison, Difference, LeftStep, Outlook, StepValue
 from tracekit.compare.design import design_warnings, sessions_apart
 from tracekit.compare.differences import differences, forbids, uneven
 from tracekit.compare.gate import gates
@@ -99,30 +99,23 @@ def _compare_steps(
     unlike = differences(base, opt)
     blocked = forbids(unlike) and not choices.force
     unequal = uneven(unlike) and not choices.force
-    noise, noise_note = usable(choices.noise, base, opt)
-    choices = replace(choices, noise=noise)
-    other_work = ""
-    if choices.paired == "step":
-        other_work = ", ".join(other_counts(base, opt))
-    if other_work:
-        choices = replace(choices, paired=None)
+    choices, choice_notes = _possible(choices, base, opt)
     metrics = changes(base, opt, choices)
     metrics = tuple(_barred(change, blocked=blocked, uneven=unequal) for change in metrics)
     step = next(change for change in metrics if (change.name, change.role, change.stage) == key)
     origin = None
     if not blocked:
         origin = _origin(base, opt, key, choices)
-    foretells = not blocked and not unequal and key[0] in STEPS
-    ratio, judgement = headline(base, opt, choices)
     needed = ""
-    if foretells and judgement.word == "inconclusive":
-        effect = judgement.effect or choices.min_effect
-        needed = what_to_record(ratio, effect, alone=choices.assume_independent_steps)
+    chances: tuple[Outlook, ...] = ()
+    ratio, judgement = headline(base, opt, choices)
+    if not blocked and not unequal and key[0] in STEPS:
+        chances = outlook(ratio, choices)
+        if judgement.word == "inconclusive":
+            effect = judgement.effect or choices.min_effect
+            needed = what_to_record(ratio, effect, alone=choices.assume_independent_steps)
     warnings = [*_memory_ran_out(base, opt, memory), *_warnings(base, opt, step, unlike, metrics)]
-    if noise_note:
-        warnings.append(noise_note)
-    if other_work:
-        warnings.append(f"steps could not be paired: they hold different numbers of {other_work}")
+    warnings += choice_notes
     if origin is not None:
         warnings += origin.kernels.warnings
     return Comparison(
@@ -133,7 +126,7 @@ def _compare_steps(
         headline=step,
         changes=with_steps(metrics, origin),
         needed=needed,
-        outlook=outlook(ratio, choices) if foretells else (),
+        outlook=chances,
         sessions_apart=bool(sessions_apart(base, opt)),
         differences=unlike,
         dropped=tuple(_dropped(base, opt)),
@@ -150,6 +143,17 @@ def _compare_steps(
         untested_passes=choices.gate.untested_passes,
         memory=memory,
     )
+
+
+def _possible(choices: Choices, base: Side, opt: Side) -> tuple[Choices, list[str]]:
+    """(the choices without noise and pairs that these sides do not allow, what to say of that)."""
+    noise, note = usable(choices.noise, base, opt)
+    choices = replace(choices, noise=noise)
+    notes = [note] if note else []
+    if choices.paired == "step" and (unlike := ", ".join(other_counts(base, opt))):
+        choices = replace(choices, paired=None)
+        notes.append(f"steps could not be paired: they hold different numbers of {unlike}")
+    return choices, notes
 
 
 def _barred(change: Change, *, blocked: bool, uneven: bool) -> Change:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from tracekit.compare.comparison import Word
@@ -12,12 +12,13 @@ from tracekit.compare.memory_sites import site_changes
 from tracekit.compare.memory_snapshots import END, LEVELS, PEAK, Snapshot, reported, snapshots
 from tracekit.compare.sides import Side
 from tracekit.job.metric_kinds import OUT_OF_MEMORY
+from tracekit.model.labels import plural
 
 LEAST_BYTES, LEAST_SHARE = 2**20, 0.01
 """A change smaller than either, of the level before, is none that matters: a mebibyte, or a hundredth."""
 
 MAX_PAIRS = 200
-"""Most pairs of snapshots that are told of: those with the highest peaks after."""
+"""Most pairs of snapshots that are listed: those with the highest peaks after."""
 
 MAX_ELSEWHERE = 8
 """Most other memories of which the places in the program are compared."""
@@ -25,34 +26,46 @@ MAX_ELSEWHERE = 8
 _LEVELS_ONLY = "a saved report tells levels of the worst rank only: what holds them, snapshots tell, or what --save wrote"
 _MOMENTS: tuple[Moment, ...] = ("peak", "end")
 
+SnapshotPair = tuple[Snapshot, Snapshot]
+"""A snapshot before, and the one after that it is compared with."""
+
 
 def memory_change(base: Side, opt: Side) -> MemoryChange | None:
     """What became of memory; None where no memory was recorded in snapshots of both sides."""
-    found = taken = [snapshots(side) for side in (base, opt)]
-    if not all(taken):
-        found = [reported(side) for side in (base, opt)]
-    match = matched(found[0], found[1], (base.name, opt.name))
-    if not match.pairs:
-        return None
+    base_measured, opt_measured = snapshots(base), snapshots(opt)
+    notes: tuple[str, ...] = ()
+    if base_measured and opt_measured:
+        match = matched(base_measured, opt_measured, (base.name, opt.name))
+    else:
+        match = matched(reported(base), reported(opt), (base.name, opt.name))
+        notes = (_LEVELS_ONLY,)
     pairs = sorted(match.pairs, key=_worst_first)
-    heading = [pair for pair in pairs if pair[0].whose.memory == pairs[0][0].whose.memory]
-    name = PEAK if all(_told(pair, PEAK) for pair in heading) else END
-    heading = [pair for pair in heading if _told(pair, name)]
+    if not pairs:
+        return None
+    name, heading = _heading(pairs)
     if not heading:
         return None
-    shown = tuple(_pair(*pair) for pair in pairs[:MAX_PAIRS])
-    sites = [one for moment in _MOMENTS if (one := site_changes(*pairs[0], moment)) is not None]
+    levels = tuple(_pair(before, after) for before, after in pairs[:MAX_PAIRS])
+    sites = (site_changes(*pairs[0], moment) for moment in _MOMENTS)
     return MemoryChange(
         _highest(name, heading),
-        shown,
-        len(pairs) - len(shown),
-        _median(name, heading),
-        tuple(sites),
-        tuple(_elsewhere(pairs)),
-        (_failed(base), _failed(opt)),
-        tuple(_reading(side, own) for side, own in zip((base, opt), taken, strict=True)),
-        (*match.notes, *([_LEVELS_ONLY] if found is not taken else [])),
+        levels,
+        omitted=len(pairs) - len(levels),
+        median=_median(name, heading),
+        sites=tuple(filter(None, sites)),
+        elsewhere=tuple(_elsewhere(pairs)),
+        failed=(_failed(base), _failed(opt)),
+        reading=(_reading(base, base_measured), _reading(opt, opt_measured)),
+        notes=(*match.notes, *notes),
     )
+
+
+def _heading(pairs: Sequence[SnapshotPair]) -> tuple[str, list[SnapshotPair]]:
+    """(the level that a comparison is headed by, the pairs of the worst memory's kind that have it)."""
+    memory = pairs[0][0].whose.memory
+    of_memory = [pair for pair in pairs if pair[0].whose.memory == memory]
+    name = PEAK if all(_recorded(pair, PEAK) for pair in of_memory) else END
+    return name, [pair for pair in of_memory if _recorded(pair, name)]
 
 
 def word_of(level: Level) -> Word:
@@ -66,60 +79,68 @@ def word_of(level: Level) -> Word:
     return "improvement" if level.difference < 0 else "regression"
 
 
-def _told(pair: tuple[Snapshot, Snapshot], name: str) -> bool:
-    """Whether both snapshots tell a level."""
-    return all(one.levels[name] is not None for one in pair)
-
-
-def _worst_first(pair: tuple[Snapshot, Snapshot]) -> tuple[object, ...]:
-    """Memory of devices first, by the highest peak after, then before; of equals the last step."""
+def _recorded(pair: SnapshotPair, name: str) -> bool:
+    """Whether both snapshots hold a level."""
     before, after = pair
-    heights = [-value for one in (after, before) for value in one.height[:2]]
-    return (before.whose.memory == "host", *heights, -(after.step or 0), str(before.whose))
+    return before.levels[name] is not None and after.levels[name] is not None
+
+
+def _worst_first(pair: SnapshotPair) -> tuple[object, ...]:
+    """A sort key: memory of devices first, by the highest peak after, then before; of equals the last step."""
+    before, after = pair
+    return (
+        before.whose.memory == "host",
+        -after.height[0],
+        -after.height[1],
+        -before.height[0],
+        -before.height[1],
+        -(after.step or 0),
+        str(before.whose),
+    )
 
 
 def _pair(before: Snapshot, after: Snapshot) -> Pair:
-    return Pair(
-        str(before.whose)
-        if before.measured
-        else f"the worst rank {before.whose.role or ''}".strip(),
-        before.step,
-        after.step,
-        before.source,
-        after.source,
-        tuple(_level(name, before.levels[name], after.levels[name]) for name in LEVELS),
-    )
+    """All levels of two snapshots."""
+    who = str(before.whose)
+    if not before.measured:
+        who = f"the worst rank {before.whose.role or ''}".strip()
+    levels = tuple(_level(name, before.levels[name], after.levels[name]) for name in LEVELS)
+    return Pair(who, before.step, after.step, before.source, after.source, levels)
 
 
 def _level(name: str, base: int | None, opt: int | None) -> Level:
     """One level on both sides."""
-    change = None if base is None or opt is None else opt - base
-    share = change / base if base and change is not None else None
-    return Level(name, *LEVELS[name], base, opt, change, share)
+    if base is None or opt is None:
+        return Level(name, *LEVELS[name], base, opt)
+    change = opt - base
+    return Level(name, *LEVELS[name], base, opt, change, change / base if base else None)
 
 
-def _highest(name: str, pairs: Sequence[tuple[Snapshot, Snapshot]]) -> Level:
+def _highest(name: str, pairs: Iterable[SnapshotPair]) -> Level:
     """The highest of a level before, and the highest after: what the devices need."""
-    return _level(name, *(max(values) for values in _values(name, pairs)))
+    befores, afters = zip(*pairs, strict=True)
+    return _level(name, _most(name, befores), _most(name, afters))
 
 
-def _median(name: str, pairs: Sequence[tuple[Snapshot, Snapshot]]) -> Level | None:
+def _most(name: str, of_side: Iterable[Snapshot]) -> int:
+    """The highest of a level among snapshots."""
+    return max(snapshot.levels[name] or 0 for snapshot in of_side)
+
+
+def _median(name: str, pairs: Sequence[SnapshotPair]) -> Level | None:
     """A level of the median memory on both sides, of the worst snapshot of each; None of one memory."""
-    of: dict[object, list[tuple[Snapshot, Snapshot]]] = {}
+    by_memory: dict[object, list[SnapshotPair]] = {}
     for pair in pairs:
-        of.setdefault(pair[0].whose, []).append(pair)
-    if len(of) < 2:
+        by_memory.setdefault(pair[0].whose, []).append(pair)
+    if len(by_memory) < 2:
         return None
-    each = [[max(values) for values in _values(name, mine)] for mine in of.values()]
-    return _level(name, *(round(median(values)) for values in zip(*each, strict=True)))
+    highest = [_highest(name, of_memory) for of_memory in by_memory.values()]
+    before = median(level.base or 0 for level in highest)
+    after = median(level.opt or 0 for level in highest)
+    return _level(name, round(before), round(after))
 
 
-def _values(name: str, pairs: Sequence[tuple[Snapshot, Snapshot]]) -> list[list[int]]:
-    """A level of all pairs, before and after."""
-    return [[pair[at].levels[name] or 0 for pair in pairs] for at in (0, 1)]
-
-
-def _elsewhere(pairs: Sequence[tuple[Snapshot, Snapshot]]) -> Iterator[Sites]:
+def _elsewhere(pairs: Sequence[SnapshotPair]) -> Iterator[Sites]:
     """The places at the peak of other memories than the first pair's, each at its worst."""
     seen = {pairs[0][0].whose}
     for pair in pairs[1:]:
@@ -135,15 +156,15 @@ def _elsewhere(pairs: Sequence[tuple[Snapshot, Snapshot]]) -> Iterator[Sites]:
 
 def _failed(side: Side) -> int | None:
     """How many requests failed in the run with most of them; None where no history was read."""
-    found = side.samples.get((OUT_OF_MEMORY, None, None))
-    return None if found is None else int(max(sum(run) for run in found.values))
+    failures = side.samples.get((OUT_OF_MEMORY, None, None))
+    return None if failures is None else int(max(map(sum, failures.values)))
 
 
-def _reading(side: Side, found: Sequence[Snapshot]) -> str:
+def _reading(side: Side, measured: Sequence[Snapshot]) -> str:
     """How the snapshots of a side were understood."""
-    if not found:
+    if not measured:
         return f"{side.name}: levels of memory"
-    count = len({(one.run, one.source) for one in found})
-    memories = len({one.whose for one in found})
-    text = f"{side.name}: {count:,} memory {'snapshot' if count == 1 else 'snapshots'}"
-    return text + (f" of {memories:,} devices" if memories > 1 else "")
+    count = len({(snapshot.run, snapshot.source) for snapshot in measured})
+    memories = len({snapshot.whose for snapshot in measured})
+    text = f"{side.name}: {count:,} memory {plural(count, 'snapshot')}"
+    return f"{text} of {memories:,} devices" if memories > 1 else text

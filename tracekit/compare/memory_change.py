@@ -45,8 +45,10 @@ class Pair:
 
     def level(self, name: str) -> Level:
         """The level of this name, of which nothing is known where there is none."""
-        unknown = Level(name, name, "neither", None, None)
-        return next((one for one in self.levels if one.name == name), unknown)
+        for level in self.levels:
+            if level.name == name:
+                return level
+        return Level(name, name, "neither", None, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,49 +26,67 @@ def matched(base: Sequence[Snapshot], opt: Sequence[Snapshot], names: tuple[str,
     Of several runs the snapshot with the highest peak is taken. Where the sides share no step, or none has a
     number, the last of each is.
     """
-    before, after = _by_owner(base), _by_owner(opt)
-    key = _key(before, after)
+    base_steps, opt_steps = _by_owner(base), _by_owner(opt)
+    key = _key(base_steps, opt_steps)
     if key is None:
         return Match((), ())
-    mine, other = ({key(whose): whose for whose in side} for side in (before, after))
+    before = {key(whose): whose for whose in base_steps}
+    after = {key(whose): whose for whose in opt_steps}
     pairs: list[tuple[Snapshot, Snapshot]] = []
-    notes = [*_named(mine, other, names)]
-    for one in mine:
-        if one in other:
-            found, note = _steps(before[mine[one]], after[other[one]])
-            pairs += found
-            notes += [note] if note else []
-    if any(len({one.run for one in side}) > 1 for side in (base, opt)):
+    notes = [*_names(before, after, names)]
+    for memory, whose in before.items():
+        if memory in after:
+            of_memory, note = _steps(base_steps[whose], opt_steps[after[memory]])
+            pairs += of_memory
+            notes.append(note)
+    if _several_runs(base) or _several_runs(opt):
         notes.append("of several runs the snapshots with the highest peak are compared")
-    if any(count > 1 for side in (base, opt) for count in _unnumbered(side).values()):
+    if _several_unnumbered(base) or _several_unnumbered(opt):
         notes.append("of several snapshots without a step the last is compared")
-    if any(whose.number for whose in (*before, *after)):
+    if any(whose.number for whose in (*base_steps, *opt_steps)):
         notes.append("processes of one rank are paired in the order of their ids")
-    return Match(tuple(pairs), tuple(dict.fromkeys(notes)))
+    return Match(tuple(pairs), tuple(dict.fromkeys(filter(None, notes))))
 
 
-def _by_owner(found: Iterable[Snapshot]) -> dict[Whose, Steps]:
+def _several_runs(side: Sequence[Snapshot]) -> bool:
+    return len({snapshot.run for snapshot in side}) > 1
+
+
+def _several_unnumbered(side: Sequence[Snapshot]) -> bool:
+    """Whether some memory has several snapshots without a step in one run."""
+    unnumbered = Counter(
+        (snapshot.whose, snapshot.run) for snapshot in side if snapshot.step is None
+    )
+    return any(count > 1 for count in unnumbered.values())
+
+
+def _by_owner(side: Iterable[Snapshot]) -> dict[Whose, Steps]:
     """The snapshots of each memory by step: the highest of each, and under None the last of those without a number."""
-    runs: dict[tuple[Whose, str], dict[int | None, list[Snapshot]]] = {}
-    for one in found:
-        runs.setdefault((one.whose, one.run), {}).setdefault(one.step, []).append(one)
-    owned: dict[Whose, dict[int | None, Snapshot]] = {}
-    for (whose, _), steps in runs.items():
-        mine = owned.setdefault(whose, {})
-        for step, several in steps.items():
-            last = max(several, key=lambda one: (one.taken_ns, one.source))
-            one = last if step is None else max(several, key=lambda one: one.height)
-            mine[step] = max(one, mine.get(step, one), key=lambda one: one.height)
-    return dict(sorted(owned.items(), key=lambda pair: _order(pair[0])))
+    of_run: dict[tuple[Whose, str], dict[int | None, Snapshot]] = {}
+    for snapshot in side:
+        steps = of_run.setdefault((snapshot.whose, snapshot.run), {})
+        order = _taken if snapshot.step is None else _height
+        steps[snapshot.step] = max(steps.get(snapshot.step, snapshot), snapshot, key=order)
+    owners: dict[Whose, dict[int | None, Snapshot]] = {}
+    for (whose, _), steps in of_run.items():
+        highest = owners.setdefault(whose, {})
+        for step, snapshot in steps.items():
+            highest[step] = max(snapshot, highest.get(step, snapshot), key=_height)
+    return {whose: owners[whose] for whose in sorted(owners, key=_order)}
 
 
-def _unnumbered(found: Iterable[Snapshot]) -> Counter[tuple[Whose, str]]:
-    """How many snapshots of each memory in each run have no step."""
-    return Counter((one.whose, one.run) for one in found if one.step is None)
+def _taken(snapshot: Snapshot) -> tuple[int, str]:
+    """When a snapshot was taken, and its file where that is equal."""
+    return snapshot.taken_ns, snapshot.source
+
+
+def _height(snapshot: Snapshot) -> tuple[int, int, int]:
+    return snapshot.height
 
 
 def _order(whose: Whose) -> tuple[object, ...]:
-    return tuple((value is None, value if value is not None else 0) for value in whose)
+    """A sort key by which what is not known comes last."""
+    return tuple((value is None, 0 if value is None else value) for value in whose)
 
 
 def _key(before: Iterable[Whose], after: Iterable[Whose]) -> Callable[[Whose], Key] | None:
@@ -76,50 +94,81 @@ def _key(before: Iterable[Whose], after: Iterable[Whose]) -> Callable[[Whose], K
 
     Of one process a side the names do not matter: those are what was given to be compared.
     """
-    sides = [list(before), list(after)]
-    keys: list[Callable[[Whose], Key]] = [tuple, lambda one: (*one[:1], *one[2:])]
-    if all(
-        len({(one.role, one.rank, one.replica, one.number) for one in side}) == 1 for side in sides
-    ):
-        keys += [lambda one: (one.memory, one.device), lambda one: (one.memory,)]
-    for at, key in enumerate(keys):
-        first, second = ({key(one) for one in side} for side in sides)
-        whole = at == 0 or (len(first), len(second)) == (len(sides[0]), len(sides[1]))
-        if whole and first & second:
+    sides = [*before], [*after]
+    if {*sides[0]} & {*sides[1]}:
+        return tuple
+    keys: list[Callable[[Whose], Key]] = [_without_role]
+    if all(len(set(map(_process, side))) == 1 for side in sides):
+        keys += [_device, _memory]
+    for key in keys:
+        first, second = set(map(key, sides[0])), set(map(key, sides[1]))
+        tells_apart = (len(first), len(second)) == (len(sides[0]), len(sides[1]))
+        if tells_apart and first & second:
             return key
     return None
 
 
-def _named(
-    mine: Mapping[Key, Whose], other: Mapping[Key, Whose], names: tuple[str, str]
+def _without_role(whose: Whose) -> Key:
+    return (whose.memory, *whose[2:])
+
+
+def _process(whose: Whose) -> Key:
+    return (whose.role, whose.rank, whose.replica, whose.number)
+
+
+def _device(whose: Whose) -> Key:
+    return (whose.memory, whose.device)
+
+
+def _memory(whose: Whose) -> Key:
+    return (whose.memory,)
+
+
+def _names(
+    before: Mapping[Key, Whose], after: Mapping[Key, Whose], names: tuple[str, str]
 ) -> Iterator[str]:
     """What to say of owners that are called otherwise, and of those on one side alone."""
-    for key, whose in mine.items():
-        if key in other and str(other[key]) != str(whose):
-            yield f"{whose} of {names[0]} is compared with {other[key]} of {names[1]}"
-    for name, some, others in ((names[0], mine, other), (names[1], other, mine)):
-        alone = [str(whose) for key, whose in some.items() if key not in others]
-        if alone:
-            more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
-            yield f"only {name} has snapshots of {'; '.join(alone[:3])}{more}"
+    for key, whose in before.items():
+        if key in after and str(after[key]) != str(whose):
+            yield f"{whose} of {names[0]} is compared with {after[key]} of {names[1]}"
+    yield from _on_one_side(names[0], before, after)
+    yield from _on_one_side(names[1], after, before)
+
+
+def _on_one_side(
+    name: str, owners: Mapping[Key, Whose], others: Mapping[Key, Whose]
+) -> Iterator[str]:
+    """The owners that the other side lacks, in one line."""
+    lacking = [str(whose) for key, whose in owners.items() if key not in others]
+    if lacking:
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        yield f"only {name} has snapshots of {'; '.join(lacking[:3])}{more}"
 
 
 def _steps(base: Steps, opt: Steps) -> tuple[list[tuple[Snapshot, Snapshot]], str]:
     """(the pairs of one memory, what to say of their steps)."""
-    common = sorted(step for step in base.keys() & opt.keys() if step is not None)
+    common = _numbered(base) & _numbered(opt)
     if common:
-        return [(base[step], opt[step]) for step in common], ""
-    last = _last(base), _last(opt)
-    steps = [one.step for one in last]
-    if steps == [None, None]:
-        return [last], ""
-    told = ["a snapshot without a step" if step is None else f"step {step}" for step in steps]
-    return [
-        last
-    ], f"no step is on both sides: {told[0]} is compared with {told[1]}, the last of each"
+        return [(base[step], opt[step]) for step in sorted(common)], ""
+    before, after = _last(base), _last(opt)
+    if before.step is None and after.step is None:
+        return [(before, after)], ""
+    note = (
+        f"no step is on both sides: {_step_name(before)} is compared with {_step_name(after)},"
+        " the last of each"
+    )
+    return [(before, after)], note
+
+
+def _step_name(snapshot: Snapshot) -> str:
+    return "a snapshot without a step" if snapshot.step is None else f"step {snapshot.step}"
+
+
+def _numbered(steps: Steps) -> set[int]:
+    """The steps with a number."""
+    return {step for step in steps if step is not None}
 
 
 def _last(steps: Steps) -> Snapshot:
     """The snapshot of the last step; one without a number only where there is no other."""
-    numbers = [step for step in steps if step is not None]
-    return steps[max(numbers) if numbers else None]
+    return steps[max(_numbered(steps), default=None)]

@@ -6,7 +6,7 @@ otherwise make no new one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +17,13 @@ from tracekit.compare.memory_change import Moment, SiteChange, SiteKind, Sites, 
 from tracekit.compare.memory_snapshots import END, PEAK, Snapshot
 from tracekit.job.frames import plain
 from tracekit.job.memory_snapshots import NATIVE, UNTOLD, of_snapshot, untold
+from tracekit.model.labels import plural
 
 MAX_PLACES = 60
 """Most places of one comparison: those that changed most."""
 
 NOT_TOLD = "not told"
-"""The category of what nothing tells a category of."""
+"""The category of what has none."""
 
 _SUMS = ["base_bytes", "opt_bytes", "base_blocks", "opt_blocks"]
 
@@ -34,27 +35,38 @@ def site_changes(base: Snapshot, opt: Snapshot, moment: Moment) -> Sites | None:
     other: it is neither new nor gone then, and has a bound.
     """
     level = PEAK if moment == "peak" else END
-    totals = base.levels[level], opt.levels[level]
+    base_total, opt_total = base.levels[level], opt.levels[level]
     before, after = _rows(base, moment), _rows(opt, moment)
-    if totals[0] is None or totals[1] is None or before is None or after is None:
+    if base_total is None or opt_total is None or before is None or after is None:
         return None
-    if not (_sound(before, totals[0]) and _sound(after, totals[1])):
+    if not (_sound(before, base_total) and _sound(after, opt_total)):
         return None
-    most = _smaller(before), _smaller(after)
-    both = _joined(before, after, ["kind", "name"])
-    named = [_change(row, *most) for row in both.to_dict("records")]
-    categories = _joined(before, after, ["category"])
-    told = [
-        _row(str(row["category"]), "place" if row["category"] != NOT_TOLD else "untold", row)
-        for row in categories.to_dict("records")
-    ]
-    if all(one.kind == "untold" for one in told):
-        told = []
-    found = Sites(str(base.whose), moment, totals[0], totals[1], shortened(named), shortened(told))
-    change = found.opt - found.base
-    for part in (found.rows, found.categories):
-        assert not part or sum(one.difference for one in part) == change, "rows miss the change"
-    return found
+    bounds = _smaller(before), _smaller(after)
+    places = _joined(before, after, ["kind", "name"]).to_dict("records")
+    categories = _joined(before, after, ["category"]).to_dict("records")
+    sites = Sites(
+        str(base.whose),
+        moment,
+        base_total,
+        opt_total,
+        rows=shortened([_change(row, *bounds) for row in places]),
+        categories=_categories(categories),
+    )
+    for rows in (sites.rows, sites.categories):
+        change = sum(row.difference for row in rows)
+        assert not rows or change == opt_total - base_total, "rows miss the change"
+    return sites
+
+
+def _categories(rows: Iterable[dict[Any, Any]]) -> tuple[SiteChange, ...]:
+    """The categories of both sides; none where nothing has one."""
+    categories = []
+    for row in rows:
+        kind: SiteKind = "untold" if row["category"] == NOT_TOLD else "place"
+        categories.append(_row(str(row["category"]), kind, row))
+    if all(category.kind == "untold" for category in categories):
+        return ()
+    return shortened(categories)
 
 
 def _rows(side: Snapshot, moment: Moment) -> pd.DataFrame | None:
@@ -66,13 +78,15 @@ def _rows(side: Snapshot, moment: Moment) -> pd.DataFrame | None:
     # Measurements that were saved before places had a column of their own tell the site with its line.
     place = rows["place"].where(rows["place"].notna(), rows["site"])
     native = np.where(rows["kind"] == "native", NATIVE, "")
-    reasons = [untold(row) for row in rows.itertuples(index=False)]
-    words = pd.Series([UNTOLD.get(r, UNTOLD["unknown"]) for r in reasons], rows.index, dtype=object)
-    known = place.notna()
+    reasons = map(untold, rows.itertuples(index=False))
+    words = [UNTOLD.get(reason, UNTOLD["unknown"]) for reason in reasons]
+    name = (place.astype(object) + native).where(
+        place.notna(), pd.Series(words, rows.index, dtype=object)
+    )
+    unnamed_kind = np.where(rows["origin"] == "rest", "rest", "untold")
+    category = rows["category"].astype(object).where(rows["category"].notna(), NOT_TOLD)
     return rows.assign(
-        name=(place.astype(object) + native).where(known, words),
-        kind=np.where(known, "place", np.where(rows["origin"] == "rest", "rest", "untold")),
-        category=rows["category"].astype(object).where(rows["category"].notna(), NOT_TOLD),
+        name=name, kind=np.where(place.notna(), "place", unnamed_kind), category=category
     )
 
 
@@ -84,50 +98,43 @@ def _sound(rows: pd.DataFrame, total: int) -> bool:
 
 def _joined(base: pd.DataFrame, opt: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """The sums of both sides by what they have in common, nothing as 0; in order of names."""
-    sums = [
-        rows.groupby(by, sort=True)[["size_bytes", "block_count"]]
-        .sum()
-        .set_axis([f"{side}_bytes", f"{side}_blocks"], axis=1)
-        for side, rows in (("base", base), ("opt", opt))
-    ]
-    index = sums[0].index.union(sums[1].index)
-    both = pd.concat([one.reindex(index, fill_value=0) for one in sums], axis=1)
-    return both.sort_index().reset_index()
+    before, after = _sums(base, by, "base"), _sums(opt, by, "opt")
+    index = before.index.union(after.index)
+    sides = [before.reindex(index, fill_value=0), after.reindex(index, fill_value=0)]
+    return pd.concat(sides, axis=1).sort_index().reset_index()
+
+
+def _sums(rows: pd.DataFrame, by: list[str], side: str) -> pd.DataFrame:
+    """The bytes and blocks of one side, under its name."""
+    sums = rows.groupby(by, sort=True)[["size_bytes", "block_count"]].sum()
+    return sums.set_axis([f"{side}_bytes", f"{side}_blocks"], axis=1)
 
 
 def _smaller(rows: pd.DataFrame) -> int | None:
     """The bytes of a side that are in no place with a name, being small; None where every place has one."""
-    rest = rows.loc[rows["kind"] == "rest", "size_bytes"]
-    return int(rest.sum()) if len(rest) else None
+    sizes = rows.loc[rows["kind"] == "rest", "size_bytes"]
+    return int(sizes.sum()) if len(sizes) else None
 
 
 def _change(row: dict[Any, Any], base_most: int | None, opt_most: int | None) -> SiteChange:
     """One row of both sides, with what became of it."""
-    kind: SiteKind = row["kind"]
-    if kind != "place":
-        return _row(str(row["name"]), kind, row)
-    return _row(
-        str(row["name"]),
-        kind,
-        row,
-        _state(row, base_most, opt_most),
-        None if _held(row, "base") else base_most,
-        None if _held(row, "opt") else opt_most,
+    site = _row(str(row["name"]), row["kind"], row)
+    if site.kind != "place":
+        return site
+    state = _state(row, base_most, opt_most)
+    in_base, in_opt = _held(row, "base"), _held(row, "opt")
+    return replace(
+        site,
+        state=state,
+        base_most=None if in_base else base_most,
+        opt_most=None if in_opt else opt_most,
     )
 
 
-def _row(
-    name: str,
-    kind: SiteKind,
-    row: dict[Any, Any],
-    state: SiteState = "",
-    base_most: int | None = None,
-    opt_most: int | None = None,
-) -> SiteChange:
+def _row(name: str, kind: SiteKind, row: dict[Any, Any]) -> SiteChange:
+    """A row of both sides before it is known what became of it."""
     base, opt, base_blocks, opt_blocks = (int(row[column]) for column in _SUMS)
-    return SiteChange(
-        name, kind, base, opt, opt - base, base_blocks, opt_blocks, state, base_most, opt_most
-    )
+    return SiteChange(name, kind, base, opt, opt - base, base_blocks, opt_blocks)
 
 
 def _state(row: dict[Any, Any], base_most: int | None, opt_most: int | None) -> SiteState:
@@ -136,8 +143,9 @@ def _state(row: dict[Any, Any], base_most: int | None, opt_most: int | None) -> 
         return "new" if base_most is None else "not told before"
     if not _held(row, "opt"):
         return "gone" if opt_most is None else "not told after"
-    change = row["opt_bytes"] - row["base_bytes"]
-    return "grown" if change > 0 else "shrunk" if change < 0 else "same"
+    if row["opt_bytes"] == row["base_bytes"]:
+        return "same"
+    return "grown" if row["opt_bytes"] > row["base_bytes"] else "shrunk"
 
 
 def _held(row: dict[Any, Any], side: str) -> bool:
@@ -145,20 +153,26 @@ def _held(row: dict[Any, Any], side: str) -> bool:
     return bool(row[f"{side}_blocks"] or row[f"{side}_bytes"])
 
 
-def shortened(rows: Sequence[SiteChange], most: int = MAX_PLACES) -> tuple[SiteChange, ...]:
-    """The `most` places that changed most, the others as one row, and at the end what has no name."""
-    places = sorted(
-        (one for one in rows if one.kind == "place"),
-        key=lambda one: (-abs(one.difference), -one.opt_bytes, one.site),
-    )
-    others = [*places[most:], *(one for one in rows if one.kind == "others")]
-    ends = [one for kind in ("untold", "rest") for one in rows if one.kind == kind]
-    return (*places[:most], *([_together(others)] if others else []), *ends)
+def shortened(rows: Sequence[SiteChange], limit: int = MAX_PLACES) -> tuple[SiteChange, ...]:
+    """The `limit` places that changed most, the others as one row, and at the end what has no name."""
+    places = sorted(_of_kind(rows, "place"), key=_largest_first)
+    smaller = [*places[limit:], *_of_kind(rows, "others")]
+    joined = [_together(smaller)] if smaller else []
+    return (*places[:limit], *joined, *_of_kind(rows, "untold"), *_of_kind(rows, "rest"))
+
+
+def _of_kind(rows: Iterable[SiteChange], kind: SiteKind) -> list[SiteChange]:
+    return [row for row in rows if row.kind == kind]
+
+
+def _largest_first(site: SiteChange) -> tuple[int, int, str]:
+    """A sort key: the largest change first, then what is largest after."""
+    return (-abs(site.difference), -site.opt_bytes, site.site)
 
 
 def _together(rows: Sequence[SiteChange]) -> SiteChange:
     """Several rows as one."""
-    sums = {name: sum(getattr(one, name) for one in rows) for name in _SUMS}
-    count = sum(one.places for one in rows)
-    found = _row(f"{count:,} {'other' if count == 1 else 'others'}", "others", sums)
-    return replace(found, places=count)
+    places = sum(row.places for row in rows)
+    sums = {name: sum(getattr(row, name) for row in rows) for name in _SUMS}
+    joined = _row(f"{places:,} {plural(places, 'other')}", "others", sums)
+    return replace(joined, places=places)

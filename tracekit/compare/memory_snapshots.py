@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,13 +62,18 @@ class Whose(NamedTuple):
 
     def __str__(self) -> str:
         """In words: `rank 3 actor, GPU 0`."""
-        rank = "" if self.rank is None else f"rank {self.rank}"
-        name = " ".join(part for part in (rank, self.role) if part)
-        name = f"{name} (process {self.number + 1})".strip() if self.number else name
-        of = "GPU" if self.device is None else f"GPU {self.device}"
-        return ", ".join(
-            filter(None, (name, "pinned host memory" if self.memory == "host" else of))
-        )
+        words = []
+        if self.rank is not None:
+            words.append(f"rank {self.rank}")
+        if self.role:
+            words.append(self.role)
+        if self.number:
+            words.append(f"(process {self.number + 1})")
+        name = " ".join(words)
+        memory = "GPU" if self.device is None else f"GPU {self.device}"
+        if self.memory == "host":
+            memory = "pinned host memory"
+        return f"{name}, {memory}" if name else memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,44 +100,63 @@ class Snapshot:
 
 def snapshots(side: Side) -> list[Snapshot]:
     """Every snapshot that was measured, of every device; of saved reports `reported`."""
-    return [one for measured in side.measured for one in _measured(measured)]
+    return [snapshot for measured in side.measured for snapshot in _measured(measured)]
 
 
 def _measured(measured: Measurements) -> Iterator[Snapshot]:
+    """Every snapshot of one input, with what is free at its end."""
     rows = plain(measured["snapshot_levels"])
     if not len(rows):
         return
     rows = looked_up(rows, _free(measured), SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
     windows = plain(measured["snapshot_windows"])
-    taken = windows.dropna(subset=["end_ns"]).groupby("source")["end_ns"].max().to_dict()
+    ends = windows.dropna(subset=["end_ns"]).groupby("source")["end_ns"].max().to_dict()
     steps = {source.name: source.step for source in measured.sources}
     rows["step"] = pd.array([steps.get(str(source)) for source in rows["source"]], dtype="Int64")
     for row, number in zip(rows.to_dict("records"), _numbers(rows), strict=True):
-        whose = Whose(
-            str(row["memory"]),
-            text_or_none(row["role"]),
-            _whole(row["rank"]),
-            _whole(row["replica"]),
-            _whole(row["device"]),
-            number,
-        )
-        levels = {name: _whole(row[column]) for name, column in _MEASURED.items()}
-        if not row["entry_count"]:
-            levels |= {PEAK: None, "peak_reserved": None}
         source = text_or_none(row["source"]) or ""
-        ends, step = int(taken.get(source, 0)), _whole(row["step"])
-        yield Snapshot(whose, str(row["run"]), step, ends, source, levels, row, measured)
+        taken_ns = int(ends.get(source, 0))
+        yield Snapshot(
+            _whose(row, number),
+            str(row["run"]),
+            _whole(row["step"]),
+            taken_ns,
+            source,
+            _levels(row),
+            row,
+            measured,
+        )
+
+
+def _whose(row: Mapping[Any, Any], number: int) -> Whose:
+    """Whose memory a row of `snapshot_levels` tells of."""
+    return Whose(
+        str(row["memory"]),
+        text_or_none(row["role"]),
+        _whole(row["rank"]),
+        _whole(row["replica"]),
+        _whole(row["device"]),
+        number,
+    )
+
+
+def _levels(row: Mapping[Any, Any]) -> dict[str, int | None]:
+    """The levels of a row; without a history there is no peak."""
+    levels = {name: _whole(row[column]) for name, column in _MEASURED.items()}
+    if not row["entry_count"]:
+        levels |= {PEAK: None, "peak_reserved": None}
+    return levels
 
 
 def _numbers(rows: pd.DataFrame) -> list[int]:
     """The number of the process of each row among those of its rank; one that took the place of another is the same."""
-    of = [rows[n] for n in ("run", "memory", "role", "rank", "replica", "device")]
+    rank = [rows[name] for name in ("run", "memory", "role", "rank", "replica", "device")]
     process = rows.groupby(["host", "pid"], dropna=False, sort=True).ngroup()
-    number = process.groupby(of, dropna=False).rank("dense").astype(int) - 1
-    at_once = process.groupby([*of, rows["step"]], dropna=False).transform("nunique")
-    several = at_once.groupby(of, dropna=False).transform("max") > 1
-    found: list[int] = number.where(several, 0).tolist()
-    return found
+    number = process.groupby(rank, dropna=False).rank("dense").astype(int) - 1
+    at_once = process.groupby([*rank, rows["step"]], dropna=False).transform("nunique")
+    several = at_once.groupby(rank, dropna=False).transform("max") > 1
+    numbers: list[int] = number.where(several, 0).tolist()
+    return numbers
 
 
 def _whole(value: Any) -> int | None:
@@ -142,14 +166,13 @@ def _whole(value: Any) -> int | None:
 
 def _free(measured: Measurements) -> pd.DataFrame:
     """What is free at the end of every snapshot: stranded bytes and the largest piece."""
-    keys = [*SNAPSHOT_KEYS]
     space = plain(measured["free_space"])
-    ends = space[space["moment"] == "end"].groupby(keys, dropna=False, sort=False)
-    found = ends.agg(
+    ends = space[space["moment"] == "end"].groupby([*SNAPSHOT_KEYS], dropna=False, sort=False)
+    free = ends.agg(
         stranded_bytes=("stranded_bytes", "sum"), largest_free_bytes=("largest_free_bytes", "max")
     )
     types: Any = {"source": object, "pid": "Int64", "memory": object, "device": "Int64"}
-    return found.reset_index().astype(types)
+    return free.reset_index().astype(types)
 
 
 def reported(side: Side) -> list[Snapshot]:
@@ -157,21 +180,24 @@ def reported(side: Side) -> list[Snapshot]:
 
     Without a level that snapshots alone tell there are none.
     """
-    found: dict[tuple[str | None, str, int | None], dict[str, int | None]] = {}
+    levels: dict[tuple[str | None, str, int | None], dict[str, int | None]] = {}
     for name, metric in _METRICS.items():
-        for key, samples in side.samples.items():
-            if key[0] == metric and key[2] is None:
-                for run, step, value in _values(samples):
-                    told = found.setdefault((key[1], run, step), dict.fromkeys(LEVELS))
-                    told[name] = max(told[name] or 0, value)
-    return [
-        Snapshot(Whose("device", role, None, None, None, 0), run, step, 0, side.name, levels)
-        for (role, run, step), levels in found.items()
-        if levels[PEAK] is not None or levels[END] is not None
-    ]
+        for (recorded, role, stage), samples in side.samples.items():
+            if recorded != metric or stage is not None:
+                continue
+            for run, step, value in _values(samples):
+                of_step = levels.setdefault((role, run, step), dict.fromkeys(LEVELS))
+                of_step[name] = max(of_step[name] or 0, value)
+    snapshots = []
+    for (role, run, step), of_step in levels.items():
+        if of_step[PEAK] is not None or of_step[END] is not None:
+            whose = Whose("device", role, None, None, None, 0)
+            snapshots.append(Snapshot(whose, run, step, 0, side.name, of_step))
+    return snapshots
 
 
-def _values(found: Samples) -> Iterable[tuple[str, int | None, int]]:
+def _values(samples: Samples) -> Iterator[tuple[str, int | None, int]]:
     """(run, step, value) of every step."""
-    for run, steps, values in zip(found.runs, found.steps, found.values, strict=True):
-        yield from ((run, step[1], int(value)) for step, value in zip(steps, values, strict=True))
+    for run, steps, values in zip(samples.runs, samples.steps, samples.values, strict=True):
+        for (_, step, _), value in zip(steps, values, strict=True):
+            yield run, step, int(value)

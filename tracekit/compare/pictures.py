@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import fsum
 
 from tracekit.compare.comparison import Change, Comparison
-from tracekit.compare.origins import shortened
+from tracekit.compare.origins import Attribution, shortened
 from tracekit.compare.report_attribution import heading, profiled_only
 from tracekit.job.metric_kinds import STAGE_TIME, STEP_AND_STAGES, STEP_TIME
 from tracekit.model.report import Chart, Unit
@@ -26,105 +26,122 @@ _MOST_ROWS = 60
 _MOST_DOTS = 2_000
 
 
-def pictures(found: Comparison) -> tuple[Chart, ...]:
+def pictures(comparison: Comparison) -> tuple[Chart, ...]:
     """The charts that there is something to draw for; of sides that are not comparable only their steps."""
-    charts = [steps(found)]
-    if found.verdict != "not comparable":
-        charts = [waterfall(found), *within(found), forest(found), *charts]
+    charts = [steps(comparison)]
+    if comparison.verdict != "not comparable":
+        charts = [waterfall(comparison), *within(comparison), forest(comparison), *charts]
     return tuple(chart for chart in charts if chart is not None)
 
 
-def forest(found: Comparison) -> Chart | None:
+def forest(comparison: Comparison) -> Chart | None:
     """The ratio of the step and of every stage with its interval; None where there is none."""
-    times = [c for c in found.changes if c.name in STEP_AND_STAGES and c.ratio is not None]
-    times = [c for c in times if c.word in SHOWN]
-    shown = times[:_MOST_ROWS]
-    if not shown:
+    times = [
+        change
+        for change in comparison.changes
+        if change.name in STEP_AND_STAGES and change.ratio is not None and change.word in SHOWN
+    ]
+    if not times:
         return None
     words = list(SHOWN)
-    marks = tuple(
-        (row, words.index(change.word), change.low, change.ratio, change.high)
-        for row, change in enumerate(shown)
-    )
+    marks = []
+    for row, change in enumerate(times[:_MOST_ROWS]):
+        marks.append((row, words.index(change.word), change.low, change.ratio, change.high))
+    base, opt = comparison.base, comparison.opt
     return Chart(
         "ratios",
-        f"How many times less {found.opt} takes than {found.base}",
+        f"How many times less {opt} takes than {base}",
         "intervals",
-        marks,
+        tuple(marks),
         tuple(SHOWN.values()),
-        tuple(names(shown)),
+        tuple(names(times[:_MOST_ROWS])),
         "factor",
         "factor",
-        f"Right of 1 {found.opt} takes less, left of it more. The line is the interval; shaded is what is too "
+        f"Right of 1 {opt} takes less, left of it more. The line is the interval; shaded is what is too "
         "small to matter.",
-        len(times) - len(shown),
-        within=found.min_effect,
+        len(times) - len(marks),
+        within=comparison.min_effect,
     )
 
 
-def steps(found: Comparison) -> Chart | None:
+def steps(comparison: Comparison) -> Chart | None:
     """Every step of every run of both sides; None where no step is known one by one."""
-    if not found.steps:
+    if not comparison.steps:
         return None
-    sides = (found.base, found.opt)
-    runs = list(dict.fromkeys((one.side, one.run) for one in found.steps if one.side in sides))
-    rows = {run: row for row, run in enumerate(runs)}
-    marks = tuple(
-        (rows[one.side, one.run], sides.index(one.side), one.value, one.step, int(one.counted))
-        for one in found.steps
-        if (one.side, one.run) in rows
-    )
-    hollow = " Hollow ones do not count." if any(not one.counted for one in found.steps) else ""
+    sides = (comparison.base, comparison.opt)
+    rows: dict[tuple[str, str], int] = {}
+    marks = []
+    for step in comparison.steps:
+        if step.side in sides:
+            row = rows.setdefault((step.side, step.run), len(rows))
+            marks.append((row, sides.index(step.side), step.value, step.step, int(step.counted)))
+    caption = "A dot a step, a line at the mean of a run."
+    if not all(step.counted for step in comparison.steps):
+        caption += " Hollow ones do not count."
     return Chart(
         "steps",
         "Every step",
         "strips",
-        marks[:_MOST_DOTS],
+        tuple(marks[:_MOST_DOTS]),
         sides,
-        tuple(run if run.startswith(side) else f"{side} · {run}" for side, run in runs),
+        tuple(run if run.startswith(side) else f"{side} · {run}" for side, run in rows),
         "ns",
         "ns",
-        f"A dot a step, a line at the mean of a run.{hollow}",
+        caption,
         max(len(marks) - _MOST_DOTS, 0),
     )
 
 
-def waterfall(found: Comparison) -> Chart | None:
+def waterfall(comparison: Comparison) -> Chart | None:
     """From the step before to the step after, part by part; None where a step or its parts are unknown.
 
     The parts are those of the attribution, which add up, or else the stages and what they leave.
     """
-    origin = found.origin
-    title = heading(found.headline)
+    origin = comparison.origin
     if origin is not None and not origin.missing and origin.ops:
-        ends = (origin.base, origin.opt)
-        parts = [
-            (" · ".join(filter(None, (row.stage, row.what))), row.difference)
-            for row in shortened(origin.ops, _MOST_PARTS)
-        ]
-        chart = fall(("waterfall", title, "step"), _sides(found), ends, parts)
-        about = profiled_only(origin, found.headline)
-        return replace(chart, caption=" ".join(filter(None, (about, chart.caption))))
-    step = next((c for c in found.changes if (c.name, c.role, c.stage) == _STEP), None)
-    if step is None or step.base is None or step.opt is None:
+        return _of_attribution(comparison, origin)
+    for change in comparison.changes:
+        if (change.name, change.role, change.stage) == _STEP:
+            return _of_stages(comparison, change)
+    return None
+
+
+def _of_attribution(comparison: Comparison, origin: Attribution) -> Chart:
+    """From the step before to the step after by the ops of its attribution."""
+    parts = []
+    for row in shortened(origin.ops, _MOST_PARTS):
+        parts.append((" · ".join(filter(None, (row.stage, row.what))), row.difference))
+    name = ("waterfall", heading(comparison.headline), "step")
+    chart = fall(name, _sides(comparison), (origin.base, origin.opt), parts)
+    profiled = profiled_only(origin, comparison.headline)
+    return replace(chart, caption=" ".join(filter(None, (profiled, chart.caption))))
+
+
+def _of_stages(comparison: Comparison, step: Change) -> Chart | None:
+    """From the step before to the step after by its stages; None where a step or its stages are unknown."""
+    if step.base is None or step.opt is None:
         return None
-    parts = list(_stages(found, step))
-    ends = (step.base, step.opt)
-    return fall(("waterfall", title, "step"), _sides(found), ends, parts) if parts else None
+    parts = list(_stages(comparison, step))
+    if not parts:
+        return None
+    name = ("waterfall", heading(comparison.headline), "step")
+    return fall(name, _sides(comparison), (step.base, step.opt), parts)
 
 
-def within(found: Comparison) -> Iterator[Chart]:
+def within(comparison: Comparison) -> Iterator[Chart]:
     """From each of the stages that changed most before to the same after, op by op."""
-    for number, one in enumerate(found.origin.within if found.origin else (), 1):
-        parts = [(row.what, row.difference) for row in one.rows if row.difference]
-        title = f"{heading(found.headline)}: {one.stage}"
-        name = (f"waterfall-{number}", title, one.stage)
-        chart = fall(name, _sides(found), (one.base, one.opt), parts)
+    if comparison.origin is None:
+        return
+    for number, stage in enumerate(comparison.origin.within, 1):
+        parts = [(row.what, row.difference) for row in stage.rows if row.difference]
+        title = f"{heading(comparison.headline)}: {stage.stage}"
+        name = (f"waterfall-{number}", title, stage.stage)
+        chart = fall(name, _sides(comparison), (stage.base, stage.opt), parts)
         yield replace(chart, caption=f"Mean over ranks. {chart.caption}")
 
 
-def _sides(found: Comparison) -> tuple[str, str]:
-    return found.base, found.opt
+def _sides(comparison: Comparison) -> tuple[str, str]:
+    return comparison.base, comparison.opt
 
 
 def fall(
@@ -139,19 +156,24 @@ def fall(
     `name` is what the chart is called by, its title, and what changed.
     """
     chart, title, what = name
-    rows, at = [f"{what}, {sides[0]}"], ends[0]
-    marks: list[tuple[int | float, ...]] = [(0, 2, 0, at)]
+    rows, level = [f"{what}, {sides[0]}"], ends[0]
+    marks: list[tuple[int | float, ...]] = [(0, 2, 0, level)]
     for row, (part, change) in enumerate(parts, 1):
         # The last one ends where the step does, whatever adding floats made of it.
-        end = ends[1] if row == len(parts) else at + change
-        marks.append((row, 0 if change < 0 else 1, at, end))
+        end = ends[1] if row == len(parts) else level + change
+        more = 0 if change < 0 else 1
+        marks.append((row, more, level, end))
         rows.append(part)
-        at = end
+        level = end
     marks.append((len(rows), 2, 0, ends[1]))
     rows.append(f"{what}, {sides[1]}")
-    reached = [mark[3] for mark in marks]
-    cut = " The axis does not begin at 0." if min(reached) * 3 > max(reached) * 2 else ""
-    mean = " They are means: how sure each is, the table tells." if unit == "ns" else ""
+    changed = "the step" if what == "step" else what
+    caption = f"The parts add up to the change of {changed}."
+    levels = [mark[3] for mark in marks]
+    if min(levels) * 3 > max(levels) * 2:
+        caption += " The axis does not begin at 0."
+    if unit == "ns":
+        caption += " They are means: how sure each is, the table tells."
     return Chart(
         chart,
         title,
@@ -161,33 +183,34 @@ def fall(
         tuple(rows),
         unit,
         unit,
-        f"The parts add up to the change of {'the step' if what == 'step' else what}.{cut}{mean}",
+        caption,
     )
 
 
-def _stages(found: Comparison, step: Change) -> Iterator[tuple[str, float]]:
-    """(title, change in ns), the largest first; the last is what no stage accounts for.
-
-    A stage that is in some steps only takes its part of the mean step.
-    """
-    total = (step.opt or 0.0) - (step.base or 0.0)
-    stages = [c for c in found.changes if c.name == STAGE_TIME]
-    named = [
-        (
-            name,
-            (change.opt or 0.0) * change.opt_steps / max(step.opt_steps, 1)
-            - (change.base or 0.0) * change.base_steps / max(step.base_steps, 1),
-        )
-        for name, change in zip(names(stages), stages, strict=True)
-    ]
-    named = sorted((one for one in named if one[1]), key=lambda one: (-abs(one[1]), one[0]))
-    if not named:
+def _stages(comparison: Comparison, step: Change) -> Iterator[tuple[str, float]]:
+    """(title, change in ns), the largest first; the last is what no stage accounts for."""
+    stages = [change for change in comparison.changes if change.name == STAGE_TIME]
+    parts = []
+    for name, stage in zip(names(stages), stages, strict=True):
+        change = _of_mean_step(stage, step)
+        if change:
+            parts.append((name, change))
+    if not parts:
         return
-    few, others = named[:_MOST_PARTS], named[_MOST_PARTS:]
-    yield from few
-    if others:
-        yield f"{len(others)} other stages", fsum(change for _, change in others)
-    yield "rest of the step", total - fsum(change for _, change in named)
+    parts.sort(key=lambda part: (-abs(part[1]), part[0]))
+    yield from parts[:_MOST_PARTS]
+    smaller = parts[_MOST_PARTS:]
+    if smaller:
+        yield f"{len(smaller)} other stages", fsum(change for _, change in smaller)
+    total = (step.opt or 0.0) - (step.base or 0.0)
+    yield "rest of the step", total - fsum(change for _, change in parts)
+
+
+def _of_mean_step(stage: Change, step: Change) -> float:
+    """The change of a stage in the mean step: one that is in some steps only takes its part of it."""
+    before = (stage.base or 0.0) * stage.base_steps / max(step.base_steps, 1)
+    after = (stage.opt or 0.0) * stage.opt_steps / max(step.opt_steps, 1)
+    return after - before
 
 
 def names(changes: Sequence[Change]) -> Iterator[str]:

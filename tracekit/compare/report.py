@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tracekit.compare import report_attribution as attribution_sheets
 from tracekit.compare import report_memory as memory_sheets
-from tracekit.compare.amdahl import factor
+from tracekit.compare.amdahl import ASSUMES, factor
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.differences import short
 from tracekit.compare.first_screen import FIRST_CAUTIONS, barred, basis, cautions
 from tracekit.compare.gate_sheet import gate_section, gate_word
 from tracekit.compare.pictures import pictures
-from tracekit.compare.stage_columns import with_stage_columns
 from tracekit.job.metric_kinds import (
     LAUNCH_CADENCE,
     RANGE_CADENCE,
+    STAGE_TIME,
     STEP_AND_STAGES,
     STEP_TIME,
     UNPROFILED,
+    UNPROFILED_STAGE,
     WINDOW,
     devices_caption,
 )
-from tracekit.model.report import Cell, Heading, Metric, Report, Section, Sheet
-from tracekit.model.units import MINUS, show
+from tracekit.model.report import Cell, Heading, Metric, Report, Section, Sheet, Unit
+from tracekit.model.units import show, signed
 
 FIRST_TABLE = (*STEP_AND_STAGES, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE)
 """Metrics of the first table: the step and its stages, or what recurs in recordings without step marks."""
@@ -37,151 +38,198 @@ WORDS = {
     "not comparable": "not comparable",
 }
 
+_STEP_OF = {STAGE_TIME: STEP_TIME, UNPROFILED_STAGE: UNPROFILED}
 
-def as_report(found: Comparison) -> Report:
+_STEP_ALONE = (
+    Heading(
+        "step_ratio",
+        "step from this alone",
+        "factor",
+        "Before over after, if only this stage changed.",
+    ),
+    Heading("step_low", "from", "factor", "Lower end of the interval."),
+    Heading("step_high", "to", "factor", "Upper end of the interval."),
+)
+
+
+def as_report(comparison: Comparison) -> Report:
     """The comparison in the form that renderers take."""
+    simulated = ("SIMULATED DATA",) if comparison.simulated else ()
+    words = filter(None, (answer(comparison), gate_word(comparison.gates)))
+    sections = (gate_section(comparison.gates), *_sections(comparison))
     return Report(
-        title=f"{found.base} · {found.opt}",
-        tool_version=found.tool_version,
-        identity=(
-            f"{found.base} → {found.opt}",
-            *(["SIMULATED DATA"] if found.simulated else []),
-            *found.reading,
-        ),
-        answer=" · ".join(filter(None, (answer(found), gate_word(found.gates)))),
-        headline=() if found.verdict == "not comparable" else tuple(_figures(found)),
-        overview=barred(_overview(found)),
-        sections=tuple(
-            section
-            for section in (gate_section(found.gates), *_sections(found))
-            if section.sheets or section.caveats or section.charts
-        ),
-        basis=tuple(_basis(found)),
-        cautions=cautions(found),
+        title=f"{comparison.base} · {comparison.opt}",
+        tool_version=comparison.tool_version,
+        identity=(f"{comparison.base} → {comparison.opt}", *simulated, *comparison.reading),
+        answer=" · ".join(words),
+        headline=tuple(_figures(comparison)),
+        overview=barred(_overview(comparison)),
+        sections=tuple(filter(_says_something, sections)),
+        basis=tuple(_basis(comparison)),
+        cautions=cautions(comparison),
     )
 
 
-def answer(found: Comparison) -> str:
+def _says_something(section: Section) -> bool:
+    return bool(section.sheets or section.caveats or section.charts)
+
+
+def answer(comparison: Comparison) -> str:
     """The first sentence: the word, the ratio with its interval, and both steps.
 
-    A ratio below 1 is told the other way round: 1.10× slower, never 0.91× faster.
+    A ratio below 1 is turned round: 1.10× slower, never 0.91× faster.
     """
-    step = found.headline
-    if found.memory is not None and step.unit == "bytes":
-        return memory_sheets.sentence(found.memory, found.verdict)
+    step, verdict = comparison.headline, comparison.verdict
+    if comparison.memory is not None and step.unit == "bytes":
+        return memory_sheets.sentence(comparison.memory, verdict)
+    word = WORDS.get(verdict, verdict)
     times = f"{short(step.title)} {show(step.base, 'ns')} → {show(step.opt, 'ns')}"
-    delta = "" if step.difference is None else f" ({signed(step.difference)})"
-    if found.verdict == "not comparable" or step.ratio is None:
-        return f"{WORDS.get(found.verdict, found.verdict)} · {times}{delta}"
-    much = factor(step.ratio, step.low, step.high)
-    if found.sessions_apart and found.verdict in ("improvement", "regression", "no change"):
-        delta += " · if nothing else changed in between"
-    if found.verdict in ("improvement", "regression"):
-        return f"{much} · {times}{delta}"
-    return f"{WORDS.get(found.verdict, found.verdict)}: {much} · {times}{delta}"
+    if step.difference is not None:
+        times += f" ({signed(step.difference, 'ns')})"
+    if verdict == "not comparable" or step.ratio is None:
+        return f"{word} · {times}"
+    if comparison.sessions_apart and verdict in ("improvement", "regression", "no change"):
+        times += " · if nothing else changed in between"
+    size = factor(step.ratio, step.low, step.high)
+    if verdict in ("improvement", "regression"):
+        return f"{size} · {times}"
+    return f"{word}: {size} · {times}"
 
 
-def signed(ns: float) -> str:
-    """A difference of times with its sign: + is slower."""
-    text = show(abs(ns), "ns")
-    return f"{MINUS}{text}" if ns < 0 else f"+{text}" if ns > 0 else text
-
-
-def _stages(name: str, found: Comparison) -> Sheet:
-    """The step and its stages, in how many steps each is, and what each alone makes of the step."""
-    rows = _of(found.changes, *FIRST_TABLE)
-    title = "Step and stages" if found.headline.name in (STEP_TIME, UNPROFILED) else "What recurs"
-    return with_stage_columns(_changes(name, title, rows), rows)
-
-
-def _basis(found: Comparison) -> Iterable[str]:
+def _basis(comparison: Comparison) -> Iterator[str]:
     """What the answer rests on; beside one that is of time stands what became of memory."""
-    if found.headline.unit != "bytes":
-        yield from basis(found)
-    if found.memory is not None:
-        yield from memory_sheets.basis(found.memory, found.headline)
+    if comparison.headline.unit != "bytes":
+        yield from basis(comparison)
+    if comparison.memory is not None:
+        yield from memory_sheets.basis(comparison.memory, comparison.headline)
 
 
-def _overview(found: Comparison) -> Sheet:
+def _overview(comparison: Comparison) -> Sheet:
     """What stands on the first screen: where the change came from, else the stages, else the levels of memory."""
-    if found.memory is not None and found.headline.unit == "bytes":
-        return memory_sheets.overview(found.memory)
-    return attribution_sheets.overview(found.origin, found.headline) or _stages("overview", found)
+    step = comparison.headline
+    if comparison.memory is not None and step.unit == "bytes":
+        return memory_sheets.overview(comparison.memory)
+    return attribution_sheets.overview(comparison.origin, step) or _stages("overview", comparison)
 
 
-def _figures(found: Comparison) -> Iterable[Metric]:
-    """The numbers beside the answer."""
-    step = found.headline
-    if found.memory is not None and step.unit == "bytes":
-        yield from memory_sheets.figures(found.memory)
+def _figures(comparison: Comparison) -> Iterator[Metric]:
+    """The numbers beside the answer; none where there is no verdict."""
+    step = comparison.headline
+    if comparison.verdict == "not comparable":
+        return
+    if comparison.memory is not None and step.unit == "bytes":
+        yield from memory_sheets.figures(comparison.memory)
         return
     yield Metric("grand_ratio", step.grand_ratio, "factor", "higher", label="by means")
     yield Metric("median_ratio", step.median_ratio, "factor", "higher", label="by medians")
 
 
-def _of(changes: Iterable[Change], *names: str) -> list[Change]:
-    return [change for change in changes if change.name in names]
-
-
-def _sections(found: Comparison) -> Iterable[Section]:
+def _sections(comparison: Comparison) -> Iterator[Section]:
     """What stands below the first screen."""
-    rest = [c for c in found.changes if c.name not in FIRST_TABLE]
-    whole = [c for c in rest if c.stage is None]
-    parts = [c for c in rest if c.stage is not None]
+    sheets = (
+        _differences(comparison),
+        _outlook(comparison),
+        _overhead(comparison),
+        _dropped(comparison),
+    )
     yield Section(
         "comparison",
         "What changed, and how surely",
-        sheets=tuple(
-            s
-            for s in (_differences(found), _outlook(found), _overhead(found), _dropped(found))
-            if s is not None
-        ),
-        caveats=found.warnings[FIRST_CAUTIONS:],
-        charts=pictures(found),
+        sheets=tuple(sheet for sheet in sheets if sheet.rows),
+        caveats=comparison.warnings[FIRST_CAUTIONS:],
+        charts=pictures(comparison),
     )
-    yield from attribution_sheets.sections(found.origin, _stages("stages", found), found.headline)
-    yield from memory_sheets.section(found)
-    yield Section("metrics", "Other metrics of a step", sheets=tuple(_by_kind("metrics", whole)))
+    stages = _stages("stages", comparison)
+    yield from attribution_sheets.sections(comparison.origin, stages, comparison.headline)
+    yield from memory_sheets.section(comparison)
+    of_step: list[Change] = []
+    of_stages: list[Change] = []
+    for change in comparison.changes:
+        if change.name not in FIRST_TABLE:
+            (of_step if change.stage is None else of_stages).append(change)
+    yield Section("metrics", "Other metrics of a step", sheets=tuple(_by_unit("metrics", of_step)))
     yield Section(
-        "stage-metrics", "The same by stage", sheets=tuple(_by_kind("stage-metrics", parts))
+        "stage-metrics", "The same by stage", sheets=tuple(_by_unit("stage-metrics", of_stages))
     )
 
 
-def _by_kind(name: str, changes: list[Change]) -> Iterable[Sheet]:
+def _stages(name: str, comparison: Comparison) -> Sheet:
+    """The step and its stages, in how many steps each is, and what each alone makes of the step."""
+    rows = [change for change in comparison.changes if change.name in FIRST_TABLE]
+    marked = comparison.headline.name in (STEP_TIME, UNPROFILED)
+    sheet = _changes(name, "Step and stages" if marked else "What recurs", rows)
+    in_steps = [_in_steps(change, rows) for change in rows]
+    if any(in_steps):
+        heading = Heading("steps", "in steps", doc="In how many of the steps that count.")
+        meaning = "Times of a stage are of the steps that hold it."
+        sheet = _with_columns(sheet, (heading,), [(text,) for text in in_steps], meaning)
+    if any(change.step_ratio is not None for change in rows):
+        alone = [(change.step_ratio, change.step_low, change.step_high) for change in rows]
+        sheet = _with_columns(sheet, _STEP_ALONE, alone, ASSUMES)
+    return sheet
+
+
+def _with_columns(
+    sheet: Sheet,
+    headings: tuple[Heading, ...],
+    columns: Sequence[tuple[Cell, ...]],
+    meaning: str,
+) -> Sheet:
+    """The sheet with more columns at its end, and what they mean."""
+    rows = [(*row, *cells) for row, cells in zip(sheet.rows, columns, strict=True)]
+    caption = " ".join(filter(None, (sheet.caption, meaning)))
+    return replace(sheet, headings=(*sheet.headings, *headings), rows=tuple(rows), caption=caption)
+
+
+def _in_steps(change: Change, changes: Sequence[Change]) -> str:
+    """`3 of 6 before, 6 of 6 after` of a stage that some steps lack; nothing of others."""
+    step_name = _STEP_OF.get(change.name)
+    step = next((other for other in changes if other.name == step_name), None)
+    if step is None:
+        return ""
+    texts, lacking = [], False
+    for steps, total, when in (
+        (change.base_steps, step.base_steps, "before"),
+        (change.opt_steps, step.opt_steps, "after"),
+    ):
+        if steps:
+            texts.append(f"{steps:,} of {total:,} {when}")
+            lacking = lacking or steps < total
+    return ", ".join(texts) if lacking else ""
+
+
+def _by_unit(name: str, changes: Sequence[Change]) -> Iterator[Sheet]:
     """One sheet for times, and one for every other unit."""
-    units = ("ns", "count", "bytes")
-    groups = (
-        ("times", "Times", [c for c in changes if c.unit == "ns"]),
-        ("rates", "Rates", [c for c in changes if c.unit not in units]),
-        ("counts", "Counts", [c for c in changes if c.unit == "count"]),
-        ("bytes", "Bytes", [c for c in changes if c.unit == "bytes"]),
-    )
-    for suffix, title, rows in groups:
+    titles: dict[Unit, str] = {"ns": "Times", "": "Rates", "count": "Counts", "bytes": "Bytes"}
+    groups: dict[str, list[Change]] = {title: [] for title in titles.values()}
+    for change in changes:
+        groups[titles.get(change.unit, "Rates")].append(change)
+    for title, rows in groups.items():
         if rows:
-            sheet = _changes(f"{name}-{suffix}", title, rows)
+            sheet = _changes(f"{name}-{title.lower()}", title, rows)
             devices = devices_caption(change.name for change in rows)
             yield replace(sheet, caption=" ".join(filter(None, (sheet.caption, devices))))
 
 
-def _changes(name: str, title: str, changes: list[Change]) -> Sheet:
+def _changes(name: str, title: str, changes: Sequence[Change]) -> Sheet:
     """Changes as a table: both means, the difference, the ratio with its interval, the word."""
     unit = changes[0].unit if changes else "ns"
-    staged = any(c.stage is not None and c.name not in FIRST_TABLE for c in changes)
-    roles = any(c.role for c in changes)
+    ratio_doc = _ratio_doc(changes)
     headings = [
-        *([Heading("role", "role")] if roles else []),
-        *([Heading("stage", "stage")] if staged else []),
-        Heading("title", "metric" if name not in ("overview", "stages") else "stage"),
+        Heading("title", "stage" if name in ("overview", "stages") else "metric"),
         Heading("base", "before", unit, "Mean over runs."),
         Heading("opt", "after", unit, "Mean over runs."),
         Heading("difference", "change", unit, "After less before."),
-        Heading("ratio", "before/after", "factor", _ratio_doc(changes).capitalize()),
+        Heading("ratio", "before/after", "factor", ratio_doc.capitalize()),
         Heading("low", "from", "factor", "Lower end of the interval."),
         Heading("high", "to", "factor", "Upper end of the interval."),
         Heading("word", "verdict"),
     ]
-    rows = [tuple(_cell(change, heading.name) for heading in headings) for change in changes]
-    return Sheet(name, title, tuple(headings), tuple(rows), caption=f"Ratio: {_ratio_doc(changes)}")
+    if any(change.stage is not None and change.name not in FIRST_TABLE for change in changes):
+        headings.insert(0, Heading("stage", "stage"))
+    if any(change.role for change in changes):
+        headings.insert(0, Heading("role", "role"))
+    return _table(name, title, headings, changes, caption=f"Ratio: {ratio_doc}")
 
 
 def _ratio_doc(changes: Iterable[Change]) -> str:
@@ -194,25 +242,30 @@ def _ratio_doc(changes: Iterable[Change]) -> str:
     return "before over after."
 
 
-def _cell(change: Change, name: str) -> Cell:
-    value: Cell = getattr(change, name)
-    return value
+def _table(
+    name: str,
+    title: str,
+    headings: Sequence[Heading],
+    rows: Iterable[object],
+    caption: str = "",
+) -> Sheet:
+    """One row a result, whose fields are called as the headings."""
+    cells = [tuple(getattr(row, heading.name) for heading in headings) for row in rows]
+    return Sheet(name, title, tuple(headings), tuple(cells), caption=caption)
 
 
-def _differences(found: Comparison) -> Sheet | None:
-    if not found.differences:
-        return None
+def _differences(comparison: Comparison) -> Sheet:
     headings = (
-        Heading("name", "differs"), Heading("base", "before"), Heading("opt", "after"),
-        Heading("blocking", "blocks"), Heading("meaning", "meaning"),
-    )  # fmt: skip
-    rows = tuple((d.name, d.base, d.opt, d.blocking, d.meaning) for d in found.differences)
-    return Sheet("differences", "What else differs", headings, rows)
+        Heading("name", "differs"),
+        Heading("base", "before"),
+        Heading("opt", "after"),
+        Heading("blocking", "blocks"),
+        Heading("meaning", "meaning"),
+    )
+    return _table("differences", "What else differs", headings, comparison.differences)
 
 
-def _outlook(found: Comparison) -> Sheet | None:
-    if not found.outlook:
-        return None
+def _outlook(comparison: Comparison) -> Sheet:
     headings = (
         Heading("runs", "runs"),
         Heading("change", "true change", "ratio", "Of the step, for the worse."),
@@ -227,32 +280,26 @@ def _outlook(found: Comparison) -> Sheet | None:
             "With the largest spread that these runs leave possible (in 80 % of cases).",
         ),
     )
-    rows = tuple(tuple(getattr(one, heading.name) for heading in headings) for one in found.outlook)
     caption = "How often comparisons of such runs end in each verdict, by the spread that was seen."
-    return Sheet("outlook", "How probable each verdict is", headings, rows, caption=caption)
+    title = "How probable each verdict is"
+    return _table("outlook", title, headings, comparison.outlook, caption)
 
 
-def _overhead(found: Comparison) -> Sheet | None:
-    if not found.overhead:
-        return None
+def _overhead(comparison: Comparison) -> Sheet:
     headings = (
         Heading("side", "side"),
         Heading("profiled", "profiled step", "ns"),
         Heading("unprofiled", "un-profiled step", "ns"),
         Heading("ratio", "profiled / un-profiled", "factor", "What the profiler adds to a step."),
     )
-    rows = tuple((o.side, o.profiled, o.unprofiled, o.ratio) for o in found.overhead)
-    return Sheet("overhead", "What the profiler adds", headings, rows)
+    return _table("overhead", "What the profiler adds", headings, comparison.overhead)
 
 
-def _dropped(found: Comparison) -> Sheet | None:
-    if not found.dropped:
-        return None
+def _dropped(comparison: Comparison) -> Sheet:
     headings = (
         Heading("side", "side"),
         Heading("run", "run"),
         Heading("step", "step", "id"),
         Heading("reason", "left out because it is"),
     )
-    rows = tuple((d.side, d.run, d.step, d.reason) for d in found.dropped)
-    return Sheet("left-out", "Steps that do not count", headings, rows)
+    return _table("left-out", "Steps that do not count", headings, comparison.dropped)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tracekit.compare.comparison import Change
 from tracekit.compare.kernels import CLASSES
-from tracekit.compare.origins import Attribution, Row, Transfer, shortened
+from tracekit.compare.origins import (
+    Attribution,
+    KernelChange,
+    KernelChanges,
+    Row,
+    Transfer,
+    shortened,
+)
 from tracekit.job.metric_kinds import UNPROFILED
 from tracekit.model.report import Cell, Heading, Section, Sheet
-from tracekit.model.units import MINUS, show
+from tracekit.model.units import show, signed
 
 FIRST = 8
 """So many parts of the change stand on the first screen, and one row for all others."""
@@ -19,119 +26,26 @@ _MAINLY = 0.8
 """An effect that makes so much of both explains the change."""
 
 _TIMES = (
-    Heading("base", "before", "ns", "Time of its own in the mean step: mean over steps, runs and ranks."),
+    Heading(
+        "base", "before", "ns", "Time of its own in the mean step: mean over steps, runs and ranks."
+    ),
     Heading("opt", "after", "ns", "The same after."),
-    Heading("difference", "change", "ns", "After less before; over all rows of a level it is the change of the step."),
+    Heading(
+        "difference",
+        "change",
+        "ns",
+        "After less before; over all rows of a level it is the change of the step.",
+    ),
     Heading("low", "from", "ns", "Lower end of the change's interval."),
     Heading("high", "to", "ns", "Upper end of the change's interval."),
-)  # fmt: skip
+)
 
 _HOW = Heading(
-    "how", "how", doc="Whether there are more or fewer of it, or each is longer or shorter; of communication what "
-    "moving data and waiting for other ranks take more or less, hidden time included."
-)  # fmt: skip
-
-
-def overview(found: Attribution | None, step: Change) -> Sheet | None:
-    """The parts of the change that stand on the first screen; None where nothing was attributed.
-
-    `step` is what the answer is of: of un-profiled steps it is told that the parts are not of them.
-    """
-    if found is None or found.missing or not found.ops:
-        return None
-    title = f"{heading(step)} (adds up to {_signed(found.opt - found.base)})"
-    caption = " ".join(
-        filter(None, (profiled_only(found, step), _CAPTION, _PAIRS.get(found.paired or "")))
-    )
-    return replace(
-        _sheet("overview", title, shortened(found.ops, FIRST), _moved(found)), caption=caption
-    )
-
-
-def heading(step: Change) -> str:
-    """What the attribution is of, beside an answer about `step`."""
-    of = " of profiled steps" if step.name == UNPROFILED else ""
-    return f"Where the change{of} came from"
-
-
-def profiled_only(found: Attribution, step: Change) -> str:
-    """Which step the parts add up to where the answer is of another; nothing where it is of that one."""
-    if step.name != UNPROFILED:
-        return ""
-    profiled = (
-        f"{show(found.base, 'ns')} → {show(found.opt, 'ns')} ({_signed(found.opt - found.base)})"
-    )
-    answer = f"{show(step.base, 'ns')} → {show(step.opt, 'ns')} ({_signed(step.difference or 0.0)})"
-    return (
-        f"These are parts of the profiled step, {profiled}; the answer is of the un-profiled step, {answer}, "
-        "whose parts nothing recorded."
-    )
-
-
-def sections(found: Attribution | None, stages: Sheet, step: Change) -> Iterable[Section]:
-    """The attribution in detail, and `stages`, the table of stages that it takes the place of."""
-    if found is None:
-        return
-    if found.missing:
-        yield Section(
-            "attribution", heading(step), "skipped", found.missing,
-            caveats=(f"where the change came from is not told: {found.missing}",),
-        )  # fmt: skip
-        return
-    yield Section("stages", "Step and stages", sheets=(stages,))
-    tables = (
-        _sheet("by-class", "By stage and class", found.stages),
-        *_within(found),
-        _sheet("by-op", "By op", found.ops, _moved(found)),
-        _leaves(found.leaves),
-        _replaced(found.replaced),
-        _transfers(found.transfers),
-    )
-    yield Section(
-        "attribution",
-        f"{heading(step)}, in detail",
-        sheets=tuple(sheet for sheet in tables if sheet.rows),
-        caveats=(*filter(None, [profiled_only(found, step)]), *found.notes),
-    )
-    kernels = _kernels(found)
-    if kernels is not None:
-        yield kernels
-
-
-def _sheet(
-    name: str, title: str, rows: Sequence[Row], moved: Mapping[tuple[str, str], str] | None = None
-) -> Sheet:
-    """Rows by stage and what, with how each changed; `moved` says it of communication."""
-    told = moved or {}
-    staged = any(row.stage for row in rows)
-    headings = (
-        *([Heading("stage", "stage")] if staged else []),
-        Heading("what", "what", doc="Ops by the outermost one, communication by the innermost; idle time by its cause."), *_TIMES, _HOW,
-    )  # fmt: skip
-    cells = [
-        (
-            *([row.stage] if staged else []),
-            row.what,
-            *_times(row),
-            told.get((row.stage, row.what), _how(row)),
-        )
-        for row in rows
-    ]
-    return Sheet(name, title, headings, tuple(cells))
-
-
-def _within(found: Attribution) -> Iterator[Sheet]:
-    """The stages that changed most, one table each: the stage, then its ops, which add up to it."""
-    moved = _moved(found)
-    for number, one in enumerate(found.within, 1):
-        mine = {("", what): text for (stage, what), text in moved.items() if stage == one.stage}
-        change = one.opt - one.base
-        whole = Row("", "all of it", one.base, one.opt, change, one.low, one.high, waiting=True)
-        rows = [whole, *(replace(row, stage="") for row in one.rows)]
-        title = f"Within {one.stage} (adds up to {_signed(change)})"
-        caption = "The rows below the first add up to it. Mean over ranks; the table of stages tells of the longest one."
-        yield replace(_sheet(f"within-{number}", title, rows, mine), caption=caption)
-
+    "how",
+    "how",
+    doc="Whether there are more or fewer of it, or each is longer or shorter; of communication what "
+    "moving data and waiting for other ranks take more or less, hidden time included.",
+)
 
 _PAIRS = {
     "step": "Intervals are of pairs of steps.",
@@ -144,6 +58,111 @@ _CAPTION = (
     "longest rank takes beyond the mean one."
 )
 
+_CALLS = "Per step and rank; of idle time its parts."
+
+
+def overview(origin: Attribution | None, step: Change) -> Sheet | None:
+    """The parts of the change that stand on the first screen; None where nothing was attributed.
+
+    `step` is what the answer is of: beside un-profiled steps it is said that the parts are not of them.
+    """
+    if origin is None or origin.missing or not origin.ops:
+        return None
+    title = f"{heading(step)} (adds up to {signed(origin.opt - origin.base, 'ns')})"
+    notes = (profiled_only(origin, step), _CAPTION, _PAIRS.get(origin.paired or ""))
+    sheet = _sheet("overview", title, shortened(origin.ops, FIRST), _moved(origin))
+    return replace(sheet, caption=" ".join(filter(None, notes)))
+
+
+def heading(step: Change) -> str:
+    """What the attribution is of, beside an answer about `step`."""
+    profiled = " of profiled steps" if step.name == UNPROFILED else ""
+    return f"Where the change{profiled} came from"
+
+
+def profiled_only(origin: Attribution, step: Change) -> str:
+    """Which step the parts add up to where the answer is of another; nothing where it is of that one."""
+    if step.name != UNPROFILED:
+        return ""
+    profiled = _both(origin.base, origin.opt, origin.opt - origin.base)
+    answer = _both(step.base, step.opt, step.difference or 0.0)
+    return (
+        f"These are parts of the profiled step, {profiled}; the answer is of the un-profiled step, {answer}, "
+        "whose parts nothing recorded."
+    )
+
+
+def _both(base: float | None, opt: float | None, difference: float) -> str:
+    """Both times and the change."""
+    return f"{show(base, 'ns')} → {show(opt, 'ns')} ({signed(difference, 'ns')})"
+
+
+def sections(origin: Attribution | None, stages: Sheet, step: Change) -> Iterator[Section]:
+    """The attribution in detail, and `stages`, the table of stages that it takes the place of."""
+    if origin is None:
+        return
+    if origin.missing:
+        caveat = f"where the change came from is not told: {origin.missing}"
+        yield Section("attribution", heading(step), "skipped", origin.missing, caveats=(caveat,))
+        return
+    yield Section("stages", "Step and stages", sheets=(stages,))
+    tables = (
+        _sheet("by-class", "By stage and class", origin.stages),
+        *_within(origin),
+        _sheet("by-op", "By op", origin.ops, _moved(origin)),
+        _leaves(origin.leaves),
+        _replaced(origin.replaced),
+        _transfers(origin.transfers),
+    )
+    notes = (profiled_only(origin, step), *origin.notes)
+    yield Section(
+        "attribution",
+        f"{heading(step)}, in detail",
+        sheets=tuple(sheet for sheet in tables if sheet.rows),
+        caveats=tuple(filter(None, notes)),
+    )
+    yield from _kernels(origin)
+
+
+def _sheet(
+    name: str, title: str, rows: Sequence[Row], moved: Mapping[tuple[str, str], str] | None = None
+) -> Sheet:
+    """Rows by stage and what, with how each changed; `moved` says it of communication."""
+    what = Heading(
+        "what",
+        "what",
+        doc="Ops by the outermost one, communication by the innermost; idle time by its cause.",
+    )
+    hows = moved or {}
+    cells = []
+    for row in rows:
+        cells.append((row.what, *_times(row), hows.get((row.stage, row.what), _how(row))))
+    return _staged(Sheet(name, title, (what, *_TIMES, _HOW), tuple(cells)), rows)
+
+
+def _staged(sheet: Sheet, rows: Sequence[Row]) -> Sheet:
+    """The sheet with the stage of each row before it, where any is of a stage."""
+    if not any(row.stage for row in rows):
+        return sheet
+    cells = [(row.stage, *cell) for row, cell in zip(rows, sheet.rows, strict=True)]
+    headings = (Heading("stage", "stage"), *sheet.headings)
+    return replace(sheet, headings=headings, rows=tuple(cells))
+
+
+def _within(origin: Attribution) -> Iterator[Sheet]:
+    """The stages that changed most, one table each: the stage, then its ops, which add up to it."""
+    moved = _moved(origin)
+    for number, stage in enumerate(origin.within, 1):
+        hows = {("", what): how for (name, what), how in moved.items() if name == stage.stage}
+        change = stage.opt - stage.base
+        total = Row(
+            "", "all of it", stage.base, stage.opt, change, stage.low, stage.high, waiting=True
+        )
+        rows = [total, *(replace(row, stage="") for row in stage.rows)]
+        title = f"Within {stage.stage} (adds up to {signed(change, 'ns')})"
+        caption = "The rows below the first add up to it. Mean over ranks; the table of stages tells of the longest one."
+        yield replace(_sheet(f"within-{number}", title, rows, hows), caption=caption)
+
 
 def _times(row: Row) -> tuple[Cell, ...]:
     return (row.base, row.opt, row.difference, row.low, row.high)
@@ -155,135 +174,161 @@ def _how(row: Row) -> str:
         return ""
     if row.presence != "both":
         return row.presence
-    effects = abs(row.by_count), abs(row.by_duration)
-    if row.rows > 1 or not sum(effects) or row.difference == 0:
+    by_count, by_duration = abs(row.by_count), abs(row.by_duration)
+    effects = by_count + by_duration
+    if row.rows > 1 or not effects or row.difference == 0:
         return ""
     times = "more" if row.by_count > 0 else "fewer"
     each = "longer each" if row.by_duration > 0 else "shorter each"
-    if effects[0] >= _MAINLY * sum(effects):
+    if by_count >= _MAINLY * effects:
         return times
-    return each if effects[1] >= _MAINLY * sum(effects) else f"{times}, {each}"
+    return each if by_duration >= _MAINLY * effects else f"{times}, {each}"
 
 
-def _moved(found: Attribution) -> dict[tuple[str, str], str]:
+def _moved(origin: Attribution) -> dict[tuple[str, str], str]:
     """For the row of each kind of collective that takes most time, what its transfer and its waits changed by."""
-    told: dict[tuple[str, str], str] = {}
-    for one in found.transfers:
-        if not (one.base[0] or one.opt[0]):
+    moved: dict[tuple[str, str], str] = {}
+    for collective in origin.transfers:
+        if not (collective.base[0] or collective.opt[0]):
             continue
-        kind = one.op.replace("_", "")
-        same = [
-            (max(row.base, row.opt), row.stage, row.what)
-            for row in found.ops
-            if row.stage == one.stage and "communication" in row.what and kind in _plain(row.what)
-        ]
-        if same:
-            parts = [_signed(one.opt[n] - one.base[n]) for n in (0, 1)]
-            told.setdefault(max(same)[1:], f"transfer {parts[0]}, wait {parts[1]}")
-    return told
+        rows = [row for row in origin.ops if _is_of(row, collective)]
+        if rows:
+            longest = max(rows, key=lambda row: (max(row.base, row.opt), row.stage, row.what))
+            transfer = signed(collective.opt[0] - collective.base[0], "ns")
+            wait = signed(collective.opt[1] - collective.base[1], "ns")
+            place = (longest.stage, longest.what)
+            moved.setdefault(place, f"transfer {transfer}, wait {wait}")
+    return moved
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "")
+def _is_of(row: Row, collective: Transfer) -> bool:
+    """Whether a row is communication of this kind in its stage."""
+    if row.stage != collective.stage or "communication" not in row.what:
+        return False
+    return collective.op.replace("_", "") in row.what.lower().replace("_", "")
 
 
-def _signed(ns: float) -> str:
-    text = show(abs(ns), "ns")
-    return f"{MINUS}{text}" if ns < 0 else f"+{text}" if ns > 0 else text
+def _presence(row: Row | KernelChange) -> str:
+    """On which side alone something is; nothing of what both have."""
+    return "" if row.presence == "both" else row.presence
 
 
 def _leaves(rows: Sequence[Row]) -> Sheet:
-    staged = any(row.stage for row in rows)
     headings = (
-        *([Heading("stage", "stage")] if staged else []),
-        Heading("what", "op path · kernel", doc="Ops on the host from outermost to innermost, then the kernel."),
+        Heading(
+            "what",
+            "op path · kernel",
+            doc="Ops on the host from outermost to innermost, then the kernel.",
+        ),
         *_TIMES,
-        Heading("base_count", "times before", "", "Per step and rank; of idle time its parts."),
-        Heading("opt_count", "times after", "", "Per step and rank; of idle time its parts."),
+        Heading("base_count", "times before", "", _CALLS),
+        Heading("opt_count", "times after", "", _CALLS),
         Heading("by_count", "by number", "ns", "What more or fewer of it make of the change."),
-        Heading("by_duration", "by length", "ns", "What longer or shorter ones make of the change."),
+        Heading(
+            "by_duration", "by length", "ns", "What longer or shorter ones make of the change."
+        ),
         Heading("presence", "how"),
-    )  # fmt: skip
-    cells = [
-        (
-            *([row.stage] if staged else []), row.what, *_times(row), row.base_count, row.opt_count,
-            row.by_count, row.by_duration, "" if row.presence == "both" else row.presence,
-        )
-        for row in rows
-    ]  # fmt: skip
-    return Sheet("by-kernel", "By op path and kernel", headings, tuple(cells))
+    )
+    cells = []
+    for row in rows:
+        counts = (row.base_count, row.opt_count, row.by_count, row.by_duration)
+        cells.append((row.what, *_times(row), *counts, _presence(row)))
+    return _staged(Sheet("by-kernel", "By op path and kernel", headings, tuple(cells)), rows)
 
 
 def _replaced(rows: Sequence[Row]) -> Sheet:
-    staged = any(row.stage for row in rows)
-    headings = (
-        *([Heading("stage", "stage")] if staged else []),
-        Heading("what", "where: what it was → what it is"),
-        *_TIMES,
-    )
-    cells = [(*([row.stage] if staged else []), row.what, *_times(row)) for row in rows]
+    headings = (Heading("what", "where: what it was → what it is"), *_TIMES)
+    cells = tuple((row.what, *_times(row)) for row in rows)
     caption = "Names of one side alone, under an op that both sides hold, or alike but for numbers. Already counted above."
-    return Sheet("replaced", "What was replaced", headings, tuple(cells), caption=caption)
+    return _staged(Sheet("replaced", "What was replaced", headings, cells, caption=caption), rows)
 
 
 def _transfers(rows: Sequence[Transfer]) -> Sheet:
     headings = (
-        Heading("stage", "stage"), Heading("op", "collective"),
-        Heading("base_transfer", "transfer before", "ns", "The shortest duration over ranks: moving the data."),
+        Heading("stage", "stage"),
+        Heading("op", "collective"),
+        Heading(
+            "base_transfer",
+            "transfer before",
+            "ns",
+            "The shortest duration over ranks: moving the data.",
+        ),
         Heading("opt_transfer", "transfer after", "ns", "The same after."),
         Heading("transfer", "change", "ns", "After less before."),
-        Heading("base_wait", "wait before", "ns", "What ranks take beyond it: waiting for the last to come."),
+        Heading(
+            "base_wait",
+            "wait before",
+            "ns",
+            "What ranks take beyond it: waiting for the last to come.",
+        ),
         Heading("opt_wait", "wait after", "ns", "The same after."),
         Heading("wait", "change", "ns", "After less before."),
-        Heading("alone", "not split", "ns", "Change of those that were matched with no other rank."),
-    )  # fmt: skip
-    cells = [
-        (
-            row.stage, row.op, row.base[0], row.opt[0], row.opt[0] - row.base[0],
-            row.base[1], row.opt[1], row.opt[1] - row.base[1], row.opt[2] - row.base[2],
-        )
-        for row in rows
-    ]  # fmt: skip
+        Heading(
+            "alone", "not split", "ns", "Change of those that were matched with no other rank."
+        ),
+    )
+    cells = []
+    for row in rows:
+        base_transfer, base_wait, base_alone = row.base
+        opt_transfer, opt_wait, opt_alone = row.opt
+        transfer = (base_transfer, opt_transfer, opt_transfer - base_transfer)
+        wait = (base_wait, opt_wait, opt_wait - base_wait)
+        cells.append((row.stage, row.op, *transfer, *wait, opt_alone - base_alone))
     caption = "Per step and rank; whole durations, also where other work hides them."
     title = "Communication: transfer, or waiting for other ranks?"
     return Sheet("transfers", title, headings, tuple(cells), caption=caption)
 
 
-def _kernels(found: Attribution) -> Section | None:
-    """The kernels that changed; None where none could be tested and none is on one side alone."""
-    kernels = found.kernels
-    word = "host ops" if kernels.on_host else "kernels"
+def _kernels(origin: Attribution) -> Iterator[Section]:
+    """The kernels that changed; nothing where none could be tested and none is on one side alone."""
+    kernels = origin.kernels
     if not (kernels.changed or kernels.tested):
-        return None
+        return
+    word = "host ops" if kernels.on_host else "kernels"
+    caveats = []
+    if kernels.on_host:
+        caveats.append("no device was recorded: host ops are compared, by the innermost one")
+    if not kernels.changed:
+        caveats.append(f"{kernels.tested:,} {word} were tested, none changed beyond chance")
+    yield Section(
+        "kernels",
+        f"Which {word} changed?",
+        sheets=(_changed_kernels(kernels, word),) if kernels.changed else (),
+        caveats=tuple(caveats),
+    )
+
+
+def _changed_kernels(kernels: KernelChanges, word: str) -> Sheet:
+    """One row a kernel, or host op, that changed."""
     headings = (
         Heading("name", "op" if kernels.on_host else "kernel"),
-        Heading("kind", "class", doc="A shift that most of a class have in common is taken off before testing."),
+        Heading(
+            "kind",
+            "class",
+            doc="A shift that most of a class have in common is taken off before testing.",
+        ),
         Heading("base", "before", "ns", "Time of its own in the mean step."),
         Heading("opt", "after", "ns", "The same after."),
         Heading("difference", "change", "ns", "After less before."),
         Heading("ratio", "before/after", "factor", "As measured; above 1 it takes less after."),
         Heading("corrected", "corrected", "factor", "Less the shift of its class."),
-        Heading("q", "false share", "ratio", "Share of false ones among those up to this row's certainty."),
+        Heading(
+            "q",
+            "false share",
+            "ratio",
+            "Share of false ones among those up to this row's certainty.",
+        ),
         Heading("presence", "how"),
-    )  # fmt: skip
-    cells = [
-        (
-            one.name, CLASSES.get(one.kind, one.kind), one.base, one.opt, one.difference, one.ratio,
-            one.corrected, one.q, "" if one.presence == "both" else one.presence,
-        )
-        for one in kernels.changed
-    ]  # fmt: skip
+    )
+    cells = []
+    for row in kernels.changed:
+        kind = CLASSES.get(row.kind, row.kind)
+        times = (row.base, row.opt, row.difference)
+        tests = (row.ratio, row.corrected, row.q)
+        cells.append((row.name, kind, *times, *tests, _presence(row)))
     unit = "run" if kernels.unit == "run" else "step"
     caption = (
         f"{kernels.tested:,} of {kernels.seen:,} {word} were tested, by {unit}; at most 5 % of those told changed by "
         "chance alone. New and gone ones take at least 0.1 % of the step."
     )
-    without = ("no device was recorded: host ops are compared, by the innermost one",)
-    sheet = Sheet("changed-kernels", f"Changed {word}", headings, tuple(cells), caption=caption)
-    none = (f"{kernels.tested:,} {word} were tested, none changed beyond chance",)
-    return Section(
-        "kernels",
-        f"Which {word} changed?",
-        sheets=(sheet,) if cells else (),
-        caveats=(*(without if kernels.on_host else ()), *(() if cells else none)),
-    )
+    return Sheet("changed-kernels", f"Changed {word}", headings, tuple(cells), caption=caption)

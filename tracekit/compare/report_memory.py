@@ -9,8 +9,9 @@ from tracekit.compare.memory import word_of
 from tracekit.compare.memory_change import Level, MemoryChange, Pair, SiteChange, Sites
 from tracekit.compare.memory_sites import shortened
 from tracekit.compare.pictures import fall
+from tracekit.model.labels import plural
 from tracekit.model.report import Cell, Chart, Heading, Metric, Section, Sheet
-from tracekit.model.units import MINUS, show
+from tracekit.model.units import show, signed
 
 SHOWN, BARS, SHOWN_ELSEWHERE, SHOWN_PAIRS = 20, 10, 5, 50
 """Most places of one snapshot in a table and in a picture, of each of other memories, and most pairs of snapshots."""
@@ -31,216 +32,247 @@ _STATES = {
 }
 _AT = {"peak": "at the peak", "end": "at the end"}
 
+_PAIR_LEVELS = {
+    "peak_requested": "peak",
+    "peak_reserved": "peak reserved",
+    "end_allocated": "allocated at the end",
+    "end_reserved": "reserved at the end",
+    "stranded": "stranded",
+}
+"""The levels of every process and step, and how their columns are called."""
 
-def sentence(found: MemoryChange, word: str | None = None) -> str:
+
+def sentence(memory: MemoryChange, word: str | None = None) -> str:
     """What became of memory: `memory: peak 1.03 GiB → 812 MiB (−21 %)`."""
-    level = found.headline
-    name = level.title.removesuffix(" requested") if level.name == "peak_requested" else level.title
+    level = memory.headline
+    name = level.title
+    if level.name == "peak_requested":
+        name = name.removesuffix(" requested")
     first = _WORDS.get(word or word_of(level), "")
-    numbers = f"{name} {show(level.base, 'bytes')} → {show(level.opt, 'bytes')}"
-    return f"memory: {f'{first} · ' if first else ''}{numbers}{_percent(level)}"
+    parts = filter(None, (first, f"{name} {_numbers(level)}"))
+    return f"memory: {' · '.join(parts)}"
 
 
-def basis(found: MemoryChange, headline: Change) -> tuple[str, ...]:
+def basis(memory: MemoryChange, headline: Change) -> tuple[str, ...]:
     """What the sentence rests on; before it, where the answer is of time, the sentence itself."""
-    alone = headline.unit == "bytes"
-    lines = ["exact: one snapshot a side suffices" if alone else sentence(found)]
-    if found.median is not None:
-        level = found.median
-        numbers = f"{show(level.base, 'bytes')} → {show(level.opt, 'bytes')}"
-        lines.append(f"memory of the median device: {numbers}{_percent(level)}")
+    lines = [sentence(memory)]
+    if headline.unit == "bytes":
+        lines = ["exact: one snapshot a side suffices"]
+    if memory.median is not None:
+        lines.append(f"memory of the median device: {_numbers(memory.median)}")
     return tuple(lines)
 
 
-def figures(found: MemoryChange) -> Iterator[Metric]:
+def figures(memory: MemoryChange) -> Iterator[Metric]:
     """The numbers beside an answer that is of memory."""
-    level = found.headline
-    yield Metric("difference", level.difference, "bytes", "lower", label="change")
-    for reserved in (pair.level("peak_reserved") for pair in found.pairs[:1]):
-        if reserved.difference is not None:
-            yield Metric("reserved_difference", reserved.difference, "bytes", "lower", label="change of the peak reserved")  # fmt: skip
+    yield Metric("difference", memory.headline.difference, "bytes", "lower", label="change")
+    if not memory.pairs:
+        return
+    change = memory.pairs[0].level("peak_reserved").difference
+    if change is not None:
+        yield Metric(
+            "reserved_difference", change, "bytes", "lower", label="change of the peak reserved"
+        )
 
 
-def overview(found: MemoryChange) -> Sheet:
+def overview(memory: MemoryChange) -> Sheet:
     """The levels of the worst memory, which stand on the first screen."""
-    return _levels("overview", found)
+    return _levels("overview", memory)
 
 
-def section(found: Comparison) -> Iterator[Section]:
+def section(comparison: Comparison) -> Iterator[Section]:
     """The section on memory; none where not both sides have snapshots."""
-    memory = found.memory
+    memory = comparison.memory
     if memory is None:
         return
-    beside = found.headline.unit != "bytes"  # else the first screen tells what was compared
     sheets = [
         _levels("memory-levels", memory),
         _pairs(memory),
-        *(_sites(one) for one in memory.sites),
-        *(sheet for one in memory.sites if (sheet := _categories(one)) is not None),
+        *map(_sites, memory.sites),
+        *map(_categories, memory.sites),
         _elsewhere(memory),
     ]
+    beside_time = comparison.headline.unit != "bytes"  # else the first screen has the notes
+    notes = memory.notes if beside_time else ()
     yield Section(
         "memory",
         "What became of memory?",
         sheets=tuple(sheet for sheet in sheets if sheet is not None and sheet.rows),
-        caveats=(*_steps(memory), *(memory.notes if beside else ()), *_caveats(memory)),
-        charts=tuple(_charts(found, memory)),
+        caveats=(*_steps(memory), *notes, *_caveats(memory)),
+        charts=tuple(_charts(comparison, memory)),
     )
 
 
-def _levels(name: str, found: MemoryChange) -> Sheet:
+def _levels(name: str, memory: MemoryChange) -> Sheet:
     """Every level of the first pair."""
-    worst = found.pairs[0] if found.pairs else Pair("", None, None, "", "", (found.headline,))
-    headings = (Heading("title", "level"), *_CHANGED, Heading("share", "change, share", "ratio", "Of what it was before."))  # fmt: skip
+    worst = Pair("", None, None, "", "", (memory.headline,))
+    if memory.pairs:
+        worst = memory.pairs[0]
+    headings = (
+        Heading("title", "level"),
+        *_CHANGED,
+        Heading("share", "change, share", "ratio", "Of what it was before."),
+    )
     rows = [
-        (one.title, one.base, one.opt, one.difference, one.share)
-        for one in worst.levels
-        if one.base is not None or one.opt is not None
+        (level.title, level.base, level.opt, level.difference, level.share)
+        for level in worst.levels
+        if level.base is not None or level.opt is not None
     ]
-    several = "the one with the highest peak after, " if len(found.pairs) > 1 else ""
-    caption = f"{several}{worst.who}: {_source(worst.base_source, worst.base_step)} → {_source(worst.opt_source, worst.opt_step)}"  # fmt: skip
+    before = _source(worst.base_source, worst.base_step)
+    after = _source(worst.opt_source, worst.opt_step)
+    caption = f"{worst.who}: {before} → {after}"
+    if len(memory.pairs) > 1:
+        caption = f"the one with the highest peak after, {caption}"
     return Sheet(name, "Memory before and after", headings, tuple(rows), caption=caption)
 
 
 def _source(source: str, step: int | None) -> str:
-    told = "" if step is None else f"step {step}"
-    return f"{source} ({told})" if source and told else source or told or "a saved report"
+    """The file and step of a snapshot, as far as they are known."""
+    if step is None:
+        return source or "a saved report"
+    return f"{source} (step {step})" if source else f"step {step}"
 
 
-def _pairs(found: MemoryChange) -> Sheet | None:
+def _pairs(memory: MemoryChange) -> Sheet | None:
     """One row a memory and step, the highest peak after first; None of a single one."""
-    if len(found.pairs) < 2:
+    if len(memory.pairs) < 2:
         return None
-    names = {
-        "peak_requested": "peak", "peak_reserved": "peak reserved", "end_allocated": "allocated at the end",
-        "end_reserved": "reserved at the end", "stranded": "stranded",
-    }  # fmt: skip
-    headings = (
-        Heading("who", "process"),
-        Heading("step", "step", "id"),
-        *(
-            Heading(f"{name}_{part}", f"{title}, {word}", "bytes")
-            for name, title in names.items()
-            for part, word in (("opt", "after"), ("difference", "change"))
-        ),
-        Heading("share", "change of the peak", "ratio", "Of what it was before."),
-    )
-    rows: list[tuple[Cell, ...]] = []
-    for pair in found.pairs[:SHOWN_PAIRS]:
-        levels = [pair.level(name) for name in names]
-        parts = [value for level in levels for value in (level.opt, level.difference)]
-        rows.append((pair.who, pair.opt_step, *parts, levels[0].share))
-    known = [at for at, _ in enumerate(headings) if any(row[at] is not None for row in rows)]
+    headings = [Heading("who", "process"), Heading("step", "step", "id")]
+    for name, title in _PAIR_LEVELS.items():
+        headings.append(Heading(f"{name}_opt", f"{title}, after", "bytes"))
+        headings.append(Heading(f"{name}_difference", f"{title}, change", "bytes"))
+    headings.append(Heading("share", "change of the peak", "ratio", "Of what it was before."))
+    rows = [_pair_cells(pair) for pair in memory.pairs[:SHOWN_PAIRS]]
+    # A column without any number is left out.
+    columns = [n for n, cells in enumerate(zip(*rows, strict=True)) if set(cells) != {None}]
     return Sheet(
         "memory-pairs",
         "Every process and step, the highest peak after first",
-        tuple(headings[at] for at in known),
-        tuple(tuple(row[at] for at in known) for row in rows),
-        len(found.pairs) + found.omitted - len(rows),
+        tuple(headings[column] for column in columns),
+        tuple(tuple(row[column] for column in columns) for row in rows),
+        len(memory.pairs) + memory.omitted - len(rows),
     )
 
 
-def _sites(found: Sites) -> Sheet:
+def _pair_cells(pair: Pair) -> tuple[Cell, ...]:
+    """One memory and step."""
+    cells: list[Cell] = [pair.who, pair.opt_step]
+    for name in _PAIR_LEVELS:
+        level = pair.level(name)
+        cells += [level.opt, level.difference]
+    return (*cells, pair.level("peak_requested").share)
+
+
+def _sites(sites: Sites) -> Sheet:
     """The places in the program that changed most, and what has none; the rows add up to the change of the level."""
-    rows = shortened(found.rows, SHOWN)
     headings = (
-        Heading("site", "place in the program", doc="File and function; lines and folders do not tell places apart."),
+        Heading(
+            "site",
+            "place in the program",
+            doc="File and function; lines and folders do not tell places apart.",
+        ),
         Heading("state", "is"),
         *_CHANGED,
         Heading("base_blocks", "blocks before", "count"),
         Heading("opt_blocks", "blocks after", "count"),
-    )  # fmt: skip
-    change = _signed(found.opt - found.base)
+    )
+    change = signed(sites.opt - sites.base, "bytes", 4)
     return Sheet(
-        f"memory-sites-{found.moment}",
-        f"What holds it {_AT[found.moment]}, {found.who}",
+        f"memory-sites-{sites.moment}",
+        f"What holds it {_AT[sites.moment]}, {sites.who}",
         headings,
-        tuple(_site_cells(one) for one in rows),
+        tuple(map(_site_cells, shortened(sites.rows, SHOWN))),
         caption=f"Requested bytes; the changes of all rows add up to {change}.",
     )
 
 
-def _site_cells(one: SiteChange) -> tuple[Cell, ...]:
+def _site_cells(site: SiteChange) -> tuple[Cell, ...]:
     """One place; what is not known of a side is left open and not 0."""
-    base, opt = (
-        (None, None) if most is not None else (size, blocks)
-        for most, size, blocks in (
-            (one.base_most, one.base_bytes, one.base_blocks),
-            (one.opt_most, one.opt_bytes, one.opt_blocks),
-        )
-    )
-    most = one.base_most if one.base_most is not None else one.opt_most
-    state = _STATES.get(one.state, one.state)
-    bound = "" if most is None else f" (at most {show(most, 'bytes')})"
-    return (one.site, f"{state}{bound}" if state else None, base[0], opt[0], one.difference, base[1], opt[1])  # fmt: skip
+    base: tuple[Cell, Cell] = (site.base_bytes, site.base_blocks)
+    opt: tuple[Cell, Cell] = (site.opt_bytes, site.opt_blocks)
+    bound = None
+    if site.opt_most is not None:
+        opt, bound = (None, None), site.opt_most
+    if site.base_most is not None:
+        base, bound = (None, None), site.base_most
+    state = _STATES.get(site.state, site.state)
+    if state and bound is not None:
+        state = f"{state} (at most {show(bound, 'bytes')})"
+    return (site.site, state, base[0], opt[0], site.difference, base[1], opt[1])
 
 
-def _categories(found: Sites) -> Sheet | None:
+def _categories(sites: Sites) -> Sheet | None:
     """What the memory is for, which adds up as well; None where nothing tells it."""
-    if not found.categories:
+    if not sites.categories:
         return None
-    rows = shortened(found.categories, SHOWN)
+    rows = [
+        (category.site, category.base_bytes, category.opt_bytes, category.difference)
+        for category in shortened(sites.categories, SHOWN)
+    ]
     return Sheet(
-        f"memory-categories-{found.moment}",
-        f"What it is for {_AT[found.moment]}, {found.who}",
+        f"memory-categories-{sites.moment}",
+        f"What it is for {_AT[sites.moment]}, {sites.who}",
         (Heading("category", "for"), *_CHANGED),
-        tuple((one.site, one.base_bytes, one.opt_bytes, one.difference) for one in rows),
-        caption=f"The changes add up to {_signed(found.opt - found.base)}.",
+        tuple(rows),
+        caption=f"The changes add up to {signed(sites.opt - sites.base, 'bytes', 4)}.",
     )
 
 
-def _elsewhere(found: MemoryChange) -> Sheet | None:
+def _elsewhere(memory: MemoryChange) -> Sheet | None:
     """The places that changed most in other processes and on other devices."""
-    headings = (Heading("who", "process"), Heading("site", "place in the program"), Heading("state", "is"), *_CHANGED)  # fmt: skip
+    headings = (
+        Heading("who", "process"),
+        Heading("site", "place in the program"),
+        Heading("state", "is"),
+        *_CHANGED,
+    )
     rows: list[tuple[Cell, ...]] = []
-    for one in found.elsewhere:
-        places = [row for row in one.rows if row.kind == "place" and row.difference]
-        rows += [(one.who, *_site_cells(row)[:5]) for row in places[:SHOWN_ELSEWHERE]]
+    for sites in memory.elsewhere:
+        places = [site for site in sites.rows if site.kind == "place" and site.difference]
+        rows += [(sites.who, *_site_cells(site)[:5]) for site in places[:SHOWN_ELSEWHERE]]
     if not rows:
         return None
-    moments = sorted({_AT[one.moment] for one in found.elsewhere})
+    moments = sorted({_AT[sites.moment] for sites in memory.elsewhere})
     title = f"What changed most {' or '.join(moments)} elsewhere"
     return Sheet("memory-elsewhere", title, headings, tuple(rows))
 
 
-def _steps(found: MemoryChange) -> Iterator[str]:
+def _steps(memory: MemoryChange) -> Iterator[str]:
     """Which steps are compared."""
-    steps = sorted({one.opt_step for one in found.pairs if one.base_step == one.opt_step and one.opt_step is not None})  # fmt: skip
-    if steps:
-        few = ", ".join(map(str, steps[:10])) + (" …" if len(steps) > 10 else "")
-        yield f"the same steps of both sides are compared: {few}"
+    steps = {pair.opt_step for pair in memory.pairs if pair.base_step == pair.opt_step}
+    numbers = sorted(step for step in steps if step is not None)
+    if numbers:
+        more = " …" if len(numbers) > 10 else ""
+        listed = ", ".join(map(str, numbers[:10]))
+        yield f"the same steps of both sides are compared: {listed}{more}"
 
 
-def _caveats(found: MemoryChange) -> Iterator[str]:
+def _caveats(memory: MemoryChange) -> Iterator[str]:
     """What limits the comparison."""
-    before, after = found.failed
-    if before is not None and after is not None and before == after and before:
-        yield f"memory ran out {before:,} {'time' if before == 1 else 'times'} on both sides"
-    if any(one.kind == "rest" for sites in found.sites for one in sites.rows):
+    before, after = memory.failed
+    if before and before == after:
+        yield f"memory ran out {before:,} {plural(before, 'time')} on both sides"
+    if any(site.kind == "rest" for sites in memory.sites for site in sites.rows):
         yield "a snapshot with more places names its largest ones: those that are named may hold a little more among the smaller ones"
     yield "bytes are as requested unless a heading says otherwise; what lies outside PyTorch's allocator is in no snapshot"
 
 
-def _charts(found: Comparison, memory: MemoryChange) -> Iterator[Chart]:
+def _charts(comparison: Comparison, memory: MemoryChange) -> Iterator[Chart]:
     """From the peak before to the peak after, place by place."""
-    for one in memory.sites[:1]:
-        parts = [
-            (row.site, float(row.difference)) for row in shortened(one.rows, BARS) if row.difference
-        ]
-        if parts:
-            name = (f"memory-{one.moment}", f"What holds it {_AT[one.moment]}", "memory")
-            yield fall(name, (found.base, found.opt), (one.base, one.opt), parts, "bytes")
+    if not memory.sites:
+        return
+    sites = memory.sites[0]
+    parts = []
+    for site in shortened(sites.rows, BARS):
+        if site.difference:
+            parts.append((site.site, float(site.difference)))
+    if parts:
+        name = (f"memory-{sites.moment}", f"What holds it {_AT[sites.moment]}", "memory")
+        sides = (comparison.base, comparison.opt)
+        yield fall(name, sides, (sites.base, sites.opt), parts, "bytes")
 
 
-def _percent(level: Level) -> str:
-    """The change as a share, in brackets; nothing where there is none."""
-    if not level.share:
-        return ""
-    sign = MINUS if level.share < 0 else "+"
-    return f" ({sign}{show(abs(level.share), 'ratio', 2)})"
-
-
-def _signed(size: int) -> str:
-    """A change of bytes with its sign."""
-    text = show(abs(size), "bytes", 4)
-    return f"{MINUS}{text}" if size < 0 else f"+{text}" if size > 0 else text
+def _numbers(level: Level) -> str:
+    """A level before and after, with the change as a share in brackets where there is one."""
+    numbers = f"{show(level.base, 'bytes')} → {show(level.opt, 'bytes')}"
+    return f"{numbers} ({signed(level.share, 'ratio', 2)})" if level.share else numbers
