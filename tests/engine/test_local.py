@@ -14,7 +14,6 @@ from tracekit.engine import local
 from tracekit.model.errors import TracekitError
 
 EVERYWHERE = pytest.mark.parametrize("where", ["here", "processes"])
-POOLS = pytest.mark.parametrize("where", ["processes"])
 ROOT = Path(tracekit.__file__).parents[1]
 
 
@@ -63,9 +62,8 @@ def test_readers_have_the_environment_of_the_program_as_it_is_now(
     assert [o.value for o in found] == [("now", None)] * 2
 
 
-@POOLS
-def test_a_function_that_leaves_the_interpreter_fails_alone(work, make_sources, where):
-    left, other = collect(work.fail_if_named, make_sources("exit.json", "a"), where=where)
+def test_a_function_that_leaves_the_interpreter_fails_alone(work, make_sources):
+    left, other = collect(work.fail_if_named, make_sources("exit.json", "a"), where="processes")
     assert left.failure is not None
     assert other.value == "a"
 
@@ -97,15 +95,13 @@ def test_a_source_whose_worker_was_killed_once_succeeds_the_second_time(work, ma
     assert (told[-1].files_done, told[-1].bytes_done, told[-1].failure_count) == (2, 200, 0)
 
 
-@POOLS
-def test_a_source_that_ran_out_of_memory_is_tried_again_alone(work, make_sources, where):
-    outcomes = collect(work.no_memory_once, make_sources("big", "a", "b"), where=where)
+def test_a_source_that_ran_out_of_memory_is_tried_again_alone(work, make_sources):
+    outcomes = collect(work.no_memory_once, make_sources("big", "a", "b"), where="processes")
     assert [o.value for o in outcomes] == ["big", "a", "b"]
 
 
-@POOLS
-def test_a_source_that_runs_out_of_memory_twice_is_given_up(work, make_sources, tmp_path, where):
-    (outcome,) = collect(work.no_memory, make_sources("big"), where=where)
+def test_a_source_that_runs_out_of_memory_twice_is_given_up(work, make_sources, tmp_path):
+    (outcome,) = collect(work.no_memory, make_sources("big"), where="processes")
     assert outcome.failure.problem == "memory ran out"
     assert len(list(tmp_path.glob("big.run*"))) == 2
 
@@ -123,17 +119,19 @@ def test_a_function_that_workers_cannot_import_is_a_failure(monkeypatch, make_so
     assert "ModuleNotFoundError" in outcome.failure.problem
 
 
-@POOLS
-def test_no_more_sources_run_at_once_than_jobs(work, make_sources, where):
-    outcomes = collect(work.running_at_once, make_sources(*"abcdef"), where=where, jobs=2)
+def test_no_more_sources_run_at_once_than_jobs(work, make_sources):
+    outcomes = collect(work.running_at_once, make_sources(*"abcdef"), where="processes", jobs=2)
     assert max(o.value for o in outcomes) == 2
 
 
-@POOLS
-def test_no_more_sources_run_at_once_than_memory_holds(work, make_sources, monkeypatch, where):
+def test_no_more_sources_run_at_once_than_memory_holds(work, make_sources, monkeypatch):
     monkeypatch.setattr(local, "available_memory_bytes", lambda: 1000)
     outcomes = collect(
-        work.running_at_once, make_sources(*"abcd"), where=where, jobs=4, cost_bytes=lambda _: 400
+        work.running_at_once,
+        make_sources(*"abcd"),
+        where="processes",
+        jobs=4,
+        cost_bytes=lambda _: 400,
     )
     assert [o.value for o in outcomes] == [1, 1, 1, 1]
 
@@ -167,9 +165,8 @@ def test_a_failed_source_counts_as_done_and_as_failed(work, make_sources):
     assert (told[-1].files_done, told[-1].failure_count, told[-1].bytes_done) == (1, 1, 100)
 
 
-@POOLS
-def test_closing_the_iterator_stops_what_still_runs(work, make_sources, where):
-    outcomes = local.run(work.sleep_long, make_sources("0", "1"), jobs=2, where=where)
+def test_closing_the_iterator_stops_what_still_runs(work, make_sources):
+    outcomes = local.run(work.sleep_long, make_sources("0", "1"), jobs=2, where="processes")
     assert next(outcomes).value == "0"
     started = time.monotonic()
     outcomes.close()

@@ -19,8 +19,11 @@ _UNLIMITED = 2**60
 def core_count(root: Path = _ROOT) -> int:
     """The cores this process may run on: affinity, and the CPU quota of its container if that is less."""
     count = getattr(os, "process_cpu_count", _affinity)() or 1
-    quotas = [quota for group in _groups(root, "cpu") if (quota := _cpu_quota(group)) is not None]
-    return max(1, min(count, *(math.ceil(quota) for quota in quotas))) if quotas else int(count)
+    for group in _groups(root, "cpu"):
+        quota = _cpu_quota(group)
+        if quota is not None:
+            count = min(count, math.ceil(quota))
+    return max(1, int(count))
 
 
 def available_memory_bytes(root: Path = _ROOT) -> int | None:
@@ -28,9 +31,8 @@ def available_memory_bytes(root: Path = _ROOT) -> int | None:
     free = _meminfo_available(root)
     if free is None:
         free = _sysconf_memory()
-    limits = [room for group in _groups(root, "memory") if (room := _headroom(group)) is not None]
-    known = [value for value in (free, *limits) if value is not None]
-    return min(known) if known else None
+    limits = (free, *map(_headroom, _groups(root, "memory")))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _affinity() -> int:
@@ -47,8 +49,8 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
     """
     mount = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
+        _, _, fields = line.partition(":")
+        names, _, path = fields.partition(":")
         if names == "":
             bases = [mount, mount / "unified"]
         elif controller in names.split(","):
@@ -85,14 +87,15 @@ def _headroom(group: Path) -> int | None:
     cached = re.search(r"^total_inactive_file (\d+)$", stat, re.MULTILINE) or re.search(
         r"^inactive_file (\d+)$", stat, re.MULTILINE
     )
-    held = max(0, used - int(cached[1])) if cached else used
-    return max(0, limit - held)
+    if cached:
+        used = max(0, used - int(cached[1]))
+    return max(0, limit - used)
 
 
 def _meminfo_available(root: Path) -> int | None:
     """`MemAvailable` of Linux in bytes; None elsewhere."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
 
 
 def _sysconf_memory() -> int | None:
@@ -109,8 +112,11 @@ def _sysconf_memory() -> int | None:
 
 def _number(*paths: Path) -> int | None:
     """The whole number in the first of `paths` that holds one."""
-    texts = (_text(path).strip() for path in paths)
-    return next((int(text) for text in texts if text.isdigit()), None)
+    for path in paths:
+        text = _text(path).strip()
+        if text.isdigit():
+            return int(text)
+    return None
 
 
 def _text(path: Path) -> str:

@@ -12,9 +12,9 @@ from tracekit.engine.capacity import available_memory_bytes, core_count
 from tracekit.engine.processes import Processes
 from tracekit.engine.schedule import (
     EXPORTED_FIRST,
-    MEMORY_SHARE,
     Schedule,
     Tally,
+    budget_of,
     check_jobs,
     estimate_bytes,
     outcome,
@@ -48,19 +48,21 @@ def run(
     check_jobs(jobs)
     tally = Tally(sources, on_progress or (lambda _: None))
     if where is None:
-        total = sum(source.size_bytes for source in sources)
-        small = total < (SMALL_FILE_BYTES if len(sources) == 1 else SMALL_BYTES)
-        exports = sum(source.reader == EXPORTED_FIRST for source in sources)
-        where = "here" if small and exports < 2 else "processes"
+        where = _best_place(sources)
     if where == "here":
         return _run_here(function, sources, tally)
-    available = available_memory_bytes()
-    schedule = Schedule(
-        [cost_bytes(source) for source in sources],
-        workers=jobs or core_count(),
-        budget=None if available is None else int(available * MEMORY_SHARE),
-    )
+    costs = list(map(cost_bytes, sources))
+    budget = budget_of(available_memory_bytes())
+    schedule = Schedule(costs, workers=jobs or core_count(), budget=budget)
     return outcomes_of(Processes(function), sources, schedule, tally)
+
+
+def _best_place(sources: Sequence[Source]) -> Where:
+    """Here where files are small; but exports by another program gain from running at once."""
+    total = sum(source.size_bytes for source in sources)
+    exports = sum(source.reader == EXPORTED_FIRST for source in sources)
+    small = total < SMALL_BYTES or (len(sources) == 1 and total < SMALL_FILE_BYTES)
+    return "here" if small and exports < 2 else "processes"
 
 
 def _run_here(function: Work[R], sources: Sequence[Source], tally: Tally) -> Iterator[Outcome[R]]:

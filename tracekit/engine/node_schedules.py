@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracekit.engine.ray_cluster import Cluster
-from tracekit.engine.schedule import MEMORY_SHARE, Schedule
+from tracekit.engine.schedule import Schedule, budget_of
 
 
 class NodeSchedules:
@@ -25,21 +25,24 @@ class NodeSchedules:
         self._cluster = cluster
         self._places = places
         self._costs = costs
-        self._load: dict[str, int] = {node.id: 0 for node in cluster.nodes}
+        self._load: dict[str, int] = dict.fromkeys((node.id for node in cluster.nodes), 0)
         # Files of one node first: those that several see fill up what these leave uneven.
         order = sorted(range(len(costs)), key=lambda i: (len(places[i]) > 1, -costs[i], i))
-        found = {index: self._least_loaded(index) for index in order}
-        self._node = [found[index] for index in range(len(costs))]
-        self._nowhere = [index for index, node in enumerate(self._node) if node is None]
-        self._schedules = {
-            node.id: Schedule(
+        self._node: list[str | None] = [None] * len(costs)
+        members: dict[str | None, list[int]] = {}
+        for index in order:
+            node = self._least_loaded(index)
+            self._node[index] = node
+            members.setdefault(node, []).append(index)
+        self._nowhere = sorted(members.get(None, ()))
+        self._schedules: dict[str, Schedule] = {}
+        for machine in cluster.nodes:
+            self._schedules[machine.id] = Schedule(
                 costs,
-                workers=jobs or node.core_count,
-                budget=None if node.memory_bytes is None else int(node.memory_bytes * MEMORY_SHARE),
-                members=[i for i, mine in enumerate(self._node) if mine == node.id],
+                workers=jobs or machine.core_count,
+                budget=budget_of(machine.memory_bytes),
+                members=members.get(machine.id, ()),
             )
-            for node in cluster.nodes
-        }
 
     def node_of(self, index: int) -> str | None:
         """The node that a source is read on; None where none sees it."""
@@ -49,8 +52,11 @@ class NodeSchedules:
         """The index of a source that may start now, which then counts as running; None if none may."""
         if self._nowhere:
             return self._nowhere.pop()
-        started = (index for s in self._schedules.values() if (index := s.next()) is not None)
-        return next(started, None)
+        for schedule in self._schedules.values():
+            index = schedule.next()
+            if index is not None:
+                return index
+        return None
 
     def is_retry(self, index: int) -> bool:
         """Whether a source has run before."""

@@ -75,19 +75,19 @@ class Processes(Generic[R]):
     def wait(self) -> list[tuple[int, Message[R]]]:
         """What busy workers have said, one message each; a dead one is a lost attempt."""
         ready = set(connection.wait([worker.connection for worker in self._busy.values()]))
-        said: list[tuple[int, Message[R]]] = []
+        messages: list[tuple[int, Message[R]]] = []
         for index, worker in list(self._busy.items()):
             if worker.connection not in ready:
                 continue
             message, alive = self._hear(index, worker)
-            said.append((index, message))
+            messages.append((index, message))
             if not isinstance(message, int):
                 del self._busy[index], self._sources[index]
                 if alive and not message.lost:
                     self._idle.append(worker)
                 else:
                     _dismiss([worker])
-        return said
+        return messages
 
     def _hear(self, index: int, worker: _Worker) -> tuple[Message[R], bool]:
         """The next message of a worker, and whether the worker still lives."""
@@ -123,16 +123,16 @@ def _hire(payload: bytes, preload: list[str]) -> _Worker:
     """
     method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
     context: Any = get_context(method)
-    ours, theirs = context.Pipe()
-    args = (theirs, payload, _LOG.level, dict(os.environ))
+    driver_end, worker_end = context.Pipe()
+    args = (worker_end, payload, _LOG.level, dict(os.environ))
     process = context.Process(target=serve, args=args, daemon=True)
     with _without_main_module():
         if method == "forkserver":
             _start_server(preload)
         with _interrupts_held():
             process.start()
-    theirs.close()
-    return _Worker(process, ours)
+    worker_end.close()
+    return _Worker(process, driver_end)
 
 
 def _start_server(preload: list[str]) -> None:
@@ -140,17 +140,17 @@ def _start_server(preload: list[str]) -> None:
     from multiprocessing import forkserver
 
     # A BLAS pool in the server would be a thread to fork after, and one per worker too many.
-    held = os.environ.get("OPENBLAS_NUM_THREADS")
+    threads = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     try:
         forkserver.set_forkserver_preload(preload)
         with _interrupts_held():
             forkserver.ensure_running()
     finally:
-        if held is None:
+        if threads is None:
             del os.environ["OPENBLAS_NUM_THREADS"]
         else:
-            os.environ["OPENBLAS_NUM_THREADS"] = held
+            os.environ["OPENBLAS_NUM_THREADS"] = threads
 
 
 @contextlib.contextmanager

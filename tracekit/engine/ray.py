@@ -61,9 +61,9 @@ def run(
     dies is tried again alone; a source whose node dies is a failure, or is read by another that sees it.
     Closing the iterator stops it all.
     """
-    kept = _kept(function, _no_keys, sources, jobs, on_progress, cluster, cost_bytes, seen_by)
-    with contextlib.closing(kept):
-        for outcome in kept:
+    outcomes = _kept(function, _no_keys, sources, jobs, on_progress, cluster, cost_bytes, seen_by)
+    with contextlib.closing(outcomes):
+        for outcome in outcomes:
             yield _fetched(outcome, cluster)
 
 
@@ -83,25 +83,32 @@ def run_folded(
     `fold_all` gives as many values as it takes, in their order. Values of several nodes are folded here.
     A value is brought here when its turn comes: what is done with the ones before it bounds the memory.
     """
-    kept = list(
+    outcomes = list(
         _kept(function, keys_of, sources, jobs, on_progress, cluster, estimate_bytes, seen_by)
     )
-    together = connected_by_key([_keys(outcome) for outcome in kept])
-    there = [group for group in together if _node_of([kept[i] for i in group]) is not None]
-    done = _folded_there(there, kept, fold_all, cluster)
+    groups = connected_by_key(list(map(_keys, outcomes)))
+    on_one_node = [group for group in groups if _node_of(_members(outcomes, group)) is not None]
+    folding = _folded_there(on_one_node, outcomes, fold_all, cluster)
     waiting: dict[int, Outcome[R]] = {}
     turn = 0
-    for group in together:
-        members = [kept[i] for i in group]
-        told = _brought(members, done.pop(group)) if group in done else None
-        if told is None:
-            told = _folded_here([_fetched(member, cluster) for member in members], fold_all)
+    for group in groups:
+        members = _members(outcomes, group)
+        folded: list[Outcome[R]] | None = None
+        if group in folding:
+            folded = _brought(members, folding.pop(group))
+        if folded is None:
+            folded = _folded_here([_fetched(member, cluster) for member in members], fold_all)
         for index in group:
-            kept[index] = Outcome(kept[index].source)  # Ray may let its value go
-        waiting.update(zip(group, told, strict=True))
+            outcomes[index] = Outcome(outcomes[index].source)  # Ray may let its value go
+        waiting.update(zip(group, folded, strict=True))
         while turn in waiting:
             yield waiting.pop(turn)
             turn += 1
+
+
+def _members(outcomes: Sequence[Outcome[Kept]], group: Iterable[int]) -> list[Outcome[Kept]]:
+    """The outcomes of one group."""
+    return [outcomes[index] for index in group]
 
 
 def connected_by_key(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int, ...]]:
@@ -119,14 +126,14 @@ def connected_by_key(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int, ...
         return place
 
     first: dict[Hashable, int] = {}
-    for place, mine in enumerate(keys):
-        for key in mine:
-            one, other = sorted((root(first.setdefault(key, place)), root(place)))
-            parent[other] = one
+    for place, of_place in enumerate(keys):
+        for key in of_place:
+            smaller, larger = sorted((root(first.setdefault(key, place)), root(place)))
+            parent[larger] = smaller
     groups: dict[int, list[int]] = {}
     for place in range(len(keys)):
         groups.setdefault(root(place), []).append(place)
-    return [tuple(group) for group in groups.values()]
+    return list(map(tuple, groups.values()))
 
 
 def _no_keys(_: object) -> frozenset[Hashable]:
@@ -138,11 +145,16 @@ def _keys(outcome: Outcome[Kept]) -> frozenset[Hashable]:
     return outcome.value.keys if outcome.value is not None else frozenset()
 
 
+def _values(outcomes: Iterable[Outcome[R]]) -> list[R]:
+    """The values of those that did not fail."""
+    return [outcome.value for outcome in outcomes if outcome.value is not None]
+
+
 def _node_of(outcomes: Iterable[Outcome[Kept]]) -> str | None:
     """The node on which all of several values lie; None for one value, or where there is no such node."""
-    kept = [outcome.value for outcome in outcomes if outcome.value is not None]
-    nodes = {value.node for value in kept}
-    return nodes.pop() if len(kept) > 1 and len(nodes) == 1 else None
+    values = _values(outcomes)
+    nodes = {value.node for value in values}
+    return nodes.pop() if len(values) > 1 and len(nodes) == 1 else None
 
 
 def _kept(
@@ -158,12 +170,12 @@ def _kept(
     """The outcomes, their values left where they were made."""
     check_jobs(jobs)
     tally = Tally(sources, on_progress or (lambda _: None))
-    known = seen_by or {}
-    places = [
-        tuple(known.get(source.name) or filter(None, [source.node or cluster.driver]))
-        for source in sources
-    ]
-    schedule = NodeSchedules([cost_bytes(source) for source in sources], places, cluster, jobs)
+    nodes_by_source = seen_by or {}
+    places = []
+    for source in sources:
+        node = source.node or cluster.driver
+        places.append(nodes_by_source.get(source.name) or ([node] if node else []))
+    schedule = NodeSchedules(list(map(cost_bytes, sources)), places, cluster, jobs)
     payload = pickle.dumps((function, keys_of))
     tasks = _Tasks(payload, schedule, cluster, watched=on_progress is not None)
     return outcomes_of(tasks, sources, schedule, tally)
@@ -203,17 +215,17 @@ class _Tasks:
 
     def wait(self) -> list[tuple[int, Message[Kept]]]:
         """What was read meanwhile, and how calls ended."""
-        said: list[tuple[int, Message[Kept]]] = [*self._unstarted]
+        messages: list[tuple[int, Message[Kept]]] = [*self._unstarted]
         self._unstarted = []
-        while not said:
+        while not messages:
             tasks = list(self._running)
             timeout = _ASK_EVERY_S if self._board is not None else None
             ready, _ = self._ray.wait(tasks, timeout=timeout, fetch_local=False)
             if ready:
                 ready, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)
-            said += self._progress()
-            said += [self._ended(task) for task in ready]
-        return said
+            messages += self._progress()
+            messages += map(self._ended, ready)
+        return messages
 
     def shrink(self) -> None:
         """Nothing: Ray ends idle workers itself."""
@@ -286,17 +298,17 @@ def _loss(source: Source, node: str | None, cluster: Cluster) -> Failure:
 
 def _fetched(outcome: Outcome[Kept], cluster: Cluster) -> Outcome[Any]:
     """The outcome with its value brought here; a failure where it was lost with its node."""
-    kept = outcome.value
-    if kept is None:
+    location = outcome.value
+    if location is None:
         return Outcome(outcome.source, None, outcome.failure, outcome.stack)
     import ray
 
     try:
-        value = unpacked(ray.get(kept.reference))
+        value = unpacked(ray.get(location.reference))
     except Exception as error:  # noqa: BLE001 - Ray and pickle raise many kinds
         if is_node_loss(error):
-            cluster.lost.setdefault(kept.node, "the node was lost")
-            return Outcome(outcome.source, None, _loss(outcome.source, kept.node, cluster))
+            cluster.lost.setdefault(location.node, "the node was lost")
+            return Outcome(outcome.source, None, _loss(outcome.source, location.node, cluster))
         ended: Attempt[Any] = broken(outcome.source, error)
         return Outcome(outcome.source, None, ended.failure, ended.stack)
     return Outcome(outcome.source, value)
@@ -306,9 +318,15 @@ def _folded_here(
     outcomes: Sequence[Outcome[R]], fold_all: Callable[[Sequence[R]], Sequence[R]]
 ) -> list[Outcome[R]]:
     """The outcomes of one group with their values folded; failures as they are."""
-    values = [outcome.value for outcome in outcomes if outcome.value is not None]
+    values = _values(outcomes)
     folded = iter(fold_all(values) if values else ())
-    return [o if o.value is None else replace(o, value=next(folded)) for o in outcomes]
+    complete = []
+    for outcome in outcomes:
+        if outcome.value is None:
+            complete.append(outcome)
+        else:
+            complete.append(replace(outcome, value=next(folded)))
+    return complete
 
 
 def _folded_there(
@@ -330,7 +348,7 @@ def _folded_there(
         for group in groups:
             if len(running) >= _FOLDS_AT_ONCE * len(cluster.nodes):
                 _, running = ray.wait(running, fetch_local=False)
-            values = [v for i in group if (v := kept[i].value) is not None]
+            values = _values(_members(kept, group))
             place = hard_affinity(values[0].node)
             references = [value.reference for value in values]
             task = remote.options(scheduling_strategy=place).remote(payload, *references)
@@ -353,9 +371,10 @@ def _brought(members: Sequence[Outcome[Kept]], folded: Any) -> list[Outcome[Any]
     except Exception as error:  # noqa: BLE001 - Ray and pickle raise many kinds
         _log.debug("folding there failed: %s", in_short(error))
         return None
-    return [
-        Outcome(one.source, None, one.failure, one.stack)
-        if one.value is None
-        else Outcome(one.source, next(values))
-        for one in members
-    ]
+    outcomes: list[Outcome[Any]] = []
+    for member in members:
+        if member.value is None:
+            outcomes.append(Outcome(member.source, None, member.failure, member.stack))
+        else:
+            outcomes.append(Outcome(member.source, next(values)))
+    return outcomes

@@ -105,11 +105,11 @@ def everywhere(
 ) -> dict[str, Told[T]]:
     """What `function(*args)` gives on every node that lives, or on `nodes`, by their ids; one task a node."""
     asked = [node.id for node in cluster.alive()] if nodes is None else list(nodes)
-    said = _ask(_ray(), asked, function, args, timeout_s)
-    for node, told in said.items():
-        if told.gone:
-            cluster.lost.setdefault(node, told.problem)
-    return said
+    answers = _ask(_ray(), asked, function, args, timeout_s)
+    for node, answer in answers.items():
+        if answer.gone:
+            cluster.lost.setdefault(node, answer.problem)
+    return answers
 
 
 def hard_affinity(node: str) -> Any:
@@ -173,7 +173,7 @@ def _ask(
         # Waited for together, so that all get the time; then each is asked how it went.
         if tasks and timeout_s is not None:
             ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=timeout_s)
-        said = {
+        answers = {
             node: _answer(ray, task, None if timeout_s is None else 0)
             for node, task in tasks.items()
         }
@@ -181,10 +181,10 @@ def _ask(
         drop(ray, list(tasks.values()))
         raise
     # Only when all have answered: what still runs need not be cancelled, see `drop`.
-    for told in said.values():
-        if isinstance(told, TracekitError):
-            raise told
-    return {node: told for node, told in said.items() if isinstance(told, Told)}
+    for answer in answers.values():
+        if isinstance(answer, TracekitError):
+            raise answer
+    return {node: answer for node, answer in answers.items() if isinstance(answer, Told)}
 
 
 def _answer(ray: Any, task: Any, timeout_s: float | None) -> Told[Any] | TracekitError:
@@ -196,9 +196,9 @@ def _answer(ray: Any, task: Any, timeout_s: float | None) -> Told[Any] | Traceki
             drop(ray, [task])
             return Told(problem="it does not answer", gone=True)
         cause = getattr(error, "cause", None)
-        for one in (cause, error):
-            if isinstance(one, TracekitError):
-                return one
+        for raised in (cause, error):
+            if isinstance(raised, TracekitError):
+                return raised
         gone = is_node_loss(error)
         return Told(problem="the node was lost" if gone else in_short(error), gone=gone)
 
@@ -207,8 +207,8 @@ def in_short(error: BaseException) -> str:
     """An error of Ray in one line: the last line of a stack says what happened."""
     cause = getattr(error, "cause", None) or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    told = lines[-1] if lines else ""
-    return shown(f"{type(cause).__name__}: {told}"[:300])
+    last_line = lines[-1] if lines else ""
+    return shown(f"{type(cause).__name__}: {last_line}"[:300])
 
 
 def _ray() -> Any:
@@ -227,21 +227,23 @@ def _ray() -> Any:
 
 def _init(ray: Any, address: str) -> None:
     """Nothing; connects, or starts a cluster of this machine for "local"."""
-    own: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     _knock(address)
     if address == "local":
-        own = {"num_cpus": core_count(), "include_dashboard": False}
+        options = {"num_cpus": core_count(), "include_dashboard": False}
     try:
         ray.init(
             address=address,
             log_to_driver=False,
             logging_level=logging.CRITICAL,
             ignore_reinit_error=True,
-            **own,
+            **options,
         )
     except Exception as error:
         ray.shutdown()
-        what = "Ray could not be started" if own else f"no Ray cluster reached at {shown(address)}"
+        what = (
+            "Ray could not be started" if options else f"no Ray cluster reached at {shown(address)}"
+        )
         raise TracekitError(
             f"{what}: {in_short(error)}",
             "check the address (ray status shows it) and that Ray and Python are of the same version here and there",
@@ -283,8 +285,8 @@ def _tokens_as_before(ray: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Nothing of Ray on standard output meanwhile: what matters of it, the report says."""
-    held = {name: os.environ.get(name) for name in _QUIET}
-    os.environ.update({name: value for name, value in _QUIET.items() if held[name] is None})
+    before = {name: os.environ.get(name) for name in _QUIET}
+    os.environ.update({name: value for name, value in _QUIET.items() if before[name] is None})
     try:
         with (
             warnings.catch_warnings(),
@@ -293,7 +295,7 @@ def _quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        for name, value in held.items():
+        for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
 
@@ -328,17 +330,17 @@ def _probe() -> Callable[[], dict[str, Any]]:
     def who() -> dict[str, Any]:
         import sys
 
-        told: dict[str, Any] = {"python": sys.version_info[:2]}
+        facts: dict[str, Any] = {"python": sys.version_info[:2]}
         try:
             from tracekit.model.version import VERSION
 
-            told["version"] = VERSION
+            facts["version"] = VERSION
             from tracekit.engine.capacity import available_memory_bytes, core_count
 
-            told["cores"], told["memory"] = core_count(), available_memory_bytes()
+            facts["cores"], facts["memory"] = core_count(), available_memory_bytes()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is not usable
-            told["problem"] = f"{type(error).__name__}: {error}"
-        return told
+            facts["problem"] = f"{type(error).__name__}: {error}"
+        return facts
 
     return who
 
@@ -371,29 +373,29 @@ def _probed(ray: Any) -> Cluster:
     return Cluster(nodes, str(ray.get_runtime_context().get_node_id()), lost)
 
 
-def _difference(told: Mapping[str, Any] | None) -> str:
+def _difference(facts: Mapping[str, Any] | None) -> str:
     """What keeps a node from working with this driver; empty if nothing does."""
-    if told is None:
+    if facts is None:
         return ""
-    if told.get("version", VERSION) != VERSION:
-        return f"it has tracekit {shown(str(told['version']))}, and here is {VERSION}"
-    if "problem" in told:
-        return f"tracekit cannot be imported there: {shown(str(told['problem'])[:200])}"
-    if tuple(told["python"]) != sys.version_info[:2]:
-        there, here = (".".join(map(str, v)) for v in (told["python"], sys.version_info[:2]))
+    if facts.get("version", VERSION) != VERSION:
+        return f"it has tracekit {shown(str(facts['version']))}, and here is {VERSION}"
+    if "problem" in facts:
+        return f"tracekit cannot be imported there: {shown(str(facts['problem'])[:200])}"
+    if tuple(facts["python"]) != sys.version_info[:2]:
+        there, here = (".".join(map(str, v)) for v in (facts["python"], sys.version_info[:2]))
         return f"it has Python {there}, and here is {here}"
     return ""
 
 
-def _cores(cpus: int, told: Mapping[str, Any] | None) -> int:
+def _cores(cpus: int, facts: Mapping[str, Any] | None) -> int:
     """The cores of a node, no more than Ray may use there where it says so."""
-    cores = int((told or {}).get("cores", 1))
+    cores = int((facts or {}).get("cores", 1))
     return max(1, min(cores, cpus) if cpus else cores)
 
 
-def _memory(told: Mapping[str, Any] | None) -> int | None:
+def _memory(facts: Mapping[str, Any] | None) -> int | None:
     """The memory that a node had free when it was asked."""
-    memory = (told or {}).get("memory")
+    memory = (facts or {}).get("memory")
     return memory if isinstance(memory, int) else None
 
 

@@ -29,9 +29,11 @@ def surveys(
     if not patterns:
         return [], []
     before = dict(cluster.lost)
-    said = everywhere(cluster, _look, list(patterns), list(exclude))
+    answers = everywhere(cluster, _look, list(patterns), list(exclude))
     # A node that cannot say what it holds is a hole, not an empty place.
-    away = before | {node: told.problem for node, told in said.items() if told.value is None}
+    away = before | {
+        node: answer.problem for node, answer in answers.items() if answer.value is None
+    }
     holes = [
         Failure(
             cluster.name(node), f"the node was not looked at: {problem}", NODE_HINT, "node-lost"
@@ -41,27 +43,27 @@ def surveys(
     notes: list[Note] = []
     names = {node.id: node.name for node in cluster.nodes}
     hosts = {node.id: node.host for node in cluster.nodes}
-    found: list[Survey] = []
+    surveyed: list[Survey] = []
     for place, pattern in enumerate(patterns):
         seen: dict[str, Sighting] = {}
-        for node, told in said.items():
-            if told.value is None:
+        for node, answer in answers.items():
+            if answer.value is None:
                 continue
-            answer = told.value[place]
-            if isinstance(answer, str):
-                notes.append(Note("info", "node", answer, names[node]))
+            sighting = answer.value[place]
+            if isinstance(sighting, str):
+                notes.append(Note("info", "node", sighting, names[node]))
             else:
-                seen[node] = answer
+                seen[node] = sighting
         if not seen:
             more = f", and {len(away)} could not be asked" if away else ""
             raise TracekitError(
-                f"{shown(pattern)}: found on none of {len(said)} nodes{more}",
+                f"{shown(pattern)}: found on none of {len(answers)} nodes{more}",
                 "check the spelling, and quote what the shell would expand: '$HOME/outputs'",
             )
-        one = node_surveys.union(pattern, seen, names, hosts)
-        found.append(replace(one, notes=(*one.notes, *notes)))
+        joined = node_surveys.union(pattern, seen, names, hosts)
+        surveyed.append(replace(joined, notes=(*joined.notes, *notes)))
         notes = []
-    return found, holes
+    return surveyed, holes
 
 
 def places(
@@ -71,13 +73,15 @@ def places(
 
     `known` are those found on several nodes; of files found by the driver every node is asked.
     """
-    here = [source for source in sources if source.node is None]
-    stamps = {s.name: stamp for s in here if (stamp := _stamp(str(s.path))) is not None}
+    of_driver = [source for source in sources if source.node is None]
+    stamps = {s.name: stamp for s in of_driver if (stamp := _stamp(str(s.path))) is not None}
     if not stamps:
         return dict(known)
-    said = everywhere(cluster, _same, list(stamps.values()))
+    answers = everywhere(cluster, _same, list(stamps.values()))
     seen = {
-        name: tuple(node for node, told in said.items() if told.value and told.value[place])
+        name: tuple(
+            node for node, answer in answers.items() if answer.value and answer.value[place]
+        )
         for place, name in enumerate(stamps)
     }
     return {**known, **seen}

@@ -70,8 +70,8 @@ def look(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting | str:
         anchor = argument.base
         open_parts = 0 if entry == anchor else 1
     else:
-        anchor, rest = split_pattern(path)
-        open_parts = len(Path(rest).parts)
+        anchor, pattern_parts = split_pattern(path)
+        open_parts = len(Path(pattern_parts).parts)
     return Sighting(
         anchor,
         tuple(entry.relative_to(anchor).parts for entry in argument.entries),
@@ -153,28 +153,28 @@ def _common(paths: Sequence[Parts]) -> Parts:
 
 def _once(base: Parts, sightings: Mapping[str, Sighting]) -> list[Looked]:
     """Every file of every node, named below `base`; one that several nodes see once, with all of them."""
-    known: dict[Stamp, int] = {}
+    places: dict[Stamp, int] = {}
     files: list[Looked] = []
     for node, seen in sightings.items():
         above = tuple(map(shown, (*seen.anchor.parts, *base)))[-FOLDERS_ABOVE:]
         for looked in seen.files:
             stamp = _stamp(looked.found)
-            if stamp is not None and stamp in known:
-                there = files[known[stamp]]
-                nodes = (*there.found.nodes, node)
-                files[known[stamp]] = replace(there, found=replace(there.found, nodes=nodes))
+            if stamp is not None and stamp in places:
+                first = files[places[stamp]]
+                nodes = (*first.found.nodes, node)
+                files[places[stamp]] = replace(first, found=replace(first.found, nodes=nodes))
                 continue
             if stamp is not None:
-                known[stamp] = len(files)
+                places[stamp] = len(files)
             parts = (*seen.base, *looked.found.parts)[len(base) :]
-            found = replace(looked.found, parts=parts, nodes=(node,))
-            files.append(replace(looked, found=found, above=above))
+            renamed = replace(looked.found, parts=parts, nodes=(node,))
+            files.append(replace(looked, found=renamed, above=above))
     return files
 
 
 def _apart(files: Sequence[Looked], hosts: Mapping[str, str]) -> list[Looked]:
     """The files, those that share a name told apart by their hosts."""
-    counts = Counter(one.found.parts for one in files)
+    counts = Counter(looked.found.parts for looked in files)
 
     def named(found: Found) -> Found:
         if counts[found.parts] == 1:
@@ -182,7 +182,7 @@ def _apart(files: Sequence[Looked], hosts: Mapping[str, str]) -> list[Looked]:
         folder = HOST_FOLDER + hosts[found.nodes[0]]
         return replace(found, parts=(*found.parts[:-1], folder, found.parts[-1]))
 
-    return [replace(one, found=named(one.found)) for one in files]
+    return [replace(looked, found=named(looked.found)) for looked in files]
 
 
 def _ignored_once(sightings: Mapping[str, Sighting]) -> tuple[Ignored, ...]:
@@ -191,8 +191,10 @@ def _ignored_once(sightings: Mapping[str, Sighting]) -> tuple[Ignored, ...]:
     for node, seen in sightings.items():
         for ignored, stamp in seen.ignored:
             nodes.setdefault((stamp or node, ignored.path, ignored.reason), []).append(node)
-    found = (Ignored(Path(path), reason, tuple(n)) for (_, path, reason), n in nodes.items())
-    return tuple(sorted(found, key=lambda ignored: natural(str(ignored.path))))
+    ignored_files = (
+        Ignored(Path(path), reason, tuple(n)) for (_, path, reason), n in nodes.items()
+    )
+    return tuple(sorted(ignored_files, key=lambda ignored: natural(str(ignored.path))))
 
 
 def _log(pattern: str, argument: Argument, sightings: Mapping[str, Sighting]) -> Log:

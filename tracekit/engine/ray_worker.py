@@ -27,8 +27,8 @@ class Board:
 
     def take(self) -> dict[int, int]:
         """What was counted since the last time, by source."""
-        taken, self._read = self._read, {}
-        return taken
+        counts, self._read = self._read, {}
+        return counts
 
 
 def call(
@@ -38,13 +38,13 @@ def call(
 
     `payload` is (function, the keys of a value), pickled by the driver.
     """
-    kept: list[bytes] = []
+    values: list[bytes] = []
 
     def work(source: Source, advance: Callable[[int], None]) -> frozenset[Hashable]:
         # Loaded within the attempt: a function that cannot be imported here is then a failure.
         function, keys_of = pickle.loads(payload)  # noqa: S301 - written by our own driver
         value = function(source, advance)
-        kept.append(packed(value))
+        values.append(packed(value))
         keys: frozenset[Hashable] = keys_of(value)
         return keys
 
@@ -58,7 +58,7 @@ def call(
         ended = out_of_memory(source)
     except SystemExit as error:
         ended = broken(source, error)
-    return (ended, kept[0]) if ended.failure is None else (replace(ended, value=None), None)
+    return (ended, values[0]) if ended.failure is None else (replace(ended, value=None), None)
 
 
 def fold(payload: bytes, *values: bytes) -> bytes:

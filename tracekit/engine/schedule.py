@@ -37,6 +37,11 @@ def estimate_bytes(source: Source) -> int:
     return _BASE_BYTES + growth * source.size_bytes
 
 
+def budget_of(available_bytes: int | None) -> int | None:
+    """The memory that sources being read may take together; None where what is free is not known."""
+    return None if available_bytes is None else int(available_bytes * MEMORY_SHARE)
+
+
 def check_jobs(jobs: int | None) -> None:
     """Nothing; raises `TracekitError` for fewer than one job."""
     if jobs is not None and jobs < 1:
@@ -103,7 +108,7 @@ class Schedule:
     """Which source may start next: the most costly first, as many as the budget holds, retries last and alone.
 
     Of many sources those of about the same cost start in their order: results that are ready before their turn
-    wait in memory, and where there are many, it matters little which of them is the last. `members` are the sources, by index, that it is about: all that `costs` tells of, if None.
+    wait in memory, and where there are many, it matters little which of them is the last. `members` are the sources, by index, that it is about: all that `costs` holds, if None.
     """
 
     def __init__(
@@ -126,21 +131,21 @@ class Schedule:
         """The index of a source that may start now, which then counts as running; None if none may."""
         full = len(self._running) >= self._workers  # most of the time: no look at each that waits
         waiting = () if full else self._waiting
-        found = next((index for index in waiting if self._fits(index)), None)
-        if found is not None:
-            self._waiting.remove(found)
+        chosen = next((index for index in waiting if self._fits(index)), None)
+        if chosen is not None:
+            self._waiting.remove(chosen)
         elif self._retries and not self._waiting and not self._running:
-            found = self._retries.pop(0)
-        if found is not None:
-            self._running.add(found)
-        return found
+            chosen = self._retries.pop(0)
+        if chosen is not None:
+            self._running.add(chosen)
+        return chosen
 
     def _fits(self, index: int) -> bool:
         """Whether a source may run beside those that do; any source may run alone."""
         if not self._running:
             return True
-        held = sum(self._costs[other] for other in self._running)
-        return self._budget is None or held + self._costs[index] <= self._budget
+        held_bytes = sum(self._costs[other] for other in self._running)
+        return self._budget is None or held_bytes + self._costs[index] <= self._budget
 
     def _turn(self, index: int) -> tuple[int, int]:
         return -self._sizes[index], index
@@ -169,7 +174,7 @@ class Schedule:
 
 
 class Tally:
-    """The bytes and files done, told to `on_progress` whenever they change."""
+    """The bytes and files done, passed to `on_progress` whenever they change."""
 
     def __init__(self, sources: Sequence[Source], on_progress: OnProgress) -> None:
         self._sizes = [source.size_bytes for source in sources]

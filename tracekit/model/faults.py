@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.model.codes import OF_ERRORS
+from tracekit.model.labels import plural
 from tracekit.model.report import Remark, Section, Verdict
 from tracekit.model.trace import Fault, Measurements, Note, Source
 from tracekit.model.units import numbers
@@ -137,7 +138,9 @@ def _watched(measured: Measurements, judge: Callable[[Measurements], T], tables:
 
 def _faults(measured: Measurements) -> tuple[Fault, ...]:
     """The faults of what answers and of what checks it."""
-    return (*measured.faults, *(measured.check.faults if measured.check is not None else ()))
+    if measured.check is None:
+        return measured.faults
+    return (*measured.faults, *measured.check.faults)
 
 
 def _rests(
@@ -153,24 +156,28 @@ def _without(measured: Measurements, captures: Collection[Capture]) -> Measureme
     """The measurements without everything of these captures, as if they had not been given."""
     sources = tuple(s for s in measured.sources if (s.name, s.pid) not in captures)
     gone = {name for name, _ in captures} - {source.name for source in sources}
-    tables = {
-        name: frame[~_of(frame, captures, gone)].reset_index(drop=True)
-        for name, frame in measured.tables.items()
-    }
-    check = None if measured.check is None else _without(measured.check, captures)
+    tables = {}
+    for name, frame in measured.tables.items():
+        rows = frame[~_of(frame, captures, gone)].reset_index(drop=True)
+        if len(rows) or not len(frame):
+            tables[name] = rows
     return Measurements(
-        {name: frame for name, frame in tables.items() if len(frame) or not _rows(measured, name)},
+        tables,
         sources,
         measured.failures,
         tuple(note for note in measured.notes if note.source not in gone),
         measured.facts,
-        check if check is not None and check.sources else None,
+        _check_without(measured, captures),
         tuple(f for f in measured.faults if (f.source, f.pid) not in captures),
     )
 
 
-def _rows(measured: Measurements, name: str) -> int:
-    return len(measured.tables[name])
+def _check_without(measured: Measurements, captures: Collection[Capture]) -> Measurements | None:
+    """The measurements of the tool that checks without these captures; None where none is left."""
+    if measured.check is None:
+        return None
+    check = _without(measured.check, captures)
+    return check if check.sources else None
 
 
 def _of(
@@ -228,9 +235,9 @@ def caution(what: str) -> str:
     )
 
 
-def is_of(one: Remark) -> bool:
+def is_of(remark: Remark) -> bool:
     """Whether a remark is on an error of tracekit."""
-    return one.code.startswith(OF_ERRORS)
+    return remark.code.startswith(OF_ERRORS)
 
 
 def notes(measured: Measurements) -> tuple[Note, ...]:
@@ -275,9 +282,11 @@ def _whose(measured: Measurements, faults: Collection[Fault]) -> str:
     hit = [source for source in _sources(measured) if (source.name, source.pid) in captures]
     ranks = sorted({source.rank for source in hit if source.rank is not None})
     if word == "ranks":
-        names = f"rank{'' if len(ranks) == 1 else 's'} {numbers(ranks, MAX_RANKS)}"
+        names = f"{plural(len(ranks), 'rank')} {numbers(ranks, MAX_RANKS)}"
     else:
-        names = hit[0].name + (f" and {len(hit) - 1:,} more" if len(hit) > 1 else "")
+        names = hit[0].name
+        if len(hit) > 1:
+            names += f" and {len(hit) - 1:,} more"
     return f"{failed:,} of {among:,} {word} ({names})"
 
 
@@ -292,4 +301,6 @@ def _counted(measured: Measurements, faults: Collection[Fault]) -> tuple[int, in
 
 
 def _sources(measured: Measurements) -> tuple[Source, ...]:
-    return (*measured.sources, *(measured.check.sources if measured.check is not None else ()))
+    if measured.check is None:
+        return measured.sources
+    return (*measured.sources, *measured.check.sources)

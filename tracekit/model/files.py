@@ -106,9 +106,9 @@ def _replace(target: Path, pieces: Iterable[bytes]) -> None:
 
 def write_all(descriptor: int, piece: bytes) -> None:
     """Nothing; writes every byte: one call may write fewer than it is given."""
-    rest = memoryview(piece)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    remaining = memoryview(piece)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 @contextlib.contextmanager

@@ -95,8 +95,8 @@ def _where(a: Intervals, b: Intervals, keep: npt.NDArray[np.bool_]) -> Intervals
     )
     order = np.argsort(times, kind="stable")
     times, state = times[order], np.cumsum(step[order], dtype=np.int8)
-    kept = keep[state[:-1]] & (times[1:] > times[:-1])
-    return union(times[:-1][kept], times[1:][kept])
+    wanted = keep[state[:-1]] & (times[1:] > times[:-1])
+    return union(times[:-1][wanted], times[1:][wanted])
 
 
 def covered(a: Intervals, start: Ints, end: Ints) -> Ints:
@@ -144,8 +144,8 @@ def window_at(start: Ints, end: Ints, points: Ints) -> Ints:
     """
     if not len(start):
         return np.full(len(points), -1, np.int64)
-    at = np.searchsorted(start, points, side="right") - 1
-    return np.where((at >= 0) & (points < end[at]), at, -1)
+    window = np.searchsorted(start, points, side="right") - 1
+    return np.where((window >= 0) & (points < end[window]), window, -1)
 
 
 def _before(a: Intervals, points: Ints) -> Ints:
@@ -164,7 +164,7 @@ def exclusive(sets: Sequence[Intervals]) -> list[Intervals]:
     slots, seen = [], EMPTY
     for later, current in enumerate(sets, start=1):
         slots.append(subtract(current, seen))
-        if any(len(rest.start) for rest in sets[later:]):
+        if any(len(other.start) for other in sets[later:]):
             seen = union_all([seen, current])
     return slots
 
@@ -227,12 +227,16 @@ def shared(
     until = np.maximum(np.minimum(last[op], highs[window]), begin)
     ns = sweep.sums[kind[op], until] - sweep.sums[kind[op], begin]
     parts = [(op, window, begins.astype(np.int64), ns)]
-    for at, (ts, rest) in enumerate(sweep.rests):
+    for number, (ts, remainder) in enumerate(sweep.rests):
         if len(ts):
-            mine = np.flatnonzero(kind == at)
-            owner = _longest(start[mine], end[mine], [tie[order[mine]] for tie in ties], ts)
+            of_class = np.flatnonzero(kind == number)
+            owner = _longest(
+                start[of_class], end[of_class], [tie[order[of_class]] for tie in ties], ts
+            )
             window, place = beginning(ts, low, high)
-            parts.append((mine[owner[place]], window, np.zeros(len(place), np.int64), rest[place]))
+            parts.append(
+                (of_class[owner[place]], window, np.zeros(len(place), np.int64), remainder[place])
+            )
     op, window, counts, ns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Shares(order[op], window, counts, ns)
 
@@ -263,16 +267,16 @@ def _swept(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> _Sweep:
     sums = np.zeros((kinds, len(times) + 1), np.int64)
     rests = []
     free = np.ones(len(times), np.bool_)
-    for at in range(kinds):
-        mine = np.flatnonzero(kind == at)
+    for number in range(kinds):
+        of_class = np.flatnonzero(kind == number)
         change = np.zeros(len(times), np.int8)
-        change[first[mine]], change[last[mine]] = 1, -1
+        change[first[of_class]], change[last[of_class]] = 1, -1
         running = np.cumsum(change, dtype=np.int64)
         each = np.where(free & (running > 0), length, 0)
         several = np.flatnonzero((running > 1) & (each > 0))
-        each[several], rest = np.divmod(each[several], running[several])
-        np.cumsum(each, out=sums[at, 1:])
-        rests.append((times[several[rest > 0]], rest[rest > 0]))
+        each[several], remainder = np.divmod(each[several], running[several])
+        np.cumsum(each, out=sums[number, 1:])
+        rests.append((times[several[remainder > 0]], remainder[remainder > 0]))
         free &= running == 0
     return _Sweep((first, last, lows, highs), sums, rests)
 
@@ -316,8 +320,8 @@ def spread(low: Ints, high: Ints) -> tuple[Ints, Ints]:
     (array([0, 0, 1]), array([3, 4, 0]))
     """
     size = np.maximum(high - low, 0)
-    of = np.repeat(np.arange(len(low)), size)
-    return of, np.arange(len(of)) - np.repeat(np.cumsum(size) - size - low, size)
+    row = np.repeat(np.arange(len(low)), size)
+    return row, np.arange(len(row)) - np.repeat(np.cumsum(size) - size - low, size)
 
 
 def affordable(start: Ints, end: Ints, low: Ints, high: Ints) -> npt.NDArray[np.bool_]:
@@ -325,12 +329,12 @@ def affordable(start: Ints, end: Ints, low: Ints, high: Ints) -> npt.NDArray[np.
 
     All of them, unless thousands overlap one another or ops lie over thousands of them.
     """
-    most = 4 * len(start) + FREE_PAIRS
-    if len(start) * len(low) <= most:
+    limit = 4 * len(start) + FREE_PAIRS
+    if len(start) * len(low) <= limit:
         return np.ones(len(low), np.bool_)
     starts, ends = np.sort(start), np.sort(np.maximum(start, end))
     begun = np.searchsorted(starts, low)
     inside = np.maximum(np.searchsorted(starts, high) - begun, 0)
     over = np.maximum(begun - np.searchsorted(ends, low, side="right"), 0)
-    kept: npt.NDArray[np.bool_] = np.cumsum(inside + over) <= most
-    return kept
+    shared_out: npt.NDArray[np.bool_] = np.cumsum(inside + over) <= limit
+    return shared_out

@@ -28,8 +28,8 @@ def bounded(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    rest = f"… ({len(text):,} characters, {digest})"
-    return text[: most - len(rest)] + rest
+    suffix = f"… ({len(text):,} characters, {digest})"
+    return text[: most - len(suffix)] + suffix
 
 
 def words(label: str) -> str:

@@ -231,12 +231,12 @@ def _is_number(value: Value) -> TypeGuard[int | float]:
 
 def _digits(largest: Decimal, unit: str, figures: int) -> int:
     """The decimals at which a column whose largest (scaled) value this is keeps `figures` figures."""
-    whole = largest.adjusted() + 1
+    integer_digits = largest.adjusted() + 1
     if unit == "ratio":
-        return min(max(figures - 1 - whole, figures - 3, 0), figures - 1)
+        return min(max(figures - 1 - integer_digits, figures - 3, 0), figures - 1)
     # Where no smaller label exists, small numbers get the decimals they need.
-    most = figures + 8 if unit in ("", "gb_per_s") else figures - 1
-    return min(max(figures - whole, figures - 3, 0), most)
+    decimals = figures + 8 if unit in ("", "gb_per_s") else figures - 1
+    return min(max(figures - integer_digits, figures - 3, 0), decimals)
 
 
 def _rounded(exact: Decimal, scale: Scale) -> str:
@@ -246,12 +246,12 @@ def _rounded(exact: Decimal, scale: Scale) -> str:
     if scaled.copy_abs() >= _TOO_LONG:
         return f"{sign}{_FOUR.create_decimal(scaled).copy_abs():.3e}".replace("e+", "e")
     step = _ONE.scaleb(-scale.digits, context=_EXACT)
-    shown = scaled.quantize(step, context=_EXACT)
-    if shown == 0:
+    rounded = scaled.quantize(step, context=_EXACT)
+    if rounded == 0:
         if exact == 0:
-            return f"{shown.copy_abs():f}"
+            return f"{rounded.copy_abs():f}"
         return f"{'>' if sign else '<'}{sign}{step:f}"
-    return f"{sign}{shown.copy_abs():,f}"
+    return f"{sign}{rounded.copy_abs():,f}"
 
 
 def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
@@ -263,5 +263,5 @@ def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
         raise TracekitError(f"not a {what}: {clipped!r}", f"write it like {examples}")
     number = Decimal(match[2].replace(",", "") + (match[3] or "") + (match[4] or ""))
     total = Context(prec=400).multiply(number, Decimal(factor))
-    whole = int(total.to_integral_value(context=_EXACT))
-    return -whole if match[1] in ("-", MINUS) else whole
+    quantity = int(total.to_integral_value(context=_EXACT))
+    return -quantity if match[1] in ("-", MINUS) else quantity

@@ -210,12 +210,11 @@ def test_among_many_one_lucky_change_does_not_count():
     dull = replace(lucky, word="no change", uncapped="no change", p=0.6)
     alone = together([lucky])
     assert [one.word for one in alone] == ["improvement"]
-    # Of three: 3 · 0.02 = 0.06. Verdicts without a chance are no part of the family.
+    # Of three: 3 · 0.02 = 0.06. Verdicts without an interval are no part of the family.
     three = together([dull, lucky, dull])
     assert [one.word for one in three] == ["no change", "inconclusive", "no change"]
     assert three[1].caps == ("many comparisons",)
     sure = replace(lucky, word="regression", uncapped="regression", p=None)
-    assert [one.word for one in together([sure, lucky, sure])] == [
-        "regression", "improvement", "regression",
-    ]  # fmt: skip
+    words = [one.word for one in together([sure, lucky, sure])]
+    assert words == ["regression", "improvement", "regression"]
     assert together([]) == ()

@@ -39,7 +39,9 @@ class Spread:
 
 def reach(spreads: Sequence[Spread], level: float) -> Floats:
     """Half of the interval of the log ratio: the widest of what widens it; NaN where nothing varied."""
-    widths = [t_quantile(0.5 + level / 2, one.df) * one.se for one in spreads if one.widens]
+    widths = [
+        t_quantile(0.5 + level / 2, spread.df) * spread.se for spread in spreads if spread.widens
+    ]
     return np.asarray(np.fmax.reduce(widths))
 
 
@@ -48,7 +50,9 @@ def least_certain(spreads: Sequence[Spread]) -> Floats:
 
     Whether runs differ by it, or the steps inside them, or what was calibrated: the largest counts.
     """
-    return np.asarray(np.fmax.reduce([certain_quantile(one.df) * one.se for one in spreads]))
+    return np.asarray(
+        np.fmax.reduce([certain_quantile(spread.df) * spread.se for spread in spreads])
+    )
 
 
 def certain_quantile(df: float | Floats) -> Floats:

@@ -36,11 +36,11 @@ def within_run(base: Floats, opt: Floats) -> Terms:
     The lag-1 correlation is of log steps and common to both sides.
     """
     rho = shared_rho(np.log(base), np.log(opt))
-    first, second = base.mean(axis=-1), opt.mean(axis=-1)
-    one, one_df = variance_of_mean(base, rho)
-    two, two_df = variance_of_mean(opt, rho)
-    joined = welch(one / first**2, one_df, two / second**2, two_df)
-    return Terms(np.log(first / second), *joined, rho)
+    base_mean, opt_mean = base.mean(axis=-1), opt.mean(axis=-1)
+    base_variance, base_df = variance_of_mean(base, rho)
+    opt_variance, opt_df = variance_of_mean(opt, rho)
+    joined = welch(base_variance / base_mean**2, base_df, opt_variance / opt_mean**2, opt_df)
+    return Terms(np.log(base_mean / opt_mean), *joined, rho)
 
 
 def between_runs(base: Floats, opt: Floats) -> Terms:
@@ -50,39 +50,43 @@ def between_runs(base: Floats, opt: Floats) -> Terms:
     """
     k, m = base.shape[-1], opt.shape[-1]
     ratio = base.mean(axis=-1) - opt.mean(axis=-1)
-    one, two = (((x - x.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for x in (base, opt))
+    base_squares, opt_squares = (
+        ((x - x.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for x in (base, opt)
+    )
     if min(k, m) >= WELCH_FROM:
-        return Terms(ratio, *welch(one / (k - 1) / k, k - 1.0, two / (m - 1) / m, m - 1.0))
-    pooled = (one + two) / (k + m - 2)
+        return Terms(
+            ratio, *welch(base_squares / (k - 1) / k, k - 1.0, opt_squares / (m - 1) / m, m - 1.0)
+        )
+    pooled = (base_squares + opt_squares) / (k + m - 2)
     return Terms(ratio, pooled * (1 / k + 1 / m), np.full(ratio.shape, k + m - 2.0))
 
 
 def paired_steps(base: Floats, opt: Floats) -> Terms:
     """Pairs of steps along the last axis: t on the residuals `(b − R o) / mean(b)`."""
     n = base.shape[-1]
-    first, second = base.mean(axis=-1), opt.mean(axis=-1)
-    rest = base / first[..., None] - opt / second[..., None]
-    ratio = np.log(first / second)
-    return Terms(ratio, rest.var(axis=-1, ddof=1) / n, np.full(ratio.shape, n - 1.0))
+    base_mean, opt_mean = base.mean(axis=-1), opt.mean(axis=-1)
+    residuals = base / base_mean[..., None] - opt / opt_mean[..., None]
+    ratio = np.log(base_mean / opt_mean)
+    return Terms(ratio, residuals.var(axis=-1, ddof=1) / n, np.full(ratio.shape, n - 1.0))
 
 
 def paired_runs(base: Floats, opt: Floats) -> Terms:
     """Pairs of log run means along the last axis: t on their differences."""
-    apart = base - opt
-    ratio = apart.mean(axis=-1)
-    k = apart.shape[-1]
-    return Terms(ratio, apart.var(axis=-1, ddof=1) / k, np.full(ratio.shape, k - 1.0))
+    differences = base - opt
+    ratio = differences.mean(axis=-1)
+    k = differences.shape[-1]
+    return Terms(ratio, differences.var(axis=-1, ddof=1) / k, np.full(ratio.shape, k - 1.0))
 
 
 def welch(
-    one: Floats, one_df: float | Floats, two: Floats, two_df: float | Floats
+    first: Floats, first_df: float | Floats, second: Floats, second_df: float | Floats
 ) -> tuple[Floats, Floats]:
     """The variance of a difference and its degrees of freedom (Welch and Satterthwaite)."""
-    total = one + two
-    known = total > 0
-    whole = np.where(known, total, 1.0)
-    parts = (one / whole) ** 2 / one_df + (two / whole) ** 2 / two_df
-    return total, np.where(known, 1 / np.where(known, parts, 1.0), np.nan)
+    total = first + second
+    positive = total > 0
+    divisor = np.where(positive, total, 1.0)
+    parts = (first / divisor) ** 2 / first_df + (second / divisor) ** 2 / second_df
+    return total, np.where(positive, 1 / np.where(positive, parts, 1.0), np.nan)
 
 
 def terms_of(base: Sequence[Floats], opt: Sequence[Floats], design: Design) -> Terms:
@@ -111,19 +115,19 @@ def spreads_of(
     cannot show how much runs differ: beside the terms of steps, and pooled with the spread of the other side's runs.
     A standard error is NaN where nothing varied.
     """
-    found = [_spread(terms.variance, terms.df)]
-    alone = min(len(base), len(opt)) == 1 and design != "paired runs"
-    if noise is not None and alone:
+    spreads = [_spread(terms.variance, terms.df)]
+    single_run = min(len(base), len(opt)) == 1 and design != "paired runs"
+    if noise is not None and single_run:
         sd, df = noise
         units = 1 / len(base) + 1 / len(opt)
         if design == "runs":
             of_run = (terms.variance / units * terms.df + sd**2 * df) / (terms.df + df)
-            found = [Spread(np.sqrt(of_run * units), terms.df + df, drawn=False)]
+            spreads = [Spread(np.sqrt(of_run * units), terms.df + df, drawn=False)]
         else:
-            found.append(Spread(units**0.5 * sd, df, drawn=False))
+            spreads.append(Spread(units**0.5 * sd, df, drawn=False))
     if design == "runs" and (inner := inside_runs(base, opt)) is not None:
-        found.append(_spread(*inner, widens=False))
-    return tuple(found)
+        spreads.append(_spread(*inner, widens=False))
+    return tuple(spreads)
 
 
 def inside_runs(base: Sequence[Floats], opt: Sequence[Floats]) -> tuple[Floats, Floats] | None:
@@ -138,8 +142,8 @@ def inside_runs(base: Sequence[Floats], opt: Sequence[Floats]) -> tuple[Floats, 
     holds = np.array(lengths)[:, None] > np.arange(max(lengths))
     holders = holds.sum(axis=0)
     shares = np.zeros((*runs[0].shape[:-1], *holds.shape))
-    for at, run in enumerate(runs):
-        shares[..., at, : lengths[at]] = run / run.mean(axis=-1, keepdims=True)
+    for row, run in enumerate(runs):
+        shares[..., row, : lengths[row]] = run / run.mean(axis=-1, keepdims=True)
     places = shares.sum(axis=-2, keepdims=True) / holders
     squares = (((shares - places) * holds) ** 2).sum(axis=-1)
     free = np.array([(1 - 1 / n) * float((1 - 1 / holders[:n]).sum()) for n in lengths])

@@ -113,30 +113,32 @@ def estimate(runs: Runs, *, level: float = 0.95) -> Estimate:
 
 def checked(runs: Runs, *, positive: bool, side: str = "") -> list[Floats]:
     """The runs as arrays of floats; a ValueError names the first value that is no measurement."""
-    said = f"{side}: " if side else ""
+    prefix = f"{side}: " if side else ""
     if not len(runs):
-        raise ValueError(f"{said}no runs")
+        raise ValueError(f"{prefix}no runs")
     parts = []
     for number, run in enumerate(runs, 1):
         try:
             raw = np.asarray(run)
         except ValueError as error:
-            raise ValueError(f"{said}run {number} is not a sequence of values") from error
+            raise ValueError(f"{prefix}run {number} is not a sequence of values") from error
         if raw.size and raw.dtype.kind not in "iuf":
-            raise ValueError(f"{said}run {number} holds something else than numbers")
+            raise ValueError(f"{prefix}run {number} holds something else than numbers")
         part = raw.astype(np.float64)
         if part.ndim != 1:
-            raise ValueError(f"{said}run {number} is not a sequence of values")
+            raise ValueError(f"{prefix}run {number} is not a sequence of values")
         if not len(part):
-            raise ValueError(f"{said}run {number} has no steps")
+            raise ValueError(f"{prefix}run {number} has no steps")
         sizes = np.abs(part)
         fine = np.isfinite(part) & (sizes <= RANGE[1]) & ((sizes >= RANGE[0]) | (part == 0))
         if positive:
             fine &= part > 0
         if not fine.all():
-            at = int(np.argmin(fine))
+            place = int(np.argmin(fine))
             wanted = "a positive finite number" if positive else "a finite number"
-            raise ValueError(f"{said}run {number}, step {at + 1}: {part[at]!s} is not {wanted}")
+            raise ValueError(
+                f"{prefix}run {number}, step {place + 1}: {part[place]!s} is not {wanted}"
+            )
         parts.append(part)
     return parts
 
@@ -165,9 +167,9 @@ def shared_rho(*sides: Floats) -> Floats:
 
     A side without variation has no say; 0 where none varies.
     """
-    found = [(side.shape[-1], lag_one(side)) for side in sides]
-    weight = sum(np.where(np.isnan(rho), 0.0, n) for n, rho in found)
-    total = sum(np.where(np.isnan(rho), 0.0, n * rho) for n, rho in found)
+    rhos = [(side.shape[-1], lag_one(side)) for side in sides]
+    weight = sum(np.where(np.isnan(rho), 0.0, n) for n, rho in rhos)
+    total = sum(np.where(np.isnan(rho), 0.0, n * rho) for n, rho in rhos)
     return np.asarray(np.clip(total / np.maximum(weight, 1.0), 0.0, RHO_CAP))
 
 

@@ -26,8 +26,8 @@ def alike(values: Sequence[float], most: int) -> list[list[int]]:
     >>> alike([3.0, 9.0, 3.0, 5.0, 3.0, 3.0, 3.0], 4)
     [[1], [3], [0, 2, 4, 5, 6]]
     """
-    order = sorted(range(len(values)), key=lambda at: (-values[at], at))
-    ranked = [values[at] for at in order]
+    order = sorted(range(len(values)), key=lambda place: (-values[place], place))
+    ranked = [values[place] for place in order]
     if len(ranked) < 2:
         return [order] if order else []
     gaps = [high - low for high, low in pairwise(ranked)]
@@ -37,15 +37,15 @@ def alike(values: Sequence[float], most: int) -> list[list[int]]:
     first = _alone(gaps, min(WORST, most // 3))
     last = _alone(gaps[first:][::-1], min(BEST, most // 4))
     cuts = {*range(first), *range(len(gaps) - last, len(gaps))}
-    inner = [at for at in range(first, len(gaps) - last) if gaps[at] > wide]
-    widest = sorted(inner, key=lambda at: (-gaps[at], at))[: max(most - 1 - len(cuts), 0)]
-    bounds = [0, *(at + 1 for at in sorted({*cuts, *widest})), len(order)]
+    inner = [place for place in range(first, len(gaps) - last) if gaps[place] > wide]
+    widest = sorted(inner, key=lambda place: (-gaps[place], place))[: max(most - 1 - len(cuts), 0)]
+    bounds = [0, *(place + 1 for place in sorted({*cuts, *widest})), len(order)]
     return [sorted(order[begin:end]) for begin, end in pairwise(bounds)]
 
 
 def middle(places: Sequence[int], values: Sequence[float]) -> int:
     """The place whose value is the median of those of the places; of two the lower."""
-    return sorted(places, key=lambda at: (values[at], at))[(len(places) - 1) // 2]
+    return sorted(places, key=lambda place: (values[place], place))[(len(places) - 1) // 2]
 
 
 def _alone(gaps: Sequence[float], most: int) -> int:

@@ -159,8 +159,8 @@ def compare_kernels(
     shifts = []
     moved = np.zeros(len(base))
     for kind in sorted(set(kinds)):
-        own = (groups == kind) & everywhere
-        shift = common_shift(change[own], share[own], kind, limits)
+        of_kind = (groups == kind) & everywhere
+        shift = common_shift(change[of_kind], share[of_kind], kind, limits)
         shifts.append(shift)
         if shift.not_applied is None and shift.value is not None:
             moved[groups == kind] = shift.value
@@ -195,29 +195,29 @@ def _checked(
     base: Floats, opt: Floats, kinds: Sequence[str], steps: tuple[float, float]
 ) -> tuple[Floats, Floats, npt.NDArray[np.object_]]:
     """Both sides as tables and the classes as an array; a ValueError says what does not fit."""
-    one, two = np.asarray(base, np.float64), np.asarray(opt, np.float64)
-    if one.ndim != 2 or two.ndim != 2 or not len(one) == len(two) == len(kinds):
+    before, after = np.asarray(base, np.float64), np.asarray(opt, np.float64)
+    if before.ndim != 2 or after.ndim != 2 or not len(before) == len(after) == len(kinds):
         raise ValueError("kernels: both sides and the classes have to name the same kernels")
-    if not (one.shape[1] and two.shape[1]):
+    if not (before.shape[1] and after.shape[1]):
         raise ValueError("kernels: a side has no steps")
-    if not all(np.isfinite(side).all() and (side >= 0).all() for side in (one, two)):
+    if not all(np.isfinite(side).all() and (side >= 0).all() for side in (before, after)):
         raise ValueError("kernels: totals have to be finite and not below zero")
     if not all(0 < step < float("inf") for step in steps):
         raise ValueError("kernels: the mean step has to be positive and finite")
     groups = np.empty(len(kinds), object)
     groups[:] = kinds
-    return one, two, groups
+    return before, after, groups
 
 
-def _log_changes(base: Floats, opt: Floats, known: npt.NDArray[np.bool_]) -> tuple[Floats, ...]:
+def _log_changes(base: Floats, opt: Floats, measured: npt.NDArray[np.bool_]) -> tuple[Floats, ...]:
     """Log ratio opt/base of each kernel, its variance and degrees of freedom; NaN where not known."""
     change, variance, df = (np.full(len(base), np.nan) for _ in range(3))
-    one, two = np.log(base[known]), np.log(opt[known])
-    change[known] = two.mean(axis=1) - one.mean(axis=1)
+    before, after = np.log(base[measured]), np.log(opt[measured])
+    change[measured] = after.mean(axis=1) - before.mean(axis=1)
     n, m = base.shape[1], opt.shape[1]
     if min(n, m) > 1:
-        parts = one.var(axis=1, ddof=1) / n, n - 1.0, two.var(axis=1, ddof=1) / m, m - 1.0
-        variance[known], df[known] = welch(*parts)
+        parts = before.var(axis=1, ddof=1) / n, n - 1.0, after.var(axis=1, ddof=1) / m, m - 1.0
+        variance[measured], df[measured] = welch(*parts)
     return change, variance, df
 
 
@@ -237,12 +237,12 @@ def _held(weights: Floats) -> Floats:
 
     Fewer kernels than that allows weigh the same.
     """
-    most = max(HEAVIEST, 1 / len(weights))
+    heaviest = max(HEAVIEST, 1 / len(weights))
     falling = np.sort(weights)[::-1]
-    rest = falling[::-1].cumsum()[::-1]
-    for heavy in range(min(len(weights), round(1 / most))):
+    lighter = falling[::-1].cumsum()[::-1]
+    for heavy in range(min(len(weights), round(1 / heaviest))):
         # With so many of them lowered to `limit`, each is exactly `most` of the sum.
-        limit = most * rest[heavy] / (1 - heavy * most)
+        limit = heaviest * lighter[heavy] / (1 - heavy * heaviest)
         if 0 < falling[heavy] <= limit:
             return np.asarray(np.minimum(weights, limit))
     return np.ones(len(weights))

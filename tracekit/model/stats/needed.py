@@ -43,7 +43,7 @@ NOTHING = Needed(None, None, None, at_least=False, pairs=False)
 
 
 def needed(
-    found: Speedup,
+    comparison: Speedup,
     *,
     effect: float = LEAST_EFFECT,
     change: float | None = None,
@@ -55,67 +55,75 @@ def needed(
     nothing counts as changed; no number of runs decides on a change of exactly that. `alone` says that steps of one
     run may stand for runs.
     """
-    delta = threshold(found, effect)
-    if found.se is None or not found.spreads:
+    delta = threshold(comparison, effect)
+    if comparison.se is None or not comparison.spreads:
         return NOTHING
     worse = 0.0 if change is None else log1p(change)
 
     def decides(spreads: tuple[Spread, ...]) -> bool:
-        said = chances(worse, spreads, delta, found.level)
-        return (said.no_change if change is None else said.regression) >= POWER
+        probabilities = chances(worse, spreads, delta, comparison.level)
+        return (probabilities.no_change if change is None else probabilities.regression) >= POWER
 
-    uncertain = upper_factor(found.df or 1.0)
-    runs = _first(lambda k: decides(runs_of(found, k)), MOST_RUNS)
-    most = runs and _first(lambda k: decides(runs_of(found, k, uncertain)), MOST_RUNS)
+    uncertain = upper_factor(comparison.df or 1.0)
+    runs = _first(lambda k: decides(runs_of(comparison, k)), MOST_RUNS)
+    most_runs = runs and _first(lambda k: decides(runs_of(comparison, k, uncertain)), MOST_RUNS)
     steps = None
-    if "steps" in found.design and (alone or found.noise is not None):
-        steps = _first(lambda n: decides(_steps_of(found, n)), MOST_STEPS)
-    unseen = "steps" in found.design and found.noise is None
-    pairs = found.pair_spread is not None
-    return Needed(runs, most, steps, at_least=unseen and runs is not None, pairs=pairs)
+    if "steps" in comparison.design and (alone or comparison.noise is not None):
+        steps = _first(lambda n: decides(_steps_of(comparison, n)), MOST_STEPS)
+    unseen = "steps" in comparison.design and comparison.noise is None
+    pairs = comparison.pair_spread is not None
+    return Needed(runs, most_runs, steps, at_least=unseen and runs is not None, pairs=pairs)
 
 
-def runs_of(found: Speedup, k: int, times: float = 1.0) -> tuple[Spread, ...]:
+def runs_of(comparison: Speedup, k: int, times: float = 1.0) -> tuple[Spread, ...]:
     """The spreads of a comparison of `k` runs a side that differ as much as these, or so many times as much.
 
     The spread between runs is what runs showed, or the calibrated noise; else steps bound it from below.
     """
-    if found.pair_spread is not None:
-        of_pair = found.pair_spread**2
-        if found.design == "paired steps":
-            noise = found.noise.sd if found.noise else 0.0
-            of_pair = max(of_pair / found.base.steps, 2 * noise**2)
+    if comparison.pair_spread is not None:
+        of_pair = comparison.pair_spread**2
+        if comparison.design == "paired steps":
+            noise = comparison.noise.sd if comparison.noise else 0.0
+            of_pair = max(of_pair / comparison.base.steps, 2 * noise**2)
         return (Spread(times * (of_pair / k) ** 0.5, k - 1.0),)
-    one, two = (_of_run(found, side.spread or 0.0, side.steps) for side in (found.base, found.opt))
-    variance, df = welch(np.asarray(one / k), k - 1.0, np.asarray(two / k), k - 1.0)
+    base_variance, opt_variance = (
+        _of_run(comparison, side.spread or 0.0, side.steps)
+        for side in (comparison.base, comparison.opt)
+    )
+    variance, df = welch(
+        np.asarray(base_variance / k), k - 1.0, np.asarray(opt_variance / k), k - 1.0
+    )
     spreads = [
         Spread(times * float(variance) ** 0.5, float(df) if k >= WELCH_FROM else 2 * k - 2.0)
     ]
-    now = 1 / found.base.runs + 1 / found.opt.runs
-    for inner in found.spreads:
+    now = 1 / comparison.base.runs + 1 / comparison.opt.runs
+    for inner in comparison.spreads:
         if not inner.widens:
-            free = float(inner.df) * (2 * k - 1) / (found.base.runs + found.opt.runs - 1)
+            free = float(inner.df) * (2 * k - 1) / (comparison.base.runs + comparison.opt.runs - 1)
             spreads.append(Spread(float(inner.se) * (2 / k / now) ** 0.5, free, widens=False))
     return tuple(spreads)
 
 
-def _of_run(found: Speedup, spread: float, steps: int) -> float:
+def _of_run(comparison: Speedup, spread: float, steps: int) -> float:
     """The variance of one run's log mean on a side."""
-    if found.design != "steps":
+    if comparison.design != "steps":
         return spread**2
-    of_mean = spread**2 * (steps - 1) / (steps * (float(n_effective(steps, found.rho or 0.0)) - 1))
-    return max(of_mean, found.noise.sd**2 if found.noise else 0.0)
+    of_mean = (
+        spread**2 * (steps - 1) / (steps * (float(n_effective(steps, comparison.rho or 0.0)) - 1))
+    )
+    return max(of_mean, comparison.noise.sd**2 if comparison.noise else 0.0)
 
 
-def _steps_of(found: Speedup, n: int) -> tuple[Spread, ...]:
+def _steps_of(comparison: Speedup, n: int) -> tuple[Spread, ...]:
     """The spreads of a comparison of one run a side with so many steps."""
-    noise = tuple(one for one in found.spreads if not one.drawn)
-    if found.pair_spread is not None:
-        return (Spread(found.pair_spread / n**0.5, n - 1.0), *noise)
-    free = float(n_effective(n, found.rho or 0.0)) - 1
+    noise = tuple(spread for spread in comparison.spreads if not spread.drawn)
+    if comparison.pair_spread is not None:
+        return (Spread(comparison.pair_spread / n**0.5, n - 1.0), *noise)
+    free = float(n_effective(n, comparison.rho or 0.0)) - 1
     factor = (n - 1) / (n * free)
-    one, two = ((side.spread or 0.0) ** 2 * factor for side in (found.base, found.opt))
-    variance, df = welch(np.asarray(one), free, np.asarray(two), free)
+    base = (comparison.base.spread or 0.0) ** 2 * factor
+    opt = (comparison.opt.spread or 0.0) ** 2 * factor
+    variance, df = welch(np.asarray(base), free, np.asarray(opt), free)
     drawn = (Spread(float(variance) ** 0.5, float(df)),) if variance > 0 else ()
     return (*drawn, *noise)
 

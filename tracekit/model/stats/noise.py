@@ -64,8 +64,12 @@ def calibrate(runs: Runs) -> Noise:
     longer = [part for part in parts if len(part) > 2]
     rhos = np.array([float(lag_one(np.log(part))) for part in longer])
     sizes = np.array([len(part) for part in longer], float)
-    known = ~np.isnan(rhos)
-    rho = float((rhos * sizes)[known].sum() / sizes[known].sum()) if known.any() else None
+    correlated = ~np.isnan(rhos)
+    rho = (
+        float((rhos * sizes)[correlated].sum() / sizes[correlated].sum())
+        if correlated.any()
+        else None
+    )
     return Noise(
         sd=sd if sd > ROUNDING else 0.0,
         df=len(parts) - 1.0,

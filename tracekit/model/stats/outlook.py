@@ -97,17 +97,17 @@ def upper_factor(df: float) -> float:
 
 def borders(spreads: Sequence[Spread], level: float, *, bound: bool = False) -> Borders:
     """What spreads ask of a log ratio, over the quantiles of what is drawn anew; or those at their upper `BOUND`."""
-    half, least = np.zeros((1, 1)), np.zeros((1, 1))
+    half, certain = np.zeros((1, 1)), np.zeros((1, 1))
     errors = []
-    for one in spreads:
-        factor = upper_factor(float(one.df)) if bound else 1.0
-        sizes = _sizes(one, factor)
-        if one.widens:
-            errors.append(float(one.se) * factor)
-            half = np.maximum(half, float(t_quantile(0.5 + level / 2, one.df)) * sizes)
-        least = np.maximum(least, float(certain_quantile(one.df)) * sizes)
-    half, least = np.broadcast_arrays(half, least)
-    return Borders(max(errors), half, least)
+    for spread in spreads:
+        factor = upper_factor(float(spread.df)) if bound else 1.0
+        sizes = _sizes(spread, factor)
+        if spread.widens:
+            errors.append(float(spread.se) * factor)
+            half = np.maximum(half, float(t_quantile(0.5 + level / 2, spread.df)) * sizes)
+        certain = np.maximum(certain, float(certain_quantile(spread.df)) * sizes)
+    half, certain = np.broadcast_arrays(half, certain)
+    return Borders(max(errors), half, certain)
 
 
 def _sizes(spread: Spread, factor: float) -> Floats:
@@ -129,8 +129,8 @@ def _chances(worse: float, drawn: Borders, delta: float) -> Chances:
     room = np.maximum(delta - drawn.half, 0.0)
     inside = _normal((room - worse) / drawn.se) - _normal((-room - worse) / drawn.se)
     no_change = float(inside.mean())
-    rest = max(1 - regression - improvement - no_change, 0.0)
-    return Chances(regression, no_change, improvement, rest)
+    inconclusive = max(1 - regression - improvement - no_change, 0.0)
+    return Chances(regression, no_change, improvement, inconclusive)
 
 
 def _normal(x: Floats) -> Floats:

@@ -47,17 +47,17 @@ def sawtooth(y: Sequence[float] | Floats, least: float = 0.0) -> Sawtooth | None
     steps = np.diff(ys)
     middle = float(np.median(steps))
     deviation = 1.4826 * float(np.median(np.abs(steps - middle)))
-    at = np.flatnonzero((steps < middle - DEVIATIONS * deviation) & (-steps > least))
-    if len(at) < DROPS or middle <= 0:
+    drops = np.flatnonzero((steps < middle - DEVIATIONS * deviation) & (-steps > least))
+    if len(drops) < DROPS or middle <= 0:
         return None
-    climbs = np.delete(steps, at)
+    climbs = np.delete(steps, drops)
     if np.count_nonzero(climbs >= 0) < 0.75 * len(climbs):
         return None
     # What was climbed from the foot of one drop to the brink of the next.
-    climbed = ys[at[1:]] - ys[at[:-1] + 1]
-    if not bool((2 * -steps[at[1:]] >= climbed).all()):
+    climbed = ys[drops[1:]] - ys[drops[:-1] + 1]
+    if not bool((2 * -steps[drops[1:]] >= climbed).all()):
         return None
-    gaps = np.diff(at)
+    gaps = np.diff(drops)
     even = len(gaps) > 1 and int(gaps.max()) == int(gaps.min())
-    height = float(np.median(-steps[at]))
-    return Sawtooth(len(at), height, int(gaps[0]) if even else None)
+    height = float(np.median(-steps[drops]))
+    return Sawtooth(len(drops), height, int(gaps[0]) if even else None)

@@ -152,15 +152,12 @@ def speedup(
     terms = None if label == "no interval" else terms_of(*sides, design)
     spreads = _spreads(sides, label, terms)
     first, second = (_side(parts, spread) for parts, spread in zip(sides, spreads, strict=True))
-    pairs = {"paired steps": first.steps, "paired runs": first.runs}.get(design)
-    apart = None if pairs is None or terms is None else pairs * float(terms.variance)
-    log_ratio = _log_ratio(sides) if terms is None else float(terms.log_ratio)
-    found = Speedup(
+    comparison = Speedup(
         label="no interval",
         design=design,
         level=level,
-        ratio=float(np.exp(log_ratio)),
-        log_ratio=log_ratio,
+        ratio=1.0,
+        log_ratio=0.0,
         low=None,
         high=None,
         se=None,
@@ -171,12 +168,31 @@ def speedup(
         grand_ratio=first.mean / second.mean,
         difference=second.mean - first.mean,
         median_ratio=first.median / second.median,
-        rho=None if terms is None or terms.rho is None else float(terms.rho),
-        pair_spread=None if apart is None else apart**0.5,
+        rho=None,
+        pair_spread=None,
         noise=noise if noise is not None and noise.usable else None,
         footnotes=tuple(_footnotes(first, second, design, noise)),
     )
-    return found if terms is None else _with_interval(found, label, sides, terms)
+    if terms is None:
+        log_ratio = _log_ratio(sides)
+        return replace(comparison, ratio=float(np.exp(log_ratio)), log_ratio=log_ratio)
+    log_ratio = float(terms.log_ratio)
+    comparison = replace(
+        comparison,
+        ratio=float(np.exp(log_ratio)),
+        log_ratio=log_ratio,
+        rho=None if terms.rho is None else float(terms.rho),
+        pair_spread=_pair_spread(first, design, terms),
+    )
+    return _with_interval(comparison, label, sides, terms)
+
+
+def _pair_spread(side: Side, design: Design, terms: Terms) -> float | None:
+    """The spread of the difference of one pair; None where no pairs were compared."""
+    pairs = {"paired steps": side.steps, "paired runs": side.runs}.get(design)
+    if pairs is None:
+        return None
+    return float((pairs * float(terms.variance)) ** 0.5)
 
 
 def exact(base: Runs, opt: Runs) -> Exact:
@@ -189,17 +205,35 @@ def exact(base: Runs, opt: Runs) -> Exact:
     """
     first = np.concatenate(checked(base, positive=False, side="base"))
     second = np.concatenate(checked(opt, positive=False, side="opt"))
-    fixed = bool((first == first[0]).all() and (second == second[0]).all())
-    before = float(first[0] if fixed else first.mean())
-    after = float(second[0] if fixed else second.mean())
+    if (first == first[0]).all() and (second == second[0]).all():
+        before, after = float(first[0]), float(second[0])
+        return _exact(before, after, label="exact", equal=before == after, footnotes=())
+    return _exact(
+        float(first.mean()),
+        float(second.mean()),
+        label="no interval",
+        equal=None,
+        footnotes=("not exact",),
+    )
+
+
+def _exact(
+    base: float,
+    opt: float,
+    *,
+    label: Label,
+    equal: bool | None,
+    footnotes: tuple[Footnote, ...],
+) -> Exact:
+    """The numbers of both sides with their difference and ratio."""
     return Exact(
-        label="exact" if fixed else "no interval",
-        equal=before == after if fixed else None,
-        base=before,
-        opt=after,
-        difference=after - before,
-        ratio=before / after if after else None,
-        footnotes=() if fixed else ("not exact",),
+        label=label,
+        equal=equal,
+        base=base,
+        opt=opt,
+        difference=opt - base,
+        ratio=base / opt if opt else None,
+        footnotes=footnotes,
     )
 
 
@@ -227,8 +261,8 @@ def _label(sides: tuple[list[Floats], list[Floats]], design: Design) -> Label:
     if design == "runs":
         few = min(len(base), len(opt)) < WELCH_FROM
         return "run-to-run (equal spread assumed)" if few else "run-to-run"
-    alone = len(base) if design == "paired runs" else min(len(base[0]), len(opt[0]))
-    if alone < 2:
+    units = len(base) if design == "paired runs" else min(len(base[0]), len(opt[0]))
+    if units < 2:
         return "no interval"
     if design == "paired runs":
         return "run-to-run, paired"
@@ -291,34 +325,36 @@ def _footnotes(first: Side, second: Side, design: Design, noise: Noise | None) -
 
 
 def _with_interval(
-    found: Speedup, label: Label, sides: tuple[list[Floats], list[Floats]], terms: Terms
+    comparison: Speedup, label: Label, sides: tuple[list[Floats], list[Floats]], terms: Terms
 ) -> Speedup:
     """The comparison with its interval, or with the footnote that says why there is none.
 
     Noise of runs is wider than that of the terms or it is not used: the wider half-width stands.
     """
-    noise = None if found.noise is None else (found.noise.sd, found.noise.df)
-    every = spreads_of(*sides, found.design, terms, noise)
+    noise = None if comparison.noise is None else (comparison.noise.sd, comparison.noise.df)
+    all_spreads = spreads_of(*sides, comparison.design, terms, noise)
     spreads = tuple(
-        replace(one, se=float(one.se), df=float(one.df)) for one in every if not np.isnan(one.se)
+        replace(spread, se=float(spread.se), df=float(spread.df))
+        for spread in all_spreads
+        if not np.isnan(spread.se)
     )
-    widening = [one for one in spreads if one.widens]
+    widening = [spread for spread in spreads if spread.widens]
     if not widening:
-        return replace(found, se=0.0, footnotes=(*found.footnotes, "no variation"))
-    if any(not one.drawn for one in widening):
+        return replace(comparison, se=0.0, footnotes=(*comparison.footnotes, "no variation"))
+    if any(not spread.drawn for spread in widening):
         label = "run-to-run (A/A noise)"
-    widest = max(widening, key=lambda one: float(reach([one], found.level)))
-    half, se, df = float(reach(spreads, found.level)), float(widest.se), float(widest.df)
-    if not half + abs(found.log_ratio) < WIDEST:
-        return replace(found, se=se, df=df, footnotes=(*found.footnotes, "too wide"))
-    notes = list(found.footnotes)
-    if abs(float(np.log(found.median_ratio)) - found.log_ratio) > half:
+    widest = max(widening, key=lambda spread: float(reach([spread], comparison.level)))
+    half, se, df = float(reach(spreads, comparison.level)), float(widest.se), float(widest.df)
+    if not half + abs(comparison.log_ratio) < WIDEST:
+        return replace(comparison, se=se, df=df, footnotes=(*comparison.footnotes, "too wide"))
+    notes = list(comparison.footnotes)
+    if abs(float(np.log(comparison.median_ratio)) - comparison.log_ratio) > half:
         notes.append("median disagrees")
     return replace(
-        found,
+        comparison,
         label=label,
-        low=float(np.exp(found.log_ratio - half)),
-        high=float(np.exp(found.log_ratio + half)),
+        low=float(np.exp(comparison.log_ratio - half)),
+        high=float(np.exp(comparison.log_ratio + half)),
         se=se,
         df=df,
         spreads=spreads,

@@ -63,16 +63,16 @@ def staircase(y: Sequence[float] | Floats, least: float = 0.0) -> Staircase | No
     longest = (len(ys) - 2) // (LEAST_RISES - 1)
     climbed = (
         stairs
-        for every in range(2, longest + 1)
-        for first in range(1, every + 1)
-        if (stairs := _climbed(ys, every, first)) is not None
+        for period in range(2, longest + 1)
+        for first in range(1, period + 1)
+        if (stairs := _climbed(ys, period, first)) is not None
     )
     return next((stairs for stairs in climbed if stairs.height * stairs.count > least), None)
 
 
-def _climbed(ys: Floats, every: int, first: int) -> Staircase | None:
+def _climbed(ys: Floats, period: int, first: int) -> Staircase | None:
     """The stairs with rises before point `first` and every `every` points from there."""
-    edges = [0, *range(first, len(ys), every), len(ys)]
+    edges = [0, *range(first, len(ys), period), len(ys)]
     treads = [ys[begin:end] for begin, end in pairwise(edges)]
     if len(treads) <= LEAST_RISES:
         return None
@@ -82,7 +82,7 @@ def _climbed(ys: Floats, every: int, first: int) -> Staircase | None:
     uneven = max(float(np.ptp(tread)) for tread in treads)
     if gap <= 0 or gap < APART * uneven or bool((abs(rises - height) > EQUAL * height).any()):
         return None
-    return Staircase(every, height, len(rises))
+    return Staircase(period, height, len(rises))
 
 
 def slows_down(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> bool:

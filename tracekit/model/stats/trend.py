@@ -151,22 +151,24 @@ def least_squares(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> f
     return float((centred * (ys - ys.mean())).sum() / (centred**2).sum())
 
 
-def label(found: Growth, limits: Limits, p: float | None = None) -> Label:
+def label(growth: Growth, limits: Limits, p: float | None = None) -> Label:
     """What the evidence amounts to, with `p` in place of its own where several series were tested."""
-    p = found.p if p is None else p
-    if found.slope is None or p is None or found.p_shift is None or found.late_slope is None:
+    if p is None:
+        p = growth.p
+    slope, p_shift, late_slope = growth.slope, growth.p_shift, growth.late_slope
+    if slope is None or p is None or p_shift is None or late_slope is None:
         return "too few"
-    if found.spread <= limits.flat:
+    if growth.spread <= limits.flat:
         return "flat"
-    enough = max(limits.slope, limits.slope_ratio * abs(found.level))
-    if p < limits.likely and found.rising and found.slope.per_x >= enough:
-        firm = p < limits.strong and found.p_shift < limits.likely
+    enough = max(limits.slope, limits.slope_ratio * abs(growth.level))
+    if p < limits.likely and growth.rising and slope.per_x >= enough:
+        firm = p < limits.strong and p_shift < limits.likely
         return "strong" if firm else "likely"
-    if p >= limits.likely or found.slope.per_x <= 0:
+    if p >= limits.likely or slope.per_x <= 0:
         return "none"
-    if found.p_shift >= 2 * limits.likely:
+    if p_shift >= 2 * limits.likely:
         return "shift"
-    return "saturating" if found.late_slope < limits.late_ratio * found.slope.per_x else "none"
+    return "saturating" if late_slope < limits.late_ratio * slope.per_x else "none"
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -187,8 +189,8 @@ def _thin(x: Any, y: Any) -> tuple[Floats, Floats]:
     """Both as floats, thinned evenly where there are too many."""
     xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(xs) > MAX_POINTS:
-        at = np.linspace(0, len(xs) - 1, MAX_POINTS).round().astype(np.int64)
-        xs, ys = xs[at], ys[at]
+        places = np.linspace(0, len(xs) - 1, MAX_POINTS).round().astype(np.int64)
+        xs, ys = xs[places], ys[places]
     return xs, ys
 
 
@@ -209,8 +211,8 @@ def _variance(y: Floats) -> float:
     """The variance of S without a trend, with the correction for ties."""
     n = len(y)
     ties = Counter(y.tolist()).values()
-    whole = n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)
-    return whole / 18
+    scaled = n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)
+    return scaled / 18
 
 
 def _tail(score: float, variance: float) -> float:
@@ -229,8 +231,8 @@ def _kendall(y: Floats) -> float:
     falling = np.array([1], np.int64)
     for size in range(2, n + 1):
         falling = np.convolve(falling, np.ones(size, np.int64))
-    most = (n * (n - 1) // 2 - score) // 2
-    return float(falling[: most + 1].sum()) / factorial(n)
+    falls = (n * (n - 1) // 2 - score) // 2
+    return float(falling[: falls + 1].sum()) / factorial(n)
 
 
 def _hamed_rao(y: Floats, residuals: Floats) -> float:
@@ -257,10 +259,10 @@ def _best_split(y: Floats) -> int:
     if n < 6:
         return 0
     sums, squares = np.cumsum(y), np.cumsum(y**2)
-    at = np.arange(3, n - 2)
-    left, right = sums[at - 1], sums[-1] - sums[at - 1]
-    cost = squares[-1] - left**2 / at - right**2 / (n - at)
-    return int(at[cost.argmin()])
+    places = np.arange(3, n - 2)
+    left, right = sums[places - 1], sums[-1] - sums[places - 1]
+    cost = squares[-1] - left**2 / places - right**2 / (n - places)
+    return int(places[cost.argmin()])
 
 
 def _beside_a_shift(y: Floats, split: int) -> float:

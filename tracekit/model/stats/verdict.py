@@ -40,7 +40,7 @@ class Verdict:
     `uncapped` is the word of the interval alone and `caps` why it may not be said. `effect` is the
     change that had to be exceeded as a share (0.03 = 3 %). `worse` is the change for the worse on
     the log scale (below 0: for the better). `p` is two-sided: of a change beyond `effect` seen where
-    none is; None without an interval, and for exact numbers.
+    none is; None without an interval.
     """
 
     word: Word
@@ -52,7 +52,7 @@ class Verdict:
 
 
 def verdict(
-    found: Speedup,
+    comparison: Speedup,
     *,
     min_effect: float = LEAST_EFFECT,
     better: Better = "lower",
@@ -71,16 +71,21 @@ def verdict(
     >>> verdict(speedup([[10, 11], [10, 10]], [[21, 21], [20, 21]])).word
     'regression'
     """
-    delta = threshold(found, min_effect)
+    delta = threshold(comparison, min_effect)
     sign = _sign(better)
-    worse = -sign * found.log_ratio
-    if found.low is None or found.high is None or found.se is None or found.df is None:
+    worse = -sign * comparison.log_ratio
+    if (
+        comparison.low is None
+        or comparison.high is None
+        or comparison.se is None
+        or comparison.df is None
+    ):
         caps: tuple[Cap, ...] = ("no interval",)
         return Verdict("inconclusive", "inconclusive", caps, float(np.expm1(delta)), worse, None)
-    ends = sorted((-sign * log(found.low), -sign * log(found.high)))
+    ends = sorted((-sign * log(comparison.low), -sign * log(comparison.high)))
     word = cast(Word, words(np.asarray(ends[0]), np.asarray(ends[1]), delta).item())
-    caps = () if word == "inconclusive" else why_capped(found, assume_independent_steps)
-    if word in ("regression", "improvement") and not is_certain(worse, found.spreads):
+    caps = () if word == "inconclusive" else why_capped(comparison, assume_independent_steps)
+    if word in ("regression", "improvement") and not is_certain(worse, comparison.spreads):
         caps = (*caps, "chance")
     return Verdict(
         word="inconclusive" if caps else word,
@@ -88,39 +93,42 @@ def verdict(
         caps=caps,
         effect=float(np.expm1(delta)),
         worse=worse,
-        p=min(2 * float(t_tail((abs(worse) - delta) / found.se, found.df)), 1.0),
+        p=min(2 * float(t_tail((abs(worse) - delta) / comparison.se, comparison.df)), 1.0),
     )
 
 
 def together(verdicts: Sequence[Verdict], *, level: float = 0.95) -> tuple[Verdict, ...]:
     """Verdicts that stand side by side, in order: a change that Holm's correction does not leave
-    is inconclusive. Exact ones and ones without an interval are no part of the family.
+    is inconclusive. Ones without an interval are no part of the family.
     """
-    at = [index for index, one in enumerate(verdicts) if one.p is not None]
-    adjusted = dict(zip(at, holm([verdicts[index].p or 0.0 for index in at]), strict=True))
-    changed = ("regression", "improvement")
-    return tuple(
-        replace(one, word="inconclusive", caps=(*one.caps, "many comparisons"))
-        if one.word in changed and index in adjusted and adjusted[index] >= 1 - level
-        else one
-        for index, one in enumerate(verdicts)
-    )
+    adjusted = iter(holm([judgement.p for judgement in verdicts if judgement.p is not None]))
+    corrected = []
+    for judgement in verdicts:
+        unsure = judgement.p is not None and next(adjusted) >= 1 - level
+        if unsure and judgement.word in ("regression", "improvement"):
+            caps: tuple[Cap, ...] = (*judgement.caps, "many comparisons")
+            corrected.append(replace(judgement, word="inconclusive", caps=caps))
+        else:
+            corrected.append(judgement)
+    return tuple(corrected)
 
 
-def threshold(found: Speedup, min_effect: float) -> float:
+def threshold(comparison: Speedup, min_effect: float) -> float:
     """δ on the log scale: what matters, and at least the spread of calibrated runs."""
     delta = _log_effect(min_effect)
-    return delta if found.noise is None else max(delta, found.noise.sd)
+    return delta if comparison.noise is None else max(delta, comparison.noise.sd)
 
 
-def why_capped(found: Speedup, assume_independent_steps: bool) -> tuple[Cap, ...]:
+def why_capped(comparison: Speedup, assume_independent_steps: bool) -> tuple[Cap, ...]:
     """Why no word of the interval may be said, whichever it is."""
     caps: list[Cap] = []
-    steps = "steps" in found.design
-    if steps and min(found.base.steps, found.opt.steps) < 3:
+    steps = "steps" in comparison.design
+    if steps and min(comparison.base.steps, comparison.opt.steps) < 3:
         caps.append("two steps")
-    alone = steps or (found.design == "runs" and min(found.base.runs, found.opt.runs) == 1)
-    if alone and found.noise is None and not assume_independent_steps:
+    single_run = steps or (
+        comparison.design == "runs" and min(comparison.base.runs, comparison.opt.runs) == 1
+    )
+    if single_run and comparison.noise is None and not assume_independent_steps:
         caps.append("one run each" if steps else "one run alone")
     return tuple(caps)
 
