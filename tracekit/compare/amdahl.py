@@ -78,9 +78,9 @@ def largest(changes: Sequence[Change], step: str = "step") -> Iterator[str]:
     _, title, stage = max(effects, key=lambda effect: effect[:2])
     name = f"{stage.role} {title}" if stage.role else title
     doubt = "inconclusive: " if stage.word == "inconclusive" else ""
-    alone = factor(stage.ratio, stage.low, stage.high)
+    of_stage = factor(stage.ratio, stage.low, stage.high)
     whole_step = factor(stage.step_ratio, stage.step_low, stage.step_high)
-    yield f"{doubt}{name} {alone} → {step} {whole_step} from this alone"
+    yield f"{doubt}{name} {of_stage} → {step} {whole_step} from this alone"
 
 
 def _clear_of_one(change: Change) -> bool:

@@ -125,11 +125,11 @@ def _judged_metrics(base: Side, opt: Side, choices: Choices, answered: Key) -> I
 
 def _corrected(judged: Sequence[Judged], level: float, answered: Key) -> list[Change]:
     """The changes with the words that are left to them among so many; `answered` is looked at alone."""
-    alone = {STEP, UNPROFILED_STEP, answered}
+    uncorrected = {STEP, UNPROFILED_STEP, answered}
     corrected = [metric.change for metric in judged]
     places, verdicts = [], []
     for place, metric in enumerate(judged):
-        if metric.verdict is not None and _key(metric.change) not in alone:
+        if metric.verdict is not None and _key(metric.change) not in uncorrected:
             places.append(place)
             verdicts.append(metric.verdict)
     for place, verdict_among_many in zip(places, together(verdicts, level=level), strict=True):

@@ -14,9 +14,16 @@ SCHEMA = "tracekit.compare/1"
 """Version of the JSON form: additions keep it, a change of meaning raises it."""
 
 Word = Literal[
-    "improvement", "regression", "no change", "inconclusive", "not comparable", "only before", "only after",
-    "same", "changed",
-]  # fmt: skip
+    "improvement",
+    "regression",
+    "no change",
+    "inconclusive",
+    "not comparable",
+    "only before",
+    "only after",
+    "same",
+    "changed",
+]
 """`same` and `changed` are of exact numbers, `only …` of what one side alone holds."""
 
 

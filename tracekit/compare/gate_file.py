@@ -68,9 +68,9 @@ class GateFile:
 def find(start: Path) -> Path | None:
     """The nearest file upwards from `start` that says something of a gate; None where there is none."""
     for folder in (start, *start.parents):
-        own, project = folder / OWN_FILE, folder / PROJECT_FILE
-        if own.is_file():
-            return own
+        gate_file, project = folder / OWN_FILE, folder / PROJECT_FILE
+        if gate_file.is_file():
+            return gate_file
         if project.is_file() and _table(project, _toml(project)) is not None:
             return project
     return None

@@ -94,13 +94,13 @@ class Rule:
 
     def __str__(self) -> str:
         """The rule as a person reads it: `step_time: at most +3 %`."""
-        most = "most" if self.rise else "least"
+        way = "most" if self.rise else "least"
         bound = amount(self.limit, self.unit)
         if self.test == "change":
             sign = "+" if self.rise else MINUS
             bound = f"{sign}{bound}"
         how = " (estimate)" if self.point else ""
-        return f"{self.metric}: at {most} {bound}{how}"
+        return f"{self.metric}: at {way} {bound}{how}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,8 +231,8 @@ def _memory_ran_out(base: Side, opt: Side, memory: MemoryChange | None) -> Itera
     if before is None or after is None or before == after:
         return
     more, less = (opt, base) if after > before else (base, opt)
-    most, fewest = _times(max(before, after)), _times(min(before, after))
-    yield f"memory ran out {most} in {more.name}, {fewest} in {less.name}"
+    larger, fewest = _times(max(before, after)), _times(min(before, after))
+    yield f"memory ran out {larger} in {more.name}, {fewest} in {less.name}"
 
 
 def _times(number: int) -> str:

@@ -164,8 +164,8 @@ def _stages(name: str, comparison: Comparison) -> Sheet:
         meaning = "Times of a stage are of the steps that hold it."
         sheet = _with_columns(sheet, (heading,), [(text,) for text in in_steps], meaning)
     if any(change.step_ratio is not None for change in rows):
-        alone = [(change.step_ratio, change.step_low, change.step_high) for change in rows]
-        sheet = _with_columns(sheet, _STEP_ALONE, alone, ASSUMES)
+        ratios = [(change.step_ratio, change.step_low, change.step_high) for change in rows]
+        sheet = _with_columns(sheet, _STEP_ALONE, ratios, ASSUMES)
     return sheet
 
 

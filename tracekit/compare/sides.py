@@ -241,7 +241,7 @@ def _one_table(inputs: Sequence[Input]) -> tuple[pd.DataFrame, list[dict[str, st
     labels = [part.label for part in inputs]
     frames = [_values(part) for part in inputs]
     inputs_with = Counter(str(run) for frame in frames for run in frame["run"].unique())
-    taken = {run for run, number in inputs_with.items() if number == 1}
+    names_in_use = {run for run, number in inputs_with.items() if number == 1}
     renamed: list[dict[str, str]] = [{} for _ in inputs]
     order = _by_label(labels, frames)
     for place in order:
@@ -252,8 +252,8 @@ def _one_table(inputs: Sequence[Input]) -> tuple[pd.DataFrame, list[dict[str, st
                 names[run] = run
                 continue
             label = labels[place]
-            names[run] = _free(label if len(runs) == 1 else f"{label}/{run}", taken)
-            taken.add(names[run])
+            names[run] = _free(label if len(runs) == 1 else f"{label}/{run}", names_in_use)
+            names_in_use.add(names[run])
         frames[place]["run"] = frames[place]["run"].astype(str).map(names)
     return pd.concat([frames[place] for place in order], ignore_index=True), renamed
 

@@ -80,8 +80,8 @@ def _changed(side: Side, names: Collection[str], change: Callable[[str, float], 
 
 def _tested(rule: Rule, base: Side, slowed: Side, choices: Choices) -> Tested:
     """One rule alone, on the slowed side and on one that is absurdly worse."""
-    alone = Rules((rule,))
-    absurd = gates(alone, base, _absurd(rule, base), choices)
+    single = Rules((rule,))
+    absurd = gates(single, base, _absurd(rule, base), choices)
     fails = _fails(absurd)
     reason = ""
     if rule.severity != "error":
@@ -89,10 +89,10 @@ def _tested(rule: Rule, base: Side, slowed: Side, choices: Choices) -> Tested:
     elif not fails:
         reason = "; ".join(dict.fromkeys(map(_why_not, absurd)))
     return Tested(
-        gates(alone, base, slowed, choices),
+        gates(single, base, slowed, choices),
         fails and rule.severity == "error",
         reason,
-        already=_fails(gates(alone, base, base, choices)),
+        already=_fails(gates(single, base, base, choices)),
     )
 
 

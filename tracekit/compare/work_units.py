@@ -118,9 +118,9 @@ def _in_one_rhythm(keys: Sequence[Key], base: Side, opt: Side) -> list[Key]:
     largest: list[Key] = []
     for key in keys:
         limit = _limit(key, base, opt)
-        alike = [other for other in keys if abs(changes[other] - changes[key]) <= limit]
-        if len(alike) > len(largest):
-            largest = alike
+        rhythm = [other for other in keys if abs(changes[other] - changes[key]) <= limit]
+        if len(rhythm) > len(largest):
+            largest = rhythm
     return largest if 2 * len(largest) > len(keys) else []
 
 

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TextIO, TypeVar
 
@@ -349,11 +349,11 @@ def _probed(ray: Any) -> Cluster:
     """The cluster, every node asked who it is."""
     rows = [row for row in ray.nodes() if row["Alive"]]
     names = _names(rows)
-    said = _ask(ray, list(names), _probe(), (), _PROBE_S)
+    answers = _ask(ray, list(names), _probe(), (), _PROBE_S)
     wrong = [
         f"{names[node]}: {problem}"
-        for node, told in said.items()
-        if not told.gone and (problem := told.problem or _difference(told.value))
+        for node, answer in answers.items()
+        if not answer.gone and (problem := answer.problem or _difference(answer.value))
     ]
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more nodes)" if len(wrong) > _SHOWN else ""
@@ -364,10 +364,16 @@ def _probed(ray: Any) -> Cluster:
     cpus = {row["NodeID"]: int(row["Resources"].get("CPU", 0)) for row in rows}
     hosts = _host_labels({row["NodeID"]: str(row["NodeManagerHostname"]) for row in rows}, [*names])
     nodes = tuple(
-        Node(id_, name, _cores(cpus[id_], said[id_].value), _memory(said[id_].value), hosts[id_])
+        Node(
+            id_,
+            name,
+            _cores(cpus[id_], answers[id_].value),
+            _memory(answers[id_].value),
+            hosts[id_],
+        )
         for id_, name in names.items()
     )
-    lost = {node: told.problem for node, told in said.items() if told.gone}
+    lost = {node: answer.problem for node, answer in answers.items() if answer.gone}
     if len(lost) == len(nodes):
         raise TracekitError("no node of the Ray cluster answers", "look at it with: ray status")
     return Cluster(nodes, str(ray.get_runtime_context().get_node_id()), lost)
@@ -382,9 +388,13 @@ def _difference(facts: Mapping[str, Any] | None) -> str:
     if "problem" in facts:
         return f"tracekit cannot be imported there: {shown(str(facts['problem'])[:200])}"
     if tuple(facts["python"]) != sys.version_info[:2]:
-        there, here = (".".join(map(str, v)) for v in (facts["python"], sys.version_info[:2]))
-        return f"it has Python {there}, and here is {here}"
+        other, this = _dotted(facts["python"]), _dotted(sys.version_info[:2])
+        return f"it has Python {other}, and here is {this}"
     return ""
+
+
+def _dotted(version: Iterable[int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _cores(cpus: int, facts: Mapping[str, Any] | None) -> int:
@@ -405,8 +415,8 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         row["NodeID"]: shown(f"{row['NodeManagerHostname']} ({row['NodeManagerAddress']})")
         for row in rows
     }
-    told = list(plain.values())
-    names = {n: p if told.count(p) == 1 else f"{p} {n[:8]}" for n, p in plain.items()}
+    labels = list(plain.values())
+    names = {n: p if labels.count(p) == 1 else f"{p} {n[:8]}" for n, p in plain.items()}
     return dict(sorted(names.items(), key=lambda item: natural(item[1])))
 
 

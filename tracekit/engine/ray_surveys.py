@@ -205,8 +205,8 @@ def _log(pattern: str, argument: Argument, sightings: Mapping[str, Sighting]) ->
     logs: dict[object, Log] = {}
     for node, seen in sightings.items():
         if isinstance(seen.log, tuple):
-            found, told = seen.log
-            logs.setdefault(_stamp(found) or node, (replace(found, nodes=(node,)), told))
+            file, timed = seen.log
+            logs.setdefault(_stamp(file) or node, (replace(file, nodes=(node,)), timed))
     if len(logs) > 1:
         message = f"{len(logs)} driver logs lie here: name the one that belongs to the profile"
         return Note("info", "log", message, shown(pattern), data=Data(files=len(logs)))

@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 Label = Literal[
     "too few", "flat", "none", "saturating", "shift", "filling", "stairs", "likely", "strong"
-]  # fmt: skip
+]
 """`label` gives all but two: `filling` grows by less and less, `stairs` by as much every so many points."""
 
 GROWS = ("stairs", "likely", "strong")
@@ -156,19 +156,22 @@ def label(growth: Growth, limits: Limits, p: float | None = None) -> Label:
     if p is None:
         p = growth.p
     slope, p_shift, late_slope = growth.slope, growth.p_shift, growth.late_slope
-    if slope is None or p is None or p_shift is None or late_slope is None:
+    if p is None or slope is None or p_shift is None or late_slope is None:
         return "too few"
     if growth.spread <= limits.flat:
         return "flat"
-    enough = max(limits.slope, limits.slope_ratio * abs(growth.level))
-    if p < limits.likely and growth.rising and slope.per_x >= enough:
-        firm = p < limits.strong and p_shift < limits.likely
-        return "strong" if firm else "likely"
+    if p < limits.likely and _rises_enough(growth, slope.per_x, limits):
+        return "strong" if p < limits.strong and p_shift < limits.likely else "likely"
     if p >= limits.likely or slope.per_x <= 0:
         return "none"
     if p_shift >= 2 * limits.likely:
         return "shift"
     return "saturating" if late_slope < limits.late_ratio * slope.per_x else "none"
+
+
+def _rises_enough(growth: Growth, slope: float, limits: Limits) -> bool:
+    """Whether a series rises to its end, by as much as matters."""
+    return growth.rising and slope >= max(limits.slope, limits.slope_ratio * abs(growth.level))
 
 
 def holm(p: Sequence[float]) -> list[float]:
