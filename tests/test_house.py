@@ -33,14 +33,7 @@ NOT_YET = {
         "complex_functions": 7,
         "fmt_skips": 2,
     },
-    "compare": {
-        "empty_percent": 15,
-        "comprehensions_per_1000": 97,
-        "conditionals_per_1000": 63,
-        "long_functions": 1,
-        "complex_functions": 10,
-        "fmt_skips": 32,
-    },
+    "compare": {"comprehensions_per_1000": 48, "conditionals_per_1000": 30},
     "discover": {
         "empty_percent": 8,
         "comprehensions_per_1000": 86,
@@ -48,11 +41,7 @@ NOT_YET = {
         "long_functions": 2,
         "complex_functions": 7,
     },
-    "engine": {
-        "empty_percent": 12,
-        "comprehensions_per_1000": 55,
-        "conditionals_per_1000": 28,
-    },
+    "engine": {"comprehensions_per_1000": 41, "conditionals_per_1000": 23},
     "health": {
         "empty_percent": 13,
         "comprehensions_per_1000": 64,
@@ -68,12 +57,7 @@ NOT_YET = {
         "complex_functions": 4,
         "fmt_skips": 27,
     },
-    "model": {
-        "empty_percent": 7,
-        "conditionals_per_1000": 29,
-        "complex_functions": 3,
-        "fmt_skips": 9,
-    },
+    "model": {"empty_percent": 2.5, "conditionals_per_1000": 24, "fmt_skips": 8},
     "pipeline": {
         "empty_percent": 11,
         "comprehensions_per_1000": 100,
