@@ -82,10 +82,10 @@ class BaseConfig(Mapping[str, Any]):
         return getattr(self, key)
 
     def __contains__(self, key: object) -> bool:
-        return any(known.name == key for known in fields(self))
+        return any(item.name == key for item in fields(self))
 
     def __iter__(self) -> Iterator[str]:
-        return (known.name for known in fields(self))
+        return (item.name for item in fields(self))
 
     def __len__(self) -> int:
         return len(fields(self))
@@ -283,13 +283,13 @@ def tool_config_of(tool: str | None, settings: Mapping[str, Any]) -> Any:
     kind = _TOOL_CONFIGS.get(tool or "")
     if kind is None:
         return None
-    known = {key: settings[key] for key in kind() if key in settings}
-    if "contents" in known and not isinstance(known["contents"], str):
-        known["contents"] = list(known["contents"] or ())
-    if known.get("schedule") is not None:
-        schedule = plain(known["schedule"])
+    values = {key: settings[key] for key in kind() if key in settings}
+    if "contents" in values and not isinstance(values["contents"], str):
+        values["contents"] = list(values["contents"] or ())
+    if values.get("schedule") is not None:
+        schedule = plain(values["schedule"])
         names = TorchProfilerScheduleConfig()
-        known["schedule"] = TorchProfilerScheduleConfig(
+        values["schedule"] = TorchProfilerScheduleConfig(
             **{key: schedule[key] for key in names if key in schedule}
         )
-    return kind(**known)
+    return kind(**values)

@@ -82,9 +82,9 @@ def uninstall(finder: FollowWhenImported) -> None:
     for module, name in TRAINERS.items():
         trainer = getattr(sys.modules.get(module), name, None)
         for method in ("_start_profiling", "_stop_profiling"):
-            own = getattr(vars(trainer).get(method) if trainer else None, "__wrapped__", None)
-            if own is not None:
-                setattr(trainer, method, own)
+            original = getattr(vars(trainer).get(method) if trainer else None, "__wrapped__", None)
+            if original is not None:
+                setattr(trainer, method, original)
 
 
 def follow(trainer: Any) -> None:

@@ -33,21 +33,21 @@ def topology() -> dict[str, int]:
 
     Neither is imported for that: who has not loaded it has no group either.
     """
-    found: dict[str, int] = {}
+    place: dict[str, int] = {}
     dist = sys.modules.get("torch.distributed")
     if dist is not None:
         with contextlib.suppress(Exception):  # whatever it raises, the trace is named without it
             if dist.is_available() and dist.is_initialized():
-                found |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+                place |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
     megatron = sys.modules.get("megatron.core.parallel_state")
     if megatron is not None:
         with contextlib.suppress(Exception):
             if megatron.model_parallel_is_initialized():
-                found["tp"] = megatron.get_tensor_model_parallel_rank()
-                found["pp"] = megatron.get_pipeline_model_parallel_rank()
-                found["dp"] = megatron.get_data_parallel_rank()
-                found["cp"] = megatron.get_context_parallel_rank()
-    return found
+                place["tp"] = megatron.get_tensor_model_parallel_rank()
+                place["pp"] = megatron.get_pipeline_model_parallel_rank()
+                place["dp"] = megatron.get_data_parallel_rank()
+                place["cp"] = megatron.get_context_parallel_rank()
+    return place
 
 
 def trace_stem(

@@ -17,10 +17,10 @@ def run(command: str, told: Mapping[str, object]) -> None:
 
     Waits for it; that it failed is logged. Raises `OSError` where there is no shell.
     """
-    known = {**told, "PID": os.getpid()}
+    facts = {**told, "PID": os.getpid()}
     if told.get("TOOL") == "nsys":
-        known["RAY_NSIGHT_DIR"] = nsight_folder()
-    named = {f"VERL_PROFILE_{key}": str(value) for key, value in known.items()}
+        facts["RAY_NSIGHT_DIR"] = nsight_folder()
+    named = {f"VERL_PROFILE_{key}": str(value) for key, value in facts.items()}
     done = subprocess.run(["/bin/sh", "-c", command], env=os.environ | named, check=False)  # noqa: S603 - the user's own
     if done.returncode:
         message = "rank %s: the finish command ended with %s: %s"

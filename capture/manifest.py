@@ -143,8 +143,8 @@ def _json(value: Any, depth: int = 0) -> Any:
         return "…"
     if isinstance(value, (list, tuple, set)):
         return [_json(item, depth + 1) for item in value]
-    held = plain(value).items()
-    return {name: _json(item, depth + 1) for name, item in held if not name.startswith("_")}
+    items = plain(value).items()
+    return {name: _json(item, depth + 1) for name, item in items if not name.startswith("_")}
 
 
 def without_effect() -> list[str]:
@@ -169,12 +169,12 @@ def manifest_of(folder: Path, tool: str, rank: int, worker: str | None) -> Manif
 
 def versions() -> dict[str, str]:
     """The versions of Python and of those packages that this process has loaded."""
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    loaded = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in _VERSIONS:
         version = getattr(sys.modules.get(name), "__version__", None)
         if isinstance(version, str):
-            found[name] = version
-    return found
+            loaded[name] = version
+    return loaded
 
 
 def run_id() -> str | None:

@@ -19,15 +19,38 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 COLOURS = {
-    "black": 0x000000, "brown": 0xA52A2A, "gold": 0xFFD700, "gray": 0x808080, "grey": 0x808080,
-    "lime": 0x00FF00, "magenta": 0xFF00FF, "navy": 0x000080, "olive": 0x808000, "pink": 0xFFC0CB,
-    "salmon": 0xFA8072, "teal": 0x008080, "violet": 0xEE82EE,
-}  # fmt: skip
+    "black": 0x000000,
+    "brown": 0xA52A2A,
+    "gold": 0xFFD700,
+    "gray": 0x808080,
+    "grey": 0x808080,
+    "lime": 0x00FF00,
+    "magenta": 0xFF00FF,
+    "navy": 0x000080,
+    "olive": 0x808000,
+    "pink": 0xFFC0CB,
+    "salmon": 0xFA8072,
+    "teal": 0x008080,
+    "violet": 0xEE82EE,
+}
 """Colours that nvtx takes as numbers only."""
 
-_NAMED = frozenset({
-    *("blue", "cyan", "darkgreen", "green", "orange", "purple", "rapids", "red", "white", "yellow")
-})  # fmt: skip
+_NAMED = frozenset(
+    {
+        *(
+            "blue",
+            "cyan",
+            "darkgreen",
+            "green",
+            "orange",
+            "purple",
+            "rapids",
+            "red",
+            "white",
+            "yellow",
+        )
+    }
+)
 
 
 @functools.cache

@@ -79,7 +79,7 @@ def nsight_config(worker: str, environment: Mapping[str, str] | None = None) -> 
         raise ValueError(f"{EXTRA} is no JSON: {error}") from error
     if not isinstance(extra, dict):
         raise ValueError(f"{EXTRA} must be a JSON object")  # noqa: TRY004 - a bad value of a variable
-    own = {
+    nemo_options = {
         "t": "cuda,nvtx",
         "o": f"'{worker}_{environment[RANGE]}_%p'",
         "stop-on-exit": "true",
@@ -88,7 +88,7 @@ def nsight_config(worker: str, environment: Mapping[str, str] | None = None) -> 
         "capture-range-end": "stop",
         "cuda-graph-trace": "node",
     }
-    options = own | {key: value for key, value in extra.items() if value is not None}
+    options = nemo_options | {key: value for key, value in extra.items() if value is not None}
     return {"nsight": options}
 
 
@@ -101,7 +101,7 @@ def maybe_gpu_profile_step(policy: Policy, step: int) -> None:
     steps = step_range()
     if steps is None:
         return
-    open_now = any(one is policy for one in _profiled)
+    open_now = any(profiled is policy for profiled in _profiled)
     if step in steps and not open_now:
         if not _profiled:
             atexit.unregister(_close_all)
@@ -114,7 +114,7 @@ def maybe_gpu_profile_step(policy: Policy, step: int) -> None:
 
 
 def _forget(policy: Policy) -> None:
-    _profiled[:] = [one for one in _profiled if one is not policy]
+    _profiled[:] = [profiled for profiled in _profiled if profiled is not policy]
 
 
 def _close_all() -> None:

@@ -83,12 +83,12 @@ class NsysRanges(NoTool):
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
         """An NVTX range, in a capture range of its own where that is wanted."""
-        alone = self._discrete and self._opened()
+        own_range = self._discrete and self._opened()
         try:
             with marked(stage.name, stage.color, stage.domain, stage.category):
                 yield
         finally:
-            if alone:
+            if own_range:
                 close_range()
 
     def _opened(self) -> bool:

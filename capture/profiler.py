@@ -43,15 +43,15 @@ class DistProfiler:
         **kwargs: Any,
     ) -> Any:
         """A profiler of this class, or verl's for the tools that only verl has."""
-        given = plain(config)
-        if cls is DistProfiler and given.get("enable") and given.get("tool") in _VERLS_OWN:
+        settings = plain(config)
+        if cls is DistProfiler and settings.get("enable") and settings.get("tool") in _VERLS_OWN:
             try:
                 return _of_verl()(rank, config, tool_config, save_file_prefix, **kwargs)
             except ImportError:
                 warn(
                     "rank %s: the tool %s is verl's own, and verl is not here: nothing is profiled",
                     rank,
-                    given["tool"],
+                    settings["tool"],
                 )
         return super().__new__(cls)
 
@@ -66,38 +66,38 @@ class DistProfiler:
         del kwargs
         if config is None:
             config = ProfilerConfig(tool=None, save_path=None, tool_config=None)
-        given = plain(config)
+        settings = plain(config)
         self.rank, self.config, self.save_file_prefix = rank, config, save_file_prefix
-        self.tool_config = given.get("tool_config") if tool_config is None else tool_config
-        self._tool: str | None = given.get("tool")
-        self._enable = bool(given.get("enable"))
+        self.tool_config = settings.get("tool_config") if tool_config is None else tool_config
+        self._tool: str | None = settings.get("tool")
+        self._enable = bool(settings.get("enable"))
         self._this_step = self._this_rank = self._hook_here = self._discrete = False
         self._told: set[str] = set()
         self._backend: Tool = NoTool()
         self._manifest: Any = None
         self._under_way: Any = None
         self._guest: Any = None
-        self._given = given
+        self._given = settings
         self._try("configuration", self._configure)
 
     def _configure(self) -> None:
         """Follow the configuration; raises where it cannot be followed."""
-        given, rank = self._given, self.rank
+        config, rank = self._given, self.rank
         self._this_rank = _selected(
-            rank, bool(given.get("all_ranks")), given.get("ranks"), self._enable and rank == 0
+            rank, bool(config.get("all_ranks")), config.get("ranks"), self._enable and rank == 0
         )
         self._hook_here = _selected(
             rank,
-            bool(given.get("finish_hook_all_ranks")),
-            given.get("finish_hook_ranks"),
+            bool(config.get("finish_hook_all_ranks")),
+            config.get("finish_hook_ranks"),
             self._this_rank,
         )
         settings = _settings(self._tool, self.tool_config)
         self._discrete = bool(settings.get("discrete", False))
         if self._enable and self._tool in _TOOLS:
-            made = tool_config_of(self._tool, settings)
+            tool_config = tool_config_of(self._tool, settings)
             if self._this_rank:
-                self._set_up(made)
+                self._set_up(tool_config)
         elif self._enable and self._tool is not None and self._tool not in _VERLS_OWN:
             warn("rank %s: there is no tool %r: nothing is profiled", rank, self._tool)
 
@@ -160,8 +160,8 @@ class DistProfiler:
             return
         from capture import endings
 
-        others = [p for p in endings.live if p.check_this_step() and p.tool == self._tool]
-        if any(p.is_discrete_mode() != self._discrete for p in others):
+        profiling = [p for p in endings.live if p.check_this_step() and p.tool == self._tool]
+        if any(p.is_discrete_mode() != self._discrete for p in profiling):
             self._tell("start", "another worker in this process profiles with the other discrete")
             return
         self._this_step = True
@@ -262,12 +262,12 @@ class DistProfiler:
 
     def _told_to_command(self) -> dict[str, object]:
         """What the finish command may want to know, by the ends of verl's names for it."""
-        told: dict[str, object] = {
+        facts: dict[str, object] = {
             "SAVE_PATH": self._given.get("save_path") or "",
             "TOOL": self._tool or "",
             "RANK": self.rank,
         }
-        return told | ({"ROLE": self.save_file_prefix} if self.save_file_prefix else {})
+        return facts | ({"ROLE": self.save_file_prefix} if self.save_file_prefix else {})
 
     @classmethod
     def annotate(
@@ -440,8 +440,8 @@ def _selected(rank: int, all_ranks: bool, ranks: Any, otherwise: bool) -> bool:
 def _settings(tool: str | None, given: Any) -> dict[str, Any]:
     """The settings of the tool in what was given: its config, or a mapping of tools to configs."""
     settings = plain(given)
-    own = settings.get(tool) if tool is not None else None
-    return settings if own is None or isinstance(own, (str, int, float)) else plain(own)
+    of_tool = settings.get(tool) if tool is not None else None
+    return settings if of_tool is None or isinstance(of_tool, (str, int, float)) else plain(of_tool)
 
 
 def _of_verl() -> Any:

@@ -78,9 +78,9 @@ def profiled(config: ProfilerConfig | None, *, role: str | None = None) -> Calla
 
 def _rank(worker: object, arguments: Mapping[str, Any]) -> int:
     """The rank that a worker was given in one of the usual ways."""
-    for found in (getattr(worker, "rank", None), arguments.get("rank"), os.environ.get("RANK")):
-        if isinstance(found, int) or (isinstance(found, str) and found.isdecimal()):
-            return int(found)
+    for value in (getattr(worker, "rank", None), arguments.get("rank"), os.environ.get("RANK")):
+        if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
+            return int(value)
     log.warning("%s knows no rank: it counts as rank 0", type(worker).__name__)
     return 0
 
@@ -204,8 +204,8 @@ def _named_by(group: Any, worker: Any, method: str) -> str:
     """What a worker calls a method of its group: roles that share a worker have each its prefix before it."""
     if hasattr(worker, method) or not hasattr(group, method):
         return method
-    own = type(getattr(group, method)).__name__  # verl makes a class of that name for each
-    return own if hasattr(worker, own) else method
+    prefixed = type(getattr(group, method)).__name__  # verl makes a class of that name for each
+    return prefixed if hasattr(worker, prefixed) else method
 
 
 def _remote(handle: Any, method: str, **arguments: Any) -> Any:
@@ -250,14 +250,15 @@ def nsight_runtime_env(
             "Ray starts a process under nsys with the first python on the PATH, %s, not with %s"
         )
         log.warning(message, python, sys.executable)
-    given = {str(key): value for key, value in options.items() if value is not None}
-    if "output" in given:  # Ray adds `-o` in any case, and nsys refuses both
-        name = given.pop("output")
-        given.setdefault("o", os.path.basename(str(name)))  # noqa: PTH119 - text
+    nsight_options = {str(key): value for key, value in options.items() if value is not None}
+    if "output" in nsight_options:  # Ray adds `-o` in any case, and nsys refuses both
+        name = nsight_options.pop("output")
+        nsight_options.setdefault("o", os.path.basename(str(name)))  # noqa: PTH119 - text
         log.warning(
-            "nsight option output: Ray keeps reports in logs/nsight of its session: %s", given["o"]
+            "nsight option output: Ray keeps reports in logs/nsight of its session: %s",
+            nsight_options["o"],
         )
-    by_range = given.get("capture-range") == "cudaProfilerApi"
-    if plan is not None and by_range and "capture-range-end" not in given:
-        given["capture-range-end"] = f"repeat-shutdown:{plan.captures(stages)}"
-    return {"nsight": given}
+    by_range = nsight_options.get("capture-range") == "cudaProfilerApi"
+    if plan is not None and by_range and "capture-range-end" not in nsight_options:
+        nsight_options["capture-range-end"] = f"repeat-shutdown:{plan.captures(stages)}"
+    return {"nsight": nsight_options}

@@ -56,13 +56,13 @@ def read_global(config: Mapping[str, Any]) -> GlobalProfile:
     In the form of 2025-06 (`trainer.profile_steps` …) the tool is nsys, there was no other. What
     `surprises` tells of a whole configuration is logged, once.
     """
-    found = _read_global(config)
+    profile = _read_global(config)
     with contextlib.suppress(
         AssertionError
     ):  # a role's values that verl refuses: `read_role` raises
         for text in _surprises(config):
             _warn_once(text)
-    return found
+    return profile
 
 
 @functools.cache
@@ -117,27 +117,29 @@ def read_role(config: Mapping[str, Any], role: str) -> ProfilerConfig:
     `ranks`) is enabled when steps are given. Raises `AssertionError` for values verl refuses.
     """
     shared, block = _read_global(config), _at(config, f"{role}.profiler") or {}
+    tool, enable = _given(block, "tool") or shared.tool, bool(_given(block, "enable"))
     old = "enable" not in block and "tool" not in block
-    tool = shared.tool if old else _given(block, "tool") or shared.tool
+    if old:
+        tool, enable = shared.tool, bool(block and shared.plan.steps)
     settings = dict(_given(_given(block, "tool_config") or {}, tool) or {})
     if old and "discrete" in block:
         settings["discrete"] = bool(block["discrete"])
-    fields = {
-        key: block[key]
-        for key in ("relocate_results", "finish_hook_cmd", "finish_hook_all_ranks")
-        if key in block
-    }
+    fields = {key: block[key] for key in _AS_THEY_ARE if key in block}
     return ProfilerConfig(
         tool=tool,
-        enable=bool(block and shared.plan.steps) if old else bool(_given(block, "enable")),
+        enable=enable,
         all_ranks=bool(_given(block, "all_ranks")),
-        ranks=list(_given(block, "ranks") or ()),
+        ranks=_list(block, "ranks"),
         save_path=_given(block, "save_path") or shared.save_path,
         tool_config=tool_config_of(tool, settings),
         global_tool_config=shared.tool_config or None,
-        finish_hook_ranks=list(_given(block, "finish_hook_ranks") or ()),
+        finish_hook_ranks=_list(block, "finish_hook_ranks"),
         **fields,
     )
+
+
+_AS_THEY_ARE = ("relocate_results", "finish_hook_cmd", "finish_hook_all_ranks")
+"""Keys of a role's block that are taken over without a look at their values."""
 
 
 def colocated(blocks: Mapping[str, ProfilerConfig]) -> ProfilerConfig:
@@ -150,8 +152,8 @@ def colocated(blocks: Mapping[str, ProfilerConfig]) -> ProfilerConfig:
         raise ValueError("a worker without any role has no profiler configuration")
     modes = {role: _discrete(block) for role, block in blocks.items() if block.enable}
     if len(set(modes.values())) > 1:
-        told = ", ".join(f"{role}: {mode}" for role, mode in modes.items())
-        raise ValueError(f"roles in one worker must agree on discrete, got {told}")
+        listed = ", ".join(f"{role}: {mode}" for role, mode in modes.items())
+        raise ValueError(f"roles in one worker must agree on discrete, got {listed}")
     return blocks.get("actor") or next(iter(blocks.values()))
 
 
@@ -178,13 +180,7 @@ def _surprises(config: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(steps, (int, str)):
         yield f"steps is {steps!r}: verl's trainers look for a step's number in a list, [1, 2]"
     for role, block in enabled.items():
-        if block.tool is None:
-            yield f"{role}: enabled, but neither it nor the global block names a tool: nothing is profiled"
-        elif shared.tool and block.tool != shared.tool:
-            yield (
-                f"{role}: its tool {block.tool} collects, while the global tool {shared.tool} "
-                "decides how processes are launched"
-            )
+        yield from _tool_surprises(role, block, shared)
         yield from _options_without_effect(role, block, shared)
     for name, options in (
         ("controller_nsight_options", shared.controller_nsight_options),
@@ -192,17 +188,34 @@ def _surprises(config: Mapping[str, Any]) -> Iterator[str]:
     ):
         if "output" in options:
             yield f"{name}.output: Ray gives nsys `-o` as well, and nsys starts nothing with both: name it `o`"
+    yield from _surprises_of_one_worker(blocks, enabled)
+
+
+def _tool_surprises(role: str, block: ProfilerConfig, shared: GlobalProfile) -> Iterator[str]:
+    """What an enabled role's tool does not do."""
+    if block.tool is None:
+        yield f"{role}: enabled, but neither it nor the global block names a tool: nothing is profiled"
+    elif shared.tool and block.tool != shared.tool:
+        yield (
+            f"{role}: its tool {block.tool} collects, while the global tool {shared.tool} "
+            "decides how processes are launched"
+        )
+
+
+def _surprises_of_one_worker(
+    blocks: Mapping[str, ProfilerConfig], enabled: Mapping[str, ProfilerConfig]
+) -> Iterator[str]:
+    """What roles that share the actor's worker cannot each have as they say."""
     actor = blocks.get("actor_rollout_ref.actor")
     for role in ("actor_rollout_ref.ref", "actor_rollout_ref.rollout"):
         if role in enabled and actor is not None and not actor.enable:
             yield f"{role}: enabled alone, but in one worker with the actor only the actor's block counts"
-    together = {
-        role.removeprefix("actor_rollout_ref."): block
-        for role, block in enabled.items()
-        if role.startswith("actor_rollout_ref.")
-    }
-    if len({_discrete(block) for block in together.values()}) > 1:
-        yield f"{_names(together)}: they differ in discrete, and one worker can follow only one of them"
+    in_one_worker = {}
+    for role, block in enabled.items():
+        if role.startswith("actor_rollout_ref."):
+            in_one_worker[role.removeprefix("actor_rollout_ref.")] = block
+    if len(set(map(_discrete, in_one_worker.values()))) > 1:
+        yield f"{_names(in_one_worker)}: they differ in discrete, and one worker can follow only one of them"
 
 
 def _options_without_effect(
@@ -225,18 +238,23 @@ def _options_without_effect(
             )
 
 
+def _list(block: Mapping[str, Any], key: str) -> list[Any]:
+    """What a key lists; nothing where it is absent."""
+    return list(_given(block, key) or ())
+
+
 def _names(roles: Mapping[str, object]) -> str:
     return ", ".join(roles)
 
 
 def _at(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
     """The mapping at a dotted path; None where there is none."""
-    found: Any = config
+    node: Any = config
     for key in path.split("."):
-        if not isinstance(found, Mapping) or key not in found:
+        if not isinstance(node, Mapping) or key not in node:
             return None
-        found = found[key]
-    return found if isinstance(found, Mapping) else None
+        node = node[key]
+    return node if isinstance(node, Mapping) else None
 
 
 def _given(block: Mapping[str, Any], key: str | None) -> Any:

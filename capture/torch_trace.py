@@ -92,10 +92,10 @@ class TorchTrace(NoTool):
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
         """A range in the trace, or a trace of its own."""
-        alone = None
+        own_trace = None
         if self._config.discrete:
             schedule = self._schedule() if stage.scheduled else None
-            alone = self._begin(stage.scope or stage.name, schedule, by_stage=True)
+            own_trace = self._begin(stage.scope or stage.name, schedule, by_stage=True)
         mark = _Range(self._torch.record_function(stage.name))
         TorchTrace.ranges.append(mark)
         try:
@@ -104,7 +104,7 @@ class TorchTrace(NoTool):
             mark.end()
             if mark in TorchTrace.ranges:
                 TorchTrace.ranges.remove(mark)
-            if alone is not None and self._capture is alone:
+            if own_trace is not None and self._capture is own_trace:
                 self._end()
 
     def _tell(self) -> None:

@@ -161,16 +161,16 @@ def _stamp(path: str) -> tuple[int, int] | None:
 def _read(path: Path, folder: Path) -> Request:
     """The request in a file. Raises `OSError` and `ValueError` where there is none."""
     with path.open(encoding="utf-8") as stream:
-        given = json.loads(stream.read(_LONGEST))
-    if not isinstance(given, dict) or given.get("schema") != SCHEMA:
+        request = json.loads(stream.read(_LONGEST))
+    if not isinstance(request, dict) or request.get("schema") != SCHEMA:
         raise ValueError(f"{path} holds no request")
-    ranks, config = given.get("ranks"), given.get("tool_config")
+    ranks, config = request.get("ranks"), request.get("tool_config")
     return Request(
-        id=str(given["id"]),
+        id=str(request["id"]),
         folder=str(folder),
-        tool=str(given.get("tool", "torch")),
+        tool=str(request.get("tool", "torch")),
         ranks=None if ranks is None else [int(rank) for rank in ranks],
-        steps=max(int(given.get("steps", 1)), 1),
+        steps=max(int(request.get("steps", 1)), 1),
         tool_config=config if isinstance(config, dict) else {},
     )
 
@@ -179,13 +179,13 @@ def _agreed(folder: Path, request: str, first: int) -> int:
     """The step at which all ranks begin: what the first of them wrote."""
     name = "".join(letter for letter in request if letter.isalnum() or letter == "-")[:64]
     path = folder / _HIDDEN / f"step-{name}"
-    own = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
-    own.write_text(str(first), encoding="utf-8")
+    draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+    draft.write_text(str(first), encoding="utf-8")
     try:
         with suppress(FileExistsError):
-            os.link(own, path)  # whole from the moment it is there, and never a second time
+            os.link(draft, path)  # whole from the moment it is there, and never a second time
     finally:
-        own.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
     return int(path.read_text(encoding="utf-8"))
 
 
@@ -218,14 +218,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--ranks", default="0", help="numbers separated by commas, or: all")
     parser.add_argument("--steps", type=int, default=1, help="so many steps in a row")
     parser.add_argument("--contents", default="", help="of torch: cpu,cuda,memory,shapes,stack")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        ranks = None if given.ranks == "all" else [int(rank) for rank in given.ranks.split(",")]
+        ranks = None if options.ranks == "all" else [int(rank) for rank in options.ranks.split(",")]
     except ValueError:
-        parser.error(f"--ranks {given.ranks}: numbers separated by commas, or: all")
-    config = {"contents": given.contents.split(",")} if given.contents else {}
+        parser.error(f"--ranks {options.ranks}: numbers separated by commas, or: all")
+    config = {"contents": options.contents.split(",")} if options.contents else {}
     try:
-        path = trigger(given.folder, tool=given.tool, ranks=ranks, steps=given.steps, **config)
+        path = trigger(
+            options.folder, tool=options.tool, ranks=ranks, steps=options.steps, **config
+        )
     except (OSError, ValueError) as error:
         sys.stderr.write(f"capture.trigger: {error}\n")
         return 2

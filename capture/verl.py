@@ -148,7 +148,7 @@ def _found_in_verl() -> dict[int, Any]:
     for name in _ASKED_TOO:
         with suppress(ImportError):
             import_module(name)
-    ours: dict[int, Any] = {}
+    replacements: dict[int, Any] = {}
     for home, names in _HOMES.items():
         try:
             module = import_module(home)
@@ -157,14 +157,14 @@ def _found_in_verl() -> dict[int, Any]:
         for name in names:
             if name in vars(module):
                 _originals.setdefault(name, vars(module)[name])
-                ours[id(vars(module)[name])] = _ours(name)
+                replacements[id(vars(module)[name])] = _ours(name)
     if "DistProfiler" not in _originals:
         raise ImportError("verl.utils.profiler.profile has no DistProfiler")
     config = import_module("verl.utils.config")
     if hasattr(config, "omega_conf_to_dataclass"):
         convert = _originals["omega_conf_to_dataclass"] = config.omega_conf_to_dataclass
-        ours[id(convert)] = _with_the_global_block(convert)
-    return ours
+        replacements[id(convert)] = _with_the_global_block(convert)
+    return replacements
 
 
 def _ours(name: str) -> Any:
@@ -191,13 +191,13 @@ def _with_the_global_block(convert: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(convert)
     def converted(config: Any, *args: Any, **kwargs: Any) -> Any:
-        made = convert(config, *args, **kwargs)
-        if isinstance(made, capture.ProfilerConfig):
+        result = convert(config, *args, **kwargs)
+        if isinstance(result, capture.ProfilerConfig):
             try:
-                _add_global(config, made)
+                _add_global(config, result)
             except Exception as error:  # noqa: BLE001 - a configuration of another form
                 log.warning("the global profiler block was not read: %s", error)
-        return made
+        return result
 
     return converted
 

@@ -89,14 +89,8 @@ NOT_YET = {
         "complex_functions": 7,
         "fmt_skips": 5,
     },
-    "capture": {
-        "in_cycles": 2,
-        "empty_percent": 7,
-        "conditionals_per_1000": 24,
-        "complex_functions": 2,
-        "fmt_skips": 2,
-    },
-    "metrics": {"empty_percent": 7, "comprehensions_per_1000": 44},
+    "capture": {"in_cycles": 2},
+    "metrics": {"comprehensions_per_1000": 44},
 }
 """Packages that are not there yet, with a limit just above what they have: limits here only fall, and go where the aim is met."""
 

@@ -78,5 +78,5 @@ class PerformanceCounter:
         """When the pieces of a name that are under way in this thread began."""
         if not hasattr(self._thread, "started"):
             self._thread.started = defaultdict(list)
-        found: list[float] = self._thread.started[name]
-        return found
+        starts: list[float] = self._thread.started[name]
+        return starts

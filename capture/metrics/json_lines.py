@@ -23,9 +23,9 @@ class JsonLines:
         """Add a row. Values that are unknown (None) are left out; raises nothing."""
         if self._path is None:
             return
-        known = {key: value for key, value in row.items() if value is not None}
+        values = {key: value for key, value in row.items() if value is not None}
         try:
-            line = json.dumps(known) + "\n"
+            line = json.dumps(values) + "\n"
             with self._lock:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with self._path.open("a", encoding="utf-8") as stream:

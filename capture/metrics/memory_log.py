@@ -119,19 +119,19 @@ class MemoryProfiler:
 
         `memory_efficiency` is mean allocated by mean reserved; means are None with one row only.
         """
-        found: dict[int, dict[str, float | None]] = {}
+        by_device: dict[int, dict[str, float | None]] = {}
         for device in sorted({row.device for row in self.memory_stats}):
             rows = [row for row in self.memory_stats if row.device == device]
             allocated = _mean([(row.time, row.allocated_bytes) for row in rows])
             reserved = _mean([(row.time, row.reserved_bytes) for row in rows])
-            found[device] = {
+            by_device[device] = {
                 "peak_allocated": max(row.max_allocated_bytes for row in rows),
                 "peak_reserved": max(row.max_reserved_bytes for row in rows),
                 "avg_allocated": allocated,
                 "avg_reserved": reserved,
                 "memory_efficiency": allocated / reserved if allocated and reserved else None,
             }
-        return found
+        return by_device
 
     def detect_memory_leaks(self, threshold: float = LEAK_BYTES_PER_STEP) -> list[Leak]:
         """Where allocated memory surely grows by more than `threshold` bytes a step; empty where that is not sure.

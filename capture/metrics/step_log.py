@@ -51,24 +51,24 @@ class MetricsLogger:
         """
         with self._lock:
             now = time.perf_counter()
-            told: dict[str, float | None] = {"timing_s/step": now - self._last}
+            numbers: dict[str, float | None] = {"timing_s/step": now - self._last}
             self._last = now
-            told |= {f"timing_s/{name}": value for name, value in (timings or {}).items()}
-            told |= {
+            numbers |= {f"timing_s/{name}": value for name, value in (timings or {}).items()}
+            numbers |= {
                 "training/learning_rate": learning_rate,
                 "training/batch_size": batch_size,
                 "training/num_parameters": num_parameters,
                 "training/trainable_parameters": trainable_parameters,
             }
-            told |= dict(self._read()) | more
-            known: dict[str, float] = {
-                name: value for name, value in told.items() if _is_finite(value)
+            numbers |= dict(self._read()) | more
+            finite: dict[str, float] = {
+                name: value for name, value in numbers.items() if _is_finite(value)
             }
-            for name, value in known.items():
+            for name, value in finite.items():
                 self._seen[name].append(value)
             self._steps.add(step)
-        self._file.append({"step": step, "time": time.time(), "data": known})
-        return known
+        self._file.append({"step": step, "time": time.time(), "data": finite})
+        return finite
 
     def generate_report(self) -> dict[str, Any]:
         """`total_steps`, `total_time` in seconds, and of every number its mean and greatest value by name."""
