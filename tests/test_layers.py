@@ -134,30 +134,53 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tracekit.model.report import Metric, Section
+from tracekit.analyses import Analysis
+from tracekit.model.report import Finding, Metric, Section
+from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 
-ID, TITLE = "host-op-count", "How many host ops are there?"
-NEEDS = ("host_ops",)
+OP_COUNTS = Table(
+    "op_counts",
+    "one process in one source",
+    {**KEYS, "op_count": Column("int64", "Rows of host_ops.")},
+)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The count as a metric."""
-    count = len(trace.get("host_ops"))
-    return {"metrics": {"name": ["host_ops"], "value": [count], "unit": ["count"], "better": ["neither"]}}
+    """The count of one process."""
+    return {"op_counts": {"op_count": [len(trace.get("host_ops"))]}}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """The sum over all sources."""
-    rows = measured["metrics"]
-    total = int(rows["value"][rows["name"] == "host_ops"].sum())
-    return Section(ID, TITLE, metrics=(Metric("host_ops", total, "count"),))
+    """The sum over all sources; a finding where it is too much."""
+    total = int(measured["op_counts"]["op_count"].sum())
+    finding = Finding("many-ops", "info", f"{total} ops", "record less")
+    return Section(
+        ANALYSIS.id,
+        ANALYSIS.title,
+        metrics=(Metric("host_ops", total, "count"),),
+        findings=(finding,) if total > thresholds.of("many-ops")["op_count"] else (),
+    )
+
+
+ANALYSIS = Analysis(
+    id="host-op-count",
+    title="How many host ops are there?",
+    reads=("host_ops",),
+    writes=(OP_COUNTS,),
+    rules=("many-ops",),
+    thresholds={"many-ops": {"op_count": 100}},
+    measure=measure,
+    judge=judge,
+)
 '''
 
 
-def test_a_new_question_is_one_file_and_one_line(house):
+def test_a_new_question_with_its_table_threshold_and_rule_is_one_file_its_page_and_one_line(house):
     (house / "tracekit/analyses/trust/host_op_count.py").write_text(ANALYSIS)
+    page = "# R99 many-ops: More ops than anybody reads\n\n**What it measures.** Ops.\n"
+    (house / "tracekit/analyses/trust/many-ops.md").write_text(page)
     registry = house / "tracekit/analyses/__init__.py"
     edit(
         registry,
@@ -168,6 +191,10 @@ def test_a_new_question_is_one_file_and_one_line(house):
         "import sys, tracekit; report = tracekit.analyze(sys.argv[1]);"
         "section = next(s for s in report.sections if s.id == 'host-op-count');"
         "print(section.status, section.metrics[0].value, tracekit.__file__);"
+        "rules = next(s for s in report.sections if s.id == 'rules');"
+        "assert [f.rule for f in section.findings] == ['many-ops'];"
+        "assert ('R99', 'many-ops', 'fired') in [row[:3] for row in rules.sheets[0].rows];"
+        "assert ('many-ops', 'op_count', '100') in rules.sheets[1].rows;"
         "print('How many host ops are there?' in tracekit.render(report, 'html'))"
     )
     done = python(house, "-c", code, PROFILE)
@@ -177,6 +204,8 @@ def test_a_new_question_is_one_file_and_one_line(house):
     assert (status, shown) == ("ok", "True")
     assert int(count) > 100
     assert Path(file).is_relative_to(house)
+    assert python(house, "-m", "tracekit", "explain", "r99").stdout == page
+    assert "Rows of host_ops." in python(house, "-m", "tracekit", "tables", "op_counts").stdout
     assert contracts(house).returncode == 0
 
 

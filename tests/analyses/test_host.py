@@ -228,7 +228,7 @@ def test_the_order_of_rows_and_the_clock_change_nothing(tmp_path_factory, rows, 
         path = write(tmp_path_factory.mktemp("t") / "rank0.json", rows, base_ns=base)
         trace = tracekit.load(path)
         return {
-            (module.ID, name, column): list(pd.Series(values).astype(object).where(pd.notna(values), None))
+            (module.ANALYSIS.id, name, column): list(pd.Series(values).astype(object).where(pd.notna(values), None))
             for module in (host, interruptions, data_loading, optimizer)
             for name, columns in module.measure(trace).items()
             for column, values in columns.items()

@@ -23,7 +23,7 @@ from tracekit.readers import nsys
 def summaries(path: Path) -> list[pd.DataFrame]:
     """The summary of the kernels of each process of an export."""
     source = Source(path, path.name, "nsys", tool="nsys", size_bytes=path.stat().st_size)
-    want = Want(tables=frozenset(kernels.NEEDS), args=(), columns=frozenset({"device"}))
+    want = Want(tables=frozenset(kernels.ANALYSIS.reads), args=(), columns=frozenset({"device"}))
     return [kernels.summary(trace.get("device_ops")) for trace in nsys.read(source, want, _ignore)]
 
 

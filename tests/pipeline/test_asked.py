@@ -42,7 +42,7 @@ def every_table(request):
 def test_a_question_says_the_same_from_the_tables_that_are_measured_for_it(every_table, id_):
     (analysis,) = [analysis for analysis in ANALYSES if analysis.id == id_]
     measured = asked.to_measure([id_], (), ANALYSES)
-    names = {table for one in measured for table in one.writes}
+    names = {table for one in measured for table in one.tables}
     few = {name: frame for name, frame in every_table.tables.items() if name in names}
     alone = replace(every_table, tables=few)
     with alone.watched() as looked_at:
@@ -62,7 +62,7 @@ def test_a_question_says_the_same_when_only_what_it_reads_is_read(id_):
 
 
 def test_every_measured_table_is_written_by_a_question():
-    written = {table for analysis in ANALYSES for table in analysis.writes}
+    written = {table for analysis in ANALYSES for table in analysis.tables}
     assert written == {table.name for table in MEASURED}
 
 
@@ -73,7 +73,7 @@ def test_a_question_measures_the_tables_and_metrics_of_its_record_and_no_others(
     (part,) = pipeline.measure_source(source, lambda _: None)
     assert part.tables
     for id_, tables in part.tables.items():
-        assert set(tables) <= set(of[id_].writes)
+        assert set(tables) <= set(of[id_].tables)
         if "metrics" in tables:
             assert {*texts_of(tables["metrics"]["name"])} <= set(of[id_].metrics)
 

@@ -32,7 +32,7 @@ EVERYWHERE = frozenset({"data-quality", "steps"})
 """The questions whose tables nearly every judgement looks at."""
 
 BY_ID = {analysis.id: analysis for analysis in ALL}
-MEASURING = [analysis.id for analysis in ALL if analysis.writes]
+MEASURING = [analysis.id for analysis in ALL if analysis.tables]
 AT_ONCE = ("gpu-time",)
 SOME = "of 1 of 2 ranks"
 ABSENT = ("no GPU activity", "was recorded", "is damaged", "ranks unknown", "0 ×")
@@ -115,7 +115,7 @@ def rests_on(id_):
     """The sections that read what a question measures; at least these may change."""
     if id_ in EVERYWHERE:
         return {analysis.id for analysis in ALL}
-    (own,) = [analysis.writes for analysis in ALL if analysis.id == id_]
+    (own,) = [analysis.tables for analysis in ALL if analysis.id == id_]
     return {id_, *(analysis.id for analysis in ALL if not {*own}.isdisjoint(analysis.rests_on))}
 
 
@@ -203,7 +203,7 @@ def test_a_headline_of_some_ranks_says_of_which(failing, good):
 
 def test_no_question_looks_at_a_shared_table_in_another_s_rows():
     """Of `quality` each question reads its own rows; who reads `metrics` asks for those that did not fail."""
-    tables = [table for analysis in ALL for table in analysis.writes]
+    tables = [table for analysis in ALL for table in analysis.tables]
     assert {table for table in tables if tables.count(table) > 1} == {"metrics", "quality"}
 
 
@@ -242,7 +242,7 @@ def test_saved_measurements_carry_what_failed(failing, tmp_path):
     (fault,) = again.faults
     assert (fault.question, fault.action) == ("gpu-time", "measured")
     assert fault.source.endswith("rank1.json")
-    assert fault.tables == BY_ID["gpu-time"].writes
+    assert fault.tables == BY_ID["gpu-time"].tables
     assert fault.metrics == BY_ID["gpu-time"].metrics
 
 
@@ -291,7 +291,7 @@ def test_a_fold_that_breaks_fails_for_that_process_alone(snapshots):
             "folded",
             "ValueError: boom",
         )
-        assert (fault.source, fault.pid, fault.tables) == (part.source.name, 1, LEAKS.writes)
+        assert (fault.source, fault.pid, fault.tables) == (part.source.name, 1, LEAKS.tables)
         assert set(part.tables) == {"data-quality"}
     assert not other.faults
     assert set(other.tables) == {"data-quality", "leaks"}

@@ -1,19 +1,21 @@
-"""Questions asked of traces. A new one is a file with `measure` and `judge`, and one line in `_FILES`.
+"""Questions asked of traces. A new one is a file that ends with its record `ANALYSIS`, and one line in `QUESTIONS`.
 
 `measure` turns one Trace into columns of measured tables (keys are added for it), `fold` may merge the
 measured tables of one process in time order, `judge` sees only the concatenated `Measurements`; it gives
 None where the question does not arise at all, which is not worth a line.
-Analyses do not import one another: what they share is in `derived`, `pooling` and `sheets`.
+Questions do not import one another: what they share is a fact of the process or of the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 from tracekit.model.report import Section
+from tracekit.model.tables import Table, declare
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -24,53 +26,56 @@ Tables = Mapping[str, Columns]
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One question: the tables and arguments it reads, and the functions that answer it."""
+    """One question: what it reads and writes, its rules with their thresholds, and the functions that answer it."""
 
     id: str
     title: str
-    needs: tuple[str, ...]
-    args: tuple[str, ...]
     measure: Callable[[Trace], Measured]
     judge: Callable[[Measurements, Thresholds], Section | None]
-    fold: Callable[[Tables], Tables] | None = None
-    rules: tuple[str, ...] = ()
-    """The rules that it judges; see `report.Verdict` for those that abstain."""
-    writes: tuple[str, ...] = ()
-    """The tables that it measures."""
+    reads: tuple[str, ...] = ()
+    """The raw tables that it measures; of a source that recorded none of them nothing is measured."""
+    args: tuple[str, ...] = ()
+    """The recorded arguments that it reads."""
+    writes: tuple[str | Table, ...] = ()
+    """The tables that it measures: by name where others read them too (`model/tables`), else declared here."""
     metrics: tuple[str, ...] = ()
     """The names of its rows in the table `metrics`."""
-    any_source: bool = False
-    """Whether it has something to say of every source, also of one that holds nothing of what it reads."""
-
     rests_on: tuple[str, ...] = ()
     """The tables of other questions that it judges from, besides those that every judgement looks at."""
+    rules: tuple[str, ...] = ()
+    """The rules that it judges, each with a page beside it; see `report.Verdict` for those that abstain."""
+    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Any])
+    """The thresholds of its rules by name, with their defaults, where `model/thresholds.toml` does not have them."""
+    fold: Callable[[Tables], Tables] | None = None
+    any_source: bool = False
+    """Whether it has something to say of every source, also of one that holds nothing of what it reads."""
+    file: str = ""
+    """The name of the user's file that it comes from; nothing for those of tracekit."""
+
+    def __post_init__(self) -> None:
+        """Let its own tables be known."""
+        for table in self.writes:
+            if isinstance(table, Table):
+                declare(table)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables that it measures."""
+        return tuple(table if isinstance(table, str) else table.name for table in self.writes)
 
     def concerns(self, trace: Trace) -> bool:
         """Whether the trace recorded anything that the question is about: of what was not, nothing is measured."""
-        return self.any_source or any(map(trace.has, self.needs))
+        return self.any_source or any(map(trace.has, self.reads))
 
 
 def question(name: str) -> Analysis:
     """The question that a file answers, by the name of the file; no other file is loaded."""
-    folder = next(file.partition(".")[0] for file in _FILES if file.partition(".")[2] == name)
-    module = import_module(f"tracekit.analyses.{folder}.{name}")
-    return Analysis(
-        module.ID,
-        module.TITLE,
-        module.NEEDS,
-        getattr(module, "ARGS", ()),
-        module.measure,
-        module.judge,
-        getattr(module, "fold", None),
-        getattr(module, "RULES", ()),
-        getattr(module, "WRITES", ()),
-        getattr(module, "METRICS", ()),
-        getattr(module, "ANY_SOURCE", False),
-        getattr(module, "RESTS_ON", ()),
-    )
+    path = next(path for path in QUESTIONS if path.partition(".")[2] == name)
+    analysis: Analysis = import_module(f"tracekit.analyses.{path}").ANALYSIS
+    return analysis
 
 
-_FILES = (
+QUESTIONS = (
     "time.steps",
     "time.repeats",
     "time.rl_matrix",
@@ -120,9 +125,14 @@ ANALYSES: tuple[Analysis, ...]
 """All questions. Imported when first asked for: a notebook that needs one does not wait for the others."""
 
 
+@cache
+def loaded() -> tuple[Analysis, ...]:
+    """All questions; from now on their own tables are known."""
+    return tuple(question(path.partition(".")[2]) for path in QUESTIONS)
+
+
 def __getattr__(name: str) -> Any:
     """`ANALYSES`, made now."""
     if name != "ANALYSES":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = tuple(question(file.partition(".")[2]) for file in _FILES)
-    return found
+    return loaded()

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
     """Show a table: what a row of it is, and the type and meaning of each column. Without NAME, all."""
     del verbose
+    from tracekit import analyses
     from tracekit.model import tables as schema
 
+    if name not in schema.TABLES:
+        analyses.loaded()
     if name is None:
         text = _everything(markdown=markdown)
     elif name in schema.TABLES:
@@ -42,14 +45,14 @@ def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
 
 def _everything(*, markdown: bool) -> str:
     """All tables; the key columns, which every measured row begins with, only once."""
-    from tracekit.model.tables import KEYS, MEASURED, RAW
+    from tracekit.model.tables import KEYS, RAW, measured_tables
 
     heading = "## {}" if markdown else "{}"
     parts = [heading.format("Read from a trace"), *_tables(RAW, (), markdown=markdown)]
     parts += [
         heading.format("Measured; every row begins with"),
         _columns(KEYS, markdown=markdown),
-        *_tables(MEASURED, KEYS, markdown=markdown),
+        *_tables(measured_tables(), KEYS, markdown=markdown),
     ]
     return "\n\n".join(parts)
 

@@ -21,6 +21,10 @@ class Thresholds:
         """The thresholds of one rule."""
         return self.values[rule]
 
+    def with_defaults(self, own: Mapping[str, Mapping[str, float]]) -> Thresholds:
+        """These, and of rules that they lack those of `own`."""
+        return Thresholds({**own, **self.values}) if own else self
+
     def only(self, rules: Collection[str]) -> Thresholds:
         """Those of these rules alone."""
         return Thresholds({rule: of for rule, of in self.values.items() if rule in rules})

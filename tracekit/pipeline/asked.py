@@ -51,7 +51,7 @@ def to_measure(
     if ids is None:
         return tuple(analyses)
     wanted = ALWAYS.union(tables, *(a.rests_on for a in analyses if a.id in ids))
-    return tuple(a for a in analyses if a.id in ids or not wanted.isdisjoint(a.writes))
+    return tuple(a for a in analyses if a.id in ids or not wanted.isdisjoint(a.tables))
 
 
 def limits(
@@ -64,8 +64,8 @@ def limits(
     ids = chosen(only, skip, analyses)
     if ids is None:
         return {}
-    every_table = {table for analysis in analyses for table in analysis.writes}
-    measured = [a.writes for a in to_measure(ids, tables, analyses)]
+    every_table = {table for analysis in analyses for table in analysis.tables}
+    measured = [a.tables for a in to_measure(ids, tables, analyses)]
     return {QUESTIONS: list(ids), UNASKED: sorted(every_table.difference(SHARED, *measured))}
 
 
@@ -84,7 +84,7 @@ def as_saved(
         lacking = [
             a.id
             for a in analyses
-            if a.id in (ids or ()) and not unasked.isdisjoint((*a.writes, *a.rests_on))
+            if a.id in (ids or ()) and not unasked.isdisjoint((*a.tables, *a.rests_on))
         ]
         lacking += [table for table in tables if table in unasked]
         if lacking:

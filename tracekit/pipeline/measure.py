@@ -166,7 +166,7 @@ def _fault(
 ) -> Fault:
     """What an error leaves unsaid of one process in one source."""
     return Fault(
-        analysis.id, action, error, source.name, source.pid, analysis.writes, analysis.metrics
+        analysis.id, action, error, source.name, source.pid, analysis.tables, analysis.metrics
     )
 
 

@@ -14,7 +14,7 @@ from tracekit.discover.runs import numbered
 from tracekit.job.device_size import DEVICE_MEMORY
 from tracekit.job.step_values import WORK
 from tracekit.model.codes import Data
-from tracekit.model.tables import MEASURED, concat
+from tracekit.model.tables import concat, measured_tables
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Failure, Fault, Measurements, Note
 
@@ -34,7 +34,7 @@ def merge(
         return parts[0]
     parts = _apart(parts, [*labels, *[None] * (len(parts) - len(labels))], one_run=one_run)
     tables = {}
-    for table in MEASURED:
+    for table in measured_tables():
         rows = [Columns.of(part[table.name]) for part in parts if part.has(table.name)]
         if rows:
             tables[table.name] = concat(table, rows).frame()

@@ -29,7 +29,7 @@ from tracekit.job.step_values import WORK
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Metric, Remark, Report, Section, Sheet
-from tracekit.model.tables import MEASURED, concat
+from tracekit.model.tables import concat, measured_tables
 from tracekit.model.thresholds import Thresholds, defaults
 from tracekit.model.trace import Measurements, Source, Want
 from tracekit.model.version import VERSION
@@ -302,7 +302,7 @@ def wanted(analyses: Sequence[Analysis] | None = None) -> Want:
     """What these questions, or all, together read of a source."""
     asked_for = ANALYSES if analyses is None else analyses
     return Want(
-        tables=frozenset(name for analysis in asked_for for name in analysis.needs) | {"threads"},
+        tables=frozenset(name for analysis in asked_for for name in analysis.reads) | {"threads"},
         args=tuple(sorted({arg for analysis in asked_for for arg in analysis.args})),
     )
 
@@ -340,7 +340,7 @@ def reduce(
     del outcomes, values, parts
     tables = {}
     with light_text():
-        for table in MEASURED:
+        for table in measured_tables():
             # Given up as they are put together: a thousand sources are not held twice.
             rows = [of.pop(table.name) for of in ordered if table.name in of]
             if rows:
@@ -387,7 +387,9 @@ def judge(
     analyses = asked.of_measurements(measured, ANALYSES)
     counting = count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
     with light_text(), counting as on_question:
-        return _judge(one_tool(measured), analyses, thresholds or defaults(), on_question)
+        own = {rule: named for a in analyses for rule, named in a.thresholds.items()}
+        limits = (thresholds or defaults()).with_defaults(own)
+        return _judge(one_tool(measured), analyses, limits, on_question)
 
 
 def _judge(
@@ -461,7 +463,7 @@ def _section(
     What breaks is added to `errors`.
     """
     try:
-        own = (analysis.id, analysis.writes)
+        own = (analysis.id, analysis.tables)
         answer = faults.judged(measured, lambda m: analysis.judge(m, thresholds), *own)
     except Exception as error:
         log.exception("judging %s failed", analysis.id)

@@ -3,7 +3,6 @@
 import ast
 import re
 import tomllib
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -102,10 +101,9 @@ DEFINITIONS = {"idle-causes"}
 
 def test_rules_findings_pages_and_thresholds_are_the_same_set():
     ids, asked = emitted()
-    pages = {
-        p.name[:-3] for p in resources.files("tracekit.analyses.rules").joinpath("pages").iterdir()
-    }
+    pages = {path.stem for path in (ROOT / "tracekit" / "analyses").rglob("*.md")}
     assert ids == pages == set(IDS)
+    assert {rule for analysis in ANALYSES for rule in analysis.rules} == set(IDS)
     assert asked == set(IDS)
     assert set(defaults().values) == {"severity", *IDS, *DEFINITIONS}
     assert set(FIRES) == set(NEAR_MISSES) == set(IDS)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run, plain, run_heading, text_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, snapshot_levels
 from tracekit.job.tables import sheet
@@ -29,12 +30,6 @@ from tracekit.model.units import show
 from tracekit.process.memory.calls import lifetimes, steps_of
 from tracekit.process.memory.replay import replays
 from tracekit.process.memory.tables import columns, whose
-
-ID, TITLE = "allocator", "What does the caching allocator do?"
-NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
-WRITES = ("allocator_steps", "lifetimes")
-RESTS_ON = ("snapshot_levels",)
-RULES = ("allocator-calls",)
 
 _COUNTS = ("driver_alloc_count", "driver_free_count", "retry_count")
 _SUMS = ("alloc_count", "alloc_bytes", *_COUNTS, "driver_alloc_bytes", "driver_free_bytes", "needless_count")  # fmt: skip
@@ -59,9 +54,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         return None
     rows = plain(measured["allocator_steps"])
     if not len(rows):
-        return Section(ID, TITLE, "skipped", "no history of allocations was recorded")
+        return Section(
+            ANALYSIS.id, ANALYSIS.title, "skipped", "no history of allocations was recorded"
+        )
     if not rows[["alloc_count", "driver_alloc_count", "driver_free_count"]].to_numpy().any():
-        return Section(ID, TITLE, "skipped", "no allocation lies in the recorded histories")
+        return Section(
+            ANALYSIS.id, ANALYSIS.title, "skipped", "no allocation lies in the recorded histories"
+        )
     keys = [*SNAPSHOT_KEYS]
     steps = looked_up(rows, levels[[*keys, "who"]], keys, optional=keys)
     judged = list(_calls(measured, steps[steps["memory"] == "device"], thresholds))
@@ -71,8 +70,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         _lifetime_sheet(plain(measured["lifetimes"])),
     )
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(j for j in judged if isinstance(j, Finding)),
         verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
@@ -224,3 +223,15 @@ def _charts(rows: pd.DataFrame) -> Iterator[Chart]:
             unit="bytes",
             caption="Σ of all snapshots.",
         )
+
+
+ANALYSIS = Analysis(
+    id="allocator",
+    title="What does the caching allocator do?",
+    reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
+    writes=("allocator_steps", "lifetimes"),
+    rests_on=("snapshot_levels",),
+    rules=("allocator-calls",),
+    measure=measure,
+    judge=judge,
+)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run, plain, run_heading, text_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
 from tracekit.job.tables import sheet
@@ -38,13 +39,6 @@ from tracekit.process.memory.space import (
     segments,
 )
 from tracekit.process.memory.tables import columns, rows_of, whose
-
-ID, TITLE = "fragmentation", "How much of the reserved memory is in use?"
-NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
-WRITES = ("free_space", "metrics", "requests", "segment_map")
-RESTS_ON = ("allocator_steps", "snapshot_levels")
-METRICS = ("device_end_stranded",)
-RULES = ("fragmentation",)
 
 MAX_REQUESTS, MAX_SEGMENTS, MAX_RUNS = 8, 48, 400
 """Most sizes of requests, and most segments and runs of blocks, that are told of one by one."""
@@ -180,7 +174,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     if not len(levels):
         return None
     if not measured.has("free_space") or not len(measured["free_space"]):
-        return Section(ID, TITLE, "skipped", "no segments were recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no segments were recorded")
     space = plain(measured["free_space"])
     totals = _totals(space, levels)
     top = levels.iloc[0]
@@ -192,8 +186,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         _request_sheet(of_snapshot(plain(measured["requests"]), top), top),
     )
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(j for j in judged if isinstance(j, Finding)),
         verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
@@ -355,3 +349,16 @@ def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
         caption="The largest segments; blocks of one state that lie together are one bar.",
         omitted=int(rows["omitted_count"].iloc[0]),
     )  # fmt: skip
+
+
+ANALYSIS = Analysis(
+    id="fragmentation",
+    title="How much of the reserved memory is in use?",
+    reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
+    writes=("free_space", "metrics", "requests", "segment_map"),
+    metrics=("device_end_stranded",),
+    rests_on=("allocator_steps", "snapshot_levels"),
+    rules=("fragmentation",),
+    measure=measure,
+    judge=judge,
+)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import plain, run_heading
 from tracekit.job.memory_survivors import Kept, folded, kept
 from tracekit.job.tables import sheet
@@ -18,10 +19,6 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.memory.call_sites import frame_texts, site_table
 from tracekit.process.memory.survivors import over_marks, survivors
-
-ID, TITLE = "leaks", "What is allocated and never freed?"
-NEEDS = ("allocations", "blocks", "stacks", "annotations")
-WRITES = ("snapshot_windows", "survivor_blocks", "survivors")
 
 NO_STACK, NO_FRAMES = "no stack was recorded", "no frame was recorded"
 
@@ -105,15 +102,15 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
             if most
             else "nothing tells that the snapshots are of one process, or their order (rank, process or step in their names, or times)"
         )
-        return Section(ID, TITLE, "skipped", reason)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
     metrics = [
         Metric("kept_stacks", len(found), "count", "lower", label="stacks that hold more from step to step and free nothing"),
         Metric("kept_bytes", sum(one.growth for one in found), "bytes", "lower", label="their growth, all processes"),
         Metric("snapshots", most, "count", label="most snapshots of one process"),
     ]  # fmt: skip
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=tuple(metrics),
         sheets=(_sheet(measured, found),) if found else (),
         caveats=tuple(_caveats(windows, found)),
@@ -175,3 +172,13 @@ def _caveats(windows: pd.DataFrame, found: Sequence[Kept]) -> Iterator[str]:
         yield "with three snapshots no warm-up can be left out: caches that fill up look the same"
     if found:
         yield "a cache or a buffer that is still being filled looks like a leak until it is full"
+
+
+ANALYSIS = Analysis(
+    id="leaks",
+    title="What is allocated and never freed?",
+    reads=("allocations", "blocks", "stacks", "annotations"),
+    writes=("snapshot_windows", "survivor_blocks", "survivors"),
+    measure=measure,
+    judge=judge,
+)

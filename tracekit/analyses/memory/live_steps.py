@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run, plain, text_or_none
 from tracekit.job.memory_snapshots import NATIVE, UNTOLD, snapshot_levels
 from tracekit.job.tables import sheet
@@ -21,11 +22,6 @@ from tracekit.process.memory.live import sites_of, stacks_of
 from tracekit.process.memory.replay import Replay, replays
 from tracekit.process.memory.survivors import step_ends
 from tracekit.process.memory.tables import columns, whose
-
-ID, TITLE = "live-steps", "What is in use at the end of every step?"
-NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
-WRITES = ("live_steps",)
-RESTS_ON = ("snapshot_levels",)
 
 MAX_SITES = 60
 """Most places in the program that one snapshot tells apart: those with most bytes at any end of a step."""
@@ -131,10 +127,10 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     ends = _in_order(rows)
     if len(ends) < 2:
         reason = "no two ends of steps are told of for one process: see what is in use at the end"
-        return Section(ID, TITLE, "skipped", reason)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
     processes = len(levels.drop_duplicates(_OWNER))
     metrics = (Metric("step_ends", len(ends), "count", label="ends of steps"),)
-    return Section(ID, TITLE, metrics=metrics, sheets=(_sheet(measured, rows, ends, top, processes),))  # fmt: skip
+    return Section(ANALYSIS.id, ANALYSIS.title, metrics=metrics, sheets=(_sheet(measured, rows, ends, top, processes),))  # fmt: skip
 
 
 def _of_process(rows: pd.DataFrame, top: pd.Series[Any]) -> pd.DataFrame:
@@ -219,3 +215,14 @@ def _said(row: Any) -> str:
     if site is None:
         return UNTOLD[str(row.untold)]
     return f"{site}{NATIVE if row.kind == 'native' else ''}"
+
+
+ANALYSIS = Analysis(
+    id="live-steps",
+    title="What is in use at the end of every step?",
+    reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
+    writes=("live_steps",),
+    rests_on=("snapshot_levels",),
+    measure=measure,
+    judge=judge,
+)

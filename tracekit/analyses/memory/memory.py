@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.charts import memory_lines
 from tracekit.job.device_size import UNKNOWN, device_sizes
 from tracekit.job.frames import grouped, in_run, plain, run_heading, text_or_none
@@ -30,12 +31,7 @@ from tracekit.process.memory.levels import (
 )
 from tracekit.process.steps import step_of
 
-ID, TITLE = "memory", "Where does memory go?"
-NEEDS = ("host_ops", "memory_ops", "allocations", "memory_segments", "blocks", "annotations")
-WRITES = ("device_sizes", "memory_curve", "memory_peaks", "memory_stages", "memory_steps", "metrics")  # fmt: skip
 _HELD = ("allocated", "requested", "reserved")
-METRICS = tuple(f"{whose}_peak_{held}" for whose in ("device", "host", "driver") for held in _HELD)
-RULES = ("memory-near-limit", "memory-imbalance")
 
 CURVE_POINTS = 400
 """Most points of one curve."""
@@ -141,7 +137,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     peaks = _peaks(measured)
     if not len(peaks):
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
-        return Section(ID, TITLE, "skipped", reason)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
     judged: list[Finding | Verdict] = [
         *_near_limit(measured, peaks, thresholds),
         *_imbalance(measured, peaks, thresholds),
@@ -152,8 +148,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         _step_sheet(measured),
     )
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=tuple(_headline(peaks)),
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(j for j in judged if isinstance(j, Finding)),
@@ -410,3 +406,24 @@ def _step_sheet(measured: Measurements) -> Sheet:
     shown = shown[shown["floor_bytes"].notna()]
     ranked = Ranked("peak_bytes", member="who", apart=("run", "step", "part"), kind="memory")
     return sheet("memory_steps", "Memory by step", headings, shown, ranked=ranked)
+
+
+ANALYSIS = Analysis(
+    id="memory",
+    title="Where does memory go?",
+    reads=("host_ops", "memory_ops", "allocations", "memory_segments", "blocks", "annotations"),
+    writes=(
+        "device_sizes",
+        "memory_curve",
+        "memory_peaks",
+        "memory_stages",
+        "memory_steps",
+        "metrics",
+    ),
+    metrics=tuple(
+        f"{whose}_peak_{held}" for whose in ("device", "host", "driver") for held in _HELD
+    ),
+    rules=("memory-near-limit", "memory-imbalance"),
+    measure=measure,
+    judge=judge,
+)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import from_epoch, plain, run_heading, stage_rows, text_or_none
 from tracekit.job.memory_trend import Allocator
 from tracekit.job.tables import sheet
@@ -18,10 +19,6 @@ from tracekit.model.tables.memory_categories import CATEGORIES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.memory.categories import highest, levels_at, moments
-
-ID, TITLE = "memory-categories", "What are the tensors for that fill memory at its peak?"
-NEEDS = ("memory_categories",)
-WRITES = ("category_curve", "category_levels", "category_peaks")
 
 CURVE_POINTS, MAX_DRAWN = 400, 150
 """Most stretches of time that are kept of one timeline, and that are drawn."""
@@ -96,8 +93,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         _stage_sheet(measured, peaks),
     )
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=tuple(_headline(top, levels)),
         sheets=tuple(s for s in sheets if s.rows),
         caveats=tuple(_caveats(levels)),
@@ -306,3 +303,13 @@ def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
         caption="Each bar shows the moment of its stretch of time at which all categories together held most. "
         "Categories are torch's guess.",
     )  # fmt: skip
+
+
+ANALYSIS = Analysis(
+    id="memory-categories",
+    title="What are the tensors for that fill memory at its peak?",
+    reads=("memory_categories",),
+    writes=("category_curve", "category_levels", "category_peaks"),
+    measure=measure,
+    judge=judge,
+)

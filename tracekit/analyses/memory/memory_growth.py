@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run
 from tracekit.job.growth_sheets import WORDS, guide_sheets, trend_sheet
 from tracekit.job.memory_survivors import Kept, kept
@@ -27,19 +28,6 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.memory.step_levels import step_levels
-
-ID, TITLE = "memory-growth", "Does memory grow from step to step?"
-NEEDS = ("allocations", "blocks", "annotations", "memory_log", "log_values")
-WRITES = ("step_levels",)
-RESTS_ON = (
-    "device_sizes",
-    "memory_peaks",
-    "memory_stages",
-    "memory_steps",
-    "snapshot_levels",
-    "survivors",
-)
-RULES = ("memory-growth",)
 
 MAX_PLACES = 8
 """Most places of one finding."""
@@ -63,7 +51,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """The slope of every allocator's levels over steps; finding R19."""
     if not measured.has("memory_steps") and not len(measured["step_levels"]):
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
-        return Section(ID, TITLE, "skipped", reason)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
     limits = _limits(thresholds)
     found = [*series(measured, limits), *logged_series(measured, limits)]
     if not found:
@@ -71,7 +59,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             "no step to compare: levels count from the start of the recording, or no step is known"
         )
         verdict = Verdict("memory-growth", "insufficient data", reason)
-        return Section(ID, TITLE, "skipped", reason, verdicts=(verdict,))
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason, verdicts=(verdict,))
     labels, corrected = labelled(found, limits)
     holding = [
         one
@@ -83,8 +71,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         *_growth(measured, found, labels, corrected, holding, thresholds),
     ]
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=tuple(_slopes(found)),
         sheets=(
             trend_sheet(measured, found, labels, corrected, limits),
@@ -307,3 +295,22 @@ def _leak(
         tuple(Place(role=one.of.role, rank=one.of.rank, device=one.of.device if one.of.kind != "CPU" else None) for one in grows[:MAX_PLACES]),
         caveats=tuple(caveats),
     )  # fmt: skip
+
+
+ANALYSIS = Analysis(
+    id="memory-growth",
+    title="Does memory grow from step to step?",
+    reads=("allocations", "blocks", "annotations", "memory_log", "log_values"),
+    writes=("step_levels",),
+    rests_on=(
+        "device_sizes",
+        "memory_peaks",
+        "memory_stages",
+        "memory_steps",
+        "snapshot_levels",
+        "survivors",
+    ),
+    rules=("memory-growth",),
+    measure=measure,
+    judge=judge,
+)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.device_size import with_cards
 from tracekit.job.frames import canonical_stages, plain, run_heading, text_or_none
 from tracekit.job.memory_snapshots import UNTOLD, of_snapshot, said, snapshot_levels
@@ -25,14 +26,6 @@ from tracekit.process.memory.metrics import allocated_peak, level_metrics
 from tracekit.process.memory.replay import MAX_BYTES, Replay, has_segments, replays
 from tracekit.process.memory.tables import columns, rows_of, whose
 from tracekit.process.steps import step_of
-
-ID, TITLE = "memory-peak", "What fills GPU memory at its peak?"
-NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
-WRITES = ("live_frames", "live_sites", "metrics", "snapshot_levels")
-RESTS_ON = ("device_sizes", "memory_curve", "memory_stages")
-METRICS = (
-    "device_peak_allocated", "device_end_requested", "device_end_allocated", "device_end_reserved",
-)  # fmt: skip
 
 MAX_FRAMES, SMALLEST_SHARE = 300, 500
 """Most frames of the tree of one snapshot, and which part of the peak the smallest of them is."""
@@ -151,8 +144,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         *((_site_sheet("end", f"In use at the end, {top['who']}", at_end, top),) if top["alloc_count"] else ()),
     )  # fmt: skip
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=tuple(_headline(top, at_peak)),
         sheets=tuple(s for s in sheets if s.rows),
         caveats=tuple(_caveats(rows)),
@@ -298,3 +291,20 @@ def _known_sheet(sites: pd.DataFrame) -> Sheet:
         Heading("share_ratio", "share", "ratio"),
     )
     return sheet("live_known", "How much of the peak is explained", headings, shown)
+
+
+ANALYSIS = Analysis(
+    id="memory-peak",
+    title="What fills GPU memory at its peak?",
+    reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
+    writes=("live_frames", "live_sites", "metrics", "snapshot_levels"),
+    metrics=(
+        "device_peak_allocated",
+        "device_end_requested",
+        "device_end_allocated",
+        "device_end_reserved",
+    ),
+    rests_on=("device_sizes", "memory_curve", "memory_stages"),
+    measure=measure,
+    judge=judge,
+)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.device_size import UNKNOWN, with_cards
 from tracekit.job.frames import canonical_stages, in_run, plain, run_heading, text_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
@@ -19,12 +20,6 @@ from tracekit.model.units import show
 from tracekit.process.memory.calls import failed, last_actions
 from tracekit.process.memory.replay import replays
 from tracekit.process.memory.tables import columns, whose
-
-ID, TITLE = "out-of-memory", "Why did memory run out?"
-NEEDS = ("allocations", "memory_segments", "blocks", "stacks", "annotations")
-WRITES = ("last_actions", "out_of_memory")
-RESTS_ON = ("device_sizes", "snapshot_levels")
-RULES = ("out-of-memory",)
 
 _WHY = {
     "capacity": "too much was in use",
@@ -63,7 +58,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     if not len(rows):
         told = bool((levels["entry_count"] > 0).any())
         reason = "no request failed in the recorded histories" if told else "no history of allocations was recorded"  # fmt: skip
-        return Section(ID, TITLE, "skipped", reason)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
     limit = thresholds.of("out-of-memory")
     keys = [*SNAPSHOT_KEYS]
     rows = looked_up(rows, levels[[*keys, "who"]], keys, optional=keys)
@@ -81,8 +76,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
             f"{UNKNOWN}: without it what others hold of the device cannot be told from too much in use"
         )
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=(Metric("failed_requests", len(rows), "count", "lower", label="requests that failed"),),
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(_findings(measured, rows)),
@@ -171,3 +166,15 @@ def _last_sheet(measured: Measurements, row: pd.Series[Any]) -> Sheet:
         Heading("site", "place in the program"),
     )
     return sheet("last_actions", f"What happened last, {row['who']}", headings, rows)
+
+
+ANALYSIS = Analysis(
+    id="out-of-memory",
+    title="Why did memory run out?",
+    reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
+    writes=("last_actions", "out_of_memory"),
+    rests_on=("device_sizes", "snapshot_levels"),
+    rules=("out-of-memory",),
+    measure=measure,
+    judge=judge,
+)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run, plain, run_heading, same_text
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import sheet
@@ -17,12 +18,6 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.copy_names import way_of
 from tracekit.process.sound import sound_device_ops
-
-ID, TITLE = "copies", "What was copied, and how fast?"
-NEEDS = ("device_ops",)
-WRITES = ("copies",)
-RESTS_ON = ("gpu_time",)
-RULES = ("pageable-copies",)
 
 SMALL_BYTES = 64_000
 """A copy to the device of at most so many bytes costs little even when it is pageable."""
@@ -88,10 +83,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Copies by direction over all processes; finding R08."""
     if not measured.has("copies"):
-        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
     rows = plain(measured["copies"])
     if not len(rows):
-        return Section(ID, TITLE, "skipped", "no copy was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no copy was recorded")
     pooled = _pool(rows)
     headings = (
         *run_heading(measured),
@@ -113,7 +108,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
     table = sheet("copies", "Copies by direction", headings, pooled)
     return Section(
-        ID, TITLE, sheets=(table,), findings=tuple(_pageable(measured, pooled, thresholds))
+        ANALYSIS.id,
+        ANALYSIS.title,
+        sheets=(table,),
+        findings=tuple(_pageable(measured, pooled, thresholds)),
     )
 
 
@@ -202,3 +200,15 @@ def _pageable(
             )
         )
     return found
+
+
+ANALYSIS = Analysis(
+    id="copies",
+    title="What was copied, and how fast?",
+    reads=("device_ops",),
+    writes=("copies",),
+    rests_on=("gpu_time",),
+    rules=("pageable-copies",),
+    measure=measure,
+    judge=judge,
+)

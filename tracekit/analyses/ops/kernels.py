@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import grouped, plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.report import Heading, Metric, Section
@@ -16,10 +17,6 @@ from tracekit.model.tables import DEVICE_OP_KINDS, coded
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.sound import sound_device_ops
-
-ID, TITLE = "kernels", "Which kernels take the GPU's time?"
-NEEDS = ("device_ops",)
-WRITES = ("kernels",)
 
 Floats = npt.NDArray[np.float64]
 
@@ -97,7 +94,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Kernels of all processes pooled by name; percentiles only where one process and device ran it."""
     rows = measured["kernels"]
     if not len(rows):
-        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
     kernels = pool(plain(rows))
     busy = int(kernels["total_ns"].sum())
     kernels["share_ratio"] = kernels["total_ns"] / busy if busy else None
@@ -120,7 +117,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         Metric("kernel_names", kernels["name"].nunique(), "count", label="distinct names"),
     )
     table = sheet("kernels", "Kernels by total time", headings, kernels)
-    return Section(ID, TITLE, metrics=metrics, sheets=(table,))
+    return Section(ANALYSIS.id, ANALYSIS.title, metrics=metrics, sheets=(table,))
 
 
 def pool(rows: pd.DataFrame) -> pd.DataFrame:
@@ -147,3 +144,13 @@ def pool(rows: pd.DataFrame) -> pd.DataFrame:
     kernels["std_ns"] = kernels["one_std"].where(alone, variance**0.5)
     kernels[["p50_ns", "p95_ns"]] = kernels[["p50_ns", "p95_ns"]].where(alone)
     return kernels.sort_values(["total_ns", "name"], ascending=[False, True], kind="stable")
+
+
+ANALYSIS = Analysis(
+    id="kernels",
+    title="Which kernels take the GPU's time?",
+    reads=("device_ops",),
+    writes=("kernels",),
+    measure=measure,
+    judge=judge,
+)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     canonical_stages,
     in_run,
@@ -32,13 +33,6 @@ from tracekit.process.kernel_names import is_gemm, unit
 from tracekit.process.shapes import DIMS, TYPES, Products, device_work, products, shapes
 from tracekit.process.stage_at import stage_at, stage_names
 from tracekit.process.work_classes import on_device
-
-ID, TITLE = "matmuls", "How fast are matrix products, and on which units?"
-NEEDS = ("host_ops", "device_ops", "device_ranges")
-WRITES = ("matrix_products", "work_classes")
-RESTS_ON = ("gpu_time",)
-ARGS = (DIMS, TYPES)
-RULES = ("no-tensor-cores", "unaligned-gemm")
 
 Ints = npt.NDArray[np.int64]
 
@@ -170,8 +164,14 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             else "input shapes were not recorded: profile with record_shapes=True"
         )
         if not findings:
-            return Section(ID, TITLE, "skipped", reason, verdicts=verdicts)
-        return Section(ID, TITLE, findings=tuple(findings), caveats=(reason,), verdicts=verdicts)
+            return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason, verdicts=verdicts)
+        return Section(
+            ANALYSIS.id,
+            ANALYSIS.title,
+            findings=tuple(findings),
+            caveats=(reason,),
+            verdicts=verdicts,
+        )
     on_gpu = bool(rows["device_busy_ns"].notna().any())
     rows = rows.assign(time_ns=rows["device_busy_ns"] if on_gpu else rows["host_ns"])
     if not on_gpu:
@@ -205,7 +205,12 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
                label=f"GEMM FLOP rate from recorded shapes (TFLOP/s of {where})"),
     )  # fmt: skip
     return Section(
-        ID, TITLE, metrics=metrics, sheets=sheets, findings=tuple(findings), verdicts=verdicts
+        ANALYSIS.id,
+        ANALYSIS.title,
+        metrics=metrics,
+        sheets=sheets,
+        findings=tuple(findings),
+        verdicts=verdicts,
     )
 
 
@@ -228,16 +233,16 @@ def _abstained(measured: Measurements) -> Iterator[Verdict]:
     """Why a rule says nothing of any run."""
     rows = measured["work_classes"]
     if not rows["device"].notna().any() and not (rows["class"] == "gemm").any():
-        for rule in RULES:
+        for rule in ANALYSIS.rules:
             yield Verdict(rule, "not applicable", "no GPU activity was recorded")
         return
     capability = rows["capability"].dropna()
     if not len(capability):
-        for rule in RULES:
+        for rule in ANALYSIS.rules:
             yield Verdict(rule, "insufficient data", "compute capability was not recorded")
         return
     if not (capability >= TENSOR_CAPABILITY).any():
-        for rule in RULES:
+        for rule in ANALYSIS.rules:
             yield Verdict(rule, "not applicable", "the GPUs have no tensor cores")
         return
     if not measured.has("matrix_products"):
@@ -345,3 +350,16 @@ def _excess(rows: pd.DataFrame) -> tuple[float | None, list[dict[Any, Any]]]:
 
 def _label(row: Mapping[Any, Any]) -> str:
     return f"{row['name']} {row['m']}×{row['n']}×{row['k']} {row['type']}"
+
+
+ANALYSIS = Analysis(
+    id="matmuls",
+    title="How fast are matrix products, and on which units?",
+    reads=("host_ops", "device_ops", "device_ranges"),
+    args=(DIMS, TYPES),
+    writes=("matrix_products", "work_classes"),
+    rests_on=("gpu_time",),
+    rules=("no-tensor-cores", "unaligned-gemm"),
+    measure=measure,
+    judge=judge,
+)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.keys import looked_up, summed
@@ -19,12 +20,6 @@ from tracekit.process.launches import Launches, launches
 from tracekit.process.modules import HIERARCHY, Modules, modules
 from tracekit.process.shapes import calls, during, launch_threads
 from tracekit.process.sound import sound_dur_ns
-
-ID, TITLE = "modules", "Which modules of the model take the time?"
-NEEDS = ("host_ops", "device_ops")
-WRITES = ("modules",)
-RESTS_ON = ("launches",)
-ARGS = (HIERARCHY,)
 
 MAX_CLASSES = 2_000
 """Most classes of modules of one source: those with most time; the others are left out and counted."""
@@ -80,7 +75,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
             "no module is recorded or annotated: profile with with_stack=True (verl: put stack among the"
             " profiler's contents), which records every call of an nn.Module"
         )
-        return Section(ID, TITLE, "skipped", reason)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
     grouped = rows.groupby(["run", "origin", "module"], dropna=False, sort=False)
     pooled = grouped[["count", "self_ns"]].sum()
     pooled["instance_count"] = grouped["instance_count"].max()
@@ -97,7 +92,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         by = ["device_ns", "self_ns"] if on_gpu else ["self_ns"]
         shown = mine.sort_values([*by, "module"], ascending=[*[False] * len(by), True], kind="stable")  # fmt: skip
         sheets.append(_sheet(measured, str(origin), shown))
-    return Section(ID, TITLE, sheets=tuple(sheets))
+    return Section(ANALYSIS.id, ANALYSIS.title, sheets=tuple(sheets))
 
 
 def _gpu_ns(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
@@ -135,3 +130,15 @@ def _sheet(measured: Measurements, origin: str, rows: pd.DataFrame) -> Any:
         caption += f" {show(float(shares.iloc[0]), 'ratio')} of the GPU time was launched in calls of modules."  # fmt: skip
     caption += " A backward pass runs outside the calls of modules and is not in it."
     return sheet(f"modules_{origin}", TITLES[origin], headings, rows, caption=caption)
+
+
+ANALYSIS = Analysis(
+    id="modules",
+    title="Which modules of the model take the time?",
+    reads=("host_ops", "device_ops"),
+    args=(HIERARCHY,),
+    writes=("modules",),
+    rests_on=("launches",),
+    measure=measure,
+    judge=judge,
+)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import union_totals
@@ -20,10 +21,6 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, innermost, nesting
 from tracekit.process.sound import sound_dur_ns
-
-ID, TITLE = "operators", "Which operators cost the host and feed the GPU?"
-NEEDS = ("host_ops",)
-WRITES = ("operators",)
 
 Ints = npt.NDArray[np.int64]
 
@@ -122,7 +119,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     rows = plain(measured["operators"])
     rows = rows[rows["kind"] == "op"]
     if not len(rows):
-        return Section(ID, TITLE, "skipped", "no host op was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no host op was recorded")
     grouped = rows.groupby(["run", "name"], dropna=False, sort=False)
     pooled = grouped[["count", "total_ns", "self_ns"]].sum()
     for name in ("launch_count", "device_ns", "device_busy_ns", "allocated_bytes", "freed_bytes"):
@@ -173,9 +170,22 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         Metric("operator_calls", int(pooled["count"].sum()), "count", label="operator calls"),
     )
     return Section(
-        ID, TITLE, metrics=metrics, sheets=tuple(s for s in (host, device, memory) if s.rows)
+        ANALYSIS.id,
+        ANALYSIS.title,
+        metrics=metrics,
+        sheets=tuple(s for s in (host, device, memory) if s.rows),
     )
 
 
 def _by(pooled: pd.DataFrame, column: str) -> pd.DataFrame:
     return pooled.sort_values([column, "name"], ascending=[False, True], kind="stable")
+
+
+ANALYSIS = Analysis(
+    id="operators",
+    title="Which operators cost the host and feed the GPU?",
+    reads=("host_ops",),
+    writes=("operators",),
+    measure=measure,
+    judge=judge,
+)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     in_run,
     label_headings,
@@ -36,12 +37,6 @@ from tracekit.process.host_side import (
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, nesting
 from tracekit.process.sound import sound_dur_ns
-
-ID, TITLE = "optimizer", "What does the optimizer cost?"
-NEEDS = ("host_ops",)
-WRITES = ("optimizer_steps",)
-RESTS_ON = ("gpu_time",)
-RULES = ("unfused-optimizer",)
 
 Ints = npt.NDArray[np.int64]
 
@@ -154,14 +149,14 @@ def _on_device(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Optimizers of all ranks and steps pooled by name; finding R26."""
     if not measured.has("optimizer_steps"):
-        return Section(ID, TITLE, "skipped", "no host activity was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no host activity was recorded")
     rows = units(measured["optimizer_steps"])
     if not len(rows):
-        return Section(ID, TITLE, "skipped", NO_OPTIMIZER)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", NO_OPTIMIZER)
     pooled = _pool(measured, rows)
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         sheets=(_sheet(measured, pooled),),
         findings=tuple(_unfused(measured, pooled, thresholds)),
         verdicts=tuple(_abstains(measured, rows, pooled)),
@@ -232,11 +227,11 @@ def _abstains(
     """Runs without an optimizer, and those whose optimizer works on the host beside a GPU."""
     for run in units(measured["steps"])["run"].drop_duplicates():
         if not same_text(rows["run"], run).any():
-            yield Verdict(RULES[0], "not applicable", NO_OPTIMIZER + in_run(measured, run))
+            yield Verdict(ANALYSIS.rules[0], "not applicable", NO_OPTIMIZER + in_run(measured, run))
     for run, mine in pooled.groupby("run", dropna=False, sort=False):
         if mine["kernel_count"].eq(0).fillna(value=False).all():
             reason = "Optimizer.step launches no kernel: the optimizer works on the host"
-            yield Verdict(RULES[0], "not applicable", reason + in_run(measured, run))
+            yield Verdict(ANALYSIS.rules[0], "not applicable", reason + in_run(measured, run))
 
 
 def _unfused(
@@ -289,3 +284,15 @@ def _whose(row: Mapping[Any, Any], pooled: pd.DataFrame) -> str:
 def _count_text(count: float) -> str:
     """A mean count: 290, or 28.5."""
     return f"{int(count):,}" if count.is_integer() else show(count, "count")
+
+
+ANALYSIS = Analysis(
+    id="optimizer",
+    title="What does the optimizer cost?",
+    reads=("host_ops",),
+    writes=("optimizer_steps",),
+    rests_on=("gpu_time",),
+    rules=("unfused-optimizer",),
+    measure=measure,
+    judge=judge,
+)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.keys import summed
@@ -33,11 +34,6 @@ from tracekit.process.shapes import (
     shapes,
 )
 from tracekit.process.sound import sound_dur_ns
-
-ID, TITLE = "shapes", "What do operators cost by input shape, and with all that runs inside them?"
-NEEDS = ("host_ops", "device_ops", "memory_ops")
-WRITES = ("operator_shapes", "operator_totals")
-ARGS = (DIMS, TYPES)
 
 Ints = npt.NDArray[np.int64]
 
@@ -203,11 +199,11 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Operators of all processes pooled, by input shape and with all that runs inside them."""
     totals, by_shape = plain(measured["operator_totals"]), plain(measured["operator_shapes"])
     if not len(totals):
-        return Section(ID, TITLE, "skipped", "no host op was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no host op was recorded")
     on_device = bool(totals["device_total_ns"].notna().any())
     has_memory = bool(totals["allocated_total_bytes"].notna().any())
     if not (len(by_shape) or on_device or has_memory):
-        return Section(ID, TITLE, "skipped", NOT_RECORDED)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", NOT_RECORDED)
     sheets = (
         _shape_sheet(measured, by_shape, on_device),
         _total_sheet(measured, totals, on_device),
@@ -215,8 +211,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     distinct = len(by_shape[["run", "name", "dims", "types"]].drop_duplicates())
     metrics = (Metric("operator_shapes", distinct, "count", label="operators by input shape"),)
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=metrics if distinct else (),
         sheets=tuple(s for s in sheets if s.rows),
         caveats=() if len(by_shape) else (NOT_RECORDED,),
@@ -332,3 +328,14 @@ def shown_types(types: object) -> str | None:
 
 
 _NO_TENSOR = ("Scalar", "ScalarList", "Int", "Bool", "Double", "GenericList", "Device")
+
+
+ANALYSIS = Analysis(
+    id="shapes",
+    title="What do operators cost by input shape, and with all that runs inside them?",
+    reads=("host_ops", "device_ops", "memory_ops"),
+    args=(DIMS, TYPES),
+    writes=("operator_shapes", "operator_totals"),
+    measure=measure,
+    judge=judge,
+)

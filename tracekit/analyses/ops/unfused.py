@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import canonical_stages, label_headings, plain, same_text
 from tracekit.job.stage_work import StageWork, by_stage
 from tracekit.job.tables import sheet
@@ -21,13 +22,6 @@ from tracekit.process.shapes import DIMS, TYPES, owners, shapes
 from tracekit.process.stage_at import stage_at, stage_names
 from tracekit.process.unfused import Unfused, attention_extra, unfused
 from tracekit.process.work_classes import Spans, on_device, on_host
-
-ID, TITLE = "unfused", "Which attention and losses are made of single operators?"
-NEEDS = ("host_ops", "device_ops", "device_ranges")
-WRITES = ("unfused_calls", "unfused_work")
-RESTS_ON = ("gpu_time",)
-ARGS = (DIMS, TYPES)
-RULES = ("unfused-operators",)
 
 Ints = npt.NDArray[np.int64]
 
@@ -92,13 +86,13 @@ def _calls(trace: Trace, calls: Mapping[str, Ints], found: Unfused) -> dict[str,
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """What unfused attention and losses take of each stage; finding R27."""
     if not measured.has("unfused_work"):
-        verdict = Verdict(RULES[0], "insufficient data", "input shapes were not recorded")
-        return Section(ID, TITLE, "skipped", NOT_RECORDED, verdicts=(verdict,))
+        verdict = Verdict(ANALYSIS.rules[0], "insufficient data", "input shapes were not recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", NOT_RECORDED, verdicts=(verdict,))
     calls = plain(measured["unfused_calls"])
     calls = calls.assign(canonical=canonical_stages(calls, in_file=True))
     if not len(calls):
         reason = "neither attention nor a loss over a vocabulary is made of single operators"
-        return Section(ID, TITLE, caveats=(reason,))
+        return Section(ANALYSIS.id, ANALYSIS.title, caveats=(reason,))
     work = [w for kind in KINDS for w in by_stage(measured, kind, table="unfused_work")]
     kinds = [kind for kind in KINDS for _ in by_stage(measured, kind, table="unfused_work")]
     findings = [
@@ -108,8 +102,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     ]
     on_gpu = any(one.on_gpu for one in work)
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         sheets=tuple(s for s in (_sheet(measured, kinds, work, calls, on_gpu=on_gpu),) if s.rows),
         findings=tuple(findings),
     )
@@ -198,3 +192,16 @@ def _unfused(
         ratio,
         caveats,
     )
+
+
+ANALYSIS = Analysis(
+    id="unfused",
+    title="Which attention and losses are made of single operators?",
+    reads=("host_ops", "device_ops", "device_ranges"),
+    args=(DIMS, TYPES),
+    writes=("unfused_calls", "unfused_work"),
+    rests_on=("gpu_time",),
+    rules=("unfused-operators",),
+    measure=measure,
+    judge=judge,
+)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import apart, in_run, plain, same_text, text_or_none, whole_gpu_time
 from tracekit.job.stage_windows import WHERE, StageWindow, judged_windows, keyed, placed, steps_of
 from tracekit.job.traffic import RATED, by_rank, exposed_within, moving, rates, united, waiting
@@ -28,13 +29,6 @@ from tracekit.model.units import show
 from tracekit.process.collective_facts import ARGS as COLLECTIVE_ARGS
 from tracekit.process.collective_sums import per_step
 from tracekit.process.collectives import Collectives, collectives
-
-ID, TITLE = "communication", "What is communicated, and does it wait?"
-NEEDS = ("device_ops", "host_ops", "device_ranges")
-WRITES, METRICS = ("collectives", "metrics", "quality"), ("comm", "comm_count", "comm_bytes")
-RESTS_ON = ("gpu_time",)
-ARGS = COLLECTIVE_ARGS
-RULES = ("exposed-communication", "no-comm-overlap", "small-collectives")
 
 CUT = "collectives_left_out"
 
@@ -98,7 +92,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Collectives by kind, stage and rank; findings R05, R06 and R07."""
     rows = pooled(measured)
     if not len(rows):
-        return Section(ID, TITLE, "skipped", "no collective was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no collective was recorded")
     small = [_small(measured, mine, thresholds) for mine in apart(rows, ["run", "role"])]
     stages = _exposures(measured, rows, [one.rows for one in small if one.finding])
     told = [(one, _exposed(one, thresholds)) for one in stages]
@@ -107,8 +101,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     sheets = (kind_sheet(measured), stage_sheet(measured), rank_sheet(measured))
     charts = (rank_bars(measured), size_histogram(measured))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=tuple(_totals(measured)),
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(
@@ -310,7 +304,7 @@ def _abstained(
     measured: Measurements, told: list[tuple[Exposure, Finding | None]], thresholds: Thresholds
 ) -> Iterator[Verdict]:
     """Why R05 and R06 say nothing, where that is not plain."""
-    rules = RULES[:2]
+    rules = ANALYSIS.rules[:2]
     if not len(whole_gpu_time(measured)):
         lost = measured.has("gpu_time") and len(measured["gpu_time"]) > 0
         reason = (
@@ -415,3 +409,17 @@ def _caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
     quality = plain(measured["quality"])
     if cut := int(quality.loc[quality["name"] == CUT, "count"].sum()):
         yield f"{cut:,} more collectives were recorded than are kept of one source: the earliest are shown"
+
+
+ANALYSIS = Analysis(
+    id="communication",
+    title="What is communicated, and does it wait?",
+    reads=("device_ops", "host_ops", "device_ranges"),
+    args=COLLECTIVE_ARGS,
+    writes=("collectives", "metrics", "quality"),
+    metrics=("comm", "comm_count", "comm_bytes"),
+    rests_on=("gpu_time",),
+    rules=("exposed-communication", "no-comm-overlap", "small-collectives"),
+    measure=measure,
+    judge=judge,
+)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import count_distinct, devices_of, in_run, label_headings, plain, same_text
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import Intervals, covered, gaps, intersect, union, union_all
@@ -17,10 +18,6 @@ from tracekit.model.report import Heading, Metric, Section
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.sound import sound_device_ops
-
-ID, TITLE = "fleets", "Do rollout and training work at the same time?"
-NEEDS = ("host_ops", "device_ops")
-WRITES = ("busy_spans",)
 
 MAX_SPANS = 1_000
 """Most spans kept of one device: past it the shortest gaps close, and the closed time is counted."""
@@ -80,7 +77,7 @@ class Fleet(NamedTuple):
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Busy shares of every role in the time that all were captured, and how far rollout and training overlap."""
     if not measured.has("busy_spans"):
-        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
     every, captures = measured["busy_spans"], plain(measured["captures"])
     timed = captures[captures["absolute_time"].to_numpy(np.bool_)]
     shown, metrics, reasons = [], list[Metric](), list[str]()
@@ -96,7 +93,10 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         metrics += _overlap(fleets, window, in_run(measured, run))
     if not shown:
         return Section(
-            ID, TITLE, "skipped", reasons[0] if reasons else "no GPU activity was recorded"
+            ANALYSIS.id,
+            ANALYSIS.title,
+            "skipped",
+            reasons[0] if reasons else "no GPU activity was recorded",
         )
     columns = ["run", "role", "gpus", "window_ns", "busy_ratio", "idle_ratio", "first_ns"]
     headings = (
@@ -113,7 +113,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         "which processes share a GPU is not recorded: switching between roles is not judged",
     )
     table = sheet("fleets", "Roles by how busy their GPUs are", headings, frame)
-    return Section(ID, TITLE, metrics=tuple(metrics), sheets=(table,), caveats=caveats)
+    return Section(
+        ANALYSIS.id, ANALYSIS.title, metrics=tuple(metrics), sheets=(table,), caveats=caveats
+    )
 
 
 def _fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:
@@ -176,3 +178,13 @@ def _overlap(fleets: list[Fleet], window: Intervals, where: str) -> list[Metric]
     ratio = intersect(*sides).total / min(side.total for side in sides)
     label = f"rollout and training at the same time, of the less busy one{where}"
     return [Metric("overlap_ratio", ratio, "ratio", "higher", label=label)]
+
+
+ANALYSIS = Analysis(
+    id="fleets",
+    title="Do rollout and training work at the same time?",
+    reads=("host_ops", "device_ops"),
+    writes=("busy_spans",),
+    measure=measure,
+    judge=judge,
+)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, in_run, job, same_text, summed, text_or_none
 from tracekit.job.rank_groups import (
     CREW,
@@ -29,11 +30,6 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 
-ID, TITLE = "imbalance", "Do the ranks work equally long?"
-NEEDS = ()
-RESTS_ON = ("arrivals", "collectives", "segments")
-RULES = ("rank-imbalance",)
-
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG001
     """Nothing of its own: it judges what is measured about waits."""
@@ -45,11 +41,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     abstained = tuple(_abstained(measured, thresholds))
     if max((crew.members for crew in crews(measured)), default=0) < 2:
         reason = "fewer than two ranks of one role were recorded with steps or stages"
-        return Section(ID, TITLE, "skipped", reason, verdicts=abstained)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason, verdicts=abstained)
     sheets = (_stage_sheet(measured), _what_if_sheet(measured), _rank_sheet(measured))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(_imbalances(measured, thresholds)),
         verdicts=abstained,
@@ -259,3 +255,14 @@ def _finding(
         share,
         ("other load on the hosts looks the same",),
     )  # fmt: skip
+
+
+ANALYSIS = Analysis(
+    id="imbalance",
+    title="Do the ranks work equally long?",
+    reads=(),
+    rests_on=("arrivals", "collectives", "segments"),
+    rules=("rank-imbalance",),
+    measure=measure,
+    judge=judge,
+)

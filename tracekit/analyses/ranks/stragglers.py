@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.collectives import REASONS, clocks, matched
 from tracekit.job.drawn_ranks import MAX_ROWS, drawn
 from tracekit.job.frames import UNIT, job, plain, run_heading, summed
@@ -29,13 +30,6 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.collective_facts import ARGS as COLLECTIVE_ARGS
 from tracekit.process.own_work import MAX_ARRIVALS, Segments, segments
-
-ID, TITLE = "stragglers", "Who waits for whom?"
-NEEDS = ("host_ops", "device_ops", "device_ranges")
-WRITES = ("arrivals", "quality", "segments")
-ARGS = COLLECTIVE_ARGS
-RESTS_ON = ("collectives",)
-RULES = ("straggler",)
 
 MAX_MARKS = 1_500
 """Most cells of the chart."""
@@ -60,7 +54,12 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         alone = max((crew.members for crew in crews(measured)), default=0) < 2
         caveats = () if alone else tuple(_unmatched(measured))
         return Section(
-            ID, TITLE, "skipped", _nothing(measured), caveats=caveats, verdicts=abstained
+            ANALYSIS.id,
+            ANALYSIS.title,
+            "skipped",
+            _nothing(measured),
+            caveats=caveats,
+            verdicts=abstained,
         )
     sheets = (
         _cause_sheet(measured, found),
@@ -70,8 +69,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
     chart = _chart(measured, found)
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=_metrics(measured, found),
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(claims(measured, found, thresholds)),
@@ -259,3 +258,16 @@ def _chart(measured: Measurements, found: Waits) -> Chart:
         caption=f"A pale row among dark ones is the rank that the others wait for. {chosen.note}".strip(),
         omitted=total - len(marks),
     )
+
+
+ANALYSIS = Analysis(
+    id="stragglers",
+    title="Who waits for whom?",
+    reads=("host_ops", "device_ops", "device_ranges"),
+    args=COLLECTIVE_ARGS,
+    writes=("arrivals", "quality", "segments"),
+    rests_on=("collectives",),
+    rules=("straggler",),
+    measure=measure,
+    judge=judge,
+)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.driver_log import logs
 from tracekit.job.frames import (
     canonical_stages,
@@ -27,12 +28,6 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.transfers import transfers
-
-ID, TITLE = "transfers", "What do weight sync and offloading cost?"
-NEEDS = ("host_ops", "device_ops")
-WRITES = ("transfers",)
-RESTS_ON = ("collectives", "gpu_time", "logged")
-RULES = ("weight-sync", "offload")
 
 SYNC = "update_weights"
 RATED_BYTES = 2**20
@@ -64,10 +59,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         reason = (
             "no weight sync and no copy of more than 64,000 bytes between GPU and host was recorded"
         )
-        return Section(ID, TITLE, "skipped", reason, verdicts=tuple(verdicts))
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason, verdicts=tuple(verdicts))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         sheets=sheets,
         findings=(*_slow_sync(measured, syncs, thresholds), *_offload(measured, moved, thresholds)),
         verdicts=tuple(verdicts),
@@ -381,3 +376,15 @@ def _rate(rows: pd.DataFrame) -> float | None:
     """Bytes over the time that copies of each kind run; None without any."""
     busy = float(rows["busy_ns"].sum())
     return float(rows["size_bytes"].sum()) / busy if busy else None
+
+
+ANALYSIS = Analysis(
+    id="transfers",
+    title="What do weight sync and offloading cost?",
+    reads=("host_ops", "device_ops"),
+    writes=("transfers",),
+    rests_on=("collectives", "gpu_time", "logged"),
+    rules=("weight-sync", "offload"),
+    measure=measure,
+    judge=judge,
+)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.driver_log import TIMER, logs, same_steps
 from tracekit.job.frames import in_run, plain, run_heading, same_text
 from tracekit.job.machine_logs import NAMES, machine_sheet
@@ -16,10 +17,6 @@ from tracekit.job.tables import sheet
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-
-ID, TITLE = "driver-log", "What did the driver time, and do the traces agree?"
-NEEDS = ("log_values",)
-WRITES = ("logged",)
 
 MAX_LOGGED = 500_000
 """Most numbers kept of one log: timers first, then the latest."""
@@ -65,13 +62,16 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     known = logs(measured)
     if not known:
         return Section(
-            ID, TITLE, "skipped", "no driver's log was given or found beside the profile"
+            ANALYSIS.id,
+            ANALYSIS.title,
+            "skipped",
+            "no driver's log was given or found beside the profile",
         )
     found, walls = cells(measured), timed_units(measured)
     tables = [_beside_log(measured, found, walls), machine_sheet(measured)]
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=tuple(_tokens(measured, walls)),
         sheets=tuple(table for table in tables if table is not None and table.rows),
         caveats=tuple(_caveats(measured, walls)),
@@ -158,3 +158,13 @@ def _caveats(measured: Measurements, walls: pd.DataFrame) -> list[str]:
     if others:
         told.append(f"{len(others)} more logs of the same runs were not used")
     return told
+
+
+ANALYSIS = Analysis(
+    id="driver-log",
+    title="What did the driver time, and do the traces agree?",
+    reads=("log_values",),
+    writes=("logged",),
+    measure=measure,
+    judge=judge,
+)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     canonical_stages,
     in_run,
@@ -30,12 +31,6 @@ from tracekit.process.own_work import BACKWARD
 from tracekit.process.shapes import DIMS, TYPES, Products, products
 from tracekit.process.stage_at import stage_at, stage_names
 from tracekit.process.steps import Windows, windows
-
-ID, TITLE = "forward-batches", "How large are micro-batches?"
-NEEDS = ("host_ops",)
-WRITES = ("forward_batches",)
-ARGS = (DIMS, TYPES)
-RULES = ("forward-batch-size",)
 
 Ints = npt.NDArray[np.int64]
 
@@ -106,7 +101,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = plain(measured["forward_batches"])
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     if not len(rows):
-        return Section(ID, TITLE, "skipped", "no micro-batch was annotated")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no micro-batch was annotated")
     keys = ["run", "role", "canonical"]
     pooled = _pooled(rows, keys)
     headings = (
@@ -118,8 +113,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         Heading("mean_ns", "mean", "ns", "Mean wall of a micro-batch on the host."),
     )  # fmt: skip
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         sheets=(sheet("forward_batches", "Micro-batches by stage", headings, pooled),),
         findings=tuple(_small(measured, pooled, thresholds)),
         verdicts=tuple(_abstained(pooled)),
@@ -161,9 +156,9 @@ def _abstained(pooled: pd.DataFrame) -> Iterator[Verdict]:
     pairs = list(_pairs(pooled))
     if not pairs:
         reason = "no forward-only pass stands beside training, both in micro-batches"
-        yield Verdict(RULES[0], "not applicable", reason)
+        yield Verdict(ANALYSIS.rules[0], "not applicable", reason)
     elif all(pd.isna(row["median"]) or pd.isna(train["median"]) for row, train in pairs):
-        yield Verdict(RULES[0], "insufficient data", "input shapes were not recorded")
+        yield Verdict(ANALYSIS.rules[0], "insufficient data", "input shapes were not recorded")
 
 
 def _small(
@@ -200,3 +195,15 @@ def _small(
             None,
             ("what it would give is not known from a trace: try it", "needs free memory"),
         )
+
+
+ANALYSIS = Analysis(
+    id="forward-batches",
+    title="How large are micro-batches?",
+    reads=("host_ops",),
+    args=(DIMS, TYPES),
+    writes=("forward_batches",),
+    rules=("forward-batch-size",),
+    measure=measure,
+    judge=judge,
+)

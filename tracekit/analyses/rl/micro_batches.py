@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     UNIT,
     canonical_stages,
@@ -30,12 +31,6 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.micro_batches import micro_batches
 
-ID, TITLE = "micro-batches", "Are micro-batches alike, and is every pass needed?"
-NEEDS = ("host_ops", "device_ops", "device_ranges")
-WRITES = ("micro_batches",)
-RESTS_ON = ("gpu_time", "logged")
-RULES = ("redundant-log-prob", "ragged-micro-batches")
-
 _KEYS = ["run", "role", "canonical", "kind"]
 _INSTANCE = [*CAPTURE, "step", "canonical", "occurrence", "kind"]
 
@@ -53,13 +48,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(rows):
         reason = "no mini- or micro-batch is annotated"
         none = Verdict("ragged-micro-batches", "not applicable", reason)
-        return Section(ID, TITLE, "skipped", reason, verdicts=(none, *told))
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason, verdicts=(none, *told))
     empty_ratio = thresholds.of("ragged-micro-batches")["empty_ratio"]
     instances = _instances(rows, empty_ratio)
     ragged = list(_ragged(measured, instances, thresholds))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         sheets=(_sheet(measured, instances, empty_ratio),),
         findings=(*redundant, *ragged),
         verdicts=(*told, *_unjudged(measured, instances)),
@@ -236,3 +231,15 @@ def _updates(rows: pd.DataFrame) -> int | None:
     if not len(mine) or scheduled.any():
         return None
     return int(mine.groupby(_INSTANCE[:-1], dropna=False).size().max())
+
+
+ANALYSIS = Analysis(
+    id="micro-batches",
+    title="Are micro-batches alike, and is every pass needed?",
+    reads=("host_ops", "device_ops", "device_ranges"),
+    writes=("micro_batches",),
+    rests_on=("gpu_time", "logged"),
+    rules=("redundant-log-prob", "ragged-micro-batches"),
+    measure=measure,
+    judge=judge,
+)

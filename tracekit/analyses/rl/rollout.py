@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run, job, label_headings, run_heading
 from tracekit.job.rollout import (
     Generation,
@@ -25,12 +26,6 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.iterations import Iterations, generation_spans, iterations, joined
-
-ID, TITLE = "rollout", "How does generation go?"
-NEEDS = ("host_ops", "device_ops", "device_ranges")
-WRITES = ("generations", "iterations", "metrics")
-METRICS = ("decode_pace", "generation_wall")
-RULES = ("rollout-tail", "replica-imbalance", "slow-first-iterations")
 
 MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
 """Most marks, lines and rows of one chart."""
@@ -72,7 +67,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     found = generations(measured)
     if not any(g.basis == "iterations" for g in found) and len({g.engine for g in found}) < 2:
         reason = "no iteration of a rollout engine was annotated, and no two replicas are known"
-        return Section(ID, TITLE, "skipped", reason)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
     judged: list[Finding | Verdict] = []
     roles = by_role(found)
     several = len({role for _, role in roles}) > 1
@@ -86,8 +81,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     compared = thresholds.of("slow-first-iterations")["compared_ratio"]
     sheets = (_engine_sheet(measured, found, compared), _unit_sheet(measured, found))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=tuple(_headline(found)),
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(j for j in judged if isinstance(j, Finding)),
@@ -398,3 +393,15 @@ def _charts(measured: Measurements, found: Sequence[Generation]) -> Iterator[Cha
             "rollout-ends", f"When each engine ended{title}", "bars", tuple(bars),
             ("until its end", "waiting for the last"), tuple(g.engine for g in rows), omitted=len(unit) - len(rows),
         )  # fmt: skip
+
+
+ANALYSIS = Analysis(
+    id="rollout",
+    title="How does generation go?",
+    reads=("host_ops", "device_ops", "device_ranges"),
+    writes=("generations", "iterations", "metrics"),
+    metrics=("decode_pace", "generation_wall"),
+    rules=("rollout-tail", "replica-imbalance", "slow-first-iterations"),
+    measure=measure,
+    judge=judge,
+)

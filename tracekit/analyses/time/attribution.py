@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import canonical_stages, label_headings, plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.report import Heading, Metric, Section, Sheet
@@ -22,10 +23,6 @@ from tracekit.process.shapes import device_work
 from tracekit.process.sound import sound_dur_ns
 from tracekit.process.stage_at import stage_at, stage_names
 from tracekit.process.work_classes import work_stages
-
-ID, TITLE = "attribution", "Who launched the GPU's work?"
-NEEDS = ("device_ops", "host_ops", "device_ranges")
-WRITES = ("graph_launches", "launches")
 
 OUTSIDE = "(outside any stage)"
 
@@ -117,7 +114,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     rows = plain(measured["launches"])
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     if not len(rows):
-        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
     whole, count = int(rows["dur_ns"].sum()), int(rows["count"].sum())
     unlinked = rows[rows["link"] == "unlinked"]
     metrics = (
@@ -157,7 +154,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         _graph_sheet(measured),
     )
     shown = tuple(s for s in sheets if s.rows)
-    return Section(ID, TITLE, metrics=metrics, sheets=shown, caveats=_told(rows))
+    return Section(ANALYSIS.id, ANALYSIS.title, metrics=metrics, sheets=shown, caveats=_told(rows))
 
 
 BY = {"annotation": "GPU annotation", "time": "time", "before": "launched earlier"}
@@ -242,3 +239,13 @@ def _shown_stage(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
     own, canonical = rows["stage"].to_numpy(object), rows["canonical"].to_numpy(object)
     name = np.where(pd.isna(canonical), own, canonical)
     return np.where(pd.isna(name), OUTSIDE, name)
+
+
+ANALYSIS = Analysis(
+    id="attribution",
+    title="Who launched the GPU's work?",
+    reads=("device_ops", "host_ops", "device_ranges"),
+    writes=("graph_launches", "launches"),
+    measure=measure,
+    judge=judge,
+)

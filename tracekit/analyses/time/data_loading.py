@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run, label_headings, same_text, text_or_none, units
 from tracekit.job.loader_waits import by_rank, long_waits
 from tracekit.job.tables import sheet
@@ -17,12 +18,6 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.host_side import device_busy, host_side, host_windows, step_thread, uncounted
-
-ID, TITLE = "data-loading", "How long do steps wait for data?"
-NEEDS = ("host_ops",)
-WRITES = ("loader_waits",)
-RULES = ("data-loader-wait",)
-
 
 NO_LOADER = "no wait for a torch DataLoader was recorded"
 
@@ -66,14 +61,14 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Waits per loader and rank, without the first step of each process; finding R04."""
     if not measured.has("loader_waits"):
-        return Section(ID, TITLE, "skipped", "no host activity was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no host activity was recorded")
     rows = units(measured["loader_waits"])
     if not len(rows):
-        return Section(ID, TITLE, "skipped", NO_LOADER)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", NO_LOADER)
     waits = by_rank(measured)
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         sheets=tuple(s for s in (_sheet(measured, waits),) if s.rows),
         findings=tuple(_waits(measured, waits, thresholds)),
         verdicts=tuple(_without(measured, rows)),
@@ -149,3 +144,14 @@ def _advice(name: str) -> str:
     if "SingleProcess" in name:
         return "load in the background: num_workers > 0 (this loader works in the training process), pin_memory, prefetch_factor"
     return "more workers or a larger prefetch_factor; cheaper transforms; look at storage and at the collate function"
+
+
+ANALYSIS = Analysis(
+    id="data-loading",
+    title="How long do steps wait for data?",
+    reads=("host_ops",),
+    writes=("loader_waits",),
+    rules=("data-loader-wait",),
+    measure=measure,
+    judge=judge,
+)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run, label_headings, same_text, summed, text_or_none
 from tracekit.job.idle import DAMAGED, edge_rows, idle_at_edges, idle_time
 from tracekit.job.stage_windows import NO_STEPS, each_gpu_step, gpu_steps, whole
@@ -17,12 +18,6 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.stalls import stage_edges, stalls
-
-ID, TITLE = "stage-edges", "Are GPUs idle between one stage and the next?"
-NEEDS = ("host_ops", "device_ops", "syncs")
-WRITES = ("stage_edges",)
-RESTS_ON = ("gpu_time", "sync_stalls")
-RULES = ("stage-edge-idle",)
 
 TIMES = ("edge_ns", "idle_ns", "explained_ns", "inside_ns", "after_sync_ns", "host_ns")
 PAIR = ("run", "role", "canonical", "next_canonical")
@@ -50,20 +45,22 @@ def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Idle time from the end of each stage to the first device op of the next; finding R15."""
     if not measured.has("stage_edges") or not len(measured["gpu_time"]):
-        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
-        return Section(ID, TITLE, "skipped", DAMAGED)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", DAMAGED)
     rows = edge_rows(measured, thresholds.of("host-sync-stalls"))
     if not len(rows):
         reason = "no step of one process holds two stages"
-        return Section(ID, TITLE, "skipped", reason)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
     without = [
-        Verdict(RULES[0], "not applicable", "no step of one process holds two stages", str(run))
+        Verdict(
+            ANALYSIS.rules[0], "not applicable", "no step of one process holds two stages", str(run)
+        )
         for run in sorted(set(whole(measured, "gpu_time")["run"]) - set(rows["run"]))
     ]
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         sheets=(_edges(measured, rows),),
         findings=tuple(_findings(measured, rows, thresholds)),
         verdicts=tuple(without),
@@ -131,3 +128,15 @@ def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
             )
         )  # fmt: skip
     return found
+
+
+ANALYSIS = Analysis(
+    id="stage-edges",
+    title="Are GPUs idle between one stage and the next?",
+    reads=("host_ops", "device_ops", "syncs"),
+    writes=("stage_edges",),
+    rests_on=("gpu_time", "sync_stalls"),
+    rules=("stage-edge-idle",),
+    measure=measure,
+    judge=judge,
+)

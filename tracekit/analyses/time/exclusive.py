@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     UNIT,
     canonical_stages,
@@ -31,10 +32,6 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.slots import exclusive_slots
 
-ID, TITLE = "exclusive", "What took the wall time, op by op?"
-NEEDS = ("host_ops", "device_ops", "syncs", "windows")
-WRITES = ("slots",)
-
 SHOWN_ROWS = 60
 
 _LANE = [*IN_RUN, "device"]
@@ -53,13 +50,15 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """The mean step of every role: by stage and class, adding up to the wall, then its largest ops."""
     if not len(measured["slots"]):
-        return Section(ID, TITLE, "skipped", "no step, stage or host activity was recorded")
+        return Section(
+            ANALYSIS.id, ANALYSIS.title, "skipped", "no step, stage or host activity was recorded"
+        )
     rows = _per_step(measured)
     if not len(rows):
         reason = "every source is damaged: what is missing would look idle"
-        return Section(ID, TITLE, "skipped", reason)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
     sheets = (_stage_sheet(measured, rows), _op_sheet(measured, rows))
-    return Section(ID, TITLE, sheets=tuple(s for s in sheets if s.rows))
+    return Section(ANALYSIS.id, ANALYSIS.title, sheets=tuple(s for s in sheets if s.rows))
 
 
 def _per_step(measured: Measurements) -> pd.DataFrame:
@@ -173,3 +172,13 @@ def _short(path: str) -> str:
     """
     names = path.removeprefix(_BACKWARD).split(" > ")
     return path.removeprefix(_BACKWARD) if len(names) < 3 else f"{names[0]} > … > {names[-1]}"
+
+
+ANALYSIS = Analysis(
+    id="exclusive",
+    title="What took the wall time, op by op?",
+    reads=("host_ops", "device_ops", "syncs", "windows"),
+    writes=("slots",),
+    measure=measure,
+    judge=judge,
+)

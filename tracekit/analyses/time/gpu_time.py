@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.charts import device_bars, utilisation
 from tracekit.job.frames import label_headings, run_heading, summed, text_or_none, whole_gpu_time
 from tracekit.job.gpu_shares import SUMMED, shares
@@ -26,13 +27,6 @@ from tracekit.model.units import show
 from tracekit.process.busy import by_bin, by_window, running
 from tracekit.process.sound import sound_device_ops
 from tracekit.process.steps import Windows, windows
-
-ID, TITLE = "gpu-time", "Where did each GPU's time go?"
-NEEDS = ("device_ops",)
-WRITES = ("busy_bins", "gpu_time", "metrics")
-RESTS_ON = ("collectives", "host_counts", "idle", "loader_waits", "stage_edges", "sync_stalls")
-METRICS = ("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies")
-RULES = ("low-gpu-utilization",)
 
 
 def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
@@ -156,7 +150,12 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(rows) or not (rows["window"] == "capture").any():
         lost = measured.has("gpu_time") and len(measured["gpu_time"])
         reason = "every source with GPU activity is damaged: what is missing would look idle"
-        return Section(ID, TITLE, "skipped", reason if lost else "no GPU activity was recorded")
+        return Section(
+            ANALYSIS.id,
+            ANALYSIS.title,
+            "skipped",
+            reason if lost else "no GPU activity was recorded",
+        )
     devices = shares(
         summed(
             rows[rows["window"] == "capture"],
@@ -195,8 +194,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     idling = _idling(measured, thresholds)
     busy_ratio = thresholds.of("low-gpu-utilization")["busy_ratio"]
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=metrics,
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(
@@ -295,7 +294,9 @@ def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
             f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.window.name}: explained by {others};"
             f" {show(1 - one.accounted, 'ratio')} are left"
         )
-    return [Verdict(RULES[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()]
+    return [
+        Verdict(ANALYSIS.rules[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()
+    ]
 
 
 def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -321,3 +322,16 @@ def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
         .map({n: "higher" if n == "busy_ns" else "lower" for n in names})
         .to_numpy(object),
     }
+
+
+ANALYSIS = Analysis(
+    id="gpu-time",
+    title="Where did each GPU's time go?",
+    reads=("device_ops",),
+    writes=("busy_bins", "gpu_time", "metrics"),
+    metrics=("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies"),
+    rests_on=("collectives", "host_counts", "idle", "loader_waits", "stage_edges", "sync_stalls"),
+    rules=("low-gpu-utilization",),
+    measure=measure,
+    judge=judge,
+)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run, label_headings, plain, same_text, text_or_none, units
 from tracekit.job.launching import COUNTED, of_many_kernels, pooled, waiting_for_launches
 from tracekit.job.stage_windows import ExistingSteps, gpu_steps_of, steps_of
@@ -30,13 +31,6 @@ from tracekit.process.host_side import (
 )
 from tracekit.process.launches import Launches, launches
 from tracekit.process.sound import sound_dur_ns
-
-ID, TITLE = "host", "In how many pieces does the host do its work?"
-NEEDS = ("host_ops", "device_ranges")
-WRITES = ("host_counts", "metrics")
-RESTS_ON = ("gpu_time",)
-METRICS = ("host_ops", "host_launches")
-RULES = ("launch-bound",)
 
 Ints = npt.NDArray[np.int64]
 
@@ -130,14 +124,16 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """What the host runs and launches per step and stage, pooled over ranks and steps; finding R03."""
     rows = units(measured["host_counts"])
     if not len(rows) or not rows["leaf_count"].sum() + rows["launch_count"].sum():
-        return Section(ID, TITLE, "skipped", "no host op and no launch was recorded")
+        return Section(
+            ANALYSIS.id, ANALYSIS.title, "skipped", "no host op and no launch was recorded"
+        )
     table = pooled(measured)
     found = tuple(_launch_bound(measured, table, thresholds))
     steps = table[table["canonical"].isna()]
     whole = float(steps["leaf_count"].sum() / max(steps["process_steps"].sum(), 1))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=(Metric("host_ops", round(whole), "count", "lower", label="host ops per step"),),
         sheets=tuple(s for s in (_sheet(measured, table),) if s.rows),
         findings=found,
@@ -292,3 +288,16 @@ def _ops_finding(
 
 def _float(value: Any) -> float | None:
     return None if pd.isna(value) else float(value)
+
+
+ANALYSIS = Analysis(
+    id="host",
+    title="In how many pieces does the host do its work?",
+    reads=("host_ops", "device_ranges"),
+    writes=("host_counts", "metrics"),
+    metrics=("host_ops", "host_launches"),
+    rests_on=("gpu_time",),
+    rules=("launch-bound",),
+    measure=measure,
+    judge=judge,
+)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     canonical_stages,
     in_run,
@@ -36,13 +37,6 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.idle_tables import histogram, idle_by_window, longest
-
-ID, TITLE = "idle", "Why were GPUs idle?"
-NEEDS = ("host_ops", "device_ops", "syncs", "windows")
-WRITES = ("idle", "idle_gaps", "idle_histogram", "metrics")
-RESTS_ON = ("gpu_time",)
-METRICS = ("host_wait",)
-RULES = ("host-silence",)
 
 SHOWN_GAPS = 30
 MAX_CHART_ROWS = 60
@@ -97,9 +91,9 @@ def _metrics(idle: pd.DataFrame) -> Mapping[str, Any]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Idle time of stages and captures by cause; finding R29."""
     if not measured.has("idle") or not len(measured["gpu_time"]):
-        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
-        return Section(ID, TITLE, "skipped", DAMAGED)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", DAMAGED)
     shares = _by_place(measured)
     sheets = (
         _cause_sheet(measured, shares),
@@ -107,8 +101,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
     charts = (_stage_chart(measured), _gap_chart(measured))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=_shares_of_capture(shares),
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(_silence(measured, thresholds)),
@@ -312,6 +306,19 @@ def _abstaining(measured: Measurements) -> list[Verdict]:
         for run, count in hosts.items() if not count or run not in framed
     }  # fmt: skip
     return [
-        Verdict(RULES[0], "insufficient data", why, text_or_none(run))
+        Verdict(ANALYSIS.rules[0], "insufficient data", why, text_or_none(run))
         for run, why in reasons.items()
     ]
+
+
+ANALYSIS = Analysis(
+    id="idle",
+    title="Why were GPUs idle?",
+    reads=("host_ops", "device_ops", "syncs", "windows"),
+    writes=("idle", "idle_gaps", "idle_histogram", "metrics"),
+    metrics=("host_wait",),
+    rests_on=("gpu_time",),
+    rules=("host-silence",),
+    measure=measure,
+    judge=judge,
+)

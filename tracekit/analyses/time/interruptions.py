@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     Job,
     canonical_stages,
@@ -27,11 +28,6 @@ from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verd
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.host_side import HostSide, HostWindows, host_side, host_windows, uncounted
-
-ID, TITLE = "interruptions", "What interrupts steady steps?"
-NEEDS = ("host_ops",)
-WRITES = ("interruptions",)
-RULES = ("allocator-calls", "recompilation")
 
 Ints = npt.NDArray[np.int64]
 
@@ -101,7 +97,7 @@ def _largest(names: Any, code: Ints, dur: Ints) -> npt.NDArray[Any]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Interruptions by name, in the first steps and after; findings R21 and R28."""
     if not measured.has("interruptions"):
-        return Section(ID, TITLE, "skipped", "no host activity was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no host activity was recorded")
     rows = units(measured["interruptions"])
     rows["canonical"] = canonical_stages(rows)
     found: list[Finding] = []
@@ -121,8 +117,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             found += judged(measured, mine[_is_late(mine, first)], steady, thresholds)
     shown = _sheet(measured, rows, int(thresholds.of("recompilation")["first_steps"]))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=(_total(int(rows["count"].sum())),),
         sheets=(shown,) if shown.rows else (),
         findings=tuple(found),
@@ -253,3 +249,14 @@ def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
         Heading("early_ns", "first time", "ns"),
     )  # fmt: skip
     return sheet("interruptions", "Compilation and allocator calls", headings, pooled)
+
+
+ANALYSIS = Analysis(
+    id="interruptions",
+    title="What interrupts steady steps?",
+    reads=("host_ops",),
+    writes=("interruptions",),
+    rules=("allocator-calls", "recompilation"),
+    measure=measure,
+    judge=judge,
+)

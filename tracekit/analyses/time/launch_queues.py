@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import canonical_stages, label_headings
 from tracekit.job.idle import DAMAGED, idle_time
 from tracekit.job.stage_windows import WHERE, whole
@@ -16,11 +17,6 @@ from tracekit.model.report import Heading, Ranked, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.queues import launch_delays, queues
-
-ID, TITLE = "launch-queues", "How long does launched work wait before it runs?"
-NEEDS = ("host_ops", "device_ops", "syncs")
-WRITES = ("launch_delays", "queues")
-RESTS_ON = ("gpu_time",)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -45,13 +41,15 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: ARG001
     """Delays and depths over all sources; no finding of its own."""
     if not measured.has("launch_delays"):
-        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
-        return Section(ID, TITLE, "skipped", DAMAGED)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", DAMAGED)
     sheets = tuple(s for s in (_delay_sheet(measured), _queue_sheet(measured)) if s.rows)
     if not sheets:
-        return Section(ID, TITLE, "skipped", "no device op can be traced back to its launch")
-    return Section(ID, TITLE, sheets=sheets)
+        return Section(
+            ANALYSIS.id, ANALYSIS.title, "skipped", "no device op can be traced back to its launch"
+        )
+    return Section(ANALYSIS.id, ANALYSIS.title, sheets=sheets)
 
 
 def _delay_sheet(measured: Measurements) -> Sheet:
@@ -107,3 +105,14 @@ def _queue_sheet(measured: Measurements) -> Sheet:
         table,
         ranked=Ranked("count", apart=("run", "role", "stream")),
     )
+
+
+ANALYSIS = Analysis(
+    id="launch-queues",
+    title="How long does launched work wait before it runs?",
+    reads=("host_ops", "device_ops", "syncs"),
+    writes=("launch_delays", "queues"),
+    rests_on=("gpu_time",),
+    measure=measure,
+    judge=judge,
+)

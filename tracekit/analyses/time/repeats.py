@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import plain
 from tracekit.job.metric_kinds import METRICS, STAGE_TIME, STEP_TIME, devices_caption
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
@@ -20,10 +21,6 @@ from tracekit.model.report import Heading, Metric, Section, Sheet, Unit
 from tracekit.model.stats.estimate import Estimate, estimate
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-
-ID, TITLE = "repeats", "How much do steps and runs differ?"
-NEEDS = ()
-RESTS_ON = ("interruptions", "logged", "metrics", "out_of_memory", "snapshot_levels")
 
 MAX_STAGES = 30
 """Most stages that are told of: those that take most time, where times are known."""
@@ -60,7 +57,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """
     found, left_out, omitted = kept_samples(measured)
     if not any(len(one.runs) > 1 or len(one.values[0]) > 1 for one in found.values()):
-        return Section(ID, TITLE, "skipped", "a single step counts: nothing was repeated")
+        return Section(
+            ANALYSIS.id, ANALYSIS.title, "skipped", "a single step counts: nothing was repeated"
+        )
     rows = _rows(found)
     step = found.get((STEP_TIME, None, None))
     several = step is not None and len(step.runs) > 1
@@ -71,8 +70,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     )
     every = (_overview(rows), *(_group(rows, *group) for group in _GROUPS), _dropped(left_out))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=tuple(_metrics(step)),
         sheets=tuple(one for one in every if one.rows),
         caveats=caveats,
@@ -241,3 +240,13 @@ def _metrics(step: Samples | None) -> Iterator[Metric]:
     if said.sd is not None and said.mean:
         label = f"standard deviation of {said.unit}s"
         yield Metric("step_spread", said.sd / said.mean, "ratio", "lower", label=label)
+
+
+ANALYSIS = Analysis(
+    id="repeats",
+    title="How much do steps and runs differ?",
+    reads=(),
+    rests_on=("interruptions", "logged", "metrics", "out_of_memory", "snapshot_levels"),
+    measure=measure,
+    judge=judge,
+)

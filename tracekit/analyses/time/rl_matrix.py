@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.drawn_ranks import drawn
 from tracekit.job.driver_log import logs, same_steps
 from tracekit.job.frames import (
@@ -27,10 +28,6 @@ from tracekit.model.stages import VALIDATION
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 
-ID, TITLE = "rl-matrix", "Which role and stage costs the step, on which rank?"
-NEEDS = ("host_ops",)
-RESTS_ON = ("logged",)
-
 MAX_COLUMNS = 6
 """Most steps or ranks side by side."""
 
@@ -49,7 +46,12 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Stages by role, step and rank with the state of every cell, and the rest that no stage explains."""
     walls, known = timed_units(measured), logs(measured)
     if not len(stage_rows(measured)) and not known:
-        return Section(ID, TITLE, "skipped", "no stage is annotated and no driver's log was given")
+        return Section(
+            ANALYSIS.id,
+            ANALYSIS.title,
+            "skipped",
+            "no stage is annotated and no driver's log was given",
+        )
     found = cells(measured)
     sheets = [
         _matrix(measured, found, walls),
@@ -57,8 +59,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         _not_measured(measured, found),
     ]
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=tuple(_metrics(found, walls)),
         sheets=tuple(s for s in sheets if s.rows),
         caveats=tuple(_caveats(measured, found, walls)),
@@ -363,3 +365,13 @@ def _caveats(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -
             f"{VALIDATION} is validation: it lies in the capture but is no part of a training step"
         )
     return told
+
+
+ANALYSIS = Analysis(
+    id="rl-matrix",
+    title="Which role and stage costs the step, on which rank?",
+    reads=("host_ops",),
+    rests_on=("logged",),
+    measure=measure,
+    judge=judge,
+)

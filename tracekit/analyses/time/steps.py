@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.charts import stage_gantts, step_strips
 from tracekit.job.frames import (
     STEP_BOUNDS,
@@ -35,13 +36,6 @@ from tracekit.model.units import show
 from tracekit.process.recurrences import recurrences
 from tracekit.process.steps import Windows, windows
 from tracekit.process.work import work_within
-
-ID, TITLE = "steps", "Where does the step go?"
-NEEDS = ("host_ops", "device_ops", "device_ranges")
-WRITES = ("metrics", "recurrences", "stages", "steps")
-RESTS_ON = ("collectives", "segments")
-METRICS = ("step_wall", "stage_wall")
-RULES = ("step-variance",)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -83,7 +77,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Walls of steps and stages over ranks; finding R30."""
     steps = job(measured)
     if not steps.count:
-        return Section(ID, TITLE, "skipped", "no step, stage or host activity was recorded")
+        return Section(
+            ANALYSIS.id, ANALYSIS.title, "skipped", "no step, stage or host activity was recorded"
+        )
     sheets = [_step_sheet(measured, steps.walls)]
     stages = stage_walls(measured)
     if len(stages):
@@ -98,8 +94,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         Metric("steps", steps.count, "count"),
     )  # fmt: skip
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=metrics,
         sheets=tuple(s for s in sheets if s.rows),
         findings=tuple(_variance(measured, steps.walls, thresholds)),
@@ -294,3 +290,16 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
             )
         )
     return found
+
+
+ANALYSIS = Analysis(
+    id="steps",
+    title="Where does the step go?",
+    reads=("host_ops", "device_ops", "device_ranges"),
+    writes=("metrics", "recurrences", "stages", "steps"),
+    metrics=("step_wall", "stage_wall"),
+    rests_on=("collectives", "segments"),
+    rules=("step-variance",),
+    measure=measure,
+    judge=judge,
+)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import label_headings, plain, same_text, summed, text_or_none
 from tracekit.job.idle import DAMAGED, SyncBound, idle_time, sync_bound
 from tracekit.job.stage_windows import WHERE, each_gpu_step, placed, whole
@@ -21,12 +22,6 @@ from tracekit.process.idle import DeviceIdle
 from tracekit.process.stage_at import range_at, row_at
 from tracekit.process.stalls import stalls
 from tracekit.process.steps import Windows, step_of, windows
-
-ID, TITLE = "syncs", "Which calls make the host wait for the GPU?"
-NEEDS = ("host_ops", "device_ops", "syncs")
-WRITES = ("sync_stalls",)
-RESTS_ON = ("gpu_time",)
-RULES = ("host-sync-stalls",)
 
 MAX_KINDS = 1_000
 """Most rows of one device in one source; kinds beyond it, the cheapest, are summed without their names."""
@@ -83,20 +78,24 @@ def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Synchronising calls by stage and op; finding R02."""
     if not measured.has("sync_stalls") or not len(measured["gpu_time"]):
-        return Section(ID, TITLE, "skipped", "no GPU activity was recorded")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
-        return Section(ID, TITLE, "skipped", DAMAGED)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", DAMAGED)
     rows = placed(measured, "sync_stalls")
     unseen = tuple(_without_host(measured))
     if not len(rows):
         reason = "no synchronising call was recorded in a step or stage"
         return Section(
-            ID, TITLE, "skipped", reason, verdicts=unseen or (Verdict(RULES[0], "clear"),)
+            ANALYSIS.id,
+            ANALYSIS.title,
+            "skipped",
+            reason,
+            verdicts=unseen or (Verdict(ANALYSIS.rules[0], "clear"),),
         )
     found = sync_bound(measured, thresholds.of("host-sync-stalls"))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         sheets=(_calls(measured, rows),),
         findings=tuple(_finding(one, rows, thresholds) for one in found),
         verdicts=unseen,
@@ -109,7 +108,12 @@ def _without_host(measured: Measurements) -> list[Verdict]:
     captures = captures[captures["device_op_count"] > 0]
     hosts = captures.groupby("run", sort=False)["host_op_count"].sum()
     return [
-        Verdict(RULES[0], "insufficient data", "no host activity was recorded", text_or_none(run))
+        Verdict(
+            ANALYSIS.rules[0],
+            "insufficient data",
+            "no host activity was recorded",
+            text_or_none(run),
+        )
         for run in hosts.index[hosts == 0]
     ]
 
@@ -171,3 +175,15 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
             "upper bound: the host's work before the next launch may take its time anyway",
         ),
     )  # fmt: skip
+
+
+ANALYSIS = Analysis(
+    id="syncs",
+    title="Which calls make the host wait for the GPU?",
+    reads=("host_ops", "device_ops", "syncs"),
+    writes=("sync_stalls",),
+    rests_on=("gpu_time",),
+    rules=("host-sync-stalls",),
+    measure=measure,
+    judge=judge,
+)

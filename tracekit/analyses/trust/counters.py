@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import canonical_stages, from_epoch, in_run, plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.report import Chart, Heading, Metric, Section
@@ -17,11 +18,6 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.stage_at import outermost_stages, row_at
 from tracekit.process.steps import step_at, windows
-
-ID, TITLE = "counters", "What did the GPUs' own counters say?"
-NEEDS = ("counters", "host_ops")
-WRITES = ("counter_curve", "counter_levels", "metrics")
-METRICS = ("sm_active", "tensor_active")
 
 MAX_COUNTERS = 500
 """Most counters of one source that are followed: those with the most samples."""
@@ -148,7 +144,7 @@ def _metrics(levels: pd.DataFrame) -> Mapping[str, Mapping[str, Any]]:
     """What compare and gates see of each step: the mean activity of SMs and tensor cores, as a share."""
     steps = levels[levels["window"].eq("step")]
     known = pd.Series([known_as(name) for name in steps["name"]], index=steps.index, dtype=object)
-    kept = steps[known.isin(METRICS)].assign(metric=known)
+    kept = steps[known.isin(ANALYSIS.metrics)].assign(metric=known)
     if not len(kept):
         return {}
     sums = (
@@ -174,7 +170,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         return None
     if not measured.has("counter_levels") or not len(measured["counter_levels"]):
         reason = "no counter was sampled (nsys profile --gpu-metrics-devices=all records them)"
-        return Section(ID, TITLE, "skipped", reason)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
     rows = plain(measured["counter_levels"])
     whole = _pooled(rows[rows["window"] == "capture"], ["run", "name"])
     staged = rows[rows["window"] == "stage"].copy()
@@ -188,8 +184,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         headings = _headings(measured, Heading("canonical", "stage"))
         sheets.append(sheet("counters_by_stage", "Counters by stage", headings, by_stage))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=tuple(_headlines(measured, whole)),
         sheets=tuple(sheets),
         charts=tuple(_charts(measured)),
@@ -222,7 +218,7 @@ def _headlines(measured: Measurements, whole: pd.DataFrame) -> Iterator[Metric]:
     """The mean of each well-known counter over all GPUs of a run."""
     known = np.array([known_as(str(name)) for name in whole["name"]], object)
     for (run, key), mine in whole.assign(known=known).groupby(["run", "known"], sort=True):
-        if key not in METRICS:
+        if key not in ANALYSIS.metrics:
             continue
         share = float(mine["sum"].sum()) / float(mine["sample_count"].sum()) / 100
         label = str(key).replace("_", " ") + in_run(measured, run)
@@ -266,3 +262,14 @@ def _line_name(key: Any, *, several: bool) -> str:
     run, host, name = key
     parts = (run if several else None, host, name)
     return " ".join(str(part) for part in parts if isinstance(part, str))
+
+
+ANALYSIS = Analysis(
+    id="counters",
+    title="What did the GPUs' own counters say?",
+    reads=("counters", "host_ops"),
+    writes=("counter_curve", "counter_levels", "metrics"),
+    metrics=("sm_active", "tensor_active"),
+    measure=measure,
+    judge=judge,
+)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.job.frames import plain, run_heading, stage_rows
 from tracekit.job.tables import sheet
 from tracekit.model.keys import joined
@@ -14,10 +15,6 @@ from tracekit.model.report import Heading, Metric, Section
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-
-ID, TITLE = "cross-check", "Do the tools agree?"
-NEEDS = ()
-RESTS_ON = ("gpu_time", "slots")
 
 SAME = 0.05
 """Two profilers slow a run differently: shares may be read from either while walls differ by less."""
@@ -43,7 +40,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         reason = (
             f"{tools[0]} answers; {tools[1]} saw the same ranks, but no step under the same number"
         )
-        return Section(ID, TITLE, "skipped", reason)
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
     frame = pd.DataFrame(rows)
     headings = (
         *run_heading(measured),
@@ -61,7 +58,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         for row in step.to_dict("records")
     )  # fmt: skip
     table = sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame)
-    return Section(ID, TITLE, metrics=metrics, sheets=(table,), caveats=(caveat,) if apart else ())
+    return Section(
+        ANALYSIS.id,
+        ANALYSIS.title,
+        metrics=metrics,
+        sheets=(table,),
+        caveats=(caveat,) if apart else (),
+    )
 
 
 def _tool(measured: Measurements) -> str:
@@ -122,3 +125,13 @@ def _compared(
             "difference_ratio": second / first - 1 if first > 0 else None,
             "pairs": len(mine),
         }
+
+
+ANALYSIS = Analysis(
+    id="cross-check",
+    title="Do the tools agree?",
+    reads=(),
+    rests_on=("gpu_time", "slots"),
+    measure=measure,
+    judge=judge,
+)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import Analysis
 from tracekit.health.checks import Capture, diagnose
 from tracekit.job.frames import label_headings, plain
 from tracekit.job.tables import sheet
@@ -20,22 +21,6 @@ from tracekit.model.units import show
 from tracekit.process.launches import Launches, launches
 from tracekit.process.sound import overlong, sound_dur_ns
 from tracekit.process.steps import Windows, windows
-
-ID, TITLE = "data-quality", "Can the numbers be trusted?"
-NEEDS = (
-    "host_ops",
-    "device_ops",
-    "device_ranges",
-    "memory_ops",
-    "open_ranges",
-    "counters",
-    "windows",
-)
-WRITES = ("captures", "quality")
-RESTS_ON = ("quality",)
-RULES = ("profiling-artefact",)
-ARGS = ("In msg nelems",)
-ANY_SOURCE = True
 
 _OF_PROGRAM = ("op", "range", "runtime")
 _OF_NSYS = ("recorded", "cuda_calls", "kernels")
@@ -169,7 +154,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Sources with what they hold and what is odd about them; finding R32."""
     captures = plain(measured["captures"])
     if not len(captures):
-        return Section(ID, TITLE, "skipped", "no source could be read")
+        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no source could be read")
     quality = plain(measured["quality"])
     number, quality["process"] = numbered_alike(CAPTURE, captures, quality)
     counts = quality.pivot_table(
@@ -238,8 +223,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     of_nsys = {name: _column(counts, name, shown.index).to_numpy() for name in _OF_NSYS}
     wrong = _went_wrong(measured, captures.assign(**of_nsys))
     return Section(
-        ID,
-        TITLE,
+        ANALYSIS.id,
+        ANALYSIS.title,
         metrics=metrics,
         sheets=(table, wrong) if wrong.rows else (table,),
         findings=tuple(_artefacts(measured, shown, thresholds)),
@@ -357,3 +342,25 @@ def _artefacts(
         for sources, severity, text, advice in kinds
         if sources
     ]
+
+
+ANALYSIS = Analysis(
+    id="data-quality",
+    title="Can the numbers be trusted?",
+    reads=(
+        "host_ops",
+        "device_ops",
+        "device_ranges",
+        "memory_ops",
+        "open_ranges",
+        "counters",
+        "windows",
+    ),
+    args=("In msg nelems",),
+    writes=("captures", "quality"),
+    rests_on=("quality",),
+    rules=("profiling-artefact",),
+    any_source=True,
+    measure=measure,
+    judge=judge,
+)

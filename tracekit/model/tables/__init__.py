@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tracekit.model.errors import SchemaError
 from tracekit.model.tables import (
     communication,
     counters,
@@ -57,4 +58,26 @@ MEASURED: tuple[Table, ...] = (
     *memory_categories.TABLES,
 )
 
-TABLES: Mapping[str, Table] = {table.name: table for table in (*RAW, *MEASURED)}
+_BY_NAME = {table.name: table for table in (*RAW, *MEASURED)}
+_SHARED = frozenset(_BY_NAME)
+
+TABLES: Mapping[str, Table] = _BY_NAME
+"""All tables by name: those declared here, and those of the questions that have been loaded."""
+
+
+def declare(table: Table) -> None:
+    """Nothing; a measured table that stands with the question that fills it is known from now on.
+
+    Raises `SchemaError` where it has the name of a table declared here, or does not begin with the keys.
+    """
+    if table.name in _SHARED:
+        raise SchemaError(f"there is a table {table.name!r} already: call it otherwise")
+    if list(table.columns)[: len(KEYS)] != list(KEYS):
+        raise SchemaError(f"the columns of {table.name!r} have to begin with {{**KEYS, ...}}")
+    _BY_NAME[table.name] = table
+
+
+def measured_tables() -> tuple[Table, ...]:
+    """The measured tables, those of the questions that have been loaded last."""
+    own = (table for name, table in _BY_NAME.items() if name not in _SHARED)
+    return (*MEASURED, *own)
