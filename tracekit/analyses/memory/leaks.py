@@ -85,9 +85,6 @@ def _array(column: pd.Series[Any]) -> Any:
     )
 
 
-fold = folded
-
-
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     """The stacks that only ever hold more, and blocks of several steps; None where no snapshot was read."""
     if not measured.has("snapshot_windows"):
@@ -180,5 +177,6 @@ ANALYSIS = Analysis(
     reads=("allocations", "blocks", "stacks", "annotations"),
     writes=("snapshot_windows", "survivor_blocks", "survivors"),
     measure=measure,
+    fold=folded,
     judge=judge,
 )
