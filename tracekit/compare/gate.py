@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from math import inf, log1p
+from math import copysign, inf, log1p
 from typing import Literal
 
 from tracekit.compare.changes import Choices, compared, step_key
@@ -383,8 +383,7 @@ def _by_interval(gate: Gate, rule: Rule, ratio: Speedup, choices: Choices) -> _J
 
 def _worsening(ratio: float, rule: Rule) -> float:
     """The change for the worse, as a share, that a ratio of before over after is."""
-    change = 1 / ratio - 1
-    return change if rule.rise else -change
+    return (1 / ratio - 1) * rule.sign
 
 
 def _within(high: float | None, share: float, scale: float, *, rise: bool) -> bool:
@@ -405,7 +404,7 @@ def _share(base: float, opt: float, rule: Rule) -> float:
     if rule.unit != "ratio" or not worse:
         return worse
     if abs(base) < _LEAST_BASE:
-        return inf if worse > 0 else -inf
+        return copysign(inf, worse)
     return worse / base
 
 
@@ -417,8 +416,9 @@ def _budget(rule: Rule, metric: str, opt: Samples, choices: Choices) -> _Judged:
     else:
         value, low, high = number.mean, number.low, number.high
     gate = replace(_gate(rule, metric, "inconclusive"), value=value, low=low, high=high, opt=value)
-    beyond = value > rule.limit if rule.rise else value < rule.limit
-    outcome: Outcome = "fail" if beyond else "pass"
+    outcome: Outcome = "pass"
+    if value * rule.sign > rule.limit * rule.sign:
+        outcome = "fail"
     no_spread = number.sd == 0 and number.n > 1
     judgement = None
     if not (rule.kind.exact or rule.point or no_spread):
@@ -448,9 +448,9 @@ def _of_budget(rule: Rule, number: Estimate) -> Verdict | None:
 
 def _decided(gate: Gate, rule: Rule, worse: float, outcome: Outcome) -> Gate:
     """The gate with its outcome and the sentence for it."""
-    low, high, value, limit = gate.low, gate.high, worse, rule.limit
+    low, high, value, limit = gate.low, gate.high, worse * rule.sign, rule.limit * rule.sign
     if not rule.rise:
-        low, high, value, limit = _minus(gate.high), _minus(gate.low), -worse, -rule.limit
+        low, high = _minus(gate.high), _minus(gate.low)
     interval = ""
     if low is not None and high is not None:
         interval = f" [{_signed(low, rule.unit)}, {_signed(high, rule.unit)}]"

@@ -92,6 +92,11 @@ class Rule:
         """The metric in the registry."""
         return KINDS[self.name]
 
+    @property
+    def sign(self) -> int:
+        """1 where more is worse, −1 where less is."""
+        return 1 if self.rise else -1
+
     def __str__(self) -> str:
         """The rule as a person reads it: `step_time: at most +3 %`."""
         way = "most" if self.rise else "least"

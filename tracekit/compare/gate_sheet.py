@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tracekit.compare.gate import overall
@@ -16,14 +17,17 @@ _UNITS: tuple[tuple[Unit, str], ...] = (
 )
 
 
+_RAN_OUT = "what was accepted ran out"
+
+
 def gate_word(gates: Sequence[Gate]) -> str:
     """The end of a first sentence: `gate: pass`; with how many warn or are accepted."""
     word = overall(gates)
     if not word:
         return ""
-    warned = sum(gate.severity == "warn" and gate.outcome == "fail" for gate in gates)
-    accepted = sum(gate.outcome == "accepted" for gate in gates)
-    untested = sum(gate.severity == "error" and gate.outcome == "not tested" for gate in gates)
+    counts = Counter((gate.severity, gate.outcome) for gate in gates)
+    warned, untested = counts["warn", "fail"], counts["error", "not tested"]
+    accepted = counts["warn", "accepted"] + counts["error", "accepted"]
     parts = []
     if warned:
         parts.append(f"{warned} beyond a limit that only warns")
@@ -31,8 +35,8 @@ def gate_word(gates: Sequence[Gate]) -> str:
         parts.append(f"{accepted} accepted")
     if word == "not tested":
         parts.append(f"{untested} of {len(gates)} rules")
-    text = "what was accepted ran out" if word == "expired" else word
-    return f"gate: {text} ({', '.join(parts)})" if parts else f"gate: {text}"
+    sentence = f"gate: {_RAN_OUT if word == 'expired' else word}"
+    return f"{sentence} ({', '.join(parts)})" if parts else sentence
 
 
 def gate_section(gates: Sequence[Gate]) -> Section:

@@ -30,8 +30,8 @@ def matched(base: Sequence[Snapshot], opt: Sequence[Snapshot], names: tuple[str,
     key = _key(base_steps, opt_steps)
     if key is None:
         return Match((), ())
-    before = {key(whose): whose for whose in base_steps}
-    after = {key(whose): whose for whose in opt_steps}
+    before = dict(zip(map(key, base_steps), base_steps, strict=True))
+    after = dict(zip(map(key, opt_steps), opt_steps, strict=True))
     pairs: list[tuple[Snapshot, Snapshot]] = []
     notes = [*_names(before, after, names)]
     for memory, whose in before.items():

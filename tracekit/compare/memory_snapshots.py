@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -100,7 +101,7 @@ class Snapshot:
 
 def snapshots(side: Side) -> list[Snapshot]:
     """Every snapshot that was measured, of every device; of saved reports `reported`."""
-    return [snapshot for measured in side.measured for snapshot in _measured(measured)]
+    return list(chain.from_iterable(map(_measured, side.measured)))
 
 
 def _measured(measured: Measurements) -> Iterator[Snapshot]:

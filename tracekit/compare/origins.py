@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tracekit.model.stats.speedup import Pairing
@@ -131,17 +131,18 @@ class Attribution:
 
 def together(rows: Sequence[Row]) -> Row:
     """The sum of rows, without an interval."""
-    number = sum(row.rows for row in rows)
-    return Row(
-        "",
-        f"other ({number:,} rows)",
-        base=sum(row.base for row in rows),
-        opt=sum(row.opt for row in rows),
-        difference=sum(row.difference for row in rows),
-        by_count=sum(row.by_count for row in rows),
-        by_duration=sum(row.by_duration for row in rows),
-        rows=number,
-    )
+    total = Row("", "", 0, 0, 0, rows=0)
+    for row in rows:
+        total = replace(
+            total,
+            base=total.base + row.base,
+            opt=total.opt + row.opt,
+            difference=total.difference + row.difference,
+            by_count=total.by_count + row.by_count,
+            by_duration=total.by_duration + row.by_duration,
+            rows=total.rows + row.rows,
+        )
+    return replace(total, what=f"other ({total.rows:,} rows)")
 
 
 def shortened(rows: Iterable[Row], limit: int) -> list[Row]:

@@ -157,6 +157,7 @@ def fall(
     """
     chart, title, what = name
     rows, level = [f"{what}, {sides[0]}"], ends[0]
+    levels = [*ends]
     marks: list[tuple[int | float, ...]] = [(0, 2, 0, level)]
     for row, (part, change) in enumerate(parts, 1):
         # The last one ends where the step does, whatever adding floats made of it.
@@ -164,12 +165,12 @@ def fall(
         more = 0 if change < 0 else 1
         marks.append((row, more, level, end))
         rows.append(part)
+        levels.append(end)
         level = end
     marks.append((len(rows), 2, 0, ends[1]))
     rows.append(f"{what}, {sides[1]}")
     changed = "the step" if what == "step" else what
     caption = f"The parts add up to the change of {changed}."
-    levels = [mark[3] for mark in marks]
     if min(levels) * 3 > max(levels) * 2:
         caption += " The axis does not begin at 0."
     if unit == "ns":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from tracekit.compare import report_attribution as attribution_sheets
 from tracekit.compare import report_memory as memory_sheets
@@ -54,13 +55,15 @@ _STEP_ALONE = (
 
 def as_report(comparison: Comparison) -> Report:
     """The comparison in the form that renderers take."""
-    simulated = ("SIMULATED DATA",) if comparison.simulated else ()
+    identity = [f"{comparison.base} → {comparison.opt}"]
+    if comparison.simulated:
+        identity.append("SIMULATED DATA")
     words = filter(None, (answer(comparison), gate_word(comparison.gates)))
     sections = (gate_section(comparison.gates), *_sections(comparison))
     return Report(
         title=f"{comparison.base} · {comparison.opt}",
         tool_version=comparison.tool_version,
-        identity=(f"{comparison.base} → {comparison.opt}", *simulated, *comparison.reading),
+        identity=(*identity, *comparison.reading),
         answer=" · ".join(words),
         headline=tuple(_figures(comparison)),
         overview=barred(_overview(comparison)),
@@ -162,9 +165,9 @@ def _stages(name: str, comparison: Comparison) -> Sheet:
     if any(in_steps):
         heading = Heading("steps", "in steps", doc="In how many of the steps that count.")
         meaning = "Times of a stage are of the steps that hold it."
-        sheet = _with_columns(sheet, (heading,), [(text,) for text in in_steps], meaning)
+        sheet = _with_columns(sheet, (heading,), list(zip(in_steps, strict=True)), meaning)
     if any(change.step_ratio is not None for change in rows):
-        ratios = [(change.step_ratio, change.step_low, change.step_high) for change in rows]
+        ratios = list(map(attrgetter("step_ratio", "step_low", "step_high"), rows))
         sheet = _with_columns(sheet, _STEP_ALONE, ratios, ASSUMES)
     return sheet
 
@@ -250,7 +253,7 @@ def _table(
     caption: str = "",
 ) -> Sheet:
     """One row a result, whose fields are called as the headings."""
-    cells = [tuple(getattr(row, heading.name) for heading in headings) for row in rows]
+    cells = map(attrgetter(*(heading.name for heading in headings)), rows)
     return Sheet(name, title, tuple(headings), tuple(cells), caption=caption)
 
 
