@@ -1,6 +1,7 @@
 """Every file of a directory is accounted for: read, refused, unreadable, a duplicate, or no profile."""
 
 import ctypes
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from chrome_builder import step, write
 from click.testing import CliRunner
 
 from tracekit.cli import main
+from tracekit.model.codes import why_unread
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline import saved
 from tracekit.pipeline.run import Options, analyze, discover
@@ -74,7 +76,7 @@ def with_unreadable(monkeypatch, name):
 
     def read_head(found, sniff):
         if found.path.name == name:
-            return tracekit.discover.surveys.Unreadable("cannot be read: Input/output error")
+            return tracekit.discover.surveys.Unreadable(why_unread(OSError(errno.EIO, "")))
         return real(found, sniff)
 
     monkeypatch.setattr(tracekit.discover.surveys, "_read_head", read_head)

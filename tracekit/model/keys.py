@@ -175,12 +175,11 @@ def _beside(
     """The rows with the columns of these places of a table, but for the keys; missing at -1."""
     out = rows.reset_index(drop=True)
     for name in table.columns.drop([*by]):
-        column = table[name].array
-        out[name] = pd.api.extensions.take(
-            column.to_numpy() if isinstance(column.dtype, np.dtype) else column,
-            places,
-            allow_fill=bool((places < 0).any()),
-        )
+        column, fill = table[name].array, bool((places < 0).any())
+        if isinstance(column.dtype, np.dtype):
+            out[name] = pd.api.extensions.take(column.to_numpy(), places, allow_fill=fill)
+        else:  # the function of pandas fails on texts that Arrow holds
+            out[name] = column.take(places, allow_fill=fill)
     return out
 
 
