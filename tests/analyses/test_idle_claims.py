@@ -9,9 +9,9 @@ from rules.idle_report import evidence, result, rows_of
 from rules.traces_host import LOADER, one_by_one
 from rules.traces_idle import silent, synchronised
 
-from tracekit.job.frames import summed, whole_gpu_time
+from tracekit.job.frames import summed
 from tracekit.job.idle_claims import claims
-from tracekit.job.stage_windows import stage_windows
+from tracekit.job.stage_windows import stage_windows, whole
 from tracekit.model.thresholds import Thresholds, defaults
 from tracekit.process.host_side import launch_gaps
 
@@ -236,7 +236,7 @@ def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
     if not len(measured["gpu_time"]):
         return
     told = claims(measured, eager())
-    stages = whole_gpu_time(measured)
+    stages = whole(measured, "gpu_time")
     stages = stages[stages["window"] == "stage"]
     idle = dict(summed(stages, ["stage"], ["idle_ns"]).itertuples(index=False, name=None))
     assert {key[2] for key in told} <= set(idle)

@@ -11,7 +11,7 @@ from chrome_builder import BASE_NS, annotation, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.firing import write_sources
-from rules.traces_stragglers import FIRES, NEAR_MISSES, RUNLOOP, crew, late_by, turns
+from rules.traces_stragglers import FIRES, NEAR_MISSES, RUNLOOP, late_by, rank_group, turns
 
 from tracekit.analyses import rules
 from tracekit.job.frames import job
@@ -72,7 +72,7 @@ def test_the_excess_must_reach_its_share_of_the_step(tmp_path):
 def test_too_few_collectives_say_nothing(tmp_path):
     """One step of ten, and one of nine."""
     segments = [[50, 50, 60]] * 10
-    measured = measured_of(tmp_path, crew([segments, segments[1:]]))
+    measured = measured_of(tmp_path, rank_group([segments, segments[1:]]))
     assert findings(measured, "straggler") == []
     assert verdicts(measured, "straggler") == [
         ("insufficient data", "19 of at least 20 collectives with a clear last rank")
@@ -80,7 +80,7 @@ def test_too_few_collectives_say_nothing(tmp_path):
 
 
 def test_two_ranks_say_nothing(tmp_path):
-    measured = measured_of(tmp_path, crew([[[50, 90]] * 10] * 2))
+    measured = measured_of(tmp_path, rank_group([[[50, 90]] * 10] * 2))
     assert findings(measured, "straggler") == []
     assert verdicts(measured, "straggler") == [("insufficient data", "2 of at least 3 ranks of one role")]  # fmt: skip
     assert verdicts(measured, "rank-imbalance")[0][0] == "insufficient data"
@@ -90,7 +90,7 @@ def test_in_half_of_the_steps_is_enough_and_in_a_third_is_not(tmp_path):
     """In a slow step rank 2 works 20 more ten times; in another 1 more, so that it is still last."""
     slow, other = [[50, 50, 70]] * 10, [[50, 50, 51]] * 10
     for number, steps in ((1, [slow, other]), (0, [slow, other, other])):
-        measured = measured_of(tmp_path / str(number), crew(steps))
+        measured = measured_of(tmp_path / str(number), rank_group(steps))
         assert len(findings(measured, "straggler")) == number
 
 
@@ -99,7 +99,7 @@ def alike(slow, ranks=8):
     work = [
         [50] * (ranks - slow) + [70 + (k % slow == at) for at in range(slow)] for k in range(10)
     ]
-    return crew([work] * 2)
+    return rank_group([work] * 2)
 
 
 def test_a_few_that_take_turns_in_being_last_are_told_of_together(tmp_path):
@@ -137,21 +137,21 @@ def test_it_is_shown_in_the_step_in_which_it_works_longest_beyond_the_others(
 ):
     """Beyond the others by 200 or 250 of 1,000; of steps alike the first."""
     work = [[[50, 50, own]] * 10 for own in slowest]
-    (found,) = findings(measured_of(tmp_path, crew(work)), "straggler")
+    (found,) = findings(measured_of(tmp_path, rank_group(work)), "straggler")
     assert [(p.rank, p.step, p.stage) for p in found.places] == [(2, step, "update_actor")]
 
 
 def test_it_is_not_shown_in_the_step_in_which_another_rank_works_longest(tmp_path):
     """Beyond the others by 200, 250 and 250 of 1,000; in the fourth step rank 0 is, by 400."""
     work = [[[50, 50, own]] * 10 for own in (70, 75, 75)]
-    rows = crew([*work, [[90, 50, 50]] * 10])
+    rows = rank_group([*work, [[90, 50, 50]] * 10])
     (found,) = findings(measured_of(tmp_path, rows), "straggler")
     assert [(p.rank, p.step, p.device) for p in found.places] == [(2, 2, None)]
 
 
 def in_two_stages():
     """Two steps of ten segments, three in `gen` and seven in `update_actor`: rank 2 works 20 more before each."""
-    rows = crew([[[50, 50, 70]] * 10] * 2)
+    rows = rank_group([[[50, 50, 70]] * 10] * 2)
     for rank, mine in rows.items():
         rows[rank] = [row for row in mine if row["name"] != "actor_update"]
         for at in (0, 1000):
@@ -197,7 +197,7 @@ def test_what_more_than_a_quarter_do_sets_no_rank_apart(tmp_path):
 
 def test_last_without_working_longer_is_no_straggler(tmp_path):
     """Rank 2 comes last by 20 because it is blocked in broadcasts, not because it works."""
-    rows = crew([[[50, 50, 50]] * 10] * 2)
+    rows = rank_group([[[50, 50, 50]] * 10] * 2)
     for rank, mine in rows.items():
         rows[rank] = [row for row in mine if not row["name"].startswith("gloo")]
         for k in range(20):
@@ -346,7 +346,7 @@ def test_own_work_is_compared_not_the_wall_which_collectives_make_equal(tmp_path
 def test_roles_are_not_compared_with_one_another(tmp_path):
     """Two ranks of an actor and two of a critic, which works ten times as long."""
     for role, own in (("actor", 20), ("critic", 200)):
-        for rank, mine in crew([[[own, own + 1]] * 10] * 2, 250).items():
+        for rank, mine in rank_group([[[own, own + 1]] * 10] * 2, 250).items():
             name = f"{role}_train_step1_rank{rank}-of-2_pid{rank + own}_20260101000000000.json"
             # The rows say the same process: at one time that would be one recording.
             later = [row | {"ts": row["ts"] + own} if "ts" in row else row for row in mine]
@@ -361,7 +361,7 @@ def test_roles_are_not_compared_with_one_another(tmp_path):
 
 def test_runs_are_judged_apart_and_named(tmp_path):
     write_sources(tmp_path / "a", late_by([20] * 8))
-    write_sources(tmp_path / "b", crew([[[50, 50, 50]] * 10] * 2))
+    write_sources(tmp_path / "b", rank_group([[[50, 50, 50]] * 10] * 2))
     found = findings(measure_folder(tmp_path), "straggler")
     assert [f.claim.endswith("in update_actor (run a)") for f in found] == [True]
 
@@ -458,7 +458,7 @@ WORK = st.lists(
 @given(WORK)
 def test_times_add_up_for_any_work(tmp_path_factory, work):
     """Own, blocked and wall; waits and causes; a wait is the work that the last did more."""
-    measured = measured_of(tmp_path_factory.mktemp("any"), crew([[list(s) for s in one] for one in work]))  # fmt: skip
+    measured = measured_of(tmp_path_factory.mktemp("any"), rank_group([[list(s) for s in one] for one in work]))  # fmt: skip
     own = own_work(measured)
     assert (own["own_ns"] + own["blocked_ns"]).sum() == 3 * job(measured).walls["wall_ns"].sum()
     found = waits(measured)

@@ -13,7 +13,7 @@ import pytest
 from tracekit.analyses.trust.data_quality import _same_stream_overlap
 from tracekit.job import launching
 from tracekit.job.frames import stage_rows, step_walls
-from tracekit.job.rank_groups import crews
+from tracekit.job.rank_groups import rank_groups
 from tracekit.model.trace import Source, Want
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.first_screen import _most_own_work
@@ -102,7 +102,7 @@ def test_the_rank_with_most_own_work_takes_as_many_calls_for_few_stages_as_for_m
     measured_of_stages,
 ):
     few, many = (
-        calls_of(_most_own_work, crews(measured)[0], 0.0) for measured in measured_of_stages
+        calls_of(_most_own_work, rank_groups(measured)[0], 0.0) for measured in measured_of_stages
     )
     assert many < 1.2 * few + 50
 

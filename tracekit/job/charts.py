@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -24,10 +24,13 @@ from tracekit.job.frames import (
     run_heading,
     same_text,
     stage_rows,
+    undamaged,
+    whole_or_none,
 )
-from tracekit.job.memory_trend import Allocator, allocators
+from tracekit.job.memory_trend import Allocator, by_allocator
 from tracekit.job.rank_groups import own_work
-from tracekit.model.keys import of_keys, records
+from tracekit.model.keys import PROCESS, as_python, of_keys, records
+from tracekit.model.labels import called, phrase
 from tracekit.model.report import Chart
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show
@@ -64,11 +67,13 @@ def stage_gantts(measured: Measurements) -> tuple[Chart, ...]:
     walls, stages = job(measured).walls, stage_rows(measured)
     if not len(stages):
         return ()
-    chosen = []
+    chosen: list[tuple[pd.Series[Any], str]] = []
     for _, of_run in walls.groupby("run", dropna=False, sort=False):
         by_wall = of_run.sort_values(["wall_ns", "ts_ns"], kind="stable")
-        chosen += [(by_wall.iloc[-1], "slowest step" if len(of_run) > 1 else "step")]
-        chosen += [(by_wall.iloc[(len(of_run) - 1) // 2], "median step")] if len(of_run) > 2 else []
+        slowest, median = by_wall.iloc[-1], by_wall.iloc[(len(of_run) - 1) // 2]
+        chosen.append((slowest, ", the slowest step" if len(of_run) > 1 else ""))
+        if len(of_run) > 2:
+            chosen.append((median, ", the median step"))
     charts = [
         _gantt(measured, stages, unit, what, f"gantt-{number}")
         for number, (unit, what) in enumerate(chosen[:MAX_GANTTS], start=1)
@@ -80,35 +85,29 @@ def _gantt(
     measured: Measurements, stages: pd.DataFrame, unit: pd.Series[Any], what: str, name: str
 ) -> Chart:
     """The stages of one step, a line for each process."""
-    bars_of_step = _of_unit(stages, unit)
-    bars_of_step = bars_of_step.assign(who=_processes(bars_of_step))
-    bars_of_step, clocks = _on_one_clock(measured, bars_of_step)
-    bars_of_step = bars_of_step.sort_values(["who", "begin", "canonical"], kind="stable")
-    ranks = drawn(*_work(measured, bars_of_step, unit))
-    rows = list(ranks.rows)
-    bars_of_step = bars_of_step[bars_of_step["who"].isin(rows)]
-    series = list(
-        dict.fromkeys(bars_of_step.sort_values("begin", kind="stable")["canonical"].astype(str))
-    )
-    bars, cut = _largest(bars_of_step, "dur_ns")
-    step = "" if pd.isna(unit["step"]) else f" {int(unit['step'])}"
-    marks = zip(
-        bars["who"].map({who: place for place, who in enumerate(rows)}),
-        bars["canonical"].astype(str).map({stage: place for place, stage in enumerate(series)}),
-        bars["begin"],
-        bars["begin"] + bars["dur_ns"],
-        strict=True,
-    )
+    in_step = _of_unit(stages, unit)
+    in_step = in_step.assign(who=_processes(in_step))
+    in_step, clocks = _on_one_clock(measured, in_step)
+    in_step = in_step.sort_values(["who", "begin", "canonical"], kind="stable")
+    ranks = drawn(*_work(measured, in_step, unit))
+    lines = list(ranks.rows)
+    in_step = in_step[in_step["who"].isin(lines)]
+    by_start = in_step.sort_values("begin", kind="stable")
+    series = list(dict.fromkeys(by_start["canonical"].astype(str)))
+    bars, cut = _largest(in_step, "dur_ns")
+    marks = [
+        (lines.index(who), series.index(str(stage)), begin, begin + length)
+        for who, stage, begin, length in records(bars, ("who", "canonical", "begin", "dur_ns"))
+    ]
+    step = called(" step", whole_or_none(unit["step"])) or " step"
     return Chart(
         name,
-        f"Stages of step{step}, the {what}{in_run(measured, unit['run'])}"
-        if what != "step"
-        else f"Stages of step{step}{in_run(measured, unit['run'])}",
+        f"Stages of{step}{what}{in_run(measured, unit['run'])}",
         "gantt",
-        tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in marks),
+        tuple(marks),
         tuple(series),
         tuple(ranks.rows.values()),
-        caption=_both(clocks, ranks.note),
+        caption=phrase(clocks, ranks.note),
         omitted=ranks.omitted + cut,
     )
 
@@ -125,16 +124,16 @@ def _work(
 ) -> tuple[dict[str, float], str]:
     """(what tells the processes of a step apart, in words): their own work, else how long their stages are."""
     own_rows = _of_unit(own_work(measured), unit)
-    own_ns = own_rows.assign(who=_processes(own_rows)).groupby("who")["own_ns"].sum().to_dict()
-    length = stages.groupby("who")["dur_ns"].sum().to_dict()
-    if set(length) <= set(own_ns):
-        return {str(who): float(own_ns[who]) for who in length}, "own work"
-    return {str(who): float(ns) for who, ns in length.items()}, "the time of all stages"
+    own_ns = _by_name(own_rows.assign(who=_processes(own_rows)).groupby("who")["own_ns"].sum())
+    length = _by_name(stages.groupby("who")["dur_ns"].sum())
+    if length.keys() <= own_ns.keys():
+        return {who: own_ns[who] for who in length}, "own work"
+    return length, "the time of all stages"
 
 
-def _both(*sentences: str) -> str:
-    """Those that say something, one after the other."""
-    return " ".join(filter(None, sentences))
+def _by_name(values: pd.Series[Any]) -> dict[str, float]:
+    """A number for each of the names that they are indexed by."""
+    return dict(zip(map(str, values.index), map(float, values), strict=True))
 
 
 def step_strips(measured: Measurements) -> tuple[Chart, ...]:
@@ -147,19 +146,17 @@ def _steps(measured: Measurements, walls: pd.DataFrame, suffix: str) -> Chart | 
     if len(walls) < 2:
         return None
     steps = walls.iloc[:MAX_ROWS]
-    is_attributed = steps["attributed_ns"].notna()
-    covered = steps["attributed_ns"].where(is_attributed, 0).astype("int64")
-    rows = [
-        f"capture {number}" if pd.isna(step) else f"step {int(step)}"
-        for number, step in enumerate(steps["step"])
-    ]
-    series = ("in stages", "in no stage") if is_attributed.any() else ("step",)
-    marks = []
-    for bar, (inside, wall, attributed) in enumerate(
-        zip(covered, steps["wall_ns"], is_attributed, strict=True)
-    ):
-        marks += [(bar, 0, int(inside)), (bar, 1, int(wall - inside))] if attributed else []
-        marks += [] if attributed else [(bar, len(series) - 1, int(wall))]
+    columns = ("step", "wall_ns", "attributed_ns")
+    series: tuple[str, ...] = ("step",)
+    if steps["attributed_ns"].notna().any():
+        series = ("in stages", "in no stage")
+    rows, marks = [], []
+    for bar, (step, wall, attributed) in enumerate(records(steps, columns)):
+        rows.append(called("step", step) or f"capture {bar}")
+        if attributed is None:
+            marks.append((bar, len(series) - 1, wall))
+        else:
+            marks += [(bar, 0, attributed), (bar, 1, wall - attributed)]
     return Chart(
         f"steps{suffix}",
         f"Wall of each step{in_run(measured, walls['run'].iloc[0])}",
@@ -186,7 +183,7 @@ def _devices_did(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Cha
     sums = rows.groupby("who", sort=False)[[*PARTS, "idle_ns", "window_ns"]].sum()
     assert (sums[[*PARTS, "idle_ns"]].sum(axis=1) == sums["window_ns"]).all()
     idle = sums["idle_ns"] / sums["window_ns"].clip(lower=1)
-    names = drawn({str(who): float(share) for who, share in idle.items()}, "idle share")
+    names = drawn(_by_name(idle), "idle share")
     values = sums.loc[list(names.rows), [*PARTS, "idle_ns"]].to_numpy(np.int64).tolist()
     marks = [
         (row_number, number, value)
@@ -195,17 +192,24 @@ def _devices_did(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Cha
         if value
     ]
     return Chart(
-        f"gpu-time{suffix}", f"What each GPU did{in_run(measured, rows['run'].iloc[0])}", "bars", tuple(marks), _SERIES, tuple(names.rows.values()),
-        caption=_both("From the first to the last device op of each source; the parts and idle add up to it.", names.note),
+        f"gpu-time{suffix}",
+        f"What each GPU did{in_run(measured, rows['run'].iloc[0])}",
+        "bars",
+        tuple(marks),
+        _SERIES,
+        tuple(names.rows.values()),
+        caption=phrase(
+            "From the first to the last device op of each source; the parts and idle add up to it.",
+            names.note,
+        ),
         omitted=names.omitted,
-    )  # fmt: skip
+    )
 
 
 def utilisation(measured: Measurements) -> tuple[Chart, ...]:
     """How busy the GPUs of each run were over time."""
     bins = plain(measured["busy_bins"])
-    damaged = {note.source for note in measured.notes if note.severity == "data_loss"}
-    bins = bins[(bins["window_ns"] > 0) & ~bins["source"].isin(damaged)]
+    bins = undamaged(measured, bins[bins["window_ns"] > 0])
     return _by_run(bins, lambda mine, suffix: _busy(measured, mine, suffix))
 
 
@@ -215,7 +219,7 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     bins, clocks = _on_one_clock(measured, bins)
     sums = bins.groupby("who")[["busy_ns", "window_ns"]].sum()
     busy_share = sums["busy_ns"] / sums["window_ns"].clip(lower=1)
-    names = drawn({str(who): float(share) for who, share in busy_share.items()}, "busy share")
+    names = drawn(_by_name(busy_share), "busy share")
     run = bins["run"].iloc[0]
     bins = bins[bins["who"].isin(list(names.rows))].sort_values(["who", "begin"], kind="stable")
     bins_a_mark = -(-len(bins) // MAX_MARKS)
@@ -224,17 +228,22 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     joined = bins.groupby([bins["who"], bins["source"], number], sort=False).agg(
         begin=("begin", "min"), window_ns=("window_ns", "sum"), busy_ns=("busy_ns", "sum")
     )
-    place = {who: place_ for place_, who in enumerate(names.rows)}
-    rows = [place[who] for who in joined.index.get_level_values(0)]
+    rows = [*map(list(names.rows).index, joined.index.get_level_values(0))]
     begin, length = joined["begin"].to_numpy(), joined["window_ns"].to_numpy()
     busy = joined["busy_ns"].to_numpy() / length
     columns = (rows, begin.tolist(), (begin + length).tolist(), busy.tolist())
     marks = tuple(zip(*columns, strict=True))
     return Chart(
-        f"utilisation{suffix}", f"GPU busy over time{in_run(measured, run)}", "heatmap", marks, ("busy",), tuple(names.rows.values()), "ratio",
-        caption=_both(clocks, names.note),
+        f"utilisation{suffix}",
+        f"GPU busy over time{in_run(measured, run)}",
+        "heatmap",
+        marks,
+        ("busy",),
+        tuple(names.rows.values()),
+        "ratio",
+        caption=phrase(clocks, names.note),
         omitted=names.omitted,
-    )  # fmt: skip
+    )
 
 
 def _on_one_clock(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -248,53 +257,42 @@ def _on_one_clock(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.DataFr
     number, first_rows = of_keys(rows, CLOCK)
     owners, known_corrections = rows[[*CLOCK, "host"]].iloc[first_rows], corrections(measured)
     corrected = [known_corrections.get(key) for key in records(owners, CLOCK)]
-    moved_ns = np.array(
-        [correction.offset_ns if correction else 0 for correction in corrected], np.int64
-    )
-    moved = rows["ts_ns"].to_numpy(np.int64) - moved_ns[number]
-    several = count_distinct(rows, ["who"]) > 1
-    compared = (
-        len({correction and correction.set for correction in corrected}) == 1
-        and corrected[0] is not None
-    )
+    moved_ns = np.array([0 if clock is None else clock.offset_ns for clock in corrected], np.int64)
+    sets = {clock.set for clock in corrected if clock is not None}
+    compared = len(sets) == 1 and None not in corrected
+    begin = rows["ts_ns"].to_numpy(np.int64) - moved_ns[number]
     if not compared and not from_epoch(measured, rows):
-        first = pd.Series(moved).groupby(rows["who"].to_numpy()).transform("min").to_numpy()
+        first = pd.Series(begin).groupby(rows["who"].to_numpy()).transform("min").to_numpy()
         note = "Clocks cannot be compared: every row begins at its own zero."
     else:
-        first, note = (
-            moved.min(),
-            _clock_note(dict(zip(_processes(owners), corrected, strict=True))),
-        )
-        if (
-            not moved_ns.any()
-            and from_epoch(measured, rows)
-            and count_distinct(rows, ["host"]) == 1
-        ):
-            note = note if owners["host"].isna().any() else "All on the clock of their host."
-    return rows.assign(begin=moved - first), note if several else ""
+        first = begin.min()
+        note = _clock_note(dict(zip(_processes(owners), corrected, strict=True)))
+        one_host = count_distinct(rows, ["host"]) == 1 and not owners["host"].isna().any()
+        if one_host and not moved_ns.any() and from_epoch(measured, rows):
+            note = "All on the clock of their host."
+    if count_distinct(rows, ["who"]) == 1:
+        note = ""
+    return rows.assign(begin=begin - first), note
 
 
 def _clock_note(corrected: Mapping[str, Correction | None]) -> str:
     """Whose clock was moved, and by how much; that clocks were not compared, where they were not."""
-    moved = {
-        name: correction.offset_ns
-        for name, correction in corrected.items()
-        if correction and correction.offset_ns
-    }
-    uncompared = sum(correction is None for correction in corrected.values())
-    if uncompared == len(corrected):
+    compared = {name: clock.offset_ns for name, clock in corrected.items() if clock is not None}
+    moved = {name: offset_ns for name, offset_ns in compared.items() if offset_ns}
+    if not compared:
         return "Each on the clock of its host: the clocks were not compared."
     if not moved:
-        note = "All on one clock: none was found to be off."
+        note = "none was found to be off"
     elif len(moved) <= MAX_NAMED:
         note = "; ".join(
             f"clock of {name} moved by {show(-by, 'ns')}" for name, by in moved.items()
         )
-        note = f"All on one clock: {note}."
     else:
         farthest = show(max(map(abs, moved.values())), "ns")
-        note = f"All on one clock: {len(moved)} of {len(corrected)} moved, by up to {farthest}."
-    return note + (f" Not compared: the clocks of {uncompared}." if uncompared else "")
+        note = f"{len(moved)} of {len(corrected)} moved, by up to {farthest}"
+    uncompared = len(corrected) - len(compared)
+    note = f"All on one clock: {note}."
+    return f"{note} Not compared: the clocks of {uncompared}." if uncompared else note
 
 
 def _processes(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
@@ -303,9 +301,7 @@ def _processes(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
     number, first = of_keys(rows, keys)
     once = rows[[*keys]].iloc[first]
     names = [
-        ("rank ?" if rank is None else f"rank {rank}")
-        + ("" if replica is None else f" replica {replica}")
-        + ("" if role is None else f" {role}")
+        phrase(called("rank", rank) or "rank ?", called("replica", replica), role)
         for rank, replica, role in records(once, keys)
     ]
     return np.array([*names, ""], object)[number]
@@ -313,15 +309,15 @@ def _processes(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
 
 def _devices(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
     """The process of each row and, where it has several, the GPU."""
-    keys = ("run", "host", "pid", "rank", "replica", "role", "device")
+    keys = (*PROCESS, "replica", "device")
     number, first = of_keys(rows, keys)
     once = rows[[*keys]].iloc[first]
     per_process = once.groupby(["host", "pid", "rank"], dropna=False)["device"].nunique()
     several = bool((per_process >= 2).any()) or bool(once["rank"].isna().any())
-    names = [
-        who + (f" GPU {'?' if pd.isna(device) else int(device)}" if several else "")
-        for who, device in zip(_processes(once), once["device"], strict=True)
-    ]
+    names = _processes(once)
+    if several:
+        gpus = [called("GPU", device) or "GPU ?" for device in as_python(once["device"].array)]
+        names = names + " " + np.array(gpus, object)
     return np.array([*names, ""], object)[number]
 
 
@@ -343,58 +339,60 @@ def _of_one_file(of: Allocator, rows: pd.DataFrame) -> pd.DataFrame:
 
 def memory_lines(measured: Measurements) -> Iterator[Chart]:
     """Allocated memory over time, hosts and GPUs apart: a line for each of those with most."""
-    rows = plain(measured["memory_curve"])
-    owners, whose = allocators(rows)
-    peaks = rows["allocated_bytes"].groupby(whose).max().tolist()
-    count = np.bincount(whose, minlength=len(owners)).tolist()
-    for kind in dict.fromkeys(owner.kind for owner in owners):
-        high = {
-            str(place): float(peaks[place])
-            for place, owner in enumerate(owners)
-            if owner.kind == kind
-        }
-        lines = drawn(high, "peak", MAX_LINES)
-        by_line = {
-            owners[place]: _of_one_file(owners[place], rows[whose == place])
-            for place in map(int, lines.rows)
-        }
-        chosen, omitted = (
-            list(by_line),
-            sum(count[int(place)] for place in high if place not in lines.rows),
-        )
-        likeness = [text.partition(",")[1:] for text in lines.rows.values()]
-        all_lines = pd.concat([by_line[owner] for owner in chosen])
-        one_clock = from_epoch(measured, all_lines)
-        together_zero = int(all_lines["ts_ns"].min())
-        points = max(MAX_POINTS // len(chosen), 1)
-        marks: list[tuple[int, int, int]] = []
-        for number, owner in enumerate(chosen):
-            line = by_line[owner].sort_values("ts_ns", kind="stable")
-            zero = together_zero if one_clock else int(line["ts_ns"].iloc[0])
-            joined = line.groupby(np.arange(len(line)) * points // max(len(line), points))
-            marks += [
-                (number, int(ts) - zero, int(size))
-                for ts, size in zip(joined["ts_ns"].min(), joined["allocated_bytes"].max(), strict=True)
-            ]  # fmt: skip
-        several = bool(run_heading(measured))
-        yield Chart(
-            "memory-" + kind.lower().replace(" (", "-").rstrip(")"),
-            f"{kind} memory allocated over time",
-            "lines",
-            tuple(marks),
-            tuple(
-                "".join(
-                    ((f"{owner.run} " if several else ""), f"{owner.process} {owner.memory}", *more)
-                )
-                for owner, more in zip(chosen, likeness, strict=True)
-            ),
-            unit="bytes",
-            caption=_both(
-                "Highest level in each stretch of time.",
-                ""
-                if one_clock
-                else "Clocks cannot be compared: every line begins at its own zero.",
-                lines.note,
-            ),
-            omitted=omitted + sum(len(frame) for frame in by_line.values()) - len(marks),
-        )
+    by_owner = by_allocator(plain(measured["memory_curve"]))
+    for kind in dict.fromkeys(owner.kind for owner in by_owner):
+        of_kind = {owner: rows for owner, rows in by_owner.items() if owner.kind == kind}
+        yield _memory_chart(measured, kind, of_kind)
+
+
+def _memory_chart(
+    measured: Measurements, kind: str, by_owner: Mapping[Allocator, pd.DataFrame]
+) -> Chart:
+    """The levels of all memories of one kind."""
+    owners = list(by_owner)
+    peaks = {
+        str(number): float(rows["allocated_bytes"].max())
+        for number, rows in enumerate(by_owner.values())
+    }
+    lines = drawn(peaks, "peak", MAX_LINES)
+    chosen = [owners[int(number)] for number in lines.rows]
+    levels = [_of_one_file(owner, by_owner[owner]) for owner in chosen]
+    marks, note = _memory_marks(measured, levels)
+    several = bool(run_heading(measured))
+    names = []
+    for owner, text in zip(chosen, lines.rows.values(), strict=True):
+        run = f"{owner.run} " if several else ""
+        _, comma, likeness = text.partition(",")
+        names.append(f"{run}{owner.process} {owner.memory}{comma}{likeness}")
+    left = sum(len(by_owner[owner]) for owner in owners if owner not in chosen)
+    return Chart(
+        "memory-" + kind.lower().replace(" (", "-").rstrip(")"),
+        f"{kind} memory allocated over time",
+        "lines",
+        tuple(marks),
+        tuple(names),
+        unit="bytes",
+        caption=phrase("Highest level in each stretch of time.", note, lines.note),
+        omitted=left + sum(map(len, levels)) - len(marks),
+    )
+
+
+def _memory_marks(
+    measured: Measurements, levels: Sequence[pd.DataFrame]
+) -> tuple[list[tuple[int, int, int]], str]:
+    """(line, time and level of every point that is drawn; what is to be said of clocks)."""
+    all_levels = pd.concat(levels)
+    zero, note = int(all_levels["ts_ns"].min()), ""
+    one_clock = from_epoch(measured, all_levels)
+    if not one_clock:
+        note = "Clocks cannot be compared: every line begins at its own zero."
+    points = max(MAX_POINTS // len(levels), 1)
+    marks: list[tuple[int, int, int]] = []
+    for number, rows in enumerate(levels):
+        line = rows.sort_values("ts_ns", kind="stable")
+        if not one_clock:
+            zero = int(line["ts_ns"].iloc[0])
+        stretches = line.groupby(np.arange(len(line)) * points // max(len(line), points))
+        times, sizes = stretches["ts_ns"].min() - zero, stretches["allocated_bytes"].max()
+        marks += [(number, int(ts), int(size)) for ts, size in zip(times, sizes, strict=True)]
+    return marks, note

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.keys import records
+from tracekit.model.keys import as_python, records
+from tracekit.model.labels import called
 from tracekit.model.trace import Measurements
 from tracekit.model.units import parse_size, show
 
@@ -76,7 +76,7 @@ def _device_sizes(measured: Measurements) -> DeviceSizes:
         rows = measured["device_sizes"]
         columns = ("run", "rank", "device", "size_bytes", "source")
         for run, rank, device, size, source in records(rows, columns):
-            whose = f"rank {rank}" if rank is not None else str(source)
+            whose = called("rank", rank) or str(source)
             key = (run, rank, device)
             size_found = DeviceSize(int(size), f"from the trace of {whose}")
             earlier = recorded.setdefault(key, size_found)
@@ -102,11 +102,17 @@ def with_cards(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     Pinned memory of a host has none.
     """
     sizes = device_sizes(measured)
-    keys = zip(rows["memory"], rows["run"], rows["rank"], rows["device"], strict=True)
-    cards = [sizes.of(*whose) if memory == "device" else None for memory, *whose in keys]
-    size = [pd.NA if card is None else card.size_bytes for card in cards]
-    origin = np.array([*(None if card is None else card.origin for card in cards), None], object)
-    return rows.assign(card_bytes=pd.array(size, dtype="Int64"), card_origin=origin[:-1])
+    size, origin = [], []
+    for memory, *owner in records(rows, ("memory", "run", "rank", "device")):
+        card = None
+        if memory == "device":
+            card = sizes.of(*owner)
+        size.append(pd.NA if card is None else card.size_bytes)
+        origin.append(None if card is None else card.origin)
+    return rows.assign(
+        card_bytes=pd.array(size, dtype="Int64"),
+        card_origin=pd.Series(origin, rows.index, dtype=object),
+    )
 
 
 def _given(measured: Measurements) -> int | None:
@@ -131,8 +137,4 @@ def parse_device_memory(text: str | int) -> int:
 
 def _key(value: Any) -> Any:
     """A key as Python has it: None where it is missing."""
-    if value is None or isinstance(value, str | int):
-        return value
-    if pd.isna(value):
-        return None
-    return value.item() if hasattr(value, "item") else value
+    return as_python([value])[0]

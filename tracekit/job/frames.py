@@ -129,9 +129,10 @@ def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
     number, first = of_keys(frame, by)
     if len(first) == 1:
         yield frame
-        return
-    for group in range(len(first)):
-        yield frame[number == group]
+    elif len(first):
+        ends = np.cumsum(np.bincount(number))
+        for rows in np.split(np.argsort(number, kind="stable"), ends[:-1]):
+            yield frame.iloc[rows]
 
 
 def distinct(frame: pd.DataFrame, by: Sequence[str], *more: str) -> pd.DataFrame:
@@ -338,36 +339,44 @@ def stage_walls(measured: Measurements) -> pd.DataFrame:
 def _stage_walls(measured: Measurements) -> pd.DataFrame:
     rows = stage_rows(measured)
     per_rank = grouped(
-        rows, [*UNIT, "canonical", *IN_RUN],
-        wall_ns=("dur_ns", "sum"), instances=("dur_ns", "size"),
-    )  # fmt: skip
+        rows,
+        [*UNIT, "canonical", *IN_RUN],
+        wall_ns=("dur_ns", "sum"),
+        instances=("dur_ns", "size"),
+    )
     per_step = grouped(
-        per_rank, [*UNIT, "role", "canonical"],
-        wall_ns=("wall_ns", "max"), instances=("instances", "max"), ranks=("pid", "size"),
-    )  # fmt: skip
+        per_rank,
+        [*UNIT, "role", "canonical"],
+        wall_ns=("wall_ns", "max"),
+        instances=("instances", "max"),
+        ranks=("pid", "size"),
+    )
     return grouped(
-        per_step, ["run", "role", "canonical"],
-        wall_ns=("wall_ns", "mean"), low_ns=("wall_ns", "min"), high_ns=("wall_ns", "max"),
-        ranks=("ranks", "max"), steps=("wall_ns", "size"), rank_steps=("ranks", "sum"), instances=("instances", "mean"),
-    )  # fmt: skip
+        per_step,
+        ["run", "role", "canonical"],
+        wall_ns=("wall_ns", "mean"),
+        low_ns=("wall_ns", "min"),
+        high_ns=("wall_ns", "max"),
+        ranks=("ranks", "max"),
+        steps=("wall_ns", "size"),
+        rank_steps=("ranks", "sum"),
+        instances=("instances", "mean"),
+    )
 
 
 def of_step(stages: pd.DataFrame, steps: Job) -> pd.Series[Any]:
     """The wall of each stage as a share of the mean step of its own run; NA without a step."""
-    mean = {run: steps.of(run).step_ns for run in stages["run"].unique()}
-    wall = pd.array([mean[run] or None for run in stages["run"]], dtype="Float64")
-    return (stages["wall_ns"].astype("Float64") / wall).astype("Float64")
+    number, first = of_keys(stages, ["run"])
+    mean_walls = [steps.of(run).step_ns or None for run in stages["run"].array[first]]
+    wall: Any = pd.array(mean_walls, dtype="Float64")[number]
+    share: pd.Series[Any] = (stages["wall_ns"].astype("Float64") / wall).astype("Float64")
+    return share
 
 
-def whole_gpu_time(measured: Measurements) -> pd.DataFrame:
-    """The rows of `gpu_time`, plain, of sources that lost nothing: in a damaged one what is missing looks idle."""
-    return measured.derived(_whole_gpu_time).copy(deep=False)
-
-
-def _whole_gpu_time(measured: Measurements) -> pd.DataFrame:
-    rows = plain(measured["gpu_time"])
+def undamaged(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of sources that lost nothing: in a damaged one what is missing looks idle."""
     damaged = {note.source for note in measured.notes if note.severity == "data_loss"}
-    return rows[~rows["source"].isin(damaged)]
+    return rows[~rows["source"].isin(damaged)] if damaged else rows
 
 
 def devices_of(rows: pd.DataFrame) -> int:
@@ -398,6 +407,16 @@ def in_run(measured: Measurements, run: object) -> str:
 def text_or_none(value: object) -> str | None:
     """Text, None for a missing value."""
     return None if pd.isna(value) else str(value)  # type: ignore[call-overload]
+
+
+def whole_or_none(value: Any) -> int | None:
+    """A whole number as Python has it, None for a missing value."""
+    return None if pd.isna(value) else int(value)
+
+
+def share_of(part: float | None, total: float | None) -> float | None:
+    """The part of the total, None of nothing and where one of them is unknown."""
+    return part / total if part is not None and total else None
 
 
 def same_text(column: pd.Series[Any], value: object) -> pd.Series[Any]:

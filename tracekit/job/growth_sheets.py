@@ -33,6 +33,55 @@ WORDS = {
 """What a series shows, in words."""
 
 
+_TREND_HEADINGS = (
+    Heading(
+        "who",
+        "process",
+        "text",
+        "Each alone, and the median of all: that shows what all of them leak.",
+    ),
+    Heading("memory", "memory of"),
+    Heading(
+        "quantity",
+        "what",
+        "text",
+        "requested and allocated are judged; reserved and peaks grow without a leak.",
+    ),
+    Heading("answer", "trend"),
+    Heading(
+        "slope",
+        "growth per step",
+        "bytes",
+        "Median of the slopes of all pairs of steps after the warm-up.",
+    ),
+    Heading("low", "from", "bytes", "90 % interval; all pairs where there are few."),
+    Heading("high", "to", "bytes"),
+    Heading(
+        "steps", "steps", "count", "Compared; the first is left out where levels are relative."
+    ),
+    Heading("warm_up", "warm-up", "count", "Steps left out at the beginning."),
+    Heading("phase", "compared at", "text", "The same point of every step."),
+    Heading(
+        "floor",
+        "of the least",
+        "bytes",
+        "Growth per step of the least level of a step, where another point is compared.",
+    ),
+    Heading(
+        "p",
+        "p",
+        "",
+        "Chance of such a rise without a trend; of several ranks corrected for their number (Holm).",
+    ),
+    Heading(
+        "detectable",
+        "would be seen from",
+        "bytes",
+        "Least growth per step that so many steps show in 4 of 5 cases.",
+    ),
+)
+
+
 def trend_sheet(
     measured: Measurements,
     every_series: Sequence[Series],
@@ -58,26 +107,10 @@ def trend_sheet(
     table = pd.DataFrame(rows)
     numbers = ("warm_up", "slope", "low", "high", "floor", "detectable")
     table = table.astype(dict.fromkeys(numbers, "Int64"))
-    headings = (
-        *run_heading(measured),
-        Heading("who", "process", "text", "Each alone, and the median of all: that shows what all of them leak."),
-        Heading("memory", "memory of"),
-        Heading("quantity", "what", "text", "requested and allocated are judged; reserved and peaks grow without a leak."),
-        Heading("answer", "trend"),
-        Heading("slope", "growth per step", "bytes", "Median of the slopes of all pairs of steps after the warm-up."),
-        Heading("low", "from", "bytes", "90 % interval; all pairs where there are few."),
-        Heading("high", "to", "bytes"),
-        Heading("steps", "steps", "count", "Compared; the first is left out where levels are relative."),
-        Heading("warm_up", "warm-up", "count", "Steps left out at the beginning."),
-        Heading("phase", "compared at", "text", "The same point of every step."),
-        Heading("floor", "of the least", "bytes", "Growth per step of the least level of a step, where another point is compared."),
-        Heading("p", "p", "", "Chance of such a rise without a trend; of several ranks corrected for their number (Holm)."),
-        Heading("detectable", "would be seen from", "bytes", "Least growth per step that so many steps show in 4 of 5 cases."),
-    )  # fmt: skip
     return sheet(
         "memory_trend",
         "Growth from step to step",
-        headings,
+        (*run_heading(measured), *_TREND_HEADINGS),
         table,
         ranked=Ranked("slope", member="who", apart=("run", "quantity", "answer"), kind="memory"),
     )
@@ -86,30 +119,35 @@ def trend_sheet(
 def _row(item: Series, answer: str, p: float | None) -> dict[str, Any]:
     """The cells of one series."""
     at_floor = item.logged or item.phase == FLOOR
-    return {
+    row: dict[str, Any] = {
         "run": item.of.run,
         "who": item.of.process,
         "memory": item.of.memory,
         "quantity": item.quantity,
         "steps": len(item.x),
-        "warm_up": item.found.warm_up if item.judged else None,
+        "warm_up": None,
         "phase": item.phase,
-        "floor": None if at_floor or item.floor is None else round(item.floor.per_x),
+        "floor": None,
         "p": p,
         "answer": answer,
         **_slope(item.found),
     }
+    if item.judged:
+        row["warm_up"] = item.found.warm_up
+    if item.floor is not None and not at_floor:
+        row["floor"] = round(item.floor.per_x)
+    return row
 
 
 def _slope(growth: Growth) -> dict[str, int | None]:
     """The slope with its interval, and which one would have been seen."""
-    slope, seen = growth.slope, growth.detectable
-    return {
-        "slope": None if slope is None else round(slope.per_x),
-        "low": None if slope is None else round(slope.low),
-        "high": None if slope is None else round(slope.high),
-        "detectable": None if seen is None else round(seen),
-    }
+    cells: dict[str, int | None] = dict.fromkeys(("slope", "low", "high", "detectable"))
+    if growth.slope is not None:
+        slope = growth.slope
+        cells |= {"slope": round(slope.per_x), "low": round(slope.low), "high": round(slope.high)}
+    if growth.detectable is not None:
+        cells["detectable"] = round(growth.detectable)
+    return cells
 
 
 def _word(item: Series, answer: Label | None, flat: float) -> str:
@@ -118,15 +156,16 @@ def _word(item: Series, answer: Label | None, flat: float) -> str:
     Beside no steady growth stands a sawtooth whose drops are of more than `flat` bytes, as a hint.
     """
     if answer is None:
-        return (
-            "cache growth: not judged" if item.quantity == "reserved" else "peak drift: not judged"
-        )
+        what = "cache growth" if item.quantity == "reserved" else "peak drift"
+        return f"{what}: not judged"
     text = _said(item.found, answer, numbered=item.numbered)
-    teeth = sawtooth(item.level[item.found.warm_up :], flat) if answer == "none" else None
+    if answer != "none":
+        return text
+    teeth = sawtooth(item.level[item.found.warm_up :], flat)
     if teeth is None:
         return text
-    period = "" if teeth.period is None else f", every {teeth.period} steps"
-    return f"{text}; falls back {teeth.count} times by {show(round(teeth.height), 'bytes')}{period}"
+    text += f"; falls back {teeth.count} times by {show(round(teeth.height), 'bytes')}"
+    return text if teeth.period is None else f"{text}, every {teeth.period} steps"
 
 
 def _said(growth: Growth, answer: Label, *, numbered: bool) -> str:
@@ -160,11 +199,17 @@ def guide_sheets(
         net = int(item.level[-1] - item.level[0])
         rows.append(
             {
-                "run": item.of.run, "who": item.of.process, "memory": item.of.memory, "quantity": item.quantity,
-                "slope": round(slope), "guide": says, "net": net,
-                "freed": "leak" if net > 0 else "no leak", "answer": WORDS.get(answer, answer) if answer else None,
+                "run": item.of.run,
+                "who": item.of.process,
+                "memory": item.of.memory,
+                "quantity": item.quantity,
+                "slope": round(slope),
+                "guide": says,
+                "net": net,
+                "freed": "leak" if net > 0 else "no leak",
+                "answer": WORDS.get(answer, answer) if answer else None,
             }
-        )  # fmt: skip
+        )
     headings = (
         *run_heading(measured),
         Heading("who", "process"),

@@ -23,8 +23,16 @@ PROCESS_STEP = (*PROCESS, "step", "part", "occurrence")
 """One step of one process, whichever files tell of it."""
 
 _COLUMNS = (
-    "run", "role", "canonical", *COUNTED, *ON_DEVICE, "device_wall_ns", "process_steps", "call_p50_ns", "kernel_p50_ns",
-)  # fmt: skip
+    "run",
+    "role",
+    "canonical",
+    *COUNTED,
+    *ON_DEVICE,
+    "device_wall_ns",
+    "process_steps",
+    "call_p50_ns",
+    "kernel_p50_ns",
+)
 
 
 def pooled(measured: Measurements) -> pd.DataFrame:

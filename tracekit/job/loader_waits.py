@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import job, same_text, units
+from tracekit.job.frames import job, same_text, share_of, units
 from tracekit.model.keys import PROCESS, is_among
 from tracekit.model.trace import Measurements
 
-_COLUMNS = (*PROCESS, "name", "count", "wait_ns", "idle_ns", "max_ns", "steps", "share_ratio")  # fmt: skip
+_COLUMNS = (*PROCESS, "name", "count", "wait_ns", "idle_ns", "max_ns", "steps", "share_ratio")
 
 
 def by_rank(measured: Measurements) -> pd.DataFrame:
@@ -45,7 +45,7 @@ def _by_rank(measured: Measurements) -> pd.DataFrame:
                 "idle_ns": int(later["idle_ns"].sum()) / count if is_known else None,
                 "max_ns": int(of_loader["max_ns"].max()),
                 "steps": len(counted),
-                "share_ratio": wait / step_ns if step_ns else None,
+                "share_ratio": share_of(wait, step_ns),
             }
         )
     out = pd.DataFrame(waits, columns=list(_COLUMNS))

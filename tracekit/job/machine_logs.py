@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -79,18 +80,22 @@ def _what(name: str) -> tuple[int, str, float] | None:
 
 
 def _row(run: object, place: int, parts: Mapping[str, pd.Series[float]]) -> dict[str, object]:
-    busy, memory = parts.get("busy"), parts.get("memory")
-    steps = {step for levels in parts.values() for step in levels.index}
-    return {
+    """What a log says of the host (-1) or a GPU, reduced over its steps."""
+    busy, memory = parts.get("busy", _NOTHING), parts.get("memory", _NOTHING)
+    row: dict[str, object] = {
         "run": run,
         "order": place,
         "place": "host" if place < 0 else f"GPU {place}",
-        "busy": None if busy is None else busy.mean(),
-        "least": None if busy is None else busy.min(),
-        "most": None if busy is None else busy.max(),
-        "used_bytes": None if memory is None else memory.mean(),
-        "first_bytes": None if memory is None else memory.iloc[0],
-        "last_bytes": None if memory is None else memory.iloc[-1],
-        "most_bytes": None if memory is None else memory.max(),
-        "steps": len(steps),
     }
+    row |= dict.fromkeys(_LEVELS)
+    if len(busy):
+        row |= {"busy": busy.mean(), "least": busy.min(), "most": busy.max()}
+    if len(memory):
+        row |= {"used_bytes": memory.mean(), "most_bytes": memory.max()}
+        row |= {"first_bytes": memory.iloc[0], "last_bytes": memory.iloc[-1]}
+    return row | {"steps": len(busy.index.union(memory.index))}
+
+
+_NOTHING: pd.Series[Any] = pd.Series([], dtype="float64")
+
+_LEVELS = ("busy", "least", "most", "used_bytes", "first_bytes", "last_bytes", "most_bytes")

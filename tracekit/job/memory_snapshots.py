@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import plain, text_or_none
+from tracekit.job.frames import plain, text_or_none, whole_or_none
+from tracekit.model.keys import equal
+from tracekit.model.labels import called, phrase
 from tracekit.model.trace import Measurements
 
 SNAPSHOT_KEYS = ("source", "pid", "memory", "device")
@@ -40,23 +43,22 @@ def _snapshot_levels(measured: Measurements) -> pd.DataFrame:
 
 def who(row: Any) -> str:
     """Whose memory: `rank 3 actor, GPU 0`, with the step of its file where it is known."""
-    rank, pid, role, device = (row[n] for n in ("rank", "pid", "role", "device"))
-    name = "rank ?" if pd.isna(pid) else f"process {int(pid)}"
-    if not pd.isna(rank):
-        name = f"rank {int(rank)}"
-    role_name = text_or_none(role)
-    memory = "pinned host memory" if row["memory"] == "host" else "GPU" if pd.isna(device) else f"GPU {int(device)}"  # fmt: skip
-    return f"{name}{f' {role_name}' if role_name else ''}, {memory}"
+    process = called("rank", whole_or_none(row["rank"])) or called(
+        "process", whole_or_none(row["pid"])
+    )
+    memory = called("GPU", whole_or_none(row["device"])) or "GPU"
+    if row["memory"] == "host":
+        memory = "pinned host memory"
+    return f"{phrase(process or 'rank ?', text_or_none(row['role']))}, {memory}"
 
 
 def of_snapshot(rows: pd.DataFrame, one: pd.Series[Any]) -> pd.DataFrame:
     """The rows about the memory of one row of `snapshot_levels`."""
-    keep = pd.Series(data=True, index=rows.index)
+    keep = np.ones(len(rows), np.bool_)
     for key in SNAPSHOT_KEYS:
         if key in rows:
-            value = one[key]
-            keep &= rows[key].isna() if pd.isna(value) else rows[key].eq(value).fillna(value=False)
-    return rows[keep.to_numpy(bool)]
+            keep &= equal(rows[key], one[key])
+    return rows[keep]
 
 
 def said(row: Any) -> str:

@@ -225,10 +225,20 @@ def _of_process(
         named = of_snapshot.assign(code=code).drop_duplicates("code").set_index("code")
         for grown in np.flatnonzero(chosen).tolist():
             yield Kept(
-                process, basis, str(named["site"][grown]), str(named["frames"][grown]),
-                int(levels[grown, -1] - levels[grown, 0]), step[-1] - step[0], numbered, int(cohorts[grown]),
-                count, warm_up, int(blocks[grown]), tuple(levels[grown].tolist()), step,
-            )  # fmt: skip
+                process,
+                basis,
+                str(named["site"][grown]),
+                str(named["frames"][grown]),
+                int(levels[grown, -1] - levels[grown, 0]),
+                step[-1] - step[0],
+                numbered,
+                int(cohorts[grown]),
+                count,
+                warm_up,
+                int(blocks[grown]),
+                tuple(levels[grown].tolist()),
+                step,
+            )
 
 
 def _last(rows: pd.DataFrame, code: Ints, count: int) -> tuple[Ints, Ints]:

@@ -10,15 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.device_size import DeviceSize, device_sizes
-from tracekit.job.frames import (
-    canonical_stages,
-    grouped,
-    plain,
-    staged,
-    units,
-)
-from tracekit.model.keys import as_python, numbered_alike, of_keys
+from tracekit.job.device_size import DeviceSize, DeviceSizes, device_sizes
+from tracekit.job.frames import canonical_stages, grouped, plain, staged, units
+from tracekit.model.keys import as_python, equal, numbered_alike, of_keys
+from tracekit.model.labels import called, phrase
 from tracekit.model.stats.staircase import shaped
 from tracekit.model.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
 from tracekit.model.trace import Measurements
@@ -67,11 +62,8 @@ class Allocator(NamedTuple):
     @property
     def process(self) -> str:
         """`rank 3 actor`; the process id where no rank is known."""
-        who = f"rank {self.rank}" if self.rank is not None else "rank ?"
-        if self.rank is None and self.pid is not None:
-            who = f"process {self.pid}"
-        replica = "" if self.replica is None else f" replica {self.replica}"
-        return f"{who}{replica}" + ("" if self.role is None else f" {self.role}")
+        process = called("rank", self.rank) or called("process", self.pid) or "rank ?"
+        return phrase(process, called("replica", self.replica), self.role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +102,9 @@ class Series:
 def by_allocator(frame: pd.DataFrame) -> Mapping[Allocator, pd.DataFrame]:
     """The rows of each allocator, in the order of their first rows."""
     owners, number = allocators(frame)
-    ordered = frame.iloc[np.argsort(number, kind="stable")]
-    ends = np.cumsum(np.bincount(number, minlength=len(owners))).tolist() if owners else []
-    begins = [0, *ends[:-1]] if owners else []
-    return {owner: ordered.iloc[b:e] for owner, b, e in zip(owners, begins, ends, strict=True)}
+    ends = np.cumsum(np.bincount(number, minlength=len(owners)))
+    rows = np.split(np.argsort(number, kind="stable"), ends[:-1])
+    return {owner: frame.iloc[own] for owner, own in zip(owners, rows, strict=False)}
 
 
 def allocators(frame: pd.DataFrame) -> tuple[list[Allocator], npt.NDArray[np.int64]]:
@@ -157,7 +148,8 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
         if relative or owner.kind == "CPU":
             source = levels["source"].iloc[rows]
             chosen = rows[(source == source.mode().get(0)).to_numpy(np.bool_)]
-        chosen = chosen[1:] if relative else chosen
+        if relative:
+            chosen = chosen[1:]
         if not len(chosen):
             continue
         floor = floors[chosen]
@@ -174,7 +166,7 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
             theil_sen(x, level),
             growth(x, level, limits),
             *most_taken[owner],
-            None if owner.kind == "CPU" else sizes.of(owner.run, owner.rank, owner.device),
+            _card(sizes, owner),
             is_numbered,
         )
 
@@ -185,14 +177,15 @@ _POINT = [*Allocator._fields, "step", "part"]
 
 def _taken_by(rows: pd.DataFrame) -> Mapping[Allocator, tuple[int, bool]]:
     """What `_taken` tells, of every allocator."""
-    owners, number = allocators(rows)
-    columns = ["peak_bytes", "reserved_peak_bytes"]
-    highest = rows[columns].groupby(number).max()
-    used, reserved = (highest[name].to_numpy(object) for name in columns)
     return {
-        owner: (int(u), False) if pd.isna(r) else (int(max(u, r)), True)
-        for owner, u, r in zip(owners, used, reserved, strict=True)
+        owner: _taken(levels, "peak_bytes", "reserved_peak_bytes")
+        for owner, levels in by_allocator(rows).items()
     }
+
+
+def _card(sizes: DeviceSizes, owner: Allocator) -> DeviceSize | None:
+    """The size of the device of an allocator; None of a host."""
+    return None if owner.kind == "CPU" else sizes.of(owner.run, owner.rank, owner.device)
 
 
 def _taken(rows: pd.DataFrame, used: str, reserved: str) -> tuple[int, bool]:
@@ -250,12 +243,12 @@ def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
 
 def _one_point(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """(the point of a step in words, the last row of each step there in order of time)."""
-    by = ["at_ns"] if bool(rows["at_ns"].notna().all()) else ["step"]
-    rows = rows.sort_values([*by, "source", "position"], kind="stable")
+    by = "at_ns" if bool(rows["at_ns"].notna().all()) else "step"
+    rows = rows.sort_values([by, "source", "position"], kind="stable")
     points = rows.groupby("point", dropna=False, sort=False)
     counts = points["step"].nunique() + points["step"].agg(lambda steps: steps.isna().sum())
     point = as_python(counts.index[counts == counts.max()])[-1]
-    at_point = rows[rows["point"].isna() if point is None else rows["point"] == point]
+    at_point = rows[equal(rows["point"], point)]
     # A step that was logged again counts once, as it was last.
     is_repeated = at_point["step"].notna() & at_point.duplicated("step", keep="last")
     return "end of the step" if point is None else str(point), at_point[~is_repeated]
@@ -288,11 +281,16 @@ def steps(measured: Measurements) -> pd.DataFrame:
     rows = units(measured["memory_steps"]).sort_values("ts_ns", kind="stable")
     keys = [*Allocator._fields, "step", "part", "occurrence"]
     joined = grouped(
-        rows, keys,
-        source=("source", "first"), ts_ns=("ts_ns", "min"), relative=("relative", "any"), floor_bytes=("floor_bytes", "min"),
-        end_bytes=("end_bytes", "last"), peak_bytes=("peak_bytes", "max"),
+        rows,
+        keys,
+        source=("source", "first"),
+        ts_ns=("ts_ns", "min"),
+        relative=("relative", "any"),
+        floor_bytes=("floor_bytes", "min"),
+        end_bytes=("end_bytes", "last"),
+        peak_bytes=("peak_bytes", "max"),
         reserved_bytes=("reserved_bytes", "max"),
-    )  # fmt: skip
+    )
     return joined.sort_values(["step", "ts_ns"], kind="stable", ignore_index=True)
 
 
@@ -305,7 +303,7 @@ def stages(measured: Measurements) -> pd.DataFrame:
         # Ranges of snapshots are in no table of stages: their windows hold more than one step's work.
         ranges = rows[of_snapshot]
         ranges = ranges.assign(canonical=canonical_stages(ranges, any_range=True))
-        named = pd.concat([named, ranges], ignore_index=True) if len(named) else ranges
+        named = pd.concat([part for part in (named, ranges) if len(part)], ignore_index=True)
     return named.sort_values("ts_ns", kind="stable")
 
 

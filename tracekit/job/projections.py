@@ -41,18 +41,20 @@ class Projection:
         if self.steps is None:
             return ()
         label = f"{unit}s until the card is full"
-        return (Metric("steps_left", self.steps, "count", "higher", self.soonest, self.latest, label),)  # fmt: skip
+        return (
+            Metric("steps_left", self.steps, "count", "higher", self.soonest, self.latest, label),
+        )
 
     def claim(self, unit: str = "step") -> str:
         """What a claim says of it after the growth: `; the card is full in 211 steps (180–250)`; nothing if there is none."""
         if self.steps is None:
             return ""
-        bounds = (
-            f" ({self.soonest:,}–{self.latest:,})"
-            if self.latest is not None
-            else f" ({self.soonest:,} or more)"
+        claim = f"; the card is full in {self.steps:,} {unit}s"
+        if self.latest is None:
+            return f"{claim} ({self.soonest:,} or more)"
+        return (
+            claim if self.soonest == self.latest else f"{claim} ({self.soonest:,}–{self.latest:,})"
         )
-        return f"; the card is full in {self.steps:,} {unit}s{'' if self.soonest == self.latest else bounds}"
 
 
 def of_trend(item: Series, answer: Label | None) -> Projection:

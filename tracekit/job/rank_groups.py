@@ -1,6 +1,6 @@
 """The ranks that should work alike, and what each of them works on its own (Q7, M17).
 
-A crew are the ranks of one role, and one replica of it, in one run. Own work is wall time of stages less
+A rank group are the ranks of one role, and one replica of it, in one run. Own work is wall time of stages less
 the time blocked in collectives: collectives make the walls of all ranks equal, so these say nothing.
 """
 
@@ -27,20 +27,21 @@ from tracekit.job.frames import (
     units,
 )
 from tracekit.model.keys import looked_up, numbered_alike, of_keys
+from tracekit.model.labels import called
 from tracekit.model.report import Heading, Verdict
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
 
-CREW = ("run", "role", "replica")
-CREW_STEP = (*UNIT, "role", "replica")
+RANK_GROUP = ("run", "role", "replica")
+RANK_GROUP_STEP = (*UNIT, "role", "replica")
 MEMBER = ("rank", "device")
 """What is compared: a rank, on each of its devices where it drives several."""
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """One crew: its rows of `own_work`, and of `work_by_step`."""
+class RankGroup:
+    """One rank group: its rows of `own_work`, and of `work_by_step`."""
 
     run: str | None
     role: str | None
@@ -59,57 +60,64 @@ class Crew:
         return count_distinct(self.work, UNIT)
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a frame that are of this crew."""
+        """The rows of a frame that are of this rank group."""
         mask = np.ones(len(frame), np.bool_)
-        for name, value in zip(CREW, (self.run, self.role, self.replica), strict=True):
+        for name, value in zip(RANK_GROUP, (self.run, self.role, self.replica), strict=True):
             mask &= same_text(frame[name], value).fillna(value=False).to_numpy(np.bool_)
         return frame[mask]
 
 
-def crews(measured: Measurements) -> list[Crew]:
-    """Every crew, in a fixed order."""
-    return measured.derived(_crews)
+def rank_groups(measured: Measurements) -> list[RankGroup]:
+    """Every rank group, in a fixed order."""
+    return measured.derived(_rank_groups)
 
 
 def abstained(
-    measured: Measurements, rule: str, min_ranks: float, lacking: Callable[[list[Crew]], str | None]
+    measured: Measurements,
+    rule: str,
+    min_ranks: float,
+    lacking: Callable[[list[RankGroup]], str | None],
 ) -> Iterator[Verdict]:
-    """Runs of which a rule that compares the ranks of a crew can say nothing: too few ranks, or what is `lacking`."""
-    for run in dict.fromkeys(crew.run for crew in crews(measured)):
-        run_crews = [crew for crew in crews(measured) if crew.run == run]
-        members = max(crew.members for crew in run_crews)
+    """Runs of which a rule that compares the ranks of a rank group can say nothing: too few ranks, or what is `lacking`."""
+    for run in dict.fromkeys(rank_group.run for rank_group in rank_groups(measured)):
+        groups_of_run = [
+            rank_group for rank_group in rank_groups(measured) if rank_group.run == run
+        ]
+        members = max(rank_group.members for rank_group in groups_of_run)
         few = f"{members} of at least {min_ranks:g} ranks of one role"
-        reason = few if members < min_ranks else lacking(run_crews)
+        reason = few if members < min_ranks else lacking(groups_of_run)
         if reason is not None:
             named = text_or_none(run) if run_heading(measured) else None
             yield Verdict(rule, "insufficient data", reason, named)
-    if not crews(measured):
+    if not rank_groups(measured):
         yield Verdict(rule, "insufficient data", "no step or stage of a known rank was recorded")
 
 
-def _crews(measured: Measurements) -> list[Crew]:
+def _rank_groups(measured: Measurements) -> list[RankGroup]:
     work, by_step = own_work(measured), work_by_step(measured)
-    number, places = numbered_alike(CREW, work, by_step, in_order=True)
+    number, places = numbered_alike(RANK_GROUP, work, by_step, in_order=True)
     groups = []
     for place in range(int(number.max(initial=-1)) + 1):
         own_rows = work[number == place].reset_index(drop=True)
-        run, role, replica = (None if pd.isna(v) else v for v in own_rows.iloc[0][list(CREW)])
+        run, role, replica = (None if pd.isna(v) else v for v in own_rows.iloc[0][list(RANK_GROUP)])
         steps = by_step[places == place].reset_index(drop=True)
-        groups.append(Crew(run, role, None if replica is None else int(replica), own_rows, steps))
+        groups.append(
+            RankGroup(run, role, None if replica is None else int(replica), own_rows, steps)
+        )
     return groups
 
 
 def own_work(measured: Measurements) -> pd.DataFrame:
-    """One row a (step, crew, member, canonical stage): own_ns and blocked_ns, which add up to the wall.
+    """One row a (step, rank group, member, canonical stage): own_ns and blocked_ns, which add up to the wall.
 
-    Where a crew shows no stages at all, canonical is <NA> and the row is the step; else time outside
+    Where a rank group shows no stages at all, canonical is <NA> and the row is the step; else time outside
     stages is left out: what a process waits for there is not recorded. Rows of unknown rank are left out.
     """
     return measured.derived(_own_work)
 
 
 def _own_work(measured: Measurements) -> pd.DataFrame:
-    keys = [*CREW_STEP, *MEMBER, "canonical"]
+    keys = [*RANK_GROUP_STEP, *MEMBER, "canonical"]
     sums = summed(staged_segments(measured), keys, ["own_ns", "blocked_ns"])
     return in_order(sums, keys)
 
@@ -123,20 +131,20 @@ def _staged_segments(measured: Measurements) -> pd.DataFrame:
     rows = units(measured["segments"])
     rows["canonical"] = canonical_stages(rows)
     rows = rows[rows["rank"].notna()]
-    staged = rows["canonical"].notna().groupby(pd.Series(of_keys(rows, CREW)[0], rows.index))
+    staged = rows["canonical"].notna().groupby(pd.Series(of_keys(rows, RANK_GROUP)[0], rows.index))
     return rows[rows["canonical"].notna() | ~staged.transform("any")]
 
 
 def work_by_step(measured: Measurements) -> pd.DataFrame:
-    """One row a (step, crew, member): own_ns of all stages, beyond_ns (less the median of the other members,
+    """One row a (step, rank group, member): own_ns of all stages, beyond_ns (less the median of the other members,
     below 0 where it is less), others (their number) and wall_ns of the step (<NA> if unknown).
     """
     return measured.derived(_work_by_step)
 
 
 def _work_by_step(measured: Measurements) -> pd.DataFrame:
-    rows = summed(own_work(measured), [*CREW_STEP, *MEMBER], ["own_ns", "blocked_ns"])
-    (group,) = numbered_alike(CREW_STEP, rows, in_order=True)
+    rows = summed(own_work(measured), [*RANK_GROUP_STEP, *MEMBER], ["own_ns", "blocked_ns"])
+    (group,) = numbered_alike(RANK_GROUP_STEP, rows, in_order=True)
     own_ns = rows["own_ns"].to_numpy(np.int64)
     rows["beyond_ns"] = own_ns - of_others(own_ns, group)
     rows["others"] = np.bincount(group, minlength=1)[group] - 1
@@ -172,8 +180,8 @@ def of_others(values: Ints, group: Ints) -> Ints:
     return medians
 
 
-def crew_headings(measured: Measurements) -> tuple[Heading, ...]:
-    """Columns for run, role and replica, as far as they tell crews apart."""
+def rank_group_headings(measured: Measurements) -> tuple[Heading, ...]:
+    """Columns for run, role and replica, as far as they tell rank groups apart."""
     replicas = own_work(measured)["replica"].notna().any()
     more = (Heading("replica", "replica", "id"),) if replicas else ()
     return (*label_headings(measured), *more)
@@ -181,8 +189,8 @@ def crew_headings(measured: Measurements) -> tuple[Heading, ...]:
 
 def member_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Columns for the rank, and for its device where any rank drives several."""
-    members = distinct(own_work(measured), [*CREW, *MEMBER])
-    several = members.duplicated([*CREW, "rank"]).any()
+    members = distinct(own_work(measured), [*RANK_GROUP, *MEMBER])
+    several = members.duplicated([*RANK_GROUP, "rank"]).any()
     return (
         Heading("rank", "rank", "id"),
         *((Heading("device", "device", "id"),) if several else ()),
@@ -190,18 +198,17 @@ def member_headings(measured: Measurements) -> tuple[Heading, ...]:
 
 
 def steps_of(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """In how many steps the crew of each row was recorded; NaN for rows of no crew."""
-    recorded = distinct(own_work(measured), [*CREW, "step", "part"])
-    crew_of_step, crew = numbered_alike(CREW, recorded, frame)
-    count = np.bincount(crew_of_step, minlength=int(crew.max(initial=-1)) + 1)
-    return np.where(count[crew] > 0, count[crew], np.nan)
+    """In how many steps the rank group of each row was recorded; NaN for rows of no rank group."""
+    recorded = distinct(own_work(measured), [*RANK_GROUP, "step", "part"])
+    group_of_step, rank_group = numbered_alike(RANK_GROUP, recorded, frame)
+    count = np.bincount(group_of_step, minlength=int(rank_group.max(initial=-1)) + 1)
+    return np.where(count[rank_group] > 0, count[rank_group], np.nan)
 
 
-def in_crew(measured: Measurements, crew: Crew) -> str:
-    """How a claim names its crew beside the run: ` of actor, replica 1`; nothing where there is only one."""
-    several = len({(c.role, c.replica) for c in crews(measured)}) > 1
-    parts = [*([str(crew.role)] if crew.role is not None else []),
-             *([f"replica {crew.replica}"] if crew.replica is not None else [])]  # fmt: skip
+def in_rank_group(measured: Measurements, rank_group: RankGroup) -> str:
+    """How a claim names its rank group beside the run: ` of actor, replica 1`; nothing where there is only one."""
+    several = len({(c.role, c.replica) for c in rank_groups(measured)}) > 1
+    parts = [part for part in (rank_group.role, called("replica", rank_group.replica)) if part]
     return " of " + ", ".join(parts) if several and parts else ""
 
 

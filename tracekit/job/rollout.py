@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import from_epoch, units
-from tracekit.model.keys import CAPTURE
+from tracekit.job.frames import apart, from_epoch, share_of, units, whole_or_none
+from tracekit.model.keys import CAPTURE, records
+from tracekit.model.labels import called
 from tracekit.model.trace import Measurements
 
 TOKENS_DONE = 0.9
@@ -78,12 +79,12 @@ class Generation:
     @property
     def tail_ratio(self) -> float | None:
         """τ: the tail's share of the generation."""
-        return None if self.tail_ns is None or not self.dur_ns else self.tail_ns / self.dur_ns
+        return share_of(self.tail_ns, self.dur_ns)
 
     @property
     def low_ratio(self) -> float | None:
         """The share of the generation in which the batch was low."""
-        return None if self.low_ns is None or not self.dur_ns else self.low_ns / self.dur_ns
+        return share_of(self.low_ns, self.dur_ns)
 
 
 def generations(measured: Measurements) -> list[Generation]:
@@ -98,29 +99,32 @@ def _generations(measured: Measurements) -> list[Generation]:
     rows = units(measured["generations"])
     if not len(rows):
         return []
-    key, parts = [*CAPTURE, "step", "occurrence"], measured.derived(_parts)
-    generations: list[Generation] = []
-    for _, of_engine in rows.groupby([*UNIT, "replica"], dropna=False, sort=False):
+    parts = measured.derived(_parts)
+    engines: list[Generation] = []
+    for of_engine in apart(rows, [*UNIT, "replica"]):
         by_work: dict[tuple[Any, ...], list[tuple[dict[str, Any], pd.DataFrame | None]]] = {}
-        for record in of_engine.sort_values(["rank", *CAPTURE], kind="stable").to_dict("records"):
-            row = {str(name): value for name, value in record.items()}
-            part = parts.get(_key([row[name] for name in key]))
+        in_order = of_engine.sort_values(["rank", *CAPTURE], kind="stable")
+        for key, record in zip(records(in_order, _KEY), in_order.to_dict("records"), strict=True):
+            row, part = {str(name): value for name, value in record.items()}, parts.get(key)
             by_work.setdefault(_signature(row, part), []).append((row, part))
         several = len(by_work) > 1
-        generations += [_generation(mates, several=several) for mates in by_work.values()]
-    order = sorted(range(len(generations)), key=lambda i: _order(generations[i]))
-    return [generations[i] for i in order]
+        engines += [_generation(mates, several=several) for mates in by_work.values()]
+    return sorted(engines, key=_order)
+
+
+_KEY = (*CAPTURE, "step", "occurrence")
+"""One generation of one process."""
 
 
 def iterations_of(measured: Measurements, one: Generation) -> pd.DataFrame:
     """The rows of `iterations` of one generation, in order of start."""
-    return measured.derived(_parts)[_key((one.source, one.pid, one.unit[2], one.unit[4]))]
+    return measured.derived(_parts)[one.source, one.pid, one.unit[2], one.unit[4]]
 
 
 def _parts(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
+    """The iterations of every generation, in order of start."""
     rows = units(measured["iterations"]).sort_values("ts_ns", kind="stable")
-    key = [*CAPTURE, "step", "occurrence"]
-    return {_key(k): part for k, part in rows.groupby(key, dropna=False, sort=False)}
+    return {next(records(part.iloc[:1], _KEY)): part for part in apart(rows, _KEY)}
 
 
 def _key(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -128,16 +132,19 @@ def _key(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _order(one: Generation) -> tuple[Any, ...]:
+    """By which generations are in order: units, missing parts last, then engines."""
     unit = tuple((part is None, "" if part is None else part) for part in one.unit)
     return (*unit, len(one.engine), one.engine, one.source)
 
 
 def _signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...]:
     """What mates have in common: the batches that they ran; their replica where these are unknown."""
-    if part is None:
-        return () if not pd.isna(row["replica"]) else _key([row[name] for name in CAPTURE])
-    sums = part[["count", "prefill_requests", "decode_requests"]].sum()
-    return (*(int(value) for value in sums), int(part["decode_requests"].max()))
+    if part is not None:
+        sums = part[["count", "prefill_requests", "decode_requests"]].sum()
+        return (*map(int, sums), int(part["decode_requests"].max()))
+    if pd.isna(row["replica"]):
+        return _key([row[name] for name in CAPTURE])
+    return ()
 
 
 def _generation(
@@ -145,26 +152,34 @@ def _generation(
 ) -> Generation:
     """One engine by its first mate; it ends when the last of them does."""
     row, part = mates[0]
-    unit = _key([row[name] for name in UNIT])
-    start = min(int(other["ts_ns"]) for other, _ in mates)
-    end = max(int(other["ts_ns"]) + int(other["dur_ns"]) for other, _ in mates)
-    rank = None if pd.isna(row["rank"]) else int(row["rank"])
-    work = {} if part is None else _work(part)
+    spans = [(int(mate["ts_ns"]), int(mate["ts_ns"]) + int(mate["dur_ns"])) for mate, _ in mates]
+    (start, end), work = spans[0], {}
     if part is not None:
-        start, end = int(row["ts_ns"]), int(row["ts_ns"]) + int(row["dur_ns"])
+        work = _work(part)
+    else:
+        start, end = min(begin for begin, _ in spans), max(last for _, last in spans)
     return Generation(
-        unit, _name(row, several=several), str(row["source"]), _key([row["pid"]])[0], len(mates), str(row["basis"]),
-        start, end - start, rank, pause_ns=None if pd.isna(row["longest_pause_ns"]) else int(row["longest_pause_ns"]), **work,
-    )  # fmt: skip
+        _key([row[name] for name in UNIT]),
+        _name(row, several=several),
+        str(row["source"]),
+        whole_or_none(row["pid"]),
+        len(mates),
+        str(row["basis"]),
+        start,
+        end - start,
+        whole_or_none(row["rank"]),
+        pause_ns=whole_or_none(row["longest_pause_ns"]),
+        **work,
+    )
 
 
 def _name(row: dict[str, Any], *, several: bool) -> str:
     """`replica 0`, `replica 0 rank 1`, `rank 3`, `process 4711`, else the file."""
-    rank = "" if pd.isna(row["rank"]) else f"rank {int(row['rank'])}"
-    process = rank or ("" if pd.isna(row["pid"]) else f"process {int(row['pid'])}")
-    if pd.isna(row["replica"]):
+    rank, pid, replica = (whole_or_none(row[name]) for name in ("rank", "pid", "replica"))
+    process = called("rank", rank) or called("process", pid)
+    if replica is None:
         return process or str(row["source"])
-    return f"replica {int(row['replica'])}" + (f" {process}" if several and process else "")
+    return f"replica {replica} {process}".strip() if several else f"replica {replica}"
 
 
 def _work(part: pd.DataFrame) -> dict[str, Any]:
@@ -188,7 +203,9 @@ def _work(part: pd.DataFrame) -> dict[str, Any]:
         if high:
             gain = max(gain, low_ns - int(tokens[low].sum()) * high_ns / high)
     busy = part["busy_ns"]
-    is_known = bool(busy.notna().all())
+    busy_ns = prefill_busy_ns = None
+    if busy.notna().all():
+        busy_ns, prefill_busy_ns = int(busy.sum()), int(busy[prefill].sum())
     each = pace / count
     return {
         "iterations": int(count.sum()),
@@ -196,16 +213,21 @@ def _work(part: pd.DataFrame) -> dict[str, Any]:
         "tokens": total,
         "counted": bool(counted.all()),
         "peak_requests": peak,
-        "mean_requests": float((running * pace).sum() / wall) if wall else None,
+        "mean_requests": share_of(float((running * pace).sum()), wall),
         "tail_ns": tail_ns,
         "low_ns": low_ns if peak else None,
         "gain_ns": max(round(gain), 0),
-        "pace_ns": float(np.median(each[decode])) if decode.any() else None,
-        "busy_ns": int(busy.sum()) if is_known else None,
-        "prefill_busy_ns": int(busy[prefill].sum()) if is_known else None,
+        "pace_ns": _median(each[decode]),
+        "busy_ns": busy_ns,
+        "prefill_busy_ns": prefill_busy_ns,
         "prefill_ns": int(pace[prefill].sum()),
         **_first(each[decode], count[decode], running[decode]),
     }
+
+
+def _median(values: npt.NDArray[np.float64]) -> float | None:
+    """The median, None of nothing."""
+    return float(np.median(values)) if len(values) else None
 
 
 def _until(pace: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], need: float) -> int:
@@ -223,7 +245,7 @@ def _first(
 ) -> dict[str, Any]:
     """How the first tenth of the decode iterations compares with later ones of equal batch (Q10)."""
     number = np.cumsum(count)
-    first = number <= max(int(number[-1] * FIRST), 1) if len(number) else np.zeros(0, np.bool_)
+    first = number <= max(int(number.max(initial=0) * FIRST), 1)
     classes = np.round(np.log2(running) * CLASSES_PER_OCTAVE).astype(np.int64)
     later = pd.Series(each[~first]).groupby(classes[~first])
     yardstick = later.median()[later.size() >= MIN_ALIKE]
@@ -235,7 +257,7 @@ def _first(
     excess = np.maximum(first_pace - steady, 0) * count[first][compared]
     over = first_pace[steady > 0] / steady[steady > 0]
     return {
-        "first_over_steady": float(np.median(over)) if len(over) else None,
+        "first_over_steady": _median(over),
         "compared_ratio": float(compared.mean()),
         "first_excess_ns": round(float(excess.sum())),
         "first_pace_ns": float(np.median(first_pace)),
@@ -276,10 +298,9 @@ def one_clock(measured: Measurements, found: Sequence[Generation]) -> bool:
 
 def unseen_replicas(found: Sequence[Generation]) -> str:
     """What the numbers of the replicas tell of others that were not recorded; empty where none is missing."""
-    numbers = {int(g.engine.split()[1]) for g in found if g.engine.startswith("replica ")}
+    replicas = [g.engine for g in found if g.engine.startswith("replica ")]
+    numbers = {int(name.split()[1]) for name in replicas}
     expected = max(numbers, default=-1) + 1
-    return (
-        f"{len(numbers)} of at least {expected} replicas were recorded"
-        if len(numbers) < expected
-        else ""
-    )
+    if len(numbers) == expected:
+        return ""
+    return f"{len(numbers)} of at least {expected} replicas were recorded"

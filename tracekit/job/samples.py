@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.job.frames import whole_or_none
 from tracekit.job.metric_kinds import METRICS, STEP_TIME, Reduction
 from tracekit.model.keys import Ints, as_python, of_keys
 
@@ -53,7 +54,7 @@ def samples(values: pd.DataFrame) -> dict[Key, Samples]:
     reduced = _reduced_ranks(rows, number, first)
     pieces: dict[Key, dict[tuple[str, StepId], float]] = {}
     keys = [_texts(rows[name].array[first]) for name in ("name", "role", "stage", "run", "part")]
-    steps = [None if step is None else int(step) for step in as_python(rows["step"].array[first])]
+    steps = [whole_or_none(step) for step in rows["step"].array[first]]
     is_again = rows["again"].to_numpy(np.bool_)[first].tolist()
     for value, name, role, stage, run, part, step, several in zip(
         reduced, *keys, steps, is_again, strict=True
@@ -106,20 +107,22 @@ def _reduced_groups(
 
 def _samples(key: Key, found: Mapping[tuple[str, StepId], float]) -> Samples:
     """One metric in the order of runs and steps."""
-    runs: dict[str, list[tuple[StepId, float]]] = {}
-    for replicate, step in sorted(found, key=lambda at: (at[0], _in_order(at[1][1:]))):
-        runs.setdefault(replicate, []).append((step, found[replicate, step]))
+    steps: dict[str, list[StepId]] = {}
+    values: dict[str, list[float]] = {}
+    for replicate, step in sorted(found, key=lambda pair: (pair[0], _in_order(pair[1][1:]))):
+        steps.setdefault(replicate, []).append(step)
+        values.setdefault(replicate, []).append(found[replicate, step])
     return Samples(
-        key,
-        tuple(runs),
-        tuple(tuple(step for step, _ in pairs) for pairs in runs.values()),
-        tuple(tuple(value for _, value in pairs) for pairs in runs.values()),
+        key, tuple(steps), tuple(map(tuple, steps.values())), tuple(map(tuple, values.values()))
     )
 
 
 def _reduced(values: list[float], how: Reduction) -> float:
     """Several values as one, whatever their order."""
-    return max(values) if how == "max" else fsum(values) / (len(values) if how == "mean" else 1)
+    if how == "max":
+        return max(values)
+    total = fsum(values)
+    return total / len(values) if how == "mean" else total
 
 
 def _in_order(key: Sequence[str | int | None]) -> tuple[tuple[bool, Any], ...]:

@@ -61,9 +61,14 @@ def _curve(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) -> 
     )
     caption += "" if stage is None else f" The peak lies in {stage}."
     return Chart(
-        "snapshot-curve", f"Memory of {top['who']} over time", "lines", tuple(marks), tuple(series),
-        unit="bytes", caption=caption,
-    )  # fmt: skip
+        "snapshot-curve",
+        f"Memory of {top['who']} over time",
+        "lines",
+        tuple(marks),
+        tuple(series),
+        unit="bytes",
+        caption=caption,
+    )
 
 
 def _labels(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) -> list[str]:
@@ -78,7 +83,7 @@ def _labels(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) ->
         begin, begin + stages["dur_ns"].to_numpy(np.int64), curve["ts_ns"].to_numpy()
     )
     stage_names = [*canonical_stages(stages, any_range=True), None]
-    names = [stage_names[n] if n >= 0 else None for n in stage_at.tolist()]
+    names = [stage_names[place] for place in stage_at.tolist()]
     drawn_stages = {
         name for name, _ in Counter(n for n in names if n is not None).most_common(MAX_STAGES)
     }
@@ -114,8 +119,13 @@ def _stacks(top: pd.Series[Any], frames: pd.DataFrame) -> Chart:
         for d, b, s, n in columns.itertuples(index=False)
     )
     return Chart(
-        "peak-stacks", f"Stacks of what is in use at the peak of {top['who']}", "icicle", marks,
-        tuple(names), tuple("outermost" if d == 0 else str(d) for d in range(depths)),
-        unit="bytes", x_unit="bytes",
+        "peak-stacks",
+        f"Stacks of what is in use at the peak of {top['who']}",
+        "icicle",
+        marks,
+        tuple(names),
+        tuple("outermost" if d == 0 else str(d) for d in range(depths)),
+        unit="bytes",
+        x_unit="bytes",
         caption="Outermost frame first; the width is what was requested below a frame. Frames of less than 0.2 % are left out.",
-    )  # fmt: skip
+    )

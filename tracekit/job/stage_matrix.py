@@ -52,8 +52,16 @@ def _cells(measured: Measurements) -> pd.DataFrame:
         for run, log in _runs(measured).items()
     ]
     columns = [
-        *UNIT, "role", "canonical", "wall_ns", "rank", "ranks", "instances", "logged_ns", "state",
-    ]  # fmt: skip
+        *UNIT,
+        "role",
+        "canonical",
+        "wall_ns",
+        "rank",
+        "ranks",
+        "instances",
+        "logged_ns",
+        "state",
+    ]
     out = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
     types = dict.fromkeys(("wall_ns", "rank", "ranks", "instances", "logged_ns"), "Int64")
     return out[columns].astype(types)
@@ -75,9 +83,13 @@ def _seen(measured: Measurements) -> pd.DataFrame:
         rows, [*UNIT, "canonical", *IN_RUN], wall_ns=("dur_ns", "sum"), instances=("dur_ns", "size")
     ).sort_values("wall_ns", ascending=False, kind="stable")
     return grouped(
-        per_rank, by,
-        wall_ns=("wall_ns", "first"), rank=("rank", "leading"), ranks=("wall_ns", "size"), instances=("instances", "max"),
-    )  # fmt: skip
+        per_rank,
+        by,
+        wall_ns=("wall_ns", "first"),
+        rank=("rank", "leading"),
+        ranks=("wall_ns", "size"),
+        instances=("instances", "max"),
+    )
 
 
 def _run_cells(
@@ -184,8 +196,13 @@ def by_rank(measured: Measurements) -> pd.DataFrame:
         "residual_ns"
     ].mean()
     walls = pd.concat(
-        [walls, mean_outside.reset_index().rename(columns={"residual_ns": "wall_ns"}).assign(canonical=None)],
+        [
+            walls,
+            mean_outside.reset_index()
+            .rename(columns={"residual_ns": "wall_ns"})
+            .assign(canonical=None),
+        ],
         ignore_index=True,
-    )  # fmt: skip
+    )
     longest = walls.groupby(by, dropna=False, sort=False)["wall_ns"].max().reset_index()
     return longest.astype({"rank": "Int64", "wall_ns": "Float64"})

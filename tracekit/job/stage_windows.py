@@ -17,10 +17,12 @@ from tracekit.job.frames import (
     in_run,
     job,
     plain,
+    share_of,
     stage_rows,
     staged,
     summed,
     text_or_none,
+    undamaged,
     units,
 )
 from tracekit.job.gpu_shares import SUMMED, shares
@@ -62,7 +64,7 @@ class ExistingSteps:
     def per_step(self, total_ns: float) -> tuple[float, float | None]:
         """(what one step holds of a sum over all of them, the same as a share of these steps' walls)."""
         value = self.mean(total_ns)
-        return value, value / self.step_ns if self.step_ns else None
+        return value, share_of(value, self.step_ns)
 
 
 NO_STEPS = ExistingSteps(0, None)
@@ -107,7 +109,7 @@ class StageWindow:
 
     def share(self, total_ns: float) -> float:
         """A sum over its steps and GPUs as a share of its windows, 0 of nothing."""
-        return total_ns / self.window_ns if self.window_ns else 0.0
+        return share_of(total_ns, self.window_ns) or 0.0
 
 
 def keyed(row: Mapping[Any, Any]) -> tuple[object, ...]:
@@ -117,7 +119,7 @@ def keyed(row: Mapping[Any, Any]) -> tuple[object, ...]:
 
 def whole(measured: Measurements, table: str) -> pd.DataFrame:
     """The rows of a table, plain, of sources that lost nothing: in a damaged one what is missing looks idle."""
-    return _undamaged(measured, plain(measured[table]))
+    return undamaged(measured, plain(measured[table]))
 
 
 def placed(measured: Measurements, table: str) -> pd.DataFrame:
@@ -179,7 +181,7 @@ def _is_surest(measured: Measurements, steps: pd.DataFrame) -> npt.NDArray[np.bo
 
 def _surest_origins(measured: Measurements) -> dict[Owner, str]:
     """How the steps of every (run, role) without stages are known, the surest of several ways."""
-    lanes = _undamaged(measured, measured.derived(_gpu_lanes))
+    lanes = undamaged(measured, measured.derived(_gpu_lanes))
     origins: dict[Owner, str] = {}
     for origin in reversed(STEP_ORIGINS):
         owners, _ = owners_of(lanes[lanes["origin"] == origin])
@@ -209,7 +211,7 @@ def gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
 
 
 def _gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
-    lanes = _undamaged(measured, measured.derived(_gpu_lanes))
+    lanes = undamaged(measured, measured.derived(_gpu_lanes))
     lanes = lanes[_is_surest(measured, lanes)]
     lanes = lanes.iloc[of_keys(lanes, [*_PROCESS_STEP, "device"])[1]]
     owners, number = owners_of(lanes)
@@ -272,11 +274,6 @@ def _gpu_lanes(measured: Measurements) -> pd.DataFrame:
     """The rows of `_process_steps` once for each device that their source tells of."""
     devices = distinct(plain(measured["gpu_time"]), [*CAPTURE, "device"])
     return measured.derived(_process_steps).merge(devices, on=[*CAPTURE], how="inner")
-
-
-def _undamaged(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    damaged = {note.source for note in measured.notes if note.severity == "data_loss"}
-    return rows[~rows["source"].isin(damaged)] if damaged else rows
 
 
 def each_gpu_step(

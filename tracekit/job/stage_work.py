@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.job.frames import canonical_stages, in_run, plain, same_text, text_or_none
+from tracekit.job.frames import canonical_stages, in_run, plain, same_text, share_of, text_or_none
 from tracekit.job.stage_windows import StageWindow, steps_of
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
@@ -30,7 +30,7 @@ class StageWork:
     @property
     def ratio(self) -> float | None:
         """The share of the stage's work; None of nothing."""
-        return self.busy_ns / self.whole_ns if self.whole_ns else None
+        return share_of(self.busy_ns, self.whole_ns)
 
     def per_step(self, value: float) -> tuple[int, float | None]:
         """(`value` per step and GPU (process) in ns, the same as a share of the step)."""

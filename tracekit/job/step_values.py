@@ -25,9 +25,16 @@ from tracekit.model.stages import STAGES
 from tracekit.model.trace import Measurements
 
 NAMES = (
-    STEP_TIME, STAGE_TIME, *PER_WORK, "first_of_window", "compilations", OUT_OF_MEMORY,
-    WINDOW, RANGE_CADENCE, LAUNCH_CADENCE,
-)  # fmt: skip
+    STEP_TIME,
+    STAGE_TIME,
+    *PER_WORK,
+    "first_of_window",
+    "compilations",
+    OUT_OF_MEMORY,
+    WINDOW,
+    RANGE_CADENCE,
+    LAUNCH_CADENCE,
+)
 """What is told of the whole job, as against its processes."""
 
 WORK = "work"
@@ -172,14 +179,14 @@ def _apart(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> p
 
 def _parts(measured: Measurements, rows: pd.DataFrame) -> list[object]:
     """The part of each row: its own, else the one part that all sources of its step share."""
-    steps = plain(measured["steps"])
     parts_of: dict[tuple[object, object], set[object]] = {}
-    for run, step, part in records(distinct(steps, UNIT), UNIT):
+    for run, step, part in records(distinct(plain(measured["steps"]), UNIT), UNIT):
         parts_of.setdefault((run, step), set()).add(part)
     parts: list[object] = []
     for run, step, part in records(rows, UNIT):
-        shared = parts_of.get((run, None if step is None else int(step)), set())
-        parts.append(part if part is not None else next(iter(shared)) if len(shared) == 1 else None)
+        shared = parts_of.get((run, step), set())
+        only = next(iter(shared)) if len(shared) == 1 else None
+        parts.append(only if part is None else part)
     return parts
 
 

@@ -30,15 +30,13 @@ def sheet(
 
     A column of which nothing at all is known is left out. A sheet that is `ranked` has up to `MOST_RANKED` rows.
     """
-    max_rows = max_rows if ranked is None else MOST_RANKED
-    omitted = max(len(frame) - max_rows, 0)
-    columns = {h: as_python(frame[h.name].array[:max_rows]) for h in headings}
+    if ranked is not None:
+        max_rows = MOST_RANKED
+    listed = frame.iloc[:max_rows]
     columns = {
-        heading: cells
-        for heading, cells in columns.items()
-        if not cells
-        or cells.count(None) < len(cells)
-        or (omitted and not frame[heading.name].array[max_rows:].isna().all())
+        heading: as_python(listed[heading.name].array)
+        for heading in headings
+        if not len(frame) or frame[heading.name].notna().any()
     }
-    rows = tuple(zip(*columns.values(), strict=True)) if columns else ()
-    return Sheet(name, title, tuple(columns), rows, omitted, caption, ranked)
+    rows = tuple(zip(*columns.values(), strict=True))
+    return Sheet(name, title, tuple(columns), rows, len(frame) - len(listed), caption, ranked)

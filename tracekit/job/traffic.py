@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.collectives import matched
-from tracekit.job.frames import canonical_stages, grouped, plain, summed, whole_gpu_time
+from tracekit.job.frames import canonical_stages, grouped, plain, summed
+from tracekit.job.stage_windows import whole
 from tracekit.model.intervals import covered, side_by_side, union, union_totals
 from tracekit.model.keys import CAPTURE, PROCESS, joined, of_keys, records
 from tracekit.model.trace import Measurements
@@ -132,7 +133,7 @@ def _by_rank(measured: Measurements) -> pd.DataFrame:
     on_host = rows["device"].isna() & rows["exposed_ns"].isna()
     captures = plain(measured["captures"]).assign(device=None)
     captures = captures[captures["source"].isin(rows.loc[on_host, "source"])]
-    windows = whole_gpu_time(measured)
+    windows = whole(measured, "gpu_time")
     windows = windows[
         (windows["window"] == "capture") & windows["source"].isin(rows.loc[~on_host, "source"])
     ]
@@ -148,8 +149,15 @@ def _by_rank(measured: Measurements) -> pd.DataFrame:
     wire_ns = united(wired, tuple(dict.fromkeys((*by, *WHO)))).rename("wired_ns").reset_index()
     frames = [gpu, host, wire_ns, rows[[*WHO, "count", "size_bytes", "wire_bytes"]]]
     columns = (
-        "window_ns", "comm_ns", "exposed_ns", "wait_ns", "count", "size_bytes", "wire_bytes", "wired_ns",
-    )  # fmt: skip
+        "window_ns",
+        "comm_ns",
+        "exposed_ns",
+        "wait_ns",
+        "count",
+        "size_bytes",
+        "wire_bytes",
+        "wired_ns",
+    )
     long = pd.concat(
         [frame.reindex(columns=[*WHO, *columns]).astype(_TYPES) for frame in frames],
         ignore_index=True,

@@ -13,6 +13,7 @@ from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import sheet
 from tracekit.job.traffic import by_rank, collectives, rates
 from tracekit.model.keys import records
+from tracekit.model.labels import called, phrase
 from tracekit.model.report import Chart, Heading, Ranked, Sheet
 from tracekit.model.trace import Measurements
 
@@ -115,69 +116,57 @@ def rank_bars(measured: Measurements) -> Chart | None:
     ranks = ranks[ranks["comm_ns"].notna()]
     if not len(ranks):
         return None
+    on_gpu = bool(ranks["exposed_ns"].notna().any())
     waits = bool(ranks["wait_ns"].notna().any())
     exposed = ranks["exposed_ns"].where(ranks["exposed_ns"].notna(), ranks["comm_ns"])
-    wait = ranks["wait_ns"].fillna(0)
-    parts = np.column_stack(
-        [
-            (ranks["comm_ns"] - exposed).to_numpy(np.int64),
-            (exposed - wait).to_numpy(np.int64),
-            wait.to_numpy(np.int64),
-        ]
-    )
-    assert (parts >= 0).all(), "the parts of communication must fit into it"
-    assert (parts.sum(axis=1) == ranks["comm_ns"].to_numpy(np.int64)).all()
-    who = _who(ranks)
-    each = dict(zip(who, exposed.to_numpy(np.float64).tolist(), strict=True))
-    bars = drawn(each if len(each) > MAX_ROWS else {}, "exposed communication")
-    drawn_rows = np.array(
-        [place for place, name in enumerate(who) if name in bars.rows or not bars.rows]
-    )
-    on_gpu = bool(ranks["exposed_ns"].notna().any())
-    second = "exposed" if on_gpu else "running"
-    names = (
-        *(("hidden behind compute",) if on_gpu else ()),
-        second,
-        *(("waiting",) if waits else ()),
-    )
-    columns = [column for column, is_shown in ((0, on_gpu), (1, True), (2, waits)) if is_shown]
-    marks = tuple(
-        (place, series, int(parts[row, column]))
-        for place, row in enumerate(drawn_rows.tolist())
+    who, values = _who(ranks), exposed.to_numpy(np.float64).tolist()
+    bars = drawn({}, "exposed communication")
+    rows = dict(enumerate(who))
+    if len(set(who)) > MAX_ROWS:
+        bars = drawn(dict(zip(who, values, strict=True)), "exposed communication")
+        rows = {row: bars.rows[name] for row, name in rows.items() if name in bars.rows}
+    parts = {"hidden behind compute": ranks["comm_ns"] - exposed}
+    parts["exposed" if on_gpu else "running"] = exposed - ranks["wait_ns"].fillna(0)
+    parts["waiting"] = ranks["wait_ns"].fillna(0)
+    table = np.column_stack([part.to_numpy(np.int64) for part in parts.values()])
+    assert (table >= 0).all(), "the parts of communication must fit into it"
+    assert (table.sum(axis=1) == ranks["comm_ns"].to_numpy(np.int64)).all()
+    columns = np.flatnonzero([on_gpu, True, waits]).tolist()
+    marks = [
+        (place, series, int(table[row, column]))
+        for place, row in enumerate(rows)
         for series, column in enumerate(columns)
-        if parts[row, column]
-    )
+        if table[row, column]
+    ]
     waiting_is = "until the last rank came" if waits else "not told apart from the rest"
     return Chart(
         "communication",
         "Communication of each rank",
         "bars",
-        marks,
-        names,
-        tuple(bars.rows.get(who[place], who[place]) for place in drawn_rows.tolist()),
+        tuple(marks),
+        tuple(list(parts)[column] for column in columns),
+        tuple(rows.values()),
         caption=f"While any collective ran, over the whole capture; waiting: {waiting_is}. {bars.note}".strip(),
-        omitted=len(ranks) - len(drawn_rows),
+        omitted=len(ranks) - len(rows),
     )
 
 
 def _who(ranks: pd.DataFrame) -> list[str]:
     """What a reader calls each rank: its run and role where there are several, its GPU where it has several."""
-    several = [len(set(ranks[name].astype(str))) > 1 for name in ("run", "role")]
+    several_runs, several_roles = (len(set(ranks[n].astype(str))) > 1 for n in ("run", "role"))
     per_process = ranks.groupby(["run", "host", "pid", "rank"], dropna=False)["device"].nunique()
-    gpus = bool((per_process > 1).any())
-    return [
-        " ".join(
-            part
-            for part in (
-                str(run) if several[0] else "",
-                "rank ?" if rank is None else f"rank {rank}",
-                "" if role is None or not several[1] else role,
-                f"GPU {device}" if gpus and device is not None else "",
-            )
-            if part
-        )
-        for run, rank, role, device in records(ranks, ("run", "rank", "role", "device"))
-    ]
+    several_gpus = bool((per_process > 1).any())
+    names = []
+    for run, rank, role, device in records(ranks, ("run", "rank", "role", "device")):
+        parts = [called("rank", rank) or "rank ?"]
+        if several_runs:
+            parts.insert(0, str(run))
+        if several_roles:
+            parts.append(role)
+        if several_gpus:
+            parts.append(called("GPU", device))
+        names.append(phrase(*parts))
+    return names
 
 
 def size_histogram(measured: Measurements) -> Chart | None:

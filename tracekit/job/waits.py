@@ -1,6 +1,6 @@
 """Own work of ranks, what they waited for, and what the step would take without (Q7, Q17 to Q19).
 
-A crew are the ranks of one role (and replica) of one run: what should work alike. A wait is lost time only
+A rank group are the ranks of one role (and replica) of one run: what should work alike. A wait is lost time only
 where the process could do nothing else meanwhile, and is booked to what the late rank did since the last
 collective of the same group that the waiting rank did not do as long.
 """
@@ -15,7 +15,7 @@ import pandas as pd
 
 from tracekit.job.collectives import matched, middles
 from tracekit.job.frames import canonical_stages, plain, summed, units
-from tracekit.job.rank_groups import CREW_STEP, MEMBER, of_others, staged_segments
+from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, of_others, staged_segments
 from tracekit.model.keys import numbered_alike, of_keys, places_of
 from tracekit.model.trace import Measurements
 
@@ -30,10 +30,10 @@ OTHER_STAGES = "(other stages)"
 class Waits(NamedTuple):
     """`collectives`: one row a matched synchronising collective of one member; `booked`: lost time by cause.
 
-    `collectives` has CREW_STEP, MEMBER, group, stage (canonical, at its issue), match, trusted, is_last, lost_ns,
+    `collectives` has RANK_GROUP_STEP, MEMBER, group, stage (canonical, at its issue), match, trusted, is_last, lost_ns,
     work_ns (own work since the last collective of the group) and excess_ns (of it, beyond the median of the
     others); `by_stage` divides the excess of each of its rows, by position, among `stages`.
-    `booked` has CREW_STEP, rank, stage, late_rank, cause (canonical stage of the late rank; <NA> where its
+    `booked` has RANK_GROUP_STEP, rank, stage, late_rank, cause (canonical stage of the late rank; <NA> where its
     work in stages does not explain it) and lost_ns.
     """
 
@@ -70,7 +70,7 @@ def _waits(measured: Measurements) -> Waits:
         0,
     )
     parts = _shares(beyond, rows["excess_ns"].to_numpy(np.int64))
-    keys = [*CREW_STEP, *MEMBER, "group", "stage", "match", "trusted", "is_last", "lost_ns"]
+    keys = [*RANK_GROUP_STEP, *MEMBER, "group", "stage", "match", "trusted", "is_last", "lost_ns"]
     waiting_rows = rows[[*keys, "work_ns", "excess_ns"]]
     return Waits(waiting_rows, _booked(rows, work, names), tuple(names), parts)
 
@@ -90,12 +90,12 @@ def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -
     assert (unexplained >= 0).all(), "no more than the wait may be booked"
     table = np.column_stack([parts, unexplained])
     entry, cause = np.nonzero(table)
-    out = rows.iloc[waiting[entry]][[*CREW_STEP, "rank", "stage"]].reset_index(drop=True)
+    out = rows.iloc[waiting[entry]][[*RANK_GROUP_STEP, "rank", "stage"]].reset_index(drop=True)
     out["late_rank"] = rows["rank"].array[late[entry]]
     out["cause"] = np.array([*(name or None for name in names), None], object)[cause]
     out["lost_ns"] = table[entry, cause]
     assert int(out["lost_ns"].sum()) == int(lost[waiting].sum()), "every wait has its causes"
-    keys = [*CREW_STEP, "rank", "stage", "late_rank", "cause"]
+    keys = [*RANK_GROUP_STEP, "rank", "stage", "late_rank", "cause"]
     return summed(out, keys, ["lost_ns"])
 
 
@@ -181,7 +181,7 @@ def _stage_names(worked: pd.DataFrame) -> list[str]:
 
 
 def savings(measured: Measurements) -> pd.DataFrame:
-    """One row a (unit, crew): saved_ns, what the step would be shorter by if the last always came with the
+    """One row a (unit, rank group): saved_ns, what the step would be shorter by if the last always came with the
     median (Q19), and collectives (their number). Of several groups the one that gives most counts: what is
     lost in one is often lost again in the next.
     """
@@ -189,14 +189,14 @@ def savings(measured: Measurements) -> pd.DataFrame:
 
 
 def saved_by_match(measured: Measurements) -> pd.DataFrame:
-    """One row a match: CREW_STEP, group, late_rank (<NA> where none is trusted), late_device, saved_ns."""
+    """One row a match: RANK_GROUP_STEP, group, late_rank (<NA> where none is trusted), late_device, saved_ns."""
     return measured.derived(_saved_by_match)
 
 
 def _saved_by_match(measured: Measurements) -> pd.DataFrame:
     rows = waits(measured).collectives
     number, first = np.unique(rows["match"].to_numpy(np.int64), return_index=True)
-    out = rows.iloc[first][[*CREW_STEP, "group", "match"]].reset_index(drop=True)
+    out = rows.iloc[first][[*RANK_GROUP_STEP, "group", "match"]].reset_index(drop=True)
     place = np.searchsorted(number, rows["match"].to_numpy(np.int64))
     last = np.flatnonzero(rows["is_last"].to_numpy(np.bool_))
     late = np.full(len(number), -1, np.int64)
@@ -211,6 +211,6 @@ def _saved_by_match(measured: Measurements) -> pd.DataFrame:
 
 def _savings(measured: Measurements) -> pd.DataFrame:
     rows = saved_by_match(measured).assign(collectives=1)
-    by_group = summed(rows, [*CREW_STEP, "group"], ["saved_ns", "collectives"])
+    by_group = summed(rows, [*RANK_GROUP_STEP, "group"], ["saved_ns", "collectives"])
     by_group = by_group.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
-    return by_group.drop_duplicates([*CREW_STEP]).drop(columns="group").reset_index(drop=True)
+    return by_group.drop_duplicates([*RANK_GROUP_STEP]).drop(columns="group").reset_index(drop=True)

@@ -35,25 +35,17 @@ class LeftOut:
 
     def kept(self, found: Samples) -> Samples:
         """The samples without these steps; a run of which nothing is left is gone."""
-        gone = {(step_left.run, step_left.step, step_left.part) for step_left in self.steps}
-        parts = [
-            (
-                run,
-                [
-                    (step, value)
-                    for step, value in zip(ids, values, strict=True)
-                    if step not in gone
-                ],
-            )
-            for run, ids, values in zip(found.runs, found.steps, found.values, strict=True)
-        ]
-        left = [(run, pairs) for run, pairs in parts if pairs]
-        return Samples(
-            found.key,
-            tuple(run for run, _ in left),
-            tuple(tuple(step for step, _ in pairs) for _, pairs in left),
-            tuple(tuple(value for _, value in pairs) for _, pairs in left),
-        )
+        gone = {(left.run, left.step, left.part) for left in self.steps}
+        runs, steps, values = [], [], []
+        for run, ids, levels in zip(found.runs, found.steps, found.values, strict=True):
+            left = [
+                (step, value) for step, value in zip(ids, levels, strict=True) if step not in gone
+            ]
+            if left:
+                runs.append(run)
+                steps.append(tuple(step for step, _ in left))
+                values.append(tuple(value for _, value in left))
+        return Samples(found.key, tuple(runs), tuple(steps), tuple(values))
 
 
 def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None) -> LeftOut:
@@ -72,20 +64,20 @@ def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None
         return LeftOut(tuple(out))
     opening, compiling = (_marked(marks, name) for name in (FIRST, COMPILES))
     for ids in steps.steps:
-        first_ones = _unless_all([step for step in ids if _is(step, opening)], ids)
-        later_steps = [step for step in ids if step not in first_ones]
-        busy = _unless_all([step for step in later_steps if _is(step, compiling)], later_steps)
-        out += [
-            Dropped(*step, _OPENING if step in first_ones else _COMPILING)
-            for step in ids
-            if step in first_ones or step in busy
-        ]
+        first_ones = _unless_all(ids, opening)
+        busy = _unless_all([step for step in ids if step not in first_ones], compiling)
+        for step in ids:
+            if step in first_ones:
+                out.append(Dropped(*step, _OPENING))
+            elif step in busy:
+                out.append(Dropped(*step, _COMPILING))
     return LeftOut(tuple(out))
 
 
-def _unless_all(marked: list[StepId], steps: Sequence[StepId]) -> set[StepId]:
-    """The marked steps, none where that would leave nothing."""
-    return set(marked) if len(marked) < len(steps) else set()
+def _unless_all(steps: Sequence[StepId], marks: set[StepId]) -> set[StepId]:
+    """The steps that carry a mark, none where that would leave nothing."""
+    marked = {step for step in steps if _is(step, marks)}
+    return set() if len(marked) == len(steps) else marked
 
 
 def _is(step: StepId, marked: set[StepId]) -> bool:

@@ -48,6 +48,24 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
     return nouns or f"{noun}s"
 
 
+def called(word: str, number: object) -> str:
+    """A thing with its number; nothing where the number is not known.
+
+    >>> called("rank", 3), called("rank", None)
+    ('rank 3', '')
+    """
+    return "" if number is None else f"{word} {number}"
+
+
+def phrase(*parts: str | None) -> str:
+    """Those of the parts that say something, one after the other.
+
+    >>> phrase("rank 3", "", None, "actor")
+    'rank 3 actor'
+    """
+    return " ".join(filter(None, parts))
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """What is said behind "no such thing" of a mistyped `word`, in any case of letters; nothing where no choice is near.
 

@@ -26,10 +26,9 @@ from tracekit.job.frames import (
     stage_walls,
     summed,
     text_or_none,
-    whole_gpu_time,
 )
-from tracekit.job.rank_groups import MEMBER, Crew, crews
-from tracekit.job.stage_windows import WHERE, shares_by_stage
+from tracekit.job.rank_groups import MEMBER, RankGroup, rank_groups
+from tracekit.job.stage_windows import WHERE, shares_by_stage, whole
 from tracekit.job.tables import sheet
 from tracekit.model import faults
 from tracekit.model.codes import NO_EVENTS, NO_TIMES
@@ -274,7 +273,7 @@ _PARTS = (
 
 def _gpu_shares(measured: Measurements) -> list[Metric]:
     """What GPUs did during the steps, Σ over devices; of the whole capture where no step is known."""
-    rows = whole_gpu_time(measured)
+    rows = whole(measured, "gpu_time")
     if not len(rows):
         return []
     windows = ("stage",) if only_stages(measured) else ("step", "capture")
@@ -360,20 +359,20 @@ def _slowest(measured: Measurements) -> dict[tuple[object, str | None, object], 
     """For each (run, role, stage) the rank with most own work per step, where it stands out."""
     found: dict[tuple[object, str | None, object], tuple[float, str]] = {}
     steps = job(measured)
-    for crew in crews(measured):
-        least = WORTH_OF_STEP * (steps.of(crew.run).step_ns or 0.0)
-        ranks = _most_own_work(crew, least)
+    for rank_group in rank_groups(measured):
+        least = WORTH_OF_STEP * (steps.of(rank_group.run).step_ns or 0.0)
+        ranks = _most_own_work(rank_group, least)
         for stage, rank, over in zip(ranks["canonical"], ranks["rank"], ranks["over"], strict=True):
-            key = (crew.run, text_or_none(crew.role), stage)
+            key = (rank_group.run, text_or_none(rank_group.role), stage)
             if over > found.get(key, (0.0, ""))[0]:
                 found[key] = (over, f"rank {int(rank)} (+{show(over, 'ratio')})")
     return {key: text for key, (_, text) in found.items()}
 
 
-def _most_own_work(crew: Crew, least_ns: float) -> pd.DataFrame:
+def _most_own_work(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
     """One row a stage in which a rank stands out from the median of the others by `least_ns`: canonical, rank, over."""
     by = ["canonical", *MEMBER]
-    own = crew.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
+    own = rank_group.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
     own = own.dropna(subset="canonical").astype({"own_ns": np.float64})
     longest = own.loc[own.groupby("canonical", sort=False)["own_ns"].idxmax()]
     median = own.drop(longest.index).groupby("canonical")["own_ns"].median()

@@ -28,9 +28,18 @@ Ints = npt.NDArray[np.int64]
 Objects = npt.NDArray[np.object_]
 
 ARGS = (
-    "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "In split size",
-    "Process Group Name", "Process Group Ranks", "Seq", "Input Dims", "Input type",
-)  # fmt: skip
+    "Collective name",
+    "In msg nelems",
+    "Out msg nelems",
+    "Group size",
+    "dtype",
+    "In split size",
+    "Process Group Name",
+    "Process Group Ranks",
+    "Seq",
+    "Input Dims",
+    "Input type",
+)
 """The recorded arguments that tell of collectives."""
 
 _SEPARATOR = "\x1f"

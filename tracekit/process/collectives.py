@@ -27,9 +27,23 @@ Bools = npt.NDArray[np.bool_]
 Objects = npt.NDArray[np.object_]
 
 COLUMNS = [
-    "step", "stage", "group", "group_size", "op", "dtype", "seq", "ordinal", "size_bytes", "ts_ns", "dur_ns",
-    "device", "stream", "exposed_ns", "issue_ns", "synchronising",
-]  # fmt: skip
+    "step",
+    "stage",
+    "group",
+    "group_size",
+    "op",
+    "dtype",
+    "seq",
+    "ordinal",
+    "size_bytes",
+    "ts_ns",
+    "dur_ns",
+    "device",
+    "stream",
+    "exposed_ns",
+    "issue_ns",
+    "synchronising",
+]
 
 MAX_ROWS = 200_000
 """Most collectives of one source kept one by one; beyond it the earliest."""

@@ -187,26 +187,38 @@ def _attention(
     Forward is 2 products; backward 5, as the weights are computed again: three of the keys' size, two
     of the values'.
     """
-    packed = None
-    if name in HEADS_FIRST:
-        axis = HEADS_FIRST[name]
-    else:
-        axis, packed = LENGTH_FIRST[name]
-    if len(dims) < axis + 3 or (packed is not None and len(dims) > packed and dims[packed]):
-        return None, 0
-    tensors = [entry for entry in dims[axis : axis + 3] if entry is not None and len(entry) == 4]
+    tensors = _attention_tensors(name, dims)
     if len(tensors) < 3:
         return None, 0
-    if name in LENGTH_FIRST:
-        tensors = [(b, h, n, d) for b, n, h, d in tensors]
     query, key, value = tensors
-    fits = (
-        query[0] == key[0] == value[0] and key[2] == value[2] and query[3] == key[3]
-        and key[1] == value[1] and key[1] and query[1] % key[1] == 0
-    )  # fmt: skip
-    if not fits:
+    same = (
+        query[0] == key[0] == value[0],
+        key[2] == value[2],
+        query[3] == key[3],
+        key[1] == value[1] > 0,
+    )
+    if not all(same) or query[1] % key[1]:
         return None, 0
     batch, heads, queries, size = query
     keys, value_size = key[2], value[3]
-    both = 3 * size + 2 * value_size if name.endswith("backward") else size + value_size
+    both = size + value_size
+    if name.endswith("backward"):
+        both = 3 * size + 2 * value_size
     return (batch * heads, queries, keys, size), 2 * batch * heads * queries * keys * both
+
+
+def _attention_tensors(name: str, dims: tuple[Dims | None, ...]) -> list[Dims]:
+    """Sizes of queries, keys and values as (batch, heads, length, size); fewer where they are not all recorded."""
+    packed = None
+    if name in HEADS_FIRST:
+        first = HEADS_FIRST[name]
+    else:
+        first, packed = LENGTH_FIRST[name]
+    if packed is not None and any(dims[packed : packed + 1]):
+        return []
+    tensors: list[Dims] = [
+        entry for entry in dims[first : first + 3] if entry is not None and len(entry) == 4
+    ]
+    if name in LENGTH_FIRST:
+        tensors = [(b, h, n, d) for b, n, h, d in tensors]
+    return tensors

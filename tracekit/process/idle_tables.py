@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -34,9 +34,8 @@ def idle_by_window(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
     add up to its length less what the device was busy, exactly.
     """
     steps_and_stages: Windows = trace.derived(windows)
-    capture = pd.DataFrame({"ts_ns": [idle.first], "dur_ns": [idle.last - idle.first]})
-    parts = {
-        "capture": capture,
+    frames = {
+        "capture": pd.DataFrame({"ts_ns": [idle.first], "dur_ns": [idle.last - idle.first]}),
         "step": steps_and_stages.steps,
         "stage": trace.derived(outermost_ranges),
     }
@@ -44,54 +43,51 @@ def idle_by_window(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
         cause: covered(part, idle.gaps.start, idle.gaps.end) > 0
         for cause, part in idle.causes.items()
     }
-    rows = []
-    for window, frame in parts.items():
-        start = frame["ts_ns"].to_numpy()
-        end = start + frame["dur_ns"].to_numpy()
-        total = covered(idle.gaps, start, end)
-        places, counts, times = list[Ints](), list[Ints](), list[Ints]()
-        for cause in CAUSES:
-            inside = covered(idle.causes[cause], start, end)
-            total = total - inside
-            begins, ends = idle.gaps.start[having[cause]], idle.gaps.end[having[cause]]
-            count = np.searchsorted(begins, end, side="left") - np.searchsorted(
-                ends, start, side="right"
-            )
-            cells = np.flatnonzero(inside > 0)
-            places.append(cells)
-            counts.append(np.maximum(count, 0)[cells])
-            times.append(inside[cells])
-        assert (total == 0).all(), "the causes must add up to the idle time of every window"
-        place, sizes = np.concatenate(places), [len(cells) for cells in places]
-        if not len(place):
-            continue
-        named = (
-            frame["stage"].to_numpy(object)[place]
-            if "stage" in frame
-            else np.full(len(place), None)
-        )
-        step = (
-            frame["step"].array[place]
-            if "step" in frame
-            else pd.array([pd.NA] * len(place), "Int64")
-        )
-        rows.append(
-            pd.DataFrame(
-                {
-                    "window": window,
-                    "step": step,
-                    "stage": pd.Series(named, dtype=object),
-                    "cause": np.repeat(np.array(CAUSES, object), sizes),
-                    "gap_count": np.concatenate(counts),
-                    "idle_ns": np.concatenate(times),
-                }
-            )
-        )
+    rows = [_idle_within(window, frame, idle, having) for window, frame in frames.items()]
+    rows = [part for part in rows if len(part)]
     if not rows:
         return pd.DataFrame({name: [] for name in (*_BY, "gap_count", "idle_ns")})
-    windows_ = pd.concat(rows, ignore_index=True)
-    sums = windows_.groupby(_BY, dropna=False, sort=False)[["gap_count", "idle_ns"]].sum()
+    parts = pd.concat(rows, ignore_index=True)
+    sums = parts.groupby(_BY, dropna=False, sort=False)[["gap_count", "idle_ns"]].sum()
     return sums.reset_index()
+
+
+def _idle_within(
+    window: str,
+    frame: pd.DataFrame,
+    idle: DeviceIdle,
+    having: Mapping[str, npt.NDArray[np.bool_]],
+) -> pd.DataFrame:
+    """One row a cause and window of this kind in which the device was idle for it; `having` are the gaps of each."""
+    start = frame["ts_ns"].to_numpy()
+    end = start + frame["dur_ns"].to_numpy()
+    total = covered(idle.gaps, start, end)
+    places, counts, times, causes = list[Ints](), list[Ints](), list[Ints](), list[str]()
+    for cause in CAUSES:
+        inside = covered(idle.causes[cause], start, end)
+        total = total - inside
+        begins, ends = idle.gaps.start[having[cause]], idle.gaps.end[having[cause]]
+        before_end = np.searchsorted(begins, end, side="left")
+        count = np.maximum(before_end - np.searchsorted(ends, start, side="right"), 0)
+        cells = np.flatnonzero(inside > 0)
+        places.append(cells)
+        counts.append(count[cells])
+        times.append(inside[cells])
+        causes += [cause] * len(cells)
+    assert (total == 0).all(), "the causes must add up to the idle time of every window"
+    place = np.concatenate(places)
+    no_step = pd.Series(pd.array([pd.NA] * len(frame), "Int64"))
+    no_stage = pd.Series([None] * len(frame), dtype=object)
+    return pd.DataFrame(
+        {
+            "window": window,
+            "step": frame.get("step", no_step).array[place],
+            "stage": pd.Series(frame.get("stage", no_stage).to_numpy(object)[place], dtype=object),
+            "cause": np.array(causes, object),
+            "gap_count": np.concatenate(counts),
+            "idle_ns": np.concatenate(times),
+        }
+    )
 
 
 def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:

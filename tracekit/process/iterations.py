@@ -223,7 +223,7 @@ def generation_spans(trace: Trace) -> pd.DataFrame | None:
     by = frame.assign(stop=stop, pause=pause).groupby(keys, dropna=False, sort=False)
     rows = by.agg(
         ts_ns=("ts_ns", "min"), stop=("stop", "max"), longest_pause_ns=("pause", "max")
-    ).reset_index()  # fmt: skip
+    ).reset_index()
     rows["dur_ns"] = rows.pop("stop") - rows["ts_ns"]
     return rows.assign(basis="iterations", elsewhere_count=iterations_.elsewhere)
 

@@ -46,9 +46,13 @@ def transfers(trace: Trace) -> pd.DataFrame:
     work = ops[ops["kind"].isin(("kernel", "collective")).to_numpy()]
     for device in copies["device"].drop_duplicates().sort_values():
         chosen, other = (
-            frame[(frame["device"].isna() if pd.isna(device) else frame["device"] == device).fillna(value=False)]
+            frame[
+                (frame["device"].isna() if pd.isna(device) else frame["device"] == device).fillna(
+                    value=False
+                )
+            ]
             for frame in (copies, work)
-        )  # fmt: skip
+        )
         busy = _intervals(other)
         for way, memory, rows in _ways(chosen):
             frame = _by_place(rows, busy, places)
@@ -88,11 +92,21 @@ def _places(trace: Trace) -> pd.DataFrame:
     start = np.minimum(np.maximum(start, before), end)
     outside_steps = subtract(_intervals(steps), union(start, end))
     inside = pd.DataFrame(
-        {"step": stages["step"].array, "stage": stages["stage"].astype(object).to_numpy(), "start": start, "end": end}
-    )  # fmt: skip
+        {
+            "step": stages["step"].array,
+            "stage": stages["stage"].astype(object).to_numpy(),
+            "start": start,
+            "end": end,
+        }
+    )
     outside = pd.DataFrame(
-        {"step": step_of(steps, outside_steps.start), "stage": None, "start": outside_steps.start, "end": outside_steps.end}
-    )  # fmt: skip
+        {
+            "step": step_of(steps, outside_steps.start),
+            "stage": None,
+            "start": outside_steps.start,
+            "end": outside_steps.end,
+        }
+    )
     both = pd.concat([inside, outside.astype({"stage": object})], ignore_index=True)
     return both.sort_values("start", kind="stable", ignore_index=True)
 

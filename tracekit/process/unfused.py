@@ -69,8 +69,8 @@ def unfused(trace: Trace) -> Unfused:
         ],
         np.int64,
     )
-    loss = losses[wide[recorded.number[losses]]] if len(losses) else losses
-    of_copy = size[recorded.number[copies]] if len(copies) else np.empty(0, np.int64)
+    loss = losses[wide[recorded.number[losses]]]
+    of_copy = size[recorded.number[copies]]
     return Unfused(first, softmax, last, loss, copies[of_copy > 0], of_copy[of_copy > 0])
 
 
@@ -85,10 +85,18 @@ def _attention(
     thread = host["thread"].to_numpy()[rows]
     order = by_start(thread, start, start + host["dur_ns"].to_numpy()[rows])
     rows, is_softmax, thread = rows[order], is_softmax[order], thread[order]
-    middle = np.flatnonzero(
-        is_softmax[1:-1] & ~is_softmax[:-2] & ~is_softmax[2:]
-        & (thread[1:-1] == thread[:-2]) & (thread[1:-1] == thread[2:])
-    ) + 1 if len(rows) > 2 else np.empty(0, np.int64)  # fmt: skip
+    middle = (
+        np.flatnonzero(
+            is_softmax[1:-1]
+            & ~is_softmax[:-2]
+            & ~is_softmax[2:]
+            & (thread[1:-1] == thread[:-2])
+            & (thread[1:-1] == thread[2:])
+        )
+        + 1
+        if len(rows) > 2
+        else np.empty(0, np.int64)
+    )
     names = host["name"].iloc[rows].astype(object).to_numpy()
     number = told.number[rows]
     triples = np.stack((number[middle - 1], number[middle], number[middle + 1]), axis=1)

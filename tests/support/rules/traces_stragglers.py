@@ -16,7 +16,7 @@ RUNLOOP = 102
 TRANSFER = 5
 
 
-def crew(
+def rank_group(
     work: Sequence[Sequence[Sequence[int]]], segment: int = 100, stage: str = "actor_update"
 ) -> dict[int, list[dict[str, Any]]]:
     """The ranks' rows where `work[step][k][rank]` is done before the k-th collective of a step.
@@ -49,12 +49,12 @@ def late_by(excess: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
     """
     late = [[50, 50, 50 + more] for more in excess]
     turn = ([51, 50, 50], [50, 51, 50])
-    return crew([late + [list(turn[k % 2]) for k in range(10 - len(late))]] * 2)
+    return rank_group([late + [list(turn[k % 2]) for k in range(10 - len(late))]] * 2)
 
 
 def turns(others: int, longest: Sequence[int] = (0, 1, 2)) -> dict[int, list[dict[str, Any]]]:
     """A step for each of `longest`, of ten segments: that rank works 100, the other two `others`."""
-    return crew(
+    return rank_group(
         [[[100 if rank == who else others for rank in range(3)]] * 10 for who in longest], 105
     )
 

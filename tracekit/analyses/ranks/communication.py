@@ -10,8 +10,16 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import apart, in_run, plain, same_text, text_or_none, whole_gpu_time
-from tracekit.job.stage_windows import WHERE, StageWindow, judged_windows, keyed, placed, steps_of
+from tracekit.job.frames import apart, in_run, plain, same_text, text_or_none
+from tracekit.job.stage_windows import (
+    WHERE,
+    StageWindow,
+    judged_windows,
+    keyed,
+    placed,
+    steps_of,
+    whole,
+)
 from tracekit.job.traffic import RATED, by_rank, exposed_within, moving, rates, united, waiting
 from tracekit.job.traffic import collectives as pooled
 from tracekit.job.traffic_sheets import (
@@ -305,7 +313,7 @@ def _abstained(
 ) -> Iterator[Verdict]:
     """Why R05 and R06 say nothing, where that is not plain."""
     rules = ANALYSIS.rules[:2]
-    if not len(whole_gpu_time(measured)):
+    if not len(whole(measured, "gpu_time")):
         lost = measured.has("gpu_time") and len(measured["gpu_time"]) > 0
         reason = (
             "every source with GPU activity is damaged" if lost else "no GPU activity was recorded"

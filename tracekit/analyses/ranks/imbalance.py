@@ -11,16 +11,16 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, in_run, job, same_text, summed, text_or_none
 from tracekit.job.rank_groups import (
-    CREW,
-    CREW_STEP,
     MEMBER,
-    Crew,
+    RANK_GROUP,
+    RANK_GROUP_STEP,
+    RankGroup,
     abstained,
-    crew_headings,
-    crews,
-    in_crew,
     in_order,
+    in_rank_group,
     member_headings,
+    rank_group_headings,
+    rank_groups,
 )
 from tracekit.job.tables import sheet
 from tracekit.job.waits import savings
@@ -39,7 +39,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG001
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Own work by stage and rank, what a step without stragglers would take, and finding R10."""
     abstained = tuple(_abstained(measured, thresholds))
-    if max((crew.members for crew in crews(measured)), default=0) < 2:
+    if max((rank_group.members for rank_group in rank_groups(measured)), default=0) < 2:
         reason = "fewer than two ranks of one role were recorded with steps or stages"
         return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason, verdicts=abstained)
     sheets = (_stage_sheet(measured), _what_if_sheet(measured), _rank_sheet(measured))
@@ -68,27 +68,27 @@ def _imbalance(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def _stage_sheet(measured: Measurements) -> Sheet:
     """Each stage: how long the ranks work in it on average, the longest, and which rank that is most often."""
     parts = []
-    for crew in crews(measured):
-        by_step = _imbalance(crew.work, [*CREW_STEP, "canonical"])
-        slowest = _slowest(crew.work, (*UNIT, "canonical"))
-        for name in (text_or_none(value) for value in crew.work["canonical"].unique()):
+    for rank_group in rank_groups(measured):
+        by_step = _imbalance(rank_group.work, [*RANK_GROUP_STEP, "canonical"])
+        slowest = _slowest(rank_group.work, (*UNIT, "canonical"))
+        for name in (text_or_none(value) for value in rank_group.work["canonical"].unique()):
             mine = by_step[same_text(by_step["canonical"], name)]
             if mine["members"].max() < 2:
                 continue
             rank, ratio = _most_often(slowest[same_text(slowest["canonical"], name)])
             parts.append(
                 (
-                    crew.run, crew.role, crew.replica, name or "the step",
+                    rank_group.run, rank_group.role, rank_group.replica, name or "the step",
                     mine["mean_ns"].mean(), mine["max_ns"].mean(), mine["imbalance_ratio"].mean(),
                     rank, ratio, mine["members"].max(),
                 )
             )  # fmt: skip
     names = ["stage", "mean_ns", "max_ns", "imbalance_ratio", "rank", "rank_ratio", "members"]
-    frame = pd.DataFrame(parts, columns=[*CREW, *names])
+    frame = pd.DataFrame(parts, columns=[*RANK_GROUP, *names])
     frame["over_ns"] = frame["max_ns"] - frame["mean_ns"]
     frame = frame.sort_values(["over_ns", "stage"], ascending=[False, True], kind="stable")
     headings = (
-        *crew_headings(measured),
+        *rank_group_headings(measured),
         Heading("stage", "stage"),
         Heading("mean_ns", "own work", "ns", "Wall less time blocked in collectives, per step: mean of the ranks."),
         Heading("max_ns", "longest rank", "ns", "Per step."),
@@ -120,15 +120,15 @@ def _most_often(slowest: pd.DataFrame) -> tuple[Any, float]:
 def _rank_sheet(measured: Measurements) -> Sheet:
     """Own and blocked time of each rank in each stage, per step."""
     parts = []
-    for crew in crews(measured):
-        keys = [*CREW, *MEMBER, "canonical"]
-        sums = summed(crew.work, keys, ["own_ns", "blocked_ns"])
+    for rank_group in rank_groups(measured):
+        keys = [*RANK_GROUP, *MEMBER, "canonical"]
+        sums = summed(rank_group.work, keys, ["own_ns", "blocked_ns"])
         for name in ("own_ns", "blocked_ns"):
-            sums[name] = sums[name] / crew.steps
+            sums[name] = sums[name] / rank_group.steps
         parts.append(sums.assign(stage=sums["canonical"].fillna("the step")))
-    frame = in_order(pd.concat(parts, ignore_index=True), (*CREW, "stage", *MEMBER))
+    frame = in_order(pd.concat(parts, ignore_index=True), (*RANK_GROUP, "stage", *MEMBER))
     headings = (
-        *crew_headings(measured),
+        *rank_group_headings(measured),
         Heading("stage", "stage"),
         *member_headings(measured),
         Heading("own_ns", "own work", "ns", "Per step."),
@@ -141,33 +141,44 @@ def _rank_sheet(measured: Measurements) -> Sheet:
         "Own work by stage and rank",
         headings,
         frame,
-        ranked=Ranked("own_ns", apart=(*CREW, "stage")),
+        ranked=Ranked("own_ns", apart=(*RANK_GROUP, "stage")),
     )
 
 
 def _what_if_sheet(measured: Measurements) -> Sheet:
     """What a step would take if the last rank came to each collective with the median one (Q19)."""
     saved, rows = savings(measured), []
-    for crew in crews(measured):
-        mine = crew.of(saved)
-        step_ns = job(measured).of(crew.run).step_ns
+    for rank_group in rank_groups(measured):
+        mine = rank_group.of(saved)
+        step_ns = job(measured).of(rank_group.run).step_ns
         if not len(mine) or not step_ns:
             continue
-        gain = min(float(mine["saved_ns"].sum()) / crew.steps, step_ns)
+        gain = min(float(mine["saved_ns"].sum()) / rank_group.steps, step_ns)
         ideal = step_ns - gain
-        number = mine["collectives"].sum() / crew.steps
+        number = mine["collectives"].sum() / rank_group.steps
         slowdown = step_ns / ideal if ideal else None
-        rows.append((crew.run, crew.role, crew.replica, step_ns, ideal, gain, slowdown, number))
+        rows.append(
+            (
+                rank_group.run,
+                rank_group.role,
+                rank_group.replica,
+                step_ns,
+                ideal,
+                gain,
+                slowdown,
+                number,
+            )
+        )
     names = ["step_ns", "ideal_ns", "saved_ns", "slowdown", "collectives"]
     headings = (
-        *crew_headings(measured),
+        *rank_group_headings(measured),
         Heading("step_ns", "step", "ns", "Mean wall."),
         Heading("ideal_ns", "without stragglers", "ns", "If the last rank came to every collective with the median one."),
         Heading("saved_ns", "difference", "ns"),
         Heading("slowdown", "slowdown", "", "Step over step without stragglers."),
         Heading("collectives", "collectives", "", "Matched collectives per step that it is worked out from."),
     )  # fmt: skip
-    frame = pd.DataFrame(rows, columns=[*CREW, *names])
+    frame = pd.DataFrame(rows, columns=[*RANK_GROUP, *names])
     return sheet("what_if", "The step if no rank came late", headings, frame)
 
 
@@ -175,18 +186,20 @@ def _abstained(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdi
     """Runs of which R10 can say nothing, and why."""
     limit = thresholds.of("rank-imbalance")
 
-    def lacking(mine: list[Crew]) -> str | None:
-        steps = max(_judged(crew, limit)["step_count"] for crew in mine)
+    def lacking(mine: list[RankGroup]) -> str | None:
+        steps = max(_judged(rank_group, limit)["step_count"] for rank_group in mine)
         few = f"{steps} of at least {limit['min_steps']:g} steps"
         return few if steps < limit["min_steps"] else None
 
     return abstained(measured, "rank-imbalance", limit["min_ranks"], lacking)
 
 
-def _judged(crew: Crew, limit: Mapping[str, float]) -> dict[str, Any]:
-    """The steps of a crew in which enough ranks were recorded: their number, L, and who works longest."""
-    rows = crew.by_step[(crew.by_step["others"] + 1 >= limit["min_ranks"]).to_numpy(np.bool_)]
-    by_step = _imbalance(rows, [*CREW_STEP])
+def _judged(rank_group: RankGroup, limit: Mapping[str, float]) -> dict[str, Any]:
+    """The steps of a rank group in which enough ranks were recorded: their number, L, and who works longest."""
+    rows = rank_group.by_step[
+        (rank_group.by_step["others"] + 1 >= limit["min_ranks"]).to_numpy(np.bool_)
+    ]
+    by_step = _imbalance(rows, [*RANK_GROUP_STEP])
     known = by_step[by_step["imbalance_ratio"].notna()]
     return {"step_count": len(known), "by_step": known, "rows": rows}
 
@@ -194,14 +207,14 @@ def _judged(crew: Crew, limit: Mapping[str, float]) -> dict[str, Any]:
 def _imbalances(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
     """R10: ranks that work unequally long, now one more and now another."""
     limit = thresholds.of("rank-imbalance")
-    for crew in crews(measured):
-        judged = _judged(crew, limit)
+    for rank_group in rank_groups(measured):
+        judged = _judged(rank_group, limit)
         if judged["step_count"] < limit["min_steps"]:
             continue
         ratio = float(judged["by_step"]["imbalance_ratio"].mean())
         _, constant = _most_often(_slowest(judged["rows"], UNIT))
-        gain = _gain(measured, crew, judged["rows"])
-        step_ns = job(measured).of(crew.run).step_ns
+        gain = _gain(measured, rank_group, judged["rows"])
+        step_ns = job(measured).of(rank_group.run).step_ns
         share = gain / step_ns if step_ns else None
         if (
             ratio < limit["imbalance_ratio"]
@@ -209,28 +222,28 @@ def _imbalances(measured: Measurements, thresholds: Thresholds) -> Iterator[Find
             or (share or 0.0) < limit["step_ratio"]
         ):
             continue
-        yield _finding(measured, crew, judged, (ratio, constant, gain, share), thresholds)
+        yield _finding(measured, rank_group, judged, (ratio, constant, gain, share), thresholds)
 
 
-def _gain(measured: Measurements, crew: Crew, rows: pd.DataFrame) -> float:
+def _gain(measured: Measurements, rank_group: RankGroup, rows: pd.DataFrame) -> float:
     """What a step would be shorter by: by its collectives (Q19), by own work where none could be matched."""
-    saved = crew.of(savings(measured))
+    saved = rank_group.of(savings(measured))
     if len(saved):
-        return float(saved["saved_ns"].sum()) / crew.steps
+        return float(saved["saved_ns"].sum()) / rank_group.steps
     grouped = rows.groupby([*UNIT], dropna=False, sort=False)["own_ns"]
     return float((grouped.max() - grouped.median()).mean())
 
 
 def _finding(
     measured: Measurements,
-    crew: Crew,
+    rank_group: RankGroup,
     judged: Mapping[str, Any],
     numbers: tuple[float, float, float, float | None],
     thresholds: Thresholds,
 ) -> Finding:
-    """The finding on one crew, with the stage in which the ranks differ most."""
+    """The finding on one rank group, with the stage in which the ranks differ most."""
     ratio, constant, gain, share = numbers
-    by_stage = _imbalance(crew.work, [*CREW_STEP, "canonical"])
+    by_stage = _imbalance(rank_group.work, [*RANK_GROUP_STEP, "canonical"])
     by_stage["over_ns"] = by_stage["max_ns"] - by_stage["mean_ns"]
     worst = by_stage.groupby("canonical", dropna=False)["over_ns"].sum().idxmax()
     stage = text_or_none(worst)
@@ -243,14 +256,14 @@ def _finding(
     return Finding(
         "rank-imbalance",
         thresholds.severity(share),
-        f"ranks{in_crew(measured, crew)} work unequally long, now one and now another: "
-        f"{show(ratio, 'ratio')} less than the longest on average{where}{in_run(measured, crew.run)}",
+        f"ranks{in_rank_group(measured, rank_group)} work unequally long, now one and now another: "
+        f"{show(ratio, 'ratio')} less than the longest on average{where}{in_run(measured, rank_group.run)}",
         "balance the tokens of a step over ranks (dynamic batch sizes, balanced sequence lengths)",
         (
             Metric("imbalance_ratio", ratio, "ratio", "lower", label="mean imbalance of own work"),
             Metric("constant_ratio", constant, "ratio", label="steps in which the same rank works longest"),
         ),
-        (Place(role=crew.role, step=None if pd.isna(step) else int(step), stage=stage),),
+        (Place(role=rank_group.role, step=None if pd.isna(step) else int(step), stage=stage),),
         round(gain),
         share,
         ("other load on the hosts looks the same",),

@@ -14,12 +14,12 @@ from tracekit.job.drawn_ranks import MAX_ROWS, drawn
 from tracekit.job.frames import UNIT, job, plain, run_heading, summed
 from tracekit.job.late_ranks import abstentions, claims, members
 from tracekit.job.rank_groups import (
-    CREW,
     MEMBER,
-    crew_headings,
-    crews,
+    RANK_GROUP,
     in_order,
     member_headings,
+    rank_group_headings,
+    rank_groups,
     steps_of,
 )
 from tracekit.job.tables import sheet
@@ -51,7 +51,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Waits by rank, stage and cause, clocks, and finding R09."""
     found, abstained = waits(measured), tuple(abstentions(measured, thresholds))
     if not len(found.collectives):
-        alone = max((crew.members for crew in crews(measured)), default=0) < 2
+        alone = max((rank_group.members for rank_group in rank_groups(measured)), default=0) < 2
         caveats = () if alone else tuple(_unmatched(measured))
         return Section(
             ANALYSIS.id,
@@ -82,10 +82,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _nothing(measured: Measurements) -> str:
     """Why no wait can be told."""
-    every = crews(measured)
+    every = rank_groups(measured)
     if not every:
         return "no step or stage of a known rank was recorded"
-    if max(crew.members for crew in every) < 2:
+    if max(rank_group.members for rank_group in every) < 2:
         return "only one rank was recorded: there is nobody to compare it with"
     if not len(measured["collectives"]):
         return "no collective was recorded"
@@ -93,13 +93,13 @@ def _nothing(measured: Measurements) -> str:
 
 
 def _per_step(frame: pd.DataFrame, measured: Measurements, value: str) -> pd.DataFrame:
-    """The frame with a column `per_step`: `value` over the steps of its crew."""
+    """The frame with a column `per_step`: `value` over the steps of its rank group."""
     return frame.assign(per_step=frame[value].astype("Float64") / steps_of(measured, frame))
 
 
 def _metrics(measured: Measurements, found: Waits) -> tuple[Metric, ...]:
     """How long a rank waits for others in a step, on average and at most."""
-    lost = summed(found.collectives, [*CREW, *MEMBER], ["lost_ns"])
+    lost = summed(found.collectives, [*RANK_GROUP, *MEMBER], ["lost_ns"])
     wait = _per_step(lost, measured, "lost_ns")["per_step"].dropna()
     if not len(wait):
         return ()
@@ -112,7 +112,7 @@ def _metrics(measured: Measurements, found: Waits) -> tuple[Metric, ...]:
 
 def _cause_sheet(measured: Measurements, found: Waits) -> Sheet:
     """Whom the others wait for, and what it was doing: most lost time first."""
-    keys = [*CREW, "late_rank", "cause", "stage"]
+    keys = [*RANK_GROUP, "late_rank", "cause", "stage"]
     rows = summed(found.booked, keys, ["lost_ns"])
     waiting = found.booked[[*keys, "rank"]].drop_duplicates()
     cause, cause_of_rank = numbered_alike(keys, rows, waiting)
@@ -120,7 +120,7 @@ def _cause_sheet(measured: Measurements, found: Waits) -> Sheet:
     rows["each_ns"] = _per_step(rows, measured, "lost_ns")["per_step"] / rows["ranks"]
     rows = in_order(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
     headings = (
-        *crew_headings(measured),
+        *rank_group_headings(measured),
         Heading("late_rank", "late rank", "id"),
         Heading("cause", "late in", "text", "Stage of the late rank's own work that made it late; — where its work in stages does not explain it."),
         Heading("stage", "waited for in", "text", "Stage in which the others issued the collective at which they wait."),
@@ -138,11 +138,11 @@ def _cause_sheet(measured: Measurements, found: Waits) -> Sheet:
 
 def _matrix_sheet(measured: Measurements, found: Waits) -> Sheet:
     """The same, one row a waiting rank."""
-    keys = [*CREW, "rank", "stage", "late_rank", "cause"]
+    keys = [*RANK_GROUP, "rank", "stage", "late_rank", "cause"]
     rows = _per_step(summed(found.booked, keys, ["lost_ns"]), measured, "lost_ns")
     rows = in_order(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
     headings = (
-        *crew_headings(measured),
+        *rank_group_headings(measured),
         Heading("rank", "waiting rank", "id"),
         Heading("stage", "waits in"),
         Heading("late_rank", "for rank", "id"),
@@ -154,23 +154,23 @@ def _matrix_sheet(measured: Measurements, found: Waits) -> Sheet:
         "Waits by waiting and late rank",
         headings,
         rows,
-        ranked=Ranked("per_step", apart=(*CREW, "stage", "late_rank", "cause")),
+        ranked=Ranked("per_step", apart=(*RANK_GROUP, "stage", "late_rank", "cause")),
     )
 
 
 def _rank_sheet(measured: Measurements, found: Waits) -> Sheet:
     """Each rank: own work, wait, and how often it comes last."""
     names = ["own_ns", "beyond_ns", "lost_ns", "last_ratio", "taken"]
-    parts = [pd.DataFrame(columns=[*CREW, *MEMBER, *names], dtype=object)]
-    for crew in crews(measured):
-        every = members(crew, found)
-        every["lost_ns"] = every["lost_ns"] / crew.steps
+    parts = [pd.DataFrame(columns=[*RANK_GROUP, *MEMBER, *names], dtype=object)]
+    for rank_group in rank_groups(measured):
+        every = members(rank_group, found)
+        every["lost_ns"] = every["lost_ns"] / rank_group.steps
         every["last_ratio"] = every["last"] / every["taken"].where(every["taken"] > 0)
-        labels = {name: getattr(crew, name) for name in CREW}
-        parts.append(every.astype(object).assign(**labels)[[*CREW, *MEMBER, *names]])
+        labels = {name: getattr(rank_group, name) for name in RANK_GROUP}
+        parts.append(every.astype(object).assign(**labels)[[*RANK_GROUP, *MEMBER, *names]])
     frame = pd.concat(parts, ignore_index=True)
     headings = (
-        *crew_headings(measured),
+        *rank_group_headings(measured),
         *member_headings(measured),
         Heading("own_ns", "own work", "ns", "Per step: wall of its stages less time blocked in collectives."),
         Heading("beyond_ns", "beyond the others", "ns", "Less the median of the other ranks' own work, per step."),
@@ -236,7 +236,7 @@ def _chart(measured: Measurements, found: Waits) -> Chart:
     start = (walls["ts_ns"] - zero).to_numpy(np.int64)
     end = start + walls["wall_ns"].to_numpy(np.int64)
     lost = lost.assign(place=place)
-    known = in_order(lost[place >= 0], (*CREW, *MEMBER, "step"))
+    known = in_order(lost[place >= 0], (*RANK_GROUP, *MEMBER, "step"))
     names = ("run", "role", "replica", "rank", "place", "lost_ns")
     for run, role, replica, rank, place, lost_ns in records(known, names):
         parts = [f"{run}:" if several else "", role or "",

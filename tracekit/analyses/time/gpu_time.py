@@ -14,10 +14,10 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.charts import device_bars, utilisation
-from tracekit.job.frames import label_headings, run_heading, summed, text_or_none, whole_gpu_time
+from tracekit.job.frames import label_headings, run_heading, summed, text_or_none
 from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.job.idle_claims import claims
-from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage
+from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage, whole
 from tracekit.job.tables import sheet
 from tracekit.model.keys import PROCESS
 from tracekit.model.report import Finding, Heading, Metric, Ranked, Section, Verdict
@@ -146,7 +146,7 @@ SHARES = (
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """GPU time per device and per stage; finding R01."""
-    rows = whole_gpu_time(measured)
+    rows = whole(measured, "gpu_time")
     if not len(rows) or not (rows["window"] == "capture").any():
         lost = measured.has("gpu_time") and len(measured["gpu_time"])
         reason = "every source with GPU activity is damaged: what is missing would look idle"

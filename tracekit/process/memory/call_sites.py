@@ -138,16 +138,8 @@ def tree(
     beyond `most` are left out with all above them. Frames of libraries in C++ are passed over where
     a stack has Python ones, else those that are neither operators nor other code of PyTorch's tensors.
     """
-    used = stacks[np.isin(stacks["stack"].to_numpy(), stack)]
-    python = np.array([*(str(f).endswith(".py") for f in used["file"].cat.categories), False], np.bool_)  # fmt: skip
-    is_python = python[used["file"].cat.codes.to_numpy()]
-    is_named = grades(used) < ANYTHING
+    used = _told_frames(stacks[np.isin(stacks["stack"].to_numpy(), stack)])
     key = used["stack"].to_numpy()
-    has, tells = np.isin(key, key[is_python]), np.isin(key, key[is_named])
-    used = used[np.where(has, is_python, is_named | ~tells)]
-    key = used["stack"].to_numpy()
-    order = np.lexsort((-used["depth"].to_numpy(), key))
-    used, key = used.iloc[order], key[order]
     texts, text = _numbered_texts(used)
     begins = np.append(True, key[1:] != key[:-1])[: len(key)]
     heads = np.flatnonzero(begins)
@@ -155,13 +147,12 @@ def tree(
     sizes = pd.Series(weight).groupby(stack).sum()
     own_bytes = sizes.reindex(key[heads]).to_numpy(np.int64, na_value=0)  # bytes of each stack
     number = np.cumsum(begins) - 1
-    node = np.full(
-        len(heads), 0, np.int64
-    )  # the node that each stack has reached: all begin at one
+    # The node that each stack has reached: all begin at one.
+    node = np.zeros(len(heads), np.int64)
     rows: list[pd.DataFrame] = []
     count, parents = 0, np.zeros(1, np.int64)
     alive = own_bytes > 0
-    for depth in range(min(int(level.max()) + 1, MAX_DEPTH) if len(level) else 0):
+    for depth in range(min(int(level.max(initial=-1)) + 1, MAX_DEPTH)):
         at_depth = np.flatnonzero((level == depth) & alive[number])
         if not len(at_depth):
             break
@@ -189,8 +180,22 @@ def tree(
         alive[code] = is_kept[place.ravel()]
     columns = ["depth", "start_bytes", "size_bytes", "name"]
     table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
-    top = table[table["depth"] == 0]["size_bytes"].sum() if len(table) else 0
+    top = table[table["depth"] == 0]["size_bytes"].sum()
     return table, int(weight.sum()) - int(top)
+
+
+def _told_frames(frames: pd.DataFrame) -> pd.DataFrame:
+    """The frames of stacks that are shown, outermost first: those in Python where a stack has any."""
+    files = frames["file"].cat
+    of_python = np.array(
+        [*(str(file).endswith(".py") for file in files.categories), False], np.bool_
+    )
+    is_python = of_python[files.codes.to_numpy()]
+    is_named = grades(frames) < ANYTHING
+    key = frames["stack"].to_numpy()
+    has, tells = np.isin(key, key[is_python]), np.isin(key, key[is_named])
+    frames = frames[np.where(has, is_python, is_named | ~tells)]
+    return frames.iloc[np.lexsort((-frames["depth"].to_numpy(), frames["stack"].to_numpy()))]
 
 
 def _numbered_texts(frames: pd.DataFrame) -> tuple[npt.NDArray[np.object_], Ints]:

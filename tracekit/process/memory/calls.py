@@ -181,14 +181,16 @@ def failed(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
             {
                 **{name: pd.NA if value is None else value for name, value in details.items()},
                 "step": steps["step"].iloc[int(step[i])] if step[i] >= 0 else pd.NA,
-                "stage": stages["stage"].iloc[int(stage[i])] if stage[i] >= 0 and replay.timed else None,
+                "stage": stages["stage"].iloc[int(stage[i])]
+                if stage[i] >= 0 and replay.timed
+                else None,
                 "ts_ns": int(when[i]) if replay.timed else pd.NA,
                 "entry": entry,
                 "cause": cause(details),
                 "given_back_bytes": _given_back(replay, entry),
                 "site": site[i],
             }
-        )  # fmt: skip
+        )
     return failures
 
 
@@ -237,7 +239,7 @@ def _given_back(replay: Replay, at: int) -> int:
     """What was given back to the driver right before this entry."""
     back = np.isin(replay.action[:at], [CODE[name] for name in _BACK])
     forward = np.flatnonzero(~back)
-    first = int(forward[-1]) + 1 if len(forward) else 0
+    first = int(forward.max(initial=-1)) + 1
     return int(replay.size[first:at].sum())
 
 
@@ -286,8 +288,13 @@ def lifetimes(replay: Replay) -> pd.DataFrame:
     stay = born_inside[pieces.died[born_inside] == NEVER]
     none = pd.array([pd.NA], dtype="Int64")
     sums = pd.DataFrame(
-        {"low_ns": none, "high_ns": none, "block_count": len(stay), "size_bytes": int(pieces.size[stay].sum())}
-    )  # fmt: skip
+        {
+            "low_ns": none,
+            "high_ns": none,
+            "block_count": len(stay),
+            "size_bytes": int(pieces.size[stay].sum()),
+        }
+    )
     parts.append(sums if len(stay) else sums.iloc[:0])
     return pd.concat(parts, ignore_index=True)
 

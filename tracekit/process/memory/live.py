@@ -78,17 +78,23 @@ def by_site(found: Live) -> pd.DataFrame:
     per_stack = (
         frame.groupby([*_BY, "stack"], dropna=False, observed=True, sort=False)
         .agg(
-            size_bytes=("size_bytes", "sum"), block_count=("size_bytes", "size"), oldest_ns=("age_ns", "max"),
+            size_bytes=("size_bytes", "sum"),
+            block_count=("size_bytes", "size"),
+            oldest_ns=("age_ns", "max"),
             place=("place", "first"),
         )
         .reset_index()
         .sort_values("size_bytes", ascending=False, kind="stable")
-    )  # fmt: skip
+    )
     grouped = per_stack.groupby(_BY, dropna=False, observed=True, sort=False)
     table = grouped.agg(
-        stack=("stack", "first"), stack_count=("stack", "size"), block_count=("block_count", "sum"),
-        size_bytes=("size_bytes", "sum"), oldest_ns=("oldest_ns", "max"), place=("place", "first"),
-    ).reset_index()  # fmt: skip
+        stack=("stack", "first"),
+        stack_count=("stack", "size"),
+        block_count=("block_count", "sum"),
+        size_bytes=("size_bytes", "sum"),
+        oldest_ns=("oldest_ns", "max"),
+        place=("place", "first"),
+    ).reset_index()
     table["stack"] = table["stack"].astype("Int64")
     table["place"] = table["place"].astype(object).where(table["site"].notna(), None)
     sites = table["site"].where(table["site"].notna(), "").to_numpy(object)
@@ -99,11 +105,19 @@ def by_site(found: Live) -> pd.DataFrame:
         smaller = table.iloc[MAX_SITES - 1 :]
         last = pd.DataFrame(
             {
-                "origin": ["rest"], "kind": ["unknown"], "site": [None], "category": [None], "basis": ["none"], "place": [None],
-                "stack": pd.array([pd.NA], "Int64"), "oldest_ns": pd.array([smaller["oldest_ns"].max()], "Int64"),
-                **{n: [int(smaller[n].sum())] for n in ("stack_count", "block_count", "size_bytes")},
+                "origin": ["rest"],
+                "kind": ["unknown"],
+                "site": [None],
+                "category": [None],
+                "basis": ["none"],
+                "place": [None],
+                "stack": pd.array([pd.NA], "Int64"),
+                "oldest_ns": pd.array([smaller["oldest_ns"].max()], "Int64"),
+                **{
+                    n: [int(smaller[n].sum())] for n in ("stack_count", "block_count", "size_bytes")
+                },
             }
-        )  # fmt: skip
+        )
         texts = dict.fromkeys([*_BY, "place"], object)
         table = pd.concat([table.iloc[: MAX_SITES - 1].astype(texts), last.astype(texts)])
     assert int(table["size_bytes"].sum()) == found.total
@@ -148,8 +162,10 @@ def _category(
     text = np.full(len(row), None, object)
     basis = np.full(len(row), BASES.index("none"), np.int64)
     for column, how in (
-        ("category", "recorded"), ("user_metadata", "metadata"), ("compile_context", "compiled"),
-    ):  # fmt: skip
+        ("category", "recorded"),
+        ("user_metadata", "metadata"),
+        ("compile_context", "compiled"),
+    ):
         for name, rows in (("allocations", row), ("blocks", block)):
             texts = _texts(trace.get(name)[column], rows)
             new = (basis == BASES.index("none")) & pd.notna(texts)

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 UNITS = {
-    "b": 1, "byte": 1, "bytes": 1,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
+    "b": 1,
+    "byte": 1,
+    "bytes": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
 """Bytes of each unit that a name may end with."""
 
 _WHAT = {"requested": "requested", "allocated": "allocated", "alloc": "allocated"}
 _RESERVED = {"reserved", "cached"}
 _PEAK = {"max", "peak"}
 _MEMORY = {"memory", "mem", "gpu", "cuda", "allocated"} | UNITS.keys()
-_OTHER = frozenset((
-    *("block", "blocks", "count", "counts", "num", "number", "retries", "ratio", "cpu"),
-    *("host", "percent", "pct", "util", "utilization", "rate", "segment", "segments", "delta"),
-    *("diff", "freed", "free", "inactive", "split", "token", "tokens", "page", "pages"),
-    *("slot", "slots", "pool", "small", "large", "efficiency", "fraction", "threshold", "limit"),
-    *("time", "ms", "ns", "seconds", "kv"),
-))  # fmt: skip
+_OTHER = frozenset(
+    (
+        *("block", "blocks", "count", "counts", "num", "number", "retries", "ratio", "cpu"),
+        *("host", "percent", "pct", "util", "utilization", "rate", "segment", "segments", "delta"),
+        *("diff", "freed", "free", "inactive", "split", "token", "tokens", "page", "pages"),
+        *(
+            "slot",
+            "slots",
+            "pool",
+            "small",
+            "large",
+            "efficiency",
+            "fraction",
+            "threshold",
+            "limit",
+        ),
+        *("time", "ms", "ns", "seconds", "kv"),
+    )
+)
 _POWERS_OF_TWO = re.compile(r"(?:.*/)?perf/max_memory_")
 
 
@@ -34,21 +55,29 @@ def quantity_of(name: str) -> tuple[str, int | None] | None:
     (('reserved', 1), None, None)
     """
     words = re.findall(r"[a-z]+", name.lower())
-    word_set = set(words)
-    if word_set & _OTHER or words.count("allocated") > 1:
-        return None
-    what = next((_WHAT[word] for word in words if word in _WHAT), None)
+    what = _quantity(words)
     if what is None:
-        what = "reserved" if word_set & _RESERVED else None
-    elif word_set & _RESERVED:
-        return None
-    # A cache is not always one of memory: `cached` alone is, as are `max_cached` and what names memory.
-    if what is None or (
-        "cached" in word_set and not (word_set & _MEMORY) and word_set - {"cached"} - _PEAK
-    ):
         return None
     unit = next((UNITS[word] for word in reversed(words) if word in UNITS), None)
     if unit == UNITS["gb"] and _POWERS_OF_TWO.match(name):
         # verl divides by 1024³ and calls it GB.
         unit = UNITS["gib"]
-    return (f"peak {what}" if word_set & _PEAK and what != "requested" else what), unit
+    if _PEAK.isdisjoint(words) or what == "requested":
+        return what, unit
+    return f"peak {what}", unit
+
+
+def _quantity(words: Sequence[str]) -> str | None:
+    """What the words of a name say that a number is of; None where that is no memory, or more than one thing."""
+    distinct = set(words)
+    if distinct & _OTHER or words.count("allocated") > 1:
+        return None
+    what = next((_WHAT[word] for word in words if word in _WHAT), None)
+    is_reserved = bool(distinct & _RESERVED)
+    if is_reserved == (what is not None):
+        return None
+    # A cache is not always one of memory: `cached` alone is, as are `max_cached` and what names memory.
+    names_memory = bool(distinct & _MEMORY) or distinct <= {"cached"} | _PEAK
+    if "cached" in distinct and not names_memory:
+        return None
+    return "reserved" if is_reserved else what

@@ -100,7 +100,7 @@ def replays(trace: Trace) -> tuple[Replay, ...]:
     """The replay of every device (and of pinned host memory) with a history or blocks."""
     return tuple(
         replayed for device in _devices(trace) if (replayed := _replay(trace, *device)) is not None
-    )  # fmt: skip
+    )
 
 
 def is_made_up(segments: pd.DataFrame | None) -> bool:

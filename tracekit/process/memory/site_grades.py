@@ -25,12 +25,45 @@ _STARTER = "starts programs and passes their calls on"
 _WRAPPER = "wraps the functions of others"
 
 MACHINERY_PACKAGES: Mapping[str, str] = {
-    **dict.fromkeys(("torch", "functorch", "triton", "numpy", "cupy", "opt_einsum", "einops"), _CALLER),
-    **dict.fromkeys(("ray", "cloudpickle", "hydra", "fire", "click", "typer", "absl", "IPython", "ipykernel",
-                     "traitlets", "tornado", "pytest", "_pytest", "pluggy", "debugpy"), _STARTER),
-    **dict.fromkeys(("accelerate", "decorator", "wrapt", "tqdm", "jaxtyping", "beartype", "typeguard",
-                     "tensordict", "codetiming", "nvtx"), _WRAPPER),
-}  # fmt: skip
+    **dict.fromkeys(
+        ("torch", "functorch", "triton", "numpy", "cupy", "opt_einsum", "einops"), _CALLER
+    ),
+    **dict.fromkeys(
+        (
+            "ray",
+            "cloudpickle",
+            "hydra",
+            "fire",
+            "click",
+            "typer",
+            "absl",
+            "IPython",
+            "ipykernel",
+            "traitlets",
+            "tornado",
+            "pytest",
+            "_pytest",
+            "pluggy",
+            "debugpy",
+        ),
+        _STARTER,
+    ),
+    **dict.fromkeys(
+        (
+            "accelerate",
+            "decorator",
+            "wrapt",
+            "tqdm",
+            "jaxtyping",
+            "beartype",
+            "typeguard",
+            "tensordict",
+            "codetiming",
+            "nvtx",
+        ),
+        _WRAPPER,
+    ),
+}
 """Installed packages whose frames say less than any other Python, and why. Others (verl, vllm, megatron …) name a stack."""
 
 COMPILED = re.compile(r"c[a-z2-7]{51}\.py")

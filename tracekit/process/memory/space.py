@@ -72,17 +72,23 @@ def segments(trace: Trace, replay: Replay) -> Segments | None:
     at_end = ints(rows["address"])
     ghost = np.flatnonzero(~np.isin(at_end, replay.address[moved[last]]))
     moves = np.concatenate((moved[starts], moved[orphan]))
-    entries = trace["allocations"].iloc[replay.rows[moves]] if len(moves) else trace.get("allocations").iloc[:0]  # fmt: skip
+    entries = (
+        trace["allocations"].iloc[replay.rows[moves]]
+        if len(moves)
+        else trace.get("allocations").iloc[:0]
+    )
     none = np.full(len(ghost), -1, np.int64)
     size = np.concatenate((replay.size[moves], ints(rows["size_bytes"])[ghost]))
     kind = np.where(replay.size[moves] <= SMALL_SEGMENT, "small", "large").astype(object)
     frame = pd.DataFrame(
         {
             "pool": np.concatenate((_text(entries["pool"]), _text(rows["pool"])[ghost])),
-            "stream": pd.array([*entries["stream"].tolist(), *rows["stream"].iloc[ghost].tolist()], dtype="Int64"),
+            "stream": pd.array(
+                [*entries["stream"].tolist(), *rows["stream"].iloc[ghost].tolist()], dtype="Int64"
+            ),
             "kind": np.concatenate((kind, _text(rows["kind"])[ghost])),
         }
-    )  # fmt: skip
+    )
     frame["pool"] = frame["pool"].where(frame["pool"].notna(), DEFAULT_POOL)
     return Segments(
         np.concatenate((moved[starts], np.full(len(orphan), -1), none)).astype(np.int64),
@@ -129,11 +135,20 @@ def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame
     tail = np.maximum((start + size)[inside[last]] - reached[last], 0)
     np.maximum.at(largest, inside[last], tail)
     free = size - used
-    parts = of.frame.iloc[alive].reset_index(drop=True).assign(
-        segment_count=1, expandable_count=0, reserved_bytes=size, requested_bytes=asked, free_bytes=free,
-        releasable_bytes=np.where(pieces == 0, size, 0), stranded_bytes=np.where(pieces == 0, 0, free),
-        largest_free_bytes=largest,
-    )  # fmt: skip
+    parts = (
+        of.frame.iloc[alive]
+        .reset_index(drop=True)
+        .assign(
+            segment_count=1,
+            expandable_count=0,
+            reserved_bytes=size,
+            requested_bytes=asked,
+            free_bytes=free,
+            releasable_bytes=np.where(pieces == 0, size, 0),
+            stranded_bytes=np.where(pieces == 0, 0, free),
+            largest_free_bytes=largest,
+        )
+    )
     return _grouped(parts)
 
 
@@ -171,11 +186,16 @@ def free_at_end(trace: Trace, replay: Replay) -> pd.DataFrame:
     free = total - used
     parts = pd.DataFrame(
         {
-            "pool": of_segments["pool"].astype(object).where(of_segments["pool"].notna(), DEFAULT_POOL).to_numpy(object),
+            "pool": of_segments["pool"]
+            .astype(object)
+            .where(of_segments["pool"].notna(), DEFAULT_POOL)
+            .to_numpy(object),
             "stream": of_segments["stream"].array,
             "kind": of_segments["kind"].to_numpy(object),
             "segment_count": 1,
-            "expandable_count": (of_segments["expandable"] == 1).fillna(value=False).to_numpy(np.int64),
+            "expandable_count": (of_segments["expandable"] == 1)
+            .fillna(value=False)
+            .to_numpy(np.int64),
             "reserved_bytes": total,
             "requested_bytes": requested,
             "internal_bytes": used - requested,
@@ -184,7 +204,7 @@ def free_at_end(trace: Trace, replay: Replay) -> pd.DataFrame:
             "stranded_bytes": np.where(pieces == 0, 0, free),
             "largest_free_bytes": largest,
         }
-    )  # fmt: skip
+    )
     return _grouped(parts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from tracekit.model.keys import equal
 from tracekit.model.trace import Trace
 from tracekit.process.memory.names import quantity_of
 from tracekit.process.memory.survivors import history, step_ends, survivors
@@ -36,7 +37,7 @@ def _of_snapshot(trace: Trace) -> pd.DataFrame:
     for device, end_ns, live in zip(
         windows["device"], windows["end_ns"], windows["live_bytes"].tolist(), strict=True
     ):
-        of_device = rows[rows["device"].isna() if pd.isna(device) else rows["device"].eq(device).fillna(value=False)]  # fmt: skip
+        of_device = rows[equal(rows["device"], device)]
         if within:
             ts = of_device["ts_ns"].to_numpy(np.int64)
             size = np.where(of_device["is_alloc"], 1, -1) * of_device["size_bytes"].to_numpy(

@@ -51,7 +51,7 @@ def survivors(trace: Trace) -> Survivors:
     born = active["born"].to_numpy()
     untold = active["stack"].isna().to_numpy()
     code = numbered(device, _plain(active["stack"]), untold.astype(np.int64))
-    count = int(code.max()) + 1 if len(code) else 0
+    count = int(code.max(initial=-1)) + 1
     first = np.zeros(count, np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]
     live_sums, fresh = np.zeros((2, count), np.int64), np.zeros((2, count), np.int64)
@@ -124,7 +124,7 @@ def in_use(trace: Trace) -> pd.DataFrame:
     live["size_bytes"] = size = size[sound]
     past = trace.derived(history)
     place = numbered(*(np.append(_plain(past[n]), _plain(live[n])) for n in ("device", "address")))
-    last = np.full(int(place.max()) + 1 if len(place) else 0, -1, np.int64)
+    last = np.full(int(place.max(initial=-1)) + 1, -1, np.int64)
     last[place[: len(past)]] = np.arange(len(past))
     allocation = last[place[len(past) :]]
     is_known = (allocation >= 0) & live["address"].notna().to_numpy()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from tracekit.model.keys import equal
 from tracekit.model.trace import Trace
 from tracekit.process.memory.replay import Replay
 
@@ -37,6 +37,5 @@ def whose(replay: Replay) -> dict[str, Any]:
 def rows_of(trace: Trace, table: str, replay: Replay) -> pd.DataFrame:
     """The rows of a table of the snapshot that are about the memory of a replay."""
     frame = trace.get(table)
-    device = frame["device"]
-    same = device.isna() if replay.device is None else device.eq(replay.device).fillna(value=False)
-    return frame[(frame["memory"] == replay.memory).to_numpy() & same.to_numpy(np.bool_)]
+    of_memory = (frame["memory"] == replay.memory).to_numpy()
+    return frame[of_memory & equal(frame["device"], replay.device)]

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import window_at
+from tracekit.model.keys import equal
 from tracekit.model.stages import is_collective, numbered_step, profiler_step
 from tracekit.model.trace import Trace
 from tracekit.process.memory.replay import Replay
@@ -65,7 +66,7 @@ def _marks(trace: Trace) -> pd.DataFrame:
     if len(counts) > 1:
         frequent = counts[counts == counts.max()].index
         device = min((d for d in frequent if not pd.isna(d)), default=None)
-        frame = frame[frame["device"].isna() if device is None else frame["device"].eq(device)]
+        frame = frame[equal(frame["device"], device)]
     return frame.sort_values("ts_ns", kind="stable")
 
 
@@ -115,12 +116,11 @@ def steps(trace: Trace, replay: Replay) -> pd.DataFrame:
 
 def _file_step(trace: Trace, replay: Replay) -> pd.DataFrame:
     """The history as one step, with what was there before it; none without a history."""
-    count = 1 if len(replay.ts_ns) else 0
+    count = int(len(replay.ts_ns) > 0)
     first = replay.ts_ns[:1] - 1
-    number = pd.NA if trace.source.step is None else trace.source.step
     return pd.DataFrame(
         {
-            "step": pd.array([number] * count, dtype="Int64"),
+            "step": pd.array([trace.source.step] * count, dtype="Int64"),
             "occurrence": np.zeros(count, np.int32),
             "ts_ns": first,
             "dur_ns": replay.ts_ns[-1:] - first + 1,
@@ -132,7 +132,10 @@ def stages(trace: Trace, found: pd.DataFrame) -> pd.DataFrame:
     """The outermost ranges that are neither steps nor collectives: `step`, `stage`, `occurrence`, `ts_ns`, `dur_ns`."""
     rows = trace.derived(ranges)
     names = [str(name) for name in rows["name"].cat.categories]
-    may_be = [profiler_step(n) is None and numbered_step(n) is None and not is_collective(n) for n in names]  # fmt: skip
+    may_be = [
+        profiler_step(n) is None and numbered_step(n) is None and not is_collective(n)
+        for n in names
+    ]
     rows = rows[np.array([*may_be, False], np.bool_)[rows["name"].cat.codes.to_numpy()]]
     end = (rows["ts_ns"] + rows["dur_ns"]).to_numpy()
     # In order of start, one that ends within an earlier one lies in it.
