@@ -6,7 +6,7 @@ import types
 import fake_torch
 import pytest
 
-from capture import endings, manifest, marks, nsys_ranges
+from capture import endings, manifest, marks, nsys_ranges, run_config
 from capture.memory_snapshots import MemorySnapshots
 from capture.torch_trace import TorchTrace
 
@@ -17,6 +17,8 @@ def torch(monkeypatch):
     marks._nvtx.cache_clear()
     monkeypatch.setattr(endings, "live", [])
     monkeypatch.setattr(manifest, "_OF_PROCESS", {})
+    run_config._warn_once.cache_clear()
+    monkeypatch.setattr(run_config, "without_effect", [])
     monkeypatch.setattr(nsys_ranges, "_open_ranges", 0)
     monkeypatch.setattr(TorchTrace, "owner", None)
     monkeypatch.setattr(TorchTrace, "scheduled", None)
