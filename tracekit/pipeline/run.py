@@ -171,7 +171,9 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
         parts.append(_read(profiles, replace(options, questions=ids, skip=())))
     measured = merging.merge(parts, labels)
     if ids is not None:
-        measured = replace(measured, facts={**measured.facts, **asked.facts(ids, parts)})
+        # What several nodes saved of one run is one part by now, which no longer says what was asked.
+        held_by = [*saved_parts.values(), *parts]
+        measured = replace(measured, facts={**measured.facts, **asked.facts(ids, held_by)})
     if options.work:
         measured = replace(measured, facts={**measured.facts, WORK: dict(options.work)})
     if options.device_memory is not None:
