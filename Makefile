@@ -70,9 +70,11 @@ nsys:
 # The tests of capture in verl's worker groups, of `--engine ray` on a cluster and of nsys itself; under CI nsys is installed.
 test-tools: tools
 	modules=$$($(TOOLS_VENV)/bin/python tests/support/tools.py) && \
+	  clusters=$$($(TOOLS_VENV)/bin/python tests/support/tools.py clusters) && \
 	  nsys=$$(bash tests/nsys_program.sh $(if $(CI),--install)) && \
-	  TRACEKIT_NSYS=$$nsys TRACEKIT_TOOLS="verl ray compiler namespaces $${nsys:+nsys}" \
-	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup $$modules
+	  export TRACEKIT_NSYS=$$nsys TRACEKIT_TOOLS="verl ray compiler namespaces $${nsys:+nsys}" && \
+	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $$modules && \
+	  $(TOOLS_VENV)/bin/python -m pytest -n 1 $$clusters
 
 # capture beside verl's own profiler, role by role and mode by mode, in several versions of verl; and verl's trainer asked for a
 # profile while it runs. Too long for every change: the nightly workflow runs it.
@@ -81,7 +83,7 @@ test-verls: tools
 	  $(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(TOOLS_VENV)/verls/$$version verl==$$version || exit 1; \
 	done
 	TRACEKIT_VERLS=$(TOOLS_VENV)/verls TRACEKIT_TOOLS=verl \
-	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup tests/capture/test_matrix.py tests/capture/test_ppo_run.py
+	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile tests/capture/test_matrix.py tests/capture/test_ppo_run.py
 
 # The fast tests with the lowest versions that pyproject.toml allows, in a venv of their own; but for those of the import
 # contracts, whose tool wants newer ones.

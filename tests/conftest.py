@@ -53,14 +53,6 @@ def pytest_configure():
         raise pytest.UsageError(f"TRACEKIT_TOOLS names what is not here: {', '.join(lacking)}")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """What a module or a cluster sets up with a tool is set up once, in one worker of `--dist loadgroup`."""
-    if os.environ.get("TRACEKIT_TOOLS"):
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(tools.group(item)))
-
-
 def pytest_collection_finish():
     """What lives as long as the session is not looked through again."""
     gc.freeze()

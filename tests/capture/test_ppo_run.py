@@ -69,7 +69,7 @@ if verl_python.PYTHON:
         made = {}
         for modules in ("", "capture.verl"):
             folder = tmp_path_factory.mktemp("ppo")
-            verl_python.run(PROGRAM, folder, timeout=200, VERL_USE_EXTERNAL_MODULES=modules)
+            verl_python.run(PROGRAM, folder, timeout=400, VERL_USE_EXTERNAL_MODULES=modules)
             made[modules] = folder
         return made
 
@@ -136,7 +136,7 @@ if verl_python.PYTHON and "TRACEKIT_VERLS" in os.environ:
         while not (log.exists() and log.read_text()) and time.monotonic() < until:
             time.sleep(0.1)
         trigger(tmp_path / "profile", ranks=None, contents=["cpu"])
-        assert run.wait(timeout=200) == 0
+        assert run.wait(timeout=400) == 0
         names = [name for name in written(tmp_path) if name.endswith(".gz")]
         (step,) = {re.search(r"step(\d+)", name)[1] for name in names}
         assert names == [
@@ -153,7 +153,7 @@ if verl_python.PYTHON and "TRACEKIT_VERLS" in os.environ:
             with tempfile.TemporaryDirectory(prefix="ray") as short:
                 verl_python.run(
                     *(PROGRAM, tmp_path, *NSYS, f"+ray_kwargs.ray_init._temp_dir={short}"),
-                    timeout=280,
+                    timeout=400,
                     PATH=os.pathsep.join(map(str, places)),
                     VERL_USE_EXTERNAL_MODULES="capture.verl",
                 )

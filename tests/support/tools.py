@@ -1,37 +1,37 @@
 """What some tests need and not every machine has: which of it is here, and which must be.
 
-`python tests/support/tools.py` prints the modules that hold such tests; `make test-tools` runs them with
+`python tests/support/tools.py [clusters]` prints the modules that hold such tests; `make test-tools` runs them with
 TRACEKIT_TOOLS naming what it installed, and what is named and not found ends the run: without that, these
 tests would just not be collected.
 """
 
 import os
 import shutil
+import sys
 from importlib.util import find_spec
 
 import nsys_tool
 import verl_python
 
-MODULES = (
+ALONGSIDE = (
     "tests/capture/test_conformance.py",
     "tests/capture/test_endings.py",
     "tests/capture/test_fault_programs.py",
     "tests/capture/test_matrix.py",
     "tests/capture/test_nvtx_pairs.py",
-    "tests/capture/test_ppo_run.py",
     "tests/capture/test_ray_run.py",
     "tests/capture/test_recipes.py",
     "tests/capture/test_switch.py",
     "tests/capture/test_with_verl.py",
-    "tests/on_ray",
     "tests/readers/test_nsys_stats.py",
-    "tests/test_nsys_capture.py",
     "tests/test_nsys_reports.py",
 )
-"""The modules and folders of which some tests are collected only where a tool is."""
+"""The modules of which some tests are collected only where a tool is."""
 
-TAKING_TURNS = ("tests/on_ray/", "tests/test_nsys_capture.py", "tests/capture/test_ppo_run.py")
-"""Where tests start Ray clusters: two at once need more cores than there may be, and stages would not last as they say."""
+CLUSTERS = ("tests/capture/test_ppo_run.py", "tests/on_ray", "tests/test_nsys_capture.py")
+"""Those that start Ray clusters, one after another: two at once need more cores than there may be."""
+
+MODULES = (*ALONGSIDE, *CLUSTERS)
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 
@@ -50,10 +50,6 @@ def missing(asked=None):
     return [name for name in named if name not in HERE or not HERE[name]()]
 
 
-def group(item):
-    """The name of the tests that one worker of pytest runs one after another: those of a module, or those with clusters."""
-    return "clusters" if item.nodeid.startswith(TAKING_TURNS) else item.nodeid.partition("::")[0]
-
-
 if __name__ == "__main__":
-    print(" ".join(MODULES))
+    asked_for = CLUSTERS if sys.argv[1:] == ["clusters"] else ALONGSIDE
+    print(" ".join(asked_for))
