@@ -106,6 +106,16 @@ def call():
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """A file that is left out as a whole is a skipped test too."""
+    report = yield
+    if report.skipped and os.environ.get("TRACEKIT_REAL_DATA"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped although TRACEKIT_REAL_DATA is set: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("TRACEKIT_REAL_DATA"):

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from analyses.rl_report import ask_all, by_stage, result, rows, section
+from analyses.rl_report import by_stage, result, rows, section
 from chrome_builder import annotation, kernel, launch, launched, memcpy, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,16 +20,9 @@ from tracekit.model.thresholds import defaults
 from tracekit.process.micro_batches import micro_batches
 from tracekit.process.transfers import transfers
 
-QUESTIONS = ("micro-batches", "rl-matrix", "transfers")
-
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 RULES = sorted(traces_rl.FIRES)
-
-
-@pytest.fixture(autouse=True)
-def _ours(monkeypatch):
-    ask_all(monkeypatch)
 
 
 def findings(tmp_path, sources, rule=None):

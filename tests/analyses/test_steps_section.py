@@ -298,7 +298,8 @@ def test_a_trace_of_a_device_alone_is_one_capture(tmp_path):
 
 def test_metrics_for_a_later_compare_hold_every_step_and_stage(tmp_path):
     rows = [step(1, 0, 100), annotation("gen", 0, 20), annotation("gen", 50, 30)]
-    values = report_on(tmp_path, {"rank0.json": rows}).values
+    write(tmp_path / "rank0.json", rows, rank=0)
+    values = analyze(tmp_path, Options(jobs=1)).report.values
     names = [heading.name for heading in values.headings]
     found = [dict(zip(names, cells, strict=True)) for cells in values.rows]
     assert [(v["name"], v["stage"], v["value"]) for v in found if v["name"].endswith("_wall")] == [

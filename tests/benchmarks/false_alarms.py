@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from tracekit.model.stats.certainty import certain_words, words
+from tracekit.model.stats.certainty import is_certain, reach, words
 from tracekit.model.stats.designs import between_runs, spreads_of, terms_of
 from tracekit.model.stats.estimate import t_quantile
 from tracekit.model.stats.speedup import speedup
@@ -115,7 +115,10 @@ def spoken(base, opt, noise=None):
     terms = terms_of(base, opt, design)
     spreads = spreads_of(base, opt, design, terms, noise)
     delta = DELTA if noise is None else np.maximum(DELTA, noise[0])
-    return certain_words(-terms.log_ratio, spreads, delta, LEVEL)
+    worse, half = -terms.log_ratio, reach(spreads, LEVEL)
+    found = words(worse - half, worse + half, delta)
+    unsure = np.isin(found, ("regression", "improvement")) & ~is_certain(worse, spreads)
+    return np.where(unsure, "inconclusive", found)
 
 
 def by_interval(base, opt):

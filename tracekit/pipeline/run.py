@@ -53,6 +53,7 @@ from tracekit.pipeline.measure import (
     with_content,
 )
 from tracekit.pipeline.tool_choice import one_tool
+from tracekit.process import cut
 from tracekit.readers.loading import sniff
 
 __all__ = [
@@ -287,7 +288,10 @@ def measure_source(
     source = with_content(source)
     with light_text():
         on_read = by_parts(advance, READING_SHARE)
-        parts = list(read_parts(source, on_read, wanted(analyses), **chosen))
+        want = wanted(analyses)
+        if any(chosen.values()):
+            want = replace(want, tables=(want.tables or frozenset()) | cut.READS)
+        parts = list(read_parts(source, on_read, want, **chosen))
         on_bytes = by_parts(advance, (1 - READING_SHARE) / max(1, len(parts) * len(analyses)))
         on_question = partial(on_bytes, source.size_bytes)
         if not any(chosen.values()):

@@ -18,6 +18,21 @@ from tracekit.process.memory.replay import replays
 from tracekit.process.placement import Placement, placement
 from tracekit.process.steps import Windows, windows
 
+READS = frozenset(
+    [
+        "host_ops",
+        "device_ops",
+        "device_ranges",
+        "allocations",
+        "blocks",
+        "memory_segments",
+        "annotations",
+        "log_values",
+        "memory_log",
+    ]
+)
+"""The tables that tell which steps and stages a Trace holds, and that `cut` goes by: to be read whatever is asked of it."""
+
 StageFilter = Callable[[str, str | None], bool]
 """Whether a recorded name, of a process of that role, is a stage that was asked for."""
 
