@@ -154,6 +154,14 @@ questions = together(
     click.option(
         "--skip", multiple=True, metavar="QUESTION", help="Do not ask this one. Repeatable."
     ),
+    click.option(
+        "--question",
+        "question_files",
+        multiple=True,
+        type=click.Path(),
+        metavar="FILE.py",
+        help="Ask the question in this Python file too; it is run. Repeatable.",
+    ),
 )
 
 cluster = together(
@@ -230,6 +238,7 @@ _READING = (
     "device_memory",
     "questions",
     "skip",
+    "question_files",
 )
 _STATISTICS = ("drop_first", "min_effect", "level", "paired", "assume_independent_steps", "force")
 

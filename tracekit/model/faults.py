@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -200,7 +201,8 @@ def _of(
 
 def reason(faults: Iterable[Fault]) -> str:
     """Why a judgement of which no capture is left says nothing."""
-    return f"an error of tracekit: {'; '.join(_what(faults))}"
+    every_fault = tuple(faults)
+    return f"{_error_of(every_fault)}: {'; '.join(_what(every_fault))}"
 
 
 def basis(measured: Measurements, faults: Collection[Fault]) -> str:
@@ -211,7 +213,7 @@ def basis(measured: Measurements, faults: Collection[Fault]) -> str:
 
 def caveat(measured: Measurements, faults: Collection[Fault]) -> str:
     """What a judgement that leaves captures out has to say: what it rests on, and what happened to the others."""
-    return f"of {basis(measured, faults)}: an error of tracekit left the others out ({'; '.join(_what(faults))})"
+    return f"of {basis(measured, faults)}: {_error_of(faults)} left the others out ({'; '.join(_what(faults))})"
 
 
 def cautions(measured: Measurements) -> tuple[str, ...]:
@@ -221,16 +223,28 @@ def cautions(measured: Measurements) -> tuple[str, ...]:
         by_question.setdefault((fault.question, fault.action), []).append(fault)
     return tuple(
         caution(
-            f"{question} could not be {action} of {_whose(measured, faults)}: {faults[0].error}"
+            f"{question} could not be {action} of {_whose(measured, faults)}: {faults[0].error}",
+            faults[0].file,
         )
         for (question, action), faults in by_question.items()
     )
 
 
-def caution(what: str) -> str:
-    """What the first screen says of one error of tracekit."""
+def error_of(file: str) -> str:
+    """Whose error it is: of tracekit, or of the user's file with a question of their own."""
+    return f"an error of {Path(file).name if file else 'tracekit'}"
+
+
+def _error_of(faults: Collection[Fault]) -> str:
+    """Whose error these are, of tracekit where any of them is."""
+    files = {fault.file for fault in faults}
+    return error_of(files.pop() if len(files) == 1 else "")
+
+
+def caution(what: str, file: str = "") -> str:
+    """What the first screen says of one error of tracekit, or of the user's file."""
     return (
-        f"an error of tracekit, not of the run: {what} (nothing is concluded from what is missing;"
+        f"{error_of(file)}, not of the run: {what} (nothing is concluded from what is missing;"
         " tracekit analyze -v prints where it happened)"
     )
 
@@ -261,10 +275,9 @@ def of_some(section: Section, rules: Sequence[str], caveat: str) -> Section:
     )
 
 
-def remark(question: str, what: str, error: Exception) -> Remark:
-    """An error of tracekit after measuring, as a remark."""
-    text = f"{what}: {type(error).__name__}: {error}"
-    return Remark("error", f"{OF_ERRORS}{question}", text)
+def remark(question: str, what: str, file: str = "") -> Remark:
+    """An error after measuring, as a remark: of tracekit, or of the user's `file` with a question."""
+    return Remark("error", f"{OF_ERRORS}{question}", what, file)
 
 
 def _what(faults: Iterable[Fault]) -> Iterator[str]:

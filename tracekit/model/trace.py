@@ -271,6 +271,8 @@ class Fault:
     pid: int | None
     tables: tuple[str, ...]
     metrics: tuple[str, ...] = ()
+    file: str = ""
+    """The user's file that the question is from, whose error it is then."""
 
 
 @dataclass(frozen=True)

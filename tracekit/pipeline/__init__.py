@@ -31,13 +31,15 @@ def analyze(  # noqa: PLR0913 - one per option
     sample: int | None = None,
     questions: str | Sequence[str] | None = None,
     skip: str | Sequence[str] = (),
+    question_files: str | Sequence[str] = (),
 ) -> Report:
     """The report on a profile directory, a file, a glob, or several of them.
 
     `ranks` and `steps` are like "0-3,7", `stages` and `exclude` one pattern or several; `work` tells what every step
     holds: {"tokens": 4096}, or samples or images; `device_memory` how much each GPU has: bytes, or "80GiB";
     `sample` reads so many ranks, spread over all; `questions` asks these alone (ids of sections: "kernels"), and
-    only what they need is read and measured; `skip` leaves some out.
+    only what they need is read and measured; `skip` leaves some out; `question_files` are
+    Python files that end with a question of your own (`examples/own_question.py`), which is asked as well.
     The engine "ray" reads every file on the node of a Ray cluster where it lies: at `ray_address`, else
     RAY_ADDRESS, else one that is started here; each node looks at the patterns `on_every_node` itself.
     Raises `TracekitError` when nothing was found or could be read.
@@ -56,6 +58,7 @@ def analyze(  # noqa: PLR0913 - one per option
         "on_every_node": on_every_node,
         "questions": questions,
         "skip": skip,
+        "question_files": question_files,
     }
     return pipeline.analyze(path, pipeline.options_of(chosen)).report
 

@@ -17,6 +17,9 @@ from tracekit.model.trace import Measurements
 QUESTIONS = "questions"
 """The fact that names the questions which alone were asked; without it all were."""
 
+OWN = "own_questions"
+"""The fact that names the questions of the user's files that were measured as well."""
+
 ALWAYS = frozenset({"captures", "stages", "steps"})
 """Tables that nearly every judgement and the first screen look at: who fills them is always measured."""
 
@@ -62,11 +65,14 @@ def limits(
 ) -> Mapping[str, Any]:
     """The facts of measurements that were made for some questions alone; none where all were asked."""
     ids = chosen(only, skip, analyses)
+    own = [analysis.id for analysis in analyses if analysis.file]
+    of_files = {OWN: own} if own else {}
     if ids is None:
-        return {}
+        return of_files
     every_table = {table for analysis in analyses for table in analysis.tables}
     measured = [a.tables for a in to_measure(ids, tables, analyses)]
-    return {QUESTIONS: list(ids), UNASKED: sorted(every_table.difference(SHARED, *measured))}
+    unasked = sorted(every_table.difference(SHARED, *measured))
+    return {**of_files, QUESTIONS: list(ids), UNASKED: unasked}
 
 
 def as_saved(
@@ -87,10 +93,12 @@ def as_saved(
             if a.id in (ids or ()) and not unasked.isdisjoint((*a.tables, *a.rests_on))
         ]
         lacking += [table for table in tables if table in unasked]
+        own = [a.id for a in analyses if a.file and (ids is None or a.id in ids)]
+        lacking += [id_ for id_ in own if id_ not in _texts(part, OWN)]
         if lacking:
             raise TracekitError(
-                f"{name}: it was saved for some questions alone, and does not hold {lacking[0]}",
-                f"it holds {', '.join(asked_ids(part) or ())}; save it without --only and --skip",
+                f"{name}: it was saved for other questions, and does not hold {lacking[0]}",
+                _hint(asked_ids(part)),
             )
     limited = [held for part in saved.values() if (held := asked_ids(part)) is not None]
     if ids is not None or not limited:
@@ -104,10 +112,23 @@ def as_saved(
     return tuple(analysis.id for analysis in analyses if analysis.id in common)
 
 
+def _hint(ids: Sequence[str] | None) -> str:
+    """What to do about saved measurements that lack what is asked for."""
+    if ids is None:
+        return "save it with the same --question"
+    return f"it holds {', '.join(ids)}; save it without --only and --skip"
+
+
 def facts(ids: Collection[str], parts: Iterable[Measurements]) -> Mapping[str, Any]:
     """The facts of what these parts hold together, of which these questions are asked."""
     unasked = frozenset[str]().union(*map(unasked_tables, parts))
     return {QUESTIONS: list(ids), UNASKED: sorted(unasked)}
+
+
+def _texts(measured: Measurements, fact: str) -> tuple[str, ...]:
+    """The texts of a fact; saved facts may be anything."""
+    texts = measured.facts.get(fact)
+    return tuple(map(str, texts)) if isinstance(texts, list) else ()
 
 
 def asked_ids(measured: Measurements) -> tuple[str, ...] | None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from tracekit.analyses import Analysis, Tables
+from tracekit.analyses.own import described
 from tracekit.discover.contents import content_digest
 from tracekit.discover.selection import Holding
 from tracekit.engine import Advance
@@ -148,7 +149,9 @@ def measured(
             }
         except Exception as error:
             log.exception("measuring %s of %s failed", analysis.id, trace.source.name)
-            faults.append(_fault(analysis, "measured", trace.source, _text(error)))
+            faults.append(
+                _fault(analysis, "measured", trace.source, described(error, analysis.file))
+            )
         on_question()
     return MeasuredSource(
         trace.source,
@@ -166,12 +169,15 @@ def _fault(
 ) -> Fault:
     """What an error leaves unsaid of one process in one source."""
     return Fault(
-        analysis.id, action, error, source.name, source.pid, analysis.tables, analysis.metrics
+        analysis.id,
+        action,
+        error,
+        source.name,
+        source.pid,
+        analysis.tables,
+        analysis.metrics,
+        analysis.file,
     )
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def measured_part(
@@ -258,7 +264,7 @@ def _fold(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequence[Measu
         merged = analysis.fold(put_together(measured_parts))
     except Exception as error:
         log.exception("folding %s of %s failed", analysis.id, parts[0].source.name)
-        return [_unfolded(analysis, part, _text(error)) for part in parts]
+        return [_unfolded(analysis, part, described(error, analysis.file)) for part in parts]
     rest = [_without(part, analysis.id) for part in parts]
     return [replace(rest[0], tables={**rest[0].tables, analysis.id: merged}), *rest[1:]]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from tracekit.analyses import ANALYSES, Analysis
+from tracekit.analyses.own import described, loaded_with
 from tracekit.analyses.rules import checked
 from tracekit.discover import Discovery, parse_numbers
 from tracekit.discover import discover as find
@@ -85,6 +86,7 @@ class Options:
     GPU has, where a person tells; `sample` how many ranks are to be read. With the engine "ray" sources are read on the nodes of the cluster at
     `ray_address` (None: one started here), and `on_every_node` are patterns that each node looks at itself.
     Of the `questions` (ids; None: all) those in `skip` are left out; of what no question asks only `tables` are measured.
+    `question_files` are Python files of the user, each with a question that is asked as well.
     """
 
     ranks: str | None = None
@@ -102,6 +104,7 @@ class Options:
     questions: tuple[str, ...] | None = None
     skip: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
+    question_files: tuple[str, ...] = ()
 
     @property
     def cuts(self) -> bool:
@@ -115,7 +118,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
     What is None was not said.
     """
     stated = {name: value for name, value in given.items() if value is not None}
-    for name in ("stages", "exclude", "on_every_node", "questions", "skip"):
+    for name in ("stages", "exclude", "on_every_node", "questions", "skip", "question_files"):
         if name not in stated:
             continue
         patterns = stated[name]
@@ -143,7 +146,8 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
 
     Raises `TracekitError` when nothing was found, or when no source could be read.
     """
-    ids = asked.chosen(options.questions, options.skip, ANALYSES)
+    every = every_question(options.question_files)
+    ids = asked.chosen(options.questions, options.skip, every)
     several = [paths] if isinstance(paths, str | Path) else list(paths)
     profiles: list[str | Path] = []
     saved_parts: dict[str, Measurements] = {}
@@ -167,7 +171,7 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
     for name, measured_on in of_run.values():
         parts.append(merging.merge(measured_on, one_run=True))
         labels.append(name)
-    ids = asked.as_saved(ids, options.tables, saved_parts, ANALYSES)
+    ids = asked.as_saved(ids, options.tables, saved_parts, every)
     if profiles or options.on_every_node or not parts:
         parts.append(_read(profiles, replace(options, questions=ids, skip=())))
     measured = merging.merge(parts, labels)
@@ -180,7 +184,8 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
     if options.device_memory is not None:
         told = {DEVICE_MEMORY: options.device_memory}
         measured = replace(measured, facts={**measured.facts, **told})
-    return Result(judge(measured, progress=options.progress), measured)
+    files = options.question_files
+    return Result(judge(measured, progress=options.progress, question_files=files), measured)
 
 
 def _read(profiles: Sequence[str | Path], options: Options) -> Measurements:
@@ -237,11 +242,14 @@ def measure(
 
     Here, or on the nodes of a cluster: they fold what they have measured before it travels.
     """
-    ids = asked.chosen(options.questions, options.skip, ANALYSES)
-    to_measure = asked.to_measure(ids, options.tables, ANALYSES)
+    files = tuple(str(Path(file).resolve()) for file in options.question_files)
+    every = every_question(files)
+    ids = asked.chosen(options.questions, options.skip, every)
+    to_measure = asked.to_measure(ids, options.tables, every)
     work = partial(
         measure_source,
         questions=None if ids is None else tuple(analysis.id for analysis in to_measure),
+        question_files=files,
         ranks=_numbers(options.ranks),
         steps=_numbers(options.steps),
         stages=options.stages,
@@ -250,41 +258,54 @@ def measure(
     with line as on_progress:
         if cluster is None:
             here = local.run(work, found.sources, jobs=options.jobs, on_progress=on_progress)
-            return reduce(together(here, folding()), found, options)
+            return reduce(together(here, folding(files)), found, options)
         outcomes = ray.run_folded(
             work,
             found.sources,
-            keys_of=_processes,
-            fold_all=_folded,
+            keys_of=partial(_processes, files),
+            fold_all=partial(_folded, files),
             jobs=options.jobs,
             on_progress=on_progress if options.progress and is_live(sys.stderr) else None,
             cluster=cluster,
             seen_by=on_nodes.places(cluster, found.sources, found.seen_by),
         )
-        reduced = reduce(together(outcomes, folding()), found, options, already_folded=True)
+        reduced = reduce(together(outcomes, folding(files)), found, options, already_folded=True)
     count = len(cluster.nodes)
     told = f"read by Ray on {count} {'node' if count == 1 else 'nodes'}"
     return replace(reduced, facts={**reduced.facts, ENGINE: told})
 
 
-def folding() -> frozenset[str]:
+def every_question(files: tuple[str, ...]) -> tuple[Analysis, ...]:
+    """All questions, and those of the user's files."""
+    return loaded_with(ANALYSES, files)
+
+
+def folding(files: tuple[str, ...] = ()) -> frozenset[str]:
     """The analyses that fold what they measured of one process."""
-    return frozenset(analysis.id for analysis in ANALYSES if analysis.fold is not None)
+    return frozenset(analysis.id for analysis in every_question(files) if analysis.fold is not None)
 
 
-def _processes(parts: Sequence[MeasuredSource]) -> frozenset[Process]:
-    return processes(parts, ANALYSES)
+def _processes(files: tuple[str, ...], parts: Sequence[MeasuredSource]) -> frozenset[Process]:
+    return processes(parts, every_question(files))
 
 
-def _folded(sources: Sequence[tuple[MeasuredSource, ...]]) -> list[tuple[MeasuredSource, ...]]:
-    return folded(recordings.counted_once(sources), ANALYSES)
+def _folded(
+    files: tuple[str, ...], sources: Sequence[tuple[MeasuredSource, ...]]
+) -> list[tuple[MeasuredSource, ...]]:
+    return folded(recordings.counted_once(sources), every_question(files))
 
 
 def measure_source(
-    source: Source, advance: Advance, *, questions: tuple[str, ...] | None = None, **chosen: Any
+    source: Source,
+    advance: Advance,
+    *,
+    questions: tuple[str, ...] | None = None,
+    question_files: tuple[str, ...] = (),
+    **chosen: Any,
 ) -> tuple[MeasuredSource, ...]:
     """One source read and measured for these questions (ids; None: all); `chosen` ranks, steps and stages are as for `read_source`."""
-    analyses = [a for a in ANALYSES if questions is None or a.id in questions]
+    every = every_question(question_files)
+    analyses = [a for a in every if questions is None or a.id in questions]
     source = with_content(source)
     with light_text():
         on_read = by_parts(advance, READING_SHARE)
@@ -326,7 +347,11 @@ def reduce(
     new_runs, apart = unrelated.told_apart(found, [part for value in values for part in value])
     values = [tuple(unrelated.in_run(part, new_runs) for part in value) for value in values]
     # What the nodes have folded may lie beside copies that none of them could tell.
-    values = recordings.counted_once(values) if already_folded else _folded(values)
+    values = (
+        recordings.counted_once(values)
+        if already_folded
+        else _folded(options.question_files, values)
+    )
     parts = [part for value in values for part in value]
     failures = tuple(o.failure for o in outcomes if o.failure is not None)
     if not parts and failures:
@@ -342,7 +367,9 @@ def reduce(
     cuts = _numbers(options.ranks), _numbers(options.steps), options.stages
     notes = [*found.notes, *apart, *left_out(held, found.left_out, *cuts)]
     told = [part for part in told if part.holding is None or part.holding.is_kept]
-    ordered = [dict(tables_of) for tables_of in in_order(parts, ANALYSES)]
+    ordered = [
+        dict(tables_of) for tables_of in in_order(parts, every_question(options.question_files))
+    ]
     del outcomes, values, parts
     tables = {}
     with light_text():
@@ -366,7 +393,12 @@ def reduce(
             overview.FILES: found.state_counts(copies=len(copies)),
             "simulated": any(part.simulated for part in told),
             "stages": list(options.stages),
-            **asked.limits(options.questions, options.skip, options.tables, ANALYSES),
+            **asked.limits(
+                options.questions,
+                options.skip,
+                options.tables,
+                every_question(options.question_files),
+            ),
         },
         faults=tuple(fault for part in told for fault in part.faults),
     )
@@ -384,13 +416,17 @@ def _ignored(found: Discovery) -> list[str]:
 
 
 def judge(
-    measured: Measurements, thresholds: Thresholds | None = None, *, progress: bool = False
+    measured: Measurements,
+    thresholds: Thresholds | None = None,
+    *,
+    progress: bool = False,
+    question_files: tuple[str, ...] = (),
 ) -> Report:
     """The report on measurements, freshly read or loaded again; the same measurements give the same report.
 
     With `progress` a line on the terminal counts the questions.
     """
-    analyses = asked.of_measurements(measured, ANALYSES)
+    analyses = asked.of_measurements(measured, every_question(question_files))
     counting = count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
     with light_text(), counting as on_question:
         own = {rule: named for a in analyses for rule, named in a.thresholds.items()}
@@ -427,7 +463,8 @@ def _judge(
             return part(measured)
         except Exception as error:
             log.exception("%s failed", part.__name__)
-            errors.append(faults.remark("overview", f"{part.__name__} could not be made", error))
+            what = f"{part.__name__} could not be made: {described(error)}"
+            errors.append(faults.remark("overview", what))
             return otherwise
 
     identity: tuple[str, ...] = first_screen(overview.identity, ())
@@ -450,7 +487,7 @@ def _judge(
         files=overview.file_counts(measured),
         cautions=(
             *faults.cautions(measured),
-            *(faults.caution(e.message) for e in errors),
+            *(faults.caution(e.message, e.source) for e in errors),
             *overview.cautions(measured),
         ),
     )
@@ -473,8 +510,9 @@ def _section(
         answer = faults.judged(measured, lambda m: analysis.judge(m, thresholds), *own)
     except Exception as error:
         log.exception("judging %s failed", analysis.id)
-        errors.append(faults.remark(analysis.id, f"{analysis.id} could not be judged", error))
-        reason = f"an error of tracekit: {errors[-1].message}"
+        what = f"{analysis.id} could not be judged: {described(error, analysis.file)}"
+        errors.append(faults.remark(analysis.id, what, analysis.file))
+        reason = f"{faults.error_of(analysis.file)}: {what}"
         return Section(analysis.id, analysis.title, "failed", reason)
     if not answer.faults:
         return answer.value

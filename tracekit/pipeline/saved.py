@@ -206,6 +206,11 @@ def _loaded(file: BinaryIO, max_bytes: int) -> Measurements:
         return _measurements(_Archive(archive, size, max_bytes))
 
 
+_UNKNOWN_TABLE = (
+    "use the tracekit that saved it; with the --question that fills it, if it is of one"
+)
+
+
 class _Bad(Exception):  # noqa: N818 - never leaves this module
     """What is wrong with the file, before its name is added."""
 
@@ -281,7 +286,7 @@ def _measurements(archive: _Archive) -> Measurements:
     tables: dict[str, pd.DataFrame] = {}
     for name, described in _as_object(manifest.get("tables"), "tables").items():
         if name not in TABLES:
-            raise _Bad(f"unknown table {name!r}", "use the tracekit that saved it")
+            raise _Bad(f"unknown table {name!r}", _UNKNOWN_TABLE)
         tables[name] = _frame(TABLES[name], described, archive)
     archive.finish()
     return Measurements(
@@ -416,7 +421,8 @@ def _fault(item: Any) -> Fault:
     lists = [(name, _as_list(found.get(name), name)) for name in ("tables", "metrics")]
     tables, metrics = (tuple(_as_text(text, name) for text in texts) for name, texts in lists)
     pid = _maybe(_as_number, found.get("pid"), "pid")
-    return Fault(question, action, error, source, pid, tables, metrics)
+    file = _as_text(found.get("file", ""), "file")
+    return Fault(question, action, error, source, pid, tables, metrics, file)
 
 
 def _note(item: Any) -> Note:

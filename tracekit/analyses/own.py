@@ -1,0 +1,69 @@
+"""A user's own question: a Python file that ends with a record `ANALYSIS`, loaded by its path."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import replace
+from functools import cache
+from hashlib import blake2b
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from tracekit.analyses import Analysis
+from tracekit.model.errors import TracekitError
+
+_HINT = "examples/own_question.py is one"
+
+
+@cache
+def load(path: str) -> Analysis:
+    """The question in a file, loaded once by each process.
+
+    Raises `TracekitError`, which names the file, for one that cannot be run or holds no question.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise TracekitError(f"{path}: no such file", f"a question is a Python file; {_HINT}")
+    name = f"tracekit_question_{blake2b(path.encode(), digest_size=8).hexdigest()}"
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise TracekitError(f"{path}: not a Python file", f"a question is x.py; {_HINT}")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise TracekitError(
+            f"{path}: it cannot be loaded: {described(error, path)}", _HINT
+        ) from error
+    analysis = getattr(module, "ANALYSIS", None)
+    if not isinstance(analysis, Analysis):
+        raise TracekitError(
+            f"{path}: it holds no question", f"end it with ANALYSIS = Analysis(…); {_HINT}"
+        )
+    return replace(analysis, file=path)
+
+
+def described(error: Exception, path: str = "") -> str:
+    """The error in one line; with the last line of the user's file that it came through, where it is of one."""
+    text = f"{type(error).__name__}: {error}"
+    if not path:
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == path and frame.lineno]
+    place = f", line {lines[-1]}" if lines else ""
+    return f"{text} ({Path(path).name}{place})"
+
+
+def loaded_with(every: tuple[Analysis, ...], paths: tuple[str, ...]) -> tuple[Analysis, ...]:
+    """All these questions and those of the files; `TracekitError` where two have one id."""
+    questions = list(every)
+    for path in paths:
+        analysis = load(str(Path(path).resolve()))
+        if any(analysis.id == known.id for known in questions):
+            raise TracekitError(
+                f"{path}: there is a question {analysis.id!r} already", "give it another id"
+            )
+        questions.append(analysis)
+    return tuple(questions)
