@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -18,17 +18,22 @@ LATEST = "session_latest"
 _SESSION = re.compile(r"session_[0-9].*", re.DOTALL)
 _IN_SESSION = ("logs", "nsight")
 _MOST = 1_000
+_MOST_NAMED = 3
 
 
-def session_symptoms(given: Sequence[Path], reports: Sequence[Path]) -> Iterator[Symptom]:
-    """What is wrong with the directories `given`, in which these reports of nsys were found."""
-    found = [_real(path) for path in reports]
-    for path in given:
+def session_symptoms(folders: Sequence[Path], reports: Sequence[Path]) -> Iterator[Symptom]:
+    """What is wrong with the directories that were named, in which these reports of nsys lie."""
+    real_reports = [_real(path) for path in reports]
+    for path in folders:
         folder = _real(path)
-        if folder.is_dir():
-            mine = [one for one in found if folder in one.parents]
-            yield from _mixed(mine)
-            yield from _elsewhere(path, folder, mine)
+        if not folder.is_dir():
+            continue
+        inside = _within(folder, real_reports)
+        yield from _mixed(inside)
+        if inside:
+            yield from _not_the_latest(folder, inside)
+        else:
+            yield from _elsewhere(path, folder)
 
 
 def _real(path: Path) -> Path:
@@ -36,13 +41,9 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _mixed(reports: Sequence[Path]) -> Iterator[Symptom]:
-    """That reports of one directory are of several sessions."""
-    names = sorted({shown(s.name) for path in reports if (s := _session(path))}, key=natural)
-    if len(names) > 1:
-        some = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
-        what = f"reports of {len(names)} sessions of Ray together: {some}"
-        yield Symptom("several-sessions", (), what, len(names))
+def _within(folder: Path, reports: Sequence[Path]) -> list[Path]:
+    """The reports that lie in a directory, however deep."""
+    return [report for report in reports if folder in report.parents]
 
 
 def _session(path: Path) -> Path | None:
@@ -51,49 +52,70 @@ def _session(path: Path) -> Path | None:
     return next((folder for folder in inside if _SESSION.fullmatch(folder.name)), None)
 
 
-def _elsewhere(given: Path, folder: Path, mine: Sequence[Path]) -> Iterator[Symptom]:
-    """That the reports lie in another place than the one given, or than the one Ray calls the latest."""
+def _session_names(reports: Iterable[Path]) -> list[str]:
+    """The names of the sessions that reports lie in, in natural order."""
+    names = {session.name for session in map(_session, reports) if session is not None}
+    return sorted(names, key=natural)
+
+
+def _mixed(reports: Sequence[Path]) -> Iterator[Symptom]:
+    """That reports of one directory are of several sessions."""
+    names = list(map(shown, _session_names(reports)))
+    if len(names) > 1:
+        more = " …" if len(names) > _MOST_NAMED else ""
+        named = ", ".join(names[:_MOST_NAMED]) + more
+        what = f"reports of {len(names)} sessions of Ray together: {named}"
+        yield Symptom("several-sessions", (), what, len(names))
+
+
+def _elsewhere(path: Path, folder: Path) -> Iterator[Symptom]:
+    """That a directory without reports is of Ray, and a session has some: its own first, then those beside it."""
     session = _session(folder)
-    if not mine:
-        # Within its session first, then in the sessions beside it.
-        places = [session, *_others(session.parent, session)] if session else []
-        for other in places:
-            count = len(_reports(other))
-            if count:
-                where = shown("/".join((other.name, *_IN_SESSION)))
-                what = f"no report of nsys in {shown(given.name)}, but {count:,} in {where}"
-                yield Symptom("wrong-session", (shown(str(other.joinpath(*_IN_SESSION))),), what)
-                return
+    if session is None:
         return
+    for other in (session, *_others(session.parent, session)):
+        count = _report_count(other)
+        if count:
+            where = shown("/".join((other.name, *_IN_SESSION)))
+            what = f"no report of nsys in {shown(path.name)}, but {count:,} in {where}"
+            yield Symptom("wrong-session", (shown(str(other.joinpath(*_IN_SESSION))),), what)
+            return
+
+
+def _not_the_latest(folder: Path, reports: Sequence[Path]) -> Iterator[Symptom]:
+    """That Ray's link to the latest session, in a directory of sessions, leads past those with the reports."""
     latest = folder / LATEST
-    if session is None and latest.is_symlink():
-        target = _real(latest)
-        if not any(target in path.parents for path in mine):
-            names = sorted({s.name for path in mine if (s := _session(path))}, key=natural)
-            what = (
-                f"{LATEST} leads to {shown(target.name)}, which holds no report of nsys; "
-                f"{shown(', '.join(names[:3]))} does"
-            )
-            if names:
-                yield Symptom("latest-session", (), what)
+    if _session(folder) is not None or not latest.is_symlink():
+        return
+    target = _real(latest)
+    names = _session_names(reports)
+    if names and not _within(target, reports):
+        what = (
+            f"{LATEST} leads to {shown(target.name)}, which holds no report of nsys; "
+            f"{shown(', '.join(names[:_MOST_NAMED]))} does"
+        )
+        yield Symptom("latest-session", (), what)
 
 
 def _others(root: Path, session: Path) -> list[Path]:
     """The other sessions in Ray's directory, the one started last first; at most `_MOST`."""
     try:
-        inside = islice(root.iterdir(), 100 * _MOST)
-        named = [p for p in inside if _SESSION.fullmatch(p.name) and p != session]
+        inside = list(islice(root.iterdir(), 100 * _MOST))
     except OSError:
         return []
-    return sorted(named, key=lambda p: natural(p.name), reverse=True)[:_MOST]
+    sessions = [path for path in inside if _SESSION.fullmatch(path.name) and path != session]
+    return sorted(sessions, key=lambda path: natural(path.name), reverse=True)[:_MOST]
 
 
-def _reports(session: Path) -> list[Path]:
-    """The reports in one session, those of Ray's check left out."""
+def _report_count(session: Path) -> int:
+    """How many reports one session has, those of Ray's check left out."""
     try:
         inside = list(islice(session.joinpath(*_IN_SESSION).iterdir(), 100 * _MOST))
     except OSError:
-        return []
-    return [
-        p for p in inside if p.name.endswith(REPORT_SUFFIXES) and not p.name.startswith("empty")
-    ]
+        return 0
+    return sum(_is_report(path.name) for path in inside)
+
+
+def _is_report(name: str) -> bool:
+    """Whether a file is a report, and not that of Ray's check."""
+    return name.endswith(REPORT_SUFFIXES) and not name.startswith("empty")

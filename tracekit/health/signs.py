@@ -143,8 +143,8 @@ def _noted(note: Note, of_nsys: bool) -> Iterator[Symptom]:
 
 def _problem(note: Note, of_nsys: bool) -> str | None:
     """The problem that a note by itself means, None where nothing went wrong."""
-    if note.code == "conflict":
-        return "conflict" if note.severity == "warning" else None
+    if note.code == "conflict" and note.severity == "warning":
+        return "conflict"
     if note.code == OPENED:
         return _BY_STATE.get(note.data.text("state"))
     if note.code in _BY_NOTE:
@@ -161,8 +161,9 @@ def _softened(note: Note) -> NoteSeverity | None:
     if note.code == "no-gpu-rows" and note.severity == "info":
         return "info"
     # nsys says so of most captures that begin or end while the program runs.
-    uncertain = note.code == "lost-rows" and note.data.get("certain") is False
-    return "warning" if uncertain else None
+    if note.code == "lost-rows" and note.data.get("certain") is False:
+        return "warning"
+    return None
 
 
 def _passed_over(note: Note) -> Iterator[Symptom]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 
     `on_bytes` is called with counts of compressed bytes as they are read.
     """
-    keep = Keep(
-        args=None if want.args is None else tuple(dict.fromkeys((*ARGUMENTS, *want.args))),
-        skip_args=() if want.stacks else STACK_ARGUMENTS,
-        skip_cats=() if want.python else ("python_function",),
-        keep_names=MODULE_CALLS if want.modules and want.table("host_ops") else (),
-    )
-    scan = chrome_stream.scan(Path(source.path), keep, on_bytes=on_bytes)
+    scan = chrome_stream.scan(Path(source.path), _keep(want), on_bytes=on_bytes)
     base, base_is_odd = _base(scan.meta)
     rows, notes = _rows(scan, base, source)
     if not want.python and not len(rows.of(*_BESIDES_PYTHON)):
@@ -109,6 +104,20 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     useless = list(_nothing_usable(scan, rows, source.name))
     notes = [*_loss_notes(scan.losses, source.name), *(useless or notes)]
     return [Trace(complete(source, _facts(scan, rows)), tables, tuple(notes), meta, scan.args)]
+
+
+def _keep(want: Want) -> Keep:
+    """What of the text is kept for these wants."""
+    keep = Keep(args=None, skip_args=(), skip_cats=(), keep_names=())
+    if want.args is not None:
+        keep = replace(keep, args=tuple(dict.fromkeys((*ARGUMENTS, *want.args))))
+    if not want.stacks:
+        keep = replace(keep, skip_args=STACK_ARGUMENTS)
+    if not want.python:
+        keep = replace(keep, skip_cats=("python_function",))
+    if want.modules and want.table("host_ops"):
+        keep = replace(keep, keep_names=MODULE_CALLS)
+    return keep
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -186,9 +195,11 @@ def _nothing_usable(scan: Scan, rows: Rows, name: str) -> Iterator[Note]:
         "start (ts)": count - int(np.count_nonzero(scan.has_ts[~is_meta])),
         "phase (ph)": int(np.count_nonzero(scan.ph.codes[~is_meta] < 0)),
     }
-    told = " and ".join(f"{number:,} have no {what}" for what, number in without.items() if number)
+    lacking = " and ".join(
+        f"{number:,} have no {what}" for what, number in without.items() if number
+    )
     message = (
-        f"none of its {count:,} events can be used: {told or 'none is of a kind that is read'}"
+        f"none of its {count:,} events can be used: {lacking or 'none is of a kind that is read'}"
     )
     no_start, no_phase = without.values()
     data = Data(no_start=no_start, no_phase=no_phase)
@@ -208,9 +219,9 @@ def _facts(scan: Scan, rows: Rows) -> dict[str, object]:
         facts["rank"] = distributed.get("rank")
         facts["world_size"] = distributed.get("world_size")
         facts["backend"] = distributed.get("backend")
-    at = rows.of("op", "range", "runtime")
-    if len(at):
-        counts = np.bincount(scan.pid.codes[at] + 1)[1:]
+    host_rows = rows.of("op", "range", "runtime")
+    if len(host_rows):
+        counts = np.bincount(scan.pid.codes[host_rows] + 1)[1:]
         if len(counts):
             facts["pid"] = scan.pid.values[int(counts.argmax())]
     return {name: value for name, value in facts.items() if value is not None}

@@ -31,8 +31,8 @@ class Arena:
         room = -(-size // 64) * 64
         if room > len(self._left):
             self._left = np.empty(max(room, self._size), np.uint8)
-        taken, self._left = self._left[:size], self._left[room:]
-        return taken.view(dtype)
+        used, self._left = self._left[:size], self._left[room:]
+        return used.view(dtype)
 
     def copy(self, values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """`values.astype(dtype)`."""

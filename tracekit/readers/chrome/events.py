@@ -60,17 +60,20 @@ class Text:
                 self._position -= self._rest_length
                 self._data = block
             else:
-                rest = self._data[self._position : self._rest_length]
-                self._replace(rest + block)
+                remaining = self._data[self._position : self._rest_length]
+                self._replace(remaining + block)
             return
-        rest = self._data[self._position :]
-        blocks = self._read(max(1, len(rest)))
-        first_length = len(blocks[0]) if len(blocks) == 1 else 0
-        if 0 < len(rest) < BRIDGE_BYTES < first_length // 4:
-            self._bridged, self._rest_length = blocks[0], len(rest)
-            self._replace(rest + blocks[0][:BRIDGE_BYTES])
+        remaining = self._data[self._position :]
+        blocks = self._read(max(1, len(remaining)))
+        if len(blocks) != 1:
+            self._replace(b"".join([remaining, *blocks]))
+        elif 0 < len(remaining) < BRIDGE_BYTES < len(blocks[0]) // 4:
+            self._bridged, self._rest_length = blocks[0], len(remaining)
+            self._replace(remaining + blocks[0][:BRIDGE_BYTES])
+        elif remaining:
+            self._replace(remaining + blocks[0])
         else:
-            self._replace(b"".join([rest, *blocks]) if rest or len(blocks) != 1 else blocks[0])
+            self._replace(blocks[0])
 
     def _read(self, wanted: int) -> list[bytes]:
         """The next blocks, of at least so many bytes unless the text ends."""
@@ -123,14 +126,18 @@ class _Places:
         if self._searched_from <= offset + start <= self._found_at:
             first = self._found_at - offset
             if self._place is not None or searched_to == self._searched_to:
-                return first if self._place is None else Place(first, self._place.ends_array)
+                if self._place is None:
+                    return first
+                return Place(first, self._place.ends_array)
         else:
             self._searched_from = offset + start
-        found = find_place(view, first, at_end=text.at_end)
-        self._place = found if isinstance(found, Place) else None
-        self._found_at = offset + (found.position if isinstance(found, Place) else found)
+        match = find_place(view, first, at_end=text.at_end)
+        if isinstance(match, Place):
+            self._place, self._found_at = match, offset + match.position
+        else:
+            self._place, self._found_at = None, offset + match
         self._searched_to = searched_to
-        return found
+        return match
 
 
 class _Array:
@@ -185,7 +192,9 @@ class _Array:
         place = self.places.find(max(1, self.stretch))
         if isinstance(place, Place):
             return place.position
-        return len(view) if self.text.at_end or len(view) >= self.max_event_bytes else None
+        if self.text.at_end or len(view) >= self.max_event_bytes:
+            return len(view)
+        return None
 
     def _recover(self) -> bool | None:
         """Get past the element at the start of the text; whether the array's end is behind it.
@@ -235,15 +244,15 @@ class _Array:
         kind = "too-long" if verdict.action is Action.TOO_LONG else "damaged"
         position = 1
         while True:
-            found = self.places.find(position)
-            if isinstance(found, Place):
-                self.text.drop(found.position)
-                return self._resume(kind, start, ends_array=found.ends_array)
+            match = self.places.find(position)
+            if isinstance(match, Place):
+                self.text.drop(match.position)
+                return self._resume(kind, start, ends_array=match.ends_array)
             if self.text.at_end:
                 break
-            passed = max(0, found - CONTEXT_BYTES)
+            passed = max(0, match - CONTEXT_BYTES)
             self.text.drop(passed)
-            position = found - passed
+            position = match - passed
             self.text.grow()
         valid = max(0, start + verdict.length - self.text.offset)
         last = recovery.at_text_end(self.text.view, valid)

@@ -18,15 +18,15 @@ class Losses:
 
     def add(self, kind: str, offset: int, size_bytes: int, count: int = 1) -> None:
         """Count one more."""
-        known = self.by_kind.get(kind)
-        if known is None:
+        earlier = self.by_kind.get(kind)
+        if earlier is None:
             self.by_kind[kind] = Loss(kind, offset, count, size_bytes)
         else:
             self.by_kind[kind] = Loss(
                 kind,
-                min(known.offset, offset),
-                known.count + count,
-                known.size_bytes + size_bytes,
+                min(earlier.offset, offset),
+                earlier.count + count,
+                earlier.size_bytes + size_bytes,
             )
 
     def extend(self, losses: Iterable[Loss]) -> None:

@@ -37,8 +37,7 @@ def read_members(text: bytes) -> tuple[dict[str, Any], list[Fault]]:
     faults: list[Fault] = []
     position = 0
     while True:
-        separators = _SEPARATORS.match(text, position)
-        position = position if separators is None else separators.end()
+        position = strict.match_end(_SEPARATORS.match(text, position), position)
         if position == len(text) or text[position] == 0x7D:
             return members, faults
         try:
@@ -80,7 +79,9 @@ def _member(text: bytes, position: int) -> tuple[int, str, Any]:
 def _next_key(text: bytes, position: int) -> int:
     """Where the next member may start after a position."""
     following = _NEXT_KEY.search(text, position + 1)
-    return len(text) if following is None else following.start()
+    if following is None:
+        return len(text)
+    return following.start()
 
 
 def _value(raw: bytes) -> Any:

@@ -73,8 +73,8 @@ def find_place(data: memoryview, start: int, *, at_end: bool) -> Place | int:
 def final_array_end(data: memoryview) -> int | None:
     """The position of the bracket that closes the array if the text ends in `]}`."""
     first = max(0, len(data) - _LONGEST_TOKEN_BYTES)
-    found = _FINAL_BRACKETS.search(data[first:])
-    return None if found is None else first + found.start()
+    end_match = _FINAL_BRACKETS.search(data[first:])
+    return None if end_match is None else first + end_match.start()
 
 
 def _follows_colon(data: memoryview, position: int) -> bool:

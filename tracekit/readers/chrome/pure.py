@@ -48,8 +48,7 @@ class PureScanner:
         view = memoryview(data)
         position, end = 0, len(view)
         while True:
-            separators = _SEPARATORS.match(view, position)
-            position = position if separators is None else separators.end()
+            position = chrome_strict.match_end(_SEPARATORS.match(view, position), position)
             if position == end:
                 return position, MORE
             if view[position] == _BRACKET_END:

@@ -99,9 +99,9 @@ class TimeColumn:
     def finish(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """The times, and which of them there are."""
         times = as_numpy(self.times, np.int64)
-        known = np.ones(len(times), dtype=np.bool_)
-        known[as_numpy(self.missing, np.int32)] = False
-        return times, known
+        is_known = np.ones(len(times), dtype=np.bool_)
+        is_known[as_numpy(self.missing, np.int32)] = False
+        return times, is_known
 
 
 def _common_times(parsed: list[Any]) -> array[int]:
@@ -124,9 +124,9 @@ def _common_times(parsed: list[Any]) -> array[int]:
 
 
 def _needed_nanoseconds(text: str) -> int:
-    whole, _, fraction = text.partition(".")
+    integer_part, _, fraction = text.partition(".")
     if len(fraction) in (1, 2):  # digits: with an exponent JSON has three characters at least
-        return int(whole + fraction.ljust(3, "0"))
+        return int(integer_part + fraction.ljust(3, "0"))
     nanoseconds = values.nanoseconds_of(text)
     if nanoseconds is None:
         raise ValueError
@@ -251,8 +251,8 @@ class ValueColumn:
         return Sparse(row_numbers[order], values[order])
 
     def _unsigned(self) -> Sparse:
-        others = np.array(self.code_of.coded, dtype=np.uint64)
-        large = others[as_numpy(self.codes, np.int32)]
+        unsigned = np.array(self.code_of.coded, dtype=np.uint64)
+        large = unsigned[as_numpy(self.codes, np.int32)]
         small = as_numpy(self.integers, np.int64).astype(np.uint64)
         return self._ordered(self.integer_rows + self.coded_rows, np.concatenate([small, large]))
 

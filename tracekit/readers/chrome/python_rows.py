@@ -35,14 +35,16 @@ class Rows:
     def add_element(self, element: Element) -> None:
         """Append the event that the strict layer read."""
         raw = element.members
-        called = raw.get(b"name", b"null") if self.keep_names else b"null"
-        cat = values.decode_label(raw.get(b"cat", b"null"))
-        if self._skips(cat, values.decode(called) if called.startswith(b'"') else None):
+        name_text = raw.get(b"name", b"")
+        name = None
+        if self.keep_names and name_text.startswith(b'"'):
+            name = values.decode(name_text)
+        if self._skips(values.decode_label(raw.get(b"cat", b"null")), name):
             return
-        for name, labels in self.labels.items():
-            labels.add(values.decode(raw.pop(name.encode(), b"null")))
-        for name, times in self.times.items():
-            times.add(values.nanoseconds(raw.pop(name.encode(), b"null")))
+        for key, labels in self.labels.items():
+            labels.add(values.decode(raw.pop(key.encode(), b"null")))
+        for key, times in self.times.items():
+            times.add(values.nanoseconds(raw.pop(key.encode(), b"null")))
         for key, value in _by_name(element.args).items():
             if self._wants(key):
                 self.args.column(key).add(self.count, values.decode(value))

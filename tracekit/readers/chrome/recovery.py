@@ -57,12 +57,13 @@ def examine(
 
     `found` is what `find_place` tells about `data` from 1; `at_end` if the text ends with `data`.
     """
-    place = found if isinstance(found, Place) and found.position < max_bytes else None
+    place = None
+    limit = max_bytes
+    if isinstance(found, Place) and found.position < max_bytes:
+        place, limit = found, found.position
     too_long = place is None and len(data) >= max_bytes
-    segment = _Segment(
-        data=data[: max_bytes if place is None else place.position],
-        is_open=place is None and not at_end and not too_long,
-    )
+    is_open = place is None and not at_end and not too_long
+    segment = _Segment(data=data[:limit], is_open=is_open)
     stop = Stop(BROKEN, 0)
     verdict = None
     if data[0] != 0x7B:
@@ -91,8 +92,12 @@ def _lost(
         return Verdict(Action.ARRAY_END if place.ends_array else Action.RESUME, place.position)
     if too_long and stop.reason == INCOMPLETE:
         return Verdict(Action.TOO_LONG)
-    valid = len(data) if stop.reason == INCOMPLETE and not stop.in_string else stop.position
-    return at_text_end(data, valid) if is_last else Verdict(Action.DAMAGED, valid)
+    valid = stop.position
+    if stop.reason == INCOMPLETE and not stop.in_string:
+        valid = len(data)
+    if is_last:
+        return at_text_end(data, valid)
+    return Verdict(Action.DAMAGED, valid)
 
 
 def at_text_end(data: memoryview, valid: int) -> Verdict:
@@ -109,11 +114,15 @@ def _pass_over(data: memoryview, segment: _Segment, *, at_end: bool) -> Verdict 
     try:
         end = strict.value_end(data[: limit + 1], 0)  # one byte more shows where a bare one ends
     except Stop as stop:
-        return Verdict(Action.MORE) if stop.reason == INCOMPLETE and segment.is_open else None
+        if stop.reason == INCOMPLETE and segment.is_open:
+            return Verdict(Action.MORE)
+        return None
     following = strict.skip_space(data[: end + LONGEST_SPACE + 1], end)
-    if following == len(data):
-        return Verdict(Action.PASS, end) if at_end else Verdict(Action.MORE)
-    return Verdict(Action.PASS, end) if end <= limit and data[following] in b",]" else None
+    if following == len(data) and not at_end:
+        return Verdict(Action.MORE)
+    if following == len(data) or (end <= limit and data[following] in b",]"):
+        return Verdict(Action.PASS, end)
+    return None
 
 
 # ---- rule 14: the two forms in which an event is tried again
@@ -202,8 +211,7 @@ class _Writer:
         members: list[bytes] = []
         position += 1
         while True:
-            separators = _SEPARATORS.match(self.data, position)
-            position = position if separators is None else separators.end()
+            position = strict.match_end(_SEPARATORS.match(self.data, position), position)
             first = strict.byte_at(self.data, position)
             if first == 0x7D:
                 return position + 1, b"{" + b",".join(members) + b"}"

@@ -53,23 +53,23 @@ class NativeScanner:
 
     def finish(self) -> dict[str, object]:
         """The columns of `Scan` that come from the events; nothing can be fed afterwards."""
-        taken = self._scanner.finish()
-        skipped = _counts(self._keep.skip_cats, taken["skipped"])
-        kept = self._rows_kept(taken["cat"], taken["name"], skipped)
-        ts_ns, has_ts = _times(taken["ts"], kept)
-        dur_ns, has_dur = _times(taken["dur"], kept)
+        columns = self._scanner.finish()
+        skipped = _counts(self._keep.skip_cats, columns["skipped"])
+        is_kept = self._rows_kept(columns["cat"], columns["name"], skipped)
+        ts_ns, has_ts = _times(columns["ts"], is_kept)
+        dur_ns, has_dur = _times(columns["dur"], is_kept)
         return {
-            "ph": _codes(taken["ph"], decode_label, kept),
-            "cat": _codes(taken["cat"], decode_label, kept),
-            "name": _codes(taken["name"], decode_label, kept),
-            "pid": _codes(taken["pid"], decode_id, kept),
-            "tid": _codes(taken["tid"], decode_id, kept),
+            "ph": _codes(columns["ph"], decode_label, is_kept),
+            "cat": _codes(columns["cat"], decode_label, is_kept),
+            "name": _codes(columns["name"], decode_label, is_kept),
+            "pid": _codes(columns["pid"], decode_id, is_kept),
+            "tid": _codes(columns["tid"], decode_id, is_kept),
             "ts_ns": ts_ns,
             "dur_ns": dur_ns,
             "has_ts": has_ts,
             "has_dur": has_dur,
-            "args": _columns(taken["args"], kept, self._keep),
-            "fields": _columns(taken["fields"], kept),
+            "args": _columns(columns["args"], is_kept, self._keep),
+            "fields": _columns(columns["fields"], is_kept),
             "skipped": skipped,
         }
 
@@ -79,7 +79,9 @@ class NativeScanner:
         Those are categories that equal a skipped one, and names that may begin as they must to be kept.
         Counts the others in `skipped`.
         """
-        cats = [decode_label(raw) for raw in _raw_texts(cat[1])] if self._keep.skip_cats else []
+        if not self._keep.skip_cats:
+            return None
+        cats = [decode_label(raw) for raw in _raw_texts(cat[1])]
         unwanted = [text in self._keep.skip_cats for text in cats]
         if not any(unwanted):
             return None
@@ -91,9 +93,9 @@ class NativeScanner:
         for text, count in zip(cats, np.bincount(codes[rows], minlength=len(cats)), strict=True):
             if count:
                 skipped[str(text)] = skipped.get(str(text), 0) + int(count)
-        kept = np.ones(len(codes), np.bool_)
-        kept[rows] = False
-        return kept
+        is_kept = np.ones(len(codes), np.bool_)
+        is_kept[rows] = False
+        return is_kept
 
     def _has_kept_name(self, name: _Labels, rows: npt.NDArray[np.int64]) -> Mask:
         """Whether each of these rows has a name that begins with one of `keep_names`."""
@@ -170,7 +172,9 @@ def _times(
         resolved = [nanoseconds(raw) for raw in _raw_texts(odd.texts)]
         times[odd.rows] = np.array([time or 0 for time in resolved], np.int64)[odd.values]
         has[odd.rows] = np.array([time is not None for time in resolved])[odd.values]
-    return (times, has) if kept is None else (times[kept], has[kept])
+    if kept is None:
+        return times, has
+    return times[kept], has[kept]
 
 
 def _columns(
@@ -224,8 +228,10 @@ def _sparse(column: _Column) -> Sparse:
     """The column with its texts decoded, as an array of numbers if it holds numbers of one kind."""
     if column.kinds is None and column.kind != TEXT:
         return Sparse(column.rows, column.values)
-    is_text = None if column.kinds is None else column.kinds == TEXT
-    codes = column.values if is_text is None else column.values[is_text].astype(np.int32)
+    is_text, codes = None, column.values
+    if column.kinds is not None:
+        is_text = column.kinds == TEXT
+        codes = column.values[is_text].astype(np.int32)
     decoded = [decode(raw) for raw in _raw_texts(column.texts)]
     decoded = _distinct(codes, decoded, settled=column.settled)
     numbers = _numbers(column, is_text, codes, decoded)
@@ -256,7 +262,9 @@ def _plain_kinds(column: _Column) -> set[type]:
     """The types of the values that were read in C."""
     if column.kinds is None:
         return set()
-    return {of for kind, of in ((INT, int), (FLOAT, float)) if (column.kinds == kind).any()}
+    return {
+        kind_of for kind, kind_of in ((INT, int), (FLOAT, float)) if (column.kinds == kind).any()
+    }
 
 
 def _number_type(
@@ -312,7 +320,9 @@ def _distinct(
 
     `settled`: all values are used, and in order, but some may be equal.
     """
-    absent = {i for i, value in enumerate(values) if value is None} if none_is_absent else set()
+    absent: set[int] = set()
+    if none_is_absent:
+        absent = {i for i, value in enumerate(values) if value is None}
     groups = np.arange(len(values), dtype=np.int32)
     # 1, 1.0 and True are one here, so it may see doubles where there are none, but misses none.
     if len(set(values)) < len(values):

@@ -180,9 +180,9 @@ def _read_tail(text: Text, losses: Losses) -> bytes:
     parts: list[bytes] = []
     room = OUTSIDE_LIMIT
     while True:
-        kept = bytes(text.view[:room])
-        parts.append(kept)
-        room -= len(kept)
+        tail = bytes(text.view[:room])
+        parts.append(tail)
+        room -= len(tail)
         text.drop(len(text.view))
         if text.at_end:
             break

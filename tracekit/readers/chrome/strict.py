@@ -67,8 +67,7 @@ def string_end(data: Data, start: int) -> int:
         position = stop.end()
         if data[position - 1] == 0x22:
             return position
-        run = _BACKSLASHES.match(data, position)
-        count = 1 if run is None else 1 + run.end() - run.start()
+        count = 1 + match_end(_BACKSLASHES.match(data, position), position) - position
         position += count - 1 + count % 2
         if position > end:
             raise Stop(INCOMPLETE, start, in_string=True)
@@ -117,8 +116,14 @@ def value_end(data: Data, start: int) -> int:
 
 def skip_space(data: Data, position: int) -> int:
     """The next position that is not whitespace."""
-    spaces = _SPACES.match(data, position)
-    return position if spaces is None else spaces.end()
+    return match_end(_SPACES.match(data, position), position)
+
+
+def match_end(match: re.Match[bytes] | None, otherwise: int) -> int:
+    """Where a match ends; `otherwise` where there is none."""
+    if match is None:
+        return otherwise
+    return match.end()
 
 
 def byte_at(data: Data, position: int) -> int:
@@ -164,8 +169,7 @@ def _read_key(data: Data, position: int) -> tuple[bytes, int]:
     """The raw key at a position, and the position of its value."""
     if byte_at(data, position) != 0x22:
         raise Stop(BROKEN, position)
-    text = _NOT_QUOTE.match(data, position + 1)
-    end = position + 1 if text is None else text.end()
+    end = match_end(_NOT_QUOTE.match(data, position + 1), position + 1)
     if end >= len(data):
         raise Stop(INCOMPLETE, position, in_string=True)
     if data[end] != 0x22:

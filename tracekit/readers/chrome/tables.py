@@ -51,105 +51,109 @@ class Rows:
 
 def host_ops(rows: Rows) -> pd.DataFrame | None:
     """Host intervals; None for a trace of devices alone."""
-    at = rows.of(*HOST_OP_KINDS)
-    if not len(at) and len(rows.of(*DEVICE_OP_KINDS)):
+    positions = rows.of(*HOST_OP_KINDS)
+    if not len(positions) and len(rows.of(*DEVICE_OP_KINDS)):
         return None
     scan = rows.scan
     return TABLES["host_ops"].frame(
         {
-            **_timed(rows, at),
-            "kind": _kind(rows, at, HOST_OP_KINDS),
-            "cat": category(rows, scan.cat, at),
-            "pid": _whole(rows, scan.pid, at),
-            "tid": _whole(rows, scan.tid, at),
-            "thread": rows.arena.take(rows.thread, at),
-            "correlation": _argument(rows, at, "correlation"),
-            "external_id": _argument(rows, at, "External id", "external id"),
+            **_timed(rows, positions),
+            "kind": _kind(rows, positions, HOST_OP_KINDS),
+            "cat": category(rows, scan.cat, positions),
+            "pid": _whole(rows, scan.pid, positions),
+            "tid": _whole(rows, scan.tid, positions),
+            "thread": rows.arena.take(rows.thread, positions),
+            "correlation": _argument(rows, positions, "correlation"),
+            "external_id": _argument(rows, positions, "External id", "external id"),
         }
     )
 
 
 def device_ops(rows: Rows) -> pd.DataFrame | None:
     """Device work; None where there is none: the profiler saw no device, which is not an idle one."""
-    at = rows.of(*DEVICE_OP_KINDS)
-    if not len(at):
+    positions = rows.of(*DEVICE_OP_KINDS)
+    if not len(positions):
         return None
     return TABLES["device_ops"].frame(
         {
-            **_timed(rows, at),
-            "kind": _kind(rows, at, DEVICE_OP_KINDS),
-            **_queue(rows, at),
-            "correlation": _argument(rows, at, "correlation"),
-            "external_id": _argument(rows, at, "External id", "external id"),
-            "size_bytes": _argument(rows, at, "bytes"),
+            **_timed(rows, positions),
+            "kind": _kind(rows, positions, DEVICE_OP_KINDS),
+            **_queue(rows, positions),
+            "correlation": _argument(rows, positions, "correlation"),
+            "external_id": _argument(rows, positions, "External id", "external id"),
+            "size_bytes": _argument(rows, positions, "bytes"),
         }
     )
 
 
 def device_ranges(rows: Rows) -> pd.DataFrame | None:
     """Annotations that the profiler projected on a device."""
-    at = rows.of("device_range")
-    if not len(at):
+    positions = rows.of("device_range")
+    if not len(positions):
         return None
     return TABLES["device_ranges"].frame(
         {
-            **_timed(rows, at),
-            **_queue(rows, at),
-            "external_id": _argument(rows, at, "External id", "external id"),
+            **_timed(rows, positions),
+            **_queue(rows, positions),
+            "external_id": _argument(rows, positions, "External id", "external id"),
         }
     )
 
 
 def syncs(rows: Rows) -> pd.DataFrame | None:
     """Synchronisation records of devices."""
-    at = rows.of("sync")
-    if not len(at):
+    positions = rows.of("sync")
+    if not len(positions):
         return None
     return TABLES["syncs"].frame(
         {
-            **_timed(rows, at),
-            **_queue(rows, at),
-            "correlation": _argument(rows, at, "correlation"),
+            **_timed(rows, positions),
+            **_queue(rows, positions),
+            "correlation": _argument(rows, positions, "correlation"),
         }
     )
 
 
 def windows(rows: Rows) -> pd.DataFrame | None:
     """Spans that a profiler says it recorded."""
-    at = rows.of("window")
-    return None if not len(at) else TABLES["windows"].frame(_timed(rows, at))
+    positions = rows.of("window")
+    if not len(positions):
+        return None
+    return TABLES["windows"].frame(_timed(rows, positions))
 
 
 def memory_ops(rows: Rows) -> pd.DataFrame | None:
     """Allocations and frees; None unless memory was profiled."""
-    at = rows.of("memory")
-    if not len(at):
+    positions = rows.of("memory")
+    if not len(positions):
         return None
     scan = rows.scan
     return TABLES["memory_ops"].frame(
         {
-            "id": at.astype(np.int32),
-            "ts_ns": rows.arena.take(rows.ts_ns, at),
-            "pid": _whole(rows, scan.pid, at),
-            "tid": _whole(rows, scan.tid, at),
-            "thread": rows.arena.take(rows.thread, at),
-            "device_type": _argument(rows, at, "Device Type"),
-            "device": _argument(rows, at, "Device Id"),
-            "size_bytes": _argument(rows, at, "Bytes"),
-            "allocated_bytes": _argument(rows, at, "Total Allocated"),
-            "reserved_bytes": _argument(rows, at, "Total Reserved"),
+            "id": positions.astype(np.int32),
+            "ts_ns": rows.arena.take(rows.ts_ns, positions),
+            "pid": _whole(rows, scan.pid, positions),
+            "tid": _whole(rows, scan.tid, positions),
+            "thread": rows.arena.take(rows.thread, positions),
+            "device_type": _argument(rows, positions, "Device Type"),
+            "device": _argument(rows, positions, "Device Id"),
+            "size_bytes": _argument(rows, positions, "Bytes"),
+            "allocated_bytes": _argument(rows, positions, "Total Allocated"),
+            "reserved_bytes": _argument(rows, positions, "Total Reserved"),
         }
     )
 
 
 def counters(rows: Rows) -> pd.DataFrame | None:
     """Counter samples; every argument of one is a series of its own, `<counter>.<argument>`."""
-    at = rows.of("counter")
-    names = [str(value) for value in rows.scan.name.values] if len(at) else []
+    positions = rows.of("counter")
+    if not len(positions):
+        return None
+    names = [str(value) for value in rows.scan.name.values]
     samples: list[tuple[Ints, list[str], npt.NDArray[np.float64]]] = []
-    for key, column in rows.scan.args.items() if len(at) else ():
-        values, known = _numbers(column, len(rows.ts_ns))
-        hit = at[known[at]]
+    for key, column in rows.scan.args.items():
+        values, is_number = _numbers(column, len(rows.ts_ns))
+        hit = positions[is_number[positions]]
         codes = rows.scan.name.codes[hit]
         samples.append((hit, [f"{names[c]}.{key}" if c >= 0 else key for c in codes], values[hit]))
     if not any(len(hit) for hit, _, _ in samples):
@@ -168,19 +172,19 @@ def counters(rows: Rows) -> pd.DataFrame | None:
 
 def flows(rows: Rows) -> pd.DataFrame | None:
     """Ends of arrows between intervals."""
-    at = rows.of("flow")
-    if not len(at):
+    positions = rows.of("flow")
+    if not len(positions):
         return None
     scan = rows.scan
     phase = np.array([{"s": "start", "f": "end"}.get(str(p), "step") for p in scan.ph.values])
     return TABLES["flows"].frame(
         {
-            "id": at.astype(np.int32),
-            "ts_ns": rows.arena.take(rows.ts_ns, at),
-            "cat": category(rows, scan.cat, at),
-            "phase": phase[scan.ph.codes[at]],
-            "flow": integers(rows, scan.fields.get("id"), at),
-            "thread": rows.arena.take(rows.thread, at),
+            "id": positions.astype(np.int32),
+            "ts_ns": rows.arena.take(rows.ts_ns, positions),
+            "cat": category(rows, scan.cat, positions),
+            "phase": phase[scan.ph.codes[positions]],
+            "flow": integers(rows, scan.fields.get("id"), positions),
+            "thread": rows.arena.take(rows.thread, positions),
         }
     )
 
@@ -193,7 +197,9 @@ def threads(rows: Rows) -> pd.DataFrame:
     thread_names: list[str | None] = [None] * count
     process_names: dict[int, str] = {}
     labels = scan.args.get("name")
-    label_of = dict(zip(labels.rows.tolist(), _labels(labels), strict=True)) if labels else {}
+    label_of: dict[int, str] = {}
+    if labels:
+        label_of = dict(zip(labels.rows.tolist(), _labels(labels), strict=True))
     for row in rows.of("meta").tolist():
         kind, label = _value(scan.name, row), label_of.get(row)
         if kind == "thread_name" and label is not None:
@@ -318,12 +324,12 @@ def integers(rows: Rows, column: Sparse | None, at: Ints) -> Any:
     """A sparse column's integers for these rows, missing elsewhere; integers written as text count."""
     if column is None:
         return pd.arrays.IntegerArray(np.zeros(len(at), np.int64), np.ones(len(at), np.bool_))
-    values, known = _as_int64(column)
+    values, is_known = _as_int64(column)
     number, missing = rows.scratch.number, rows.scratch.missing
     number.fill(0)
     missing.fill(1)
     number[column.rows] = values
-    missing[column.rows] = False if known is None else ~known
+    missing[column.rows] = False if is_known is None else ~is_known
     return pd.arrays.IntegerArray(rows.arena.take(number, at), rows.arena.take(missing, at))
 
 
@@ -345,19 +351,19 @@ def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
 
 def _numbers(column: Sparse, length: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """(value, known) of a sparse column for every row; text is not a number here."""
-    number, known = np.zeros(length, np.float64), np.zeros(length, np.bool_)
+    number, is_number = np.zeros(length, np.float64), np.zeros(length, np.bool_)
     if column.categories is None:
         finite = np.isfinite(column.values)
         number[column.rows[finite]] = column.values[finite]
-        known[column.rows[finite]] = True
+        is_number[column.rows[finite]] = True
     else:
         plain = [
             v if isinstance(v, int | float) and not isinstance(v, bool) else None
             for v in column.categories
         ]
         number[column.rows] = np.array([v or 0 for v in plain], np.float64)[column.values]
-        known[column.rows] = np.array([v is not None for v in plain])[column.values]
-    return number, known
+        is_number[column.rows] = np.array([v is not None for v in plain])[column.values]
+    return number, is_number
 
 
 def _labels(column: Sparse) -> list[str]:
@@ -368,7 +374,9 @@ def _labels(column: Sparse) -> list[str]:
 
 def _value(column: Codes, row: int) -> object:
     code = int(column.codes[row])
-    return column.values[code] if code >= 0 else None
+    if code < 0:
+        return None
+    return column.values[code]
 
 
 def _int64(value: object) -> int | None:
@@ -384,4 +392,6 @@ def _int64(value: object) -> int | None:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         return None
-    return value if -(2**63) <= value < 2**63 else None
+    if not -(2**63) <= value < 2**63:
+        return None
+    return value

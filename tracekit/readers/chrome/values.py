@@ -134,7 +134,9 @@ def integer_value(text: str) -> int | str:
     value = int(digits or "0")
     if text.startswith("-"):
         value = -value
-    return value if INT_MIN <= value <= UINT64_MAX else text
+    if not INT_MIN <= value <= UINT64_MAX:
+        return text
+    return value
 
 
 def nanoseconds(raw: bytes) -> int | None:
@@ -149,13 +151,18 @@ def nanoseconds_of(text: str) -> int | None:
     """Nanoseconds of a number of microseconds, rounded half to even; None if it is none."""
     decimal = _DECIMAL.fullmatch(text)
     if decimal is not None:
-        sign, whole, fraction, exponent_sign, exponent = decimal.groups()
-        size = _scaled(whole, fraction or "", exponent_sign or "", exponent or "")
-        value = size if size is None or not sign else -size
+        sign, integer_part, fraction, exponent_sign, exponent = decimal.groups()
+        value = _scaled(integer_part, fraction or "", exponent_sign or "", exponent or "")
+        if value is not None and sign:
+            value = -value
     else:
         remainder = _NEGATIVE_REMAINDER.fullmatch(text)
-        value = None if remainder is None else _negative_remainder(remainder[1], remainder[2])
-    return value if value is not None and INT_MIN <= value <= INT64_MAX else None
+        if remainder is None:
+            return None
+        value = _negative_remainder(remainder[1], remainder[2])
+    if value is None or not INT_MIN <= value <= INT64_MAX:
+        return None
+    return value
 
 
 def container_value(text: str) -> Json:
@@ -211,7 +218,9 @@ def _scaled(whole: str, fraction: str, exponent_sign: str, exponent: str) -> int
     power = exponent.lstrip("0")
     if len(power) > 15:  # beyond the length of any file, so beyond any number of digits
         return 0 if exponent_sign == "-" else None
-    shift = int(power or "0") * (-1 if exponent_sign == "-" else 1)
+    shift = int(power or "0")
+    if exponent_sign == "-":
+        shift = -shift
     shift += 3 - len(fraction) + len(digits) - len(significant)
     if len(significant) + shift > 19:
         return None
@@ -224,15 +233,15 @@ def _rounded_half_even(digits: str, dropped: int) -> int:
     """The digits (first and last not zero) without the last `dropped` ones, rounded."""
     if dropped > len(digits):
         return 0
-    kept = int(digits[:-dropped] or "0")
-    rest = digits[-dropped:]
-    if rest == "5":
-        return kept + kept % 2
-    return kept + (rest >= "5")
+    quotient = int(digits[:-dropped] or "0")
+    dropped_digits = digits[-dropped:]
+    if dropped_digits == "5":
+        return quotient + quotient % 2
+    return quotient + (dropped_digits >= "5")
 
 
-def _negative_remainder(whole: str, remainder: str) -> int | None:
-    whole, remainder = whole.lstrip("0"), remainder.lstrip("0")
-    if max(len(whole), len(remainder)) > 19:
+def _negative_remainder(integer_part: str, remainder: str) -> int | None:
+    integer_part, remainder = integer_part.lstrip("0"), remainder.lstrip("0")
+    if max(len(integer_part), len(remainder)) > 19:
         return None
-    return -(int(whole or "0") * 1000 + int(remainder or "0"))
+    return -(int(integer_part or "0") * 1000 + int(remainder or "0"))

@@ -59,9 +59,9 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
             on_bytes(int(source.size_bytes * share))
 
     with opened(Path(source.path)) as db:
-        found = contents(db, want, advance)
-        traces = [_trace(db, found, pid, source, want) for pid in found.pids]
-        of_file = [replace(note, source=source.name) for note in found.notes]
+        file_contents = contents(db, want, advance)
+        traces = [_trace(db, file_contents, pid, source, want) for pid in file_contents.pids]
+        of_file = [replace(note, source=source.name) for note in file_contents.notes]
         of_file += damage_notes(db, source.name)
     advance(1)
     return [
@@ -74,9 +74,13 @@ def _said_once(
     notes: Collection[Note], before: Collection[Trace], first: Collection[Note]
 ) -> tuple[Note, ...]:
     """The notes of a process without what the profiler said of no process in particular, if that was noted before."""
-    known = {(n.code, n.message, n.count) for trace in before for n in trace.notes}
-    said = ("profiler-warning", "no-gpu-rows")
-    fresh = [n for n in notes if n.code not in said or (n.code, n.message, n.count) not in known]
+    told_before = {(n.code, n.message, n.count) for trace in before for n in trace.notes}
+    codes_before = ("profiler-warning", "no-gpu-rows")
+    fresh = [
+        n
+        for n in notes
+        if n.code not in codes_before or (n.code, n.message, n.count) not in told_before
+    ]
     return (*first, *fresh)
 
 
@@ -94,12 +98,12 @@ class _Draft:
 
 def _trace(db: Database, found: Contents, pid: int, source: Source, want: Want) -> Trace:
     """The Trace of one process."""
-    draft, one = _Draft(source, want, pid), None if pid == UNKNOWN else pid
+    draft, known_pid = _Draft(source, want, pid), None if pid == UNKNOWN else pid
     ranges, opens = _ranges(draft, found)
     memory = _memory(found, pid)
     tids = nsys_host.tids_of(found.calls, pid)
-    for some in (ranges, opens):
-        tids |= set(np.unique(some.tid).tolist()) if some is not None else set()
+    for host_rows in (ranges, opens):
+        tids |= set(np.unique(host_rows.tid).tolist()) if host_rows is not None else set()
     threads = sorted(tids | {UNKNOWN} if memory is not None else tids)
     if want.table("host_ops") and (ranges is not None or nsys_host.recorded(db)):
         _add_host(draft, found, ranges, threads)
@@ -108,7 +112,7 @@ def _trace(db: Database, found: Contents, pid: int, source: Source, want: Want) 
     _add_device(draft, found)
     if memory is not None:
         draft.notes.extend(memory.notes)
-        _add(draft, "memory_ops", _memory_ops(memory, one, threads.index(UNKNOWN)))
+        _add(draft, "memory_ops", _memory_ops(memory, known_pid, threads.index(UNKNOWN)))
     _add(draft, "counters", _counters(db, found, pid))
     if want.table("windows"):
         _add(draft, "windows", _window(found))
@@ -119,13 +123,15 @@ def _trace(db: Database, found: Contents, pid: int, source: Source, want: Want) 
             "device_op_count": len(draft.tables.get("device_ops", ())),
             "range_count": sum(len(r.ts_ns) for r in (ranges, opens) if r is not None),
         }
-        draft.notes.extend((*nsys_content.absences(db, one, **counts), *_unmatched(draft.tables)))
+        draft.notes.extend(
+            (*nsys_content.absences(db, known_pid, **counts), *_unmatched(draft.tables))
+        )
     if want.table("threads"):
         named = found.ranges.thread_names if found.ranges is not None else {}
         draft.tables["threads"] = nsys_host.threads(db, pid, threads, named)
-    draft.notes.extend(nsys_content.diagnostics(db, one))
+    draft.notes.extend(nsys_content.diagnostics(db, known_pid))
     identity = found.identities.get(pid, nsys_identity.Identity())
-    facts = {"host": nsys_identity.hostname(db), **nsys_identity.facts(identity, one)}
+    facts = {"host": nsys_identity.hostname(db), **nsys_identity.facts(identity, known_pid)}
     return Trace(
         complete(_of_process(source, found, pid, identity), facts),
         draft.tables,
@@ -260,8 +266,8 @@ def _memory(found: Contents, pid: int) -> MemoryOps | None:
     """What is recorded of the GPU memory of a process; of an unknown process it is that of the only one."""
     if found.memory is None:
         return None
-    alone = found.memory.get(UNKNOWN) if len(found.pids) == 1 else None
-    return found.memory.get(pid, alone)
+    of_unknown = found.memory.get(UNKNOWN) if len(found.pids) == 1 else None
+    return found.memory.get(pid, of_unknown)
 
 
 def _memory_ops(memory: MemoryOps, pid: int | None, thread: int) -> pd.DataFrame:
@@ -287,23 +293,23 @@ def _counters(db: Database, found: Contents, pid: int) -> pd.DataFrame | None:
     if found.samples is None:
         return None
     gpus = {
-        one: nsys_content.gpu_numbers(
-            db, None if one == UNKNOWN else one, found.used.get(one, frozenset())
+        user_pid: nsys_content.gpu_numbers(
+            db, None if user_pid == UNKNOWN else user_pid, found.used.get(user_pid, frozenset())
         )
-        for one in found.pids
+        for user_pid in found.pids
     }
-    at = nsys_metrics.owners(found.samples, gpus).get(pid)
-    if at is None or not len(at):
+    positions = nsys_metrics.owners(found.samples, gpus).get(pid)
+    if positions is None or not len(positions):
         return None
-    codes = found.samples.name[at]
+    codes = found.samples.name[positions]
     names = pd.Index(found.samples.names, dtype="str")
-    value = found.samples.value[at]
+    value = found.samples.value[positions]
     return TABLES["counters"].frame(
         {
-            "id": np.arange(len(at), dtype=np.int32),
-            "ts_ns": found.samples.ts_ns[at],
+            "id": np.arange(len(positions), dtype=np.int32),
+            "ts_ns": found.samples.ts_ns[positions],
             "name": pd.Categorical.from_codes(codes, categories=names).remove_unused_categories(),
-            "value": pd.arrays.FloatingArray(value, np.zeros(len(at), np.bool_)),
+            "value": pd.arrays.FloatingArray(value, np.zeros(len(positions), np.bool_)),
         }
     )
 

@@ -43,24 +43,24 @@ def blocks(
 
     Where a page is damaged, the rows before it and after it come all the same, and `db.lost` tells.
     """
-    there = db.columns.get(table)
-    if there is None:
+    present = db.columns.get(table)
+    if present is None:
         return
-    sql = {name: quoted(name) if name in there else "NULL" for name in columns}
+    sql = {name: quoted(name) if name in present else "NULL" for name in columns}
     sql |= expressions or {}
-    scan = _Scan(db, table, row_id(there), sql, where, tuple(parameters))
-    most, seen, last = most_rows(db), 0, MISSING
+    scan = _Scan(db, table, row_id(present), sql, where, tuple(parameters))
+    row_limit, seen, last = most_rows(db), 0, MISSING
     try:
         for block, last in _forward(scan):  # noqa: B007 - the last row id is where to stop on the way back
             seen += len(block[next(iter(sql))])
-            at_most(seen, most)
+            at_most(seen, row_limit)
             yield block
     except (sqlite3.DatabaseError, Endless) as error:
         if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
             raise
         for block in _backward(scan, last):
             seen += len(block[next(iter(sql))])
-            if seen > most:
+            if seen > row_limit:
                 break
             yield block
         damaged(db, table, error, seen)
@@ -124,16 +124,16 @@ def _gapless(scan: _Scan, last: int) -> dict[str, Ints] | None:
     Bounds on row ids need no inner query, through which every value would have to go.
     """
     joined = ", ".join(f"group_concat(coalesce({sql}, {MISSING}))" for sql in scan.sql.values())
-    found = one_row(
+    bounds = one_row(
         scan.db,
         f"SELECT count(*), {joined} FROM {quoted(scan.table)} NOT INDEXED"
         f" WHERE {scan.row_id} > ? AND {scan.row_id} <= ?",
         (last, min(last + BLOCK_ROWS, 2**63 - 1)),
     )
-    if found[0] != BLOCK_ROWS:
+    if bounds[0] != BLOCK_ROWS:
         return None
     columns = {
-        name: _parsed(text, BLOCK_ROWS) for name, text in zip(scan.sql, found[1:], strict=True)
+        name: _parsed(text, BLOCK_ROWS) for name, text in zip(scan.sql, bounds[1:], strict=True)
     }
     good = {name: column for name, column in columns.items() if column is not None}
     return good if len(good) == len(columns) else None
@@ -177,18 +177,18 @@ def _block(
         )
         end = "min(r)" if order else "max(r)"
         joined = ", ".join(f"group_concat(c{i})" for i in range(len(scan.sql)))
-        found = one_row(
+        block = one_row(
             scan.db, f"SELECT {end}, count(*), {joined} FROM ({inner})", scan.parameters
         )
-        length = int(found[1])
+        length = int(block[1])
         if not length:
             return {name: np.empty(0, np.int64) for name in scan.sql}, 0, 0
         columns = {
-            name: _parsed(text, length) for name, text in zip(scan.sql, found[2:], strict=True)
+            name: _parsed(text, length) for name, text in zip(scan.sql, block[2:], strict=True)
         }
         good = {name: column for name, column in columns.items() if column is not None}
         if len(good) == len(columns):
-            return good, length, int(found[0])
+            return good, length, int(block[0])
         assert not careful, "guarded values are integers"
         _count_odd(scan, columns, where, order, size)
     raise AssertionError
@@ -223,7 +223,7 @@ def _count_odd(
         f"SELECT {cells} FROM {quoted(scan.table)} NOT INDEXED{where}"
         f" ORDER BY {scan.row_id}{order} LIMIT {size}"
     )
-    found = scan.db.connection.execute(f"SELECT {sums} FROM ({inner})", scan.parameters).fetchone()
-    for name, number in zip(bad, found, strict=True):
+    counts = scan.db.connection.execute(f"SELECT {sums} FROM ({inner})", scan.parameters).fetchone()
+    for name, number in zip(bad, counts, strict=True):
         key = (scan.table, name)
         scan.db.odd[key] = scan.db.odd.get(key, 0) + int(number or 0)

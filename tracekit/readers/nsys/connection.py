@@ -92,8 +92,8 @@ def opened(path: Path) -> Iterator[Database]:
             stack.callback(connection.close)
             try:
                 stop = _bound(source.size_bytes)
-                found = _described(path, connection, source, stop)
-                yield replace(found, quick=_quick(source, stop, stack))
+                database = _described(path, connection, source, stop)
+                yield replace(database, quick=_quick(source, stop, stack))
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 # SQLite's words hold names of the file, which may be no text at all.
                 raise _refused(path, error, source) from error
@@ -140,8 +140,8 @@ def is_damage(error: sqlite3.DatabaseError) -> bool:
 
 def damaged(db: Database, table: str, error: Exception, count: int) -> None:
     """Remember that a table could not be read to its end; the scan that read most counts."""
-    known = db.lost.get(table)
-    if known is None or known.rows < count:
+    earlier = db.lost.get(table)
+    if earlier is None or earlier.rows < count:
         db.lost[table] = Lost(one_line(error), count)
 
 
@@ -203,18 +203,18 @@ def _described(
     for pragma in _SAFE:
         connection.execute(f"PRAGMA {pragma}")
     connection.set_progress_handler(stop, STEPS)
-    found = connection.execute(
+    listed = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
         f" AND name NOT LIKE 'sqlite!_%' ESCAPE '!' LIMIT {MAX_TABLES}"
     ).fetchall()
     columns: dict[str, frozenset[str]] = {}
-    for (name,) in found:
-        if isinstance(name, str) and (held := _columns(connection, name)):
-            columns[name] = held
-    told = any(name in columns for name in _KNOWN_BY) or any(
+    for (name,) in listed:
+        if isinstance(name, str) and (stored := _columns(connection, name)):
+            columns[name] = stored
+    is_known = any(name in columns for name in _KNOWN_BY) or any(
         t.startswith("CUPTI_") for t in columns
     )
-    if "StringIds" not in columns or not told:
+    if "StringIds" not in columns or not is_known:
         hint = "an export is made by: nsys export --type sqlite REPORT.nsys-rep"
         raise refused(path, NOT_AN_EXPORT, hint)
     return Database(path, connection, columns, source.size_bytes, source.warnings)

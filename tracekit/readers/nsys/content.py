@@ -78,43 +78,43 @@ def clock(db: Database) -> tuple[Clock, list[Note]]:
     """(the file's clock, notes on it): a shift that the exporter applied is undone."""
     notes: list[Note] = []
     utc = _first_integer(db, START, "utcEpochNs")
-    known = utc is not None and 0 < utc < MAX_NS
-    said = _exporter(db)
-    configured = _whole(said.get("EXPORT_CONFIG_TIME_SHIFT"))
-    shift = configured or _whole(said.get("EXPORT_PARAM_TIME_SHIFT"))
-    if said.get("EXPORT_PARAM_TIME_NORMALIZE", "").lower() == "true" and abs(shift) < _ABSOLUTE:
+    is_known = utc is not None and 0 < utc < MAX_NS
+    exporter = _exporter(db)
+    configured = _whole(exporter.get("EXPORT_CONFIG_TIME_SHIFT"))
+    shift = configured or _whole(exporter.get("EXPORT_PARAM_TIME_SHIFT"))
+    if exporter.get("EXPORT_PARAM_TIME_NORMALIZE", "").lower() == "true" and abs(shift) < _ABSOLUTE:
         # Made absolute by the exporter, and whatever else it was told to add.
-        shift += utc if known and utc is not None else 0
+        shift += utc if is_known and utc is not None else 0
     if shift:
         text = f"the exporter shifted all times by {shift} ns, which is undone"
         notes.append(Note("info", "time-shift", text, data=Data(shift_ns=shift)))
-    if not known:
+    if not is_known:
         text = "the time of the capture's start is not recorded: times are relative"
         notes.append(Note("warning", "base-time", text))
-    base = (utc if known and utc is not None else 0) - shift
+    base = (utc if is_known and utc is not None else 0) - shift
     duration = _first_integer(db, "ANALYSIS_DETAILS", "duration")
     end = shift + duration if duration is not None and 0 < duration < MAX_NS else None
-    return Clock(base, shift, end, known), notes
+    return Clock(base, shift, end, is_known), notes
 
 
 def meta(db: Database) -> dict[str, Any]:
     """Versions, and what the capture was told to record, under fixed keys; what is unknown is left out."""
-    said, told = _exporter(db), _capture(db)
+    exported, captured = _exporter(db), _capture(db)
     system = _system(db)
     install = _VERSION.search(system.get("TargetInstallDir", ""))
-    exporter = _VERSION.search(said.get("EXPORT_PRODUCT_VERSION", ""))
-    found: dict[str, Any] = {
+    exporter = _VERSION.search(exported.get("EXPORT_PRODUCT_VERSION", ""))
+    facts: dict[str, Any] = {
         "nsys_version": (install or exporter or [None])[0],
         "nsys_exporter_version": exporter[0] if exporter else None,
-        "nsys_schema": _plain(said.get("EXPORT_SCHEMA_VERSION")),
-        "capture_uuid": _plain(told.get("PROFILING_SESSION_UUID")),
+        "nsys_schema": _plain(exported.get("EXPORT_SCHEMA_VERSION")),
+        "capture_uuid": _plain(captured.get("PROFILING_SESSION_UUID")),
         "host_name": _plain(system.get("Hostname")),
         "cuda_driver_version": _whole(system.get("CudaDriverVersion")) or None,
         "gpu_driver_version": _plain(system.get("NvDriverVersion")),
-        "cuda_graph_trace": _plain(told.get("CUDA_GRAPH_TRACE_OPTIONS:MODE")),
-        "gpu_memory_usage": _switch(told.get("COLLECT_GPU_MEMORY_USAGE")),
+        "cuda_graph_trace": _plain(captured.get("CUDA_GRAPH_TRACE_OPTIONS:MODE")),
+        "gpu_memory_usage": _switch(captured.get("COLLECT_GPU_MEMORY_USAGE")),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in facts.items() if value is not None}
 
 
 def capture_year(db: Database) -> int | None:
@@ -132,10 +132,10 @@ def device_properties(db: Database, pid: int | None, used: Collection[int]) -> l
     if not has(db, "TARGET_INFO_GPU", "id"):
         return []
     columns = ["id", "cuDevice", *_PROPERTIES.values()]
-    there = [name for name in columns if has(db, "TARGET_INFO_GPU", name)]
+    present = [name for name in columns if has(db, "TARGET_INFO_GPU", name)]
     gpus = [
-        dict(zip(there, row, strict=True))
-        for row in rows(db, "TARGET_INFO_GPU", tuple(there), limit=1024)
+        dict(zip(present, row, strict=True))
+        for row in rows(db, "TARGET_INFO_GPU", tuple(present), limit=1024)
     ]
     ordinal = _ordinals(db, pid)
     listed = []
@@ -150,15 +150,15 @@ def device_properties(db: Database, pid: int | None, used: Collection[int]) -> l
         entry = {key: gpu.get(column) for key, column in _PROPERTIES.items()}
         listed.append({"id": number, **{k: v for k, v in entry.items() if _is_plain(v)}})
     listed.sort(key=lambda entry: (entry["id"], str(entry.get("uuid", ""))))
-    mine = [entry for entry in listed if entry["id"] in set(used)]
-    return mine or listed
+    used_devices = [entry for entry in listed if entry["id"] in set(used)]
+    return used_devices or listed
 
 
 def _ordinals(db: Database, pid: int | None) -> dict[Any, Any]:
     """The CUDA ordinal that a process gives each GPU, by the profiler's number of it; empty where not recorded."""
     if pid is None or not has(db, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
         return {}
-    found = rows(
+    pairs = rows(
         db,
         "TARGET_INFO_CUDA_DEVICE",
         ("gpuId", "cudaId"),
@@ -166,13 +166,13 @@ def _ordinals(db: Database, pid: int | None) -> dict[Any, Any]:
         parameters=(pid,),
         limit=1024,
     )
-    return dict(found)
+    return dict(pairs)
 
 
 def gpu_numbers(db: Database, pid: int | None, used: Collection[int]) -> frozenset[int]:
     """The profiler's numbers of the GPUs that a process calls by these CUDA ordinals."""
     numbers = {ordinal: gpu for gpu, ordinal in _ordinals(db, pid).items()}
-    return frozenset(int(numbers.get(one, one)) for one in used)
+    return frozenset(int(numbers.get(number, number)) for number in used)
 
 
 def diagnostics(db: Database, pid: int | None) -> list[Note]:
@@ -186,8 +186,8 @@ def diagnostics(db: Database, pid: int | None) -> list[Note]:
             " AND (globalPid IS NULL OR globalPid < 0 OR (globalPid >> 24) & 16777215 IN (0, ?))"
         )
         parameters = (pid,)  # type: ignore[assignment]
-    told = rows(db, "DIAGNOSTIC_EVENT", ("text",), where=where, parameters=parameters)
-    counted = Counter(_shortened(text) for (text,) in told if isinstance(text, str) and text)
+    texts = rows(db, "DIAGNOSTIC_EVENT", ("text",), where=where, parameters=parameters)
+    counted = Counter(_shortened(text) for (text,) in texts if isinstance(text, str) and text)
     ordered = sorted(counted.items(), key=lambda item: (_rank(item[0]), item[0]))
     notes = [_diagnostic(text, count) for text, count in ordered[:MAX_DIAGNOSTICS]]
     more = sum(count for _, count in ordered[MAX_DIAGNOSTICS:])
@@ -267,9 +267,9 @@ def _exporter(db: Database) -> dict[str, str]:
         "EXPORT_PARAM_TIME_SHIFT", "EXPORT_CONFIG_TIME_SHIFT",
     )  # fmt: skip
     for table in EXPORT_TABLES:
-        found = _named(db, table, wanted)
-        if found:
-            return found
+        pairs = _named(db, table, wanted)
+        if pairs:
+            return pairs
     return {}
 
 
@@ -297,16 +297,16 @@ def _named(db: Database, table: str, names: tuple[str, ...]) -> dict[str, str]:
         return {}
     marks = ", ".join("?" * len(names))
     where = f"name IN ({marks}) AND length(value) <= 4096"
-    found = rows(db, table, ("name", "value"), where=where, parameters=names, limit=1000)
-    return {str(name): str(value) for name, value in sorted(found, key=str, reverse=True)}
+    pairs = rows(db, table, ("name", "value"), where=where, parameters=names, limit=1000)
+    return {str(name): str(value) for name, value in sorted(pairs, key=str, reverse=True)}
 
 
 def _first_integer(db: Database, table: str, column: str) -> int | None:
     """The largest integer of a column of a small table; None where there is none."""
     if not has(db, table, column):
         return None
-    found = integers(db, table, (column,), order=(column,))
-    values, missing = found.values[column], found.missing[column]
+    recorded = integers(db, table, (column,), order=(column,))
+    values, missing = recorded.values[column], recorded.missing[column]
     if missing is not None:
         values = values[~missing]
     return int(values[-1]) if len(values) else None

@@ -74,8 +74,8 @@ def contents(db: Database, want: Want, advance: Callable[[float], None]) -> Cont
     used = {} if device is None else nsys_device.used(device)
     profiled = {*used, *(memory or ()), *(nsys_nvtx.processes(ranges) if ranges else ())}
     profiled |= calls[0].processes.keys() if calls else set()
-    others = set(calls[1].processes) if calls else set()
-    pids, left_out = _processes(profiled, others)
+    without_work = set(calls[1].processes) if calls else set()
+    pids, left_out = _processes(profiled, without_work)
     if left_out:
         text = "processes with nothing but calls of the operating system are left out"
         notes.append(Note("info", "other-processes", text, count=left_out))
@@ -84,8 +84,8 @@ def contents(db: Database, want: Want, advance: Callable[[float], None]) -> Cont
             folded(rows.processes, [pid for pid in pids if pid != UNKNOWN])
     if len(used) == 1 and UNKNOWN in used and len(pids) == 1:
         used = {pids[0]: used[UNKNOWN]}
-    known = [pid for pid in pids if pid != UNKNOWN]
-    identities = nsys_identity.identities(db, known, nsys_payloads.ranks(db), sorted(used))
+    known_pids = [pid for pid in pids if pid != UNKNOWN]
+    identities = nsys_identity.identities(db, known_pids, nsys_payloads.ranks(db), sorted(used))
     notes += nsys_identity.notes(identities)
     if samples is not None:
         notes += samples.notes
@@ -107,11 +107,11 @@ def contents(db: Database, want: Want, advance: Callable[[float], None]) -> Cont
 
 def _processes(profiled: set[int], others: set[int]) -> tuple[tuple[int, ...], int]:
     """(the processes that get a Trace, how many are left out): those with more than calls of the system."""
-    known = sorted(profiled - {UNKNOWN})
-    if len(known) > 1:
-        known += [UNKNOWN] if UNKNOWN in profiled else []
-    if known:
-        return tuple(known), len(others - {*known, UNKNOWN})
+    pids = sorted(profiled - {UNKNOWN})
+    if len(pids) > 1:
+        pids += [UNKNOWN] if UNKNOWN in profiled else []
+    if pids:
+        return tuple(pids), len(others - {*pids, UNKNOWN})
     system = sorted(others - {UNKNOWN})
     # Where nothing else was recorded, the file is taken as a whole.
     return (tuple(system) if len(system) == 1 and not profiled else (UNKNOWN,)), 0

@@ -67,9 +67,9 @@ def integers(
         values[name] = np.concatenate([part.pop(name) for part in parts] or empty)
     length = len(values[names[0]]) if names else 0
     if order and length:
-        at = np.lexsort([values[name] for name in reversed(order)])
+        row_order = np.lexsort([values[name] for name in reversed(order)])
         for name in names:
-            values[name] = values[name][at]
+            values[name] = values[name][row_order]
     missing: dict[str, Bools | None] = {}
     for name in names:
         missing[name] = take_missing(values[name])
@@ -96,15 +96,15 @@ def texts(
         f"SELECT {k}, substr({v}, 1, {TEXT_LIMIT}) FROM {quoted(table)}"
         f" WHERE typeof({k}) = 'integer' AND typeof({v}) = 'text'"
     )
-    found: dict[int, str] = {}
+    blobs: dict[int, str] = {}
     if ids is None:
-        _gather(db, table, sql, found)
-        return found
+        _gather(db, table, sql, blobs)
+        return blobs
     wanted = sorted({int(i) for i in ids})
     for first in range(0, len(wanted), 10_000):
-        some = ",".join(map(str, wanted[first : first + 10_000]))
-        _gather(db, table, f"{sql} AND {k} IN ({some})", found)
-    return found
+        id_list = ",".join(map(str, wanted[first : first + 10_000]))
+        _gather(db, table, f"{sql} AND {k} IN ({id_list})", blobs)
+    return blobs
 
 
 def rows(
@@ -116,12 +116,12 @@ def rows(
     limit: int = 100_000,
 ) -> list[tuple[Any, ...]]:
     """The rows of a small table, values as stored; None for a column that is absent, nothing for a table."""
-    there = db.columns.get(table)
-    if there is None:
+    present = db.columns.get(table)
+    if present is None:
         return []
     cells = [
         f"CASE WHEN typeof({q}) IN ('text', 'blob') THEN substr({q}, 1, 65536) ELSE {q} END"
-        if name in there
+        if name in present
         else "NULL"
         for name, q in ((name, quoted(name)) for name in columns)
     ]
@@ -134,14 +134,14 @@ def tolerant(
     db: Database, table: str, sql: str, parameters: Sequence[int | str] = ()
 ) -> list[tuple[Any, ...]]:
     """The rows of a query of one table; where the table is damaged, those before the damage."""
-    found: list[tuple[Any, ...]] = []
+    rows_read: list[tuple[Any, ...]] = []
     try:
-        found.extend(db.connection.execute(sql, tuple(parameters)))
+        rows_read.extend(db.connection.execute(sql, tuple(parameters)))
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise
-        damaged(db, table, error, len(found))
-    return found
+        damaged(db, table, error, len(rows_read))
+    return rows_read
 
 
 def _gather(db: Database, table: str, sql: str, into: dict[int, str]) -> None:

@@ -100,8 +100,8 @@ def read(db: Database, clock: Clock, want: Want) -> DeviceRows:
         if table in (MEMCPY, MEMSET) and want.column("size_bytes"):
             sql["size"] = column(db, table, "bytes")
         for key in keys:
-            if (found := _ARGUMENTS[key].sql(db, table)) is not None:
-                sql[key] = found
+            if (value_sql := _ARGUMENTS[key].sql(db, table)) is not None:
+                sql[key] = value_sql
         source = {KERNEL: "string", MEMCPY: "copy", MEMSET: "fill", GRAPH: "graph"}[table]
         optional = ("device", "stream", "correlation", "size", *keys)
         change = _changer(names, source, _KIND[kind], optional)
@@ -112,36 +112,36 @@ def read(db: Database, clock: Clock, want: Want) -> DeviceRows:
 
 def device_ops(found: DeviceRows, pid: int) -> DeviceTable:
     """`device_ops` of one process, ids from 0 in the order of start; `found` lets go of its rows."""
-    mine = found.processes.pop(pid, Process())
-    ts, dur = mine.column("ts_ns"), mine.column("dur_ns")
-    codes, kind = mine.column("name", np.int32), mine.column("kind", np.int8)
+    of_process = found.processes.pop(pid, Process())
+    ts, dur = of_process.column("ts_ns"), of_process.column("dur_ns")
+    codes, kind = of_process.column("name", np.int32), of_process.column("kind", np.int8)
     shared = [label is not None and bool(COMMUNICATION.search(label)) for label in found.labels]
     collective = np.array([*shared, False])[codes] & (kind == _KIND["kernel"])
     kind[collective] = _KIND["collective"]
     name = category(codes, found.labels)
-    device, stream = mine.column("device"), mine.column("stream")
-    at = order(ts, dur, device, stream, kind, name.codes)
+    device, stream = of_process.column("device"), of_process.column("stream")
+    positions = order(ts, dur, device, stream, kind, name.codes)
     kinds = pd.Index(DEVICE_OP_KINDS, dtype="str")
     frame: dict[str, Any] = {
-        "id": np.arange(len(at), dtype=np.int32),
-        "ts_ns": ts[at],
-        "dur_ns": dur[at],
-        "name": name[at],
-        "kind": pd.Categorical.from_codes(kind[at], categories=kinds),
-        "device": whole_numbers(device[at]),
-        "stream": whole_numbers(stream[at]),
+        "id": np.arange(len(positions), dtype=np.int32),
+        "ts_ns": ts[positions],
+        "dur_ns": dur[positions],
+        "name": name[positions],
+        "kind": pd.Categorical.from_codes(kind[positions], categories=kinds),
+        "device": whole_numbers(device[positions]),
+        "stream": whole_numbers(stream[positions]),
     }
-    odd = {**mine.odd, "no-name": int(np.count_nonzero(name.codes < 0))}
+    odd = {**of_process.odd, "no-name": int(np.count_nonzero(name.codes < 0))}
     # Each column is let go of before the next is made.
     del ts, dur, codes, kind, name, device, stream, collective
-    frame["correlation"] = whole_numbers(mine.column("correlation")[at])
-    frame["external_id"] = same(None, len(at))
-    frame["size_bytes"] = whole_numbers(mine.column("size")[at])
+    frame["correlation"] = whole_numbers(of_process.column("correlation")[positions])
+    frame["external_id"] = same(None, len(positions))
+    frame["size_bytes"] = whole_numbers(of_process.column("size")[positions])
     args: dict[str, Sparse] = {}
     for key in found.args:
-        made = sparse(mine.column(key)[at], frame["id"], _ARGUMENTS[key].text)
-        if made is not None:
-            args[key] = made
+        argument = sparse(of_process.column(key)[positions], frame["id"], _ARGUMENTS[key].text)
+        if argument is not None:
+            args[key] = argument
     return DeviceTable(TABLES["device_ops"].frame(frame), args, odd)
 
 
@@ -150,11 +150,11 @@ def used(found: DeviceRows) -> dict[int, frozenset[int]]:
     return {
         pid: frozenset(
             number
-            for part in mine.parts.get("device", [])
+            for part in of_process.parts.get("device", [])
             for number in np.unique(part).tolist()
             if number >= 0
         )
-        for pid, mine in found.processes.items()
+        for pid, of_process in found.processes.items()
     }
 
 
@@ -175,38 +175,40 @@ def read_syncs(db: Database, clock: Clock) -> DeviceRows:
 
 def syncs(found: DeviceRows, pid: int, devices: Mapping[tuple[int, int], int]) -> DeviceTable:
     """`syncs` of one process; `devices` holds the device of each (process, context), for the recorded one lies."""
-    mine = found.processes.pop(pid, Process())
-    ts, dur = mine.column("ts_ns"), mine.column("dur_ns")
-    contexts, device = mine.column("context"), mine.column("device")
+    of_process = found.processes.pop(pid, Process())
+    ts, dur = of_process.column("ts_ns"), of_process.column("dur_ns")
+    contexts, device = of_process.column("context"), of_process.column("device")
     used, inverse = np.unique(contexts, return_inverse=True)
-    told = np.array([devices.get((pid, key), MISSING) for key in used.tolist()], np.int64)
-    told = told[inverse]
-    device = np.where(told == MISSING, device, told)
-    stream, correlation = mine.column("stream"), mine.column("correlation")
-    name = category(mine.column("name", np.int32), found.labels)
-    at = order(ts, dur, device, stream, name.codes)
+    device_of_context = np.array(
+        [devices.get((pid, key), MISSING) for key in used.tolist()], np.int64
+    )
+    device_of_context = device_of_context[inverse]
+    device = np.where(device_of_context == MISSING, device, device_of_context)
+    stream, correlation = of_process.column("stream"), of_process.column("correlation")
+    name = category(of_process.column("name", np.int32), found.labels)
+    positions = order(ts, dur, device, stream, name.codes)
     frame = {
-        "id": np.arange(len(at), dtype=np.int32),
-        "ts_ns": ts[at],
-        "dur_ns": dur[at],
-        "name": name[at],
-        "device": whole_numbers(device[at]),
-        "stream": whole_numbers(stream[at]),
-        "correlation": whole_numbers(correlation[at]),
+        "id": np.arange(len(positions), dtype=np.int32),
+        "ts_ns": ts[positions],
+        "dur_ns": dur[positions],
+        "name": name[positions],
+        "device": whole_numbers(device[positions]),
+        "stream": whole_numbers(stream[positions]),
+        "correlation": whole_numbers(correlation[positions]),
     }
-    return DeviceTable(TABLES["syncs"].frame(frame), {}, mine.odd)
+    return DeviceTable(TABLES["syncs"].frame(frame), {}, of_process.odd)
 
 
 def devices_of_contexts(db: Database) -> dict[tuple[int, int], int]:
     """The device of every (process, context): as recorded, else where work of that context ran."""
-    found: dict[tuple[int, int], int] = {}
+    pairs: dict[tuple[int, int], int] = {}
     for table in CONTEXTS:
         if has(db, table, "processId", "contextId", "deviceId"):
             for process, context, device in rows(db, table, ("processId", "contextId", "deviceId")):
                 if all(isinstance(value, int) for value in (process, context, device)):
-                    found.setdefault((process, context), device)
-    if found:
-        return found
+                    pairs.setdefault((process, context), device)
+    if pairs:
+        return pairs
     for table in (KERNEL, MEMCPY, MEMSET):
         if not has(db, table, "contextId", "deviceId"):
             continue
@@ -216,8 +218,8 @@ def devices_of_contexts(db: Database) -> dict[tuple[int, int], int]:
             " WHERE typeof(contextId) = 'integer' AND typeof(deviceId) = 'integer' LIMIT 10000"
         )
         for process, context, device in tolerant(db, table, sql):
-            found.setdefault((UNKNOWN if process is None else process, context), device)
-    return found
+            pairs.setdefault((UNKNOWN if process is None else process, context), device)
+    return pairs
 
 
 def _changer(
@@ -255,9 +257,9 @@ def _bounded(sql: str) -> str:
 def _copy_name(key: int) -> str:
     """The name of a copy as Kineto writes it, from its packed way and memories."""
     way, source, target = key >> 20, (key >> 10) & _NONE, key & _NONE
-    told = _WAYS[way] if 0 <= way < len(_WAYS) else None
-    name = f"Memcpy {told}" if told else "Memcpy"
-    if told and way >= _UNIFIED:
+    way_name = _WAYS[way] if 0 <= way < len(_WAYS) else None
+    name = f"Memcpy {way_name}" if way_name else "Memcpy"
+    if way_name and way >= _UNIFIED:
         return f"{name} (Unified Memory)"
     if _NONE in (source, target):
         return name
@@ -292,8 +294,8 @@ def _plain(name: str, *tables: str) -> _Argument:
     """The number in a column of these tables (no tables: of all)."""
 
     def sql(db: Database, table: str) -> str | None:
-        mine = not tables or table in tables
-        return column(db, table, name) if mine and has(db, table, name) else None
+        is_of_table = not tables or table in tables
+        return column(db, table, name) if is_of_table and has(db, table, name) else None
 
     return _Argument(sql)
 

@@ -57,15 +57,15 @@ def program() -> Program | None:
     Raises `TracekitError` where the variable names no program, or where nsys does not answer.
     """
     named = os.environ.get(PROGRAM_VARIABLE)
-    found = shutil.which(named or "nsys")
-    if found is None:
+    program_path = shutil.which(named or "nsys")
+    if program_path is None:
         if named:
             raise TracekitError(
                 f"{PROGRAM_VARIABLE}={shown(named)}: no program of that name can be run",
                 "name the nsys program itself, or unset the variable",
             )
         return None
-    return _asked(os.path.abspath(found))  # noqa: PTH100 - a link's name may matter to it
+    return _asked(os.path.abspath(program_path))  # noqa: PTH100 - a link's name may matter to it
 
 
 def export(report: Path, nsys: Program, folder: Path) -> Path:
@@ -76,14 +76,14 @@ def export(report: Path, nsys: Program, folder: Path) -> Path:
     before = report.stat()
     target = folder / EXPORT_NAME
     limit_s = TIME_LIMIT_S + before.st_size / 1e6
-    said = _run(nsys, folder, _linked(report, folder), limit_s)
-    if said is None:
+    output = _run(nsys, folder, _linked(report, folder), limit_s)
+    if output is None:
         text = f"nsys {nsys.version} took longer than {limit_s / 60:.0f} min to export it and was stopped"
         reason = Reason("export-timeout", text, Data(version=nsys.version, limit_s=limit_s))
         raise refused(report, reason, f"export it yourself: {command(report)}")
     problem = export_problem(target) if target.exists() else _NO_EXPORT
     if problem is not None:
-        raise _refusal(report, nsys, said or problem.text)
+        raise _refusal(report, nsys, output or problem.text)
     after = report.stat()
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         reason = Reason("changed-meanwhile", "it changed while nsys read it")
@@ -156,8 +156,8 @@ def _run(nsys: Program, folder: Path, report: str, limit_s: float) -> str | None
     arguments = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true"]
     arguments += ["--quiet", "true", *(["--include-blobs=true"] if nsys.takes_blobs else [])]
     arguments += ["--output", EXPORT_NAME, report]
-    said = folder / "said.txt"
-    with said.open("wb") as stream:
+    output_path = folder / "said.txt"
+    with output_path.open("wb") as stream:
         child = None
         try:
             with _signals_held():  # until the child is known, nobody could stop it
@@ -177,8 +177,8 @@ def _run(nsys: Program, folder: Path, report: str, limit_s: float) -> str | None
                 with contextlib.suppress(OSError):
                     os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
-    with said.open("rb") as stream:
-        stream.seek(-min(_SAID_BYTES, said.stat().st_size), os.SEEK_END)
+    with output_path.open("rb") as stream:
+        stream.seek(-min(_SAID_BYTES, output_path.stat().st_size), os.SEEK_END)
         return _one_line(stream.read().decode("utf-8", "replace"))
 
 
@@ -188,15 +188,17 @@ def _signals_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # exceptions of signals are raised in the main thread only
         return
-    told: list[int] = []
+    received: list[int] = []
     asking = (signal.SIGINT, signal.SIGTERM)
-    before = {one: signal.signal(one, lambda number, _: told.append(number)) for one in asking}
+    before = {
+        asked: signal.signal(asked, lambda number, _: received.append(number)) for asked in asking
+    }
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, signal.SIG_DFL if handler is None else handler)
-        for number in told:
+        for asked, handler in before.items():
+            signal.signal(asked, signal.SIG_DFL if handler is None else handler)
+        for number in received:
             signal.raise_signal(number)
 
 
@@ -211,10 +213,10 @@ def _refusal(report: Path, nsys: Program, says: str) -> TraceFormatError:
     """The error for a report that nsys did not export."""
     wrote = report_version(report)
     number = _NUMBER.fullmatch(nsys.version)
-    here = tuple(map(int, number[1].split("."))) if number else None
+    version = tuple(map(int, number[1].split("."))) if number else None
     data = Data(wrote=_dotted(wrote), here=nsys.version, says=says)
     # Releases are told by three numbers; the fourth is a build.
-    if _NEWER.search(says) or (wrote and here and wrote[:3] > here[:3]):
+    if _NEWER.search(says) or (wrote and version and wrote[:3] > version[:3]):
         newer = _newer_report(data)
         needed = f"nsys {_dotted(wrote[:3])} or newer" if wrote else "a newer nsys"
         hint = f"install {needed} (or name it in {PROGRAM_VARIABLE}), or run where it is: {command(report)}"

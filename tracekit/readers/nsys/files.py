@@ -101,11 +101,11 @@ def is_empty_capture(path: Path) -> bool:
     """
     try:
         with _opened(path) as connection:
-            there = _names(connection)
-            return _is_export(there) and not any(
+            tables = _names(connection)
+            return _is_export(tables) and not any(
                 connection.execute(f"SELECT 1 FROM {table} {which} LIMIT 1").fetchone()
                 for table, which in _RECORDED.items()
-                if table in there
+                if table in tables
             )
     except (sqlite3.Error, ValueError):
         return False
@@ -162,10 +162,10 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _names(connection: sqlite3.Connection) -> frozenset[str]:
     """The names of the tables of a database."""
-    found = connection.execute(
+    listed = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' LIMIT ?", (_MOST_TABLES,)
     )
-    return frozenset(str(name) for (name,) in found)
+    return frozenset(str(name) for (name,) in listed)
 
 
 def _is_export(tables: frozenset[str]) -> bool:

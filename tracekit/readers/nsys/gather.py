@@ -69,9 +69,10 @@ class Names:
     def labels(self, db: Database, others: Mapping[str, Callable[[int], str]]) -> list[str | None]:
         """The text of every code: of StringIds for keys of kind `string`, else as `others` say; None if unknown."""
         ids = [key for kind, key in self.codes if kind == "string" and key != MISSING]
-        found = texts(db, "StringIds", "id", "value", ids)
+        label_texts = texts(db, "StringIds", "id", "value", ids)
         return [
-            found.get(key) if kind == "string" else others[kind](key) for kind, key in self.codes
+            label_texts.get(key) if kind == "string" else others[kind](key)
+            for kind, key in self.codes
         ]
 
 
@@ -119,16 +120,18 @@ def gather(
         columns = change(block)
         start[lost] = 0
         columns |= {"ts_ns": start + clock.base_ns, "dur_ns": dur}
-        whole = int(pid.min()) == int(pid.max()) and not lost.any()
-        for one in np.unique(pid).tolist():
-            mine = pid == one
-            process = into.setdefault(one, Process())
+        complete = int(pid.min()) == int(pid.max()) and not lost.any()
+        for owner in np.unique(pid).tolist():
+            selected = pid == owner
+            process = into.setdefault(owner, Process())
             for what, which in odd.items():
-                number = int(np.count_nonzero(which & mine))
+                number = int(np.count_nonzero(which & selected))
                 process.odd[what] = process.odd.get(what, 0) + number
-            kept = mine & ~lost
+            is_kept = selected & ~lost
             for name, values in columns.items():
-                process.parts.setdefault(name, []).append(_narrow(values, None if whole else kept))
+                process.parts.setdefault(name, []).append(
+                    _narrow(values, None if complete else is_kept)
+                )
 
 
 def _durations(
@@ -207,9 +210,11 @@ def order(ts_ns: Ints, *keys: npt.NDArray[Any]) -> Ints:
     tied = np.zeros(len(starts), np.bool_)
     tied[1:] = same_start
     tied[:-1] |= same_start
-    at = np.flatnonzero(tied)
-    rows = by_start[at]
-    by_start[at] = rows[np.lexsort([*(key[rows] for key in reversed(keys)), starts[at]])]
+    positions = np.flatnonzero(tied)
+    rows = by_start[positions]
+    by_start[positions] = rows[
+        np.lexsort([*(key[rows] for key in reversed(keys)), starts[positions]])
+    ]
     return by_start
 
 
@@ -217,14 +222,14 @@ def sparse(
     values: Ints, ids: npt.NDArray[np.int32], text: Callable[[int], str] | None
 ) -> Sparse | None:
     """A recorded argument: the known ones of `values`, as numbers or as their texts; None where there is none."""
-    known = values != MISSING
-    if not known.any():
+    is_known = values != MISSING
+    if not is_known.any():
         return None
-    rows, there = ids[known], values[known]
+    rows, numbers = ids[is_known], values[is_known]
     if text is None:
-        return Sparse(rows, there)
+        return Sparse(rows, numbers)
     # In the order of first use, as every reader has them.
-    used, first, inverse = np.unique(there, return_index=True, return_inverse=True)
+    used, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     by_use = np.argsort(first)
     rank = np.empty(len(used), np.int32)
     rank[by_use] = np.arange(len(used), dtype=np.int32)

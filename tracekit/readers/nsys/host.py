@@ -68,20 +68,20 @@ def read_cuda(db: Database, clock: Clock) -> Calls:
         )
         sql = {"correlation": f"nullif({column(db, RUNTIME, 'correlationId')}, 0)", "cat": driver}
         _gather(db, RUNTIME, sql, processes, clock, names, _RUNTIME)
-    found = names.labels(db, {})
-    return Calls(processes, [None if name is None else plain_name(name) for name in found])
+    labels = names.labels(db, {})
+    return Calls(processes, [None if name is None else plain_name(name) for name in labels])
 
 
 def read_other(db: Database, clock: Clock) -> tuple[Calls, Calls]:
     """(calls of the operating system, the profiler's own work) of all processes."""
-    found = []
+    both_calls = []
     for tables, kind in (((OSRT,), _OS), (OVERHEADS, _OVERHEAD)):
         names, processes = Names(), ByProcess()
         for table in tables:
             if table in db.columns:
                 _gather(db, table, {}, processes, clock, names, kind)
-        found.append(Calls(processes, names.labels(db, {})))
-    return found[0], found[1]
+        both_calls.append(Calls(processes, names.labels(db, {})))
+    return both_calls[0], both_calls[1]
 
 
 def recorded(db: Database) -> bool:
@@ -101,7 +101,7 @@ def host_ops(
 
     `threads` are the numbers of all threads of the process, ascending; the column counts by them.
     """
-    parts = [_of_calls(one, pid) for one in calls]
+    parts = [_of_calls(calls_of_kind, pid) for calls_of_kind in calls]
     if ranges is not None:
         parts.append(_of_ranges(ranges))
     before = sum(len(part["ts_ns"]) for part in parts) - (
@@ -111,28 +111,28 @@ def host_ops(
     tid, kind = _taken(parts, "tid"), _taken(parts, "kind")
     name: Any = pd.api.types.union_categoricals([part.pop("name") for part in parts])
     cat: Any = pd.api.types.union_categoricals([part.pop("cat") for part in parts])
-    at = order(ts, -dur, tid, kind, _alphabetical(name)[name.codes])
+    positions = order(ts, -dur, tid, kind, _alphabetical(name)[name.codes])
     kinds = pd.Index(HOST_OP_KINDS, dtype="str")
     frame: dict[str, Any] = {
-        "id": np.arange(len(at), dtype=np.int32),
-        "ts_ns": ts[at],
-        "dur_ns": dur[at],
-        "name": name[at],
-        "kind": pd.Categorical.from_codes(kind[at], categories=kinds),
-        "cat": cat[at],
-        "pid": same(pid if pid >= 0 else None, len(at)),
+        "id": np.arange(len(positions), dtype=np.int32),
+        "ts_ns": ts[positions],
+        "dur_ns": dur[positions],
+        "name": name[positions],
+        "kind": pd.Categorical.from_codes(kind[positions], categories=kinds),
+        "cat": cat[positions],
+        "pid": same(pid if pid >= 0 else None, len(positions)),
     }
     # Each column is let go of before the next is made.
     del ts, dur, kind, name, cat
-    tid = tid[at]
+    tid = tid[positions]
     frame["tid"] = numbered_threads(tid)
     frame["thread"] = np.searchsorted(np.array(threads, np.int64), tid).astype(np.int32)
-    frame["correlation"] = whole_numbers(_taken(parts, "correlation")[at])
-    frame["external_id"] = same(None, len(at))
+    frame["correlation"] = whole_numbers(_taken(parts, "correlation")[positions])
+    frame["external_id"] = same(None, len(positions))
     args: dict[str, Sparse] = {}
     if ranges is not None and ranges.args:
-        place = np.empty(len(at), np.int32)
-        place[at] = frame["id"]
+        place = np.empty(len(positions), np.int32)
+        place[positions] = frame["id"]
         args = {key: _moved(argument, place[before:]) for key, argument in ranges.args.items()}
     return HostTable(TABLES["host_ops"].frame(frame), args)
 
@@ -156,7 +156,7 @@ def open_ranges(ranges: HostRows, pid: int, threads: Sequence[int]) -> pd.DataFr
 def threads(db: Database, pid: int, tids: Sequence[int], named: Mapping[int, str]) -> pd.DataFrame:
     """`threads` of one process; the names that a program gave through NVTX (`named`, by id) count first."""
     process = _process_name(db, pid)
-    known = _thread_names(db, pid, process) | {
+    names = _thread_names(db, pid, process) | {
         gtid & _LAST_24: name for gtid, name in named.items() if (gtid >> 24) & _LAST_24 == pid
     }
     return TABLES["threads"].frame(
@@ -164,7 +164,7 @@ def threads(db: Database, pid: int, tids: Sequence[int], named: Mapping[int, str
             "thread": np.arange(len(tids), dtype=np.int32),
             "pid": same(pid if pid >= 0 else None, len(tids)),
             "tid": numbered_threads(np.array(tids, np.int64)),
-            "name": [known.get(tid) for tid in tids],
+            "name": [names.get(tid) for tid in tids],
             "process_name": [process] * len(tids),
         },
         len(tids),
@@ -173,12 +173,12 @@ def threads(db: Database, pid: int, tids: Sequence[int], named: Mapping[int, str
 
 def tids_of(calls: Sequence[Calls], pid: int) -> set[int]:
     """The numbers of the threads that made calls."""
-    found: set[int] = set()
-    for one in calls:
-        if pid in one.processes:
-            for part in one.processes[pid].parts.get("tid", []):
-                found.update(np.unique(part).tolist())
-    return found
+    tids: set[int] = set()
+    for kind_of_calls in calls:
+        if pid in kind_of_calls.processes:
+            for part in kind_of_calls.processes[pid].parts.get("tid", []):
+                tids.update(np.unique(part).tolist())
+    return tids
 
 
 def numbered_threads(tid: Ints) -> Any:
@@ -215,17 +215,17 @@ def _gather(
 
 def _of_calls(calls: Calls, pid: int) -> _Part:
     """The columns of the calls of one process, which `calls` lets go of."""
-    mine = calls.processes.pop(pid, Process())
-    ts = mine.column("ts_ns")
-    cat = mine.column("cat", np.int8)
-    correlation = mine.column("correlation") if "correlation" in mine.parts else None
+    of_process = calls.processes.pop(pid, Process())
+    ts = of_process.column("ts_ns")
+    cat = of_process.column("cat", np.int8)
+    correlation = of_process.column("correlation") if "correlation" in of_process.parts else None
     return {
         "ts_ns": ts,
-        "dur_ns": mine.column("dur_ns"),
-        "tid": mine.column("tid"),
+        "dur_ns": of_process.column("dur_ns"),
+        "tid": of_process.column("tid"),
         "kind": _KINDS[cat],
         "cat": category(cat.astype(np.int32), CATEGORIES),
-        "name": category(mine.column("name", np.int32), calls.labels),
+        "name": category(of_process.column("name", np.int32), calls.labels),
         "correlation": constant(MISSING, len(ts)) if correlation is None else correlation,
     }
 
@@ -260,14 +260,14 @@ def _alphabetical(name: pd.Categorical) -> Ints:
 def _moved(argument: Sparse, place: npt.NDArray[np.int32]) -> Sparse:
     """An argument whose rows moved to `place`."""
     moved = place[argument.rows]
-    at = np.argsort(moved, kind="stable")
-    return Sparse(moved[at], argument.values[at], argument.categories)
+    positions = np.argsort(moved, kind="stable")
+    return Sparse(moved[positions], argument.values[positions], argument.categories)
 
 
 def _process_name(db: Database, pid: int) -> str | None:
     """The name of a process, as recorded; the table has those of the whole host."""
-    found = rows(db, "PROCESSES", ("name",), where="pid = ?", parameters=(pid,), limit=100)
-    return min((name for (name,) in found if isinstance(name, str) and name), default=None)
+    names = rows(db, "PROCESSES", ("name",), where="pid = ?", parameters=(pid,), limit=100)
+    return min((name for (name,) in names if isinstance(name, str) and name), default=None)
 
 
 def _thread_names(db: Database, pid: int, process: str | None) -> dict[int, str]:
@@ -275,18 +275,18 @@ def _thread_names(db: Database, pid: int, process: str | None) -> dict[int, str]
     if not has(db, "ThreadNames", "globalTid", "nameId"):
         return {}
     condition = "typeof(globalTid) = 'integer' AND (globalTid >> 24) & 16777215 = ?"
-    told = [
+    id_pairs = [
         (int(gtid) & _LAST_24, int(name))
         for gtid, name in rows(
             db, "ThreadNames", ("globalTid", "nameId"), where=condition, parameters=(pid,)
         )
         if isinstance(name, int)
     ]
-    labels = texts(db, "StringIds", "id", "value", [name for _, name in told])
-    found: dict[int, str] = {}
+    labels = texts(db, "StringIds", "id", "value", [name for _, name in id_pairs])
+    names: dict[int, str] = {}
     for tid, name in sorted(
-        ((tid, labels[key]) for tid, key in told if labels.get(key)),
+        ((tid, labels[key]) for tid, key in id_pairs if labels.get(key)),
         key=lambda item: (item[1] == process, item[1]),
     ):
-        found.setdefault(tid, name)
-    return found
+        names.setdefault(tid, name)
+    return names

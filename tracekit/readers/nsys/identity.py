@@ -77,38 +77,40 @@ def identities(
     are: their ranks are NCCL's, else the order of their pids where they are all of the job or of a known node. Where
     some are `on_gpu`, the others are no ranks.
     """
-    told = environment(db)
-    host, role = hostname(db), _role(told.get("WG_PREFIX"))
-    backend = told.get("WG_BACKEND")
+    variables = environment(db)
+    host, role = hostname(db), _role(variables.get("WG_PREFIX"))
+    backend = variables.get("WG_BACKEND")
     everyone = Identity(
         host, None, None, role, backend if backend and _ROLE.fullmatch(backend) else None
     )
-    known = {pid: pair for pid, pair in (made or {}).items() if pid in pids}
+    by_nccl = {pid: pair for pid, pair in (made or {}).items() if pid in pids}
     ordered = sorted(pids)
     if len(ordered) == 1:
-        alone = _alone(db, told, everyone)
-        if alone.rank is None and ordered[0] in known:
-            alone = _by_nccl(everyone, known[ordered[0]])
-        return {ordered[0]: alone}
-    if known and len(set(known.values())) == len(known):
+        identity = _alone(db, variables, everyone)
+        if identity.rank is None and ordered[0] in by_nccl:
+            identity = _by_nccl(everyone, by_nccl[ordered[0]])
+        return {ordered[0]: identity}
+    if by_nccl and len(set(by_nccl.values())) == len(by_nccl):
         return {
-            pid: _by_nccl(everyone, known[pid]) if pid in known else everyone for pid in ordered
+            pid: _by_nccl(everyone, by_nccl[pid]) if pid in by_nccl else everyone for pid in ordered
         }
-    found = dict.fromkeys(ordered, everyone)
+    by_pid = dict.fromkeys(ordered, everyone)
     workers = [pid for pid in ordered if pid in on_gpu] or ordered
-    first, world = _first_rank(db, told, len(workers))
+    first, world = _first_rank(db, variables, len(workers))
     if first is not None:
         for place, pid in enumerate(workers):
-            found[pid] = replace(everyone, rank=first + place, world_size=world, rule=_BY_ORDER)
-    return found
+            by_pid[pid] = replace(everyone, rank=first + place, world_size=world, rule=_BY_ORDER)
+    return by_pid
 
 
 def notes(found: Mapping[int, Identity]) -> list[Note]:
     """By what the ranks are known, where no variable of the process itself tells them."""
-    if len(found) > 1 and all(one.rank is None for one in found.values()):
+    if len(found) > 1 and all(identity.rank is None for identity in found.values()):
         text = "several processes in one file, and nothing in it tells which rank each is"
         return [Note("info", "rank-rule", text)]
-    rules = sorted({one.rule for one in found.values() if one.rule in (_BY_ORDER, _BY_NCCL)})
+    rules = sorted(
+        {identity.rule for identity in found.values() if identity.rule in (_BY_ORDER, _BY_NCCL)}
+    )
     return [
         Note("info", "rank-rule", f"the rank is known by {rule}", data=Data(rule=rule))
         for rule in rules
@@ -117,13 +119,13 @@ def notes(found: Mapping[int, Identity]) -> list[Note]:
 
 def facts(identity: Identity, pid: int | None) -> dict[str, object]:
     """What `discover.complete` takes of it."""
-    found = {
+    values = {
         "rank": identity.rank,
         "world_size": identity.world_size,
         "host": identity.host,
         "pid": pid,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def hostname(db: Database) -> str | None:
@@ -131,26 +133,26 @@ def hostname(db: Database) -> str | None:
     if not has(db, _SYSTEM, "name", "value"):
         return None
     where = "name = 'Hostname' AND length(value) BETWEEN 1 AND 253"
-    found = rows(db, _SYSTEM, ("value",), where=where, limit=100)
-    return min((str(value) for (value,) in found), default=None)
+    names = rows(db, _SYSTEM, ("value",), where=where, limit=100)
+    return min((str(value) for (value,) in names), default=None)
 
 
 def environment(db: Database) -> dict[str, str]:
     """The allow-listed variables that are recorded with one value each; a number is digits alone."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for name in VARIABLES:
         # The capture's own settings are about the process; the agent's environment is that of its launcher.
         values = _captured(db, name) or _of_agent(db, name)
         if len(values) == 1 and (name in LABELS or _is_number(values)):
-            found[name] = values.pop()
-    return found
+            pairs[name] = values.pop()
+    return pairs
 
 
 def _captured(db: Database, name: str) -> set[str]:
     """The values of a variable in the capture's settings, where each is a row `NAME="value"`."""
     begin = f"{name}="
-    told = _named(db, _SHELL, begin, ("value",))
-    return {str(value)[len(begin) :].strip('"') for (value,) in told}
+    options = _named(db, _SHELL, begin, ("value",))
+    return {str(value)[len(begin) :].strip('"') for (value,) in options}
 
 
 def _is_set(db: Database, name: str) -> bool:
@@ -201,16 +203,16 @@ def _named(
 
 def _flags(db: Database) -> dict[str, int]:
     """What torchrun was told on its command line: nodes, processes a node, number of this node."""
-    found: dict[str, int] = {}
+    flags: dict[str, int] = {}
     for flag, meaning in _FLAGS.items():
         for spelt in {flag, flag.replace("_", "-")}:
-            told = _named(db, _ARGUMENT, f"--{spelt}=", ("value",))
-            values = {str(value).partition("=")[2] for (value,) in told}
+            option_rows = _named(db, _ARGUMENT, f"--{spelt}=", ("value",))
+            values = {str(value).partition("=")[2] for (value,) in option_rows}
             for (name,) in _named(db, _ARGUMENT, f"--{spelt}", ("name",)):
                 values |= _next_argument(db, str(name), f"--{spelt}")
             if values:
-                found[meaning] = int(next(iter(values))) if _is_number(values) else -1
-    return found
+                flags[meaning] = int(next(iter(values))) if _is_number(values) else -1
+    return flags
 
 
 def _next_argument(db: Database, name: str, flag: str) -> set[str]:
@@ -218,11 +220,11 @@ def _next_argument(db: Database, name: str, flag: str) -> set[str]:
     begin, _, place = name.rpartition("_")
     if not place.isdigit() or len(place) > 9:
         return set()
-    alone = rows(db, _SETTINGS, ("name",), "name = ? AND value = ?", (name, flag), limit=1)
+    setting = rows(db, _SETTINGS, ("name",), "name = ? AND value = ?", (name, flag), limit=1)
     following = f"{begin}_{int(place) + 1}"
     condition = "name = ? AND length(value) <= 7 AND value GLOB '[0-9]*'"
-    told = rows(db, _SETTINGS, ("value",), condition, (following,), limit=2) if alone else []
-    return {str(value) for (value,) in told}
+    values = rows(db, _SETTINGS, ("value",), condition, (following,), limit=2) if setting else []
+    return {str(value) for (value,) in values}
 
 
 def _alone(db: Database, told: Mapping[str, str], everyone: Identity) -> Identity:
@@ -240,12 +242,12 @@ def _alone(db: Database, told: Mapping[str, str], everyone: Identity) -> Identit
 def _first_rank(db: Database, told: Mapping[str, str], count: int) -> tuple[int | None, int | None]:
     """(rank of the first process, world size), where so many processes are known to be all of a node or job."""
     flags = _flags(db)
-    nodes, here = flags.get("nodes", 1), flags.get("processes")
-    if here == count and nodes == 1:
+    nodes, process_count = flags.get("nodes", 1), flags.get("processes")
+    if process_count == count and nodes == 1:
         return 0, count
-    if here == count and nodes > 1 and 0 <= flags.get("node", -1) < nodes:
+    if process_count == count and nodes > 1 and 0 <= flags.get("node", -1) < nodes:
         return flags["node"] * count, nodes * count
-    if here is not None:
+    if process_count is not None:
         return None, None
     world, local = _number(told.get("WORLD_SIZE", "")), _number(told.get("LOCAL_WORLD_SIZE", ""))
     if world == count and local in (None, count):

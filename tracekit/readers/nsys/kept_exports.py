@@ -64,22 +64,22 @@ def _export(stack: contextlib.ExitStack, report: Path) -> Export:
     folder = _cache()
     digest = content_digest(report)
     if folder is not None:
-        kept = _kept(stack, folder, digest, nsys)
-        if kept is not None:
-            return kept
+        stored = _kept(stack, folder, digest, nsys)
+        if stored is not None:
+            return stored
     if nsys is None:
         raise nsys_export.not_installed(report)
     work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=folder)))
-    made = nsys_export.export(report, nsys, work)
+    new_export = nsys_export.export(report, nsys, work)
     if folder is None:
-        return Export(made, nsys.version, made=True)
-    kept = _kept(stack, folder, digest, nsys)
-    if kept is not None:  # another process was faster
-        return kept
-    made.chmod(0o600)
-    _hold(stack, made)
+        return Export(new_export, nsys.version, made=True)
+    stored = _kept(stack, folder, digest, nsys)
+    if stored is not None:  # another process was faster
+        return stored
+    new_export.chmod(0o600)
+    _hold(stack, new_export)
     target = folder / _name(digest, nsys)
-    made.replace(target)
+    new_export.replace(target)
     _forget_oldest(folder, limit)
     return Export(target, nsys.version, made=True)
 
@@ -108,8 +108,8 @@ def _cache() -> Path | None:
         status = folder.stat()
     except (OSError, RuntimeError, ValueError):
         return None
-    ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-    return folder if ours and os.access(folder, os.R_OK | os.W_OK | os.X_OK) else None
+    is_ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    return folder if is_ours and os.access(folder, os.R_OK | os.W_OK | os.X_OK) else None
 
 
 def _name(digest: str, nsys: nsys_export.Program) -> str:
@@ -148,8 +148,8 @@ def _hold(stack: contextlib.ExitStack, path: Path) -> bool:
         now = path.stat()
     except OSError:
         return False
-    held = os.fstat(descriptor)
-    return (now.st_dev, now.st_ino) == (held.st_dev, held.st_ino)
+    lock_status = os.fstat(descriptor)
+    return (now.st_dev, now.st_ino) == (lock_status.st_dev, lock_status.st_ino)
 
 
 def _lock(descriptor: int, *, exclusive: bool) -> bool:
@@ -166,7 +166,7 @@ def _lock(descriptor: int, *, exclusive: bool) -> bool:
 
 def _forget_oldest(folder: Path, limit: int) -> None:
     """Remove exports, the longest unused first, until they are within the limit; and what crashes left behind."""
-    found: list[tuple[int, int, Path]] = []
+    exports: list[tuple[int, int, Path]] = []
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             status = path.stat()
@@ -174,9 +174,9 @@ def _forget_oldest(folder: Path, limit: int) -> None:
                 if time.time() - status.st_mtime > _ABANDONED_S:
                     shutil.rmtree(path, ignore_errors=True)
             elif path.suffix == ".sqlite":
-                found.append((status.st_mtime_ns, status.st_size, path))
-    total = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
+                exports.append((status.st_mtime_ns, status.st_size, path))
+    total = sum(size for _, size, _ in exports)
+    for _, size, path in sorted(exports):
         if total <= limit:
             return
         if _removed(path):

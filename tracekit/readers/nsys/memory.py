@@ -60,10 +60,10 @@ def read(db: Database, clock: Clock) -> dict[int, MemoryOps] | None:
     """
     if not has(db, TABLE, "start", "bytes", "memoryOperationType"):
         return None
-    told = integers(db, TABLE, _COLUMNS)
+    recorded = integers(db, TABLE, _COLUMNS)
     columns = {}
-    for name, values in told.values.items():
-        missing = told.missing[name]
+    for name, values in recorded.values.items():
+        missing = recorded.missing[name]
         columns[name] = values if missing is None else np.where(missing, MISSING, values)
     frame = pd.DataFrame(columns, copy=False).rename(columns={"memoryOperationType": "what"})
     pid = frame.pop("globalPid").to_numpy()
@@ -94,11 +94,11 @@ def _held(frame: pd.DataFrame) -> pd.DataFrame:
     by = ["pid", "start", "what", "deviceId", "address", "bytes"]
     frame = frame.sort_values(by, ascending=[True, True, False, True, True, True], kind="stable")
     before = frame.groupby(["pid", "deviceId", "address"], sort=False)
-    taken = before["bytes"].shift(1, fill_value=MISSING).to_numpy()
+    earlier_bytes = before["bytes"].shift(1, fill_value=MISSING).to_numpy()
     was = before["what"].shift(1, fill_value=FREED).to_numpy()
     freed = (frame["what"] == FREED).to_numpy()
-    known = (was == ALLOCATED) & (frame["address"] != MISSING).to_numpy()
-    size = np.where(freed, np.where(known, -taken, MISSING), frame["bytes"])
+    is_known = (was == ALLOCATED) & (frame["address"] != MISSING).to_numpy()
+    size = np.where(freed, np.where(is_known, -earlier_bytes, MISSING), frame["bytes"])
     return frame.assign(size=size)
 
 
@@ -108,19 +108,19 @@ def _split(
     """The rows by process, with the notes on each."""
     pid = frame["pid"].to_numpy()
     pids = sorted(
-        {*pid.tolist(), *(one for counts in odd.values() for one in counts.index.tolist())}
+        {*pid.tolist(), *(number for counts in odd.values() for number in counts.index.tolist())}
     )
     columns = [frame[name].to_numpy() for name in ("start", "deviceId", "size", "held")]
     columns[0] = columns[0] + clock.base_ns
     low, high = np.searchsorted(pid, pids, "left"), np.searchsorted(pid, pids, "right")
     counted = {code: counts.to_dict() for code, counts in odd.items()}
-    found = {}
-    for one, first, last in zip(pids, low.tolist(), high.tolist(), strict=True):
+    by_pid = {}
+    for number, first, last in zip(pids, low.tolist(), high.tolist(), strict=True):
         notes = [
-            Note(severity, code, text, count=counted[code][one])
+            Note(severity, code, text, count=counted[code][number])
             for code, (severity, text) in _ODD.items()
-            if one in counted[code]
+            if number in counted[code]
         ]
-        ts, device, size, held = (column[first:last] for column in columns)
-        found[one] = MemoryOps(ts, device, size, held, tuple(notes))
-    return found
+        ts, device, size, levels = (column[first:last] for column in columns)
+        by_pid[number] = MemoryOps(ts, device, size, levels, tuple(notes))
+    return by_pid

@@ -21,11 +21,11 @@ def read(db: Database, clock: Clock) -> Samples | None:
 
     Where the table of samples is absent or empty, those that older exporters wrote as JSON.
     """
-    found = _read(db, clock)
-    if found is None or not (len(found.ts_ns) or found.notes):
+    samples = _read(db, clock)
+    if samples is None or not (len(samples.ts_ns) or samples.notes):
         older = nsys_metrics_json.read(db, clock)
-        return found if older is None else older
-    return found
+        return samples if older is None else older
+    return samples
 
 
 def _read(db: Database, clock: Clock) -> Samples | None:
@@ -61,10 +61,10 @@ def _read(db: Database, clock: Clock) -> Samples | None:
         name = table[codes] if len(codes) else np.empty(0, np.int32)
         ts = block["timestamp"]
         timed = (ts > -MAX_NS) & (ts < MAX_NS)
-        known = (name >= 0) & (block["value"] != MISSING)
+        is_sample = (name >= 0) & (block["value"] != MISSING)
         untimed += int((~timed).sum())
-        unnamed += int((timed & ~known).sum())
-        keep = timed & known
+        unnamed += int((timed & ~is_sample).sum())
+        keep = timed & is_sample
         parts.append((
             ts[keep] + clock.base_ns,
             (block["typeId"][keep] & GPU_MASK).astype(np.int16),
@@ -92,5 +92,5 @@ def owners(found: Samples, gpus: Mapping[int, Collection[int]]) -> dict[int, npt
         owner[number] = users[0] if len(users) == 1 else first
     table = np.full(GPU_MASK + 1, first, np.int64)
     table[list(owner)] = list(owner.values())
-    of = table[found.gpu]
-    return {pid: np.flatnonzero(of == pid) for pid in sorted(set(owner.values()))}
+    owner_of_sample = table[found.gpu]
+    return {pid: np.flatnonzero(owner_of_sample == pid) for pid in sorted(set(owner.values()))}

@@ -71,36 +71,36 @@ def read(db: Database, clock: Clock) -> Samples | None:
     types = _types(db)
     if not types:
         return None
-    found = _Found(clock.base_ns)
+    samples = _Found(clock.base_ns)
     seen = 0
     for ts, type_, texts_ in _blocks(db, types):
         seen += len(texts_)
-        there, objects = _objects(texts_)
-        found.unreadable += len(texts_) - len(objects)
-        _add(found, ts[there], type_[there], objects)
+        object_rows, objects = _objects(texts_)
+        samples.unreadable += len(texts_) - len(objects)
+        _add(samples, ts[object_rows], type_[object_rows], objects)
     if not seen:
         return None
     with_numbers = (
-        set(np.unique(np.concatenate([p[2] for p in found.parts])).tolist())
-        if found.parts
+        set(np.unique(np.concatenate([p[2] for p in samples.parts])).tolist())
+        if samples.parts
         else set()
     )
-    no_number = sum(n for code, n in found.no_number.items() if code in with_numbers)
+    no_number = sum(n for code, n in samples.no_number.items() if code in with_numbers)
     counts = (
-        ("no-time", "samples of GPU metrics without a usable time were left out", found.untimed),
+        ("no-time", "samples of GPU metrics without a usable time were left out", samples.untimed),
         ("no-name", "samples of GPU metrics without a name or a value were left out", no_number),
-        ("bad-json", "records of GPU metrics whose JSON cannot be read were left out", found.unreadable),
-        ("too-many", "records of GPU metrics of yet another set of names were left out", found.over),
+        ("bad-json", "records of GPU metrics whose JSON cannot be read were left out", samples.unreadable),
+        ("too-many", "records of GPU metrics of yet another set of names were left out", samples.over),
     )  # fmt: skip
-    return joined(found.parts, list(found.code_of), counts)
+    return joined(samples.parts, list(samples.code_of), counts)
 
 
 def unread(db: Database) -> list[Note]:
     """A note on the generic events that are no GPU metrics; none where there are none."""
     if not has(db, TABLE, "typeId"):
         return []
-    mine = ", ".join(map(str, _types(db)))
-    where = f"typeId NOT IN ({mine})" if mine else "1"
+    of_metrics = ", ".join(map(str, _types(db)))
+    where = f"typeId NOT IN ({of_metrics})" if of_metrics else "1"
     try:
         (count,) = db.connection.execute(f"SELECT count(*) FROM {TABLE} WHERE {where}").fetchone()
     except sqlite3.DatabaseError as error:
@@ -113,8 +113,8 @@ def unread(db: Database) -> list[Note]:
 
 def _types(db: Database) -> list[int]:
     """The types of generic events whose source is the sampling of GPU metrics."""
-    there = has(db, TABLE, "typeId", "data") and any(has(db, TABLE, name) for name in _TIMES)
-    if not there or not has(db, TYPES, "typeId", "sourceId"):
+    has_columns = has(db, TABLE, "typeId", "data") and any(has(db, TABLE, name) for name in _TIMES)
+    if not has_columns or not has(db, TYPES, "typeId", "sourceId"):
         return []
     listed = rows(db, SOURCES, ("sourceId", "data", "nameId"), limit=10_000)
     names = texts(db, "StringIds", "id", "value", [i for *_, i in listed if isinstance(i, int)])
@@ -124,14 +124,14 @@ def _types(db: Database) -> list[int]:
         if isinstance(source, int) and _SOURCE.fullmatch(_named(data) or names.get(name, ""))
     }
     of_type = rows(db, TYPES, ("typeId", "sourceId"))
-    mine = {t for t, source in of_type if isinstance(t, int) and source in sources}
-    return sorted(mine)[:_MAX_TYPES]
+    types = {t for t, source in of_type if isinstance(t, int) and source in sources}
+    return sorted(types)[:_MAX_TYPES]
 
 
 def _named(data: object) -> str:
     """The name that a description gives, empty where it gives none."""
-    found = _object(data) if isinstance(data, str) else None
-    name = found.get("Name") if found is not None else None
+    properties = _object(data) if isinstance(data, str) else None
+    name = properties.get("Name") if properties is not None else None
     return name if isinstance(name, str) else ""
 
 
@@ -140,9 +140,9 @@ def _blocks(db: Database, types: Sequence[int]) -> Iterator[tuple[Ints, Ints, li
 
     Time is that of the session where it is told; exporters that knew none wrote 0, and the raw one is of the session.
     """
-    there = [name for name in _TIMES if has(db, TABLE, name)]
-    told = [f"nullif({quoted(name)}, 0)" for name in there] + [quoted(there[-1])]
-    time = f"coalesce({', '.join(told)})"
+    present = [name for name in _TIMES if has(db, TABLE, name)]
+    fallbacks = [f"nullif({quoted(name)}, 0)" for name in present] + [quoted(present[-1])]
+    time = f"coalesce({', '.join(fallbacks)})"
     sql = (
         f"SELECT iif(typeof({time}) = 'integer', {time}, {MISSING}), typeId,"
         f" iif(typeof(data) = 'text' AND length(data) <= {MAX_TEXT}, data, NULL) FROM {TABLE} NOT INDEXED"
@@ -172,49 +172,55 @@ _decode = json.JSONDecoder(parse_constant=_refuse).decode
 def _object(text: str) -> dict[str, Any] | None:
     """The object that a text is; None for any other."""
     try:
-        found = _decode(text)
+        value = _decode(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _objects(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]]]:
     """(which texts are an object, the objects): all decoded in one go, one by one only where one of them is damaged."""
-    known = np.array([text is not None for text in texts_], np.bool_)
-    there = [text for text in texts_ if text is not None]
+    has_text = np.array([text is not None for text in texts_], np.bool_)
+    recorded_texts = [text for text in texts_ if text is not None]
     try:
         # The zeros show whether a text held more, or less, than one value.
-        whole = _decode(f"[{',0,'.join(there)}]")
+        parsed = _decode(f"[{',0,'.join(recorded_texts)}]")
     except (ValueError, RecursionError):
-        whole = []
-    found = whole[::2]
-    sound = len(whole) == max(2 * len(there) - 1, 0) and not any(whole[1::2])
-    if not sound or set(map(type, found)) - {dict}:
-        found = [_object(text) for text in there]
-    is_object = np.array([one is not None for one in found], np.bool_)
-    return np.flatnonzero(known)[is_object], [one for one in found if one is not None]
+        parsed = []
+    objects = parsed[::2]
+    sound = len(parsed) == max(2 * len(recorded_texts) - 1, 0) and not any(parsed[1::2])
+    if not sound or set(map(type, objects)) - {dict}:
+        objects = [_object(text) for text in recorded_texts]
+    is_object = np.array([record is not None for record in objects], np.bool_)
+    return np.flatnonzero(has_text)[is_object], [record for record in objects if record is not None]
 
 
 def _add(found: _Found, ts: Ints, type_: Ints, objects: list[dict[str, Any]]) -> None:
     """Add the samples of one block; those with the same keys together."""
     if not objects:
         return
-    keys = np.array([f"{len(one)}\x1f" + "\x1f".join(one) for one in objects], object)
+    keys = np.array(
+        [f"{len(type_number)}\x1f" + "\x1f".join(type_number) for type_number in objects], object
+    )
     codes, distinct = pd.factorize(keys)
     for code, text in enumerate(distinct.tolist()):
-        at = np.flatnonzero(codes == code)
+        positions = np.flatnonzero(codes == code)
         if text not in found.sets and len(found.sets) >= MAX_SETS:
-            found.over += len(at)
+            found.over += len(positions)
             continue
         found.sets.add(text)
-        names = [without_surrogates(key) for key in objects[at[0]]]
-        values = _values([objects[i] for i in at.tolist()], len(names))
+        names = [without_surrogates(key) for key in objects[positions[0]]]
+        values = _values([objects[i] for i in positions.tolist()], len(names))
         metric = np.array([name.lower() not in _NO_METRICS for name in names], np.bool_)
-        for one in np.unique(type_[at]).tolist():
-            mine = type_[at] == one
-            coded = [_code(found, series(one, name)) for name in names]
+        for type_number in np.unique(type_[positions]).tolist():
+            of_series = type_[positions] == type_number
+            coded = [_code(found, series(type_number, name)) for name in names]
             _add_set(
-                found, ts[at][mine], one, np.array(coded, np.int32)[metric], values[mine][:, metric]
+                found,
+                ts[positions][of_series],
+                type_number,
+                np.array(coded, np.int32)[metric],
+                values[of_series][:, metric],
             )
 
 

@@ -129,52 +129,52 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
     count("no-time", is_range & ~placed)
     last = max(_latest(start), _latest(end)) if clock.end_ns is None else clock.end_ns
     thread_names, before = _thread_names(rows), _running_before(rows, clock)
-    at = np.flatnonzero(is_range & placed).astype(np.int32)
-    ts, until = start[at], end[at]
+    positions = np.flatnonzero(is_range & placed).astype(np.int32)
+    ts, until = start[positions], end[positions]
     # Columns are let go of as soon as they are used: there are millions of ranges.
     rows = replace(rows, start=_NOTHING, end=_NOTHING)
     del start, end, is_range, placed
-    count("negative-time", at[ts < clock.start_ns])
-    count("no-name", at[rows.name[at] < 0])
+    count("negative-time", positions[ts < clock.start_ns])
+    count("no-name", positions[rows.name[positions] < 0])
     open_from = MAX_NS if clock.end_ns is None else clock.end_ns - OPEN_WITHIN_NS
     is_open = (until == MISSING) | ((until >= open_from) & (until < MAX_NS) & (until >= ts))
     unsound = ~is_open & ((until < ts) | (until >= MAX_NS))
-    count("bad-duration", at[unsound])
+    count("bad-duration", positions[unsound])
     # Without a recorded end no range ends with it: none of them is as late as this.
     captured = np.flatnonzero(
         is_open & (until == (MAX_NS if clock.end_ns is None else clock.end_ns))
     )
     begun = clock.start_ns + SOON_NS
     captured = captured[
-        _is_capture_range(captured, ts, pid_of[rows.thread[at[captured]]], before, begun)
+        _is_capture_range(captured, ts, pid_of[rows.thread[positions[captured]]], before, begun)
     ]
     if (capture_year(db) or 0) <= LAST_TO_END_WITH_RANGE:
-        count("capture-range", at[captured])
+        count("capture-range", positions[captured])
         is_open[captured] = False
     until[is_open] = np.maximum(last, ts[is_open])
     until[unsound] = ts[unsound]
-    order = _order(rows, at, ts, until).astype(np.int32)
-    at, ts, until, is_open = at[order], ts[order], until[order], is_open[order]
+    order = _order(rows, positions, ts, until).astype(np.int32)
+    positions, ts, until, is_open = positions[order], ts[order], until[order], is_open[order]
     del order
-    count("open-ranges", at[is_open])
-    cat, cats = _categories(rows, at)
+    count("open-ranges", positions[is_open])
+    cat, cats = _categories(rows, positions)
     # A name with a tail is torch's own only outside of any domain.
-    ops = np.append(rows.is_op, [False])[rows.name[at]] & (cat == 0)
+    ops = np.append(rows.is_op, [False])[rows.name[positions]] & (cat == 0)
     cat[ops] = 1
     until -= ts
     ts += clock.base_ns
     return Ranges(
         ts,
         until,
-        rows.thread[at],
-        rows.name[at],
+        rows.thread[positions],
+        rows.name[positions],
         cat,
         np.where(ops, np.int8(_OP), np.int8(_RANGE)),
         is_open,
         rows.gtids,
         rows.names,
         cats,
-        nsys_nvtx_args.read(db, rows, at, args),
+        nsys_nvtx_args.read(db, rows, positions, args),
         thread_names,
         counts,
     )
@@ -194,25 +194,25 @@ def processes(found: Ranges) -> dict[int, int]:
     """How many ranges each process has, open ones too; -1 for those of an unknown process."""
     number = np.bincount(found.thread, minlength=len(found.gtids))
     total: dict[int, int] = {}
-    for pid, many in zip(pids(found.gtids).tolist(), number.tolist(), strict=True):
-        if many:
-            total[pid] = total.get(pid, 0) + many
+    for pid, count in zip(pids(found.gtids).tolist(), number.tolist(), strict=True):
+        if count:
+            total[pid] = total.get(pid, 0) + count
     return total
 
 
 def notes(found: Ranges, pid: int | None) -> list[Note]:
     """What to know about the ranges of one process (None: of all)."""
-    made = []
+    range_notes = []
     for severity, code, text in _NOTES:
         number = counted(found, code, pid)
         if number:
-            made.append(Note(severity, code, text, count=number))
-    return made
+            range_notes.append(Note(severity, code, text, count=number))
+    return range_notes
 
 
 def counted(found: Ranges, what: str, pid: int | None) -> int:
     """How many of `what` (a note's code, or `marks`) a process has (None: all together)."""
-    return sum(n for (one, p), n in found.counts.items() if one == what and pid in (None, p))
+    return sum(n for (code, p), n in found.counts.items() if code == what and pid in (None, p))
 
 
 def pids(gtids: Ints) -> Ints:
@@ -224,8 +224,8 @@ def _of(found: Ranges, pid: int | None) -> Bools:
     """Which ranges are of a process."""
     if pid is None:
         return np.ones(len(found.ts_ns), np.bool_)
-    mine: Bools = (pids(found.gtids) == pid)[found.thread]
-    return mine
+    of_process: Bools = (pids(found.gtids) == pid)[found.thread]
+    return of_process
 
 
 def _rows(found: Ranges, at: Ints) -> HostRows:
@@ -235,10 +235,10 @@ def _rows(found: Ranges, at: Ints) -> HostRows:
     new[at] = np.arange(len(at), dtype=np.int32)
     args: dict[str, Sparse] = {}
     for key, column in found.args.items():
-        mine = new[column.rows] >= 0
-        if mine.any():
+        of_process = new[column.rows] >= 0
+        if of_process.any():
             args[key] = nsys_nvtx_args.compacted(
-                new[column.rows][mine], column.values[mine], column.categories
+                new[column.rows][of_process], column.values[of_process], column.categories
             )
     return HostRows(
         found.ts_ns[at],
@@ -255,11 +255,13 @@ def _categorical(codes: Codes, names: list[str]) -> pd.Categorical:
     """A categorical with only the categories that are used, in the order of `names`."""
     used = np.zeros(len(names) + 1, np.bool_)
     used[codes] = True  # -1, no name, marks the last place
-    kept = np.flatnonzero(used[:-1])
-    small = next(kind for kind in (np.int8, np.int16, np.int32) if len(kept) <= np.iinfo(kind).max)
+    used_codes = np.flatnonzero(used[:-1])
+    small = next(
+        kind for kind in (np.int8, np.int16, np.int32) if len(used_codes) <= np.iinfo(kind).max
+    )
     renumber = np.full(len(names) + 1, -1, small)
-    renumber[kept] = np.arange(len(kept))
-    texts = pd.Index([names[code] for code in kept.tolist()], dtype="str")
+    renumber[used_codes] = np.arange(len(used_codes))
+    texts = pd.Index([names[code] for code in used_codes.tolist()], dtype="str")
     numbered: npt.NDArray[Any] = renumber[codes]
     return pd.Categorical.from_codes(numbered, categories=texts)
 
@@ -275,13 +277,13 @@ def _order(rows: Rows, at: Codes, ts: Ints, until: Ints) -> Ints:
     sorted_ts = ts[order]
     tied = sorted_ts[1:] == sorted_ts[:-1]
     if tied.any():
-        some = np.flatnonzero(np.append(tied, [False]) | np.append([False], tied))
-        sub = order[some]
+        several = np.flatnonzero(np.append(tied, [False]) | np.append([False], tied))
+        sub = order[several]
         name = np.append(np.argsort(np.argsort(np.array(rows.names, object))), [-1])
         gtid = rows.gtids[rows.thread[at[sub]]]
         domain = rows.domains[rows.domain[at[sub]]]
         keys = (domain, name[rows.name[at[sub]]], gtid, -until[sub], ts[sub])
-        order[some] = sub[np.lexsort(keys)]
+        order[several] = sub[np.lexsort(keys)]
     return order
 
 
@@ -297,7 +299,7 @@ def _categories(rows: Rows, at: Codes) -> tuple[Codes, list[str]]:
     keys = place.astype(np.int64) * width
     named = np.flatnonzero((rows.type == DOMAIN) & (rows.name >= 0))
     # In the order of their texts, so that of several names of one domain the same counts in any order of rows.
-    told = sorted(
+    recorded = sorted(
         (rows.names[name], key)
         for name, key in zip(
             rows.name[named].tolist(),
@@ -305,23 +307,23 @@ def _categories(rows: Rows, at: Codes) -> tuple[Codes, list[str]]:
             strict=True,
         )
     )
-    texts = {key: name for name, key in told if name}
+    texts = {key: name for name, key in recorded if name}
     cats = [DEFAULT_CATEGORY, OP_CATEGORY, *sorted({*texts.values()} - {DEFAULT_CATEGORY})]
     number = {name: code for code, name in enumerate(cats) if name != OP_CATEGORY or code > 1}
-    known = np.array(sorted(texts), np.int64)
-    code = np.array([number.get(texts[key], 0) for key in known.tolist()] + [0], np.int32)
-    mine = keys[rows.thread[at]] + rows.domain[at]
-    slot = np.searchsorted(known, mine)
-    hit = np.append(known, [-1])[slot] == mine
+    known_keys = np.array(sorted(texts), np.int64)
+    code = np.array([number.get(texts[key], 0) for key in known_keys.tolist()] + [0], np.int32)
+    category_keys = keys[rows.thread[at]] + rows.domain[at]
+    slot = np.searchsorted(known_keys, category_keys)
+    hit = np.append(known_keys, [-1])[slot] == category_keys
     return np.where(hit, code[slot], np.int32(0)), cats
 
 
 def _thread_names(rows: Rows) -> dict[int, str]:
     """The names that threads were given through NVTX; of several the last in time counts."""
-    at = np.flatnonzero((rows.type == THREAD_NAME) & (rows.name >= 0))
-    at = at[np.lexsort((rows.name[at], rows.start[at]))]
-    gtids = rows.gtids[rows.thread[at]].tolist()
-    names = (rows.names[code] for code in rows.name[at].tolist())
+    positions = np.flatnonzero((rows.type == THREAD_NAME) & (rows.name >= 0))
+    positions = positions[np.lexsort((rows.name[positions], rows.start[positions]))]
+    gtids = rows.gtids[rows.thread[positions]].tolist()
+    names = (rows.names[code] for code in rows.name[positions].tolist())
     return {gtid: name for gtid, name in zip(gtids, names, strict=True) if gtid >= 0 and name}
 
 
@@ -342,6 +344,6 @@ def _is_capture_range(ends: Ints, ts: Ints, pid: Ints, before: Ints, begun: int)
     if not len(ends):
         return np.zeros(0, np.bool_)
     first = ts.min()
-    alone = np.count_nonzero(ts == first) == 1
-    found: Bools = (ts[ends] == first) & (np.isin(pid, before) | (first <= begun)) & alone
-    return found
+    is_only_one = np.count_nonzero(ts == first) == 1
+    captured: Bools = (ts[ends] == first) & (np.isin(pid, before) | (first <= begun)) & is_only_one
+    return captured

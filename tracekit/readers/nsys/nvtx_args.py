@@ -55,16 +55,16 @@ def read(
     if found.row is None or not len(at):
         return {}
     where = places(found, at)
-    made: dict[str, Sparse] = {}
+    arguments: dict[str, Sparse] = {}
     for key in ARGS:
         if args is None or key in args:
             column = _one(db, key, where, found, at)
             if column is not None and len(column.rows):
-                made[key] = column
+                arguments[key] = column
     if nsys_payloads.recorded(db) and (args is None or nsys_payloads.wanted(args)):
         columns = nsys_payloads.collectives(db, found, at, where)
-        made |= {key: column for key, column in columns.items() if args is None or key in args}
-    return made
+        arguments |= {key: column for key, column in columns.items() if args is None or key in args}
+    return arguments
 
 
 def compacted(
@@ -123,8 +123,8 @@ def _pairs(db: Database, value: str, condition: str) -> tuple[Ints, Ints]:
     empty = [np.empty(0, np.int64)]
     row = np.concatenate([part["row"] for part in parts] or empty)
     values = np.concatenate([part["value"] for part in parts] or empty)
-    known = values != MISSING
-    return row[known], values[known]
+    is_known = values != MISSING
+    return row[is_known], values[is_known]
 
 
 def _dims(db: Database, where: Places) -> Sparse | None:
@@ -156,14 +156,14 @@ def _dims(db: Database, where: Places) -> Sparse | None:
     # Pages of a damaged file may come twice, and their rows with them.
     row_ids, first = np.unique(np.concatenate(ids), return_index=True)
     code = np.concatenate(codes)[first]
-    known = np.array([shape is not None for shape in shapes], np.bool_)[code]
-    position, which = placed(where, row_ids[known])
+    has_shape = np.array([shape is not None for shape in shapes], np.bool_)[code]
+    position, which = placed(where, row_ids[has_shape])
     # Different tails of one list (ids of inputs follow it) are the same shapes.
     unique = list(dict.fromkeys(shape for shape in shapes if shape is not None))
     number = {shape: code for code, shape in enumerate(unique)}
     table = np.array([-1 if shape is None else number[shape] for shape in shapes], np.int32)
     return compacted(
-        position.astype(np.int32), table[code[known][which]], [Json(s) for s in unique]
+        position.astype(np.int32), table[code[has_shape][which]], [Json(s) for s in unique]
     )
 
 
@@ -180,11 +180,11 @@ def _shapes(text: str) -> str | None:
 
 def _payload(db: Database, where: Places) -> Sparse | None:
     """The number that a range was given; floats where any of them is one."""
-    whole = [name for name in _WHOLE if has(db, TABLE, name)]
+    value_columns = [name for name in _WHOLE if has(db, TABLE, name)]
     fractions = [name for name in _FRACTIONS if has(db, TABLE, name)]
     parts: list[tuple[Ints, npt.NDArray[np.generic]]] = []
-    if whole:
-        value = f"coalesce({', '.join(map(quoted, whole))}, NULL)"
+    if value_columns:
+        value = f"coalesce({', '.join(map(quoted, value_columns))}, NULL)"
         parts.append(_pairs(db, value, f"{value} IS NOT NULL"))
     if fractions:
         value = f"coalesce({', '.join(map(quoted, fractions))}, NULL)"
@@ -203,16 +203,18 @@ def _fields(db: Database, where: Places) -> Sparse | None:
     """The JSON objects and arrays that ranges carry; what is neither, or does not parse, is left out."""
     if not nsys_payload_texts.recorded(db):
         return None
-    found = nsys_payload_texts.read(db)
+    fields = nsys_payload_texts.read(db)
     number: dict[str, int] = {}
     table = np.array(
-        [-1 if (t := _container(text)) is None else number.setdefault(t, len(number)) for text in found.texts],
+        [-1 if (t := _container(text)) is None else number.setdefault(t, len(number)) for text in fields.texts],
         np.int32,
     )  # fmt: skip
-    known = table[found.code] >= 0 if len(table) else np.zeros(0, np.bool_)
-    position, which = placed(where, found.row[known])
+    is_known = table[fields.code] >= 0 if len(table) else np.zeros(0, np.bool_)
+    position, which = placed(where, fields.row[is_known])
     return compacted(
-        position.astype(np.int32), table[found.code[known][which]], [Json(text) for text in number]
+        position.astype(np.int32),
+        table[fields.code[is_known][which]],
+        [Json(text) for text in number],
     )
 
 
@@ -233,11 +235,11 @@ def _floats(db: Database, value: str) -> tuple[Ints, npt.NDArray[np.float64]]:
     sql = f"SELECT {row}, {value} FROM {TABLE} WHERE typeof({value}) = 'real' ORDER BY {row}"
     pair = np.dtype([("row", np.int64), ("value", np.float64)])
     try:
-        found = np.fromiter(db.connection.execute(sql), pair)
+        numbers = np.fromiter(db.connection.execute(sql), pair)
     except sqlite3.DatabaseError:
-        found = np.empty(0, pair)
-    finite = np.isfinite(found["value"])
-    return found["row"][finite], found["value"][finite]
+        numbers = np.empty(0, pair)
+    finite = np.isfinite(numbers["value"])
+    return numbers["row"][finite], numbers["value"][finite]
 
 
 def _category(db: Database, where: Places, found: Rows, at: npt.NDArray[np.int32]) -> Sparse | None:
@@ -265,11 +267,13 @@ def _category(db: Database, where: Places, found: Rows, at: npt.NDArray[np.int32
     domain = found.domains[found.domain[at[position]]]
     keys = pd.MultiIndex.from_arrays([gtid >> 24, domain, category[which]])
     codes, distinct = pd.factorize(keys)
-    known = [names.get(key) for key in distinct.tolist()]
-    there = np.array([name is not None for name in known], np.bool_)[codes]
-    unique = sorted({name for name in known if name is not None})
-    table = np.array([-1 if name is None else unique.index(name) for name in known], np.int32)
-    return compacted(position[there].astype(np.int32), table[codes[there]], unique)
+    names_of_code = [names.get(key) for key in distinct.tolist()]
+    has_name = np.array([name is not None for name in names_of_code], np.bool_)[codes]
+    unique = sorted({name for name in names_of_code if name is not None})
+    table = np.array(
+        [-1 if name is None else unique.index(name) for name in names_of_code], np.int32
+    )
+    return compacted(position[has_name].astype(np.int32), table[codes[has_name]], unique)
 
 
 def _other_end(db: Database, where: Places) -> Sparse | None:

@@ -154,12 +154,12 @@ def _inline(db: Database, row: Ints, keys: defaultdict[bytes, int]) -> Codes:
         return np.full(len(row), keys[_NONE], np.int32)
     low, high = sorted((int(row[0]), int(row[-1])))
     try:
-        found = list(_keys(db, low, high, len(row)))
+        row_keys = list(_keys(db, low, high, len(row)))
     except sqlite3.DatabaseError:
-        found = []
-    if len(found) != len(row):
+        row_keys = []
+    if len(row_keys) != len(row):
         return np.full(len(row), -1, np.int32)
-    codes = np.fromiter(map(keys.__getitem__, found), np.int32, len(found))
+    codes = np.fromiter(map(keys.__getitem__, row_keys), np.int32, len(row_keys))
     return codes if row[0] <= row[-1] else codes[::-1]
 
 
@@ -170,10 +170,10 @@ def _keys(db: Database, low: int, high: int, length: int) -> Iterator[bytes]:
     sql = f"SELECT CAST({_key()} AS BLOB) AS k {source}"
     try:
         joined = f"SELECT CAST(group_concat(k, char(31)) AS BLOB) FROM ({sql})"
-        together = one_row(db, joined, (low, high))[0]
+        combined = one_row(db, joined, (low, high))[0]
     except sqlite3.DatabaseError:  # too long for one text
-        together = b""
-    split = together.split(_SEPARATOR.encode()) if isinstance(together, bytes) else []
+        combined = b""
+    split = combined.split(_SEPARATOR.encode()) if isinstance(combined, bytes) else []
     if len(split) == length:
         return iter(split)
     return map(itemgetter(0), db.connection.execute(sql, (low, high)))

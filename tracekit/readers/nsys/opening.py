@@ -96,42 +96,42 @@ def opening(path: Path) -> Iterator[Opening]:
     reason = unreadable(head, size)
     if reason is not None:
         raise refused(path, reason, "fetch it: git lfs pull" if reason == _POINTER else _AGAIN)
-    whole = full_size(head)
+    full_bytes = full_size(head)
     wal, journal = _beside(path, "-wal"), _beside(path, "-journal")
     logged = head[18] == 2 or head[19] == 2
     if journal is not None and not _is_hot(journal):
         journal = None
     if not logged:
         wal = None
-    if wal is None and journal is None and whole <= size:
+    if wal is None and journal is None and full_bytes <= size:
         yield Opening(_uri(path, "mode=ro&immutable=1"), size, (_NO_LOG,) if logged else ())
         return
     with _private(path) as copy:
-        warnings = _completed(path, copy, wal, journal, whole)
+        warnings = _completed(path, copy, wal, journal, full_bytes)
         mode = "mode=rw" if wal is not None or journal is not None else "mode=ro&immutable=1"
         yield Opening(_uri(copy, mode), size + _size(wal) + _size(journal), warnings)
 
 
 def _completed(
-    path: Path, copy: Path, wal: Path | None, journal: Path | None, whole: int
+    path: Path, copy: Path, wal: Path | None, journal: Path | None, full_bytes: int
 ) -> tuple[Warned, ...]:
     """What to know of the copy, after it has got what the original lacks."""
     try:
-        for beside, suffix in ((wal, "-wal"), (journal, "-journal")):
-            if beside is not None:
-                shutil.copyfile(beside, f"{copy}{suffix}")
+        for companion, suffix in ((wal, "-wal"), (journal, "-journal")):
+            if companion is not None:
+                shutil.copyfile(companion, f"{copy}{suffix}")
         if journal is not None:
             _forget_other_files(Path(f"{copy}-journal"))
             return (_INTERRUPTED,)
         if wal is not None:
             return ()
-        missing = whole - copy.stat().st_size
+        missing = full_bytes - copy.stat().st_size
         if missing <= 0:
             return ()
-        lost = f"{missing:,} of {whole:,} bytes are missing at its end"
+        lost = f"{missing:,} of {full_bytes:,} bytes are missing at its end"
         with suppress(OSError):
             # Zeros take no room on disk, and SQLite reads every page but those.
-            os.truncate(copy, whole)
+            os.truncate(copy, full_bytes)
         return (Warned("cut", f"{lost}: rows are lost"),)
     except OSError as error:
         raise _not_copied(path, error) from error
@@ -157,9 +157,9 @@ def _not_copied(path: Path, error: OSError) -> TraceFormatError:
 
 def _beside(path: Path, suffix: str) -> Path | None:
     """The file of this name and suffix, if it is one and holds something."""
-    beside = Path(f"{path}{suffix}")
+    companion = Path(f"{path}{suffix}")
     try:
-        return beside if beside.is_file() and beside.stat().st_size else None
+        return companion if companion.is_file() and companion.stat().st_size else None
     except OSError:
         return None
 

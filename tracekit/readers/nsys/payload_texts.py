@@ -51,12 +51,12 @@ class Texts:
 
 def recorded(db: Database, columns: Sequence[str] = COLUMNS) -> bool:
     """Whether any range has a value in one of these columns, by default those of JSON; a file is looked through once."""
-    there = [name for name in columns if has(db, TABLE, name)]
-    if not there:
+    present = [name for name in columns if has(db, TABLE, name)]
+    if not present:
         return False
-    key = (TABLE, *there)
+    key = (TABLE, *present)
     if key not in db.looked:
-        db.looked[key] = _any_value(db, there)
+        db.looked[key] = _any_value(db, present)
     return db.looked[key]
 
 
@@ -89,9 +89,9 @@ def read(db: Database) -> Texts:
         cursor = db.connection.execute(sql)
         while part := cursor.fetchmany(_BLOCK):
             frame = pd.DataFrame(part, columns=["row", "thread", "text", "id"], dtype=object)
-            told = frame["text"].where(frame["text"].notna(), frame["id"])
-            code, distinct = pd.factorize(told.to_numpy(object))
-            numbers = [_code(code_of, one) for one in distinct]
+            text_or_id = frame["text"].where(frame["text"].notna(), frame["id"])
+            code, distinct = pd.factorize(text_or_id.to_numpy(object))
+            numbers = [_code(code_of, entry) for entry in distinct]
             codes.append(np.array([*numbers, -1], np.int64)[code])
             rows.append(frame[["row", "thread"]].to_numpy(np.int64).T)
     except sqlite3.DatabaseError as error:
@@ -102,8 +102,8 @@ def read(db: Database) -> Texts:
     row_ids, threads = np.hstack([np.empty((2, 0), np.int64), *rows])
     # Pages of a damaged file may come twice, and their rows with them.
     _, first = np.unique(row_ids, return_index=True)
-    kept = first[code[first] >= 0]
-    return Texts(row_ids[kept], threads[kept], code[kept], distinct_texts)
+    known_rows = first[code[first] >= 0]
+    return Texts(row_ids[known_rows], threads[known_rows], code[known_rows], distinct_texts)
 
 
 def fields(text: str) -> Mapping[str, int]:
@@ -113,13 +113,13 @@ def fields(text: str) -> Mapping[str, int]:
     {'Rank': 3, 'size': 64}
     """
     try:
-        found = json.loads(text)
+        values = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         return {}
-    whole = {name: _whole(value) for name, value in found.items()}
-    return {name: value for name, value in whole.items() if value is not None}
+    integers = {name: _whole(value) for name, value in values.items()}
+    return {name: value for name, value in integers.items() if value is not None}
 
 
 def _whole(value: Any) -> int | None:

@@ -97,47 +97,47 @@ def collectives(
 
     Only bytes are recorded, so elements are bytes: the type is given as `Byte`.
     """
-    told = _read(db)
+    described = _read(db)
     calls = _calls(found, at)
     rows_of = np.flatnonzero(calls != _NO_CALL)
-    position, which = placed(where, told.row)
+    position, which = placed(where, described.row)
     slot = pd.Series(which, index=position).reindex(rows_of, fill_value=-1).to_numpy()
-    size = np.append(told.size_bytes, [-1])[slot]
-    communicator = np.append(told.communicator, [0])[slot]
-    count = _rank_counts(told, communicator)
+    size = np.append(described.size_bytes, [-1])[slot]
+    communicator = np.append(described.communicator, [0])[slot]
+    count = _rank_counts(described, communicator)
     # The size is that of one rank's part: the other side of a gather or scatter holds as many parts as ranks.
     fits = (size >= 0) & (count > 0) & (size <= _MAX_BYTES // np.maximum(count, 1))
-    whole = np.where(fits, size * count, -1)
+    total_bytes = np.where(fits, size * count, -1)
     call = calls[rows_of]
     frame = pd.DataFrame(
         {
             "call": call,
-            "given": np.where(call == _SCATTERS, whole, size),
-            "taken": np.where(call == _GATHERS, whole, size),
+            "given": np.where(call == _SCATTERS, total_bytes, size),
+            "taken": np.where(call == _GATHERS, total_bytes, size),
             "count": count,
             "communicator": communicator,
         },
         index=rows_of,
     )
-    own = frame[(call >= 0) & (size >= 0)]
-    if not len(own):
+    own_rows = frame[(call >= 0) & (size >= 0)]
+    if not len(own_rows):
         return {}
-    together = pd.concat([own, _grouped(frame, found.thread[at[rows_of]], size)]).sort_index()
-    row = together.index.to_numpy(np.int32)
-    name, names = pd.factorize(together["call"].to_numpy())
-    known = together["communicator"].to_numpy() != _UNTOLD
-    group, groups = pd.factorize(together["communicator"].to_numpy()[known])
+    combined = pd.concat([own_rows, _grouped(frame, found.thread[at[rows_of]], size)]).sort_index()
+    row = combined.index.to_numpy(np.int32)
+    name, names = pd.factorize(combined["call"].to_numpy())
+    is_known = combined["communicator"].to_numpy() != _UNTOLD
+    group, groups = pd.factorize(combined["communicator"].to_numpy()[is_known])
     labels = [f"{number & (2**64 - 1):#x}" for number in groups.tolist()]
     texts = [CALLS[code] for code in names.tolist()]
-    made = {
+    columns = {
         "Collective name": Sparse(row, name.astype(np.int32), texts),
-        "In msg nelems": _known(row, together["given"]),
-        "Out msg nelems": _known(row, together["taken"]),
-        "Group size": _known(row, together["count"]),
+        "In msg nelems": _known(row, combined["given"]),
+        "Out msg nelems": _known(row, combined["taken"]),
+        "Group size": _known(row, combined["count"]),
         "dtype": Sparse(row, np.zeros(len(row), np.int32), ["Byte"]),
-        "Process Group Name": Sparse(row[known], group.astype(np.int32), labels),
+        "Process Group Name": Sparse(row[is_known], group.astype(np.int32), labels),
     }
-    return {key: column for key, column in made.items() if len(column.rows)}
+    return {key: column for key, column in columns.items() if len(column.rows)}
 
 
 def _calls(found: Rows, at: npt.NDArray[np.int32]) -> Ints:
@@ -176,20 +176,20 @@ def _grouped(frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints) -> 
     ).groupby("group")
     out = members[["call", "given", "taken", "count", "communicator"]].first()
     sums = members[["sends", "receives", "sent", "received", "given", "taken"]].sum()
-    number, least, most = members.size(), members.min(), members.max()
-    largest = most[["size", "given", "taken"]].max(axis=1)
-    known = (least["size"] >= 0) & (largest.astype(float) * number <= _MAX_BYTES)
-    alike = (least["communicator"] == most["communicator"]) & (out["communicator"] != _UNTOLD)
-    fused = alike & (least["call"] == most["call"]) & (number > 1)
+    number, lowest, highest = members.size(), members.min(), members.max()
+    largest = highest[["size", "given", "taken"]].max(axis=1)
+    is_known = (lowest["size"] >= 0) & (largest.astype(float) * number <= _MAX_BYTES)
+    is_same = (lowest["communicator"] == highest["communicator"]) & (out["communicator"] != _UNTOLD)
+    fused = is_same & (lowest["call"] == highest["call"]) & (number > 1)
     for side in ("given", "taken"):
-        whole = sums[side].where(least[side] >= 0, -1)
-        out[side] = out[side].where(~fused, whole)
-    exchange = alike & (out["count"] > 1) & (number == 2 * out["count"])
+        summed = sums[side].where(lowest[side] >= 0, -1)
+        out[side] = out[side].where(~fused, summed)
+    exchange = is_same & (out["count"] > 1) & (number == 2 * out["count"])
     exchange &= (sums["sends"] == out["count"]) & (sums["receives"] == out["count"])
     out["call"] = out["call"].where(~exchange, _ALL_TO_ALL)
     out["given"] = out["given"].where(~exchange, sums["sent"])
     out["taken"] = out["taken"].where(~exchange, sums["received"])
-    out = out[known & (exchange | fused | (number == 1)) & out.index.isin(last.index)]
+    out = out[is_known & (exchange | fused | (number == 1)) & out.index.isin(last.index)]
     return out.set_index(last.reindex(out.index).to_numpy(np.int64))
 
 
@@ -200,31 +200,37 @@ def ranks(db: Database) -> dict[int, tuple[int, int]]:
     """
     if not has(db, TABLE, "globalTid") or not recorded(db):
         return {}
-    told = _read(db)
-    sound = (told.rank >= 0) & (told.rank_count > told.rank) & (told.thread != MISSING)
-    pid = (told.thread[sound] >> 24) & 0xFFFFFF
-    frame = pd.DataFrame({"pid": pid, "rank": told.rank[sound], "count": told.rank_count[sound]})
+    described = _read(db)
+    sound = (
+        (described.rank >= 0)
+        & (described.rank_count > described.rank)
+        & (described.thread != MISSING)
+    )
+    pid = (described.thread[sound] >> 24) & 0xFFFFFF
+    frame = pd.DataFrame(
+        {"pid": pid, "rank": described.rank[sound], "count": described.rank_count[sound]}
+    )
     largest = frame[
         frame["count"] == frame.groupby("pid")["count"].transform("max")
     ].drop_duplicates()
-    alone = largest[~largest["pid"].duplicated(keep=False)].sort_values("pid")
+    single = largest[~largest["pid"].duplicated(keep=False)].sort_values("pid")
     return {
         int(p): (int(r), int(n))
-        for p, r, n in zip(alone["pid"], alone["rank"], alone["count"], strict=True)
+        for p, r, n in zip(single["pid"], single["rank"], single["count"], strict=True)
     }
 
 
 def _known(row: npt.NDArray[np.int32], values: pd.Series[int]) -> Sparse:
     """The values that are known, those that are not negative."""
     number = values.to_numpy(np.int64)
-    there = number >= 0
-    return Sparse(row[there], number[there])
+    is_known = number >= 0
+    return Sparse(row[is_known], number[is_known])
 
 
 def _rank_counts(told: Payloads, communicator: Ints) -> Ints:
     """The number of ranks of each communicator, as its making in this file tells; -1 where it does not."""
-    made = (told.rank_count > 0) & (told.communicator != _UNTOLD)
-    frame = pd.DataFrame({"id": told.communicator[made], "count": told.rank_count[made]})
+    is_usable = (told.rank_count > 0) & (told.communicator != _UNTOLD)
+    frame = pd.DataFrame({"id": told.communicator[is_usable], "count": told.rank_count[is_usable]})
     frame = frame.drop_duplicates()
     frame = frame[~frame["id"].duplicated(keep=False)]
     counts = frame.set_index("id")["count"].reindex(communicator)
@@ -252,16 +258,22 @@ def _of_blobs(db: Database) -> npt.NDArray[np.int64]:
 
 def _of_texts(db: Database) -> npt.NDArray[np.int64]:
     """What JSON payloads with any of `_FIELDS` tell, in the same form."""
-    found = nsys_payload_texts.read(db)
-    table = np.full((len(_FIELDS), len(found.texts)), -1, np.int64)
-    named = np.zeros(len(found.texts), np.bool_)
-    for at, text in enumerate(found.texts):
+    text_fields = nsys_payload_texts.read(db)
+    table = np.full((len(_FIELDS), len(text_fields.texts)), -1, np.int64)
+    named = np.zeros(len(text_fields.texts), np.bool_)
+    for text_code, text in enumerate(text_fields.texts):
         for name, value in nsys_payload_texts.fields(text).items():
             if name in _FIELDS:
-                named[at] = True
-                table[_FIELDS.index(name), at] = _kept(name, value)
-    told = named[found.code]
-    return np.vstack([found.row[told], found.thread[told], table[:, found.code[told]]])
+                named[text_code] = True
+                table[_FIELDS.index(name), text_code] = _kept(name, value)
+    has_field = named[text_fields.code]
+    return np.vstack(
+        [
+            text_fields.row[has_field],
+            text_fields.thread[has_field],
+            table[:, text_fields.code[has_field]],
+        ]
+    )
 
 
 def _kept(name: str, value: int) -> int:
@@ -274,13 +286,13 @@ def _kept(name: str, value: int) -> int:
 def _layout(db: Database) -> dict[int, dict[str, tuple[int, str]]]:
     """By schema: the place and type of each field that is used."""
     listed = rows(db, ENTRIES, ("schemaId", "type", "name", "offset"))
-    found: dict[int, dict[str, tuple[int, str]]] = {}
+    layouts: dict[int, dict[str, tuple[int, str]]] = {}
     for schema, type_, name, offset in sorted(set(listed), key=str):
         place = 0 if offset is None else offset
-        known = isinstance(schema, int) and isinstance(place, int) and type_ in _TYPES
-        if known and name in _FIELDS and 0 <= place <= _MAX_BLOB:
-            found.setdefault(schema, {})[name] = (place, _TYPES[type_])
-    return found
+        is_readable = isinstance(schema, int) and isinstance(place, int) and type_ in _TYPES
+        if is_readable and name in _FIELDS and 0 <= place <= _MAX_BLOB:
+            layouts.setdefault(schema, {})[name] = (place, _TYPES[type_])
+    return layouts
 
 
 def _blobs(db: Database) -> Iterator[tuple[Ints, Ints, npt.NDArray[np.uint8]]]:
@@ -297,10 +309,16 @@ def _blobs(db: Database) -> Iterator[tuple[Ints, Ints, npt.NDArray[np.uint8]]]:
         while part := cursor.fetchmany(_BLOCK):
             frame = pd.DataFrame(part, columns=["row", "thread", "blob"])
             length = frame["blob"].str.len().to_numpy(np.int64)
-            for one in np.unique(length).tolist():
-                some = frame[length == one]
-                together = np.frombuffer(b"".join(some["blob"]), np.uint8).reshape(len(some), one)
-                yield some["row"].to_numpy(np.int64), some["thread"].to_numpy(np.int64), together
+            for blob_bytes in np.unique(length).tolist():
+                same_length = frame[length == blob_bytes]
+                raw = np.frombuffer(b"".join(same_length["blob"]), np.uint8).reshape(
+                    len(same_length), blob_bytes
+                )
+                yield (
+                    same_length["row"].to_numpy(np.int64),
+                    same_length["thread"].to_numpy(np.int64),
+                    raw,
+                )
     except (
         sqlite3.DatabaseError
     ):  # what was read before the damage counts, and the ranges tell of it
@@ -315,20 +333,20 @@ def _decoded(
     keys, threads, raw = blobs
     schema = _field(raw, 8, "<u4")
     size = _field(raw, 16, "<u8")
-    for one in np.unique(schema).tolist():
-        mine = (schema == one) & (size >= 0) & (size <= raw.shape[1] - _HEADER)
-        if one not in layout or not mine.any():
+    for schema_id in np.unique(schema).tolist():
+        of_layout = (schema == schema_id) & (size >= 0) & (size <= raw.shape[1] - _HEADER)
+        if schema_id not in layout or not of_layout.any():
             continue
         # What lies beyond the recorded size of the payload is not part of it.
-        room = size[mine]
-        columns = [keys[mine], threads[mine]]
+        room = size[of_layout]
+        columns = [keys[of_layout], threads[of_layout]]
         for name in _FIELDS:
-            place, type_ = layout[one].get(name, (-1, "<u1"))
+            place, type_ = layout[schema_id].get(name, (-1, "<u1"))
             end = place + np.dtype(type_).itemsize
             if place < 0 or _HEADER + end > raw.shape[1]:
                 columns.append(np.full(len(room), -1, np.int64))
                 continue
-            values = _field(raw[mine], _HEADER + place, type_)
+            values = _field(raw[of_layout], _HEADER + place, type_)
             if name == COMMUNICATOR:  # an id is any 64 bits
                 columns.append(values)
                 continue

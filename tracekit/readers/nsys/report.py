@@ -31,16 +31,16 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     Read is the export beside it if that is not older, else one that nsys makes now or made before, in a
     directory of ours, else an older or damaged one beside it, with a note.
     """
-    beside = export_beside(source.path)
-    flaw = _flaw(beside, source.path)
+    export_path = export_beside(source.path)
+    flaw = _flaw(export_path, source.path)
     if flaw is None:
-        return _read_export(source, beside, want, on_bytes, ())
+        return _read_export(source, export_path, want, on_bytes, ())
     with contextlib.ExitStack() as stack:
         try:
             export = stack.enter_context(kept_exports.export_of(source.path))
         except TracekitError as error:
             refusal = _as_refusal(source.path, error)
-            return _read_flawed(source, beside, want, on_bytes, (flaw, refusal))
+            return _read_flawed(source, export_path, want, on_bytes, (flaw, refusal))
         how = "now" if export.made else "before, and kept"
         message = f"exported by nsys {export.version} {how}"
         data = Data(version=export.version, made=export.made)

@@ -52,35 +52,35 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     # The bytes are gone before the tables are made, the objects before the collector runs again.
     with without_collector():
         if data[:4096].lstrip()[:1] in (b"{", b"["):
-            root, most = snapshot_json.loaded(data, path)
+            root, max_dicts = snapshot_json.loaded(data, path)
         else:
-            most = snapshot_opcodes.check(data, path).dicts
+            max_dicts = snapshot_opcodes.check(data, path).dicts
             root = unpickle(data, path)
         del data
-        found, settings = _understood(root, path, most)
+        snapshot, settings = _understood(root, path, max_dicts)
         simulated = _simulated(root)
         del root
-    history = found.tables.get("allocations")
-    balances = snapshot_balance.balances(found.tables)
-    notes = snapshot_balance.notes(balances, found.tables, settings, source.name)
+    history = snapshot.tables.get("allocations")
+    balances = snapshot_balance.balances(snapshot.tables)
+    notes = snapshot_balance.notes(balances, snapshot.tables, settings, source.name)
     meta = {
-        "absolute_time": _is_absolute(found.tables),
+        "absolute_time": _is_absolute(snapshot.tables),
         "entry_count": 0 if history is None else len(history),
-        "element_count": sum(len(found.tables.get(name, ())) for name in _ELEMENTS),
+        "element_count": sum(len(snapshot.tables.get(name, ())) for name in _ELEMENTS),
         "text_bytes": size,
         "allocator_settings": settings,
         "balances": snapshot_balance.described(balances),
         **({"simulated": simulated} if simulated else {}),
     }
-    tables = {name: frame for name, frame in found.tables.items() if want.table(name)}
-    odd = (*_from_profile(found, source.name), *_unknown(found, source.name))
+    tables = {name: frame for name, frame in snapshot.tables.items() if want.table(name)}
+    odd = (*_from_profile(snapshot, source.name), *_unknown(snapshot, source.name))
     return [Trace(source, tables, (*notes, *odd), meta)]
 
 
-def _understood(root: object, path: Path, most: int) -> tuple[Contents, dict[str, Any]]:
+def _understood(root: object, path: Path, max_dicts: int) -> tuple[Contents, dict[str, Any]]:
     """(the tables, the allocator's settings) of a snapshot's objects."""
     try:
-        return contents(root, path, most), _settings(root)
+        return contents(root, path, max_dicts), _settings(root)
     except MemoryError as error:
         raise refused(path, TOO_LARGE) from error
 
@@ -123,21 +123,24 @@ def _plain(text: str) -> str:
 
 def _simulated(root: object) -> str:
     """What whoever made a snapshot up says under the key that traces say it by; nothing for a real one."""
-    told = root.get("simulated") if type(root) is dict else None
-    return _plain(told) if type(told) is str else "SIMULATED" if told is True else ""
+    label = root.get("simulated") if type(root) is dict else None
+    if type(label) is str:
+        return _plain(label)
+    return "SIMULATED" if label is True else ""
 
 
 def _is_absolute(tables: Mapping[str, pd.DataFrame]) -> bool:
     """Whether the times are Unix times: false where none was recorded."""
-    latest = (
-        tables[name]["ts_ns"].max() for name in ("allocations", "annotations") if name in tables
-    )
-    return any(not pd.isna(value) and int(value) > 10**17 for value in latest)
+    for name in ("allocations", "annotations"):
+        latest = tables[name]["ts_ns"].max() if name in tables else pd.NA
+        if not pd.isna(latest) and int(latest) > 10**17:
+            return True
+    return False
 
 
-def _from_profile(found: Contents, name: str) -> list[Note]:
+def _from_profile(snapshot: Contents, name: str) -> list[Note]:
     """A note on a snapshot that torch made from a profile (`_profile_to_snapshot`), not its allocator."""
-    if not is_made_up(found.tables.get("memory_segments")):
+    if not is_made_up(snapshot.tables.get("memory_segments")):
         return []
     message = (
         "made from a profile, not by the allocator: its segments and free blocks are made up and not judged, "
@@ -146,12 +149,12 @@ def _from_profile(found: Contents, name: str) -> list[Note]:
     return [Note("info", "from-profile", message, name)]
 
 
-def _unknown(found: Contents, name: str) -> list[Note]:
+def _unknown(snapshot: Contents, name: str) -> list[Note]:
     """One note on everything that was met and is not understood."""
-    unknown: Counter[str] = found.unknown
+    unknown: Counter[str] = snapshot.unknown
     if not unknown:
         return []
-    told = [f"{_plain(what)} ({count:,})" for what, count in sorted(unknown.items())]
-    more = f" and {len(told) - _MOST_NAMED:,} more" if len(told) > _MOST_NAMED else ""
-    message = f"not understood and left aside: {', '.join(told[:_MOST_NAMED])}{more}"
+    counted = [f"{_plain(what)} ({count:,})" for what, count in sorted(unknown.items())]
+    more = f" and {len(counted) - _MOST_NAMED:,} more" if len(counted) > _MOST_NAMED else ""
+    message = f"not understood and left aside: {', '.join(counted[:_MOST_NAMED])}{more}"
     return [Note("info", "not-understood", message, name, int(np.sum(list(unknown.values()))))]

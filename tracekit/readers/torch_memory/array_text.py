@@ -41,10 +41,10 @@ class ArrayText:
 
     def take(self, pattern: re.Pattern[bytes]) -> bool:
         """Whether the text goes on like this (at most `LONGEST_BYTES`), which is then taken."""
-        found = pattern.match(self.ahead())
-        if found is not None:
-            self._drop(found.end())
-        return found is not None
+        match = pattern.match(self.ahead())
+        if match is not None:
+            self._drop(match.end())
+        return match is not None
 
     def items(self, item: bytes) -> Iterator[bytes]:
         """Runs of whole items of an array, as text, up to its bracket, to damage, or to the end of the text.
@@ -56,14 +56,14 @@ class ArrayText:
         run = re.compile(rb"(?:" + SPACE + item + SPACE + rb",)*+")
         last = re.compile(SPACE + item)
         while True:
-            whole = run.match(self._data)
-            if whole is not None and whole.end():
-                yield self._drop(whole.end())
+            items_match = run.match(self._data)
+            if items_match is not None and items_match.end():
+                yield self._drop(items_match.end())
             if len(self._data) >= LONGEST_BYTES or not self._fill():
                 break
-        found = last.match(self._data)
-        if found is not None:
-            yield self._drop(found.end())
+        last_match = last.match(self._data)
+        if last_match is not None:
+            yield self._drop(last_match.end())
 
     def _fill(self) -> bool:
         block = next(self._blocks, b"")
@@ -71,9 +71,9 @@ class ArrayText:
         return bool(block)
 
     def _drop(self, count: int) -> bytes:
-        taken, self._data = self._data[:count], self._data[count:]
+        front, self._data = self._data[:count], self._data[count:]
         self.offset += count
-        return taken
+        return front
 
 
 def integers(text: bytes) -> Ints:

@@ -59,17 +59,17 @@ def balances(tables: Mapping[str, pd.DataFrame]) -> list[Balance]:
     of_blocks[~in_use | _vague(blocks)] = -1
     address, size = _ints(history["address"]), _ints(history["size_bytes"])
     where, requested = _ints(blocks["address"]), _ints(blocks["requested_bytes"])
-    found = []
+    device_balances = []
     for number in numbers:
         rows, active = np.flatnonzero(of_history == number), of_blocks == number
         past = _Past(address[rows], size[rows], is_alloc[rows])
-        found.append(_balance(number, past, where[active], requested[active]))
-    return found
+        device_balances.append(_balance(number, past, where[active], requested[active]))
+    return device_balances
 
 
-def described(found: list[Balance]) -> list[dict[str, int]]:
+def described(device_balances: list[Balance]) -> list[dict[str, int]]:
     """The balances as plain values."""
-    return [asdict(balance) | {"off_bytes": balance.off_bytes} for balance in found]
+    return [asdict(balance) | {"off_bytes": balance.off_bytes} for balance in device_balances]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _balance(device: int, past: _Past, where: Ints, requested: Ints) -> Balance:
     # Two blocks at one address are damage; the last one is compared.
     block = dict(zip(where.tolist(), requested.tolist(), strict=True))
     wanted = zip(past.address[live].tolist(), past.size[live].tolist(), strict=True)
-    unlike = sum(block.get(at) != amount for at, amount in wanted)
+    unlike = sum(block.get(address) != amount for address, amount in wanted)
     return Balance(
         device,
         total(requested[ghost]),
@@ -137,25 +137,28 @@ def _ints(column: pd.Series[Any]) -> Ints:
 
 
 def notes(
-    found: list[Balance], tables: Mapping[str, pd.DataFrame], settings: Mapping[str, Any], name: str
+    device_balances: list[Balance],
+    tables: Mapping[str, pd.DataFrame],
+    settings: Mapping[str, Any],
+    name: str,
 ) -> list[Note]:
     """What the checks of a snapshot tell of it: only what is not as it should be."""
-    made = [note for balance in found for note in _unbalanced(balance, name)]
-    made += _of_segments(tables, name)
+    device_notes = [note for balance in device_balances for note in _unbalanced(balance, name)]
+    device_notes += _of_segments(tables, name)
     history = tables.get("allocations")
     if history is None:
         message = "the snapshot holds no history of allocations: recording was off, or just begun"
-        return [*made, Note("info", "no-history", message, name)]
+        return [*device_notes, Note("info", "no-history", message, name)]
     of_rows, numbers = _devices(history)
     for number in numbers:
         times = history["ts_ns"].array[of_rows == number]
-        made += _of_ring(number, times, settings, name)
-    return made
+        device_notes += _of_ring(number, times, settings, name)
+    return device_notes
 
 
 def _unbalanced(balance: Balance, name: str) -> list[Note]:
     """Notes on a device whose history and blocks disagree."""
-    made = []
+    device_notes = []
     if balance.off_bytes:
         message = (
             f"device {balance.device}: {balance.ghost_bytes + balance.orphan_bytes:,} requested bytes before the "
@@ -163,17 +166,17 @@ def _unbalanced(balance: Balance, name: str) -> list[Note]:
             f"{balance.active_bytes:,} of the blocks in use: levels may be off by as much"
         )
         data = Data(device=balance.device, off_bytes=balance.off_bytes)
-        made.append(Note("warning", "unbalanced", message, name, data=data))
+        device_notes.append(Note("warning", "unbalanced", message, name, data=data))
     if balance.unlike_count:
         message = (
             f"device {balance.device}: {balance.unlike_count:,} allocations that were not freed "
             "are no block in use of the same size"
         )
         data = Data(device=balance.device)
-        made.append(
+        device_notes.append(
             Note("warning", "unlike-blocks", message, name, balance.unlike_count, data=data)
         )
-    return made
+    return device_notes
 
 
 def _of_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[Note]:
@@ -182,17 +185,19 @@ def _of_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[Note]:
         return []
     segments, blocks = tables["memory_segments"], tables["blocks"]
     count = len(segments)
-    at, size = blocks["segment"].to_numpy(), _ints(blocks["size_bytes"])
+    segment, size = blocks["segment"].to_numpy(), _ints(blocks["size_bytes"])
     state = blocks["state"]
-    whole = _per_segment(at, size, count)
-    in_use = _per_segment(at, np.where(state == "active", size, 0), count)
-    wrong = (segments["size_bytes"] != whole).fillna(value=False)
+    block_bytes = _per_segment(segment, size, count)
+    in_use = _per_segment(segment, np.where(state == "active", size, 0), count)
+    wrong = (segments["size_bytes"] != block_bytes).fillna(value=False)
     wrong |= (segments["allocated_bytes"] != in_use).fillna(value=False)
-    made = []
+    segment_notes = []
     odd = int(np.count_nonzero(wrong))
     if odd:
         message = f"{odd:,} of {count:,} segments are not the sum of their blocks"
-        made.append(Note("warning", "odd-segments", message, name, odd, data=Data(segments=count)))
+        segment_notes.append(
+            Note("warning", "odd-segments", message, name, odd, data=Data(segments=count))
+        )
     pending = (state == "pending_free").to_numpy()
     if pending.any():
         message = (
@@ -200,44 +205,46 @@ def _of_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[Note]:
             "for other streams (record_stream)"
         )
         data = Data(size_bytes=total(size[pending]))
-        made.append(
+        segment_notes.append(
             Note("info", "pending-free", message, name, int(np.count_nonzero(pending)), data=data)
         )
-    return made
+    return segment_notes
 
 
-def _per_segment(at: npt.NDArray[np.int32], size: Ints, count: int) -> Ints:
+def _per_segment(segment: npt.NDArray[np.int32], size: Ints, count: int) -> Ints:
     """The exact sum of `size` for each segment."""
     sums = np.zeros(count, np.int64)
-    np.add.at(sums, at, size)
+    np.add.at(sums, segment, size)
     return sums
 
 
 def _of_ring(number: int, ts_ns: Any, settings: Mapping[str, Any], name: str) -> list[Note]:
     """Notes on a history whose beginning was dropped, or seems to be, and on its order."""
-    made = []
+    ring_notes = []
     count = len(ts_ns)
     overflowed = _per_device(settings.get("trace_alloc_overflowed"), number)
-    most = _per_device(settings.get("trace_alloc_max_entries"), number)
+    max_entries = _per_device(settings.get("trace_alloc_max_entries"), number)
     if overflowed is True:
         message = (
             f"device {number}: the history was full at {count:,} entries: older ones were dropped"
         )
         data = Data(device=number, entries=count, certain=True)
-        made.append(Note("data_loss", "ring-buffer", message, name, data=data))
-    elif overflowed is None and (count == most or (most is None and is_round(count))):
+        ring_notes.append(Note("data_loss", "ring-buffer", message, name, data=data))
+    elif overflowed is None and (count == max_entries or (max_entries is None and is_round(count))):
         message = (
             f"device {number}: the history has {count:,} entries, "
-            f"{'as many as it can hold' if most else 'a round number'}: older ones were probably dropped"
+            f"{'as many as it can hold' if max_entries else 'a round number'}: older ones were probably dropped"
         )
         data = Data(device=number, entries=count, certain=False)
-        made.append(Note("warning", "ring-buffer", message, name, data=data))
+        ring_notes.append(Note("warning", "ring-buffer", message, name, data=data))
     times = ts_ns[~ts_ns.isna()].to_numpy(np.int64)
     back = int(np.count_nonzero(np.diff(times) < 0))
     if back:
         message = f"device {number}: the time goes back {back:,} times in the history"
-        made.append(Note("warning", "time-order", message, name, back, data=Data(device=number)))
-    return made
+        ring_notes.append(
+            Note("warning", "time-order", message, name, back, data=Data(device=number))
+        )
+    return ring_notes
 
 
 def is_round(count: int) -> bool:

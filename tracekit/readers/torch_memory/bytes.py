@@ -90,11 +90,11 @@ def _content(
             if on_bytes is not None:
                 on_bytes(len(data))
             return data
-    most = min(max_bytes, max(_FREE_INFLATED, size * _MOST_INFLATED))
+    max_size = min(max_bytes, max(_FREE_INFLATED, size * _MOST_INFLATED))
     try:
-        return _inflated(path, most, on_bytes, careful=False)
+        return _inflated(path, max_size, on_bytes, careful=False)
     except unpack.Unproven:
-        return _inflated(path, most, on_bytes, careful=True)
+        return _inflated(path, max_size, on_bytes, careful=True)
 
 
 def _inflated(
@@ -119,18 +119,18 @@ def _of_page(data: bytes, path: Path) -> bytes:
     if not any(mark in data for mark in _PAGE):
         reason = Reason("no-snapshot", "a page or XML, and no snapshot")
         raise refused(path, reason, "name the pickle itself")
-    held = [match[1] for match in _IN_PAGE.finditer(data)]
-    if len(held) != 1:
-        problem = f"a page that holds {len(held)} snapshots, not one"
+    snapshots = [match[1] for match in _IN_PAGE.finditer(data)]
+    if len(snapshots) != 1:
+        problem = f"a page that holds {len(snapshots)} snapshots, not one"
         raise refused(path, Reason("no-snapshot", problem), "name the pickle itself")
     try:
-        return base64.b64decode(held[0], validate=True)
+        return base64.b64decode(snapshots[0], validate=True)
     except binascii.Error as error:
         problem = f"the snapshot in the page is damaged: {error}"
         raise refused(path, Reason("damaged-snapshot", problem), "write the page again") from error
 
 
-def _too_large(path: Path, size: int, most: int) -> TraceFormatError:
+def _too_large(path: Path, size: int, max_size: int) -> TraceFormatError:
     """The error for a file that holds more than is read."""
-    problem = f"a pickle of {size:,} bytes or more: over {most:,}"
-    return refused(path, Reason("too-many", problem, Data(count=size, most=most)), _SMALLER)
+    problem = f"a pickle of {size:,} bytes or more: over {max_size:,}"
+    return refused(path, Reason("too-many", problem, Data(count=size, most=max_size)), _SMALLER)

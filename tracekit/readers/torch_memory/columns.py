@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate, chain, count
 from operator import itemgetter, methodcaller
 from pathlib import Path
 from typing import Any, cast
@@ -83,24 +83,26 @@ def records(path: Path, name_of: NameOf, lists: Sequence[object], most: int) -> 
         problem = f"{starts[-1]:,} entries, but the file has {most:,} dictionaries"
         raise wrong_shape(path, name_of(0), problem)
     rows: list[Any] = groups[0] if len(groups) == 1 else list(chain.from_iterable(groups))
-    made = Records(path, rows, name_of, starts[:-1])
+    entries = Records(path, rows, name_of, starts[:-1])
     if set(map(type, rows)) - {dict}:
         row = next(i for i, value in enumerate(rows) if type(value) is not dict)
-        raise wrong_shape(path, made.place(row), f"expected a dictionary, found {_kind(rows[row])}")
-    return made
+        raise wrong_shape(
+            path, entries.place(row), f"expected a dictionary, found {_kind(rows[row])}"
+        )
+    return entries
 
 
 def keys_of(of: Records) -> set[str]:
     """Every key that any of the dictionaries has."""
-    found: set[str] = set()
+    keys: set[str] = set()
     for start in range(0, len(of.rows), _CHUNK):
         rows = {id(row): row for row in of.rows[start : start + _CHUNK]}
-        found.update(*rows.values())  # one with many keys may stand in many places
-    odd = [key for key in found if type(key) is not str]
+        keys.update(*rows.values())  # one with many keys may stand in many places
+    odd = [key for key in keys if type(key) is not str]
     if odd:
         row = next(i for i, value in enumerate(of.rows) if odd[0] in value)
         raise wrong_shape(of.path, of.place(row), f"expected text as key, found {_kind(odd[0])}")
-    return found
+    return keys
 
 
 def values(of: Records, key: str) -> list[Any]:
@@ -123,23 +125,22 @@ def check_kinds(of: Records, key: str, found: list[Any], *kinds: type) -> set[ty
 
 def integers(of: Records, key: str, low: int, high: int) -> Numbers:
     """The integers at a key, within these bounds; of addresses (`high` 2**64) the signed bit pattern."""
-    found = values(of, key)
-    types = check_kinds(of, key, found, int)
-    count = len(found)
-    missing = np.zeros(count, np.bool_)
+    recorded = values(of, key)
+    types = check_kinds(of, key, recorded, int)
+    missing = np.zeros(len(recorded), np.bool_)
     if type(None) in types:
-        missing = np.fromiter((value is None for value in found), np.bool_, count)
-        found = [0 if value is None else value for value in found]
+        missing = is_none(recorded)
+        recorded = [0 if value is None else value for value in recorded]
     try:
-        array = np.fromiter(found, np.int64, count)
+        array = np.fromiter(recorded, np.int64, len(recorded))
         bad = np.flatnonzero((array < low) | (array >= high) if high < UINT64 else array < low)
     except OverflowError:
-        bad = np.array([i for i, v in enumerate(found) if not low <= v < high][:1], np.int64)
+        bad = np.array([i for i, v in enumerate(recorded) if not low <= v < high][:1], np.int64)
         if not len(bad):
-            array = np.array([value % UINT64 for value in found], np.uint64).view(np.int64)
+            array = np.array([value % UINT64 for value in recorded], np.uint64).view(np.int64)
     if len(bad):
         row = int(bad[0])
-        problem = f"expected {_meaning(high)}, found {found[row]}"
+        problem = f"expected {_meaning(high)}, found {recorded[row]}"
         raise wrong_shape(of.path, f"{of.place(row)}.{key}", problem)
     return Numbers(array, missing)
 
@@ -164,8 +165,8 @@ def sizes(of: Records, key: str) -> Numbers:
 
 def nanoseconds(of: Records, key: str) -> Numbers:
     """Times, recorded in µs."""
-    found = integers(of, key, -MAX_US, MAX_US)
-    return Numbers(found.values * 1000, found.missing)
+    micros = integers(of, key, -MAX_US, MAX_US)
+    return Numbers(micros.values * 1000, micros.missing)
 
 
 def texts(of: Records, key: str) -> pd.Categorical:
@@ -175,19 +176,29 @@ def texts(of: Records, key: str) -> pd.Categorical:
 
 def distinct(of: Records, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
     """(the index of each row's text, -1 where there is none; the texts), in the order of first use."""
-    found = values(of, key)
+    recorded = values(of, key)
     try:
-        seen = dict.fromkeys(found)
+        seen = dict.fromkeys(recorded)
         types = set(map(type, seen))
     except TypeError:
         types = {object}
     if types - {str, type(None)}:
-        check_kinds(of, key, found, str)
+        check_kinds(of, key, recorded, str)
     seen.pop(None, None)
-    place: dict[str | None, int] = {text: i for i, text in enumerate(seen)}
+    place: dict[str | None, int] = _numbered(seen)
     place[None] = -1
-    codes = np.fromiter(map(place.__getitem__, found), np.int32, len(found))
+    codes = np.fromiter(map(place.__getitem__, recorded), np.int32, len(recorded))
     return codes, list(seen)
+
+
+def _numbered(things: Iterable[Any]) -> dict[Any, int]:
+    """The place of each of these different things."""
+    return dict(zip(things, count(), strict=False))
+
+
+def is_none(recorded: Sequence[object]) -> Bools:
+    """Which of the values are None."""
+    return np.fromiter((value is None for value in recorded), np.bool_, len(recorded))
 
 
 def encoded(column: tuple[npt.NDArray[np.int32], Iterable[str]]) -> pd.Categorical:
@@ -195,7 +206,7 @@ def encoded(column: tuple[npt.NDArray[np.int32], Iterable[str]]) -> pd.Categoric
     codes, names = column
     plain = list(map(kept_text, names))
     if len(set(plain)) < len(plain):
-        place = {text: i for i, text in enumerate(dict.fromkeys(plain))}
+        place = _numbered(dict.fromkeys(plain))
         codes = np.array([*map(place.__getitem__, plain), -1], np.int32)[codes]
         plain = list(place)
     return pd.Categorical.from_codes(codes, categories=pd.Index(plain, dtype="str"))
@@ -208,12 +219,12 @@ def kept_text(text: str) -> str:
 
 def pools(of: Records, key: str) -> pd.Categorical:
     """The pools at a key, pairs of integers, as `0,0`."""
-    found = values(of, key)
-    types = check_kinds(of, key, found, tuple, list)
+    recorded = values(of, key)
+    types = check_kinds(of, key, recorded, tuple, list)
     if list in types:
-        found = [None if value is None else tuple(value) for value in found]
+        recorded = [None if value is None else tuple(value) for value in recorded]
     try:
-        seen = dict.fromkeys(found)
+        seen = dict.fromkeys(recorded)
     except TypeError:
         seen = {}
     seen.pop(None, None)
@@ -221,9 +232,9 @@ def pools(of: Records, key: str) -> pd.Categorical:
         not seen and types - {type(None)}
     ):
         raise wrong_shape(of.path, f"{of.name_of(0)}[].{key}", "expected pairs of integers")
-    place: dict[Any, int] = {pair: i for i, pair in enumerate(seen)}
+    place: dict[Any, int] = _numbered(seen)
     place[None] = -1
-    codes = np.fromiter(map(place.__getitem__, found), np.int32, len(found))
+    codes = np.fromiter(map(place.__getitem__, recorded), np.int32, len(recorded))
     return encoded((codes, [f"{first},{second}" for first, second in seen]))
 
 

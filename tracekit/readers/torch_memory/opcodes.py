@@ -77,16 +77,16 @@ def check(data: bytes, path: Path) -> Census:
         )
     # So that no place lies beyond the length of the file: the loader makes room for every place below.
     pattern = _tokens(min((size.bit_length() - 1) // 8, 3))
-    at = 2
+    offset = 2
     while True:
-        found = pattern.match(data, at)
-        assert found is not None, "the pattern matches nothing as well"
-        at = found.end()
-        code = data[at : at + 1]
+        name = pattern.match(data, offset)
+        assert name is not None, "the pattern matches nothing as well"
+        offset = name.end()
+        code = data[offset : offset + 1]
         if code == b".":
             break
-        at = _long_token(data, at, code, path)
-    _check_rest(data, at + 1, path)
+        offset = _long_token(data, offset, code, path)
+    _check_rest(data, offset + 1, path)
     dicts, lists = data.count(b"}"), data.count(b"]")
     if has_too_many(size, dicts, lists):
         problem = f"some {dicts + lists:,} dictionaries and lists in {size:,} bytes are no snapshot"
@@ -96,8 +96,10 @@ def check(data: bytes, path: Path) -> Census:
 
 def has_too_many(size: int, dicts: int, lists: int) -> bool:
     """Whether a file of so many bytes has more dictionaries and lists than a snapshot of that size."""
-    most, most_dicts = size // _PER_CONTAINER, size // _PER_DICT
-    return dicts + lists > most + _FREE_CONTAINERS or dicts > most_dicts + _FREE_CONTAINERS
+    max_containers, most_dicts = size // _PER_CONTAINER, size // _PER_DICT
+    return (
+        dicts + lists > max_containers + _FREE_CONTAINERS or dicts > most_dicts + _FREE_CONTAINERS
+    )
 
 
 def _long_token(data: bytes, at: int, code: bytes, path: Path) -> int:

@@ -50,7 +50,7 @@ class Stacks:
     """
 
     path: Path
-    found: dict[int, Codes] = field(default_factory=dict[int, Codes])
+    frame_codes: dict[int, Codes] = field(default_factory=dict[int, Codes])
     frames: dict[Frame, int] = field(default_factory=dict[Frame, int])
     codes: dict[int, int] = field(default_factory=dict[int, int])
     digests: array[int] = field(default_factory=lambda: array("q"))
@@ -80,16 +80,16 @@ def stack_column(stacks: Stacks, of: Records, key: str) -> Numbers:
 def frames_table(stacks: Stacks) -> pd.DataFrame:
     """The frames of every stack found: the table `stacks`."""
     table = TABLES["stacks"]
-    lengths = np.fromiter(map(len, stacks.found.values()), np.int32, len(stacks.found))
+    lengths = np.fromiter(map(len, stacks.frame_codes.values()), np.int32, len(stacks.frame_codes))
     if not lengths.any():
         return table.frame()
-    code = np.concatenate(list(stacks.found.values()))
+    code = np.concatenate(list(stacks.frame_codes.values()))
     starts = np.cumsum(lengths, dtype=np.int32) - lengths
     names, files, lines = zip(*stacks.frames, strict=True)
     missing = np.fromiter((line is None for line in lines), np.bool_, len(lines))
     line = np.fromiter((line or 0 for line in lines), np.int64, len(lines))
     columns = {
-        "stack": np.repeat(np.fromiter(stacks.found, np.int64, len(lengths)), lengths),
+        "stack": np.repeat(np.fromiter(stacks.frame_codes, np.int64, len(lengths)), lengths),
         "depth": np.arange(len(code), dtype=np.int32) - np.repeat(starts, lengths),
         "name": _texts(names, code),
         "file": _texts(files, code),
@@ -123,11 +123,11 @@ def _hash(stacks: Stacks, frames: list[Any], where: str) -> int:
     digests = np.frombuffer(stacks.digests, np.int64)[codes].tobytes() if frames else b""
     digest = blake2b(digests, digest_size=_DIGEST_BYTES).digest()
     value = int.from_bytes(digest, "little", signed=True)
-    if value not in stacks.found:
+    if value not in stacks.frame_codes:
         stacks.frame_count += len(frames)
         if stacks.frame_count > MAX_FRAMES:
             raise wrong_shape(stacks.path, where, f"stacks of over {MAX_FRAMES:,} frames in all")
-        stacks.found[value] = codes
+        stacks.frame_codes[value] = codes
     return value
 
 

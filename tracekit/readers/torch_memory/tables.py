@@ -24,6 +24,7 @@ from tracekit.readers.torch_memory.columns import (
     distinct,
     encoded,
     integers,
+    is_none,
     keys_of,
     nanoseconds,
     pools,
@@ -95,20 +96,20 @@ def contents(root: object, path: Path, most: int) -> Contents:
     top = {"segments": root} if type(root) is list else root
     if type(top) is not dict or not ({"segments", "device_traces", *_HOST} & top.keys()):
         raise wrong_shape(path, "top", "no dictionary with segments or device_traces")
-    made, stacks = Contents(), Stacks(path)
-    _count_unknown(made, "", Records(path, [top], lambda _: "top", [0]), _TOP)
-    ranges = _annotations(made, top, path, most)
+    snapshot, stacks = Contents(), Stacks(path)
+    _count_unknown(snapshot, "", Records(path, [top], lambda _: "top", [0]), _TOP)
+    ranges = _annotations(snapshot, top, path, most)
     traces = _traces(top, path, most)
     if traces is not None:
-        _allocations(made, stacks, *traces, ranges)
-    _segments(made, stacks, top, path, most)
+        _allocations(snapshot, stacks, *traces, ranges)
+    _segments(snapshot, stacks, top, path, most)
     if ranges:
         rows = [Columns.of(frame) for frame in ranges]
-        made.tables["annotations"] = concat(TABLES["annotations"], rows).frame()
+        snapshot.tables["annotations"] = concat(TABLES["annotations"], rows).frame()
     if stacks.recorded:
-        made.tables["stacks"] = frames_table(stacks)
-    made.unknown.update(stacks.unknown)
-    return made
+        snapshot.tables["stacks"] = frames_table(stacks)
+    snapshot.unknown.update(stacks.unknown)
+    return snapshot
 
 
 _HOST = ("host_segments", "host_traces")
@@ -116,13 +117,13 @@ _HOST = ("host_segments", "host_traces")
 
 def _count_unknown(made: Contents, place: str, of: Records, known: frozenset[str]) -> set[str]:
     """Every key that the records have; those that are not known are counted."""
-    found = keys_of(of)
-    odd = sorted(found - known)
+    keys = keys_of(of)
+    odd = sorted(keys - known)
     for key in odd[:_MOST_COUNTED]:
         made.unknown[f"{place}{key[:_LONGEST]}"] += sum(key in row for row in of.rows)
     if len(odd) > _MOST_COUNTED:
         made.unknown[f"{place}* (other keys)"] += len(odd) - _MOST_COUNTED
-    return found
+    return keys
 
 
 def _count_words(
@@ -138,8 +139,8 @@ def _count_words(
     for code in odd[:_MOST_COUNTED]:
         made.unknown[f"{what} {names[code][:_LONGEST]}"] += counts[code]
     if len(odd) > _MOST_COUNTED:
-        rest = sum(counts[code] for code in odd[_MOST_COUNTED:])
-        made.unknown[f"{what} * (others)"] += rest
+        other_count = sum(counts[code] for code in odd[_MOST_COUNTED:])
+        made.unknown[f"{what} * (others)"] += other_count
 
 
 def _traces(
@@ -159,47 +160,50 @@ def _traces(
             lists = [lists]
         if len(lists) > _MOST_DEVICES:
             raise wrong_shape(path, key, f"{len(lists):,} devices")
-        names += [f"{key}[{i}]" for i in range(len(lists))]
         groups += lists
-        device += [i if key == "device_traces" else -1 for i in range(len(lists))]
-    made = records(path, names.__getitem__, groups, most) if groups else None
-    if made is None or not made.rows:
+        for number in range(len(lists)):
+            names.append(f"{key}[{number}]")
+            device.append(number if key == "device_traces" else -1)
+    entries = records(path, names.__getitem__, groups, most) if groups else None
+    if entries is None or not entries.rows:
         return None
-    return made, np.array(device, np.int64), np.array(device, np.int64) < 0
+    return entries, np.array(device, np.int64), np.array(device, np.int64) < 0
 
 
 def _allocations(
     made: Contents,
     stacks: Stacks,
-    of: Records,
+    entries: Records,
     device: Ints,
     host: npt.NDArray[np.bool_],
     ranges: list[pd.DataFrame],
 ) -> None:
     """The table `allocations`; what torch 2.4 recorded as actions of the user goes to `ranges`."""
-    group = np.repeat(np.arange(len(device)), of.lengths())
-    codes, names = distinct(of, "action")
+    group = np.repeat(np.arange(len(device)), entries.lengths())
+    codes, names = distinct(entries, "action")
     if (codes < 0).any():
-        where = of.place(int((codes < 0).argmax()))
-        raise wrong_shape(of.path, f"{where}.action", "expected text, found nothing")
+        where = entries.place(int((codes < 0).argmax()))
+        raise wrong_shape(entries.path, f"{where}.action", "expected text, found nothing")
     if USER_DEFINED in names:
-        mine = codes == names.index(USER_DEFINED)
-        ranges.append(_user_ranges(of, mine, device[group]))
-        of, codes, group = _without(of, mine), codes[~mine], group[~mine]
-    keys = _count_unknown(made, "device_traces[][].", of, _ENTRY)
+        is_range = codes == names.index(USER_DEFINED)
+        ranges.append(_user_ranges(entries, is_range, device[group]))
+        entries, codes, group = _without(entries, is_range), codes[~is_range], group[~is_range]
+    keys = _count_unknown(made, "device_traces[][].", entries, _ENTRY)
     _count_words(made, "action", (codes, names), {*ACTIONS[:-1], USER_DEFINED})
     number = device[group]
     columns: dict[str, Any] = {
         "memory": _closed(host[group].astype(np.int8), ("device", "host")),
         "device": Numbers(np.maximum(number, 0), number < 0).nullable(),
         "action": _coded(codes, [a if a in ACTIONS else "other" for a in names], ACTIONS),
-        **_column(keys, "ts_ns", "time_us", lambda key: nanoseconds(of, key).nullable()),
-        **_column(keys, "address", "addr", lambda key: addresses(of, key).nullable()),
-        **_column(keys, "size_bytes", "size", lambda key: sizes(of, key).nullable()),
-        **_column(keys, "device_free_bytes", "device_free", lambda key: sizes(of, key).nullable()),
-        **_column(keys, "stream", "stream", lambda key: addresses(of, key).nullable()),
-        **_column(keys, "pool", "pool_id", lambda key: pools(of, key)),
-        **_described(stacks, of, keys),
+        **_column(keys, "ts_ns", "time_us", lambda key: nanoseconds(entries, key).nullable()),
+        **_column(keys, "address", "addr", lambda key: addresses(entries, key).nullable()),
+        **_column(keys, "size_bytes", "size", lambda key: sizes(entries, key).nullable()),
+        **_column(
+            keys, "device_free_bytes", "device_free", lambda key: sizes(entries, key).nullable()
+        ),
+        **_column(keys, "stream", "stream", lambda key: addresses(entries, key).nullable()),
+        **_column(keys, "pool", "pool_id", lambda key: pools(entries, key)),
+        **_described(stacks, entries, keys),
     }
     made.tables["allocations"] = TABLES["allocations"].frame(columns, len(group))
 
@@ -232,30 +236,36 @@ def _segments(
     names = [key for key in ("segments", "host_segments") if key in top]
     if not names:
         return
-    of = records(path, names.__getitem__, [top[key] for key in names], most)
-    keys = _count_unknown(made, "segments[].", of, _SEGMENT)
-    count = len(of.rows)
-    on_host = np.repeat([key == "host_segments" for key in names], of.lengths())
+    segments = records(path, names.__getitem__, [top[key] for key in names], most)
+    keys = _count_unknown(made, "segments[].", segments, _SEGMENT)
+    count = len(segments.rows)
+    on_host = np.repeat([key == "host_segments" for key in names], segments.lengths())
     memory = _closed(on_host.astype(np.int8), ("device", "host"))
-    device = integers(of, "device", 0, 2**31)
-    start = required(of, "address", addresses(of, "address"), "an integer of 64 bits")
+    device = integers(segments, "device", 0, 2**31)
+    start = required(segments, "address", addresses(segments, "address"), "an integer of 64 bits")
     columns: dict[str, Any] = {
         "memory": memory,
         "device": device.nullable(),
         "address": start.nullable(),
-        **_column(keys, "size_bytes", "total_size", lambda key: sizes(of, key).nullable()),
-        **_column(keys, "allocated_bytes", "allocated_size", lambda key: sizes(of, key).nullable()),
-        **_column(keys, "active_bytes", "active_size", lambda key: sizes(of, key).nullable()),
-        **_column(keys, "requested_bytes", "requested_size", lambda key: sizes(of, key).nullable()),
-        **_column(keys, "stream", "stream", lambda key: addresses(of, key).nullable()),
-        **_column(keys, "kind", "segment_type", lambda key: texts(of, key)),
-        **_column(keys, "pool", "segment_pool_id", lambda key: pools(of, key)),
-        **_column(keys, "expandable", "is_expandable", lambda key: _truths(of, key)),
-        **_column(keys, "stack", "frames", lambda key: stack_column(stacks, of, key).nullable()),
+        **_column(keys, "size_bytes", "total_size", lambda key: sizes(segments, key).nullable()),
+        **_column(
+            keys, "allocated_bytes", "allocated_size", lambda key: sizes(segments, key).nullable()
+        ),
+        **_column(keys, "active_bytes", "active_size", lambda key: sizes(segments, key).nullable()),
+        **_column(
+            keys, "requested_bytes", "requested_size", lambda key: sizes(segments, key).nullable()
+        ),
+        **_column(keys, "stream", "stream", lambda key: addresses(segments, key).nullable()),
+        **_column(keys, "kind", "segment_type", lambda key: texts(segments, key)),
+        **_column(keys, "pool", "segment_pool_id", lambda key: pools(segments, key)),
+        **_column(keys, "expandable", "is_expandable", lambda key: _truths(segments, key)),
+        **_column(
+            keys, "stack", "frames", lambda key: stack_column(stacks, segments, key).nullable()
+        ),
     }
     made.tables["memory_segments"] = TABLES["memory_segments"].frame(columns, count)
-    lists = [[] if blocks is None else blocks for blocks in values(of, "blocks")]
-    inner = records(path, lambda i: f"{of.place(i)}.blocks", lists, most) if lists else None
+    lists = [[] if blocks is None else blocks for blocks in values(segments, "blocks")]
+    inner = records(path, lambda i: f"{segments.place(i)}.blocks", lists, most) if lists else None
     if inner is None:
         made.tables["blocks"] = TABLES["blocks"].frame()
         return
@@ -281,7 +291,7 @@ def _blocks(
     before -= size.values
     first = np.array(of.starts, np.int64)[outer["segment"]]
     follows = start.values + before - before[first] if len(before) else before
-    found = {
+    columns = {
         **outer,
         "address": Numbers(
             np.where(address.missing, follows, address.values), address.missing & start.missing
@@ -294,9 +304,9 @@ def _blocks(
     if "history" in keys:  # torch 2.0: who had it, the last one first
         last = _last_of_history(of, "history")
         _count_unknown(made, "segments[].blocks[].history[].", last, _HISTORY)
-        found.setdefault("stack", stack_column(stacks, last, "frames").nullable())
-        found.setdefault("requested_bytes", sizes(last, "real_size").nullable())
-    made.tables["blocks"] = TABLES["blocks"].frame(found, len(of.rows))
+        columns.setdefault("stack", stack_column(stacks, last, "frames").nullable())
+        columns.setdefault("requested_bytes", sizes(last, "real_size").nullable())
+    made.tables["blocks"] = TABLES["blocks"].frame(columns, len(of.rows))
 
 
 def _last_of_history(of: Records, key: str) -> Records:
@@ -316,60 +326,64 @@ def _annotations(
     """The table of `external_annotations` in a list; an empty list where none were recorded."""
     if top.get("external_annotations") is None:
         return []
-    of = records(path, ["external_annotations"].__getitem__, [top["external_annotations"]], most)
-    _count_unknown(made, "external_annotations[].", of, _ANNOTATION)
-    codes, names = distinct(of, "stage")
+    entries = records(
+        path, ["external_annotations"].__getitem__, [top["external_annotations"]], most
+    )
+    _count_unknown(made, "external_annotations[].", entries, _ANNOTATION)
+    codes, names = distinct(entries, "stage")
     columns = {
-        "ts_ns": nanoseconds(of, "time_us").nullable(),
-        "device": integers(of, "device", -(2**31), 2**31).nullable(),
+        "ts_ns": nanoseconds(entries, "time_us").nullable(),
+        "device": integers(entries, "device", -(2**31), 2**31).nullable(),
         "stage": _coded(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
-        "name": texts(of, "name"),
+        "name": texts(entries, "name"),
     }
-    return [TABLES["annotations"].frame(columns, len(of.rows))]
+    return [TABLES["annotations"].frame(columns, len(entries.rows))]
 
 
 _STAGES = ("start", "end", "other")
 
 
-def _user_ranges(of: Records, mine: npt.NDArray[np.bool_], device: Ints) -> pd.DataFrame:
+def _user_ranges(of: Records, is_range: npt.NDArray[np.bool_], device: Ints) -> pd.DataFrame:
     """The annotations among the actions of torch 2.4: the frame's name says START or END, its file what of."""
-    rows = list(compress(of.rows, mine))
+    rows = list(compress(of.rows, is_range))
     frames = [row.get("frames") for row in rows]
     first: list[Any] = [f[0] if type(f) is list and f else {} for f in frames]
-    for row, frame in zip(np.flatnonzero(mine).tolist(), first, strict=True):
+    for row, frame in zip(np.flatnonzero(is_range).tolist(), first, strict=True):
         if type(frame) is not dict:
             raise wrong_shape(of.path, f"{of.place(row)}.frames", "expected dictionaries")
-    told = Records(of.path, first, lambda _: "frames of user_defined", [0])
-    codes, names = distinct(told, "name")
-    number = device[mine]
+    first_frames = Records(of.path, first, lambda _: "frames of user_defined", [0])
+    codes, names = distinct(first_frames, "name")
+    number = device[is_range]
     columns = {
         "ts_ns": nanoseconds(
             Records(of.path, rows, lambda _: "user_defined", [0]), "time_us"
         ).nullable(),
         "device": Numbers(np.maximum(number, 0), number < 0).nullable(),
         "stage": _coded(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
-        "name": texts(told, "filename"),
+        "name": texts(first_frames, "filename"),
     }
     return TABLES["annotations"].frame(columns, len(rows))
 
 
-def _without(of: Records, mine: npt.NDArray[np.bool_]) -> Records:
+def _without(of: Records, is_removed: npt.NDArray[np.bool_]) -> Records:
     """The records that are not these."""
-    before: Ints = np.cumsum(mine) - mine
+    before: Ints = np.cumsum(is_removed) - is_removed
     starts = np.array([*of.starts, len(of.rows)], np.int64)
-    gone = np.append(before, np.count_nonzero(mine))[starts]
-    kept = (starts - gone)[:-1]
-    return Records(of.path, list(compress(of.rows, ~mine)), of.name_of, kept.tolist())
+    gone = np.append(before, np.count_nonzero(is_removed))[starts]
+    shifted_starts = (starts - gone)[:-1]
+    return Records(
+        of.path, list(compress(of.rows, ~is_removed)), of.name_of, shifted_starts.tolist()
+    )
 
 
 def _truths(of: Records, key: str) -> Any:
     """Truth values as 1 and 0, missing where none was recorded."""
-    found = values(of, key)
-    odd = [i for i, value in enumerate(found) if value is not None and type(value) is not bool]
+    recorded = values(of, key)
+    odd = [i for i, value in enumerate(recorded) if value is not None and type(value) is not bool]
     if odd:
         raise wrong_shape(of.path, f"{of.place(odd[0])}.{key}", "expected a truth value")
-    missing = np.fromiter((value is None for value in found), np.bool_, len(found))
-    truth = np.fromiter((value is True for value in found), np.int64, len(found))
+    missing = is_none(recorded)
+    truth = np.fromiter((value is True for value in recorded), np.int64, len(recorded))
     return Numbers(truth, missing).nullable()
 
 

@@ -86,12 +86,12 @@ def sniff(head: bytes) -> bool:
     """Whether text begins like a memory timeline: by the shape of its numbers, as nothing in it has a name."""
     if _FIRST_CHANGE.match(head):
         return _KNOWN_CHANGE.match(head) is not None
-    found = _TIMES.match(head)
-    if found is None:
+    times_match = _TIMES.match(head)
+    if times_match is None:
         return False
-    if _CLOSE.match(head, found.end()):
-        return _FIRST_LEVELS.match(head, found.end()) is not None
-    times = integers(found[1])  # without the last one, of which the end may be missing
+    if _CLOSE.match(head, times_match.end()):
+        return _FIRST_LEVELS.match(head, times_match.end()) is not None
+    times = integers(times_match[1])  # without the last one, of which the end may be missing
     ordered = bool((times[1:] >= times[:-1]).all())
     return len(times) > 1 and bool(times[0] >= _EARLIEST_US) and ordered
 
@@ -127,11 +127,11 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     losses: list[Loss] = []
     try:
         try:
-            found = _read(ArrayText(unpack.blocks(path, [], on_bytes=on_bytes)), path)
+            timeline = _read(ArrayText(unpack.blocks(path, [], on_bytes=on_bytes)), path)
         except unpack.Unproven:
             careful = unpack.blocks(path, losses, careful=True, on_bytes=on_bytes)
-            found = _read(ArrayText(careful), path)
-        frame = _frame(found)
+            timeline = _read(ArrayText(careful), path)
+        frame = _frame(timeline)
     except OSError as error:
         raise unread(path, error, "check the file and its permissions") from error
     except MemoryError as error:
@@ -139,39 +139,41 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     times = frame["ts_ns"].dropna()
     meta = {
         "absolute_time": len(times) > 0 and int(times.iloc[-1]) > 10**17,
-        "element_count": found.rows,
-        "text_bytes": found.offset,
+        "element_count": timeline.rows,
+        "text_bytes": timeline.offset,
     }
     tables = {"memory_categories": frame} if want.table("memory_categories") else {}
-    return [Trace(source, tables, tuple(_notes(found, losses, source.name)), meta)]
+    return [Trace(source, tables, tuple(_notes(timeline, losses, source.name)), meta)]
 
 
 def _read(text: ArrayText, path: Path) -> _Timeline:
     """The changes of a timeline of either form."""
     head = text.ahead()
-    found = _Timeline()
+    timeline = _Timeline()
     if _FIRST_CHANGE.match(head) or _NO_CHANGE.match(head):
-        _take_changes(text, found)
+        _take_changes(text, timeline)
     elif _OPEN_TIMES.match(head):
-        _take_levels(text, found, path)
+        _take_levels(text, timeline, path)
     else:
         problem = "no memory timeline: neither changes nor times with levels"
         hint = "torch.profiler's export_memory_timeline writes one"
         raise TraceFormatError(path, problem, hint, code="no-snapshot")
-    whole = not found.ended and text.take(_END)
-    if not whole and not found.ended:
+    is_complete = not timeline.ended and text.take(_END)
+    if not is_complete and not timeline.ended:
         left = text.ahead()
         cut = len(left) < LONGEST_BYTES and _CUT.match(left) is not None
-        found.ended = "truncated" if cut else "damaged"
-    found.offset = text.offset
-    if not whole and not found.rows:
-        problem = f"nothing whole is in it: it is {found.ended or 'damaged'} before the first level"
+        timeline.ended = "truncated" if cut else "damaged"
+    timeline.offset = text.offset
+    if not is_complete and not timeline.rows:
+        problem = (
+            f"nothing whole is in it: it is {timeline.ended or 'damaged'} before the first level"
+        )
         reason = Reason("damaged-snapshot", problem, Data(offset=text.offset))
         raise refused(path, reason, "copy it again", f"byte {text.offset}")
-    return found
+    return timeline
 
 
-def _take_changes(text: ArrayText, found: _Timeline) -> None:
+def _take_changes(text: ArrayText, timeline: _Timeline) -> None:
     """Put the changes of the raw form into the timeline."""
     text.take(_OPEN)
     last = _BEFORE
@@ -180,23 +182,25 @@ def _take_changes(text: ArrayText, found: _Timeline) -> None:
         ts, action, change, category = rows.T
         before = np.append(last, ts[:-1])
         ok = (ts >= before) & (ts < MAX_NS) & (change > -MAX_BYTES) & (change < MAX_BYTES)
-        kept = _leading(ok)
-        if kept < len(ok):
-            found.ended = "damaged"
-        if found.count + kept > MAX_CHANGES:
-            kept, found.ended = MAX_CHANGES - found.count, "timeline-cut"
+        sound_count = _leading(ok)
+        if sound_count < len(ok):
+            timeline.ended = "damaged"
+        if timeline.count + sound_count > MAX_CHANGES:
+            sound_count, timeline.ended = MAX_CHANGES - timeline.count, "timeline-cut"
         unknown = category >= len(CATEGORIES)
         odd = unknown | (action < 1) | (action > 4)
-        found.odd += int(np.count_nonzero(odd[:kept]))
-        known = np.where(unknown, CATEGORIES.index("unknown"), category)
-        found.add(ts[:kept].copy(), known[:kept], change[:kept].copy())
-        found.rows += kept
-        if found.ended:
+        timeline.odd += int(np.count_nonzero(odd[:sound_count]))
+        known_category = np.where(unknown, CATEGORIES.index("unknown"), category)
+        timeline.add(
+            ts[:sound_count].copy(), known_category[:sound_count], change[:sound_count].copy()
+        )
+        timeline.rows += sound_count
+        if timeline.ended:
             return
         last = int(ts[-1])
 
 
-def _take_levels(text: ArrayText, found: _Timeline, path: Path) -> None:
+def _take_levels(text: ArrayText, timeline: _Timeline, path: Path) -> None:
     """Put the changes between the levels into the timeline."""
     text.take(_OPEN_TIMES)
     times = _times(text, path)
@@ -210,23 +214,23 @@ def _take_levels(text: ArrayText, found: _Timeline, path: Path) -> None:
     for run in text.items(_LEVELS):
         rows = integers(run).reshape(-1, 1 + len(CATEGORIES))[:, 1:]
         ok: npt.NDArray[np.bool_] = np.all((rows > -MAX_BYTES) & (rows < MAX_BYTES), axis=1)
-        kept = min(_leading(ok), usable - found.rows)
-        change = np.diff(rows[:kept], axis=0, prepend=last[np.newaxis])
-        at, category = np.nonzero(change)
-        if kept < len(rows):
-            found.ended = "damaged"
-        if found.count + len(at) > MAX_CHANGES:
-            kept, found.ended = int(at[MAX_CHANGES - found.count]), "timeline-cut"
-            at, category = at[at < kept], category[at < kept]
-        found.add(ts[found.rows + at], category, change[at, category])
-        found.rows += kept
-        if found.ended:
+        sound_count = min(_leading(ok), usable - timeline.rows)
+        change = np.diff(rows[:sound_count], axis=0, prepend=last[np.newaxis])
+        row, category = np.nonzero(change)
+        if sound_count < len(rows):
+            timeline.ended = "damaged"
+        if timeline.count + len(row) > MAX_CHANGES:
+            sound_count, timeline.ended = int(row[MAX_CHANGES - timeline.count]), "timeline-cut"
+            row, category = row[row < sound_count], category[row < sound_count]
+        timeline.add(ts[timeline.rows + row], category, change[row, category])
+        timeline.rows += sound_count
+        if timeline.ended:
             break
         last = rows[-1]
     text.take(_CLOSE)
-    found.without_level = len(times) - found.rows
-    if found.without_level and not found.ended and _END.match(text.ahead()):
-        found.ended = "damaged"
+    timeline.without_level = len(times) - timeline.rows
+    if timeline.without_level and not timeline.ended and _END.match(text.ahead()):
+        timeline.ended = "damaged"
 
 
 def _times(text: ArrayText, path: Path) -> Ints:
@@ -247,17 +251,17 @@ def _leading(ok: npt.NDArray[np.bool_]) -> int:
     return len(ok) if ok.all() else int(ok.argmin())
 
 
-def _frame(found: _Timeline) -> pd.DataFrame:
+def _frame(timeline: _Timeline) -> pd.DataFrame:
     """The table: one row a time and category that changed, in that order."""
     table = TABLES["memory_categories"]
-    if not found.count:
+    if not timeline.count:
         return table.frame()
-    ts, change = np.concatenate(found.ts_ns), np.concatenate(found.change)
-    category = np.concatenate(found.category)
-    kept = min(_bounded(change, category == code) for code in range(len(CATEGORIES)))
-    if kept < len(ts):
-        found.ended = "damaged"
-        ts, category, change = ts[:kept], category[:kept], change[:kept]
+    ts, change = np.concatenate(timeline.ts_ns), np.concatenate(timeline.change)
+    category = np.concatenate(timeline.category)
+    sound_count = min(_bounded(change, category == code) for code in range(len(CATEGORIES)))
+    if sound_count < len(ts):
+        timeline.ended = "damaged"
+        ts, category, change = ts[:sound_count], category[:sound_count], change[:sound_count]
     key = np.cumsum(np.append(False, ts[1:] != ts[:-1])[: len(ts)]) * len(CATEGORIES) + category
     order = np.argsort(key, kind="stable")
     first = np.flatnonzero(np.diff(key[order], prepend=-1))
@@ -267,8 +271,8 @@ def _frame(found: _Timeline) -> pd.DataFrame:
     category = category[rows]
     level = np.zeros(len(rows), np.int64)
     for code in range(len(CATEGORIES)):
-        mine = category == code
-        level[mine] = np.cumsum(net[mine])
+        is_category = category == code
+        level[is_category] = np.cumsum(net[is_category])
     before = ts[rows] < 0
     columns: dict[str, Any] = {
         "ts_ns": pd.arrays.IntegerArray(np.where(before, 0, ts[rows]), before),
@@ -281,28 +285,28 @@ def _frame(found: _Timeline) -> pd.DataFrame:
     return table.frame(columns, len(rows))
 
 
-def _bounded(change: Ints, mine: npt.NDArray[np.bool_]) -> int:
+def _bounded(change: Ints, is_category: npt.NDArray[np.bool_]) -> int:
     """Before which row the changes of a category add up to an impossible level; the number of rows if never."""
-    rows = np.flatnonzero(mine)
+    rows = np.flatnonzero(is_category)
     # As floats, which do not overflow and are exact up to the bound.
     far = np.abs(np.cumsum(change[rows], dtype=np.float64)) >= MAX_BYTES
     return int(rows[far.argmax()]) if far.any() else len(change)
 
 
-def _notes(found: _Timeline, losses: list[Loss], source: str) -> Iterator[Note]:
+def _notes(timeline: _Timeline, losses: list[Loss], source: str) -> Iterator[Note]:
     """What was lost or is odd, in words."""
     for loss in losses:
         yield Note("data_loss", loss.kind, _LOSSES[loss.kind], source, loss.count, loss.offset)
-    if found.ended:
-        message = f"{_LOSSES[found.ended]} ({found.rows:,} rows, to byte {found.offset:,})"
-        data = Data(rows=found.rows)
-        yield Note("data_loss", found.ended, message, source, offset=found.offset, data=data)
-    if found.without_level:
+    if timeline.ended:
+        message = f"{_LOSSES[timeline.ended]} ({timeline.rows:,} rows, to byte {timeline.offset:,})"
+        data = Data(rows=timeline.rows)
+        yield Note("data_loss", timeline.ended, message, source, offset=timeline.offset, data=data)
+    if timeline.without_level:
         message = "times without a level were left out"
-        yield Note("data_loss", "no-level", message, source, found.without_level)
-    if found.odd:
+        yield Note("data_loss", "no-level", message, source, timeline.without_level)
+    if timeline.odd:
         message = f"changes of an action or category unknown here: they count as {CATEGORIES[-1]}"
-        yield Note("warning", "not-understood", message, source, found.odd)
-    if not found.count and not found.ended:
+        yield Note("warning", "not-understood", message, source, timeline.odd)
+    if not timeline.count and not timeline.ended:
         message = "an empty timeline: nothing was recorded on the device that was asked for"
         yield Note("info", "timeline-empty", message, source)
