@@ -33,25 +33,25 @@ def remarks(measured: Measurements) -> tuple[Remark, ...]:
     order = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
     every_note = (*measured.notes, *faults.notes(measured))
     notes = sorted(every_note, key=lambda n: (order[n.severity], n.code, n.source, n.message))
-    alike: dict[tuple[str, str, str], list[Remark]] = {}
+    same_text: dict[tuple[str, str, str], list[Remark]] = {}
     for note in notes:
-        one = Remark(note.severity, note.code, note.message, note.source, note.count)
-        alike.setdefault((note.severity, note.code, note.message), []).append(one)
-    told = {
-        key: [_together(same)] if len({one.source for one in same}) > MOST_ALIKE else same
-        for key, same in alike.items()
+        remark = Remark(note.severity, note.code, note.message, note.source, note.count)
+        same_text.setdefault((note.severity, note.code, note.message), []).append(remark)
+    listed = {
+        key: [_together(same)] if len({remark.source for remark in same}) > MOST_ALIKE else same
+        for key, same in same_text.items()
     }
-    rest_of = {key: iter(shown) for key, shown in told.items()}
+    rest_of = {key: iter(group) for key, group in listed.items()}
     nexts = (next(rest_of[note.severity, note.code, note.message], None) for note in notes)
     failures = (Remark("error", "unreadable", f.problem, f.source) for f in measured.failures)
-    return (*failures, *(one for one in nexts if one is not None))
+    return (*failures, *(remark for remark in nexts if remark is not None))
 
 
 def _together(same: list[Remark]) -> Remark:
     """One remark for many that say the same: all their times, and whose the first are."""
-    names = list(dict.fromkeys(one.source for one in same))
-    told = f"{', '.join(names[:NAMED])} and {len(names) - NAMED:,} more"
-    return replace(same[0], source=told, count=sum(one.count for one in same))
+    names = list(dict.fromkeys(remark.source for remark in same))
+    sources = f"{', '.join(names[:NAMED])} and {len(names) - NAMED:,} more"
+    return replace(same[0], source=sources, count=sum(remark.count for remark in same))
 
 
 def values(measured: Measurements) -> Sheet | None:
@@ -81,13 +81,13 @@ def value_rows(measured: Measurements) -> pd.DataFrame:
     """
     nothing = pd.DataFrame(columns=[*VALUES])
     of_job = faults.sound(measured, lambda part: part.derived(job_values), nothing)
-    whole = of_job.reindex(columns=[*VALUES]).assign(whole=True)
+    of_whole_job = of_job.reindex(columns=[*VALUES]).assign(whole=True)
     rows = (
         _one_tool_each(plain(faults.sound_metrics(measured)))[[*VALUES]]
         .astype(object)
         .assign(whole=False)
     )
-    frame = pd.concat([whole, rows], ignore_index=True)
+    frame = pd.concat([of_whole_job, rows], ignore_index=True)
     order = np.lexsort([_order(frame[name]) for name in reversed(VALUES[:7])])
     return frame.iloc[order]
 

@@ -100,7 +100,7 @@ def as_saved(
                 f"{name}: it was saved for other questions, and does not hold {lacking[0]}",
                 _hint(asked_ids(part)),
             )
-    limited = [held for part in saved.values() if (held := asked_ids(part)) is not None]
+    limited = [limit for part in saved.values() if (limit := asked_ids(part)) is not None]
     if ids is not None or not limited:
         return ids
     common = frozenset(limited[0]).intersection(*limited[1:])

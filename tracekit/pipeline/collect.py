@@ -137,15 +137,17 @@ def _suspicion(path: Path, paths: set[Path]) -> str:
         return EMPTY_CAPTURE if is_empty_capture(path) else ""
     if suffix == nsys_pairs.STREAM_SUFFIX:
         reports = (path.with_suffix(end) for end in nsys_pairs.REPORT_SUFFIXES)
-        made = any(report in paths and _is_report(report) for report in reports)
-        return "" if made else nsys_pairs.LONE_STREAM.text
+        has_report = any(report in paths and _is_report(report) for report in reports)
+        return "" if has_report else nsys_pairs.LONE_STREAM.text
     if suffix not in nsys_pairs.REPORT_SUFFIXES:
         return ""
     if not _is_report(path):
         return nsys_pairs.NO_REPORT.text
     export = nsys_pairs.export_beside(path)
-    told = export in paths and not nsys_pairs.is_stale(export, path) and is_empty_capture(export)
-    return EMPTY_CAPTURE if told else ""
+    is_empty = (
+        export in paths and not nsys_pairs.is_stale(export, path) and is_empty_capture(export)
+    )
+    return EMPTY_CAPTURE if is_empty else ""
 
 
 def _is_report(path: Path) -> bool:

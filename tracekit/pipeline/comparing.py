@@ -98,14 +98,16 @@ def read_side(
     paths = sorted(paths, key=str)
     _check_whole(paths, options)
     reports = [path for path in paths if _form(path) == "report"]
-    others = [path for path in paths if path not in reports]
+    profiles = [path for path in paths if path not in reports]
     inputs = []
-    if others:
-        result = pipeline.analyze(others, replace(options, questions=(), skip=(), tables=COMPARED))
+    if profiles:
+        result = pipeline.analyze(
+            profiles, replace(options, questions=(), skip=(), tables=COMPARED)
+        )
         used = one_tool(result.measurements)
         inputs.append(Input(name, result.report, used, _all_values(result.report, used)))
-    for given in reports:
-        label, path = split_label(given)
+    for report in reports:
+        label, path = split_label(report)
         inputs.append(Input(label or path.stem, _report(path), None))
     return side(name, inputs, choices.drop_first)
 
@@ -121,8 +123,8 @@ def read_runs(
     refuse_missing([*paths, *logs])
     if all(map(is_step_log, paths)):
         paths, logs = (), (*paths, *logs)
-    found = read_side(name, paths, options, choices)
-    return with_log(found, read_logs(logs, options), choices.drop_first) if logs else found
+    runs = read_side(name, paths, options, choices)
+    return with_log(runs, read_logs(logs, options), choices.drop_first) if logs else runs
 
 
 def noise_of(
@@ -138,26 +140,26 @@ def noise_of(
     """
     if not paths and not logs:
         raise TracekitError("no run is named", "tracekit noise RUN RUN RUN RUN -o noise.json")
-    found = read_runs("noise", paths, options, Choices(drop_first=drop_first), logs)
-    return found, calibrated(found, tuple(noise_notes(found)))
+    runs = read_runs("noise", paths, options, Choices(drop_first=drop_first), logs)
+    return runs, calibrated(runs, tuple(noise_notes(runs)))
 
 
 def read_logs(
     paths: Sequence[str | Path], options: pipeline.Options = pipeline.Options()
 ) -> tuple[StepLog, ...]:
     """Logs of step times, each file (or directory of one) a run: of a driver, or tables of step and seconds."""
-    found: list[StepLog] = []
-    for given in paths:
-        label, path = split_label(given)
+    step_logs: list[StepLog] = []
+    for argument in paths:
+        label, path = split_label(argument)
         name = label or path.stem or str(path)
         if path.is_dir() or sniff(path).reader is not None:
             measured = pipeline.measure(
                 pipeline.discover([path]), pipeline.Options(jobs=options.jobs)
             )
-            found += driver_logs(measured, name)
+            step_logs += driver_logs(measured, name)
         else:
-            found.append(table_log(path, name))
-    return tuple(found)
+            step_logs.append(table_log(path, name))
+    return tuple(step_logs)
 
 
 def is_step_log(given: str | Path) -> bool:
@@ -165,9 +167,9 @@ def is_step_log(given: str | Path) -> bool:
     path = split_label(given)[1]
     if not path.is_file():
         return False
-    found = sniff(path)
-    table = found.reader is None and path.suffix.lower() in (".csv", ".jsonl")
-    return found.reader == "driver_log" or table
+    sniffed = sniff(path)
+    table = sniffed.reader is None and path.suffix.lower() in (".csv", ".jsonl")
+    return sniffed.reader == "driver_log" or table
 
 
 def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None:

@@ -171,9 +171,9 @@ def _write(blocks: Iterator[bytes], path: Path, mode: int) -> bytes:
     try:
         for block in blocks:
             digest.update(block)
-            rest = memoryview(block)
-            while rest:
-                rest = rest[os.write(out, rest) :]
+            unwritten = memoryview(block)
+            while unwritten:
+                unwritten = unwritten[os.write(out, unwritten) :]
         os.fchmod(out, mode | stat.S_IRUSR)
         os.fsync(out)
     finally:

@@ -73,10 +73,10 @@ def identity(measured: Measurements) -> tuple[str, ...]:
 
 def _fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
     """One fact; of whom it is where others could not be measured, nothing where none could be."""
-    found = faults.judged(measured, lambda whom: faults.asked(whom, part, ""))
-    if found.value and found.faults:
-        return f"{found.value} (of {faults.basis(measured, found.faults)})"
-    return found.value or ""
+    phrase = faults.judged(measured, lambda whom: faults.asked(whom, part, ""))
+    if phrase.value and phrase.faults:
+        return f"{phrase.value} (of {faults.basis(measured, phrase.faults)})"
+    return phrase.value or ""
 
 
 def _runs(measured: Measurements) -> str:
@@ -91,8 +91,8 @@ def _ranks(measured: Measurements) -> str:
     worlds = {int(w) for w in captures["world_size"].dropna().unique()}
     if not ranks:
         return "ranks unknown"
-    of = f" of {worlds.pop()}" if len(worlds) == 1 else ""
-    return _listed("rank", ranks, of)
+    world = f" of {worlds.pop()}" if len(worlds) == 1 else ""
+    return _listed("rank", ranks, world)
 
 
 def _listed(word: str, values: Sequence[int], of: str = "") -> str:
@@ -116,9 +116,9 @@ def _roles(measured: Measurements) -> str:
 
 def _steps(measured: Measurements) -> str:
     walls = job(measured).walls
-    known = sorted({int(step) for step in walls["step"].dropna()})
-    if known:
-        return _listed("step", known)
+    step_numbers = sorted({int(step) for step in walls["step"].dropna()})
+    if step_numbers:
+        return _listed("step", step_numbers)
     captures = "1 capture" if len(walls) == 1 else f"{len(walls):,} captures"
     return f"{captures} without a step number" if len(walls) else ""
 
@@ -175,11 +175,11 @@ def _of_whom(
 ) -> tuple[Metric, ...]:
     """Some numbers of the headline; each says of whom it is where others could not be measured."""
     nothing: Sequence[Metric] = ()
-    found = faults.judged(measured, lambda whom: faults.asked(whom, part, nothing))
-    if not found.faults:
-        return tuple(found.value or ())
-    whom, metrics = faults.basis(measured, found.faults), found.value or ()
-    return tuple(replace(one, label=f"{one.label} (of {whom})") for one in metrics)
+    numbers_of_part = faults.judged(measured, lambda whom: faults.asked(whom, part, nothing))
+    if not numbers_of_part.faults:
+        return tuple(numbers_of_part.value or ())
+    whom, metrics = faults.basis(measured, numbers_of_part.faults), numbers_of_part.value or ()
+    return tuple(replace(metric, label=f"{metric.label} (of {whom})") for metric in metrics)
 
 
 def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
@@ -292,11 +292,11 @@ def _gpu_shares(measured: Measurements) -> list[Metric]:
 
 def where_it_goes(measured: Measurements) -> Sheet | None:
     """The one table of the first screen: stages by wall, with how busy their GPUs were."""
-    found = faults.judged(measured, lambda whom: faults.asked(whom, _stage_sheet, None))
-    if found.value is None or not found.faults:
-        return found.value
-    whom = faults.basis(measured, found.faults)
-    return replace(found.value, title=f"{found.value.title} (of {whom})")
+    stage_sheet = faults.judged(measured, lambda whom: faults.asked(whom, _stage_sheet, None))
+    if stage_sheet.value is None or not stage_sheet.faults:
+        return stage_sheet.value
+    whom = faults.basis(measured, stage_sheet.faults)
+    return replace(stage_sheet.value, title=f"{stage_sheet.value.title} (of {whom})")
 
 
 def _stage_sheet(measured: Measurements) -> Sheet | None:
@@ -357,31 +357,31 @@ WORTH_NAMING, WORTH_OF_STEP = 0.05, 0.01
 
 def _slowest(measured: Measurements) -> dict[tuple[object, str | None, object], str]:
     """For each (run, role, stage) the rank with most own work per step, where it stands out."""
-    found: dict[tuple[object, str | None, object], tuple[float, str]] = {}
+    slowest: dict[tuple[object, str | None, object], tuple[float, str]] = {}
     steps = job(measured)
     for rank_group in rank_groups(measured):
-        least = WORTH_OF_STEP * (steps.of(rank_group.run).step_ns or 0.0)
-        ranks = _most_own_work(rank_group, least)
+        worth_ns = WORTH_OF_STEP * (steps.of(rank_group.run).step_ns or 0.0)
+        ranks = _most_own_work(rank_group, worth_ns)
         for stage, rank, over in zip(ranks["canonical"], ranks["rank"], ranks["over"], strict=True):
             key = (rank_group.run, text_or_none(rank_group.role), stage)
-            if over > found.get(key, (0.0, ""))[0]:
-                found[key] = (over, f"rank {int(rank)} (+{show(over, 'ratio')})")
-    return {key: text for key, (_, text) in found.items()}
+            if over > slowest.get(key, (0.0, ""))[0]:
+                slowest[key] = (over, f"rank {int(rank)} (+{show(over, 'ratio')})")
+    return {key: text for key, (_, text) in slowest.items()}
 
 
 def _most_own_work(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
     """One row a stage in which a rank stands out from the median of the others by `least_ns`: canonical, rank, over."""
     by = ["canonical", *MEMBER]
-    own = rank_group.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
-    own = own.dropna(subset="canonical").astype({"own_ns": np.float64})
-    longest = own.loc[own.groupby("canonical", sort=False)["own_ns"].idxmax()]
-    median = own.drop(longest.index).groupby("canonical")["own_ns"].median()
-    others = median.reindex(longest["canonical"]).fillna(0.0).to_numpy()
+    work = rank_group.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
+    work = work.dropna(subset="canonical").astype({"own_ns": np.float64})
+    longest = work.loc[work.groupby("canonical", sort=False)["own_ns"].idxmax()]
+    median = work.drop(longest.index).groupby("canonical")["own_ns"].median()
+    usual_ns = median.reindex(longest["canonical"]).fillna(0.0).to_numpy()
     own_ns = longest["own_ns"].to_numpy()
-    over = np.divide(own_ns, others, out=np.ones(len(others)), where=others > 0) - 1
-    stands_out = (over >= WORTH_NAMING) & (own_ns - others >= least_ns)
-    found: pd.DataFrame = longest.assign(over=over)[stands_out]
-    return found
+    over = np.divide(own_ns, usual_ns, out=np.ones(len(usual_ns)), where=usual_ns > 0) - 1
+    stands_out = (over >= WORTH_NAMING) & (own_ns - usual_ns >= least_ns)
+    late: pd.DataFrame = longest.assign(over=over)[stands_out]
+    return late
 
 
 FILES = "files"
@@ -390,9 +390,9 @@ FILES = "files"
 
 def file_counts(measured: Measurements) -> FileCounts:
     """How many files were read, and how many not for which state; see `listing.counted`."""
-    given = measured.facts.get(FILES)
+    counts = measured.facts.get(FILES)
     # Saved facts may be anything.
-    states = given.items() if isinstance(given, dict) else ()
+    states = counts.items() if isinstance(counts, dict) else ()
     read = len({source.name for source in measured.sources})
     failed = len({failure.source for failure in measured.failures})
     return counted(read, failed, {state: n for state, n in states if isinstance(n, int)})

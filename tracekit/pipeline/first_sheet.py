@@ -28,12 +28,12 @@ def what_fills_memory(sections: Sequence[Section]) -> Sheet | None:
 
 def _cut(sheet: Sheet, columns: Sequence[str]) -> Sheet:
     """The first rows and these columns of a sheet; a column that says nothing is left out."""
-    at = [
+    indices = [
         n
         for n, heading in enumerate(sheet.headings)
         if heading.name in columns and any(row[n] is not None for row in sheet.rows[:SHOWN])
     ]
-    rows: list[tuple[Cell, ...]] = [tuple(row[n] for n in at) for row in sheet.rows[:SHOWN]]
+    rows: list[tuple[Cell, ...]] = [tuple(row[n] for n in indices) for row in sheet.rows[:SHOWN]]
     omitted = sheet.omitted + len(sheet.rows) - len(rows)
-    headings = tuple(sheet.headings[n] for n in at)
+    headings = tuple(sheet.headings[n] for n in indices)
     return Sheet("overview", sheet.title, headings, tuple(rows), omitted, sheet.caption)

@@ -47,16 +47,16 @@ def offers(cluster: Cluster, patterns: Sequence[str], target: Path) -> Offer:
         if node.id in cluster.lost:
             left_out.append(LeftOut(Path(), cluster.lost[node.id], node.host))
             continue
-        said: Mapping[str, Told[Offer | str]] = everywhere(
+        answers: Mapping[str, Told[Offer | str]] = everywhere(
             cluster, _offer, list(patterns), str(target), node.host, nodes=[node.id]
         )
-        told = said[node.id]
-        if not isinstance(told.value, Offer):
-            left_out.append(LeftOut(Path(), told.value or told.problem, node.host))
+        answer = answers[node.id]
+        if not isinstance(answer.value, Offer):
+            left_out.append(LeftOut(Path(), answer.value or answer.problem, node.host))
             continue
-        wanted += [replace(one, node=node.host) for one in told.value.plan.wanted]
-        left_out += [replace(one, node=node.host) for one in told.value.plan.left_out]
-        doubted += [replace(one, node=node.host) for one in told.value.suspects]
+        wanted += [replace(file, node=node.host) for file in answer.value.plan.wanted]
+        left_out += [replace(file, node=node.host) for file in answer.value.plan.left_out]
+        doubted += [replace(file, node=node.host) for file in answer.value.suspects]
     return Offer(Plan(tuple(wanted), tuple(left_out)), tuple(doubted))
 
 
@@ -111,13 +111,13 @@ def _asked(
     cluster: Cluster, node: str, name: str, function: Callable[..., Any], *args: object
 ) -> Any:
     """What a node answers; raises `TracekitError` where it cannot."""
-    told = everywhere(cluster, function, *args, nodes=[node])[node]
-    if told.problem:
+    answer = everywhere(cluster, function, *args, nodes=[node])[node]
+    if answer.problem:
         raise TracekitError(
-            f"{shown(name)}: not copied: {cluster.name(node)}: {told.problem}",
+            f"{shown(name)}: not copied: {cluster.name(node)}: {answer.problem}",
             "run it again: what is copied stays",
         )
-    return told.value
+    return answer.value
 
 
 def _offer(patterns: Sequence[str], target: str, host: str) -> Offer | str:
@@ -125,8 +125,8 @@ def _offer(patterns: Sequence[str], target: str, host: str) -> Offer | str:
     roots: list[str] = []
     for pattern in patterns:
         text = expanded(pattern)
-        found = [text] if os.path.lexists(text) else sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - text as typed
-        roots += [path for path in found if os.path.isdir(path)]  # noqa: PTH112
+        paths = [text] if os.path.lexists(text) else sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - text as typed
+        roots += [path for path in paths if os.path.isdir(path)]  # noqa: PTH112
     if not roots:
         return f"no such directory: {shown(', '.join(patterns))}"
     try:

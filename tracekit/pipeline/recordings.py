@@ -63,8 +63,8 @@ def _originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
     processes = Counter(part.source.name for part in parts)
     for part in parts:
         source = part.source
-        alone = processes[source.name] == 1 and source.pid is not None
-        if source.tool == "torch" and alone and part.original is None:
+        is_single = processes[source.name] == 1 and source.pid is not None
+        if source.tool == "torch" and is_single and part.original is None:
             process = source.run, source.node, source.host, source.pid
             of_process.setdefault(process, []).append(part)
     several = [same for same in of_process.values() if len(same) > 1]
@@ -83,11 +83,11 @@ def _originals_of_process(recordings: Iterable[_Recording]) -> dict[str, str]:
     counting: list[_Recording] = []
     originals: dict[str, str] = {}
     for recording in sorted(recordings, key=lambda r: r.preference):
-        whole = next((other for other in counting if _is_same(recording, other)), None)
-        if whole is None:
+        original = next((other for other in counting if _is_same(recording, other)), None)
+        if original is None:
             counting.append(recording)
         else:
-            originals[recording.part.source.name] = whole.part.source.name
+            originals[recording.part.source.name] = original.part.source.name
     return originals
 
 
@@ -131,8 +131,8 @@ def _without_copies(
 ) -> MeasuredSource:
     """A part without rows of sources that do not count; without anything else, where it is of such a source."""
     tables = {
-        question: {name: _rows_but(rows, originals) for name, rows in of.items()}
-        for question, of in part.tables.items()
+        question: {name: _rows_but(rows, originals) for name, rows in frames.items()}
+        for question, frames in part.tables.items()
     }
     name = part.source.name
     if name in originals:
@@ -144,8 +144,8 @@ def _without_copies(
         return replace(part, tables=tables, notes=notes, faults=(), original=originals[name])
     if name in counting:
         # That both are kept was said when neither was read.
-        kept = tuple(note for note in part.notes if note.code != "duplicate")
-        return replace(part, tables=tables, notes=kept)
+        other_notes = tuple(note for note in part.notes if note.code != "duplicate")
+        return replace(part, tables=tables, notes=other_notes)
     return replace(part, tables=tables)
 
 

@@ -139,8 +139,8 @@ def _described(table: Table, rows: int) -> dict[str, Any]:
 def _source_json(source: Source) -> dict[str, Any]:
     """A source without its path and node, which only mean something where it was read."""
     names = (*_SOURCE_TEXTS, *_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS, "size_bytes")
-    known = {name: getattr(source, name) for name in names}
-    return {**known, "notes": [_coded_json(note) for note in source.notes]}
+    values = {name: getattr(source, name) for name in names}
+    return {**values, "notes": [_coded_json(note) for note in source.notes]}
 
 
 def _coded_json(coded: Note | Failure) -> dict[str, Any]:
@@ -268,10 +268,10 @@ class _Archive:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these pairs, if no key is repeated."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    record = dict(pairs)
+    if len(record) != len(pairs):
         raise _Bad("a key of its manifest is repeated")
-    return found
+    return record
 
 
 def _measurements(archive: _Archive) -> Measurements:
@@ -362,9 +362,9 @@ def _categorical(column: Column, entry: str, rows: int, archive: _Archive) -> pd
     if rows and not (codes.min() >= -1 and codes.max() < len(texts)):
         raise _Bad(f"{entry!r} holds a code that stands for nothing")
     if column.values:
-        known = {text: code for code, text in enumerate(column.values)}
+        code_of = {text: code for code, text in enumerate(column.values)}
         # The last one is for code -1, which no closed column may hold.
-        codes = np.array([*(known.get(text, -1) for text in texts), -1], np.int32)[codes]
+        codes = np.array([*(code_of.get(text, -1) for text in texts), -1], np.int32)[codes]
         if (codes < 0).any():
             raise _Bad(f"{entry!r} holds a value that is not one of {', '.join(column.values)}")
         texts = list(column.values)
@@ -373,28 +373,28 @@ def _categorical(column: Column, entry: str, rows: int, archive: _Archive) -> pd
 
 def _source(item: Any) -> Source:
     """A source as saved: where its file lay is not known any more."""
-    found = _as_object(item, "a source")
-    known: dict[str, Any] = {name: _as_text(found.get(name), name) for name in _SOURCE_TEXTS}
-    known |= {name: _maybe(_as_text, found.get(name), name) for name in _SOURCE_MAYBE_TEXTS}
-    known |= {name: _maybe(_as_number, found.get(name), name) for name in _SOURCE_MAYBE_NUMBERS}
-    if known["tool"] not in get_args(Tool):
-        raise _Bad(f"unknown tool {known['tool']!r}", "use the tracekit that saved it")
+    record = _as_object(item, "a source")
+    fields: dict[str, Any] = {name: _as_text(record.get(name), name) for name in _SOURCE_TEXTS}
+    fields |= {name: _maybe(_as_text, record.get(name), name) for name in _SOURCE_MAYBE_TEXTS}
+    fields |= {name: _maybe(_as_number, record.get(name), name) for name in _SOURCE_MAYBE_NUMBERS}
+    if fields["tool"] not in get_args(Tool):
+        raise _Bad(f"unknown tool {fields['tool']!r}", "use the tracekit that saved it")
     return Source(
-        path=Path(known["name"]),
-        size_bytes=_as_number(found.get("size_bytes"), "size_bytes", low=0),
-        notes=tuple(_note(note) for note in _as_list(found.get("notes"), "notes")),
-        **known,
+        path=Path(fields["name"]),
+        size_bytes=_as_number(record.get("size_bytes"), "size_bytes", low=0),
+        notes=tuple(_note(note) for note in _as_list(record.get("notes"), "notes")),
+        **fields,
     )
 
 
 def _failure(item: Any) -> Failure:
     """A failure as saved."""
-    found = _as_object(item, "a failure")
+    record = _as_object(item, "a failure")
     source, problem, hint = (
-        _as_text(found.get(name), name) for name in ("source", "problem", "hint")
+        _as_text(record.get(name), name) for name in ("source", "problem", "hint")
     )
-    code = _as_text(found.get("code", UNKNOWN), "code")
-    return Failure(source, problem, hint, code, _data(found))
+    code = _as_text(record.get("code", UNKNOWN), "code")
+    return Failure(source, problem, hint, code, _data(record))
 
 
 def _data(found: Mapping[str, Any]) -> Data:
@@ -412,31 +412,31 @@ def _data(found: Mapping[str, Any]) -> Data:
 
 def _fault(item: Any) -> Fault:
     """An error of tracekit as saved."""
-    found = _as_object(item, "a fault")
+    record = _as_object(item, "a fault")
     names = ("question", "error", "source")
-    question, error, source = (_as_text(found.get(name), name) for name in names)
-    action: Any = _as_text(found.get("action"), "action")
+    question, error, source = (_as_text(record.get(name), name) for name in names)
+    action: Any = _as_text(record.get("action"), "action")
     if action not in ("measured", "folded"):
         raise _Bad(f"unknown action {action!r}", "use the tracekit that saved it")
-    lists = [(name, _as_list(found.get(name), name)) for name in ("tables", "metrics")]
+    lists = [(name, _as_list(record.get(name), name)) for name in ("tables", "metrics")]
     tables, metrics = (tuple(_as_text(text, name) for text in texts) for name, texts in lists)
-    pid = _maybe(_as_number, found.get("pid"), "pid")
-    file = _as_text(found.get("file", ""), "file")
+    pid = _maybe(_as_number, record.get("pid"), "pid")
+    file = _as_text(record.get("file", ""), "file")
     return Fault(question, action, error, source, pid, tables, metrics, file)
 
 
 def _note(item: Any) -> Note:
     """A note as saved."""
-    found = _as_object(item, "a note")
-    severity: Any = _as_text(found.get("severity"), "severity")
+    record = _as_object(item, "a note")
+    severity: Any = _as_text(record.get("severity"), "severity")
     if severity not in get_args(NoteSeverity):
         raise _Bad(f"unknown severity {severity!r}", "use the tracekit that saved it")
     code, message, source = (
-        _as_text(found.get(name), name) for name in ("code", "message", "source")
+        _as_text(record.get(name), name) for name in ("code", "message", "source")
     )
-    count = _as_number(found.get("count"), "count", low=0)
-    offset = _maybe(_as_number, found.get("offset"), "offset")
-    return Note(severity, code, message, source, count, offset, _data(found))
+    count = _as_number(record.get("count"), "count", low=0)
+    offset = _maybe(_as_number, record.get("offset"), "offset")
+    return Note(severity, code, message, source, count, offset, _data(record))
 
 
 def _maybe(check: Callable[[Any, str], T], value: Any, what: str) -> T | None:

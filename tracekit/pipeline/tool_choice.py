@@ -26,10 +26,10 @@ def one_tool(measured: Measurements) -> Measurements:
     The tool that saw more of a run answers for it. A source of another is set aside as a whole if any of
     its steps was seen by the first: of the same rank, and of the same number unless one of them has none.
     """
-    apart = measured.derived(_set_aside)
-    if not apart:
+    checks = measured.derived(_set_aside)
+    if not checks:
         return measured
-    return replace(_part(measured, apart, kept=False), check=_part(measured, apart, kept=True))
+    return replace(_part(measured, checks, kept=False), check=_part(measured, checks, kept=True))
 
 
 def _set_aside(measured: Measurements) -> frozenset[str]:
@@ -38,32 +38,32 @@ def _set_aside(measured: Measurements) -> frozenset[str]:
     if not tools.issuperset(TIMING):
         return frozenset()
     steps = plain(measured["steps"])
-    found: set[str] = set()
-    for _, mine in steps[steps["tool"].isin(TIMING)].groupby("run", dropna=False, sort=False):
-        seen = {tool: _places(mine[mine["tool"] == tool]) for tool in TIMING}
+    set_aside: set[str] = set()
+    for _, of_run in steps[steps["tool"].isin(TIMING)].groupby("run", dropna=False, sort=False):
+        seen = {tool: _places(of_run[of_run["tool"] == tool]) for tool in TIMING}
         if not all(seen.values()):
             continue
         sizes = {tool: len(set().union(*seen[tool].values())) for tool in TIMING}
         first = max(TIMING, key=lambda tool: sizes[tool])
         answered = set().union(*seen[first].values())
-        others = {name: p for tool in TIMING if tool != first for name, p in seen[tool].items()}
-        found |= {name for name, places in others.items() if _meets(places, answered)}
-    return frozenset(found)
+        candidates = {name: p for tool in TIMING if tool != first for name, p in seen[tool].items()}
+        set_aside |= {name for name, places in candidates.items() if _meets(places, answered)}
+    return frozenset(set_aside)
 
 
 def _places(steps: pd.DataFrame) -> Mapping[str, set[Place]]:
     """The places of every source."""
-    found: dict[str, set[Place]] = {}
+    places: dict[str, set[Place]] = {}
     keys = steps[["source", "rank", "step"]].drop_duplicates()
     for source, rank, step in keys.itertuples(index=False, name=None):
         place = (None if pd.isna(rank) else int(rank), None if pd.isna(step) else int(step))
-        found.setdefault(str(source), set()).add(place)
-    return found
+        places.setdefault(str(source), set()).add(place)
+    return places
 
 
 def _meets(places: set[Place], answered: set[Place]) -> bool:
     """Whether any of these places is, or may be, one that is answered already."""
-    return any(_may_be(one, other) for one in places for other in answered)
+    return any(_may_be(place, other) for place in places for other in answered)
 
 
 def _may_be(one: Place, other: Place) -> bool:

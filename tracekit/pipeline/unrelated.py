@@ -106,7 +106,7 @@ def _says_whose(source: Source) -> bool:
 
 def _rows(table: str, parts: Iterable[MeasuredSource]) -> pd.DataFrame:
     """The rows that all sources measured for a table."""
-    rows = [of[table] for part in parts for of in part.tables.values() if table in of]
+    rows = [tables[table] for part in parts for tables in part.tables.values() if table in tables]
     return concat(TABLES[table], rows).frame()
 
 

@@ -67,10 +67,10 @@ def annotate(measured: Measurements, report: Report, plan: Plan) -> Annotations:
             (drawn.steps, _STEPS, "steps"),
             (drawn.stages, _STAGES, "stages"),
         ):
-            mine = frame[frame["process"] == lane.number]
-            tally["omitted"] += max(len(mine) - MAX_RANGES, 0)
-            mine = mine.nlargest(MAX_RANGES, "length", keep="first")
-            pieces += _ranges(mine.sort_values("begin", kind="stable"), pid, first, what, tally)
+            rows = frame[frame["process"] == lane.number]
+            tally["omitted"] += max(len(rows) - MAX_RANGES, 0)
+            rows = rows.nlargest(MAX_RANGES, "length", keep="first")
+            pieces += _ranges(rows.sort_values("begin", kind="stable"), pid, first, what, tally)
     pieces += _findings(report.findings, plan, drawn, tally)
     return Annotations("".join(pieces), tally["rows"], tally["omitted"])
 
@@ -91,15 +91,19 @@ def _drawn(measured: Measurements, plan: Plan) -> _Drawn:
 def _moved(frame: pd.DataFrame, lanes: Mapping[str, tuple[Lane, ...]]) -> pd.DataFrame:
     """The rows of processes that are drawn: process, source, step, name, begin, length, end."""
     keys = zip(frame["source"].astype(str), frame["pid"].astype(object), strict=True)
-    found = [_lane(lanes.get(name, ()), None if pd.isna(pid) else int(pid)) for name, pid in keys]
-    known = np.array([lane is not None for lane in found], np.bool_)
-    kept = [lane for lane in found if lane is not None]
-    frame = frame[known]
-    begin = frame["ts_ns"].to_numpy(np.int64) - np.array([k.shift_ns for k in kept], np.int64)
+    lanes_of_rows = [
+        _lane(lanes.get(name, ()), None if pd.isna(pid) else int(pid)) for name, pid in keys
+    ]
+    is_drawn = np.array([lane is not None for lane in lanes_of_rows], np.bool_)
+    drawn_lanes = [lane for lane in lanes_of_rows if lane is not None]
+    frame = frame[is_drawn]
+    begin = frame["ts_ns"].to_numpy(np.int64) - np.array(
+        [k.shift_ns for k in drawn_lanes], np.int64
+    )
     length = np.maximum(frame["dur_ns"].to_numpy(np.int64), 0)
     return pd.DataFrame(
         {
-            "process": np.array([lane.number for lane in kept], np.int64),
+            "process": np.array([lane.number for lane in drawn_lanes], np.int64),
             "source": frame["source"].astype(str).to_numpy(object),
             "step": frame["step"].to_numpy(),
             "name": frame["named"].to_numpy(object),
@@ -176,17 +180,17 @@ def _findings(
             bounds = np.array(pairs, np.int64)
             covered = union(bounds[:, 0], np.maximum(bounds[:, 1], bounds[:, 0] + 1))
             starts, lengths = covered.start, covered.end - covered.start
-            kept = np.sort(np.argsort(-lengths, kind="stable")[:MAX_MARKS])
-            tally["omitted"] += len(starts) - len(kept)
+            largest = np.sort(np.argsort(-lengths, kind="stable")[:MAX_MARKS])
+            tally["omitted"] += len(starts) - len(largest)
             pid = by_number[process].pid(NOTES)
             yield named(pid, f"finding {finding.rule}", tid, what="thread", tid=tid)
-            count = len(kept)
+            count = len(largest)
             yield _slices(
                 pid,
                 [tid] * count,
                 names * count,
-                starts[kept],
-                lengths[kept],
+                starts[largest],
+                lengths[largest],
                 args * count,
                 tally,
             )

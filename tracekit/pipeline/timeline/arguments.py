@@ -47,16 +47,16 @@ class Arguments:
             if queued is not None and key in QUEUE:
                 continue
             low, high = np.searchsorted(column.rows, [ids[0], ids[-1] + 1])
-            at = np.searchsorted(ids, column.rows[low:high])
-            mine = ids[at] == column.rows[low:high]
-            if mine.any():
-                parts[at[mine]] += self._of(key, column.values[low:high][mine])
+            places = np.searchsorted(ids, column.rows[low:high])
+            is_same = ids[places] == column.rows[low:high]
+            if is_same.any():
+                parts[places[is_same]] += self._of(key, column.values[low:high][is_same])
         for key in QUEUE if queued is not None else ():
-            known = queued[key].notna().to_numpy() if queued is not None else ids < 0
+            is_known = queued[key].notna().to_numpy() if queued is not None else ids < 0
             values = (
-                queued[key].to_numpy(np.int64, na_value=0)[known] if queued is not None else ids
+                queued[key].to_numpy(np.int64, na_value=0)[is_known] if queued is not None else ids
             )
-            parts[known] += _each(f',"{key}":%d', values.tolist())
+            parts[is_known] += _each(f',"{key}":%d', values.tolist())
         return [f',"args":{{{part[1:]}}}' if part else "" for part in parts.tolist()]
 
     def _of(self, key: str, values: Any) -> npt.NDArray[np.object_]:
@@ -69,8 +69,8 @@ class Arguments:
             texts = [repr(v) if np.isfinite(v) else "null" for v in values.tolist()]
             return _each(head + "%s", texts)
         if key in _IDS:
-            own = (values > 0) & (values < ID_ROOM)
-            values = np.where(own, values.astype(np.int64) + self._shift, values)
+            is_id = (values > 0) & (values < ID_ROOM)
+            values = np.where(is_id, values.astype(np.int64) + self._shift, values)
         return _each(head + "%d", values.tolist())
 
 

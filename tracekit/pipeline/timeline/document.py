@@ -68,19 +68,19 @@ def export(
     """
     target = Path(target)
     refuse_unwritable(target)
-    found = pipeline.discover(paths, options)
-    _refuse_input(target, found)
-    measured = pipeline.measure(found, options)
+    discovery = pipeline.discover(paths, options)
+    _refuse_input(target, discovery)
+    measured = pipeline.measure(discovery, options)
     report = pipeline.judge(measured)
     where = plan(measured, correct_clocks=correct_clocks)
     if not where.lanes:
         raise TracekitError("there is no trace among these files", "name profiles, not logs alone")
-    told = annotate(measured, report, where)
-    among = _is_among(target, found)
+    annotations = annotate(measured, report, where)
+    among = _is_among(target, discovery)
     with unwritable(target):
         waiting = tempfile.TemporaryDirectory(prefix=".tracekit-", dir=_room(target))
     with waiting as folder:
-        outcomes = _written(found, where, Path(folder), target, options, python=python)
+        outcomes = _written(discovery, where, Path(folder), target, options, python=python)
         counts: Counter[str] = Counter()
         parts: list[Path] = []
         failures = list(measured.failures)
@@ -96,9 +96,11 @@ def export(
             raise TracekitError(
                 f"no trace could be written out: {failures[0].problem}", failures[0].hint
             )
-        pieces = _document(where, told, parts, found.title, compressed=_compressed(target))
+        pieces = _document(
+            where, annotations, parts, discovery.title, compressed=_compressed(target)
+        )
         write_atomically(target, pieces)
-    return Exported(counts, where.lanes, told, where.apart, _distinct(failures), among)
+    return Exported(counts, where.lanes, annotations, where.apart, _distinct(failures), among)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
 ) -> dict[str, int] | Unwritten:
     """One source as a file in `folder` that stands on its own between others; its rows by table."""
     want = Want(tables=_TABLES, python=python, modules=python)
-    mine = lanes[source.name]
+    candidates = lanes[source.name]
     counts: Counter[str] = Counter()
 
     def texts() -> Iterator[bytes]:
@@ -153,14 +155,17 @@ def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
             source, advance, want, ranks=ranks, steps=steps, stages=stages
         )
         for trace in traces:
-            lane = next((one for one in mine if one.source.pid == trace.source.pid), None)
+            lane = next(
+                (candidate for candidate in candidates if candidate.source.pid == trace.source.pid),
+                None,
+            )
             if lane is None:
                 continue
             for table, count, text in rows(trace, lane, is_part=bool(steps or stages)):
                 counts[table] += count
                 yield text.encode()
 
-    part = folder / _member(mine[0])
+    part = folder / _member(candidates[0])
     pieces = _packed(texts(), compressed=_compressed(target))
     try:
         _write_part(part, pieces, target)

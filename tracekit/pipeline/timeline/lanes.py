@@ -54,8 +54,8 @@ class Lane:
 
     def device(self, device: int | None) -> int:
         """The place of one of its devices."""
-        known = device is not None and 0 <= device < UNKNOWN_DEVICE - FIRST_DEVICE
-        return FIRST_DEVICE + device if known and device is not None else UNKNOWN_DEVICE
+        is_numbered = device is not None and 0 <= device < UNKNOWN_DEVICE - FIRST_DEVICE
+        return FIRST_DEVICE + device if is_numbered and device is not None else UNKNOWN_DEVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ class Plan:
 
     def of_source(self) -> Mapping[str, tuple[Lane, ...]]:
         """The lanes of every source, by its name."""
-        found: dict[str, tuple[Lane, ...]] = {}
+        lanes: dict[str, tuple[Lane, ...]] = {}
         for lane in self.lanes:
-            found[lane.source.name] = (*found.get(lane.source.name, ()), lane)
-        return found
+            lanes[lane.source.name] = (*lanes.get(lane.source.name, ()), lane)
+        return lanes
 
     def processes(self) -> list[Lane]:
         """The first lane of every process."""
@@ -91,13 +91,15 @@ def plan(measured: Measurements, *, correct_clocks: bool = True) -> Plan:
     sources = [source for source in measured.sources if source.tool != "log"]
     keys = [process_of(source) for source in sources]
     order = sorted(set(keys), key=_drawn_at)
-    number = {key: at for at, key in enumerate(order)}
+    number = {key: index for index, key in enumerate(order)}
     names = dict(zip(order, _names(order), strict=True))
-    files = {name: at for at, name in enumerate(dict.fromkeys(source.name for source in sources))}
+    files = {
+        name: index for index, name in enumerate(dict.fromkeys(source.name for source in sources))
+    }
     room = min(_ROOM, _LARGEST_PID // (len(order) + 2))
     lanes = [
-        Lane(number[key], names[key], room, source, files[source.name], at, 0)
-        for at, (source, key) in enumerate(zip(sources, keys, strict=True))
+        Lane(number[key], names[key], room, source, files[source.name], index, 0)
+        for index, (source, key) in enumerate(zip(sources, keys, strict=True))
     ]
     if correct_clocks:
         lanes = list(_corrected(measured, lanes))
@@ -151,13 +153,15 @@ def _whose(whose: str) -> str:
 
 def _corrected(measured: Measurements, lanes: Sequence[Lane]) -> Iterator[Lane]:
     """The lanes with what their clocks are off by, where that is certain."""
-    known = corrections(measured)
+    clocks = corrections(measured)
     for lane in lanes:
-        found = known.get(_clock(lane.source))
-        if found is None:
+        correction = clocks.get(_clock(lane.source))
+        if correction is None:
             yield lane
         else:
-            yield replace(lane, offset_ns=found.offset_ns, uncertainty_ns=found.uncertainty_ns)
+            yield replace(
+                lane, offset_ns=correction.offset_ns, uncertainty_ns=correction.uncertainty_ns
+            )
 
 
 def _clock(source: Source) -> Owner:
@@ -169,14 +173,14 @@ def _placed(measured: Measurements, lanes: Sequence[Lane]) -> Plan:
     captures = plain(measured["captures"])
     absolute = dict(zip(captures["source"], captures["absolute_time"], strict=True))
     first = _first(measured, captures)
-    known = corrections(measured)
+    clocks = corrections(measured)
     domains: list[tuple[object, ...]] = []
     for lane in lanes:
         source = lane.source
         if absolute.get(source.name, False):
             domains.append((source.run,))
         elif lane.offset_ns is not None:
-            domains.append((source.run, known[_clock(source)].set))
+            domains.append((source.run, clocks[_clock(source)].set))
         else:
             domains.append((source.run, "alone", lane.number))
     zeros: dict[tuple[object, ...], int] = {}
@@ -204,8 +208,8 @@ def _first(measured: Measurements, captures: pd.DataFrame) -> dict[str, int]:
     )
     from_epoch = starts["source"].isin(captures["source"][captures["absolute_time"]])
     sound = starts[~from_epoch | (starts["ts_ns"] > _EPOCH_NS)]
-    least = sound.groupby("source")["ts_ns"].min()
-    return {str(name): int(begin) for name, begin in least.items()}
+    earliest = sound.groupby("source")["ts_ns"].min()
+    return {str(name): int(begin) for name, begin in earliest.items()}
 
 
 def _apart(lanes: Sequence[Lane], domains: Sequence[tuple[object, ...]]) -> Iterator[str]:

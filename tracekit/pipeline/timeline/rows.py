@@ -49,10 +49,12 @@ def micros(ns: Ints) -> list[str]:
     >>> micros(np.array([1_234_567, -5]))
     ['1234.567', '-0.005']
     """
-    whole, rest = np.divmod(np.abs(ns), 1000)
-    texts = list(map("%d.%03d".__mod__, zip(whole.tolist(), rest.tolist(), strict=True)))
-    for at in np.flatnonzero(ns < 0).tolist():
-        texts[at] = f"-{texts[at]}"
+    microseconds, remainder = np.divmod(np.abs(ns), 1000)
+    texts = list(
+        map("%d.%03d".__mod__, zip(microseconds.tolist(), remainder.tolist(), strict=True))
+    )
+    for row in np.flatnonzero(ns < 0).tolist():
+        texts[row] = f"-{texts[row]}"
     return texts
 
 
@@ -90,7 +92,7 @@ class _Column:
 
 def _told_by_tables(trace: Trace) -> Mapping[str, SparseColumn]:
     """What tables know and not every format records as an argument: the ids that join rows, and sizes."""
-    found: dict[str, SparseColumn] = {}
+    columns: dict[str, SparseColumn] = {}
     for key, column in (
         ("correlation", "correlation"),
         ("External id", "external_id"),
@@ -100,14 +102,14 @@ def _told_by_tables(trace: Trace) -> Mapping[str, SparseColumn]:
         for name in ("host_ops", "device_ops", "syncs"):
             frame = trace.get(name)
             if column in frame and len(frame):
-                known = frame[frame[column].notna().to_numpy()]
-                parts.append((known["id"].to_numpy(), known[column].to_numpy(np.int64)))
+                recorded = frame[frame[column].notna().to_numpy()]
+                parts.append((recorded["id"].to_numpy(), recorded[column].to_numpy(np.int64)))
         if not any(len(ids) for ids, _ in parts):
             continue
         ids, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         order = np.argsort(ids, kind="stable")
-        found[key] = _Column(ids[order], values[order])
-    return found
+        columns[key] = _Column(ids[order], values[order])
+    return columns
 
 
 # Where a row is drawn
@@ -134,28 +136,28 @@ class _Places:
         for device, stream in _queues(trace):
             pid = lane.pid(lane.device(device))
             tid = _tid(stream, len(queues))
-            shown = "?" if device is None else str(device)
-            drawn[pid, tid] = (f"GPU {shown}", "stream ?" if stream is None else f"stream {stream}")
+            label = "?" if device is None else str(device)
+            drawn[pid, tid] = (f"GPU {label}", "stream ?" if stream is None else f"stream {stream}")
             queues[device, stream] = _place(pid, tid)
         threads = trace.get("threads")
         used = (trace.get(name)["thread"].to_numpy() for name in ("host_ops", "memory_ops"))
-        own = set(np.unique(np.concatenate(list(used))).tolist())
-        others: dict[object, int] = {lane.source.pid: HOST}
+        own_pids = set(np.unique(np.concatenate(list(used))).tolist())
+        other_pids: dict[object, int] = {lane.source.pid: HOST}
         texts = []
         columns = (threads[name].astype(object) for name in ("thread", "pid", "tid"))
         for number, *recorded in zip(*columns, strict=True):
             pid_of, tid_of = map(_whole_number, recorded)
             # Ends of arrows on a device are known by its number and stream alone.
-            if number not in own and (pid_of, tid_of) in queues:
+            if number not in own_pids and (pid_of, tid_of) in queues:
                 texts.append(queues[pid_of, tid_of])
                 continue
-            at = others.setdefault(pid_of, FIRST_OTHER + len(others))
-            pid, tid = lane.pid(at), _tid(tid_of, int(number))
+            process_number = other_pids.setdefault(pid_of, FIRST_OTHER + len(other_pids))
+            pid, tid = lane.pid(process_number), _tid(tid_of, int(number))
             texts.append(_place(pid, tid))
-            if number in own:
-                shown = "" if pid_of is None else f" (pid {pid_of})"
-                drawn[pid, tid] = (f"CPU{shown}", "" if tid_of is None else f"thread {tid_of}")
-        is_own = np.isin(np.arange(len(texts)), list(own))
+            if number in own_pids:
+                label = "" if pid_of is None else f" (pid {pid_of})"
+                drawn[pid, tid] = (f"CPU{label}", "" if tid_of is None else f"thread {tid_of}")
+        is_own = np.isin(np.arange(len(texts)), list(own_pids))
         return cls(lane, np.array([*texts, ""], object)[:-1], is_own, drawn, queues)
 
     def names(self, threads: pd.DataFrame) -> str:
@@ -165,14 +167,14 @@ class _Places:
             for text, name in zip(self.thread, threads["name"].astype(object), strict=True)
             if not pd.isna(name)
         }
-        found, seen = [], set()
+        lines, seen = [], set()
         for (pid, tid), (process, thread) in self.drawn.items():
             if pid not in seen:
                 seen.add(pid)
-                found.append(named(pid, f"{self.lane.name} · {process}", pid))
-            known = recorded.get(_place(pid, tid)) or thread or "thread ?"
-            found.append(named(pid, known, tid, what="thread", tid=tid))
-        return "".join(found)
+                lines.append(named(pid, f"{self.lane.name} · {process}", pid))
+            label = recorded.get(_place(pid, tid)) or thread or "thread ?"
+            lines.append(named(pid, label, tid, what="thread", tid=tid))
+        return "".join(lines)
 
 
 def _queues(trace: Trace) -> list[tuple[int | None, int | None]]:
@@ -181,11 +183,11 @@ def _queues(trace: Trace) -> list[tuple[int | None, int | None]]:
     if not tables:
         return []
     pairs = pd.concat([table[[*QUEUE]] for table in tables]).drop_duplicates().astype(object)
-    known = [
+    lines = [
         (_whole_number(device), _whole_number(stream))
         for device, stream in pairs.itertuples(index=False, name=None)
     ]
-    return sorted(known, key=lambda pair: [(v is None, v or 0) for v in pair])
+    return sorted(lines, key=lambda pair: [(v is None, v or 0) for v in pair])
 
 
 def _place(pid: int, tid: int) -> str:
@@ -262,21 +264,21 @@ def _on_queue(part: pd.DataFrame, places: _Places) -> list[str]:
         places.queues[_whole_number(device), _whole_number(stream)]
         for device, stream in first.itertuples(index=False, name=None)
     ]
-    found: list[str] = np.array(texts, object)[number].tolist()
-    return found
+    names: list[str] = np.array(texts, object)[number].tolist()
+    return names
 
 
 def _allocated(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int, str]]:
     """The allocated bytes of each device as a counter, as they were after every allocation and free."""
-    known = frame[frame["allocated_bytes"].notna()]
-    for key, mine in known.groupby(["device_type", "device"], dropna=False, sort=True):
+    measured = frame[frame["allocated_bytes"].notna()]
+    for key, of_device in measured.groupby(["device_type", "device"], dropna=False, sort=True):
         kind, device = (_whole_number(value) for value in key)
         where = "CPU" if kind == 0 else f"device {'?' if device is None else device}"
         where += " (from the driver)" if kind == DRIVER else ""
         head = f',\n{{"ph":"C","name":{quoted(f"allocated memory, {where}")},'
         head += f'"pid":{places.lane.pid(HOST)},"tid":0,"ts":'
-        for low in range(0, len(mine), CHUNK):
-            part = mine.iloc[low : low + CHUNK]
+        for low in range(0, len(of_device), CHUNK):
+            part = of_device.iloc[low : low + CHUNK]
             begin = micros(part["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
             cells = zip(begin, part["allocated_bytes"].tolist(), strict=True)
             text = head + '%s,"args":{"bytes":%d}}'
@@ -324,19 +326,19 @@ def _flows(
 ) -> Iterator[tuple[str, int, str]]:
     """The ends of arrows, at these places; every arrow gets a number of its own."""
     is_known = frame["flow"].notna().to_numpy(np.bool_)
-    known, ends = frame[is_known], ends[is_known]
-    texts = known["cat"].cat.categories
+    closed, ends = frame[is_known], ends[is_known]
+    texts = closed["cat"].cat.categories
     # An arrow is known by category, name and id together; its name was its category.
     cats = _fragments("cat", texts) + _fragments("name", texts)
     cats[-1] = '"name":"flow",'
     number = np.asarray(
-        known.groupby(["cat", "flow"], observed=True, dropna=False, sort=False).ngroup(), np.int64
+        closed.groupby(["cat", "flow"], observed=True, dropna=False, sort=False).ngroup(), np.int64
     )
     ids = number + 1 + lane.trace_number * ID_ROOM
     phases = {"start": '"s"', "step": '"t","bp":"e"', "end": '"f","bp":"e"'}
-    phase_texts = np.array([phases[name] for name in known["phase"].cat.categories], object)
-    for low in range(0, len(known), CHUNK):
-        part = known.iloc[low : low + CHUNK]
+    phase_texts = np.array([phases[name] for name in closed["phase"].cat.categories], object)
+    for low in range(0, len(closed), CHUNK):
+        part = closed.iloc[low : low + CHUNK]
         cells = zip(
             phase_texts[part["phase"].cat.codes.to_numpy()].tolist(),
             cats[part["cat"].cat.codes.to_numpy()].tolist(),
@@ -356,24 +358,24 @@ def _ends(flows: pd.DataFrame, trace: Trace, places: _Places) -> npt.NDArray[np.
     that is a text (`stream 7`); the op of the device has the number of the arrow as correlation.
     """
     thread = flows["thread"].to_numpy()
-    found: npt.NDArray[np.object_] = places.thread[thread]
+    names: npt.NDArray[np.object_] = places.thread[thread]
     columns = [*QUEUE, "correlation"]
     ops = pd.concat([trace.get(name)[columns] for name in ("device_ops", "syncs")])
     ops = ops[ops["correlation"].notna().to_numpy(np.bool_)].drop_duplicates("correlation")
     away = ~places.own[thread] & flows["flow"].notna().to_numpy(np.bool_)
     if not len(ops) or not away.any():
-        return found
+        return names
     ops = ops.sort_values("correlation", kind="stable")
     wanted = flows["flow"].to_numpy(np.int64, na_value=0)
     linked = ops["correlation"].to_numpy(np.int64)
-    at, there = place_of(linked, wanted)
-    hit = np.flatnonzero(away & there)
-    found[hit] = np.array([*_on_queue(ops, places), ""], object)[at[hit]]
-    return found
+    place, is_linked = place_of(linked, wanted)
+    hit = np.flatnonzero(away & is_linked)
+    names[hit] = np.array([*_on_queue(ops, places), ""], object)[place[hit]]
+    return names
 
 
 def _whole(flows: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     """The arrows of which both ends begin with something that is still there."""
-    there = [trace[name]["ts_ns"] for name in ("host_ops", "device_ops") if trace.has(name)]
-    left = flows[flows["ts_ns"].isin(pd.concat(there))] if there else flows.iloc[:0]
+    starts = [trace[name]["ts_ns"] for name in ("host_ops", "device_ops") if trace.has(name)]
+    left = flows[flows["ts_ns"].isin(pd.concat(starts))] if starts else flows.iloc[:0]
     return left[left.groupby(["cat", "flow"], observed=True)["flow"].transform("size") > 1]
