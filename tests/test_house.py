@@ -26,7 +26,7 @@ NOT_YET = {
         "complex_functions": 15,
         "fmt_skips": 167,
     },
-    "cli": {"conditionals_per_1000": 34},
+    "cli": {"conditionals_per_1000": 33},
     "compare": {"comprehensions_per_1000": 44, "conditionals_per_1000": 29},
     "discover": {
         "empty_percent": 7,
@@ -48,11 +48,10 @@ NOT_YET = {
     },
     "model": {"empty_percent": 2.5, "conditionals_per_1000": 23, "fmt_skips": 8},
     "pipeline": {
-        "empty_percent": 8,
-        "comprehensions_per_1000": 93,
-        "conditionals_per_1000": 39,
-        "complex_functions": 3,
-        "fmt_skips": 3,
+        "empty_percent": 2,
+        "comprehensions_per_1000": 90,
+        "conditionals_per_1000": 37,
+        "complex_functions": 1,
     },
     "process": {"conditionals_per_1000": 23},
     "readers": {
@@ -63,7 +62,7 @@ NOT_YET = {
         "complex_functions": 9,
         "fmt_skips": 30,
     },
-    "render": {"comprehensions_per_1000": 63, "conditionals_per_1000": 46},
+    "render": {"comprehensions_per_1000": 61, "conditionals_per_1000": 44},
     "capture": {"in_cycles": 2},
     "metrics": {"comprehensions_per_1000": 44},
 }

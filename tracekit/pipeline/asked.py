@@ -85,15 +85,14 @@ def as_saved(
 
     Raises `TracekitError` where one lacks what is asked for, or they have no question in common.
     """
+    wanted = [analysis for analysis in analyses if analysis.id in (ids or ())]
     for name, part in saved.items():
-        unasked = unasked_tables(part)
-        lacking = [
-            a.id
-            for a in analyses
-            if a.id in (ids or ()) and not unasked.isdisjoint((*a.tables, *a.rests_on))
+        lacking = _lacking(part, wanted, tables)
+        own = [
+            analysis.id
+            for analysis in analyses
+            if analysis.file and (ids is None or analysis.id in ids)
         ]
-        lacking += [table for table in tables if table in unasked]
-        own = [a.id for a in analyses if a.file and (ids is None or a.id in ids)]
         lacking += [id_ for id_ in own if id_ not in _texts(part, OWN)]
         if lacking:
             raise TracekitError(
@@ -117,6 +116,17 @@ def _hint(ids: Sequence[str] | None) -> str:
     if ids is None:
         return "save it with the same --question"
     return f"it holds {', '.join(ids)}; save it without --only and --skip"
+
+
+def _lacking(part: Measurements, wanted: Iterable[Analysis], tables: Iterable[str]) -> list[str]:
+    """The questions and tables that are asked for and were not when these measurements were saved."""
+    unasked = unasked_tables(part)
+    questions = [
+        analysis.id
+        for analysis in wanted
+        if not unasked.isdisjoint((*analysis.tables, *analysis.rests_on))
+    ]
+    return questions + [table for table in tables if table in unasked]
 
 
 def facts(ids: Collection[str], parts: Iterable[Measurements]) -> Mapping[str, Any]:

@@ -28,10 +28,26 @@ from tracekit.readers.loading import sniff
 from tracekit.render.json import from_json
 
 COMPARED = (
-    "category_peaks", "collectives", "free_space", "gpu_time", "interruptions", "kernels", "live_sites", "logged",
-    "matrix_products", "metrics", "operators", "out_of_memory", "quality", "recurrences", "segments", "slots",
-    "snapshot_levels", "snapshot_windows", "survivors",
-)  # fmt: skip
+    "category_peaks",
+    "collectives",
+    "free_space",
+    "gpu_time",
+    "interruptions",
+    "kernels",
+    "live_sites",
+    "logged",
+    "matrix_products",
+    "metrics",
+    "operators",
+    "out_of_memory",
+    "quality",
+    "recurrences",
+    "segments",
+    "slots",
+    "snapshot_levels",
+    "snapshot_windows",
+    "survivors",
+)
 """The measured tables that a comparison reads: no question is judged for it, and no other table measured."""
 
 

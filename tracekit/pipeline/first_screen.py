@@ -33,7 +33,7 @@ from tracekit.job.tables import sheet
 from tracekit.model import faults
 from tracekit.model.codes import NO_EVENTS, NO_TIMES
 from tracekit.model.keys import looked_up
-from tracekit.model.report import Heading, Metric, Sheet
+from tracekit.model.report import Better, Heading, Metric, Sheet
 from tracekit.model.trace import Measurements
 from tracekit.model.units import numbers, show
 from tracekit.pipeline import asked
@@ -243,16 +243,16 @@ def _peaks(measured: Measurements) -> tuple[Metric, ...]:
     """The highest levels of any GPU that memory snapshots tell of, else timelines; none without both."""
     rows = plain(measured["snapshot_levels"])
     rows = rows[rows["memory"] == "device"]
-    told = [
+    columns = [
         ("peak_requested", "peak_bytes", "most requested on one GPU"),
         ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
     ]
     if not len(rows):
         rows = plain(measured["category_peaks"])
-        told = [("peak_tensors", "peak_bytes", "most held by tensors on one device")]
+        columns = [("peak_tensors", "peak_bytes", "most held by tensors on one device")]
     return tuple(
         Metric(name, int(rows[column].max()), "bytes", "lower", label=label)
-        for name, column, label in told
+        for name, column, label in columns
         if rows[column].notna().any()
     )
 
@@ -282,12 +282,12 @@ def _gpu_shares(measured: Measurements) -> list[Metric]:
     total = gpu_shares.shares(summed(chosen, ["window"], gpu_shares.SUMMED)).iloc[0]
     values: dict[str, Any] = {name: total.get(name) for name, _ in _PARTS}
     values["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]
-    better = {"compute_ratio": "higher"}
-    return [
-        Metric(name, None if pd.isna(values[name]) else float(values[name]), "ratio",
-               "higher" if name in better else "lower", label=label)
-        for name, label in _PARTS
-    ]  # fmt: skip
+    metrics = []
+    for name, label in _PARTS:
+        value = None if pd.isna(values[name]) else float(values[name])
+        better: Better = "higher" if name == "compute_ratio" else "lower"
+        metrics.append(Metric(name, value, "ratio", better, label=label))
+    return metrics
 
 
 def where_it_goes(measured: Measurements) -> Sheet | None:

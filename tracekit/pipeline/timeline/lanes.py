@@ -118,11 +118,16 @@ def _drawn_at(key: Process) -> tuple[Any, ...]:
     run, role, replica, rank, host, whose = key
     return (
         run,
-        rank is None, rank or 0,
-        role is None, role or "",
-        replica is None, replica or 0,
-        host or "", len(whose), whose,
-    )  # fmt: skip
+        rank is None,
+        rank or 0,
+        role is None,
+        role or "",
+        replica is None,
+        replica or 0,
+        host or "",
+        len(whose),
+        whose,
+    )
 
 
 def _names(order: Sequence[Process]) -> list[str]:
