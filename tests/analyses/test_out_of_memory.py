@@ -7,7 +7,6 @@ from chrome_builder import memory, step, write
 from memory_builder import Allocator, DeviceFullError, frame, pickled, snapshot
 from snapshot_traces import MIB, report, rows, section, written
 
-from tracekit.job.device_size import DEVICE_MEMORY
 from tracekit.pipeline import run as pipeline
 from tracekit.process.memory.calls import cause as cause_of
 
@@ -119,7 +118,7 @@ def test_what_others_hold_is_named_from_a_tenth_of_the_card_on_if_the_request_wo
     full, size, cause, outside
 ):
     """40 MiB reserved and 8 free: of the card others hold the rest."""
-    given = replace(full, facts={**full.facts, DEVICE_MEMORY: size * MIB})
+    given = replace(full, facts=replace(full.facts, device_memory=size * MIB))
     found = section(pipeline.judge(given), "out-of-memory")
     (row,) = rows(found, "out_of_memory")
     assert (row["cause"], row.get("outside_bytes")) == (cause, outside and outside * MIB)

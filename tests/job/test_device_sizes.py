@@ -7,8 +7,9 @@ from memory_builder import Allocator
 from snapshot_traces import MIB, section, written
 
 import tracekit
-from tracekit.job.device_size import DEVICE_MEMORY, device_sizes, parse_device_memory, with_cards
+from tracekit.job.device_size import device_sizes, parse_device_memory, with_cards
 from tracekit.model.errors import TracekitError
+from tracekit.model.facts import Facts, of_json
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import merge as merging
@@ -26,7 +27,9 @@ def recorded(*rows, **facts):
     table = TABLES["device_sizes"]
     columns = {name: frame[name].array for name in ("rank", "device", "size_bytes")}
     columns |= {"run": frame["run"].to_numpy(object), "source": ["trace.json"] * len(frame)}
-    return Measurements({"device_sizes": table.frame(columns, len(frame))}, (), facts=facts)
+    return Measurements(
+        {"device_sizes": table.frame(columns, len(frame))}, (), facts=Facts(**facts)
+    )
 
 
 def told(measured, *whose):
@@ -35,7 +38,7 @@ def told(measured, *whose):
 
 
 def test_what_is_given_goes_before_what_is_recorded():
-    measured = recorded(("a", 0, 0, 80 * GIB), **{DEVICE_MEMORY: 40 * GIB})
+    measured = recorded(("a", 0, 0, 80 * GIB), device_memory=40 * GIB)
     assert told(measured, "a", 0, 0) == told(measured, "b", 7, 3) == (40, "given")
 
 
@@ -64,12 +67,12 @@ def test_processes_of_unknown_rank_that_disagree_tell_nothing():
 
 @pytest.mark.parametrize("size", [0, -1, True, 2**60, "80", 1.5, None])
 def test_what_a_saved_file_cannot_mean_is_no_size(size):
-    assert device_sizes(Measurements({}, (), facts={DEVICE_MEMORY: size})).given is None
+    assert device_sizes(Measurements({}, (), facts=of_json({"device_memory": size}))).given is None
 
 
 def test_pinned_memory_of_a_host_has_no_card():
     rows = pd.DataFrame({"memory": ["device", "host"], "run": "a", "rank": 0, "device": [0, None]})
-    found = with_cards(Measurements({}, (), facts={DEVICE_MEMORY: GIB}), rows)
+    found = with_cards(Measurements({}, (), facts=Facts(device_memory=GIB)), rows)
     assert found["card_bytes"].isna().tolist() == [False, True]
 
 
@@ -119,7 +122,7 @@ def test_peaks_are_shares_of_the_card_where_its_size_is_given(half_full, tmp_pat
 def test_without_a_size_no_share_is_shown_and_a_size_too_small_is_said_to_be(half_full):
     measured = analyze(half_full, Options(jobs=1, questions=QUESTIONS)).measurements
     assert "card_ratio" not in peaks(pipeline.judge(measured))[0]
-    small = merging.replace(measured, facts={**measured.facts, DEVICE_MEMORY: 10 * MIB})
+    small = merging.replace(measured, facts=Facts(device_memory=10 * MIB))
     caveats = section(pipeline.judge(small), "memory-peak").caveats
     assert any("more is reserved than the card has" in caveat for caveat in caveats)
 
@@ -145,6 +148,6 @@ def test_the_command_line_takes_it(half_full, call, tmp_path):
 
 def test_parts_that_were_given_different_sizes_have_none_together(half_full):
     measured = analyze(half_full, Options(jobs=1, questions=QUESTIONS)).measurements
-    parts = [merging.replace(measured, facts={**measured.facts, DEVICE_MEMORY: n * GIB}) for n in (1, 1, 2)]  # fmt: skip
-    assert merging.merge(parts[:2], ["a", "b"]).facts[DEVICE_MEMORY] == GIB
-    assert DEVICE_MEMORY not in merging.merge(parts[1:], ["a", "b"]).facts
+    parts = [merging.replace(measured, facts=Facts(device_memory=n * GIB)) for n in (1, 1, 2)]
+    assert merging.merge(parts[:2], ["a", "b"]).facts.device_memory == GIB
+    assert merging.merge(parts[1:], ["a", "b"]).facts.device_memory is None

@@ -144,7 +144,7 @@ def test_the_account_is_kept_by_what_is_saved_merged_and_written(mixed, tmp_path
     )
     part = saved.load(tmp_path / "a.tkm")
     facts = merging.merge([part, part], ["a", "b"]).facts
-    assert facts["files"] == {"refused": 2, "duplicate": 2}
+    assert facts.files == {"refused": 2, "duplicate": 2}
 
 
 def test_a_manifest_that_may_not_be_read_is_unreadable_too(profile, monkeypatch):

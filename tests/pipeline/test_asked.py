@@ -9,7 +9,7 @@ from chrome_builder import annotation, launched, step, write
 import tracekit
 from tracekit.analyses import ANALYSES
 from tracekit.model.errors import TracekitError
-from tracekit.model.faults import UNASKED
+from tracekit.model.facts import of_json
 from tracekit.model.tables import MEASURED
 from tracekit.model.tables.arrays import texts_of
 from tracekit.model.thresholds import defaults
@@ -183,7 +183,7 @@ def test_what_is_put_together_is_asked_what_all_parts_hold(profile, tmp_path):
     several = [tmp_path / "a.tkm", tmp_path / "b.tkm", f"c={profile}"]
     result = analyze(several)
     assert [section.id for section in result.report.sections] == ["kernels"]
-    assert "host_counts" in result.measurements.facts[UNASKED]
+    assert "host_counts" in result.measurements.facts.unasked
     assert len(result.measurements["kernels"]["run"].unique()) == 3
 
 
@@ -196,6 +196,5 @@ def test_a_report_on_few_questions_is_no_baseline(profile, tmp_path):
 
 def test_facts_of_a_saved_file_may_be_anything(profile, tmp_path):
     measured = analyze(profile).measurements
-    wrong = {asked.QUESTIONS: "kernels", UNASKED: 3}
-    odd = replace(measured, facts={**measured.facts, **wrong})
+    odd = replace(measured, facts=of_json({"questions": "kernels", "unasked": 3, "work": [1]}))
     assert len(pipeline.judge(odd).sections) == len(pipeline.judge(measured).sections)

@@ -15,6 +15,7 @@ from pandas.testing import assert_frame_equal
 
 from tracekit.model.codes import Data
 from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.facts import Facts
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Failure, Measurements, Note, Source
 from tracekit.pipeline import saved
@@ -80,8 +81,23 @@ SOURCES = st.builds(
     size_bytes=st.integers(0, 2**63 - 1),
     notes=st.lists(NOTES, max_size=2).map(tuple),
 )
-FACTS = st.dictionaries(
-    TEXT, st.recursive(st.one_of(st.none(), st.booleans(), INT64, TEXT), st.lists, max_leaves=4)
+TEXTS = st.lists(TEXT, max_size=3).map(tuple)
+BY_NAME = st.dictionaries(TEXT, TEXT, max_size=3)
+FACTS = st.builds(
+    Facts,
+    title=TEXT,
+    versions=BY_NAME,
+    options=BY_NAME,
+    ignored=TEXTS,
+    files=st.dictionaries(TEXT, INT64, max_size=3),
+    simulated=st.booleans(),
+    stages=TEXTS,
+    questions=st.none() | TEXTS.filter(len),
+    unasked=TEXTS,
+    engine=TEXT,
+    work=st.dictionaries(TEXT, INT64 | st.floats(0, 1e9), max_size=3),
+    device_memory=st.none() | st.integers(1, 2**60),
+    excluded_count=st.integers(0, 2**40),
 )
 MEASUREMENTS = st.builds(
     Measurements,
@@ -124,7 +140,7 @@ def sample():
         (source.with_note("warning", "odd", "looks odd"),),
         (Failure("y.json", "broken", "throw it away", "archive", Data(what="a box")),),
         (Note("info", "seen", "ü", "x.json", 2, 9, Data(rows=3, sure=False, fields=("a", "b"))),),
-        {"title": "run", "versions": {"CUDA": "12.4"}},
+        Facts(title="run", versions={"CUDA": "12.4"}),
     )
 
 
@@ -277,7 +293,7 @@ def test_a_file_that_cannot_be_opened_is_refused(tmp_path, missing):
 def test_facts_that_are_not_json_are_refused_and_leave_no_file(tmp_path):
     target = tmp_path / "x.tkm"
     with pytest.raises(TracekitError, match="facts"):
-        saved.save(replace(sample(), facts={"a": object()}), target)
+        saved.save(replace(sample(), facts=Facts(versions={"a": object()})), target)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,9 +14,6 @@ from tracekit.model.labels import called
 from tracekit.model.trace import Measurements
 from tracekit.model.units import parse_size, show
 
-DEVICE_MEMORY = "device_memory"
-"""The fact of measurements that tells the memory of every device in bytes: given by a person."""
-
 GIVEN = "given"
 """Where a size that a person told comes from."""
 
@@ -117,8 +114,8 @@ def with_cards(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _given(measured: Measurements) -> int | None:
     """What a person told; None where nobody did, or a saved file says what can be no size."""
-    size = measured.facts.get(DEVICE_MEMORY)
-    return size if type(size) is int and LEAST <= size < MOST else None
+    size = measured.facts.device_memory
+    return size if size is not None and LEAST <= size < MOST else None
 
 
 def parse_device_memory(text: str | int) -> int:

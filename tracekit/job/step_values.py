@@ -37,9 +37,6 @@ NAMES = (
 )
 """What is told of the whole job, as against its processes."""
 
-WORK = "work"
-"""The fact of measurements that tells how much work every step holds, by name: given by a person."""
-
 _CAPTURED = re.compile(r"capture\d+\Z")
 """The part of a process that was captured several times."""
 
@@ -193,11 +190,9 @@ def _parts(measured: Measurements, rows: pd.DataFrame) -> list[object]:
 def _work(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
     """How much work each step holds: as given, else as logged: run, step, part, name, value."""
     counts = [pd.DataFrame(columns=[*UNIT, "name", "value"])]
-    by_hand = measured.facts.get(WORK)
-    by_hand = by_hand if isinstance(by_hand, dict) else {}
     for name in PER_WORK:
-        count = by_hand.get(name)
-        if isinstance(count, int | float) and count > 0:
+        count = measured.facts.work.get(name, 0)
+        if count > 0:
             counts.append(walls[[*UNIT]].assign(name=name, value=float(count)))
         elif measured.has("logged"):
             counts += _logged(measured, name)

@@ -26,9 +26,6 @@ T = TypeVar("T")
 Capture = tuple[str, int | None]
 """Source and pid: one process in one source."""
 
-UNASKED = "unasked"
-"""The fact that names the tables which nobody measured because no question was asked that needs them."""
-
 MAX_RANKS = 8
 """Most pieces of a list of ranks, ranges among them."""
 
@@ -95,9 +92,7 @@ def sound(measured: Measurements, judge: Callable[[Measurements], T], otherwise:
 
 def unasked_tables(measured: Measurements) -> frozenset[str]:
     """The tables that nobody measured because no question was asked that needs them."""
-    names = measured.facts.get(UNASKED)
-    # Saved facts may be anything.
-    return frozenset(map(str, names)) if isinstance(names, list) else frozenset()
+    return frozenset(measured.facts.unasked)
 
 
 def asked(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:

@@ -15,6 +15,7 @@ import pandas as pd
 
 from tracekit.model.codes import NO_DATA, UNKNOWN, Data
 from tracekit.model.errors import TracekitError
+from tracekit.model.facts import Facts
 from tracekit.model.keys import place_of
 from tracekit.model.tables import KEYS, TABLES, Table
 from tracekit.model.tables.arrays import Coded, Columns, Nullable
@@ -289,7 +290,7 @@ class Measurements:
     sources: tuple[Source, ...]
     failures: tuple[Failure, ...] = ()
     notes: tuple[Note, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    facts: Facts = field(default_factory=Facts)
     check: Measurements | None = None
     faults: tuple[Fault, ...] = ()
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

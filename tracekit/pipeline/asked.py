@@ -10,15 +10,9 @@ from typing import Any
 
 from tracekit.analyses import ANALYSES, Analysis
 from tracekit.model.errors import TracekitError
-from tracekit.model.faults import UNASKED, unasked_tables
+from tracekit.model.faults import unasked_tables
 from tracekit.model.labels import did_you_mean
 from tracekit.model.trace import Measurements
-
-QUESTIONS = "questions"
-"""The fact that names the questions which alone were asked; without it all were."""
-
-OWN = "own_questions"
-"""The fact that names the questions of the user's files that were measured as well."""
 
 ALWAYS = frozenset({"captures", "stages", "steps"})
 """Tables that nearly every judgement and the first screen look at: who fills them is always measured."""
@@ -66,13 +60,13 @@ def limits(
     """The facts of measurements that were made for some questions alone; none where all were asked."""
     ids = chosen(only, skip, analyses)
     own = [analysis.id for analysis in analyses if analysis.file]
-    of_files = {OWN: own} if own else {}
+    of_files = {"own_questions": tuple(own)}
     if ids is None:
         return of_files
     every_table = {table for analysis in analyses for table in analysis.tables}
-    measured = [a.tables for a in to_measure(ids, tables, analyses)]
+    measured = [analysis.tables for analysis in to_measure(ids, tables, analyses)]
     unasked = sorted(every_table.difference(SHARED, *measured))
-    return {**of_files, QUESTIONS: list(ids), UNASKED: unasked}
+    return {**of_files, "questions": tuple(ids), "unasked": tuple(unasked)}
 
 
 def as_saved(
@@ -93,7 +87,7 @@ def as_saved(
             for analysis in analyses
             if analysis.file and (ids is None or analysis.id in ids)
         ]
-        lacking += [id_ for id_ in own if id_ not in _texts(part, OWN)]
+        lacking += [id_ for id_ in own if id_ not in part.facts.own_questions]
         if lacking:
             raise TracekitError(
                 f"{name}: it was saved for other questions, and does not hold {lacking[0]}",
@@ -132,20 +126,12 @@ def _lacking(part: Measurements, wanted: Iterable[Analysis], tables: Iterable[st
 def facts(ids: Collection[str], parts: Iterable[Measurements]) -> Mapping[str, Any]:
     """The facts of what these parts hold together, of which these questions are asked."""
     unasked = frozenset[str]().union(*map(unasked_tables, parts))
-    return {QUESTIONS: list(ids), UNASKED: sorted(unasked)}
-
-
-def _texts(measured: Measurements, fact: str) -> tuple[str, ...]:
-    """The texts of a fact; saved facts may be anything."""
-    texts = measured.facts.get(fact)
-    return tuple(map(str, texts)) if isinstance(texts, list) else ()
+    return {"questions": tuple(ids), "unasked": tuple(sorted(unasked))}
 
 
 def asked_ids(measured: Measurements) -> tuple[str, ...] | None:
     """The ids of the questions that measurements were made for, None where for all."""
-    ids = measured.facts.get(QUESTIONS)
-    # Saved facts may be anything.
-    return tuple(map(str, ids)) if isinstance(ids, list) else None
+    return measured.facts.questions
 
 
 def of_measurements(measured: Measurements, analyses: Sequence[Analysis]) -> tuple[Analysis, ...]:

@@ -43,9 +43,6 @@ T = TypeVar("T")
 APART = "apart"
 """The code of notes on directories whose files are runs of their own."""
 
-ENGINE = "engine"
-"""The fact that says how it was read, where that was not by this machine alone."""
-
 
 MAX_PIECES = 12
 """Most pieces of a list of ranks or steps, ranges among them."""
@@ -54,8 +51,8 @@ MAX_PIECES = 12
 def identity(measured: Measurements) -> tuple[str, ...]:
     """The facts of the first line: tool, ranks, steps, hardware; only what was recorded."""
     facts = [
-        str(measured.facts.get("title", "")),
-        "SIMULATED DATA" if measured.facts.get("simulated") else "",
+        measured.facts.title,
+        "SIMULATED DATA" if measured.facts.simulated else "",
         _fact(measured, _runs),
         _fact(measured, _ranks),
         _fact(measured, _roles),
@@ -66,7 +63,7 @@ def identity(measured: Measurements) -> tuple[str, ...]:
         _fact(measured, _hardware),
         _files(measured),
         _checked(measured),
-        str(measured.facts.get(ENGINE, "")),
+        measured.facts.engine,
     ]
     return tuple(fact for fact in facts if fact)
 
@@ -124,9 +121,12 @@ def _steps(measured: Measurements) -> str:
 
 
 def _versions(measured: Measurements) -> str:
-    versions = measured.facts.get("versions")
-    pairs = sorted(versions.items()) if isinstance(versions, dict) else []
-    return ", ".join(f"{name} {value}" for name, value in pairs)
+    return _named_values(measured.facts.versions)
+
+
+def _named_values(values: Mapping[str, str]) -> str:
+    """The values with their names, in the order of these."""
+    return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
 
 
 def _hardware(measured: Measurements) -> str:
@@ -259,8 +259,7 @@ def _peaks(measured: Measurements) -> tuple[Metric, ...]:
 
 def only_stages(measured: Measurements) -> str:
     """The stages that alone were asked for; nothing when all were."""
-    asked = measured.facts.get("stages")
-    return ", ".join(map(str, asked)) if isinstance(asked, list) else ""
+    return ", ".join(measured.facts.stages)
 
 
 _PARTS = (
@@ -384,18 +383,11 @@ def _most_own_work(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
     return late
 
 
-FILES = "files"
-"""The fact that says how many files were found in each state but read."""
-
-
 def file_counts(measured: Measurements) -> FileCounts:
     """How many files were read, and how many not for which state; see `listing.counted`."""
-    counts = measured.facts.get(FILES)
-    # Saved facts may be anything.
-    states = counts.items() if isinstance(counts, dict) else ()
     read = len({source.name for source in measured.sources})
     failed = len({failure.source for failure in measured.failures})
-    return counted(read, failed, {state: n for state, n in states if isinstance(n, int)})
+    return counted(read, failed, measured.facts.files)
 
 
 def _accounting(measured: Measurements) -> list[str]:
@@ -420,8 +412,7 @@ def unseen(measured: Measurements) -> tuple[str, ...]:
     if len(lines) > MAX_UNSEEN:
         lines = [*lines[:MAX_UNSEEN], f"{len(lines) - MAX_UNSEEN:,} more such sources"]
     lines += [note.message for note in measured.notes if note.code in (SAMPLED, LEFT_OUT)]
-    ignored = measured.facts.get("ignored")
-    return (*_accounting(measured), *lines, *(ignored if isinstance(ignored, list) else ()))
+    return (*_accounting(measured), *lines, *measured.facts.ignored)
 
 
 MAX_UNSEEN = 8
@@ -430,9 +421,7 @@ MAX_UNSEEN = 8
 
 def _options(measured: Measurements) -> str:
     """What the profilers recorded besides, as far as the traces say."""
-    options = measured.facts.get("options")
-    pairs = sorted(options.items()) if isinstance(options, dict) else []
-    return ", ".join(f"{name} {value}" for name, value in pairs)
+    return _named_values(measured.facts.options)
 
 
 _TYPE_SHARE = 0.05

@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 
 from tracekit.discover.runs import numbered
-from tracekit.job.device_size import DEVICE_MEMORY
-from tracekit.job.step_values import WORK
 from tracekit.model.codes import Data
+from tracekit.model.facts import Facts
 from tracekit.model.tables import concat, measured_tables
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Failure, Fault, Measurements, Note
@@ -44,39 +43,44 @@ def merge(
         tuple(chain.from_iterable(part.sources for part in parts)),
         tuple(chain.from_iterable(part.failures for part in parts)),
         (*chain.from_iterable(part.notes for part in parts), *_left_out(facts)),
-        _facts(facts),
+        _together(facts),
         faults=tuple(chain.from_iterable(part.faults for part in parts)),
     )
 
 
-def _facts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The facts of all parts as those of one."""
-    file_counts: Counter[str] = Counter()
-    for facts in parts:
-        file_counts.update(_numbers(facts.get("files")))
-    merged = {
-        "title": ", ".join(str(facts.get("title", "")) for facts in parts),
-        "versions": agreed([_mapping(facts.get("versions")) for facts in parts]),
-        "options": agreed([_mapping(facts.get("options")) for facts in parts]),
-        "ignored": _all_lines(parts, "ignored"),
-        "files": dict(file_counts),
-        "stages": list(dict.fromkeys(_all_lines(parts, "stages"))),
-        "simulated": any(bool(facts.get("simulated")) for facts in parts),
-    }
-    for name in (WORK, DEVICE_MEMORY):
-        value = parts[0].get(name)
-        if value and all(facts.get(name) == value for facts in parts):
-            merged[name] = value
-    return merged
-
-
-def _left_out(parts: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
+def _left_out(parts: Sequence[Facts]) -> Iterator[Note]:
     """A note where not all parts hold the same stages."""
-    limits = [_lines(facts.get("stages")) for facts in parts]
-    if any(limit != limits[0] for limit in limits):
-        stages = ", ".join(dict.fromkeys(chain.from_iterable(limits)))
+    if any(facts.stages != parts[0].stages for facts in parts):
+        stages = ", ".join(dict.fromkeys(chain.from_iterable(facts.stages for facts in parts)))
         message = f"some of these measurements hold only the stages {stages}, not all"
         yield Note("warning", "left-out", message, data=Data(by="stage"))
+
+
+def _together(parts: Sequence[Facts]) -> Facts:
+    """The facts of several measurements as one."""
+    file_counts: Counter[str] = Counter()
+    for facts in parts:
+        file_counts.update(facts.files)
+    first = parts[0]
+    same_work = all(facts.work == first.work for facts in parts)
+    same_memory = all(facts.device_memory == first.device_memory for facts in parts)
+    return Facts(
+        title=", ".join(facts.title for facts in parts),
+        versions=agreed([facts.versions for facts in parts]),
+        options=agreed([facts.options for facts in parts]),
+        ignored=tuple(chain.from_iterable(facts.ignored for facts in parts)),
+        files=dict(file_counts),
+        simulated=any(facts.simulated for facts in parts),
+        stages=tuple(dict.fromkeys(chain.from_iterable(facts.stages for facts in parts))),
+        work=first.work if same_work else {},
+        device_memory=first.device_memory if same_memory else None,
+        own_questions=tuple(
+            name
+            for name in first.own_questions
+            if all(name in facts.own_questions for facts in parts)
+        ),
+        excluded_count=sum(facts.excluded_count for facts in parts),
+    )
 
 
 def labelled(part: Measurements, label: str) -> Measurements:
@@ -177,21 +181,3 @@ def _called(column: pd.Series, names: Mapping[str, str]) -> pd.Series:
     """A column of names with other names."""
     categories = [names.get(name, name) for name in column.cat.categories]
     return column.cat.rename_categories(pd.Index(categories, dtype="str"))
-
-
-def _mapping(value: object) -> Mapping[str, str]:
-    return value if isinstance(value, dict) else {}
-
-
-def _numbers(value: object) -> Mapping[str, int]:
-    counts = value.items() if isinstance(value, dict) else ()
-    return {str(name): count for name, count in counts if isinstance(count, int)}
-
-
-def _all_lines(parts: Sequence[Mapping[str, Any]], name: str) -> list[str]:
-    """The lines that all parts have under a name."""
-    return list(chain.from_iterable(_lines(facts.get(name)) for facts in parts))
-
-
-def _lines(value: object) -> list[str]:
-    return [str(line) for line in value] if isinstance(value, list) else []

@@ -25,10 +25,10 @@ from tracekit.engine import Advance, local, ray
 from tracekit.engine import ray_discover as on_nodes
 from tracekit.engine.progress import count_line, is_live, progress_line
 from tracekit.engine.ray_cluster import Cluster, connected
-from tracekit.job.device_size import DEVICE_MEMORY, parse_device_memory
-from tracekit.job.step_values import WORK
+from tracekit.job.device_size import parse_device_memory
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
+from tracekit.model.facts import Facts
 from tracekit.model.report import Metric, Remark, Report, Section, Sheet
 from tracekit.model.tables import concat, measured_tables
 from tracekit.model.thresholds import Thresholds, defaults
@@ -37,7 +37,6 @@ from tracekit.model.version import VERSION
 from tracekit.pipeline import appendix, asked, recordings, saved, unrelated
 from tracekit.pipeline import first_screen as overview
 from tracekit.pipeline import merge as merging
-from tracekit.pipeline.first_screen import ENGINE
 from tracekit.pipeline.first_sheet import what_fills_memory
 from tracekit.pipeline.gather import Measured, MeasuredSource, give_back, light_text, together
 from tracekit.pipeline.measure import (
@@ -178,12 +177,12 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
     if ids is not None:
         # What several nodes saved of one run is one part by now, which no longer says what was asked.
         held_by = [*saved_parts.values(), *parts]
-        measured = replace(measured, facts={**measured.facts, **asked.facts(ids, held_by)})
+        measured = replace(measured, facts=replace(measured.facts, **asked.facts(ids, held_by)))
     if options.work:
-        measured = replace(measured, facts={**measured.facts, WORK: dict(options.work)})
+        measured = replace(measured, facts=replace(measured.facts, work=dict(options.work)))
     if options.device_memory is not None:
-        told = {DEVICE_MEMORY: options.device_memory}
-        measured = replace(measured, facts={**measured.facts, **told})
+        facts = replace(measured.facts, device_memory=options.device_memory)
+        measured = replace(measured, facts=facts)
     files = options.question_files
     return Result(judge(measured, progress=options.progress, question_files=files), measured)
 
@@ -272,7 +271,7 @@ def measure(
         reduced = reduce(together(outcomes, folding(files)), found, options, already_folded=True)
     count = len(cluster.nodes)
     told = f"read by Ray on {count} {'node' if count == 1 else 'nodes'}"
-    return replace(reduced, facts={**reduced.facts, ENGINE: told})
+    return replace(reduced, facts=replace(reduced.facts, engine=told))
 
 
 def every_question(files: tuple[str, ...]) -> tuple[Analysis, ...]:
@@ -385,21 +384,22 @@ def reduce(
         tuple(part.source for part in told),
         failures,
         (*(note for part in (*told, *copies) for note in part.notes), *notes),
-        {
-            "title": found.title,
-            "versions": merging.agreed([part.versions for part in told]),
-            "options": merging.agreed([part.options for part in told]),
-            "ignored": list(_ignored(found)),
-            overview.FILES: found.state_counts(copies=len(copies)),
-            "simulated": any(part.simulated for part in told),
-            "stages": list(options.stages),
+        Facts(
+            title=found.title,
+            versions=merging.agreed([part.versions for part in told]),
+            options=merging.agreed([part.options for part in told]),
+            ignored=tuple(_ignored(found)),
+            files=found.state_counts(copies=len(copies)),
+            simulated=any(part.simulated for part in told),
+            stages=tuple(options.stages),
+            excluded_count=sum(ignored.reason.code == "excluded" for ignored in found.ignored),
             **asked.limits(
                 options.questions,
                 options.skip,
                 options.tables,
                 every_question(options.question_files),
             ),
-        },
+        ),
         faults=tuple(fault for part in told for fault in part.faults),
     )
 
@@ -473,7 +473,7 @@ def _judge(
     fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
     values = first_screen(_values, None)
     return Report(
-        title=str(measured.facts.get("title", "")),
+        title=measured.facts.title,
         tool_version=VERSION,
         identity=identity,
         headline=headline,

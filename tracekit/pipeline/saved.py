@@ -26,6 +26,7 @@ import pandas as pd
 
 from tracekit.model.codes import UNKNOWN, Data, Datum
 from tracekit.model.errors import TraceFormatError, TracekitError, unread
+from tracekit.model.facts import as_json, of_json
 from tracekit.model.files import write_atomically
 from tracekit.model.tables import TABLES, Column, Table
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
@@ -104,7 +105,7 @@ def save(measurements: Measurements, path: Path | str) -> None:
         "sources": [_source_json(source) for source in measurements.sources],
         "failures": [_coded_json(failure) for failure in measurements.failures],
         "notes": [_coded_json(note) for note in measurements.notes],
-        "facts": dict(measurements.facts),
+        "facts": as_json(measurements.facts),
         **({"faults": list(map(asdict, measurements.faults))} if measurements.faults else {}),
     }
     buffer = io.BytesIO()
@@ -294,7 +295,7 @@ def _measurements(archive: _Archive) -> Measurements:
         sources=tuple(_source(item) for item in _as_list(manifest.get("sources"), "sources")),
         failures=tuple(_failure(item) for item in _as_list(manifest.get("failures"), "failures")),
         notes=tuple(_note(item) for item in _as_list(manifest.get("notes"), "notes")),
-        facts=_as_object(manifest.get("facts"), "facts"),
+        facts=of_json(_as_object(manifest.get("facts"), "facts")),
         faults=tuple(_fault(item) for item in _as_list(manifest.get("faults", []), "faults")),
     )
 

@@ -241,9 +241,8 @@ def _column(table: pd.DataFrame, name: str, index: Any) -> pd.Series[Any]:
 def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
     """What went wrong in the capture, with cause and remedy, the gravest first; no row where nothing did."""
     known = (_capture(source, row) for source, row in _placed(measured, captures))
-    ignored = measured.facts.get("ignored")
-    chosen = any(note.code == "left-out" for note in measured.notes) or any(
-        ": excluded by " in str(line) for line in (ignored if isinstance(ignored, list) else ())
+    chosen = measured.facts.excluded_count > 0 or any(
+        note.code == "left-out" for note in measured.notes
     )
     found = [
         {

@@ -1,0 +1,93 @@
+"""What is known of measurements as a whole, and how it is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of measurements as a whole; empty or None where it is not.
+
+    `versions` and `options` are of what recorded, by name. `ignored` are the lines on files that were passed over,
+    `excluded_count` how many of these the user left out, and `files` how many are in each other state. `stages` are
+    those that alone were asked for. `questions` alone were asked, so that the tables `unasked` were measured by
+    nobody; `own_questions` are those of the user's files that were measured as well. `work` is how many tokens, samples or images a person says that a step holds, `device_memory` how many
+    bytes of memory a device. `engine` says who read, where that was not this program alone.
+    """
+
+    title: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    ignored: tuple[str, ...] = ()
+    files: Mapping[str, int] = field(default_factory=dict[str, int])
+    simulated: bool = False
+    stages: tuple[str, ...] = ()
+    questions: tuple[str, ...] | None = None
+    unasked: tuple[str, ...] = ()
+    own_questions: tuple[str, ...] = ()
+    engine: str = ""
+    work: Mapping[str, float] = field(default_factory=dict[str, float])
+    device_memory: int | None = None
+    excluded_count: int = 0
+
+
+_ALWAYS = ("title", "versions", "options", "ignored", "files", "simulated", "stages")
+
+
+def as_json(facts: Facts) -> dict[str, Any]:
+    """The facts as plain values; those that are not always written only where they are known."""
+    values: dict[str, Any] = {}
+    for name in Facts.__dataclass_fields__:
+        value = getattr(facts, name)
+        if name not in _ALWAYS and value in (None, (), {}, "", 0):
+            continue
+        if isinstance(value, tuple):
+            value = list(value)
+        values[name] = dict(value) if isinstance(value, Mapping) else value
+    return values
+
+
+def of_json(saved: Mapping[str, Any]) -> Facts:
+    """The facts that were saved as these values; what is of another kind than it should be is not known."""
+    questions = saved.get("questions")
+    memory = saved.get("device_memory")
+    excluded = saved.get("excluded_count")
+    engine = saved.get("engine", "")
+    return Facts(
+        title=str(saved.get("title", "")),
+        versions=_texts_by_name(saved.get("versions")),
+        options=_texts_by_name(saved.get("options")),
+        ignored=_texts(saved.get("ignored")),
+        files=_numbers(saved.get("files"), int),
+        simulated=bool(saved.get("simulated")),
+        stages=_texts(saved.get("stages")),
+        questions=_texts(questions) if isinstance(questions, list) else None,
+        unasked=_texts(saved.get("unasked")),
+        own_questions=_texts(saved.get("own_questions")),
+        engine=engine if isinstance(engine, str) else "",
+        work=_numbers(saved.get("work"), int, float),
+        device_memory=memory if type(memory) is int else None,
+        excluded_count=excluded if type(excluded) is int else 0,
+    )
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """The entries of a list as texts, none of anything else."""
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def _texts_by_name(value: object) -> dict[str, str]:
+    """The values of an object as texts, none of anything else."""
+    if not isinstance(value, dict):
+        return {}
+    return {str(name): str(text) for name, text in value.items()}
+
+
+def _numbers(value: object, *kinds: type) -> dict[str, Any]:
+    """The numbers of these kinds in an object, none of anything else."""
+    if not isinstance(value, dict):
+        return {}
+    return {str(name): number for name, number in value.items() if type(number) in kinds}
