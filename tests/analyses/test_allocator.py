@@ -6,7 +6,7 @@ from memory_builder import Allocator, stack
 from snapshot_traces import MIB, loaded, report, rows, section, table, written
 
 from tracekit.analyses.memory import allocator as analysis
-from tracekit.model.tables.snapshot_levels import TABLES
+from tracekit.model.tables.snapshots import TABLES
 
 QUESTIONS = ("allocator", "fragmentation", "interruptions")
 

@@ -14,7 +14,7 @@ from rules.idle_report import RULES, answers, findings, result, rows_of, section
 from rules.traces_idle import between_stages, synchronised
 
 import tracekit
-from tracekit.model.tables.idle import CAUSES
+from tracekit.model.tables.slots import CAUSES
 from tracekit.model.thresholds import defaults
 from tracekit.pipeline.run import Options, analyze
 

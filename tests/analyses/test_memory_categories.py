@@ -10,7 +10,7 @@ from snapshot_traces import report, rows, section, table
 from timeline_files import CHANGES, OURS, T, put, read
 
 from tracekit.analyses.memory import fragmentation, memory_categories, memory_peak
-from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Source, Want
 from tracekit.process.memory.categories import highest, moments
 from tracekit.readers import torch_memory

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracekit.analyses import measured_tables
 from tracekit.model.errors import SchemaError, TracekitError
 from tracekit.model.tables import (
     DEVICE_OP_KINDS,
     HOST_OP_KINDS,
     KEYS,
-    MEASURED,
     RAW,
     TABLES,
     Column,
@@ -243,8 +243,8 @@ def test_names_are_plural_tables_of_singular_columns_with_units():
 
 
 def test_no_table_is_declared_twice_and_measured_rows_begin_with_their_keys():
-    assert len(TABLES) == len(RAW) + len(MEASURED)
-    for table in MEASURED:
+    assert len(TABLES) == len(RAW) + len(measured_tables())
+    for table in measured_tables():
         assert list(table.columns)[: len(KEYS)] == list(KEYS)
 
 

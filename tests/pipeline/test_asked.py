@@ -7,10 +7,9 @@ import pytest
 from chrome_builder import annotation, launched, step, write
 
 import tracekit
-from tracekit.analyses import ANALYSES
+from tracekit.analyses import ANALYSES, measured_tables
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import of_json
-from tracekit.model.tables import MEASURED
 from tracekit.model.tables.arrays import texts_of
 from tracekit.model.thresholds import defaults
 from tracekit.pipeline import asked, saved
@@ -63,7 +62,7 @@ def test_a_question_says_the_same_when_only_what_it_reads_is_read(id_):
 
 def test_every_measured_table_is_written_by_a_question():
     written = {table for analysis in ANALYSES for table in analysis.tables}
-    assert written == {table.name for table in MEASURED}
+    assert written == {table.name for table in measured_tables()}
 
 
 @pytest.mark.parametrize("example", ["simulated_gpu/outputs/profile", "simulated_memory"])

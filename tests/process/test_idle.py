@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from process.idle_traces import LIMITS, between, causes, load, only, stream_wait, sync
 
-from tracekit.model.tables.idle import CAUSES
+from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.busy import by_window, running
 from tracekit.process.idle import IdleTime

@@ -24,7 +24,7 @@ from timeline_files import (
 
 from tracekit import load
 from tracekit.model.errors import TracekitError
-from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Want
 from tracekit.pipeline.run import discover
 from tracekit.readers import READERS

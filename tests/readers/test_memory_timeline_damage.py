@@ -22,7 +22,7 @@ from timeline_files import (
 )
 
 from tracekit.model.errors import TraceFormatError
-from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.readers.torch_memory import timeline as memory_timeline
 from tracekit.readers.torch_memory.array_text import ArrayText
 

@@ -6,7 +6,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Source, Want
 from tracekit.readers.torch_memory import timeline as memory_timeline
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from tracekit.model.report import Section
-from tracekit.model.tables import Table, declare
+from tracekit.model.tables import RAW, SHARED, TABLES, Table, declare
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -37,7 +37,7 @@ class Analysis:
     args: tuple[str, ...] = ()
     """The recorded arguments that it reads."""
     writes: tuple[str | Table, ...] = ()
-    """The tables that it measures: by name where others read them too (`model/tables`), else declared here."""
+    """The tables that it measures: its own, which stand beside it, and by name those that others fill too."""
     metrics: tuple[str, ...] = ()
     """The names of its rows in the table `metrics`."""
     rests_on: tuple[str, ...] = ()
@@ -129,6 +129,14 @@ ANALYSES: tuple[Analysis, ...]
 def loaded() -> tuple[Analysis, ...]:
     """All questions; from now on their own tables are known."""
     return tuple(question(path.partition(".")[2]) for path in QUESTIONS)
+
+
+def measured_tables() -> tuple[Table, ...]:
+    """The measured tables: those that questions share, those of each question in turn, those of the user's own."""
+    of_questions = (table for analysis in loaded() for table in analysis.writes)
+    own = (table for table in of_questions if isinstance(table, Table))
+    known = (table for table in TABLES.values() if table not in RAW)
+    return tuple(dict.fromkeys((*SHARED, *own, *known)))
 
 
 def __getattr__(name: str) -> Any:

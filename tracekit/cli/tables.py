@@ -34,8 +34,9 @@ def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
     elif name in schema.TABLES:
         text = _table(schema.TABLES[name], schema.TABLES[name].columns, markdown=markdown)
     else:
-        near = did_you_mean(name, schema.TABLES)
-        everything = f"one of {', '.join(schema.TABLES)}"
+        names = [table.name for table in (*schema.RAW, *analyses.measured_tables())]
+        near = did_you_mean(name, names)
+        everything = f"one of {', '.join(names)}"
         raise TracekitError(
             f"no table {name!r}{near}", "tracekit tables shows all" if near else everything
         )
@@ -45,7 +46,8 @@ def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
 
 def _everything(*, markdown: bool) -> str:
     """All tables; the key columns, which every measured row begins with, only once."""
-    from tracekit.model.tables import KEYS, RAW, measured_tables
+    from tracekit.analyses import measured_tables
+    from tracekit.model.tables import KEYS, RAW
 
     heading = "## {}" if markdown else "{}"
     parts = [heading.format("Read from a trace"), *_tables(RAW, (), markdown=markdown)]

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 import pandas as pd
 
+from tracekit.analyses import measured_tables
 from tracekit.discover.runs import numbered
 from tracekit.model.codes import Data
 from tracekit.model.facts import Facts
-from tracekit.model.tables import concat, measured_tables
+from tracekit.model.tables import concat
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Failure, Fault, Measurements, Note
 

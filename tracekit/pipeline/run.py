@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from tracekit.analyses import ANALYSES, Analysis
+from tracekit.analyses import ANALYSES, Analysis, measured_tables
 from tracekit.analyses.own import described, loaded_with
 from tracekit.analyses.rules import checked
 from tracekit.discover import Discovery, parse_numbers
@@ -30,7 +30,7 @@ from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.report import Metric, Remark, Report, Section, Sheet
-from tracekit.model.tables import concat, measured_tables
+from tracekit.model.tables import concat
 from tracekit.model.thresholds import Thresholds, defaults
 from tracekit.model.trace import Measurements, Source, Want
 from tracekit.model.version import VERSION

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, Literal, NoReturn, TypeVar, get_args
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import measured_tables
 from tracekit.model.codes import UNKNOWN, Data, Datum
 from tracekit.model.errors import TraceFormatError, TracekitError, unread
 from tracekit.model.facts import as_json, of_json
@@ -92,7 +93,7 @@ def is_saved(head: bytes) -> bool:
 
 def save(measurements: Measurements, path: Path | str) -> None:
     """Nothing; afterwards `path` holds `measurements`, of each source only the name that was shown."""
-    tables = {name: measurements.tables[name] for name in TABLES if name in measurements.tables}
+    tables = _in_order(measurements.tables)
     size = sum(len(frame) * _row_bytes(TABLES[name]) for name, frame in tables.items())
     if size > MAX_BYTES:
         raise TracekitError(
@@ -115,6 +116,12 @@ def save(measurements: Measurements, path: Path | str) -> None:
             for column, kind, data in _blocks(TABLES[name], frame):
                 _put(archive, f"{name}/{column}.{kind}", data, zipfile.ZIP_DEFLATED)
     write_atomically(path, buffer.getvalue())
+
+
+def _in_order(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The same tables, in the order of all measured tables."""
+    names = [table.name for table in measured_tables()]
+    return {name: tables[name] for name in names if name in tables}
 
 
 def _put(archive: zipfile.ZipFile, name: str, data: bytes, compression: int) -> None:
@@ -284,14 +291,15 @@ def _measurements(archive: _Archive) -> Measurements:
             f"it is {version!r}, and this tracekit reads {SCHEMA!r}",
             "use the tracekit that saved it",
         )
+    names = {table.name for table in measured_tables()}
     tables: dict[str, pd.DataFrame] = {}
     for name, described in _as_object(manifest.get("tables"), "tables").items():
-        if name not in TABLES:
+        if name not in names:
             raise _Bad(f"unknown table {name!r}", _UNKNOWN_TABLE)
         tables[name] = _frame(TABLES[name], described, archive)
     archive.finish()
     return Measurements(
-        tables={name: tables[name] for name in TABLES if name in tables},
+        tables=_in_order(tables),
         sources=tuple(_source(item) for item in _as_list(manifest.get("sources"), "sources")),
         failures=tuple(_failure(item) for item in _as_list(manifest.get("failures"), "failures")),
         notes=tuple(_note(item) for item in _as_list(manifest.get("notes"), "notes")),

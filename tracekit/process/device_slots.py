@@ -10,8 +10,7 @@ import numpy.typing as npt
 from tracekit.model.intervals import affordable, beginning, covered, shared
 from tracekit.model.keys import numbered
 from tracekit.model.tables import DEVICE_OP_KINDS
-from tracekit.model.tables.idle import CAUSES
-from tracekit.model.tables.slots import CLASSES
+from tracekit.model.tables.slots import CAUSES, CLASSES
 from tracekit.model.trace import Trace
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.launches import Launches, launches

@@ -26,7 +26,7 @@ from tracekit.model.intervals import (
     union_all,
 )
 from tracekit.model.stages import may_be_stage
-from tracekit.model.tables.idle import CAUSES
+from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named
 from tracekit.process.host_activity import (

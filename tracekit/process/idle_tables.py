@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import covered
-from tracekit.model.tables.idle import CAUSES
+from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import named
 from tracekit.process.idle import DeviceIdle

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.keys import numbered, summed
-from tracekit.model.tables.idle import CAUSES
-from tracekit.model.tables.slots import CLASSES, NO_OP, OTHER, UNLINKED
+from tracekit.model.tables.slots import CAUSES, CLASSES, NO_OP, OTHER, UNLINKED
 from tracekit.model.trace import Trace
 from tracekit.process.device_slots import device_slots
 from tracekit.process.host_slots import host_slots

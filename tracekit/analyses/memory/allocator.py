@@ -24,12 +24,52 @@ from tracekit.model.report import (
     Sheet,
     Verdict,
 )
+from tracekit.model.tables import Column, Table
+from tracekit.model.tables.columns import OCCURRENCE, STEP
+from tracekit.model.tables.snapshots import DEVICE_KEYS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.memory.calls import lifetimes, steps_of
 from tracekit.process.memory.replay import replays
 from tracekit.process.memory.tables import columns, whose
+
+LIFETIMES = Table(
+    "lifetimes",
+    "how much of what was allocated lived so long",
+    {
+        **DEVICE_KEYS,
+        "low_ns": Column("Int64", "From here on; <NA>: not freed in the history."),
+        "high_ns": Column("Int64", "To below this."),
+        "block_count": Column("int64", "Allocations."),
+        "size_bytes": Column("int64", "What they requested."),
+    },
+)
+
+ALLOCATOR_STEPS = Table(
+    "allocator_steps",
+    "what the allocator did in one step",
+    {
+        **DEVICE_KEYS,
+        "step": STEP,
+        "occurrence": OCCURRENCE,
+        "alloc_count": Column("int64", "Allocations."),
+        "alloc_bytes": Column("int64", "What they requested."),
+        "driver_alloc_count": Column("int64", "Times that it got memory from the driver."),
+        "driver_alloc_bytes": Column("int64", "How much."),
+        "driver_free_count": Column("int64", "Times that it gave memory back."),
+        "driver_free_bytes": Column("int64", "How much."),
+        "retry_count": Column(
+            "int64",
+            "Times that it gave its cache back in order to get a segment for a request.",
+        ),
+        "needless_count": Column(
+            "Int64",
+            "Segments got for a request while free pieces added up to it; <NA>: not told.",
+        ),
+    },
+)
+
 
 _COUNTS = ("driver_alloc_count", "driver_free_count", "retry_count")
 _SUMS = ("alloc_count", "alloc_bytes", *_COUNTS, "driver_alloc_bytes", "driver_free_bytes", "needless_count")  # fmt: skip
@@ -229,7 +269,7 @@ ANALYSIS = Analysis(
     id="allocator",
     title="What does the caching allocator do?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
-    writes=("allocator_steps", "lifetimes"),
+    writes=(LIFETIMES, ALLOCATOR_STEPS),
     rests_on=("snapshot_levels",),
     rules=("allocator-calls",),
     measure=measure,

@@ -24,6 +24,9 @@ from tracekit.model.report import (
     Sheet,
     Verdict,
 )
+from tracekit.model.tables import Column, Table
+from tracekit.model.tables.columns import STREAM
+from tracekit.model.tables.snapshots import DEVICE_KEYS, MOMENT, POOL
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -39,6 +42,67 @@ from tracekit.process.memory.space import (
     segments,
 )
 from tracekit.process.memory.tables import columns, rows_of, whose
+
+_POOL = {
+    "pool": POOL,
+    "stream": STREAM,
+    "kind": Column("category", "small (for blocks to 1 MiB) | large, as recorded."),
+}
+
+PLACES = ("active", "pending", "inactive")
+"""in use | freed, but another stream may still use it | free."""
+
+FREE_SPACE = Table(
+    "free_space",
+    "the parts of what is reserved in one pool, stream and kind of segment",
+    {
+        **DEVICE_KEYS,
+        "moment": MOMENT,
+        **_POOL,
+        "segment_count": Column("int64", "Segments."),
+        "expandable_count": Column("int64", "Of these such that grow in place."),
+        "reserved_bytes": Column("int64", "Bytes of them."),
+        "requested_bytes": Column("int64", "Requested bytes in use in them."),
+        "internal_bytes": Column(
+            "Int64",
+            "By how much blocks in use are larger than requested; <NA>: only told at the end.",
+        ),
+        "free_bytes": Column("int64", "In no block in use."),
+        "releasable_bytes": Column("int64", "Of segments without any block in use."),
+        "stranded_bytes": Column("int64", "Free beside blocks in use, in segments with such."),
+        "largest_free_bytes": Column("int64", "The largest free piece."),
+        "largest_request_bytes": Column("Int64", "The largest request of the history."),
+    },
+)
+
+REQUESTS = Table(
+    "requests",
+    "a size that was requested in the history, of the largest ones, and whether it would fit at the end",
+    {
+        **DEVICE_KEYS,
+        **_POOL,
+        "size_bytes": Column("int64", "As requested."),
+        "request_count": Column("int64", "How often."),
+        "site": Column("category", "Where in the program, the last time."),
+        "fits": Column("bool", "Whether a free piece of its pool and stream is large enough."),
+    },
+)
+
+SEGMENT_MAP = Table(
+    "segment_map",
+    "a run of blocks of one state in a segment at the end: the largest 400 of a snapshot",
+    {
+        **DEVICE_KEYS,
+        **_POOL,
+        "segment": Column("int32", "Which, the largest first."),
+        "segment_bytes": Column("int64", "Bytes of the segment."),
+        "state": Column("category", "active | pending | inactive.", PLACES),
+        "start_bytes": Column("int64", "Where it begins in the segment."),
+        "end_bytes": Column("int64", "Where it ends."),
+        "omitted_count": Column("int64", "Runs of the snapshot beyond the cap."),
+    },
+)
+
 
 MAX_REQUESTS, MAX_SEGMENTS, MAX_RUNS = 8, 48, 400
 """Most sizes of requests, and most segments and runs of blocks, that are told of one by one."""
@@ -355,7 +419,7 @@ ANALYSIS = Analysis(
     id="fragmentation",
     title="How much of the reserved memory is in use?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
-    writes=("free_space", "metrics", "requests", "segment_map"),
+    writes=(FREE_SPACE, REQUESTS, SEGMENT_MAP, "metrics"),
     metrics=("device_end_stranded",),
     rests_on=("allocator_steps", "snapshot_levels"),
     rules=("fragmentation",),

@@ -15,13 +15,35 @@ from tracekit.job.memory_snapshots import NATIVE, UNTOLD, snapshot_levels
 from tracekit.job.tables import sheet
 from tracekit.model.keys import PROCESS, joined
 from tracekit.model.report import Heading, Metric, Section, Sheet
-from tracekit.model.tables.snapshot_levels import SITE_KINDS
+from tracekit.model.tables import Column, Table
+from tracekit.model.tables.columns import STEP
+from tracekit.model.tables.snapshots import DEVICE_KEYS, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.memory.live import sites_of, stacks_of
 from tracekit.process.memory.replay import Replay, replays
 from tracekit.process.memory.survivors import step_ends
 from tracekit.process.memory.tables import columns, whose
+
+_UNTOLD = ("none", "before", "freed", "empty", "unknown", "rest")
+"""nothing is missing | before the history, without a stack | before it, freed in it | a stack without frames | no stack | beyond the cap."""
+
+LIVE_STEPS = Table(
+    "live_steps",
+    "what one place in the program holds when a step ends: the largest 60 of a snapshot, and the rest",
+    {
+        **DEVICE_KEYS,
+        "step": STEP,
+        "position": Column("int64", "Which end of a step in the snapshot, from 0."),
+        "at_ns": Column("Int64", "When it ended, ns since the Unix epoch."),
+        "site": Column("category", "The frame that names the stack; <NA>: not known."),
+        "kind": Column("category", " | ".join(SITE_KINDS) + ".", SITE_KINDS),
+        "untold": Column("category", " | ".join(_UNTOLD) + ": why there is no site.", _UNTOLD),
+        "size_bytes": Column("int64", "Requested bytes."),
+        "block_count": Column("int64", "Blocks."),
+    },
+)
+
 
 MAX_SITES = 60
 """Most places in the program that one snapshot tells apart: those with most bytes at any end of a step."""
@@ -221,7 +243,7 @@ ANALYSIS = Analysis(
     id="live-steps",
     title="What is in use at the end of every step?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
-    writes=("live_steps",),
+    writes=(LIVE_STEPS,),
     rests_on=("snapshot_levels",),
     measure=measure,
     judge=judge,

@@ -16,6 +16,8 @@ from tracekit.job.memory_trend import Allocator, allocators, stages, steps
 from tracekit.job.tables import sheet
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.stages import canonical
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -30,6 +32,99 @@ from tracekit.process.memory.levels import (
     windows_of,
 )
 from tracekit.process.steps import step_of
+
+_DEVICE_TYPE = Column(
+    "Int64",
+    "Whose memory: 0 host (CPU), 1 CUDA, 6 HIP, 12 XPU, 20 private, 101 what was got from the CUDA driver "
+    "(segments of an allocator among it); never added together.",
+)
+
+_LEVELS = {
+    "floor_bytes": Column("Int64", "Least allocated at any time of it."),
+    "end_bytes": Column("Int64", "Allocated when it ended."),
+    "peak_bytes": Column("Int64", "Most allocated at any time of it."),
+    "reserved_bytes": Column("Int64", "Most reserved from the device at any time of it."),
+}
+
+MEMORY_STEPS = Table(
+    "memory_steps",
+    "the memory of one allocator in one step",
+    {
+        **KEYS,
+        "device_type": _DEVICE_TYPE,
+        "device": DEVICE,
+        "step": STEP,
+        "occurrence": OCCURRENCE,
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "Wall time of the step on the host, ns."),
+        "relative": Column("bool", "Whether levels count from the start of the recording."),
+        **_LEVELS,
+    },
+)
+
+MEMORY_STAGES = Table(
+    "memory_stages",
+    "the memory of one allocator in one outermost stage",
+    {
+        **KEYS,
+        "device_type": _DEVICE_TYPE,
+        "device": DEVICE,
+        "step": STEP,
+        "stage": STAGE,
+        "occurrence": OCCURRENCE,
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "Wall time of the stage on the host, ns."),
+        **_LEVELS,
+    },
+)
+
+MEMORY_PEAKS = Table(
+    "memory_peaks",
+    "the highest levels of one allocator in one source",
+    {
+        **KEYS,
+        "device_type": _DEVICE_TYPE,
+        "device": DEVICE,
+        "sample_count": Column("int64", "Allocations and frees."),
+        "unsound_count": Column("int64", "Samples without a size or with an impossible one."),
+        "relative": Column("bool", "Whether levels count from the start of the recording."),
+        "peak_bytes": Column("int64", "Most allocated."),
+        "peak_ts_ns": Column("int64", "When first, ns on the clock of ts_ns."),
+        "peak_step": Column("Int64", "Step of the peak."),
+        "peak_stage": Column("category", "Outermost stage around the peak, as recorded."),
+        "peak_op": Column("category", "Innermost op around the peak."),
+        "reserved_peak_bytes": Column("Int64", "Most reserved from the device."),
+        "reserved_ts_ns": Column("Int64", "When first."),
+        "reserved_stage": Column("category", "Outermost stage around that, as recorded."),
+        "omitted_stage_count": Column(
+            "int64", "Stages beyond the cap: not in memory_stages, the shortest first."
+        ),
+    },
+)
+
+DEVICE_SIZES = Table(
+    "device_sizes",
+    "the memory of one device that a process can see",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "size_bytes": Column("int64", "All of its memory, as the driver tells."),
+    },
+)
+
+MEMORY_CURVE = Table(
+    "memory_curve",
+    "the highest levels of one allocator in one stretch of time: at most 400 a source",
+    {
+        **KEYS,
+        "device_type": _DEVICE_TYPE,
+        "device": DEVICE,
+        "ts_ns": TS,
+        "allocated_bytes": Column("int64", "Most allocated."),
+        "reserved_bytes": Column("Int64", "Most reserved."),
+    },
+)
+
 
 _HELD = ("allocated", "requested", "reserved")
 
@@ -412,14 +507,7 @@ ANALYSIS = Analysis(
     id="memory",
     title="Where does memory go?",
     reads=("host_ops", "memory_ops", "allocations", "memory_segments", "blocks", "annotations"),
-    writes=(
-        "device_sizes",
-        "memory_curve",
-        "memory_peaks",
-        "memory_stages",
-        "memory_steps",
-        "metrics",
-    ),
+    writes=(MEMORY_STEPS, MEMORY_STAGES, MEMORY_PEAKS, DEVICE_SIZES, MEMORY_CURVE, "metrics"),
     metrics=tuple(
         f"{whose}_peak_{held}" for whose in ("device", "host", "driver") for held in _HELD
     ),

@@ -15,10 +15,52 @@ from tracekit.job.tables import sheet
 from tracekit.model.intervals import window_at
 from tracekit.model.keys import CAPTURE, PROCESS, joined
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
-from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import TS
+from tracekit.model.tables.snapshots import CATEGORIES, TORCH_CATEGORY
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.memory.categories import highest, levels_at, moments
+
+CATEGORY_PEAKS = Table(
+    "category_peaks",
+    "what one memory timeline tells of all categories together",
+    {
+        **KEYS,
+        "change_count": Column("int64", "Rows of memory_categories."),
+        "begin_ns": Column("Int64", "First change, ns on the clock of ts_ns."),
+        "end_ns": Column("Int64", "Last change."),
+        "peak_bytes": Column("int64", "Most held at one time."),
+        "peak_ts_ns": Column("Int64", "When first; <NA>: before the recording began."),
+    },
+)
+
+CATEGORY_LEVELS = Table(
+    "category_levels",
+    "what one category of a memory timeline holds",
+    {
+        **KEYS,
+        "category": TORCH_CATEGORY,
+        "start_bytes": Column("int64", "Held before the recording began."),
+        "peak_bytes": Column("int64", "Held when all categories together held most."),
+        "end_bytes": Column("int64", "Held at the end."),
+        "most_bytes": Column("int64", "Most of it alone held at one time."),
+        "least_bytes": Column("int64", "Least of it; below 0 the timeline contradicts itself."),
+    },
+)
+
+CATEGORY_CURVE = Table(
+    "category_curve",
+    "what one category holds when, in one stretch of time, all hold most: at most 400 stretches a source",
+    {
+        **KEYS,
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "Length of the stretch, ns."),
+        "category": TORCH_CATEGORY,
+        "level_bytes": Column("int64", "Held then."),
+    },
+)
+
 
 CURVE_POINTS, MAX_DRAWN = 400, 150
 """Most stretches of time that are kept of one timeline, and that are drawn."""
@@ -309,7 +351,7 @@ ANALYSIS = Analysis(
     id="memory-categories",
     title="What are the tensors for that fill memory at its peak?",
     reads=("memory_categories",),
-    writes=("category_curve", "category_levels", "category_peaks"),
+    writes=(CATEGORY_PEAKS, CATEGORY_LEVELS, CATEGORY_CURVE),
     measure=measure,
     judge=judge,
 )

@@ -24,10 +24,29 @@ from tracekit.job.projections import SLOWING, Projection, of_stacks, of_trend
 from tracekit.model.report import Finding, Metric, Place, Section, Severity, Verdict
 from tracekit.model.stats.staircase import Staircase, slows_down, staircase
 from tracekit.model.stats.trend import GROWS, Label, Limits, Slope
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE, STEP
+from tracekit.model.tables.snapshots import POINT, QUANTITY
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.memory.step_levels import step_levels
+
+STEP_LEVELS = Table(
+    "step_levels",
+    "how much memory was held at one point of one step, by a snapshot or a log",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "step": STEP,
+        "position": Column("int64", "Order of time, or of lines, within the source."),
+        "at_ns": Column("Int64", "When, ns since the Unix epoch."),
+        "point": POINT,
+        "quantity": QUANTITY,
+        "level_bytes": Column("int64", "Held then."),
+    },
+)
+
 
 MAX_PLACES = 8
 """Most places of one finding."""
@@ -301,7 +320,7 @@ ANALYSIS = Analysis(
     id="memory-growth",
     title="Does memory grow from step to step?",
     reads=("allocations", "blocks", "annotations", "memory_log", "log_values"),
-    writes=("step_levels",),
+    writes=(STEP_LEVELS,),
     rests_on=(
         "device_sizes",
         "memory_peaks",

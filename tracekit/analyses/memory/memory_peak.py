@@ -16,6 +16,8 @@ from tracekit.job.snapshot_charts import snapshot_charts
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import window_at
 from tracekit.model.report import Heading, Metric, Ranked, Section, Sheet
+from tracekit.model.tables import Column, Table
+from tracekit.model.tables.snapshots import BASES, DEVICE_KEYS, MOMENT, ORIGINS, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -26,6 +28,73 @@ from tracekit.process.memory.metrics import allocated_peak, level_metrics
 from tracekit.process.memory.replay import MAX_BYTES, Replay, has_segments, replays
 from tracekit.process.memory.tables import columns, rows_of, whose
 from tracekit.process.steps import step_of
+
+SNAPSHOT_LEVELS = Table(
+    "snapshot_levels",
+    "the memory of one device as one snapshot tells it",
+    {
+        **DEVICE_KEYS,
+        "entry_count": Column("int64", "Entries of the history; 0: none was recorded."),
+        "window_ns": Column("Int64", "From the first entry to the last."),
+        "unsound_count": Column("int64", "Entries without a size or with an impossible one."),
+        "base_bytes": Column("int64", "Requested before the history and not freed then."),
+        "peak_bytes": Column("int64", "Most requested at one time; without a history at the end."),
+        "peak_ts_ns": Column("Int64", "When first; <NA>: before the history, or not recorded."),
+        "peak_step": Column("Int64", "Step of the peak."),
+        "peak_stage": Column("category", "Outermost annotated range then, as recorded."),
+        "peak_allocated_bytes": Column(
+            "Int64",
+            "Most allocated at one time, at least: as rounded up; what was freed may have held a little more.",
+        ),
+        "peak_reserved_bytes": Column("Int64", "Reserved at that time."),
+        "reserved_peak_bytes": Column("Int64", "Most reserved at one time."),
+        "end_requested_bytes": Column("int64", "Requested and in use at the end."),
+        "end_allocated_bytes": Column("Int64", "The same as the allocator rounds it up."),
+        "end_reserved_bytes": Column("Int64", "Reserved at the end."),
+        "pending_bytes": Column("int64", "Rounded bytes that wait for other streams at the end."),
+        "off_bytes": Column("int64", "By how much the history misses the blocks at the end."),
+        "alloc_count": Column("int64", "Allocations of the history."),
+        "alloc_bytes": Column("int64", "Σ of what they requested."),
+        "largest_bytes": Column("Int64", "The largest of them."),
+        "expandable": Column("bool", "Whether any segment grows in place."),
+    },
+)
+
+LIVE_SITES = Table(
+    "live_sites",
+    "what one place in the program holds at the peak or at the end: the largest 200 of a snapshot",
+    {
+        **DEVICE_KEYS,
+        "moment": MOMENT,
+        "origin": Column("category", " | ".join(ORIGINS) + ".", ORIGINS),
+        "kind": Column("category", " | ".join(SITE_KINDS) + ".", SITE_KINDS),
+        "site": Column("category", "The frame that names the stack; <NA>: not known."),
+        "place": Column(
+            "category",
+            "File and function of that frame, without line and folders; <NA>: not known.",
+        ),
+        "category": Column("category", "What for, as far as something tells."),
+        "basis": Column("category", " | ".join(BASES) + ".", BASES),
+        "stack": Column("Int64", "The stack with most of it, by content."),
+        "stack_count": Column("int64", "Different stacks."),
+        "block_count": Column("int64", "Blocks."),
+        "size_bytes": Column("int64", "Requested bytes."),
+        "oldest_ns": Column("Int64", "Age of the oldest that was allocated in the history."),
+    },
+)
+
+LIVE_FRAMES = Table(
+    "live_frames",
+    "a frame of the tree of stacks at the peak, outermost first: the largest 300 of a snapshot",
+    {
+        **DEVICE_KEYS,
+        "depth": Column("int32", "0 outermost."),
+        "start_bytes": Column("int64", "Where it begins in the row of its depth."),
+        "size_bytes": Column("int64", "Requested bytes below it."),
+        "name": Column("category", "The frame."),
+    },
+)
+
 
 MAX_FRAMES, SMALLEST_SHARE = 300, 500
 """Most frames of the tree of one snapshot, and which part of the peak the smallest of them is."""
@@ -297,7 +366,7 @@ ANALYSIS = Analysis(
     id="memory-peak",
     title="What fills GPU memory at its peak?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
-    writes=("live_frames", "live_sites", "metrics", "snapshot_levels"),
+    writes=(SNAPSHOT_LEVELS, LIVE_SITES, LIVE_FRAMES, "metrics"),
     metrics=(
         "device_peak_allocated",
         "device_end_requested",

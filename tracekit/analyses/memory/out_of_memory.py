@@ -14,12 +14,57 @@ from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_l
 from tracekit.job.tables import sheet
 from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet
+from tracekit.model.tables import Column, Table
+from tracekit.model.tables.columns import STAGE, STEP
+from tracekit.model.tables.snapshots import DEVICE_KEYS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.memory.calls import failed, last_actions
 from tracekit.process.memory.replay import replays
 from tracekit.process.memory.tables import columns, whose
+
+OOM_CLASSES = ("capacity", "fragmentation", "outside", "unknown")
+"""Why memory ran out: too much in use | free pieces too small | others hold the device | not told."""
+
+OUT_OF_MEMORY = Table(
+    "out_of_memory",
+    "a request that could not be met",
+    {
+        **DEVICE_KEYS,
+        "step": STEP,
+        "stage": STAGE,
+        "ts_ns": Column("Int64", "When."),
+        "entry": Column("int64", "Its place in the history."),
+        "cause": Column("category", " | ".join(OOM_CLASSES) + ".", OOM_CLASSES),
+        "asked_bytes": Column("int64", "What was requested."),
+        "device_free_bytes": Column("Int64", "Free on the device, as the driver told."),
+        "reserved_bytes": Column("Int64", "Reserved then."),
+        "requested_bytes": Column("int64", "In use then, as requested."),
+        "free_bytes": Column(
+            "Int64", "Reserved in the pool and stream of the request and in no block in use."
+        ),
+        "largest_free_bytes": Column(
+            "Int64", "The largest free piece of these; <NA>: segments grow in place."
+        ),
+        "given_back_bytes": Column("int64", "Cache that it gave back to the driver just before."),
+        "site": Column("category", "Where in the program."),
+    },
+)
+
+LAST_ACTIONS = Table(
+    "last_actions",
+    "one of the 20 entries before a request that could not be met, the last first",
+    {
+        **DEVICE_KEYS,
+        "entry": Column("int64", "Place of the request in the history."),
+        "before": Column("int32", "1: the entry before it."),
+        "action": Column("category", "As in allocations."),
+        "size_bytes": Column("Int64", "As recorded."),
+        "site": Column("category", "Where in the program."),
+    },
+)
+
 
 _WHY = {
     "capacity": "too much was in use",
@@ -172,7 +217,7 @@ ANALYSIS = Analysis(
     id="out-of-memory",
     title="Why did memory run out?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
-    writes=("last_actions", "out_of_memory"),
+    writes=(OUT_OF_MEMORY, LAST_ACTIONS),
     rests_on=("device_sizes", "snapshot_levels"),
     rules=("out-of-memory",),
     measure=measure,

@@ -14,10 +14,35 @@ from tracekit.job.frames import in_run, plain, run_heading, same_text
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import sheet
 from tracekit.model.report import Finding, Heading, Metric, Place, Section
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.copy_names import way_of
 from tracekit.process.sound import sound_device_ops
+
+COPIES = Table(
+    "copies",
+    "copies and fills of one direction and memory kind on one device",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "direction": Column("category", "HtoD, DtoH, DtoD, PtoP, HtoH, memset, or as recorded."),
+        "memory": Column("category", "Pageable, Pinned, Device … as recorded."),
+        "count": Column("int64", "Copies."),
+        "dur_ns": Column("int64", "Σ duration."),
+        "size_bytes": Column("Int64", "Bytes of those whose size is recorded."),
+        "rated_bytes": Column("Int64", "Bytes of those with both bytes and time recorded."),
+        "rated_ns": Column("Int64", "Time of the same."),
+        "gb_per_s": Column("Float64", "rated_bytes / rated_ns; 1e9 bytes."),
+        "max_gb_per_s": Column("Float64", "Fastest single copy."),
+        "excluded_count": Column("int64", "Copies without bytes or time: not in the rates."),
+        "small_count": Column("int64", "Copies of at most 64,000 bytes."),
+        "small_ns": Column("int64", "Their time."),
+        "small_bytes": Column("int64", "Their bytes."),
+    },
+)
+
 
 SMALL_BYTES = 64_000
 """A copy to the device of at most so many bytes costs little even when it is pageable."""
@@ -206,7 +231,7 @@ ANALYSIS = Analysis(
     id="copies",
     title="What was copied, and how fast?",
     reads=("device_ops",),
-    writes=("copies",),
+    writes=(COPIES,),
     rests_on=("gpu_time",),
     rules=("pageable-copies",),
     measure=measure,

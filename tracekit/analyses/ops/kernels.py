@@ -13,10 +13,31 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import grouped, plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.report import Heading, Metric, Section
-from tracekit.model.tables import DEVICE_OP_KINDS, coded
+from tracekit.model.tables import DEVICE_OP_KINDS, KEYS, Column, Table, coded
+from tracekit.model.tables.columns import DEVICE, NAME
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.sound import sound_device_ops
+
+KERNELS = Table(
+    "kernels",
+    "one kernel (copy, fill, collective) name on one device",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "kind": Column("category", "As in device_ops.", DEVICE_OP_KINDS),
+        "name": NAME,
+        "count": Column("int64", "Launches."),
+        "total_ns": Column("int64", "Σ duration."),
+        "mean_ns": Column("Float64", "Mean duration."),
+        "std_ns": Column("Float64", "Sample standard deviation; <NA> for one launch."),
+        "min_ns": Column("int64", "Shortest."),
+        "p50_ns": Column("Float64", "Median (linear interpolation)."),
+        "p95_ns": Column("Float64", "95th percentile (linear interpolation)."),
+        "max_ns": Column("int64", "Longest."),
+    },
+)
+
 
 Floats = npt.NDArray[np.float64]
 
@@ -150,7 +171,7 @@ ANALYSIS = Analysis(
     id="kernels",
     title="Which kernels take the GPU's time?",
     reads=("device_ops",),
-    writes=("kernels",),
+    writes=(KERNELS,),
     measure=measure,
     judge=judge,
 )

@@ -25,6 +25,8 @@ from tracekit.job.tables import sheet
 from tracekit.model import keys as grouping
 from tracekit.model.keys import of_keys
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import CALL_COUNT, CLASS_WORK, NAME, SHAPE_COUNT, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -33,6 +35,48 @@ from tracekit.process.kernel_names import is_gemm, unit
 from tracekit.process.shapes import DIMS, TYPES, Products, device_work, products, shapes
 from tracekit.process.stage_at import stage_at, stage_names
 from tracekit.process.work_classes import on_device
+
+MATRIX_PRODUCTS = Table(
+    "matrix_products",
+    "matrix products of one op, type and size in one stage of one source",
+    {
+        **KEYS,
+        "stage": STAGE,
+        "name": NAME,
+        "kind": Column("category", "gemm | attention.", ("gemm", "attention")),
+        "type": Column("category", "Type of the first factor, as recorded."),
+        "batch": Column("Int64", "Products a call; attention: batch × heads."),
+        "m": Column("Int64", "Rows of the first factor; attention: queries. <NA>: pooled rest."),
+        "n": Column("Int64", "Columns of the second factor; attention: keys."),
+        "k": Column("Int64", "Length of the sums; attention: head size."),
+        "shape_count": SHAPE_COUNT,
+        "count": CALL_COUNT,
+        "flop_count": Column("Int64", "FLOPs of all calls; <NA> beyond 2^63."),
+        "rated_flop_count": Column(
+            "Int64", "FLOPs of the calls whose device ops were seen: what a rate is made of."
+        ),
+        "host_ns": Column("int64", "Σ duration of the calls on the host."),
+        "launch_count": Column("Int64", "Device ops launched during the calls."),
+        "device_busy_ns": Column("Int64", "Their union per device, Σ over devices."),
+    },
+)
+
+WORK_CLASSES = Table(
+    "work_classes",
+    "one class of work that one stage launched, on one device",
+    {
+        **KEYS,
+        "stage": STAGE,
+        "class": Column(
+            "category",
+            "all | gemm | plain (gemm without tensor cores) | unaligned (gemm with a size that is"
+            " no multiple of 8).",
+            ("all", "gemm", "plain", "unaligned"),
+        ),
+        **CLASS_WORK,
+    },
+)
+
 
 Ints = npt.NDArray[np.int64]
 
@@ -357,7 +401,7 @@ ANALYSIS = Analysis(
     title="How fast are matrix products, and on which units?",
     reads=("host_ops", "device_ops", "device_ranges"),
     args=(DIMS, TYPES),
-    writes=("matrix_products", "work_classes"),
+    writes=(MATRIX_PRODUCTS, WORK_CLASSES),
     rests_on=("gpu_time",),
     rules=("no-tensor-cores", "unaligned-gemm"),
     measure=measure,

@@ -13,6 +13,7 @@ from tracekit.job.frames import plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.keys import looked_up, summed
 from tracekit.model.report import Heading, Section
+from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -20,6 +21,28 @@ from tracekit.process.launches import Launches, launches
 from tracekit.process.modules import HIERARCHY, Modules, modules
 from tracekit.process.shapes import calls, during, launch_threads
 from tracekit.process.sound import sound_dur_ns
+
+MODULES = Table(
+    "modules",
+    "one class of modules in one source",
+    {
+        **KEYS,
+        "origin": Column(
+            "category",
+            "python (nn.Module rows) | range (annotations) | hierarchy (Module Hierarchy).",
+            ("python", "range", "hierarchy"),
+        ),
+        "module": Column("category", "Class of the module, or the name of the range."),
+        "instance_count": Column("int64", "Distinct modules of the class."),
+        "count": Column("int64", "Calls; ops where only the hierarchy is recorded."),
+        "total_ns": Column("Int64", "Wall time in its calls; nested calls counted once."),
+        "self_ns": Column("int64", "The same outside modules that it calls."),
+        "device_total_ns": Column("Int64", "Σ duration of device ops launched in its calls."),
+        "device_ns": Column("Int64", "The same outside modules that it calls."),
+        "launch_count": Column("Int64", "Device ops launched outside modules that it calls."),
+    },
+)
+
 
 MAX_CLASSES = 2_000
 """Most classes of modules of one source: those with most time; the others are left out and counted."""
@@ -137,7 +160,7 @@ ANALYSIS = Analysis(
     title="Which modules of the model take the time?",
     reads=("host_ops", "device_ops"),
     args=(HIERARCHY,),
-    writes=("modules",),
+    writes=(MODULES,),
     rests_on=("launches",),
     measure=measure,
     judge=judge,

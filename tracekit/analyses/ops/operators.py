@@ -15,12 +15,35 @@ from tracekit.job.tables import sheet
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import numbered, summed
 from tracekit.model.report import Heading, Metric, Section
-from tracekit.model.tables import coded
+from tracekit.model.tables import KEYS, Column, Table, coded
+from tracekit.model.tables.columns import HOST_OP_KINDS, NAME
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, innermost, nesting
 from tracekit.process.sound import sound_dur_ns
+
+OPERATORS = Table(
+    "operators",
+    "one host op name in one source",
+    {
+        **KEYS,
+        "kind": Column("category", "As in host_ops.", HOST_OP_KINDS),
+        "name": NAME,
+        "count": Column("int64", "Calls."),
+        "total_ns": Column(
+            "int64",
+            "Wall time on its threads; a call within a call of the same name counts once.",
+        ),
+        "self_ns": Column("int64", "Wall time less that of direct children."),
+        "device_ns": Column("Int64", "Σ duration of the device ops it launched itself."),
+        "device_busy_ns": Column("Int64", "The same as a union per device, Σ over devices."),
+        "launch_count": Column("Int64", "Device ops it launched itself."),
+        "allocated_bytes": Column("Int64", "Bytes allocated while it was the innermost op."),
+        "freed_bytes": Column("Int64", "Bytes freed while it was the innermost op."),
+    },
+)
+
 
 Ints = npt.NDArray[np.int64]
 
@@ -185,7 +208,7 @@ ANALYSIS = Analysis(
     id="operators",
     title="Which operators cost the host and feed the GPU?",
     reads=("host_ops",),
-    writes=("operators",),
+    writes=(OPERATORS,),
     measure=measure,
     judge=judge,
 )

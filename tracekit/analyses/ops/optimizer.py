@@ -23,6 +23,8 @@ from tracekit.job.tables import sheet
 from tracekit.model.intervals import covered
 from tracekit.model.keys import PROCESS, summed
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -37,6 +39,32 @@ from tracekit.process.host_side import (
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, nesting
 from tracekit.process.sound import sound_dur_ns
+
+OPTIMIZER_STEPS = Table(
+    "optimizer_steps",
+    "the Optimizer.step calls of one optimizer in one step",
+    {
+        **KEYS,
+        **PLACE,
+        "name": NAME,
+        "count": Column("int64", "Calls of Optimizer.step."),
+        "dur_ns": Column("int64", "Σ their wall time on the host."),
+        "tensor_count": Column(
+            "Int64",
+            "Tensors updated: the call count that most op names share; <NA> if unclear.",
+        ),
+        "call_count": Column("int64", "Ops that Optimizer.step called itself."),
+        "leaf_count": Column("int64", "Ops without an op inside them."),
+        "leaf_ns": Column("int64", "Σ duration of those."),
+        "kernel_count": Column("Int64", "Kernels launched in it; <NA> without a device."),
+        "short_kernel_count": Column("Int64", "Those of less than 10 µs."),
+        "kernel_ns": Column("Int64", "Σ duration of the kernels."),
+        "idle_ns": Column(
+            "Int64", "Idle between the first and the last kernel of a call, Σ over devices."
+        ),
+    },
+)
+
 
 Ints = npt.NDArray[np.int64]
 
@@ -290,7 +318,7 @@ ANALYSIS = Analysis(
     id="optimizer",
     title="What does the optimizer cost?",
     reads=("host_ops",),
-    writes=("optimizer_steps",),
+    writes=(OPTIMIZER_STEPS,),
     rests_on=("gpu_time",),
     rules=("unfused-optimizer",),
     measure=measure,

@@ -15,6 +15,8 @@ from tracekit.job.stage_work import StageWork, by_stage
 from tracekit.job.tables import sheet
 from tracekit.model.keys import summed
 from tracekit.model.report import Finding, Heading, Metric, Section, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import CLASS_WORK, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -22,6 +24,37 @@ from tracekit.process.shapes import DIMS, TYPES, owners, shapes
 from tracekit.process.stage_at import stage_at, stage_names
 from tracekit.process.unfused import Unfused, attention_extra, unfused
 from tracekit.process.work_classes import Spans, on_device, on_host
+
+UNFUSED_WORK = Table(
+    "unfused_work",
+    "work of unfused operators that one stage launched, on one device (on the host where none is)",
+    {
+        **KEYS,
+        "stage": STAGE,
+        "class": Column(
+            "category",
+            "all | attention (what is launched between its two products) | loss (log-softmax over a"
+            " vocabulary, and 32-bit copies of its width).",
+            ("all", "attention", "loss"),
+        ),
+        **CLASS_WORK,
+    },
+)
+
+UNFUSED_CALLS = Table(
+    "unfused_calls",
+    "unfused operators of one stage of one source",
+    {
+        **KEYS,
+        "stage": STAGE,
+        "class": Column("category", "attention | loss | copy.", ("attention", "loss", "copy")),
+        "count": Column(
+            "int64", "Attention: softmax calls between two products; calls of the others."
+        ),
+        "size_bytes": Column("Int64", "Bytes written by the copies."),
+    },
+)
+
 
 Ints = npt.NDArray[np.int64]
 
@@ -199,7 +232,7 @@ ANALYSIS = Analysis(
     title="Which attention and losses are made of single operators?",
     reads=("host_ops", "device_ops", "device_ranges"),
     args=(DIMS, TYPES),
-    writes=("unfused_calls", "unfused_work"),
+    writes=(UNFUSED_WORK, UNFUSED_CALLS),
     rests_on=("gpu_time",),
     rules=("unfused-operators",),
     measure=measure,

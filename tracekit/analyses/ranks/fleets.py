@@ -15,9 +15,24 @@ from tracekit.job.frames import count_distinct, devices_of, in_run, label_headin
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import Intervals, covered, gaps, intersect, union, union_all
 from tracekit.model.report import Heading, Metric, Section
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.sound import sound_device_ops
+
+BUSY_SPANS = Table(
+    "busy_spans",
+    "a span in which a device does something; close spans are joined to bound their number",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "Length, ns."),
+        "closed_ns": Column("int64", "Of it idle: gaps that were closed."),
+    },
+)
+
 
 MAX_SPANS = 1_000
 """Most spans kept of one device: past it the shortest gaps close, and the closed time is counted."""
@@ -184,7 +199,7 @@ ANALYSIS = Analysis(
     id="fleets",
     title="Do rollout and training work at the same time?",
     reads=("host_ops", "device_ops"),
-    writes=("busy_spans",),
+    writes=(BUSY_SPANS,),
     measure=measure,
     judge=judge,
 )

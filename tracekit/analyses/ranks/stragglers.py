@@ -26,10 +26,50 @@ from tracekit.job.tables import sheet
 from tracekit.job.waits import Waits, waits
 from tracekit.model.keys import numbered_alike, places_of, records
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE, DUR, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.collective_facts import ARGS as COLLECTIVE_ARGS
 from tracekit.process.own_work import MAX_ARRIVALS, Segments, segments
+
+_SEGMENT = Column(
+    "int64", "0, 1, 2 … between the starts of synchronising collectives of this device."
+)
+
+ARRIVALS = Table(
+    "arrivals",
+    "one synchronising collective of one process: it ends the segment of the same number",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "segment": _SEGMENT,
+        "group": Column("category", "Process group, as in collectives."),
+        "op": Column("category", "Operation, as in collectives."),
+        "ordinal": Column("Int64", "As in collectives: group, op and ordinal name one row."),
+        "ts_ns": TS,
+        "dur_ns": DUR,
+        "blocked_ns": Column(
+            "int64",
+            "Time in it during which the process could do nothing else; no instant counts twice.",
+        ),
+    },
+)
+
+SEGMENTS = Table(
+    "segments",
+    "one segment in one stage: own and blocked time add up to the time of the segment in it",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "segment": _SEGMENT,
+        "step": STEP,
+        "stage": STAGE,
+        "own_ns": Column("int64", "Time not blocked in a collective, ns."),
+        "blocked_ns": Column("int64", "Time blocked in collectives of any kind, ns."),
+    },
+)
+
 
 MAX_MARKS = 1_500
 """Most cells of the chart."""
@@ -265,7 +305,7 @@ ANALYSIS = Analysis(
     title="Who waits for whom?",
     reads=("host_ops", "device_ops", "device_ranges"),
     args=COLLECTIVE_ARGS,
-    writes=("arrivals", "quality", "segments"),
+    writes=(ARRIVALS, SEGMENTS, "quality"),
     rests_on=("collectives",),
     rules=("straggler",),
     measure=measure,

@@ -24,10 +24,33 @@ from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import sheet
 from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.transfers import transfers
+
+TRANSFERS = Table(
+    "transfers",
+    "the copies of one direction and memory kind on one device in one stage of one step",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "step": STEP,
+        "stage": Column("category", "Outermost stage around it, as recorded; <NA> outside."),
+        "direction": Column("category", "HtoD, DtoH, DtoD or PtoP."),
+        "memory": Column("category", "Pinned, pageable … as recorded."),
+        "count": Column("int64", "Copies that start in it."),
+        "size_bytes": Column("int64", "Their bytes, as far as recorded."),
+        "busy_ns": Column("int64", "Time in it during which any of them runs, ns."),
+        "exposed_ns": Column("int64", "The same while neither kernels nor collectives run."),
+        "max_gb_per_s": Column(
+            "Float64", "Fastest copy of this kind and at least 1 MiB in the whole source."
+        ),
+    },
+)
+
 
 SYNC = "update_weights"
 RATED_BYTES = 2**20
@@ -382,7 +405,7 @@ ANALYSIS = Analysis(
     id="transfers",
     title="What do weight sync and offloading cost?",
     reads=("host_ops", "device_ops"),
-    writes=("transfers",),
+    writes=(TRANSFERS,),
     rests_on=("collectives", "gpu_time", "logged"),
     rules=("weight-sync", "offload"),
     measure=measure,

@@ -15,8 +15,23 @@ from tracekit.job.machine_logs import NAMES, machine_sheet
 from tracekit.job.stage_matrix import cells, timed_units
 from tracekit.job.tables import sheet
 from tracekit.model.report import Heading, Metric, Section, Sheet
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import NAME, STEP
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
+
+LOGGED = Table(
+    "logged",
+    "one timer, token count, throughput or load that a driver's log gives for one step",
+    {
+        **KEYS,
+        "step": STEP,
+        "name": NAME,
+        "value": Column("Float64", "Value as logged."),
+        "dur_ns": Column("Int64", "The value of a timer, ns; <NA> for what is no timer."),
+    },
+)
+
 
 MAX_LOGGED = 500_000
 """Most numbers kept of one log: timers first, then the latest."""
@@ -164,7 +179,7 @@ ANALYSIS = Analysis(
     id="driver-log",
     title="What did the driver time, and do the traces agree?",
     reads=("log_values",),
-    writes=("logged",),
+    writes=(LOGGED,),
     measure=measure,
     judge=judge,
 )

@@ -23,6 +23,8 @@ from tracekit.job.tables import sheet
 from tracekit.model.intervals import window_at
 from tracekit.model.keys import CAPTURE
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.by_name import is_named
@@ -31,6 +33,24 @@ from tracekit.process.own_work import BACKWARD
 from tracekit.process.shapes import DIMS, TYPES, Products, products
 from tracekit.process.stage_at import stage_at, stage_names
 from tracekit.process.steps import Windows, windows
+
+FORWARD_BATCHES = Table(
+    "forward_batches",
+    "one micro-batch of one source, by the rows of its forward matrix products",
+    {
+        **KEYS,
+        "step": STEP,
+        "stage": STAGE,
+        "batch": Column("category", "Range of the micro-batch, as recorded."),
+        "occurrence": OCCURRENCE,
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "Wall time on the host, ns."),
+        "row_count": Column(
+            "Int64", "M of the forward products with most FLOPs; <NA> without shapes."
+        ),
+    },
+)
+
 
 Ints = npt.NDArray[np.int64]
 
@@ -202,7 +222,7 @@ ANALYSIS = Analysis(
     title="How large are micro-batches?",
     reads=("host_ops",),
     args=(DIMS, TYPES),
-    writes=("forward_batches",),
+    writes=(FORWARD_BATCHES,),
     rules=("forward-batch-size",),
     measure=measure,
     judge=judge,

@@ -26,10 +26,30 @@ from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import sheet
 from tracekit.model.keys import CAPTURE, PROCESS
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.micro_batches import micro_batches
+
+MICRO_BATCHES = Table(
+    "micro_batches",
+    "one micro- or mini-batch of a stage",
+    {
+        **KEYS,
+        "step": STEP,
+        "stage": Column("category", "Outermost stage around it, as recorded."),
+        "occurrence": OCCURRENCE,
+        "kind": Column("category", "micro | mini.", ("micro", "mini")),
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "Wall time on the host, ns."),
+        "own_ns": Column(
+            "Int64", "Kernels launched in it, collectives left out, as a union; <NA> without."
+        ),
+    },
+)
+
 
 _KEYS = ["run", "role", "canonical", "kind"]
 _INSTANCE = [*CAPTURE, "step", "canonical", "occurrence", "kind"]
@@ -237,7 +257,7 @@ ANALYSIS = Analysis(
     id="micro-batches",
     title="Are micro-batches alike, and is every pass needed?",
     reads=("host_ops", "device_ops", "device_ranges"),
-    writes=("micro_batches",),
+    writes=(MICRO_BATCHES,),
     rests_on=("gpu_time", "logged"),
     rules=("redundant-log-prob", "ragged-micro-batches"),
     measure=measure,

@@ -22,10 +22,61 @@ from tracekit.job.rollout import (
 )
 from tracekit.job.tables import sheet
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.iterations import Iterations, generation_spans, iterations, joined
+
+ITERATIONS = Table(
+    "iterations",
+    "one iteration of a rollout engine (neighbours of one phase joined where there are very many)",
+    {
+        **KEYS,
+        "step": STEP,
+        "occurrence": OCCURRENCE,
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "Σ wall time of the annotation on the host, ns."),
+        "pace_ns": Column(
+            "int64",
+            "Σ time until the next iteration starts (of the last: until its work ends).",
+        ),
+        "count": Column("int64", "Iterations joined in this row."),
+        "prefill": Column("bool", "Whether a prompt was being processed."),
+        "prefill_requests": Column(
+            "int64", "Requests whose prompt is being processed (mean where joined)."
+        ),
+        "prefill_tokens": Column("Int64", "Σ prompt tokens, where the annotation tells."),
+        "decode_requests": Column(
+            "int64", "Requests that generate: the running batch (mean where joined)."
+        ),
+        "decode_tokens": Column("Int64", "Σ generated tokens, where the annotation tells."),
+        "busy_ns": Column("Int64", "Σ GPU time of the work launched in it, overlaps counted once."),
+    },
+)
+
+GENERATIONS = Table(
+    "generations",
+    "one generation of one rollout process: from its first iteration to the end of its last",
+    {
+        **KEYS,
+        "step": STEP,
+        "occurrence": OCCURRENCE,
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "Until the last work ends, ns."),
+        "basis": Column(
+            "category",
+            "What tells its end: iterations (annotations) | device (last GPU op) | host (last host op).",
+            ("iterations", "device", "host"),
+        ),
+        "longest_pause_ns": Column("Int64", "Longest time between two iterations, ns."),
+        "elsewhere_count": Column(
+            "int64", "Iterations on other threads of the process: not in the tables."
+        ),
+    },
+)
+
 
 MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
 """Most marks, lines and rows of one chart."""
@@ -399,7 +450,7 @@ ANALYSIS = Analysis(
     id="rollout",
     title="How does generation go?",
     reads=("host_ops", "device_ops", "device_ranges"),
-    writes=("generations", "iterations", "metrics"),
+    writes=(ITERATIONS, GENERATIONS, "metrics"),
     metrics=("decode_pace", "generation_wall"),
     rules=("rollout-tail", "replica-imbalance", "slow-first-iterations"),
     measure=measure,

@@ -14,6 +14,8 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import canonical_stages, label_headings, plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.report import Heading, Metric, Section, Sheet
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -23,6 +25,47 @@ from tracekit.process.shapes import device_work
 from tracekit.process.sound import sound_dur_ns
 from tracekit.process.stage_at import stage_at, stage_names
 from tracekit.process.work_classes import work_stages
+
+LAUNCHES = Table(
+    "launches",
+    "device ops by how they were traced back to the host",
+    {
+        **KEYS,
+        "link": Column(
+            "category",
+            "correlation | external_id | unlinked.",
+            ("correlation", "external_id", "unlinked"),
+        ),
+        "call": Column("category", "Launching call."),
+        "placed": Column(
+            "category",
+            "How the stage is known: by launch | annotation (on the device) | time (when it ran) | "
+            "before (launched before the recording began: of no stage).",
+            ("launch", "annotation", "time", "before"),
+        ),
+        "stage": STAGE,
+        "count": Column("int64", "Device ops."),
+        "dur_ns": Column("int64", "Σ duration, ns."),
+    },
+)
+
+GRAPH_LAUNCHES = Table(
+    "graph_launches",
+    "replays of graphs by one call in one stage of one source",
+    {
+        **KEYS,
+        "stage": STAGE,
+        "call": Column("category", "Launching call."),
+        "launch_count": Column("int64", "Replays."),
+        "empty_count": Column("int64", "Replays of which no device op was recorded."),
+        "op_count": Column("int64", "Device ops of all replays."),
+        "least": Column("int64", "Fewest device ops of a replay that has any."),
+        "most": Column("int64", "Most device ops of a replay."),
+        "dur_ns": Column("int64", "Σ duration of the device ops."),
+        "busy_ns": Column("int64", "Their union per device, Σ over devices."),
+    },
+)
+
 
 OUTSIDE = "(outside any stage)"
 
@@ -245,7 +288,7 @@ ANALYSIS = Analysis(
     id="attribution",
     title="Who launched the GPU's work?",
     reads=("device_ops", "host_ops", "device_ranges"),
-    writes=("graph_launches", "launches"),
+    writes=(LAUNCHES, GRAPH_LAUNCHES),
     measure=measure,
     judge=judge,
 )

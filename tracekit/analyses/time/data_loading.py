@@ -14,10 +14,27 @@ from tracekit.job.loader_waits import by_rank, long_waits
 from tracekit.job.tables import sheet
 from tracekit.model.intervals import covered, intersect, union, union_all
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.host_side import device_busy, host_side, host_windows, step_thread, uncounted
+
+LOADER_WAITS = Table(
+    "loader_waits",
+    "the waits for one data loader in one step",
+    {
+        **KEYS,
+        **PLACE,
+        "name": NAME,
+        "count": Column("int64", "Batches taken on the step thread."),
+        "wait_ns": Column("int64", "Wall time of taking them."),
+        "max_ns": Column("int64", "Longest of them."),
+        "idle_ns": Column("Int64", "Of wait_ns, while none of the process' devices ran anything."),
+    },
+)
+
 
 NO_LOADER = "no wait for a torch DataLoader was recorded"
 
@@ -150,7 +167,7 @@ ANALYSIS = Analysis(
     id="data-loading",
     title="How long do steps wait for data?",
     reads=("host_ops",),
-    writes=("loader_waits",),
+    writes=(LOADER_WAITS,),
     rules=("data-loader-wait",),
     measure=measure,
     judge=judge,

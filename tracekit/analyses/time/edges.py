@@ -13,11 +13,37 @@ from tracekit.job.idle import DAMAGED, edge_rows, idle_at_edges, idle_time
 from tracekit.job.stage_windows import NO_STEPS, each_gpu_step, gpu_steps, whole
 from tracekit.job.tables import sheet
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.stalls import stage_edges, stalls
+
+STAGE_EDGES = Table(
+    "stage_edges",
+    "between a stage and the first device op of the next one in the same step",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "step": STEP,
+        "stage": Column("category", "Stage that ended, as recorded."),
+        "next_stage": Column("category", "Stage that follows, as recorded."),
+        "count": Column("int64", "How often in the step."),
+        "edge_ns": Column("int64", "From the end of the stage to that op."),
+        "idle_ns": Column("int64", "Of it, nothing ran on the device."),
+        "explained_ns": Column(
+            "int64",
+            "Of the idle time: data loading, garbage collection, or a silent host "
+            "inside the next stage.",
+        ),
+        "inside_ns": Column("Int64", "Of the rest: inside the next stage."),
+        "after_sync_ns": Column("int64", "Of that: after a synchronising call returned."),
+        "host_ns": Column("int64", "Of idle less explained: host calls or ops were recorded."),
+    },
+)
+
 
 TIMES = ("edge_ns", "idle_ns", "explained_ns", "inside_ns", "after_sync_ns", "host_ns")
 PAIR = ("run", "role", "canonical", "next_canonical")
@@ -134,7 +160,7 @@ ANALYSIS = Analysis(
     id="stage-edges",
     title="Are GPUs idle between one stage and the next?",
     reads=("host_ops", "device_ops", "syncs"),
-    writes=("stage_edges",),
+    writes=(STAGE_EDGES,),
     rests_on=("gpu_time", "sync_stalls"),
     rules=("stage-edge-idle",),
     measure=measure,

@@ -21,12 +21,49 @@ from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_st
 from tracekit.job.tables import sheet
 from tracekit.model.keys import PROCESS
 from tracekit.model.report import Finding, Heading, Metric, Ranked, Section, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.busy import by_bin, by_window, running
 from tracekit.process.sound import sound_device_ops
 from tracekit.process.steps import Windows, windows
+
+GPU_TIME = Table(
+    "gpu_time",
+    "one device in one window, by time: the parts and idle add up to window_ns exactly",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "window": Column("category", "capture | step | stage.", ("capture", "step", "stage")),
+        "step": STEP,
+        "stage": STAGE,
+        "occurrence": OCCURRENCE,
+        "ts_ns": TS,
+        "window_ns": Column("int64", "Length of the window, ns."),
+        "compute_ns": Column("int64", "Compute kernels running."),
+        "exposed_comm_ns": Column("int64", "Collectives running, no compute."),
+        "exposed_memcpy_ns": Column("int64", "Copies running, neither compute nor collectives."),
+        "exposed_memset_ns": Column("int64", "Fills running, nothing else."),
+        "idle_ns": Column("int64", "Nothing running."),
+        "comm_ns": Column("int64", "Collectives running, hidden or not."),
+        "overlap_ns": Column("int64", "Collectives and compute both running."),
+        "op_count": Column("int64", "Device ops that touch the window."),
+    },
+)
+
+BUSY_BINS = Table(
+    "busy_bins",
+    "an equal piece of one capture on one device",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "ts_ns": TS,
+        "window_ns": Column("int64", "Length of the piece; the last one may be shorter."),
+        "busy_ns": Column("int64", "Any device op running in it."),
+    },
+)
 
 
 def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
@@ -328,7 +365,7 @@ ANALYSIS = Analysis(
     id="gpu-time",
     title="Where did each GPU's time go?",
     reads=("device_ops",),
-    writes=("busy_bins", "gpu_time", "metrics"),
+    writes=(GPU_TIME, BUSY_BINS, "metrics"),
     metrics=("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies"),
     rests_on=("collectives", "host_counts", "idle", "loader_waits", "stage_edges", "sync_stalls"),
     rules=("low-gpu-utilization",),

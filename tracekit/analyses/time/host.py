@@ -16,6 +16,8 @@ from tracekit.job.stage_windows import ExistingSteps, gpu_steps_of, steps_of
 from tracekit.job.tables import sheet
 from tracekit.model.keys import summed
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -31,6 +33,36 @@ from tracekit.process.host_side import (
 )
 from tracekit.process.launches import Launches, launches
 from tracekit.process.sound import sound_dur_ns
+
+HOST_COUNTS = Table(
+    "host_counts",
+    "what the host did in one step, or in all outermost stages of one name in a step",
+    {
+        **KEYS,
+        "window": Column("category", "step | stage.", ("step", "stage")),
+        **PLACE,
+        "stage": STAGE,
+        "wall_ns": Column("int64", "Σ wall time of the windows."),
+        "leaf_count": Column("int64", "Ops without an op inside them, on any thread."),
+        "leaf_ns": Column("int64", "Σ their duration."),
+        "call_count": Column("int64", "Ops that no op encloses: what the program called."),
+        "call_p50_ns": Column("Float64", "Their median duration."),
+        "short_ns": Column(
+            "int64",
+            "Σ duration of calls of less than 10 µs outside Optimizer.step, on the step thread.",
+        ),
+        "launch_count": Column("int64", "Calls that launch device work; a graph is one."),
+        "device_count": Column("Int64", "Devices of the source; <NA> where none was recorded."),
+        "kernel_count": Column("Int64", "Compute kernels launched one by one (no graph)."),
+        "kernel_ns": Column("Int64", "Σ their duration."),
+        "kernel_p50_ns": Column("Float64", "Median of those launched outside Optimizer.step."),
+        "graph_kernel_count": Column("Int64", "Device ops launched by graphs."),
+        "launch_gap_ns": Column(
+            "Int64", "Time devices wait for the launch of a single kernel, Σ over devices."
+        ),
+    },
+)
+
 
 Ints = npt.NDArray[np.int64]
 
@@ -294,7 +326,7 @@ ANALYSIS = Analysis(
     id="host",
     title="In how many pieces does the host do its work?",
     reads=("host_ops", "device_ranges"),
-    writes=("host_counts", "metrics"),
+    writes=(HOST_COUNTS, "metrics"),
     metrics=("host_ops", "host_launches"),
     rests_on=("gpu_time",),
     rules=("launch-bound",),

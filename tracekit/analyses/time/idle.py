@@ -31,12 +31,65 @@ from tracekit.job.stage_windows import (
 )
 from tracekit.job.tables import sheet
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
-from tracekit.model.tables.idle import CAUSE_TITLES, CAUSES
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
+from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.idle_tables import histogram, idle_by_window, longest
+
+_CAUSE = Column("category", "Why nothing ran; see the rule pages.", CAUSES)
+
+_HOST = Column("category", "Innermost host call or range halfway through the gap.")
+
+IDLE = Table(
+    "idle",
+    "idle time of one device in the windows of one name, by cause: over causes it is gpu_time.idle_ns",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "window": WINDOW,
+        "step": STEP,
+        "stage": STAGE,
+        "cause": _CAUSE,
+        "gap_count": Column("int64", "Gaps in the window that have a part of that cause."),
+        "idle_ns": Column("int64", "Time of those parts inside the window."),
+    },
+)
+
+IDLE_GAPS = Table(
+    "idle_gaps",
+    "one of the longest gaps of a source",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "step": STEP,
+        "stage": Column("category", "Outermost stage in which the gap begins."),
+        "ts_ns": Column("int64", "Start of the gap."),
+        "dur_ns": Column("int64", "Length of the gap."),
+        "cause": Column("category", "Cause of its largest part.", CAUSES),
+        "cause_ns": Column("int64", "That part."),
+        "before": Column("category", "Device op that ended; <NA> before the first."),
+        "after": Column("category", "Device op that begins; <NA> after the last."),
+        "host": _HOST,
+    },
+)
+
+IDLE_HISTOGRAM = Table(
+    "idle_histogram",
+    "gaps between the first and the last op of a device, by length and cause",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "cause": _CAUSE,
+        "low_ns": Column("int64", "Gaps of at least this length and less than twice of it."),
+        "gap_count": Column("int64", "Gaps whose largest part has that cause."),
+        "idle_ns": Column("int64", "Time of that cause in all gaps of that length."),
+    },
+)
+
 
 SHOWN_GAPS = 30
 MAX_CHART_ROWS = 60
@@ -315,7 +368,7 @@ ANALYSIS = Analysis(
     id="idle",
     title="Why were GPUs idle?",
     reads=("host_ops", "device_ops", "syncs", "windows"),
-    writes=("idle", "idle_gaps", "idle_histogram", "metrics"),
+    writes=(IDLE, IDLE_GAPS, IDLE_HISTOGRAM, "metrics"),
     metrics=("host_wait",),
     rests_on=("gpu_time",),
     rules=("host-silence",),

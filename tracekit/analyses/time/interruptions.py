@@ -25,9 +25,28 @@ from tracekit.job.frames import (
 from tracekit.job.tables import sheet
 from tracekit.model.keys import PROCESS
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.host_side import HostSide, HostWindows, host_side, host_windows, uncounted
+
+INTERRUPTIONS = Table(
+    "interruptions",
+    "the calls of one name that compile code, load modules or ask the driver for memory, in one place",
+    {
+        **KEYS,
+        "kind": Column("category", "compilation | allocator.", ("compilation", "allocator")),
+        **PLACE,
+        "stage": STAGE,
+        "name": Column("category", "Name as recorded; `(others)` beyond a cap."),
+        "count": Column("int64", "Calls, those within another of their kind not counted."),
+        "dur_ns": Column(
+            "int64", "Their time, overlaps counted once: adds up over names and places."
+        ),
+    },
+)
+
 
 Ints = npt.NDArray[np.int64]
 
@@ -255,7 +274,7 @@ ANALYSIS = Analysis(
     id="interruptions",
     title="What interrupts steady steps?",
     reads=("host_ops",),
-    writes=("interruptions",),
+    writes=(INTERRUPTIONS,),
     rules=("allocator-calls", "recompilation"),
     measure=measure,
     judge=judge,

@@ -14,9 +14,42 @@ from tracekit.job.stage_windows import WHERE, whole
 from tracekit.job.tables import sheet
 from tracekit.model.keys import QUEUE
 from tracekit.model.report import Heading, Ranked, Section, Sheet
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE, STREAM
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.queues import launch_delays, queues
+
+LAUNCH_DELAYS = Table(
+    "launch_delays",
+    "from the end of launching calls to the start of their first device op",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "stage": Column("category", "Outermost stage of the launch; <NA> for all of the source."),
+        "count": Column("int64", "Launching calls."),
+        "negative_count": Column("int64", "Those whose op began before the call returned."),
+        "p50_ns": Column("Float64", "Median (linear interpolation); negative ones are kept."),
+        "p95_ns": Column("Float64", "95th percentile (linear interpolation)."),
+        "max_ns": Column("int64", "Longest."),
+    },
+)
+
+QUEUES = Table(
+    "queues",
+    "launched and unfinished ops of one stream, over the time from its first launch to its last end",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "stream": STREAM,
+        "count": Column("int64", "Ops whose launch is known."),
+        "span_ns": Column("int64", "From the first launch to the last end."),
+        "p50_count": Column("int64", "Depth that is not exceeded half of that time."),
+        "p95_count": Column("int64", "Depth that is not exceeded 95 % of that time."),
+        "max_count": Column("int64", "Greatest depth."),
+        "full_ns": Column("int64", "Time with a depth of at least 1,024."),
+    },
+)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -111,7 +144,7 @@ ANALYSIS = Analysis(
     id="launch-queues",
     title="How long does launched work wait before it runs?",
     reads=("host_ops", "device_ops", "syncs"),
-    writes=("launch_delays", "queues"),
+    writes=(LAUNCH_DELAYS, QUEUES),
     rests_on=("gpu_time",),
     measure=measure,
     judge=judge,

@@ -30,12 +30,63 @@ from tracekit.job.tables import sheet
 from tracekit.model.faults import sound
 from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.recurrences import recurrences
 from tracekit.process.steps import Windows, windows
 from tracekit.process.work import work_within
+
+STEPS = Table(
+    "steps",
+    "one step in one source",
+    {
+        **KEYS,
+        "step": STEP,
+        "occurrence": OCCURRENCE,
+        "origin": Column(
+            "category",
+            "profiler (ProfilerStep) | range (the program's own `step n`) | file (the source is the step) "
+            "| stage (it is one stage of it).",
+            ("profiler", "range", "file", "stage"),
+        ),
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "Wall time on the host, ns."),
+        **WORK,
+    },
+)
+
+STAGES = Table(
+    "stages",
+    "one annotated range on the step thread",
+    {
+        **KEYS,
+        "step": STEP,
+        "stage": STAGE,
+        "parent": Column("category", "Enclosing range, where there is one."),
+        "occurrence": OCCURRENCE,
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "Wall time on the host, ns."),
+        **WORK,
+    },
+)
+
+RECURRENCES = Table(
+    "recurrences",
+    "one kernel or range coming again, in a source without step marks",
+    {
+        **KEYS,
+        "kind": Column("category", "launch (a kernel) | range (annotated).", ("launch", "range")),
+        "name": Column("category", "Name as recorded; of ranges with # for numbers."),
+        "device": DEVICE,
+        "position": Column("int64", "Which in order, from 0."),
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "From its start to the start of what follows, ns."),
+        "count": Column("int64", "Recurrences in that time: beyond 200 rows several are one."),
+    },
+)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -296,7 +347,7 @@ ANALYSIS = Analysis(
     id="steps",
     title="Where does the step go?",
     reads=("host_ops", "device_ops", "device_ranges"),
-    writes=("metrics", "recurrences", "stages", "steps"),
+    writes=(STEPS, STAGES, RECURRENCES, "metrics"),
     metrics=("step_wall", "stage_wall"),
     rests_on=("collectives", "segments"),
     rules=("step-variance",),

@@ -14,6 +14,8 @@ from tracekit.job.idle import DAMAGED, SyncBound, idle_time, sync_bound
 from tracekit.job.stage_windows import WHERE, each_gpu_step, placed, whole
 from tracekit.job.tables import sheet
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -22,6 +24,33 @@ from tracekit.process.idle import DeviceIdle
 from tracekit.process.stage_at import range_at, row_at
 from tracekit.process.stalls import stalls
 from tracekit.process.steps import Windows, step_of, windows
+
+SYNC_STALLS = Table(
+    "sync_stalls",
+    "synchronising calls of one kind in the windows of one name, and the idle time that follows them",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "window": WINDOW,
+        "step": STEP,
+        "stage": STAGE,
+        "call": Column(
+            "category",
+            "Synchronising call, the last one in its op; <NA> for the kinds beyond the cap.",
+        ),
+        "op": Column("category", "Outermost op around it, where there is one."),
+        "count": Column("int64", "How often; all calls of one innermost op are one."),
+        "call_ns": Column("int64", "Σ duration of the calls."),
+        "stall_count": Column(
+            "int64", "Of these, how often the device was idle when a call returned."
+        ),
+        "idle_ns": Column(
+            "int64",
+            "Idle time from their return to the next device op, neither data loading nor silence.",
+        ),
+    },
+)
+
 
 MAX_KINDS = 1_000
 """Most rows of one device in one source; kinds beyond it, the cheapest, are summed without their names."""
@@ -181,7 +210,7 @@ ANALYSIS = Analysis(
     id="syncs",
     title="Which calls make the host wait for the GPU?",
     reads=("host_ops", "device_ops", "syncs"),
-    writes=("sync_stalls",),
+    writes=(SYNC_STALLS,),
     rests_on=("gpu_time",),
     rules=("host-sync-stalls",),
     measure=measure,

@@ -14,10 +14,40 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import canonical_stages, from_epoch, in_run, plain, run_heading
 from tracekit.job.tables import sheet
 from tracekit.model.report import Chart, Heading, Metric, Section
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import NAME, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.stage_at import outermost_stages, row_at
 from tracekit.process.steps import step_at, windows
+
+COUNTER_LEVELS = Table(
+    "counter_levels",
+    "one counter in the whole recording, in one step, or in all outermost stages of one name in a step",
+    {
+        **KEYS,
+        "window": Column("category", "capture | step | stage.", ("capture", "step", "stage")),
+        "step": STEP,
+        "stage": STAGE,
+        "name": NAME,
+        "sample_count": Column("int64", "Samples taken in it."),
+        "sum": Column("Float64", "Their sum, in the counter's own unit."),
+        "max": Column("Float64", "The highest of them."),
+        "zero_count": Column("int64", "Samples that are 0."),
+    },
+)
+
+COUNTER_CURVE = Table(
+    "counter_curve",
+    "one counter in one stretch of time",
+    {
+        **KEYS,
+        "name": NAME,
+        "ts_ns": TS,
+        "mean": Column("Float64", "Mean of the samples in it, in the counter's own unit."),
+    },
+)
+
 
 MAX_COUNTERS = 500
 """Most counters of one source that are followed: those with the most samples."""
@@ -268,7 +298,7 @@ ANALYSIS = Analysis(
     id="counters",
     title="What did the GPUs' own counters say?",
     reads=("counters", "host_ops"),
-    writes=("counter_curve", "counter_levels", "metrics"),
+    writes=(COUNTER_LEVELS, COUNTER_CURVE, "metrics"),
     metrics=("sm_active", "tensor_active"),
     measure=measure,
     judge=judge,

@@ -15,12 +15,32 @@ from tracekit.job.tables import sheet
 from tracekit.model.intervals import running_max, union_totals
 from tracekit.model.keys import CAPTURE, QUEUE, by_group, numbered_alike
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Source, Trace
 from tracekit.model.units import show
 from tracekit.process.launches import Launches, launches
 from tracekit.process.sound import overlong, sound_dur_ns
 from tracekit.process.steps import Windows, windows
+
+CAPTURES = Table(
+    "captures",
+    "one process in one source",
+    {
+        **KEYS,
+        "world_size": Column("Int64", "Ranks in the job, where recorded."),
+        "ts_ns": TS,
+        "dur_ns": Column("int64", "From the first start to the last end of anything, ns."),
+        "absolute_time": Column("bool", "Whether ts_ns counts from the Unix epoch."),
+        "row_count": Column("int64", "Elements read."),
+        "host_op_count": Column("int64", "Rows of host_ops but Python functions."),
+        "device_op_count": Column("int64", "Rows of device_ops."),
+        "device_name": Column("category", "GPU model, where recorded."),
+        "backend": Column("category", "Communication backend, where recorded."),
+    },
+)
+
 
 _OF_PROGRAM = ("op", "range", "runtime")
 _OF_NSYS = ("recorded", "cuda_calls", "kernels")
@@ -356,7 +376,7 @@ ANALYSIS = Analysis(
         "windows",
     ),
     args=("In msg nelems",),
-    writes=("captures", "quality"),
+    writes=(CAPTURES, "quality"),
     rests_on=("quality",),
     rules=("profiling-artefact",),
     any_source=True,

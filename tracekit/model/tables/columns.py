@@ -56,3 +56,20 @@ WORK = {
         "Int64", "The same as a union per device, Σ over devices; may exceed the wall."
     ),
 }
+
+PLACE = {
+    "step": STEP,
+    "occurrence": Column(
+        "int32", "0 for the first step of that number in the source, 1 for the next …"
+    ),
+}
+WINDOW = Column("category", "capture | step | stage.", ("capture", "step", "stage"))
+SHAPE_COUNT = Column("int64", "Distinct shapes in this row: 1, more for the pooled rest.")
+CALL_COUNT = Column("int64", "Calls.")
+CLASS_WORK = {
+    "device": DEVICE,
+    "count": Column("int64", "Device ops; on the host, spans."),
+    "busy_ns": Column("int64", "Union of their time; on the host, per thread."),
+    "top": Column("category", "Name with most time in it."),
+    "capability": Column("Int64", "Compute capability × 10 as recorded: 80 is 8.0."),
+}

@@ -13,6 +13,7 @@ from tracekit.model.tables.columns import (
     ID,
     NAME,
     PID,
+    STEP,
     STREAM,
     THREAD,
     TID,
@@ -154,6 +155,19 @@ TABLES: tuple[Table, ...] = (
             "tid": TID,
             "name": Column("category", "Thread name, where recorded."),
             "process_name": Column("category", "Process name, where recorded."),
+        },
+    ),
+    Table(
+        "log_values",
+        "one number that a driver's log gives for one step",
+        {
+            "line": Column("int64", "Line of the log, from 1."),
+            "logged_ns": Column(
+                "Int64", "When it was logged, ns since the Unix epoch, where the line says."
+            ),
+            "step": STEP,
+            "name": Column("category", "Name as logged, such as timing_s/gen."),
+            "value": Column("Float64", "Value as logged; timers are in seconds."),
         },
     ),
 )

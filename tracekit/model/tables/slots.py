@@ -1,12 +1,43 @@
-"""The measured table of exclusive time: each nanosecond of a step once, for what took it."""
+"""The measured table of exclusive time: each nanosecond of a step once, for what took it; why devices are idle."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from tracekit.model.tables.columns import DEVICE, KEYS, STEP
-from tracekit.model.tables.idle import CAUSE_TITLES
 from tracekit.model.tables.table import Column, Table
+
+CAUSES = (
+    "host_loader",
+    "host_gc",
+    "host_sync",
+    "host_overhead",
+    "host_op",
+    "host_none",
+    "host_silent",
+    "sync",
+    "kernel_wait",
+    "other",
+    "unknown",
+    "after_last",
+)
+"""Why nothing ran. `host_*`: the next op was not launched yet, by what the host did meanwhile."""
+
+CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
+    "host_loader": ("data loader", "The host was in the data loader; the next op was not launched yet."),
+    "host_gc": ("garbage collection", "The host collected garbage; the next op was not launched yet."),
+    "host_sync": ("synchronising call", "The host was in a call that waits for the device, or in a blocking copy."),
+    "host_overhead": ("profiler", "The profiler or the driver's module loading held the host up."),
+    "host_op": ("host op", "The host ran an op or a runtime call; the next op was not launched yet."),
+    "host_none": ("host, not recorded", "Nothing of the host was recorded, but not for long: Python between ops."),
+    "host_silent": ("host silent", "Nothing at all was recorded on any host thread for long: see rule host-silence."),
+    "sync": ("stream wait", "The next op was launched; its stream had been told to wait for another."),
+    "kernel_wait": ("start-up", "The next op was launched and began soon: see the threshold idle-causes."),
+    "other": ("other", "The next op was launched, but began late for a reason that is not recorded."),
+    "unknown": ("launch unknown", "Where the next op was launched is not recorded."),
+    "after_last": ("after the last op", "No device op followed any more in this recording."),
+}  # fmt: skip
+"""What people read for each cause, and what it means."""
 
 CLASSES = ("compute", "collective", "memcpy", "memset", "idle", "host", "no_op")
 """What took the time. On a device the first four, the earlier before the later, and `idle`.

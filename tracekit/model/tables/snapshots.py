@@ -1,8 +1,8 @@
-"""The tables of a snapshot of PyTorch's caching allocator: its history, what it held, who asked for it."""
+"""The tables of what is recorded of memory: the history of PyTorch's caching allocator, levels in a log, categories."""
 
 from __future__ import annotations
 
-from tracekit.model.tables.columns import DEVICE, STREAM
+from tracekit.model.tables.columns import DEVICE, KEYS, STEP, STREAM
 from tracekit.model.tables.table import Column, Table
 
 ACTIONS = (
@@ -15,6 +15,30 @@ ACTIONS = (
 STATES = ("active", "pending_free", "inactive", "other")
 """What may be with a block: in use; freed, but another stream may still use it; free; anything else."""
 
+MOMENTS = ("peak", "grown", "end")
+"""When: most was requested | right before the segment with which most was reserved | the snapshot was taken."""
+
+ORIGINS = ("recorded", "before", "freed", "rest")
+"""recorded: allocated in the history | before: earlier, and in use at the end, so that its block tells the
+stack | freed: earlier, and freed in the history, which tells only who freed it | rest: beyond the cap."""
+
+SITE_KINDS = ("user", "library", "native", "empty", "unknown")
+"""The frame that names a stack: the program's Python | an installed package's | no Python frame at all |
+a stack without frames | no stack was recorded."""
+
+BASES = ("recorded", "metadata", "compiled", "stage", "none")
+"""How a category is known: by a profiler | text that the program attached | what was being compiled |
+the annotated range in which it was allocated | not at all."""
+
+QUANTITIES = ("requested", "allocated", "reserved", "peak allocated", "peak reserved")
+"""What a level of memory is of: asked for, rounded up by the allocator, had from the device, or the most of these."""
+
+CATEGORIES = (
+    *("parameter", "optimizer_state", "input", "temporary"),
+    *("activation", "gradient", "autograd_detail", "unknown"),
+)
+"""What torch guesses a tensor is for, in the order of its own numbers; unknown: it found nothing out."""
+
 MEMORY = Column("category", "device: memory of a device | host: pinned memory.", ("device", "host"))
 ADDRESS = Column("Int64", "Address; from 2**63 on as the signed number of the same 64 bits.")
 POOL = Column("category", "Pool as recorded, `0,0` the default one; others are of graphs or users.")
@@ -22,6 +46,18 @@ STACK = Column("Int64", "Joins `stacks`, by content; <NA>: not recorded; a stack
 USER_METADATA = Column("category", "Text that the program attached; empty: none.")
 CATEGORY = Column("category", "What for, as a profiler recorded it.")
 SNAPSHOT_NS = Column("Int64", "ns since the Unix epoch; <NA>: not recorded, rows are in order.")
+
+DEVICE_KEYS = {**KEYS, "memory": MEMORY, "device": DEVICE}
+"""What every measured row of a snapshot begins with."""
+
+MOMENT = Column(
+    "category",
+    "peak: most requested | grown: before the segment with which most was reserved | end.",
+    MOMENTS,
+)
+QUANTITY = Column("category", " | ".join(QUANTITIES) + ".", QUANTITIES)
+POINT = Column("category", "Point of the step at which it was logged, as recorded.")
+TORCH_CATEGORY = Column("category", " | ".join(CATEGORIES) + ", as torch guessed it.", CATEGORIES)
 
 TABLES: tuple[Table, ...] = (
     Table(
@@ -107,6 +143,31 @@ TABLES: tuple[Table, ...] = (
             "device": DEVICE,
             "stage": Column("category", "start | end | other.", ("start", "end", "other")),
             "name": Column("category", "Name as recorded."),
+        },
+    ),
+    Table(
+        "memory_log",
+        "one level of memory that a log gives for one step",
+        {
+            "line": Column("int64", "Line of the log, from 1."),
+            "logged_ns": Column("Int64", "When, ns since the Unix epoch, where the line says."),
+            "step": STEP,
+            "device": DEVICE,
+            "point": POINT,
+            "quantity": QUANTITY,
+            "size_bytes": Column("int64", "Bytes, by the unit that the name tells."),
+        },
+    ),
+    Table(
+        "memory_categories",
+        "by how much the tensors of one category grew or shrank at one time, on the one device of the file",
+        {
+            "ts_ns": Column(
+                "Int64", "When, ns on the clock of ts_ns; <NA>: held before the recording began."
+            ),
+            "category": TORCH_CATEGORY,
+            "change_bytes": Column("int64", "Bytes that came, negative: that went."),
+            "level_bytes": Column("int64", "Bytes that the category holds after it."),
         },
     ),
 )

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tracekit.model.intervals import window_at
 from tracekit.model.keys import place_of
-from tracekit.model.tables.snapshot_levels import BASES, ORIGINS, SITE_KINDS
+from tracekit.model.tables.snapshots import BASES, ORIGINS, SITE_KINDS
 from tracekit.model.trace import Trace
 from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.call_sites import site_table

@@ -24,7 +24,7 @@ import pandas as pd
 from tracekit.model.codes import TOO_LARGE, Data, Reason
 from tracekit.model.errors import TraceFormatError, refused, unread
 from tracekit.model.tables import TABLES
-from tracekit.model.tables.memory_categories import CATEGORIES
+from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.readers import unpack
 from tracekit.readers.loss import Loss

@@ -1,47 +1,37 @@
-"""The tables by which memory that is never freed is found: what snapshots, one after the other, still hold."""
+"""The measured tables that several questions fill, and those that are folded over the files of one process."""
 
 from __future__ import annotations
 
-from tracekit.model.tables.columns import DEVICE, KEYS, STEP
+from tracekit.model.tables.columns import DEVICE, KEYS, STAGE, STEP
 from tracekit.model.tables.table import Column, Table
 
 _STACK = Column("Int64", "Hash of the frames, the same in all files; <NA>: none was recorded.")
 
-QUANTITIES = ("requested", "allocated", "reserved", "peak allocated", "peak reserved")
-"""What a level of memory is of: asked for, rounded up by the allocator, had from the device, or the most of these."""
-
-_QUANTITY = Column("category", " | ".join(QUANTITIES) + ".", QUANTITIES)
-_POINT = Column("category", "Point of the step at which it was logged, as recorded.")
-
-RAW: tuple[Table, ...] = (
-    Table(
-        "memory_log",
-        "one level of memory that a log gives for one step",
-        {
-            "line": Column("int64", "Line of the log, from 1."),
-            "logged_ns": Column("Int64", "When, ns since the Unix epoch, where the line says."),
-            "step": STEP,
-            "device": DEVICE,
-            "point": _POINT,
-            "quantity": _QUANTITY,
-            "size_bytes": Column("int64", "Bytes, by the unit that the name tells."),
-        },
-    ),
-)
-
 TABLES: tuple[Table, ...] = (
     Table(
-        "step_levels",
-        "how much memory was held at one point of one step, by a snapshot or a log",
+        "quality",
+        "one thing checked about one source",
         {
             **KEYS,
-            "device": DEVICE,
+            "name": Column("category", "What was counted."),
+            "count": Column("Int64", "How many."),
+            "dur_ns": Column("Int64", "How much time they take, ns."),
+            "size_bytes": Column("Int64", "How many bytes."),
+        },
+    ),
+    Table(
+        "metrics",
+        "one number of one process, step and stage, for compare and gates",
+        {
+            **KEYS,
             "step": STEP,
-            "position": Column("int64", "Order of time, or of lines, within the source."),
-            "at_ns": Column("Int64", "When, ns since the Unix epoch."),
-            "point": _POINT,
-            "quantity": _QUANTITY,
-            "level_bytes": Column("int64", "Held then."),
+            "stage": STAGE,
+            "name": Column("category", "Metric id."),
+            "value": Column("Float64", "Value in its unit."),
+            "unit": Column("category", "ns, bytes, ratio, count, gb_per_s."),
+            "better": Column(
+                "category", "lower | higher | neither.", ("lower", "higher", "neither")
+            ),
         },
     ),
     Table(
