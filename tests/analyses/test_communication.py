@@ -16,9 +16,9 @@ from rules.traces_communication import (
     small_ones,
 )
 
+from tracekit.analyses import defaults
 from tracekit.job.stage_windows import placed
 from tracekit.job.traffic import by_rank, collectives, exposed_within, rates, waiting, wire_factor
-from tracekit.model.thresholds import defaults
 
 QUESTIONS = ("communication",)
 

@@ -21,7 +21,7 @@ from rules.traces_communication import (
     small_ones,
 )
 
-from tracekit.model.thresholds import defaults
+from tracekit.analyses import defaults
 
 QUESTIONS = ("communication",)
 

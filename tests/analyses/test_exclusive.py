@@ -5,10 +5,10 @@ from analyses.test_any_trace import FILES
 from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 
+from tracekit.analyses import defaults
 from tracekit.analyses.time import exclusive, steps
 from tracekit.analyses.trust import data_quality
 from tracekit.model.tables import TABLES, concat
-from tracekit.model.thresholds import defaults
 from tracekit.model.trace import Measurements, labelled
 from tracekit.pipeline import run as pipeline
 

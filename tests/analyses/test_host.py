@@ -15,11 +15,11 @@ from rules.host_report import RULES, STEP, evidence, load, of, on, report, table
 from rules.traces_host import LOADER, one_by_one
 
 import tracekit
+from tracekit.analyses import defaults
 from tracekit.analyses.ops import optimizer
 from tracekit.analyses.rules import rule
 from tracekit.analyses.time import data_loading, host, interruptions
 from tracekit.model.intervals import union
-from tracekit.model.thresholds import defaults
 from tracekit.pipeline import run as pipeline
 from tracekit.process.host_side import host_side, uncounted
 

@@ -14,8 +14,8 @@ from rules.idle_report import RULES, answers, findings, result, rows_of, section
 from rules.traces_idle import between_stages, synchronised
 
 import tracekit
+from tracekit.analyses import defaults
 from tracekit.model.tables.slots import CAUSES
-from tracekit.model.thresholds import defaults
 from tracekit.pipeline.run import Options, analyze
 
 QUESTIONS = ("idle", "launch-queues", "stage-edges", "syncs")

@@ -9,10 +9,11 @@ from rules.idle_report import evidence, result, rows_of
 from rules.traces_host import LOADER, one_by_one
 from rules.traces_idle import silent, synchronised
 
+from tracekit.analyses import defaults
 from tracekit.job.frames import summed
 from tracekit.job.idle_claims import claims
 from tracekit.job.stage_windows import stage_windows, whole
-from tracekit.model.thresholds import Thresholds, defaults
+from tracekit.model.thresholds import Thresholds
 from tracekit.process.host_side import launch_gaps
 
 R01 = "low-gpu-utilization"

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
+from tracekit.analyses import defaults
 from tracekit.analyses.ops.kernels import judge, measure, pool, summary
 from tracekit.job.frames import plain
 from tracekit.model.tables import TABLES
-from tracekit.model.thresholds import defaults
 from tracekit.model.trace import Measurements, Source, labelled
 from tracekit.pipeline.run import Options, analyze
 

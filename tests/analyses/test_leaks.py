@@ -10,11 +10,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from memory_builder import MIB, Allocator, pickled, snapshot, stack
 
+from tracekit.analyses import defaults
 from tracekit.analyses.memory import leaks
 from tracekit.discover.names import read_name
 from tracekit.job.memory_survivors import kept, warm_up_of
 from tracekit.model.tables import TABLES, concat
-from tracekit.model.thresholds import defaults
 from tracekit.model.trace import Measurements, Source, Want, labelled
 from tracekit.pipeline import run as pipeline
 from tracekit.readers import torch_memory

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from analyses.test_counters import recording
 
-from tracekit.analyses import ANALYSES
-from tracekit.model.thresholds import defaults
+from tracekit.analyses import ANALYSES, defaults
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 

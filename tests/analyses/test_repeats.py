@@ -10,11 +10,11 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracekit.analyses import defaults
 from tracekit.analyses.time import repeats
 from tracekit.job.samples import Samples
 from tracekit.job.throughput import work_rates
 from tracekit.model.report import Report
-from tracekit.model.thresholds import defaults
 from tracekit.pipeline import run as pipeline
 from tracekit.render import render
 

@@ -14,9 +14,8 @@ from rules.firing import write_sources
 from rules.traces_rl import MIB, batches_of, offload_of, update_of
 
 import tracekit
-from tracekit.analyses import rules
+from tracekit.analyses import defaults, rules
 from tracekit.model.intervals import union, union_all
-from tracekit.model.thresholds import defaults
 from tracekit.process.micro_batches import micro_batches
 from tracekit.process.transfers import transfers
 

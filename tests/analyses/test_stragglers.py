@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from rules.firing import write_sources
 from rules.traces_stragglers import FIRES, NEAR_MISSES, RUNLOOP, late_by, rank_group, turns
 
-from tracekit.analyses import rules
+from tracekit.analyses import defaults, rules
 from tracekit.job.frames import job
 from tracekit.job.rank_groups import of_others, own_work
 from tracekit.job.waits import savings, waits
-from tracekit.model.thresholds import defaults
 
 QUESTIONS = ("imbalance", "stragglers")
 

@@ -27,11 +27,11 @@ from sick_runs import (
     without,
 )
 
+from tracekit.analyses import defaults
 from tracekit.analyses.trust import data_quality
 from tracekit.health.checks import GRAVE, diagnose
 from tracekit.health.problems import PROBLEMS
 from tracekit.health.symptoms import Capture
-from tracekit.model import thresholds
 from tracekit.model.codes import IGNORED, Data
 from tracekit.model.errors import TracekitError
 from tracekit.model.trace import Failure, Note, Source
@@ -312,7 +312,7 @@ def test_the_report_tells_in_its_data_quality_what_the_doctor_tells(tmp_path, co
     NSYS[code][0](tmp_path)
     asked = pipeline.Options(questions=("data-quality",))
     found = pipeline.measure(pipeline.discover(tmp_path), asked)
-    section = data_quality.judge(found, thresholds.defaults())
+    section = data_quality.judge(found, defaults())
     (rows,) = [sheet.rows for sheet in section.sheets if sheet.name == "diagnoses"]
     told = [d.what for d in diagnoses(tmp_path).values() if d.severity != "info"]
     assert [row[0] for row in rows] == told != []

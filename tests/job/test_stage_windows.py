@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rules.firing import Document
 from rules.traces import FIRES
 
-from tracekit.analyses import ANALYSES
+from tracekit.analyses import ANALYSES, defaults
 from tracekit.engine import Outcome
 from tracekit.job.stage_windows import ExistingSteps, gpu_steps
-from tracekit.model.thresholds import Thresholds, defaults
+from tracekit.model.thresholds import Thresholds
 from tracekit.pipeline import run as pipeline
 
 

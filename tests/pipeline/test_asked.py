@@ -7,11 +7,10 @@ import pytest
 from chrome_builder import annotation, launched, step, write
 
 import tracekit
-from tracekit.analyses import ANALYSES, measured_tables
+from tracekit.analyses import ANALYSES, defaults, measured_tables
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import of_json
 from tracekit.model.tables.arrays import texts_of
-from tracekit.model.thresholds import defaults
 from tracekit.pipeline import asked, saved
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.run import Options, analyze

@@ -8,7 +8,7 @@ Questions do not import one another: what they share is a fact of the process or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -17,7 +17,7 @@ from typing import Any
 from tracekit.model.report import Section
 from tracekit.model.tables import RAW, SHARED, TABLES, Table, declare
 from tracekit.model.tables.arrays import Columns
-from tracekit.model.thresholds import Thresholds
+from tracekit.model.thresholds import Thresholds, shared
 from tracekit.model.trace import Measurements, Trace
 
 Measured = Mapping[str, Mapping[str, Any]]
@@ -45,7 +45,7 @@ class Analysis:
     rules: tuple[str, ...] = ()
     """The rules that it judges, each with a page beside it; see `report.Verdict` for those that abstain."""
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Any])
-    """The thresholds of its rules by name, with their defaults, where `model/thresholds.toml` does not have them."""
+    """The thresholds of its rules by name, with their defaults, unless several questions share them (`model/thresholds.toml`)."""
     fold: Callable[[Tables], Tables] | None = None
     any_source: bool = False
     """Whether it has something to say of every source, also of one that holds nothing of what it reads."""
@@ -129,6 +129,20 @@ ANALYSES: tuple[Analysis, ...]
 def loaded() -> tuple[Analysis, ...]:
     """All questions; from now on their own tables are known."""
     return tuple(question(path.partition(".")[2]) for path in QUESTIONS)
+
+
+def thresholds_of(analyses: Iterable[Analysis]) -> Thresholds:
+    """The thresholds that questions share, and those of these questions; of one rule those that come first."""
+    values = dict(shared().values)
+    for analysis in analyses:
+        for rule, limits in analysis.thresholds.items():
+            values.setdefault(rule, limits)
+    return Thresholds(values)
+
+
+def defaults() -> Thresholds:
+    """The thresholds that tracekit ships: those of all its questions."""
+    return thresholds_of(loaded())
 
 
 def measured_tables() -> tuple[Table, ...]:

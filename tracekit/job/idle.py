@@ -24,7 +24,7 @@ from tracekit.job.stage_windows import (
     whole,
 )
 from tracekit.model.keys import as_python, of_keys
-from tracekit.model.thresholds import defaults
+from tracekit.model.thresholds import shared
 from tracekit.model.trace import Measurements
 from tracekit.process.idle import IdleTime
 
@@ -33,7 +33,7 @@ DAMAGED = "every source with GPU activity is damaged: what is missing would look
 
 def idle_time() -> IdleTime:
     """The measurement of idle time with the shipped limits: what judging may not change any more."""
-    values = defaults().values
+    values = shared().values
     return IdleTime(
         int(values["idle-causes"]["kernel_wait_ns"]), int(values["host-silence"]["silence_ns"])
     )

@@ -1,4 +1,4 @@
-"""The thresholds of all rules, from one TOML file whose comments say what each is."""
+"""The thresholds of rules: those of one question stand in its record, those that several share in a TOML file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Thresholds:
         """The thresholds of one rule."""
         return self.values[rule]
 
-    def with_defaults(self, own: Mapping[str, Mapping[str, float]]) -> Thresholds:
-        """These, and of rules that they lack those of `own`."""
-        return Thresholds({**own, **self.values}) if own else self
+    def with_defaults(self, defaults: Thresholds) -> Thresholds:
+        """These, and of rules that they lack those of `defaults`."""
+        return Thresholds({**defaults.values, **self.values})
 
     def only(self, rules: Collection[str]) -> Thresholds:
         """Those of these rules alone."""
@@ -41,7 +41,7 @@ class Thresholds:
 
 
 @cache
-def defaults() -> Thresholds:
-    """The thresholds that tracekit ships."""
+def shared() -> Thresholds:
+    """The thresholds that are of no question alone, as tracekit ships them; `analyses.defaults` gives all."""
     text = resources.files("tracekit.model").joinpath("thresholds.toml").read_text("utf-8")
     return Thresholds(tomllib.loads(text))

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from tracekit.analyses import ANALYSES, Analysis, measured_tables
+from tracekit.analyses import ANALYSES, Analysis, measured_tables, thresholds_of
 from tracekit.analyses.own import described, loaded_with
 from tracekit.analyses.rules import checked
 from tracekit.discover import Discovery, parse_numbers
@@ -31,7 +31,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.report import Metric, Remark, Report, Section, Sheet
 from tracekit.model.tables import concat
-from tracekit.model.thresholds import Thresholds, defaults
+from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Source, Want
 from tracekit.model.version import VERSION
 from tracekit.pipeline import appendix, asked, recordings, saved, unrelated
@@ -426,11 +426,13 @@ def judge(
 
     With `progress` a line on the terminal counts the questions.
     """
-    analyses = asked.of_measurements(measured, every_question(question_files))
+    every = every_question(question_files)
+    analyses = asked.of_measurements(measured, every)
+    limits = thresholds_of(every)
+    if thresholds is not None:
+        limits = thresholds.with_defaults(limits)
     counting = count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
     with light_text(), counting as on_question:
-        own = {rule: named for a in analyses for rule, named in a.thresholds.items()}
-        limits = (thresholds or defaults()).with_defaults(own)
         return _judge(one_tool(measured), analyses, limits, on_question)
 
 

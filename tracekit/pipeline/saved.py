@@ -29,7 +29,7 @@ from tracekit.model.codes import UNKNOWN, Data, Datum
 from tracekit.model.errors import TraceFormatError, TracekitError, unread
 from tracekit.model.facts import as_json, of_json
 from tracekit.model.files import write_atomically
-from tracekit.model.tables import TABLES, Column, Table
+from tracekit.model.tables import RAW, TABLES, Column, Table
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
 
 T = TypeVar("T")
@@ -119,9 +119,13 @@ def save(measurements: Measurements, path: Path | str) -> None:
 
 
 def _in_order(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """The same tables, in the order of all measured tables."""
-    names = [table.name for table in measured_tables()]
-    return {name: tables[name] for name in names if name in tables}
+    """The same tables, in the order in which `tracekit tables` shows them."""
+    return {name: tables[name] for name in _names() if name in tables}
+
+
+def _names() -> list[str]:
+    """The names of all tables; from now on those of all questions are known."""
+    return [table.name for table in (*RAW, *measured_tables())]
 
 
 def _put(archive: zipfile.ZipFile, name: str, data: bytes, compression: int) -> None:
@@ -291,7 +295,7 @@ def _measurements(archive: _Archive) -> Measurements:
             f"it is {version!r}, and this tracekit reads {SCHEMA!r}",
             "use the tracekit that saved it",
         )
-    names = {table.name for table in measured_tables()}
+    names = _names()
     tables: dict[str, pd.DataFrame] = {}
     for name, described in _as_object(manifest.get("tables"), "tables").items():
         if name not in names:

@@ -1,8 +1,10 @@
 """Every rule on a trace on which it fires and on a near miss; rules, pages and thresholds belong together."""
 
 import ast
+import inspect
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,15 +22,16 @@ from rules.traces import (
 )
 
 import tracekit
-from tracekit.analyses import ANALYSES, rules
+from tracekit.analyses import ANALYSES, defaults, rules
 from tracekit.model.report import SEVERITIES
-from tracekit.model.thresholds import Thresholds, defaults
+from tracekit.model.thresholds import Thresholds, shared
 from tracekit.pipeline.run import Options, analyze
 
 QUESTIONS = tuple(analysis.id for analysis in ANALYSES if analysis.rules)
 
 ROOT = Path(__file__).parents[3]
-IDS = [rule.id for rule in rules.RULES]
+IDS = sorted({rule for analysis in ANALYSES for rule in analysis.rules})
+"""All rules, as the records name them: what each needs is asked of each by its name."""
 
 
 def that_judge(rule):
@@ -61,6 +64,7 @@ def test_on_its_trace_no_other_rule_fires(findings, rule):
 
 @pytest.mark.parametrize("rule", IDS)
 def test_it_fires_with_the_numbers_worked_out_by_hand(findings, rule):
+    assert rule in FIRES, f"no trace on which {rule} fires: tests/support/rules has one for each"
     expected = FIRES[rule]
     (found,) = findings(expected.rows, rule)
     assert found.rule == rule
@@ -75,6 +79,7 @@ def test_it_fires_with_the_numbers_worked_out_by_hand(findings, rule):
 
 @pytest.mark.parametrize("rule", IDS)
 def test_a_near_miss_does_not_fire(findings, rule):
+    assert rule in NEAR_MISSES, f"no near miss of {rule}: tests/support/rules has one for each"
     assert findings(NEAR_MISSES[rule], rule) == []
 
 
@@ -99,14 +104,30 @@ DEFINITIONS = {"idle-causes"}
 """Thresholds that tell causes apart, before any rule looks at them."""
 
 
-def test_rules_findings_pages_and_thresholds_are_the_same_set():
-    ids, asked = emitted()
+EMITTED, ASKED = emitted()
+
+
+@pytest.mark.parametrize("rule", IDS)
+def test_every_rule_gives_findings_and_has_thresholds_that_it_asks_for(rule):
+    assert rule in EMITTED
+    assert rule in ASKED
+    assert defaults().of(rule)
+    (path,) = (ROOT / "tracekit" / "analyses").rglob(f"{rule}.md")
+    assert rules.rule(rule).page == path.read_text()
+
+
+def test_nothing_is_of_a_rule_that_no_question_judges():
     pages = {path.stem for path in (ROOT / "tracekit" / "analyses").rglob("*.md")}
-    assert ids == pages == set(IDS)
-    assert {rule for analysis in ANALYSES for rule in analysis.rules} == set(IDS)
-    assert asked == set(IDS)
-    assert set(defaults().values) == {"severity", *IDS, *DEFINITIONS}
-    assert set(FIRES) == set(NEAR_MISSES) == set(IDS)
+    assert {*EMITTED, *ASKED, *pages, *FIRES, *NEAR_MISSES} <= {*IDS}
+    assert {*defaults().values} == {"severity", *IDS, *DEFINITIONS}
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.id)
+def test_thresholds_stand_in_the_record_of_the_one_question_that_judges_the_rule(analysis):
+    assert {*analysis.thresholds} <= {*analysis.rules}
+    assert not {*analysis.thresholds} & {*shared().values}
+    for rule in analysis.thresholds:
+        assert that_judge(rule) == (analysis.id,)
 
 
 @pytest.mark.parametrize("rule", IDS)
@@ -123,7 +144,20 @@ def test_every_page_names_every_threshold_of_its_rule(rule):
         assert name in rules.page(rule)
 
 
-def test_every_threshold_has_a_comment_before_it():
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.id)
+def test_every_threshold_of_a_record_has_a_comment_before_it(analysis):
+    lines = Path(inspect.getfile(analysis.judge)).read_text().splitlines()
+    names = [name for limits in analysis.thresholds.values() for name in limits]
+    commented = [
+        name
+        for before, line in pairwise(lines[lines.index("ANALYSIS = Analysis(") :])
+        if before.lstrip().startswith("#")
+        for name in re.findall(r'^ +"(\w+)": ', line)
+    ]
+    assert commented == names
+
+
+def test_every_shared_threshold_has_a_comment_before_it():
     text = (ROOT / "tracekit" / "model" / "thresholds.toml").read_text()
     for block in re.split(r"^\[", text, flags=re.MULTILINE)[1:]:
         assert block.split("\n")[1].startswith("#")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracekit.analyses import defaults
 from tracekit.model.stats.staircase import shaped, slows_down, staircase
 from tracekit.model.stats.trend import GROWS, Limits, growth, label
-from tracekit.model.thresholds import defaults
 
 MIB = 2**20
 SET = defaults().of("memory-growth")

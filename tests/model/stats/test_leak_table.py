@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
+from tracekit.analyses import defaults
 from tracekit.model.stats.trend import Limits, growth, label
-from tracekit.model.thresholds import defaults
 
 MIB = 2**20
 SET = defaults().of("memory-growth")

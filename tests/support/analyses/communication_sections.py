@@ -6,8 +6,7 @@ from rules.traces_communication import (
     nccl,
 )
 
-from tracekit.analyses import question
-from tracekit.model.thresholds import defaults
+from tracekit.analyses import defaults, question
 from tracekit.pipeline.run import Options, analyze
 
 QUESTION = question("communication")

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from tracekit.analyses import question
-from tracekit.model.thresholds import defaults
+from tracekit.analyses import defaults, question
 from tracekit.pipeline.run import Options, analyze
 
 QUESTIONS = ("steps", "data-quality", "communication", "stragglers", "imbalance")

@@ -423,6 +423,18 @@ ANALYSIS = Analysis(
     metrics=("device_end_stranded",),
     rests_on=("allocator_steps", "snapshot_levels"),
     rules=("fragmentation",),
+    thresholds={
+        "fragmentation": {
+            # Share of the reserved memory that no block in use holds, when most was requested or before it last grew,
+            "unused_ratio": 0.30,
+            # share of the reserved memory that is free beside blocks in use, and so cannot be given back;
+            "stranded_ratio": 0.10,
+            # the largest free piece lies below so many times the largest request,
+            "request_factor": 1.2,
+            # and at least so many segments were got while free pieces added up to the request.
+            "needless_segments": 1,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -512,6 +512,20 @@ ANALYSIS = Analysis(
         f"{whose}_peak_{held}" for whose in ("device", "host", "driver") for held in _HELD
     ),
     rules=("memory-near-limit", "memory-imbalance"),
+    thresholds={
+        "memory-near-limit": {
+            # Peak reserved memory as a share of the card;
+            "reserved_ratio": 0.90,
+            # from here on high.
+            "high_ratio": 0.97,
+        },
+        "memory-imbalance": {
+            # How far the largest peak lies above the median peak of the devices,
+            "skew_ratio": 0.20,
+            # and which share of the card it fills.
+            "card_ratio": 0.50,
+        },
+    },
     measure=measure,
     judge=judge,
 )

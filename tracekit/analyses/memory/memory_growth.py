@@ -330,6 +330,34 @@ ANALYSIS = Analysis(
         "survivors",
     ),
     rules=("memory-growth",),
+    thresholds={
+        "memory-growth": {
+            # Fewer steps give no trend.
+            "min_steps": 6,
+            # The slope, in bytes per step, has to reach this,
+            "slope_bytes": 262_144,
+            # and this share of the level, per step;
+            "slope_ratio": 0.00001,
+            # a range of at most so many bytes is flat;
+            "flat_bytes": 1_048_576,
+            # the chance of such a rise without a trend has to be below this (likely),
+            "p_likely": 0.05,
+            # or this (strong), where one jump does not explain it;
+            "p_strong": 0.01,
+            # the slope of the later half has to be at least this share of the whole slope;
+            "late_ratio": 0.5,
+            # and all the growth seen has to reach so many bytes
+            "growth_bytes": 67_108_864,
+            # and this share of the card.
+            "card_ratio": 0.01,
+            # By snapshots: a stack never holds less, holds more in this share of the steps,
+            "rising_ratio": 0.8,
+            # and blocks of so many steps are still in use.
+            "cohorts": 3,
+            # High when the card would be full within so many steps.
+            "oom_steps": 200,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -220,6 +220,12 @@ ANALYSIS = Analysis(
     writes=(OUT_OF_MEMORY, LAST_ACTIONS),
     rests_on=("device_sizes", "snapshot_levels"),
     rules=("out-of-memory",),
+    thresholds={
+        "out-of-memory": {
+            # What others hold of the device, as a share of it, from which on they are named as the cause.
+            "outside_ratio": 0.10,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -234,6 +234,14 @@ ANALYSIS = Analysis(
     writes=(COPIES,),
     rests_on=("gpu_time",),
     rules=("pageable-copies",),
+    thresholds={
+        "pageable-copies": {
+            # Bytes per step copied from or to pageable host memory.
+            "bytes_per_step": 1_048_576,
+            # or their time as a share of the step.
+            "time_ratio": 0.01,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -404,6 +404,20 @@ ANALYSIS = Analysis(
     writes=(MATRIX_PRODUCTS, WORK_CLASSES),
     rests_on=("gpu_time",),
     rules=("no-tensor-cores", "unaligned-gemm"),
+    thresholds={
+        "no-tensor-cores": {
+            # GPU time of gemm kernels without tensor cores as a share of the GPU work that a stage launches.
+            "stage_ratio": 0.05,
+            # Tensor cores multiply at most so many times as fast (data sheets: 16 bits or TF32 over fp32, CC 7.0 to 9.0).
+            "most_gain": 8,
+        },
+        "unaligned-gemm": {
+            # Time of gemms with M, N or K no multiple of 8 as a share of all gemm time.
+            "gemm_ratio": 0.05,
+            # Where the loss against aligned products is known: not reported below this share of the step.
+            "step_ratio": 0.01,
+        },
+    },
     measure=measure,
     judge=judge,
 )

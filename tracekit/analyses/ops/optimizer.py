@@ -321,6 +321,14 @@ ANALYSIS = Analysis(
     writes=(OPTIMIZER_STEPS,),
     rests_on=("gpu_time",),
     rules=("unfused-optimizer",),
+    thresholds={
+        "unfused-optimizer": {
+            # Kernels per tensor in one Optimizer.step (without a GPU: ops that it calls per tensor),
+            "kernels_per_tensor": 4,
+            # or kernels of less than 10 µs in one Optimizer.step.
+            "short_kernels": 200,
+        },
+    },
     measure=measure,
     judge=judge,
 )

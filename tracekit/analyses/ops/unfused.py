@@ -235,6 +235,12 @@ ANALYSIS = Analysis(
     writes=(UNFUSED_WORK, UNFUSED_CALLS),
     rests_on=("gpu_time",),
     rules=("unfused-operators",),
+    thresholds={
+        "unfused-operators": {
+            # What unfused attention, or a loss over a vocabulary in 32 bits, takes of a stage's work.
+            "stage_ratio": 0.03,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -469,6 +469,28 @@ ANALYSIS = Analysis(
     metrics=("comm", "comm_count", "comm_bytes"),
     rests_on=("gpu_time",),
     rules=("exposed-communication", "no-comm-overlap", "small-collectives"),
+    thresholds={
+        "exposed-communication": {
+            # Exposed communication, less waiting for slower ranks, as a share of a stage (of the step where no stage is known).
+            "exposed_ratio": 0.05,
+        },
+        "no-comm-overlap": {
+            # A stage is reported when less than this share of its communication runs beside compute,
+            "overlap_ratio": 0.30,
+            # and its communication takes at least this share of it,
+            "comm_ratio": 0.05,
+            # in at least so many collectives per step and GPU: a single one may be meant to stand alone.
+            "collectives_per_step": 2,
+        },
+        "small-collectives": {
+            # A message below this size is small,
+            "small_bytes": 65_536,
+            # and reported when at least this share of all collectives but barriers is,
+            "call_ratio": 0.20,
+            # and they take at least this share of the step.
+            "time_ratio": 0.01,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -276,6 +276,20 @@ ANALYSIS = Analysis(
     reads=(),
     rests_on=("arrivals", "collectives", "segments"),
     rules=("rank-imbalance",),
+    thresholds={
+        "rank-imbalance": {
+            # Fewer ranks say nothing.
+            "min_ranks": 3,
+            # Fewer steps do not show whether the longest rank changes.
+            "min_steps": 3,
+            # 1 - mean / longest own work of the ranks, mean over steps.
+            "imbalance_ratio": 0.10,
+            # One rank that is the longest in this share of the steps is no rotation.
+            "constant_ratio": 0.60,
+            # What it would give back, as a share of the step.
+            "step_ratio": 0.01,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -308,6 +308,22 @@ ANALYSIS = Analysis(
     writes=(ARRIVALS, SEGMENTS, "quality"),
     rests_on=("collectives",),
     rules=("straggler",),
+    thresholds={
+        "straggler": {
+            # Fewer ranks say nothing: one of two is always the slower.
+            "min_ranks": 3,
+            # Fewer collectives with a clear last rank say nothing.
+            "min_collectives": 20,
+            # Share of the collectives with a clear last rank to which it comes last,
+            "last_ratio": 0.60,
+            # and own work beyond the median of the other ranks, as a share of the step,
+            "excess_ratio": 0.05,
+            # in at least this share of the steps.
+            "steps_ratio": 0.50,
+            # Where none comes last so often alone, so many of the ranks at most are looked at together: more of them are not set apart.
+            "few_ratio": 0.25,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -408,6 +408,22 @@ ANALYSIS = Analysis(
     writes=(TRANSFERS,),
     rests_on=("collectives", "gpu_time", "logged"),
     rules=("weight-sync", "offload"),
+    thresholds={
+        "weight-sync": {
+            # Weight sync as a share of the step,
+            "step_ratio": 0.05,
+            # or its rate as a share of the fastest transfer of its kinds in the same run,
+            "rate_ratio": 0.25,
+            # if it takes at least this share of the step.
+            "slow_step_ratio": 0.01,
+        },
+        "offload": {
+            # Copies between GPU and host memory beside which nothing runs, as a share of the step.
+            "exposed_ratio": 0.03,
+            # If one way carries less than this share of the bytes of the other, it may be input: said as a caveat.
+            "both_ways_ratio": 0.25,
+        },
+    },
     measure=measure,
     judge=judge,
 )

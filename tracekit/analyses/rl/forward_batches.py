@@ -224,6 +224,14 @@ ANALYSIS = Analysis(
     args=(DIMS, TYPES),
     writes=(FORWARD_BATCHES,),
     rules=("forward-batch-size",),
+    thresholds={
+        "forward-batch-size": {
+            # Rows (tokens) of a forward-only micro-batch over those of a training micro-batch: at most this,
+            "row_ratio": 1.0,
+            # where a forward-only pass has at least so many micro-batches.
+            "micro_batches": 2,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -260,6 +260,18 @@ ANALYSIS = Analysis(
     writes=(MICRO_BATCHES,),
     rests_on=("gpu_time", "logged"),
     rules=("redundant-log-prob", "ragged-micro-batches"),
+    thresholds={
+        "redundant-log-prob": {
+            # Most mini-batches per update (over all epochs) at which the update's own forward pass gives the same log-probs.
+            "mini_batches": 1,
+        },
+        "ragged-micro-batches": {
+            # Standard deviation over mean of the batches of one stage, median over its runs,
+            "variation": 0.25,
+            # or any batch that takes less than this share of the median.
+            "empty_ratio": 0.25,
+        },
+    },
     measure=measure,
     judge=judge,
 )

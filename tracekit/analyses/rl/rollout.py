@@ -453,6 +453,28 @@ ANALYSIS = Analysis(
     writes=(ITERATIONS, GENERATIONS, "metrics"),
     metrics=("decode_pace", "generation_wall"),
     rules=("rollout-tail", "replica-imbalance", "slow-first-iterations"),
+    thresholds={
+        "rollout-tail": {
+            # The last tenth of the generated tokens takes at least this share of a generation,
+            "tail_ratio": 0.20,
+            # or batches below a quarter of the largest run for at least this share of it.
+            "low_batch_ratio": 0.30,
+            # Fewer iterations say nothing.
+            "min_iterations": 20,
+        },
+        "replica-imbalance": {
+            # Share of the replicas' time in which they have finished and wait for the last one.
+            "bubble_ratio": 0.15,
+        },
+        "slow-first-iterations": {
+            # The first tenth of the decode iterations takes so many times what later ones of equal batch take.
+            "slowdown": 1.3,
+            # Fewer decode iterations say nothing.
+            "min_iterations": 30,
+            # Share of the first iterations that later ones of equal batch must exist for.
+            "compared_ratio": 0.5,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import pandas as pd
 
@@ -34,7 +35,7 @@ def section(
         columns=["number", "rule", "answer", "run", "reason"],
     )  # fmt: skip
     limits = pd.DataFrame(
-        [(rule, name, f"{value:g}") for rule, named in thresholds.values.items() for name, value in named.items()],
+        [(rule, name, f"{value:g}") for rule in _in_order(thresholds, owned) for name, value in thresholds.of(rule).items()],
         columns=["rule", "name", "value"],
     )  # fmt: skip
     return Section(
@@ -61,6 +62,15 @@ def section(
             ),
         ),
     )  # fmt: skip
+
+
+def _in_order(thresholds: Thresholds, owned: Mapping[str, Sequence[str]]) -> list[str]:
+    """What has thresholds, in order: what is no rule, the rules by number, those of a user's own questions."""
+    place = {
+        rule: index for index, rule in enumerate(chain.from_iterable(owned.values()), len(RULES))
+    }
+    place |= {rule.id: index for index, rule in enumerate(RULES)}
+    return sorted(thresholds.values, key=lambda rule: place.get(rule, -1))
 
 
 def _verdicts(part: Section, rules: Sequence[str]) -> list[Verdict]:

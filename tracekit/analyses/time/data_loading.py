@@ -169,6 +169,12 @@ ANALYSIS = Analysis(
     reads=("host_ops",),
     writes=(LOADER_WAITS,),
     rules=("data-loader-wait",),
+    thresholds={
+        "data-loader-wait": {
+            # Waiting for a data loader as a share of the step, on the rank that waits longest.
+            "wait_ratio": 0.05,
+        },
+    },
     measure=measure,
     judge=judge,
 )

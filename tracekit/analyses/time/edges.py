@@ -163,6 +163,12 @@ ANALYSIS = Analysis(
     writes=(STAGE_EDGES,),
     rests_on=("gpu_time", "sync_stalls"),
     rules=("stage-edge-idle",),
+    thresholds={
+        "stage-edge-idle": {
+            # Idle time from the end of stages to the first device op of the next ones, as a share of the step.
+            "step_ratio": 0.03,
+        },
+    },
     measure=measure,
     judge=judge,
 )

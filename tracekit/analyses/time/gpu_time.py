@@ -369,6 +369,14 @@ ANALYSIS = Analysis(
     metrics=("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies"),
     rests_on=("collectives", "host_counts", "idle", "loader_waits", "stage_edges", "sync_stalls"),
     rules=("low-gpu-utilization",),
+    thresholds={
+        "low-gpu-utilization": {
+            # A stage is reported when its GPUs are busy for less than this share of it,
+            "busy_ratio": 0.80,
+            # and the stage takes at least this share of the step.
+            "stage_ratio": 0.02,
+        },
+    },
     measure=measure,
     judge=judge,
 )

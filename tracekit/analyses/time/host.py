@@ -330,6 +330,20 @@ ANALYSIS = Analysis(
     metrics=("host_ops", "host_launches"),
     rests_on=("gpu_time",),
     rules=("launch-bound",),
+    thresholds={
+        "launch-bound": {
+            # Launch-bound is a stage whose median kernel (those of graphs and of Optimizer.step apart) is shorter than so many ns,
+            "median_kernel_ns": 10_000,
+            # and whose GPUs wait for launches for at least this share of it;
+            "gap_ratio": 0.10,
+            # or a step with more kernels than this (without a GPU: more ops),
+            "ops_per_step": 5_000,
+            # if the kernels are shorter than so many ns on average,
+            "mean_kernel_ns": 5_000,
+            # without a GPU: if half of the calls of ops are shorter than so many ns.
+            "median_call_ns": 5_000,
+        },
+    },
     measure=measure,
     judge=judge,
 )

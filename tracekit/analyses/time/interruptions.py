@@ -276,6 +276,14 @@ ANALYSIS = Analysis(
     reads=("host_ops",),
     writes=(INTERRUPTIONS,),
     rules=("allocator-calls", "recompilation"),
+    thresholds={
+        "recompilation": {
+            # Steps that warm up: those of a number up to this one are not judged.
+            "first_steps": 2,
+            # Compiling and loading of code after them, as a share of the step.
+            "time_ratio": 0.01,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -351,6 +351,18 @@ ANALYSIS = Analysis(
     metrics=("step_wall", "stage_wall"),
     rests_on=("collectives", "segments"),
     rules=("step-variance",),
+    thresholds={
+        "step-variance": {
+            # Fewer steps say nothing.
+            "min_steps": 4,
+            # Longest step over the median step.
+            "max_over_median": 1.3,
+            # Standard deviation over the mean.
+            "variation": 0.10,
+            # The first step over the median step: warm-up.
+            "first_over_median": 3.0,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -213,6 +213,14 @@ ANALYSIS = Analysis(
     writes=(SYNC_STALLS,),
     rests_on=("gpu_time",),
     rules=("host-sync-stalls",),
+    thresholds={
+        "host-sync-stalls": {
+            # Idle time after synchronising calls, until the next device op, as a share of a stage (of the step where there is none),
+            "stage_ratio": 0.03,
+            # with at least so many calls per step in it that return to an idle device.
+            "syncs_per_step": 20,
+        },
+    },
     measure=measure,
     judge=judge,
 )

@@ -379,6 +379,14 @@ ANALYSIS = Analysis(
     writes=(CAPTURES, "quality"),
     rests_on=("quality",),
     rules=("profiling-artefact",),
+    thresholds={
+        "profiling-artefact": {
+            # GPU time that no launch could be found for, as a share of all GPU time.
+            "unlinked_ratio": 0.05,
+            # Time that ops of one stream overlap, as a share of its GPU time.
+            "same_stream_overlap_ratio": 0.01,
+        },
+    },
     any_source=True,
     measure=measure,
     judge=judge,
