@@ -19,12 +19,9 @@ AIM = {
 
 NOT_YET = {
     "analyses": {
-        "empty_percent": 14,
-        "comprehensions_per_1000": 55,
-        "conditionals_per_1000": 37,
-        "long_functions": 7,
-        "complex_functions": 15,
-        "fmt_skips": 167,
+        "comprehensions_per_1000": 42,
+        "conditionals_per_1000": 27,
+        "complex_functions": 7,
     },
     "cli": {"conditionals_per_1000": 33},
     "compare": {"comprehensions_per_1000": 44, "conditionals_per_1000": 29},
@@ -36,12 +33,6 @@ NOT_YET = {
         "complex_functions": 7,
     },
     "engine": {"comprehensions_per_1000": 41},
-    "health": {
-        "empty_percent": 12.5,
-        "comprehensions_per_1000": 55,
-        "conditionals_per_1000": 39,
-        "complex_functions": 2,
-    },
     "job": {
         "comprehensions_per_1000": 51,
         "conditionals_per_1000": 29,

@@ -9,12 +9,12 @@ Questions do not import one another: what they share is a fact of the process or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-from tracekit.model.report import Section
+from tracekit.model.report import Finding, Section, Verdict
 from tracekit.model.tables import RAW, SHARED, TABLES, Table, declare
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds, shared
@@ -66,6 +66,22 @@ class Analysis:
     def concerns(self, trace: Trace) -> bool:
         """Whether the trace recorded anything that the question is about: of what was not, nothing is measured."""
         return self.any_source or any(map(trace.has, self.reads))
+
+    def skipped(self, reason: str, **parts: Any) -> Section:
+        """The section that says why the question has no answer, with those of its parts that are known all the same."""
+        return Section(self.id, self.title, "skipped", reason, **parts)
+
+    def answered(self, judged: Iterable[Finding | Verdict | None] = (), **parts: Any) -> Section:
+        """The section that answers it: `judged` are findings and verdicts besides those among its parts."""
+        outcomes = tuple(judged)
+        section = Section(self.id, self.title, **parts)
+        findings = tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))
+        verdicts = tuple(outcome for outcome in outcomes if isinstance(outcome, Verdict))
+        return replace(
+            section,
+            findings=(*findings, *section.findings),
+            verdicts=(*verdicts, *section.verdicts),
+        )
 
 
 def question(name: str) -> Analysis:

@@ -61,7 +61,7 @@ def loaded_with(every: tuple[Analysis, ...], paths: tuple[str, ...]) -> tuple[An
     questions = list(every)
     for path in paths:
         analysis = load(str(Path(path).resolve()))
-        if any(analysis.id == known.id for known in questions):
+        if any(analysis.id == other.id for other in questions):
             raise TracekitError(
                 f"{path}: there is a question {analysis.id!r} already", "give it another id"
             )

@@ -414,6 +414,11 @@ def whole_or_none(value: Any) -> int | None:
     return None if pd.isna(value) else int(value)
 
 
+def number_or_none(value: Any) -> float | None:
+    """A number as Python has it, None for a missing value."""
+    return None if pd.isna(value) else float(value)
+
+
 def share_of(part: float | None, total: float | None) -> float | None:
     """The part of the total, None of nothing and where one of them is unknown."""
     return part / total if part is not None and total else None

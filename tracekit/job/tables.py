@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import cast, get_args
 
 import pandas as pd
 
 from tracekit.model.keys import as_python
-from tracekit.model.report import Heading, Ranked, Sheet
+from tracekit.model.report import Heading, Ranked, Sheet, Unit
 
 MAX_ROWS = 1_000
 """Most rows of one sheet in a report; the measurements (`--save`) keep all of them."""
@@ -40,3 +42,29 @@ def sheet(
     }
     rows = tuple(zip(*columns.values(), strict=True))
     return Sheet(name, title, tuple(columns), rows, len(frame) - len(listed), caption, ranked)
+
+
+@lru_cache(1024)
+def as_headings(text: str) -> tuple[Heading, ...]:
+    """The headings that a text lists, one a line: `name | title | unit | what it means`.
+
+    Without a unit a column holds text; `number` is one that has none.
+
+    >>> as_headings("rank | rank | id")
+    (Heading(name='rank', title='rank', unit='id', doc=''),)
+    """
+    return tuple(_heading(line) for line in text.strip().splitlines())
+
+
+def _heading(line: str) -> Heading:
+    """The heading of one line."""
+    name, title, *more = map(str.strip, line.split("|", 3))
+    unit, *doc = more or ["text"]
+    unit = unit.removeprefix("number")
+    assert unit in get_args(Unit), line
+    return Heading(name, title, cast(Unit, unit), *doc)
+
+
+def with_rows(*sheets: Sheet) -> tuple[Sheet, ...]:
+    """Those of the sheets that have something to show."""
+    return tuple(sheet for sheet in sheets if sheet.rows)

@@ -80,19 +80,10 @@ def as_saved(
     Raises `TracekitError` where one lacks what is asked for, or they have no question in common.
     """
     wanted = [analysis for analysis in analyses if analysis.id in (ids or ())]
+    asked_for = analyses if ids is None else wanted
+    own = [analysis.id for analysis in asked_for if analysis.file]
     for name, part in saved.items():
-        lacking = _lacking(part, wanted, tables)
-        own = [
-            analysis.id
-            for analysis in analyses
-            if analysis.file and (ids is None or analysis.id in ids)
-        ]
-        lacking += [id_ for id_ in own if id_ not in part.facts.own_questions]
-        if lacking:
-            raise TracekitError(
-                f"{name}: it was saved for other questions, and does not hold {lacking[0]}",
-                _hint(asked_ids(part)),
-            )
+        _require(name, part, wanted, own, tables)
     limited = [limit for part in saved.values() if (limit := asked_ids(part)) is not None]
     if ids is not None or not limited:
         return ids
@@ -103,6 +94,23 @@ def as_saved(
             "save them without --only and --skip",
         )
     return tuple(analysis.id for analysis in analyses if analysis.id in common)
+
+
+def _require(
+    name: str,
+    part: Measurements,
+    wanted: Sequence[Analysis],
+    own: Sequence[str],
+    tables: Iterable[str],
+) -> None:
+    """Nothing; raises `TracekitError` where saved measurements lack a question, one of the user's `own` or a table."""
+    lacking = _lacking(part, wanted, tables)
+    lacking += [id_ for id_ in own if id_ not in part.facts.own_questions]
+    if lacking:
+        raise TracekitError(
+            f"{name}: it was saved for other questions, and does not hold {lacking[0]}",
+            _hint(asked_ids(part)),
+        )
 
 
 def _hint(ids: Sequence[str] | None) -> str:

@@ -65,6 +65,7 @@ def _together(parts: Sequence[Facts]) -> Facts:
     first = parts[0]
     same_work = all(facts.work == first.work for facts in parts)
     same_memory = all(facts.device_memory == first.device_memory for facts in parts)
+    in_all = set(first.own_questions).intersection(*(facts.own_questions for facts in parts))
     return Facts(
         title=", ".join(facts.title for facts in parts),
         versions=agreed([facts.versions for facts in parts]),
@@ -75,11 +76,7 @@ def _together(parts: Sequence[Facts]) -> Facts:
         stages=tuple(dict.fromkeys(chain.from_iterable(facts.stages for facts in parts))),
         work=first.work if same_work else {},
         device_memory=first.device_memory if same_memory else None,
-        own_questions=tuple(
-            name
-            for name in first.own_questions
-            if all(name in facts.own_questions for facts in parts)
-        ),
+        own_questions=tuple(filter(in_all.__contains__, first.own_questions)),
         excluded_count=sum(facts.excluded_count for facts in parts),
     )
 

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import pandas as pd
+
 from tracekit.analyses import ANALYSES, Analysis, measured_tables, thresholds_of
 from tracekit.analyses.own import described, loaded_with
 from tracekit.analyses.rules import checked
@@ -370,6 +372,22 @@ def reduce(
         dict(tables_of) for tables_of in in_order(parts, every_question(options.question_files))
     ]
     del outcomes, values, parts
+    tables = _frames(ordered, new_runs)
+    give_back()
+    return Measurements(
+        tables,
+        tuple(part.source for part in told),
+        failures,
+        (*(note for part in (*told, *copies) for note in part.notes), *notes),
+        _facts(told, found, options, len(copies)),
+        faults=tuple(fault for part in told for fault in part.faults),
+    )
+
+
+def _frames(
+    ordered: Sequence[dict[str, Any]], new_runs: Mapping[str, str]
+) -> dict[str, pd.DataFrame]:
+    """The tables of all sources put together, by name; the parts are emptied."""
     tables = {}
     with light_text():
         for table in measured_tables():
@@ -378,29 +396,24 @@ def reduce(
             if rows:
                 tables[table.name] = unrelated.renamed(concat(table, rows).frame(), new_runs)
             del rows
-    give_back()
-    return Measurements(
-        tables,
-        tuple(part.source for part in told),
-        failures,
-        (*(note for part in (*told, *copies) for note in part.notes), *notes),
-        Facts(
-            title=found.title,
-            versions=merging.agreed([part.versions for part in told]),
-            options=merging.agreed([part.options for part in told]),
-            ignored=tuple(_ignored(found)),
-            files=found.state_counts(copies=len(copies)),
-            simulated=any(part.simulated for part in told),
-            stages=tuple(options.stages),
-            excluded_count=sum(ignored.reason.code == "excluded" for ignored in found.ignored),
-            **asked.limits(
-                options.questions,
-                options.skip,
-                options.tables,
-                every_question(options.question_files),
-            ),
-        ),
-        faults=tuple(fault for part in told for fault in part.faults),
+    return tables
+
+
+def _facts(
+    parts: Sequence[MeasuredSource], found: Discovery, options: Options, copy_count: int
+) -> Facts:
+    """What is known of the sources that count, and what was asked for."""
+    questions = every_question(options.question_files)
+    return Facts(
+        title=found.title,
+        versions=merging.agreed([part.versions for part in parts]),
+        options=merging.agreed([part.options for part in parts]),
+        ignored=tuple(_ignored(found)),
+        files=found.state_counts(copies=copy_count),
+        simulated=any(part.simulated for part in parts),
+        stages=tuple(options.stages),
+        excluded_count=sum(ignored.reason.code == "excluded" for ignored in found.ignored),
+        **asked.limits(options.questions, options.skip, options.tables, questions),
     )
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run, plain, run_heading, text_or_none
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import in_run, plain, run_heading, text_or_none, whole_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, snapshot_levels
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import joined, looked_up
 from tracekit.model.report import (
     Chart,
     Finding,
-    Heading,
     Metric,
     Place,
     Ranked,
@@ -72,7 +72,14 @@ ALLOCATOR_STEPS = Table(
 
 
 _COUNTS = ("driver_alloc_count", "driver_free_count", "retry_count")
-_SUMS = ("alloc_count", "alloc_bytes", *_COUNTS, "driver_alloc_bytes", "driver_free_bytes", "needless_count")  # fmt: skip
+_SUMS = (
+    "alloc_count",
+    "alloc_bytes",
+    *_COUNTS,
+    "driver_alloc_bytes",
+    "driver_free_bytes",
+    "needless_count",
+)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -81,9 +88,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         return {}
     steps, lived = [], []
     for replay in trace.derived(replays):
-        of = whose(replay)
-        steps.append(steps_of(trace, replay).assign(**of))
-        lived.append(lifetimes(replay).assign(**of))
+        process = whose(replay)
+        steps.append(steps_of(trace, replay).assign(**process))
+        lived.append(lifetimes(replay).assign(**process))
     return {"allocator_steps": columns(steps), "lifetimes": columns(lived)}
 
 
@@ -94,13 +101,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         return None
     rows = plain(measured["allocator_steps"])
     if not len(rows):
-        return Section(
-            ANALYSIS.id, ANALYSIS.title, "skipped", "no history of allocations was recorded"
-        )
+        return ANALYSIS.skipped("no history of allocations was recorded")
     if not rows[["alloc_count", "driver_alloc_count", "driver_free_count"]].to_numpy().any():
-        return Section(
-            ANALYSIS.id, ANALYSIS.title, "skipped", "no allocation lies in the recorded histories"
-        )
+        return ANALYSIS.skipped("no allocation lies in the recorded histories")
     keys = [*SNAPSHOT_KEYS]
     steps = looked_up(rows, levels[[*keys, "who"]], keys, optional=keys)
     judged = list(_calls(measured, steps[steps["memory"] == "device"], thresholds))
@@ -109,12 +112,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         _step_sheet(measured, steps),
         _lifetime_sheet(plain(measured["lifetimes"])),
     )
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        sheets=tuple(s for s in sheets if s.rows),
-        findings=tuple(j for j in judged if isinstance(j, Finding)),
-        verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
+    return ANALYSIS.answered(
+        sheets=with_rows(*sheets),
+        judged=judged,
         caveats=(
             "a snapshot tells when memory was got from the driver and given back, not how long that took",
             "the history of one snapshot may hold steps that were not profiled: it goes back to the one before",
@@ -128,98 +128,120 @@ def _calls(
 ) -> Iterator[Finding | Verdict]:
     """R21: the allocator still gets memory from the driver, or gives it back, in steady steps."""
     limit = thresholds.of("allocator-calls")
-    for run, mine in steps.groupby("run", dropna=False, sort=False):
+    for run, of_run in steps.groupby("run", dropna=False, sort=False):
         where = in_run(measured, run)
-        late = mine[(mine["step"] > limit["first_steps"]).fillna(value=False).to_numpy(bool)]
+        late = of_run[(of_run["step"] > limit["first_steps"]).fillna(value=False).to_numpy(bool)]
         if not len(late):
             reason = f"no snapshot of a step above {limit['first_steps']:g}{where}"
             yield Verdict("allocator-calls", "insufficient data", reason)
             continue
         per_step = late.groupby(["who", "step"], dropna=False, sort=False)[list(_COUNTS)].sum()
         count = len(per_step)
-        calls = float((per_step["driver_alloc_count"] + per_step["driver_free_count"]).sum()) / count  # fmt: skip
+        calls = (
+            float((per_step["driver_alloc_count"] + per_step["driver_free_count"]).sum()) / count
+        )
         retried = int(per_step["retry_count"].sum())
         if calls < limit["calls_per_step"] and not retried:
             continue
         got = int(late["driver_alloc_bytes"].sum()) / count
-        every = late.assign(calls=late["driver_alloc_count"] + late["driver_free_count"])
-        worst = every.sort_values("calls", ascending=False, kind="stable").iloc[0]
-        again = (
+        driver_calls = late.assign(calls=late["driver_alloc_count"] + late["driver_free_count"])
+        worst = driver_calls.sort_values("calls", ascending=False, kind="stable").iloc[0]
+        repeated = (
             f", {retried:,} times after giving its cache back for one request" if retried else ""
         )
         yield Finding(
             "allocator-calls",
             "low",
-            f"the caching allocator goes to the driver {calls:,.1f} times per steady step and process{again}{where}",
+            f"the caching allocator goes to the driver {calls:,.1f} times per steady step and process{repeated}{where}",
             "keep torch.cuda.empty_cache() out of the loop; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where it retries",
             (
                 Metric("calls", calls, "count", "lower", label="calls per step and process"),
-                Metric("driver_bytes", round(got), "bytes", "lower", label="got per step and process"),
-                Metric("retries", retried, "count", "lower", label="times that one request emptied the cache"),
+                evidence("driver_bytes", round(got), "got per step and process"),
+                Metric(
+                    "retries",
+                    retried,
+                    "count",
+                    "lower",
+                    label="times that one request emptied the cache",
+                ),
                 Metric("steps", count, "count", label="steady steps of all processes"),
             ),
             (
                 Place(
-                    source=text_or_none(worst["source"]), role=text_or_none(worst["role"]),
-                    rank=None if pd.isna(worst["rank"]) else int(worst["rank"]), step=int(worst["step"]),
-                    device=None if pd.isna(worst["device"]) else int(worst["device"]),
+                    source=text_or_none(worst["source"]),
+                    role=text_or_none(worst["role"]),
+                    rank=whole_or_none(worst["rank"]),
+                    step=int(worst["step"]),
+                    device=whole_or_none(worst["device"]),
                 ),
             ),
             caveats=(
                 "how long the calls took is not recorded",
                 "frameworks that share a GPU between training and rollout empty the cache on purpose",
             ),
-        )  # fmt: skip
+        )
 
 
 def _churn_sheet(measured: Measurements, steps: pd.DataFrame, levels: pd.DataFrame) -> Sheet:
     keys = [*SNAPSHOT_KEYS]
-    sums = steps.groupby(keys, dropna=False, sort=False)[["driver_alloc_count", "driver_free_count", "retry_count"]].sum()  # fmt: skip
-    shown = joined(levels[levels["alloc_count"] > 0], sums.reset_index(), keys, optional=keys)
-    shown = shown.assign(
-        churn=(shown["alloc_bytes"] / shown["peak_bytes"].where(shown["peak_bytes"] > 0)).astype("Float64"),
-    )  # fmt: skip
+    sums = steps.groupby(keys, dropna=False, sort=False)[
+        ["driver_alloc_count", "driver_free_count", "retry_count"]
+    ].sum()
+    churn = joined(levels[levels["alloc_count"] > 0], sums.reset_index(), keys, optional=keys)
+    churn = churn.assign(
+        churn=(churn["alloc_bytes"] / churn["peak_bytes"].where(churn["peak_bytes"] > 0)).astype(
+            "Float64"
+        )
+    )
     headings = (
         *run_heading(measured),
-        Heading("who", "process"),
-        Heading("source", "snapshot"),
-        Heading("window_ns", "history", "ns", "From its first entry to the last."),
-        Heading("alloc_count", "allocations", "count"),
-        Heading("alloc_bytes", "requested in all", "bytes"),
-        Heading("churn", "of the peak", "factor", "Σ requested over the highest level: how often memory changes hands."),
-        Heading("driver_alloc_count", "segments got", "count", "From the driver; also mapped pages."),
-        Heading("driver_free_count", "given back", "count"),
-        Heading("retry_count", "retries", "count", "A request gave the cache back first: one stack asked for both."),
-    )  # fmt: skip
+        *as_headings("""
+            who | process
+            source | snapshot
+            window_ns | history | ns | From its first entry to the last.
+            alloc_count | allocations | count
+            alloc_bytes | requested in all | bytes
+            churn | of the peak | factor | Σ requested over the highest level: how often memory changes hands.
+            driver_alloc_count | segments got | count | From the driver; also mapped pages.
+            driver_free_count | given back | count
+            retry_count | retries | count | A request gave the cache back first: one stack asked for both.
+        """),
+    )
     ranked = Ranked("alloc_bytes", member="who", apart=("run",))
-    return sheet("churn", "Allocations of each snapshot", headings, shown, ranked=ranked)
+    return sheet("churn", "Allocations of each snapshot", headings, churn, ranked=ranked)
 
 
 def _step_sheet(measured: Measurements, steps: pd.DataFrame) -> Sheet:
     by = ["run", "who", "step"]
-    shown = steps[steps["step"].notna()].groupby(by, dropna=False, sort=False)[list(_SUMS)]
+    by_step = steps[steps["step"].notna()].groupby(by, dropna=False, sort=False)[list(_SUMS)]
     headings = (
         *run_heading(measured),
-        Heading("who", "process"),
-        Heading("step", "step", "id"),
-        Heading("alloc_count", "allocations", "count"),
-        Heading("alloc_bytes", "requested", "bytes", "Σ of all requests."),
-        Heading("driver_alloc_count", "segments got", "count", "From the driver; also mapped pages."),
-        Heading("driver_alloc_bytes", "bytes got", "bytes"),
-        Heading("driver_free_count", "given back", "count"),
-        Heading("driver_free_bytes", "bytes given back", "bytes"),
-        Heading("retry_count", "retries", "count"),
-        Heading("needless_count", "although free", "count", "Segments got while free pieces of their kind added up to the request."),
-    )  # fmt: skip
-    rows = shown.sum(min_count=1).reset_index().sort_values(["who", "step"], kind="stable")
+        *as_headings("""
+            who | process
+            step | step | id
+            alloc_count | allocations | count
+            alloc_bytes | requested | bytes | Σ of all requests.
+            driver_alloc_count | segments got | count | From the driver; also mapped pages.
+            driver_alloc_bytes | bytes got | bytes
+            driver_free_count | given back | count
+            driver_free_bytes | bytes given back | bytes
+            retry_count | retries | count
+            needless_count | although free | count | Segments got while free pieces of their kind added up to the request.
+        """),
+    )
+    rows = by_step.sum(min_count=1).reset_index().sort_values(["who", "step"], kind="stable")
     ranked = Ranked("alloc_bytes", member="who", apart=("run", "step"))
     return sheet("allocator_steps", "The allocator by step", headings, rows, ranked=ranked)
 
 
 def _lived(rows: pd.DataFrame) -> pd.DataFrame:
     """Lifetimes of GPU memory summed over all snapshots, the shortest first, with `lived` in words."""
-    mine = rows[(rows["memory"] == "device") & (rows["block_count"] > 0)]
-    by = mine.groupby(["low_ns", "high_ns"], dropna=False)[["block_count", "size_bytes"]].sum().reset_index()  # fmt: skip
+    lifetimes = rows[(rows["memory"] == "device") & (rows["block_count"] > 0)]
+    by = (
+        lifetimes.groupby(["low_ns", "high_ns"], dropna=False)[["block_count", "size_bytes"]]
+        .sum()
+        .reset_index()
+    )
     by = by.sort_values("low_ns", kind="stable", na_position="last")
     bounds = zip(by["low_ns"].tolist(), by["high_ns"].tolist(), strict=True)
     return by.assign(
@@ -240,12 +262,12 @@ def _bin(low: Any, high: Any) -> str:
 
 
 def _lifetime_sheet(rows: pd.DataFrame) -> Sheet:
-    headings = (
-        Heading("lived", "lived"),
-        Heading("block_count", "allocations", "count"),
-        Heading("size_bytes", "requested", "bytes", "Σ of all snapshots."),
-        Heading("share_ratio", "share", "ratio", "Of what was requested in all."),
-    )
+    headings = as_headings("""
+        lived | lived
+        block_count | allocations | count
+        size_bytes | requested | bytes | Σ of all snapshots.
+        share_ratio | share | ratio | Of what was requested in all.
+    """)
     return sheet("lifetimes", "How long allocations live", headings, _lived(rows))
 
 
@@ -257,7 +279,7 @@ def _charts(rows: pd.DataFrame) -> Iterator[Chart]:
             "lifetimes",
             "Requested memory by how long it lived",
             "bars",
-            tuple((at, 0, int(size)) for at, size in enumerate(lived["size_bytes"])),
+            tuple((number, 0, int(size)) for number, size in enumerate(lived["size_bytes"])),
             ("requested",),
             tuple(lived["lived"]),
             unit="bytes",

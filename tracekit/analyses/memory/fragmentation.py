@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run, plain, run_heading, text_or_none
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import in_run, plain, run_heading, text_or_none, whole_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up
 from tracekit.model.report import (
     Chart,
     Finding,
-    Heading,
     Metric,
     Place,
     Ranked,
@@ -107,7 +107,15 @@ SEGMENT_MAP = Table(
 MAX_REQUESTS, MAX_SEGMENTS, MAX_RUNS = 8, 48, 400
 """Most sizes of requests, and most segments and runs of blocks, that are told of one by one."""
 
-_PARTS = ("reserved_bytes", "requested_bytes", "free_bytes", "releasable_bytes", "stranded_bytes", "segment_count", "expandable_count")  # fmt: skip
+_PARTS = (
+    "reserved_bytes",
+    "requested_bytes",
+    "free_bytes",
+    "releasable_bytes",
+    "stranded_bytes",
+    "segment_count",
+    "expandable_count",
+)
 _STATES = {"active": "active", "pending_free": "pending", "inactive": "inactive"}
 _SHOWN = {"active": "in use", "pending": "waiting for other streams", "inactive": "free"}
 _LOST = (
@@ -123,22 +131,29 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         return {}
     space, wanted, maps, stranded = [], [], [], []
     for replay in trace.derived(replays):
-        of = whose(replay)
+        process = whose(replay)
         end = free_at_end(trace, replay)
         largest = _largest(replay)
-        space.append(end.assign(moment="end", largest_request_bytes=largest, **of))
-        stranded.append(pd.DataFrame([{**of, "stranded_bytes": int(end["stranded_bytes"].sum())}]))
-        known = segments(trace, replay)
-        if known is not None and len(replay.rows):
-            for moment, at in (("peak", replay.peak()), ("grown", _grown(replay))):
-                if at is not None:
-                    made = free_at(trace, replay, known, at)
-                    none = pd.array([pd.NA] * len(made), dtype="Int64")
+        space.append(end.assign(moment="end", largest_request_bytes=largest, **process))
+        stranded.append(
+            pd.DataFrame([{**process, "stranded_bytes": int(end["stranded_bytes"].sum())}])
+        )
+        segment_table = segments(trace, replay)
+        if segment_table is not None and len(replay.rows):
+            for moment, entry in (("peak", replay.peak()), ("grown", _grown(replay))):
+                if entry is not None:
+                    free_blocks = free_at(trace, replay, segment_table, entry)
+                    none = pd.array([pd.NA] * len(free_blocks), dtype="Int64")
                     space.append(
-                        made.assign(moment=moment, internal_bytes=none, largest_request_bytes=largest, **of)
-                    )  # fmt: skip
-        wanted.append(_requests(trace, replay, end).assign(**of))
-        maps.append(_map(trace, replay).assign(**of))
+                        free_blocks.assign(
+                            moment=moment,
+                            internal_bytes=none,
+                            largest_request_bytes=largest,
+                            **process,
+                        )
+                    )
+        wanted.append(_requests(trace, replay, end).assign(**process))
+        maps.append(_map(trace, replay).assign(**process))
     tables = {"free_space": space, "requests": wanted, "segment_map": maps}
     measured = {name: columns(parts) for name, parts in tables.items()}
     return {**measured, **level_metrics(trace, stranded)}
@@ -155,48 +170,51 @@ def _grown(replay: Replay) -> int | None:
     got = replay.during("segment_alloc")
     if replay.reserved is None or not len(got):
         return None
-    most = max(int(replay.reserved.max()), replay.reserved_before)
-    reached = got[replay.reserved[got] == most]
+    highest = max(int(replay.reserved.max()), replay.reserved_before)
+    reached = got[replay.reserved[got] == highest]
     return int(reached[-1]) - 1 if len(reached) else None
 
 
 def _requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> pd.DataFrame:
     """The rows of `requests` of one device, but for whose: the largest sizes of each pool and stream."""
-    at = replay.during("alloc")
-    size = replay.size[at]
-    entries = trace.get("allocations").iloc[replay.rows[at]]
+    entries = replay.during("alloc")
+    size = replay.size[entries]
+    allocations = trace.get("allocations").iloc[replay.rows[entries]]
     frame = pd.DataFrame(
         {
-            "pool": entries["pool"].astype(object).where(entries["pool"].notna(), DEFAULT_POOL).to_numpy(object),
-            "stream": entries["stream"].array,
+            "pool": allocations["pool"]
+            .astype(object)
+            .where(allocations["pool"].notna(), DEFAULT_POOL)
+            .to_numpy(object),
+            "stream": allocations["stream"].array,
             "kind": np.where(rounded(size) <= SMALL, "small", "large").astype(object),
             "size_bytes": size,
-            "at": at,
+            "at": entries,
         }
-    )  # fmt: skip
+    )
     by = ["pool", "stream", "kind", "size_bytes"]
-    found = frame.groupby(by, dropna=False, sort=False)["at"].agg(["size", "last"]).reset_index()
-    found = found.sort_values("size_bytes", ascending=False, kind="stable").head(MAX_REQUESTS)
+    requests = frame.groupby(by, dropna=False, sort=False)["at"].agg(["size", "last"]).reset_index()
+    requests = requests.sort_values("size_bytes", ascending=False, kind="stable").head(MAX_REQUESTS)
     types: Any = {"pool": object, "stream": "Int64", "kind": object}
     free = end[["pool", "stream", "kind", "largest_free_bytes"]].astype(types)
-    found = looked_up(found.astype(types), free, by[:3], optional=by[:3])
-    need = rounded(found["size_bytes"].to_numpy(np.int64))
+    requests = looked_up(requests.astype(types), free, by[:3], optional=by[:3])
+    need = rounded(requests["size_bytes"].to_numpy(np.int64))
     return pd.DataFrame(
         {
-            **{name: found[name].array for name in by},
-            "request_count": found["size"].to_numpy(np.int64),
-            "site": entry_sites(trace, replay.rows[found["last"].to_numpy(np.int64)]),
-            "fits": found["largest_free_bytes"].fillna(0).to_numpy(np.int64) >= need,
+            **{name: requests[name].array for name in by},
+            "request_count": requests["size"].to_numpy(np.int64),
+            "site": entry_sites(trace, replay.rows[requests["last"].to_numpy(np.int64)]),
+            "fits": requests["largest_free_bytes"].fillna(0).to_numpy(np.int64) >= need,
         }
     )
 
 
 def _map(trace: Trace, replay: Replay) -> pd.DataFrame:
     """The rows of `segment_map` of one device, but for whose: runs of blocks of one state, the largest."""
-    mine = rows_of(trace, "memory_segments", replay)
+    segment_rows = rows_of(trace, "memory_segments", replay)
     place = np.full(len(trace["memory_segments"]), -1, np.int64)
-    order = np.argsort(-ints(mine["size_bytes"]), kind="stable")
-    place[mine.index.to_numpy()[order]] = np.arange(len(mine))
+    order = np.argsort(-ints(segment_rows["size_bytes"]), kind="stable")
+    place[segment_rows.index.to_numpy()[order]] = np.arange(len(segment_rows))
     blocks = trace["blocks"]
     segment = place[blocks["segment"].to_numpy(np.int64)]
     state = blocks["state"].astype(object).map(_STATES)
@@ -213,21 +231,23 @@ def _map(trace: Trace, replay: Replay) -> pd.DataFrame:
     first = np.searchsorted(segment, segment[heads])
     start = begins[heads] - begins[first]
     stop = ends[np.append(heads[1:], len(segment))[: len(heads)] - 1] - begins[first]
-    of = segment[heads]
-    shown = np.flatnonzero(of < MAX_SEGMENTS)
-    shown = np.sort(shown[np.argsort(-(stop - start)[shown], kind="stable")[:MAX_RUNS]])
-    rows = mine.iloc[np.argsort(-ints(mine["size_bytes"]), kind="stable")].iloc[of[shown]]
+    owner = segment[heads]
+    drawn = np.flatnonzero(owner < MAX_SEGMENTS)
+    drawn = np.sort(drawn[np.argsort(-(stop - start)[drawn], kind="stable")[:MAX_RUNS]])
+    rows = segment_rows.iloc[np.argsort(-ints(segment_rows["size_bytes"]), kind="stable")].iloc[
+        owner[drawn]
+    ]
     return pd.DataFrame(
         {
             "pool": rows["pool"].to_numpy(object),
             "stream": rows["stream"].array,
             "kind": rows["kind"].to_numpy(object),
-            "segment": of[shown].astype(np.int32),
+            "segment": owner[drawn].astype(np.int32),
             "segment_bytes": ints(rows["size_bytes"]),
-            "state": np.array(["active", "pending", "inactive"], object)[code[heads][shown]],
-            "start_bytes": start[shown],
-            "end_bytes": stop[shown],
-            "omitted_count": len(heads) - len(shown),
+            "state": np.array(["active", "pending", "inactive"], object)[code[heads][drawn]],
+            "start_bytes": start[drawn],
+            "end_bytes": stop[drawn],
+            "omitted_count": len(heads) - len(drawn),
         }
     )
 
@@ -238,26 +258,23 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     if not len(levels):
         return None
     if not measured.has("free_space") or not len(measured["free_space"]):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no segments were recorded")
+        return ANALYSIS.skipped("no segments were recorded")
     space = plain(measured["free_space"])
     totals = _totals(space, levels)
     top = levels.iloc[0]
     judged = list(_fragmented(measured, totals, thresholds))
-    mine = of_snapshot(space, top)
+    of_top = of_snapshot(space, top)
     sheets = (
         _total_sheet(measured, totals),
-        _pool_sheet(mine, top),
+        _pool_sheet(of_top, top),
         _request_sheet(of_snapshot(plain(measured["requests"]), top), top),
     )
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        sheets=tuple(s for s in sheets if s.rows),
-        findings=tuple(j for j in judged if isinstance(j, Finding)),
-        verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
+    return ANALYSIS.answered(
+        sheets=with_rows(*sheets),
+        judged=judged,
         caveats=(_LOST,),
         charts=tuple(_charts(measured, top)),
-    )  # fmt: skip
+    )
 
 
 def _totals(space: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
@@ -270,12 +287,12 @@ def _totals(space: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
         sums[name] = grouped[name].max()
     keys = [*SNAPSHOT_KEYS]
     named = levels[[*keys, "run", "role", "rank", "who", "peak_bytes"]]
-    found = named.merge(sums.reset_index(), on=keys, how="inner")
-    known = found["reserved_bytes"].where(found["reserved_bytes"] > 0).astype("Float64")
-    return found.assign(
-        unused_ratio=1 - found["requested_bytes"] / known,
-        stranded_ratio=found["stranded_bytes"] / known,
-        when=found["moment"].map(_WHEN),
+    totals = named.merge(sums.reset_index(), on=keys, how="inner")
+    reserved = totals["reserved_bytes"].where(totals["reserved_bytes"] > 0).astype("Float64")
+    return totals.assign(
+        unused_ratio=1 - totals["requested_bytes"] / reserved,
+        stranded_ratio=totals["stranded_bytes"] / reserved,
+        when=totals["moment"].map(_WHEN),
     )
 
 
@@ -288,102 +305,118 @@ def _fragmented(
     keys = [*SNAPSHOT_KEYS]
     sums = calls.groupby(keys, dropna=False, sort=False)["needless_count"].sum(min_count=1)
     rows = looked_up(totals[totals["memory"] == "device"], sums.reset_index(), keys, optional=keys)
-    for run, every in rows.groupby("run", dropna=False, sort=False):
+    for run, of_run in rows.groupby("run", dropna=False, sort=False):
         where = in_run(measured, run)
-        told = every[every["moment"] != "end"]
-        if not len(told):
-            grows = bool((every["expandable_count"] > 0).all())
+        grown = of_run[of_run["moment"] != "end"]
+        if not len(grown):
+            grows = bool((of_run["expandable_count"] > 0).all())
             reason = "segments grow in place" if grows else "no history of allocations was recorded"
-            yield Verdict("fragmentation", "not applicable" if grows else "insufficient data", reason + where)  # fmt: skip
+            yield Verdict(
+                "fragmentation", "not applicable" if grows else "insufficient data", reason + where
+            )
             continue
-        bad = told[
-            (told["unused_ratio"] >= limit["unused_ratio"])
-            & (told["stranded_ratio"] >= limit["stranded_ratio"])
-            & (told["largest_free_bytes"] < limit["request_factor"] * told["largest_request_bytes"])
-            & (told["needless_count"] >= limit["needless_segments"])
+        low_free = limit["request_factor"] * grown["largest_request_bytes"]
+        bad = grown[
+            (grown["unused_ratio"] >= limit["unused_ratio"])
+            & (grown["stranded_ratio"] >= limit["stranded_ratio"])
+            & (grown["largest_free_bytes"] < low_free)
+            & (grown["needless_count"] >= limit["needless_segments"])
         ]
-        if not len(bad):
-            continue
-        worst = bad.sort_values("stranded_bytes", ascending=False, kind="stable").iloc[0]
-        stranded, ratio = int(worst["stranded_bytes"]), float(worst["unused_ratio"])
-        yield Finding(
-            "fragmentation",
-            "medium",
-            f"{show(stranded, 'bytes')} reserved for {worst['who']} are free in pieces of at most "
-            f"{show(int(worst['largest_free_bytes']), 'bytes')}{where}",
-            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; keep what lives long apart from what does not "
-            "(allocate it first, or empty the cache between stages)",
-            (
-                Metric("stranded_bytes", stranded, "bytes", "lower", label="free beside blocks in use"),
-                Metric("unused_ratio", ratio, "ratio", "lower", label="of the reserved memory not in use"),
-                Metric("largest_free_bytes", int(worst["largest_free_bytes"]), "bytes", "higher", label="largest free piece"),
-                Metric("largest_request_bytes", int(worst["largest_request_bytes"]), "bytes", label="largest request"),
-                Metric("needless_segments", int(worst["needless_count"]), "count", "lower", label="segments got although as much was free"),
+        if len(bad):
+            worst = bad.sort_values("stranded_bytes", ascending=False, kind="stable").iloc[0]
+            yield _finding(worst, where)
+
+
+def _finding(worst: pd.Series[Any], where: str) -> Finding:
+    """The finding on one allocator of a run, that with most memory in pieces."""
+    stranded, needless = int(worst["stranded_bytes"]), int(worst["needless_count"])
+    largest, request = int(worst["largest_free_bytes"]), int(worst["largest_request_bytes"])
+    got_label = "segments got although as much was free"
+    return Finding(
+        "fragmentation",
+        "medium",
+        f"{show(stranded, 'bytes')} reserved for {worst['who']} are free in pieces of at most "
+        f"{show(largest, 'bytes')}{where}",
+        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; keep what lives long apart from what does not "
+        "(allocate it first, or empty the cache between stages)",
+        (
+            evidence("stranded_bytes", stranded, "free beside blocks in use"),
+            evidence(
+                "unused_ratio", float(worst["unused_ratio"]), "of the reserved memory not in use"
             ),
-            (
-                Place(
-                    source=text_or_none(worst["source"]), role=text_or_none(worst["role"]),
-                    rank=None if pd.isna(worst["rank"]) else int(worst["rank"]),
-                    device=None if pd.isna(worst["device"]) else int(worst["device"]),
-                ),
+            evidence("largest_free_bytes", largest, "largest free piece", better="higher"),
+            evidence("largest_request_bytes", request, "largest request", better="neither"),
+            Metric("needless_segments", needless, "count", "lower", label=got_label),
+        ),
+        (
+            Place(
+                source=text_or_none(worst["source"]),
+                role=text_or_none(worst["role"]),
+                rank=whole_or_none(worst["rank"]),
+                device=whole_or_none(worst["device"]),
             ),
-            caveats=("while requests still grow from step to step, new segments are needed anyway",),
-        )  # fmt: skip
+        ),
+        caveats=("while requests still grow from step to step, new segments are needed anyway",),
+    )
 
 
 def _total_sheet(measured: Measurements, totals: pd.DataFrame) -> Sheet:
     headings = (
         *run_heading(measured),
-        Heading("who", "process"),
-        Heading("source", "snapshot"),
-        Heading("when", "when"),
-        Heading("reserved_bytes", "reserved", "bytes"),
-        Heading("requested_bytes", "in use", "bytes", "As requested."),
-        Heading("internal_bytes", "rounding", "bytes", "By how much blocks in use are larger than requested."),
-        Heading("releasable_bytes", "releasable", "bytes", "In segments without a block in use."),
-        Heading("stranded_bytes", "stranded", "bytes", "Free beside blocks in use."),
-        Heading("largest_free_bytes", "largest free piece", "bytes"),
-        Heading("unused_ratio", "not in use", "ratio", "Of what is reserved; much of it is mostly releasable, which costs nothing."),
-        Heading("segment_count", "segments", "count"),
-    )  # fmt: skip
+        *as_headings("""
+            who | process
+            source | snapshot
+            when | when
+            reserved_bytes | reserved | bytes
+            requested_bytes | in use | bytes | As requested.
+            internal_bytes | rounding | bytes | By how much blocks in use are larger than requested.
+            releasable_bytes | releasable | bytes | In segments without a block in use.
+            stranded_bytes | stranded | bytes | Free beside blocks in use.
+            largest_free_bytes | largest free piece | bytes
+            unused_ratio | not in use | ratio | Of what is reserved; much of it is mostly releasable, which costs nothing.
+            segment_count | segments | count
+        """),
+    )
     ranked = Ranked("reserved_bytes", member="who", apart=("run", "when"))
     return sheet("reserved_parts", "The parts of what is reserved", headings, totals, ranked=ranked)
 
 
 def _pool_sheet(space: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
-    shown = space.assign(
+    pools = space.assign(
         when=space["moment"].map(_WHEN),
-        index_ratio=(1 - space["largest_free_bytes"] / space["free_bytes"].where(space["free_bytes"] > 0)).astype("Float64"),
-    )  # fmt: skip
-    headings = (
-        Heading("when", "when"),
-        Heading("pool", "pool", "text", "0,0 is the default one; others are of graphs or users."),
-        Heading("stream", "stream", "id"),
-        Heading("kind", "kind"),
-        Heading("segment_count", "segments", "count"),
-        Heading("reserved_bytes", "reserved", "bytes"),
-        Heading("requested_bytes", "in use", "bytes", "As requested."),
-        Heading("free_bytes", "free", "bytes"),
-        Heading("stranded_bytes", "stranded", "bytes"),
-        Heading("largest_free_bytes", "largest free piece", "bytes", "What a request of this pool, stream and kind can get without the driver."),
-        Heading("index_ratio", "1 - largest/free", "ratio", "Says little where little is free: 0.4 to 1 in healthy runs."),
-    )  # fmt: skip
-    return sheet("pools", f"Free memory by pool, {top['who']}", headings, shown)
+        index_ratio=(
+            1 - space["largest_free_bytes"] / space["free_bytes"].where(space["free_bytes"] > 0)
+        ).astype("Float64"),
+    )
+    headings = as_headings("""
+        when | when
+        pool | pool | text | 0,0 is the default one; others are of graphs or users.
+        stream | stream | id
+        kind | kind
+        segment_count | segments | count
+        reserved_bytes | reserved | bytes
+        requested_bytes | in use | bytes | As requested.
+        free_bytes | free | bytes
+        stranded_bytes | stranded | bytes
+        largest_free_bytes | largest free piece | bytes | What a request of this pool, stream and kind can get without the driver.
+        index_ratio | 1 - largest/free | ratio | Says little where little is free: 0.4 to 1 in healthy runs.
+    """)
+    return sheet("pools", f"Free memory by pool, {top['who']}", headings, pools)
 
 
 def _request_sheet(rows: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
-    shown = rows.assign(
+    requests = rows.assign(
         answer=np.where(rows["fits"].astype(bool), "fits", "needs memory from the driver")
     )
-    headings = (
-        Heading("size_bytes", "request", "bytes"),
-        Heading("request_count", "times", "count", "In the history."),
-        Heading("site", "place in the program", "text", "The last of them."),
-        Heading("answer", "at the end it"),
-        Heading("pool", "pool"),
-        Heading("stream", "stream", "id"),
-    )
-    return sheet("requests", f"Would the largest requests fit? {top['who']}", headings, shown)
+    headings = as_headings("""
+        size_bytes | request | bytes
+        request_count | times | count | In the history.
+        site | place in the program | text | The last of them.
+        answer | at the end it
+        pool | pool
+        stream | stream | id
+    """)
+    return sheet("requests", f"Would the largest requests fit? {top['who']}", headings, requests)
 
 
 def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
@@ -391,12 +424,12 @@ def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
     rows = of_snapshot(plain(measured["segment_map"]), top)
     if not len(rows):
         return
-    every = rows.drop_duplicates("segment").sort_values("segment", kind="stable")
+    segment_rows = rows.drop_duplicates("segment").sort_values("segment", kind="stable")
     names = [
         f"{show(int(size), 'bytes')}{'' if pd.isna(kind) else f' {kind}'}"
-        for size, kind in zip(every["segment_bytes"], every["kind"], strict=True)
+        for size, kind in zip(segment_rows["segment_bytes"], segment_rows["kind"], strict=True)
     ]
-    row_of = {int(s): at for at, s in enumerate(every["segment"])}
+    row_of = {int(s): number for number, s in enumerate(segment_rows["segment"])}
     series = list(_SHOWN)
     yield Chart(
         "segment-map",
@@ -404,7 +437,9 @@ def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
         "extents",
         tuple(
             (row_of[int(s)], series.index(str(state)), int(a), int(b))
-            for s, state, a, b in rows[["segment", "state", "start_bytes", "end_bytes"]].itertuples(index=False)
+            for s, state, a, b in rows[["segment", "state", "start_bytes", "end_bytes"]].itertuples(
+                index=False
+            )
         ),
         tuple(_SHOWN.values()),
         tuple(names),
@@ -412,7 +447,7 @@ def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
         x_unit="bytes",
         caption="The largest segments; blocks of one state that lie together are one bar.",
         omitted=int(rows["omitted_count"].iloc[0]),
-    )  # fmt: skip
+    )
 
 
 ANALYSIS = Analysis(

@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import plain, run_heading
 from tracekit.job.memory_survivors import Kept, folded, kept
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import looked_up
 from tracekit.model.labels import bounded
-from tracekit.model.report import Heading, Metric, Section, Sheet
+from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.memory.call_sites import frame_texts, site_table
@@ -33,28 +34,28 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """What a memory snapshot holds at its end by stack, and over the steps within it; nothing of other sources."""
     if not trace.has("blocks"):
         return {}
-    found = trace.derived(survivors)
+    survived = trace.derived(survivors)
     grown = over_marks(trace)
-    windows = found.windows.assign(
-        step=pd.array([trace.source.step] * len(found.windows), dtype="Int64")
+    windows = survived.windows.assign(
+        step=pd.array([trace.source.step] * len(survived.windows), dtype="Int64")
     )
-    at_end = found.stacks.assign(
-        basis="snapshot", step=pd.array([trace.source.step] * len(found.stacks), dtype="Int64")
+    at_end = survived.stacks.assign(
+        basis="snapshot", step=pd.array([trace.source.step] * len(survived.stacks), dtype="Int64")
     )
-    every = pd.concat([at_end, grown.assign(basis="step")]) if len(grown) else at_end
+    all_sites = pd.concat([at_end, grown.assign(basis="step")]) if len(grown) else at_end
     names = trace.derived(site_table)[["stack", "site"]].astype({"stack": "Int64"})
-    every = looked_up(every, names, ["stack"])
+    all_sites = looked_up(all_sites, names, ["stack"])
     # A stack without frames has no row of its own.
-    unnamed = np.where(every["stack"].isna(), NO_STACK, NO_FRAMES)
-    every["site"] = every["site"].astype(object).where(every["site"].notna(), unnamed)
+    unnamed = np.where(all_sites["stack"].isna(), NO_STACK, NO_FRAMES)
+    all_sites["site"] = all_sites["site"].astype(object).where(all_sites["site"].notna(), unnamed)
     largest = pd.concat([grown["stack"], at_end["stack"]]) if len(grown) else at_end["stack"]
     wanted = largest.dropna().unique()[:MAX_NAMED]
-    every["frames"] = every["stack"].map(_frames(trace, wanted)).astype(object)
-    every["frames"] = every["frames"].where(every["frames"].notna(), every["site"])
+    all_sites["frames"] = all_sites["stack"].map(_frames(trace, wanted)).astype(object)
+    all_sites["frames"] = all_sites["frames"].where(all_sites["frames"].notna(), all_sites["site"])
     return {
         "snapshot_windows": _columns(windows),
-        "survivors": _columns(every),
-        "survivor_blocks": _columns(found.blocks),
+        "survivors": _columns(all_sites),
+        "survivor_blocks": _columns(survived.blocks),
     }
 
 
@@ -90,57 +91,66 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     if not measured.has("snapshot_windows"):
         return None
     windows = plain(measured["snapshot_windows"])
-    found = kept(measured, thresholds.of("memory-growth"))
-    most = int(windows["window"].max()) + 1 if windows["window"].notna().any() else 0
+    leaks = kept(measured, thresholds.of("memory-growth"))
+    window_count = int(windows["window"].max()) + 1 if windows["window"].notna().any() else 0
     within = bool((measured["survivors"]["basis"] == "step").any())
-    if most < 3 and not within:
+    if window_count < 3 and not within:
         reason = (
-            f"{most} memory snapshots of one process in order of time, of at least 3 (better 8)"
-            if most
+            f"{window_count} memory snapshots of one process in order of time, of at least 3 (better 8)"
+            if window_count
             else "nothing tells that the snapshots are of one process, or their order (rank, process or step in their names, or times)"
         )
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
+        return ANALYSIS.skipped(reason)
     metrics = [
-        Metric("kept_stacks", len(found), "count", "lower", label="stacks that hold more from step to step and free nothing"),
-        Metric("kept_bytes", sum(one.growth for one in found), "bytes", "lower", label="their growth, all processes"),
-        Metric("snapshots", most, "count", label="most snapshots of one process"),
-    ]  # fmt: skip
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+        Metric(
+            "kept_stacks",
+            len(leaks),
+            "count",
+            "lower",
+            label="stacks that hold more from step to step and free nothing",
+        ),
+        evidence("kept_bytes", sum(leak.growth for leak in leaks), "their growth, all processes"),
+        Metric("snapshots", window_count, "count", label="most snapshots of one process"),
+    ]
+    return ANALYSIS.answered(
         metrics=tuple(metrics),
-        sheets=(_sheet(measured, found),) if found else (),
-        caveats=tuple(_caveats(windows, found)),
+        sheets=(_sheet(measured, leaks),) if leaks else (),
+        caveats=tuple(_caveats(windows, leaks)),
     )
 
 
-def _sheet(measured: Measurements, found: Sequence[Kept]) -> Sheet:
+def _sheet(measured: Measurements, leaks: Sequence[Kept]) -> Sheet:
     rows = pd.DataFrame(
         {
-            "run": [one.process[0] for one in found],
-            "who": [_who(one) for one in found],
-            "site": [one.site for one in found],
-            "growth": [one.growth for one in found],
-            "per_step": [round(one.per_step) for one in found],
-            "cohorts": [f"{one.cohorts} of {one.windows}" for one in found],
-            "blocks": [one.blocks for one in found],
-            "basis": ["snapshots" if one.basis == "snapshot" else "steps of one snapshot" for one in found],
-            "warm_up": [one.warm_up for one in found],
-            "frames": [one.frames for one in found],
+            "run": [leak.process[0] for leak in leaks],
+            "who": [_who(leak) for leak in leaks],
+            "site": [leak.site for leak in leaks],
+            "growth": [leak.growth for leak in leaks],
+            "per_step": [round(leak.per_step) for leak in leaks],
+            "cohorts": [f"{leak.cohorts} of {leak.windows}" for leak in leaks],
+            "blocks": [leak.blocks for leak in leaks],
+            "basis": [
+                "snapshots" if leak.basis == "snapshot" else "steps of one snapshot"
+                for leak in leaks
+            ],
+            "warm_up": [leak.warm_up for leak in leaks],
+            "frames": [leak.frames for leak in leaks],
         }
-    )  # fmt: skip
+    )
     headings = (
         *run_heading(measured),
-        Heading("who", "process"),
-        Heading("site", "allocated at"),
-        Heading("growth", "growth", "bytes", "Requested bytes, from the first time after warm-up to the last."),
-        Heading("per_step", "per step", "bytes", "Per snapshot where steps are not numbered."),
-        Heading("cohorts", "alive of", "text", "Blocks of how many snapshots (steps) are alive at the end."),
-        Heading("blocks", "blocks", "count", "In use at the end."),
-        Heading("basis", "compared"),
-        Heading("warm_up", "warm-up", "count", "Left out at the beginning."),
-        Heading("frames", "stack", "text", "Innermost first."),
-    )  # fmt: skip
+        *as_headings("""
+            who | process
+            site | allocated at
+            growth | growth | bytes | Requested bytes, from the first time after warm-up to the last.
+            per_step | per step | bytes | Per snapshot where steps are not numbered.
+            cohorts | alive of | text | Blocks of how many snapshots (steps) are alive at the end.
+            blocks | blocks | count | In use at the end.
+            basis | compared
+            warm_up | warm-up | count | Left out at the beginning.
+            frames | stack | text | Innermost first.
+        """),
+    )
     caption = "Stacks that at no time hold less than before and whose blocks of several steps are still alive."
     return sheet("kept_stacks", "Stacks that only ever hold more", headings, rows, caption=caption)
 
@@ -154,7 +164,7 @@ def _who(one: Kept) -> str:
     return who + ("" if device is None else f" GPU {device}")
 
 
-def _caveats(windows: pd.DataFrame, found: Sequence[Kept]) -> Iterator[str]:
+def _caveats(windows: pd.DataFrame, leaks: Sequence[Kept]) -> Iterator[str]:
     """What limits the test."""
     unordered = int(windows["window"].isna().sum())
     if unordered:
@@ -165,9 +175,9 @@ def _caveats(windows: pd.DataFrame, found: Sequence[Kept]) -> Iterator[str]:
     omitted = int(windows["omitted_stack_count"].sum() + windows["omitted_block_count"].sum())
     if omitted:
         yield "some snapshots hold more stacks or blocks than are compared: the smallest are left out"
-    if any(one.windows == 3 for one in found):
+    if any(leak.windows == 3 for leak in leaks):
         yield "with three snapshots no warm-up can be left out: caches that fill up look the same"
-    if found:
+    if leaks:
         yield "a cache or a buffer that is still being filled looks like a leak until it is full"
 
 

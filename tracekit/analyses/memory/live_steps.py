@@ -12,7 +12,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run, plain, text_or_none
 from tracekit.job.memory_snapshots import NATIVE, UNTOLD, snapshot_levels
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import PROCESS, joined
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import Column, Table
@@ -67,31 +67,33 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def _held(trace: Trace, replay: Replay) -> pd.DataFrame:
     """The rows of `live_steps` of one device, but for whose."""
     ends = _ends(trace, replay)
-    at = ends["entry"].to_numpy(np.int64)
+    entries = ends["entry"].to_numpy(np.int64)
     pieces = replay.pieces
-    first = np.searchsorted(at, pieces.born, "left")
-    stop = np.searchsorted(at, pieces.died, "left")
+    first = np.searchsorted(entries, pieces.born, "left")
+    stop = np.searchsorted(entries, pieces.died, "left")
     alive = np.flatnonzero(first < stop)
     code, named = _owners(trace, replay, alive)
-    held, count = np.zeros((2, len(named), len(at) + 1), np.int64)
-    for table, weight in ((held, pieces.size[alive]), (count, np.ones(len(alive), np.int64))):
+    held_bytes, count = np.zeros((2, len(named), len(entries) + 1), np.int64)
+    for table, weight in ((held_bytes, pieces.size[alive]), (count, np.ones(len(alive), np.int64))):
         np.add.at(table, (code, first[alive]), weight)
         np.subtract.at(table, (code, stop[alive]), weight)
-    held, count = (np.cumsum(table, axis=1)[:, :-1] for table in (held, count))
-    assert held.sum(axis=0).tolist() == [replay.held(int(entry)) for entry in at]
-    order = np.argsort(-held.max(axis=1, initial=0), kind="stable")
-    kept, rest = order[:MAX_SITES], order[MAX_SITES:]
-    held, count = (np.vstack((t[kept], t[rest].sum(axis=0))) for t in (held, count))
+    held_bytes, count = (np.cumsum(table, axis=1)[:, :-1] for table in (held_bytes, count))
+    assert held_bytes.sum(axis=0).tolist() == [replay.held(int(entry)) for entry in entries]
+    order = np.argsort(-held_bytes.max(axis=1, initial=0), kind="stable")
+    largest, others_of = order[:MAX_SITES], order[MAX_SITES:]
+    held_bytes, count = (
+        np.vstack((t[largest], t[others_of].sum(axis=0))) for t in (held_bytes, count)
+    )
     other = pd.DataFrame({"site": [None], "kind": ["unknown"], "untold": ["rest"]}, dtype=object)
-    named = pd.concat([named.iloc[kept], other], ignore_index=True)
-    told = held > 0
-    told[-1] |= ~told.any(axis=0)  # an end at which nothing is in use is one too
-    place, end = np.nonzero(told)
+    named = pd.concat([named.iloc[largest], other], ignore_index=True)
+    is_held = held_bytes > 0
+    is_held[-1] |= ~is_held.any(axis=0)  # an end at which nothing is in use is one too
+    place, end = np.nonzero(is_held)
     return pd.DataFrame(
         {
             **{name: ends[name].array[end] for name in ("step", "position", "at_ns")},
             **{str(name): named[name].to_numpy(object)[place] for name in named},
-            "size_bytes": held[place, end],
+            "size_bytes": held_bytes[place, end],
             "block_count": count[place, end],
         }
     )
@@ -149,10 +151,12 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     ends = _in_order(rows)
     if len(ends) < 2:
         reason = "no two ends of steps are told of for one process: see what is in use at the end"
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
+        return ANALYSIS.skipped(reason)
     processes = len(levels.drop_duplicates(_OWNER))
     metrics = (Metric("step_ends", len(ends), "count", label="ends of steps"),)
-    return Section(ANALYSIS.id, ANALYSIS.title, metrics=metrics, sheets=(_sheet(measured, rows, ends, top, processes),))  # fmt: skip
+    return ANALYSIS.answered(
+        metrics=metrics, sheets=(_sheet(measured, rows, ends, top, processes),)
+    )
 
 
 def _of_process(rows: pd.DataFrame, top: pd.Series[Any]) -> pd.DataFrame:
@@ -161,13 +165,13 @@ def _of_process(rows: pd.DataFrame, top: pd.Series[Any]) -> pd.DataFrame:
     for name in _OWNER:
         value = top[name]
         same &= rows[name].isna() if pd.isna(value) else rows[name].eq(value).fillna(value=False)
-    mine = rows[same.to_numpy(bool)]
-    within = bool((mine["position"] > 0).any())
-    known = not (pd.isna(top["rank"]) and pd.isna(top["pid"]))
-    if known or (not within and bool(mine["step"].notna().all())):
-        return mine
+    of_process = rows[same.to_numpy(bool)]
+    within = bool((of_process["position"] > 0).any())
+    is_known = not (pd.isna(top["rank"]) and pd.isna(top["pid"]))
+    if is_known or (not within and bool(of_process["step"].notna().all())):
+        return of_process
     source = str(top["source"])
-    return mine[(mine["source"] == source).to_numpy(bool)]
+    return of_process[(of_process["source"] == source).to_numpy(bool)]
 
 
 def _in_order(rows: pd.DataFrame) -> pd.DataFrame:
@@ -177,8 +181,8 @@ def _in_order(rows: pd.DataFrame) -> pd.DataFrame:
     if by is None and len(set(ends["source"])) > 1:
         return ends.iloc[:0]
     ends = ends.sort_values([*([by] if by else []), "source", "position"], kind="stable")
-    again = ends["step"].notna() & ends.duplicated("step", keep="last")
-    return ends[~again].reset_index(drop=True)
+    repeated = ends["step"].notna() & ends.duplicated("step", keep="last")
+    return ends[~repeated].reset_index(drop=True)
 
 
 def _sheet(
@@ -190,45 +194,55 @@ def _sheet(
 ) -> Sheet:
     """A row for each place, a column for each end of a step; the first row is all that is in use."""
     count = len(ends)
-    shown = np.unique(np.linspace(0, count - 1, min(count, MAX_COLUMNS)).round().astype(np.int64))
-    mine = joined(
+    columns = np.unique(np.linspace(0, count - 1, min(count, MAX_COLUMNS)).round().astype(np.int64))
+    top_rows = joined(
         rows,
         ends.assign(end=np.arange(count))[["source", "position", "end"]],
         ["source", "position"],
     )
-    mine["where"] = [_said(row) for row in mine.itertuples(index=False)]
-    wide = mine.pivot_table("size_bytes", "where", "end", "sum").reindex(columns=range(count))
+    top_rows["where"] = [_said(row) for row in top_rows.itertuples(index=False)]
+    wide = top_rows.pivot_table("size_bytes", "where", "end", "sum").reindex(columns=range(count))
     wide = wide.astype("Int64")
     total = wide.sum()
-    rest = UNTOLD["rest"]
+    rest_name = UNTOLD["rest"]
     # A snapshot with more places than it tells apart may hold some of any of them among the smaller ones.
     filled = wide.fillna(0)
-    if rest in wide.index:
-        all_told = (filled.loc[rest] == 0).to_numpy(bool)
+    if rest_name in wide.index:
+        all_told = (filled.loc[rest_name] == 0).to_numpy(bool)
         wide.loc[:, all_told] = filled.loc[:, all_told]
     else:
         wide = filled
-    most = filled.max(axis=1).drop(rest, errors="ignore")
-    order = most.sort_values(ascending=False, kind="stable").index[:MAX_SHOWN]
-    others = (total - filled.loc[order].sum()).astype("Int64")
-    table = pd.concat([total.to_frame("in use").T, wide.loc[order], others.to_frame("all others").T])  # fmt: skip
-    if not others.any():
+    highest = filled.max(axis=1).drop(rest_name, errors="ignore")
+    order = highest.sort_values(ascending=False, kind="stable").index[:MAX_SHOWN]
+    other_bytes = (total - filled.loc[order].sum()).astype("Int64")
+    table = pd.concat(
+        [total.to_frame("in use").T, wide.loc[order], other_bytes.to_frame("all others").T]
+    )
+    if not other_bytes.any():
         table = table.drop("all others")
     table = table.astype("Int64")
     change = table[count - 1] - table[0]
-    table = table[shown.tolist()].rename(columns={int(i): f"end_{i}" for i in shown})
+    table = table[columns.tolist()].rename(columns={int(i): f"end_{i}" for i in columns})
     frame = table.assign(change=change, where=table.index).reset_index(drop=True)
     numbers = ends["step"].tolist()
     names = [f"end {i + 1}" if pd.isna(n) else f"step {int(n)}" for i, n in enumerate(numbers)]
     headings = (
-        Heading("where", "place in the program"),
-        Heading("change", "first to last", "bytes"),
-        *(Heading(f"end_{i}", names[i], "bytes", "As requested, when it ended.") for i in shown),
+        *as_headings("""
+            where | place in the program
+            change | first to last | bytes
+        """),
+        *(Heading(f"end_{i}", names[i], "bytes", "As requested, when it ended.") for i in columns),
     )
-    some = "" if len(shown) == count else f" {len(shown)} of {count} steps: the first, the last and some between."  # fmt: skip
+    some_sites = (
+        ""
+        if len(columns) == count
+        else f" {len(columns)} of {count} steps: the first, the last and some between."
+    )
     others_too = "" if processes == 1 else f" The process with the highest peak, of {processes}."
     title = f"In use at the end of each step, {top['who']}{in_run(measured, top['run'])}"
-    return sheet("live_steps", title, headings, frame, caption=f"As requested.{some}{others_too}")
+    return sheet(
+        "live_steps", title, headings, frame, caption=f"As requested.{some_sites}{others_too}"
+    )
 
 
 def _said(row: Any) -> str:

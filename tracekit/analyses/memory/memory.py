@@ -11,12 +11,14 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.charts import memory_lines
 from tracekit.job.device_size import UNKNOWN, device_sizes
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import grouped, in_run, plain, run_heading, text_or_none
 from tracekit.job.memory_trend import Allocator, allocators, stages, steps
-from tracekit.job.tables import sheet
-from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
+from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.report import Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.stages import canonical
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -150,16 +152,20 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     tables: dict[str, list[pd.DataFrame]] = {n: [] for n in ("steps", "stages", "peaks", "curve")}
     for level in levels(trace):
         whose = {"device_type": level.device_type, "device": level.device}
-        found, outer = windows_of(trace, level)
+        step_windows, outer = windows_of(trace, level)
         longest = np.argsort(-outer["dur_ns"].to_numpy(), kind="stable")[:MAX_STAGES]
-        kept = outer.iloc[np.sort(longest)]
-        for name, frame in (("steps", found), ("stages", kept)):
+        longest_windows = outer.iloc[np.sort(longest)]
+        for name, frame in (("steps", step_windows), ("stages", longest_windows)):
             begin = frame["ts_ns"].to_numpy()
             within = level.within(begin, begin + frame["dur_ns"].to_numpy())
-            told = frame.drop(columns=["origin", "parent"], errors="ignore").reset_index(drop=True)
-            tables[name].append(told.assign(**within, **whose))
+            window_columns = frame.drop(columns=["origin", "parent"], errors="ignore").reset_index(
+                drop=True
+            )
+            tables[name].append(window_columns.assign(**within, **whose))
         tables["steps"][-1]["relative"] = level.relative
-        peak = _peak(trace, level, found) | {"omitted_stage_count": len(outer) - len(kept)}
+        peak = _peak(trace, level, step_windows) | {
+            "omitted_stage_count": len(outer) - len(longest_windows)
+        }
         tables["peaks"].append(pd.DataFrame([peak]).assign(**whose))
         if level.replay is None or level.replay.timed:
             tables["curve"].append(pd.DataFrame(level.curve(CURVE_POINTS)).assign(**whose))
@@ -179,40 +185,40 @@ def _columns(parts: Sequence[pd.DataFrame]) -> Mapping[str, Any]:
         ],
         ignore_index=True,
     )
-    return {str(name): frame[name].array for name in frame}
+    return arrays_of(frame)
 
 
 def _peak(trace: Trace, level: Levels, found: pd.DataFrame) -> dict[str, Any]:
     """The row of `memory_peaks` of one allocator, but for whose it is."""
     reserved = level.reserved
-    at = [int(level.allocated.argmax())]
-    at += [] if reserved is None else [int(reserved.argmax())]
-    stage, op = places(trace, level, np.array(at))
+    entries = [int(level.allocated.argmax())]
+    entries += [] if reserved is None else [int(reserved.argmax())]
+    stage, op = places(trace, level, np.array(entries))
     return {
         "sample_count": len(level.ts_ns) + level.unsound,
         "unsound_count": level.unsound,
         "relative": level.relative,
-        "peak_bytes": int(level.allocated[at[0]]),
-        "peak_ts_ns": int(level.ts_ns[at[0]]),
-        "peak_step": step_of(found, level.ts_ns[at[:1]])[0],
+        "peak_bytes": int(level.allocated[entries[0]]),
+        "peak_ts_ns": int(level.ts_ns[entries[0]]),
+        "peak_step": step_of(found, level.ts_ns[entries[:1]])[0],
         "peak_stage": stage[0],
         "peak_op": op[0],
-        "reserved_peak_bytes": pd.NA if reserved is None else int(reserved[at[1]]),
-        "reserved_ts_ns": pd.NA if reserved is None else int(level.ts_ns[at[1]]),
+        "reserved_peak_bytes": pd.NA if reserved is None else int(reserved[entries[1]]),
+        "reserved_ts_ns": pd.NA if reserved is None else int(level.ts_ns[entries[1]]),
         "reserved_stage": None if reserved is None else stage[1],
     }
 
 
 def _metrics(parts: Sequence[pd.DataFrame]) -> Mapping[str, Mapping[str, Any]]:
     """What compare and gates see of each step: the highest level of any GPU, and that of the host."""
-    found: list[tuple[Any, str, int]] = []
+    levels: list[tuple[Any, str, int]] = []
     for part in parts:
         kind = _WHOSE.get(part["device_type"].max(), "device")
-        held = "requested" if part["device_type"].max() == SNAPSHOT else "allocated"
-        for column, what in (("peak_bytes", held), ("reserved_bytes", "reserved")):
+        counted = "requested" if part["device_type"].max() == SNAPSHOT else "allocated"
+        for column, what in (("peak_bytes", counted), ("reserved_bytes", "reserved")):
             highest = part.groupby("step", dropna=False)[column].max().dropna()
-            found += [(s, f"{kind}_peak_{what}", int(v)) for s, v in highest.items()]
-    rows = pd.DataFrame(found, columns=["step", "name", "value"]).astype({"step": "Int64"})
+            levels += [(s, f"{kind}_peak_{what}", int(v)) for s, v in highest.items()]
+    rows = pd.DataFrame(levels, columns=["step", "name", "value"]).astype({"step": "Int64"})
     rows = rows.groupby(["step", "name"], dropna=False, sort=False)["value"].max().reset_index()
     if not len(rows):
         return {}
@@ -232,24 +238,17 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     peaks = _peaks(measured)
     if not len(peaks):
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
+        return ANALYSIS.skipped(reason)
     judged: list[Finding | Verdict] = [
         *_near_limit(measured, peaks, thresholds),
         *_imbalance(measured, peaks, thresholds),
     ]
-    sheets = (
-        _peak_sheet(measured, peaks),
-        _stage_sheet(measured),
-        _step_sheet(measured),
-    )
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+    sheets = (_peak_sheet(measured, peaks), _stage_sheet(measured), _step_sheet(measured))
+    return ANALYSIS.answered(
         metrics=tuple(_headline(peaks)),
-        sheets=tuple(s for s in sheets if s.rows),
-        findings=tuple(j for j in judged if isinstance(j, Finding)),
+        sheets=with_rows(*sheets),
+        judged=judged,
         caveats=tuple(_caveats(peaks)),
-        verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
         charts=tuple(memory_lines(measured)),
     )
 
@@ -258,8 +257,8 @@ def _peaks(measured: Measurements) -> pd.DataFrame:
     """One row an allocator: the highest of its sources, highest first, with `of`, the Allocator."""
     rows = plain(measured["memory_peaks"])
     rows = rows.sort_values("peak_bytes", ascending=False, kind="stable")
-    found, number = allocators(rows)
-    if not found:
+    owners, number = allocators(rows)
+    if not owners:
         return pd.DataFrame()
     by_reserved = rows.assign(number=number).sort_values(
         "reserved_peak_bytes", ascending=False, kind="stable"
@@ -268,21 +267,21 @@ def _peaks(measured: Measurements) -> pd.DataFrame:
     top = rows.iloc[np.unique(number, return_index=True)[1]].reset_index(drop=True)
     reserved = {str(name): by_reserved[name].array for name in top.filter(like="reserved")}
     sizes = device_sizes(measured)
-    on_card = [of.device is not None and of.kind != "CPU" for of in found]
+    on_card = [owner.device is not None and owner.kind != "CPU" for owner in owners]
     cards = [
-        sizes.of(of.run, of.rank, of.device) if on else None
-        for of, on in zip(found, on_card, strict=True)
+        sizes.of(owner.run, owner.rank, owner.device) if on else None
+        for owner, on in zip(owners, on_card, strict=True)
     ]
     return top.assign(
         **reserved,
-        of=pd.Series(found, dtype=object),
+        of=pd.Series(owners, dtype=object),
         card_bytes=pd.array(
             [pd.NA if card is None else card.size_bytes for card in cards], dtype="Int64"
         ),
         card_origin=pd.Series([card and card.origin for card in cards], dtype=object),
         reserved_source=by_reserved["source"].array,
-        who=[of.process for of in found],
-        memory=[of.memory for of in found],
+        who=[owner.process for owner in owners],
+        memory=[owner.memory for owner in owners],
     )
 
 
@@ -306,9 +305,9 @@ def _headline(peaks: pd.DataFrame) -> Iterator[Metric]:
     kinds = on_card["device_type"].where(on_card["device_type"].isin((DRIVER, SNAPSHOT)), -1)
     # What an allocator counts says more than what was requested, and that more than what the driver gave it.
     kind = next((k for k in (-1, SNAPSHOT, DRIVER) if (kinds == k).any()), -1)
-    on_card, held = on_card[kinds == kind], "requested" if kind == SNAPSHOT else "allocated"
+    on_card, counted = on_card[kinds == kind], "requested" if kind == SNAPSHOT else "allocated"
     for name, column, text in (
-        (f"peak_{held}", "peak_bytes", f"most {held} on one GPU"),
+        (f"peak_{counted}", "peak_bytes", f"most {counted} on one GPU"),
         ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
     ):
         if on_card[column].notna().any():
@@ -317,7 +316,7 @@ def _headline(peaks: pd.DataFrame) -> Iterator[Metric]:
 
 def _on_card(peaks: pd.DataFrame) -> pd.DataFrame:
     """The peaks of all memory but that of hosts."""
-    return peaks[np.array([of.kind != "CPU" for of in peaks["of"]], np.bool_)]
+    return peaks[np.array([owner.kind != "CPU" for owner in peaks["of"]], np.bool_)]
 
 
 def _place(of: Allocator, **more: Any) -> Place:
@@ -330,21 +329,25 @@ def _near_limit(
 ) -> Iterator[Finding | Verdict]:
     """R20: what a process reserves comes near all that its GPU has."""
     limit = thresholds.of("memory-near-limit")
-    for run, mine in peaks.groupby("run", dropna=False, sort=False):
-        known = mine[mine["card_bytes"].notna() & mine["reserved_peak_bytes"].notna()]
+    for run, of_run in peaks.groupby("run", dropna=False, sort=False):
+        sized = of_run[of_run["card_bytes"].notna() & of_run["reserved_peak_bytes"].notna()]
         where = in_run(measured, run)
-        if not len(known):
-            on_card = any(of.kind != "CPU" for of in mine["of"])
-            reason = _untold(mine) if on_card else "no GPU memory was recorded"  # fmt: skip
-            yield Verdict("memory-near-limit", "insufficient data" if on_card else "not applicable", reason + where)  # fmt: skip
+        if not len(sized):
+            on_card = any(owner.kind != "CPU" for owner in of_run["of"])
+            reason = _untold(of_run) if on_card else "no GPU memory was recorded"
+            yield Verdict(
+                "memory-near-limit",
+                "insufficient data" if on_card else "not applicable",
+                reason + where,
+            )
             continue
-        share = (known["reserved_peak_bytes"] / known["card_bytes"]).astype(float)
+        share = (sized["reserved_peak_bytes"] / sized["card_bytes"]).astype(float)
         if bool((share > 1).any()):
-            reason = f"more is reserved than the card has ({known['card_origin'].iloc[0]})"
+            reason = f"more is reserved than the card has ({sized['card_origin'].iloc[0]})"
             yield Verdict("memory-near-limit", "insufficient data", reason + where)
             share = share[share <= 1]
         order = share.sort_values(ascending=False, kind="stable").index
-        near = known.loc[[i for i in order if share[i] >= limit["reserved_ratio"]]]
+        near = sized.loc[[i for i in order if share[i] >= limit["reserved_ratio"]]]
         if not len(near):
             continue
         worst, ratio = near.iloc[0], float(share[near.index[0]])
@@ -357,19 +360,28 @@ def _near_limit(
             "lower gpu_memory_utilization of the rollout engine, the micro-batch or tokens per GPU of "
             "that stage, or offload what it does not need",
             (
-                Metric("reserved_ratio", ratio, "ratio", "lower", label="of the card"),
-                Metric("reserved_bytes", int(worst["reserved_peak_bytes"]), "bytes", "lower", label="reserved"),
-                Metric("card_bytes", int(worst["card_bytes"]), "bytes", label=f"card, {worst['card_origin']}"),
+                evidence("reserved_ratio", ratio, "of the card"),
+                evidence("reserved_bytes", int(worst["reserved_peak_bytes"]), "reserved"),
+                evidence(
+                    "card_bytes",
+                    int(worst["card_bytes"]),
+                    f"card, {worst['card_origin']}",
+                    better="neither",
+                ),
                 Metric("devices", len(near), "count", label="devices so near"),
             ),
             tuple(
-                _place(row["of"], source=row["reserved_source"], stage=text_or_none(row["reserved_stage"]))
+                _place(
+                    row["of"],
+                    source=row["reserved_source"],
+                    stage=text_or_none(row["reserved_stage"]),
+                )
                 for row in near.iloc[:MAX_PLACES].to_dict("records")
             ),
             caveats=(
                 "other processes on the GPU, the CUDA context and the pools of a sleeping rollout engine are not in it",
             ),
-        )  # fmt: skip
+        )
 
 
 def _untold(mine: pd.DataFrame) -> str:
@@ -383,20 +395,26 @@ def _imbalance(
 ) -> Iterator[Finding | Verdict]:
     """R23: one rank needs so much more memory than the others that it alone decides what fits."""
     limit = thresholds.of("memory-imbalance")
-    on_card = _on_card(peaks).assign(kind=lambda frame: [of.kind for of in frame["of"]])
+    on_card = _on_card(peaks).assign(kind=lambda frame: [owner.kind for owner in frame["of"]])
     if not len(on_card):
         yield Verdict("memory-imbalance", "not applicable", "no GPU memory was recorded")
-    for (run, role, _), mine in on_card.groupby(["run", "role", "kind"], dropna=False, sort=False):
+    for (run, role, _), of_kind in on_card.groupby(
+        ["run", "role", "kind"], dropna=False, sort=False
+    ):
         where = ("" if text_or_none(role) is None else f" of {role}") + in_run(measured, run)
-        if len(mine) < 2:
+        if len(of_kind) < 2:
             reason = f"GPU memory of one device only{where}"
             yield Verdict("memory-imbalance", "not applicable", reason)
             continue
-        if mine["card_bytes"].isna().any() or mine["relative"].any():
-            reason = "levels count from the start of the recording" if mine["relative"].any() else UNKNOWN  # fmt: skip
+        if of_kind["card_bytes"].isna().any() or of_kind["relative"].any():
+            reason = (
+                "levels count from the start of the recording"
+                if of_kind["relative"].any()
+                else UNKNOWN
+            )
             yield Verdict("memory-imbalance", "insufficient data", reason + where)
             continue
-        top, middle = mine.iloc[0], float(mine["peak_bytes"].median())
+        top, middle = of_kind.iloc[0], float(of_kind["peak_bytes"].median())
         skew = (float(top["peak_bytes"]) - middle) / middle if middle > 0 else 0.0
         filled = float(top["peak_bytes"] / top["card_bytes"])
         if skew < limit["skew_ratio"] or filled < limit["card_ratio"]:
@@ -404,43 +422,53 @@ def _imbalance(
         yield Finding(
             "memory-imbalance",
             "low",
-            f"{top['memory']} of {top['who']} needs {show(skew, 'ratio')} more memory than the median of {len(mine)} devices"
+            f"{top['memory']} of {top['who']} needs {show(skew, 'ratio')} more memory than the median of {len(of_kind)} devices"
             + in_run(measured, run),
             "balance tokens or layers over ranks; look at what that rank alone keeps "
             "(logits of the last pipeline stage, embeddings, gathered states)",
             (
-                Metric("skew_ratio", skew, "ratio", "lower", label="above the median device"),
-                Metric("peak_bytes", int(top["peak_bytes"]), "bytes", "lower", label="its peak"),
-                Metric("median_bytes", round(middle), "bytes", label="median peak"),
-                Metric("card_ratio", filled, "ratio", "lower", label="its peak, of the card"),
+                evidence("skew_ratio", skew, "above the median device"),
+                evidence("peak_bytes", int(top["peak_bytes"]), "its peak"),
+                evidence("median_bytes", round(middle), "median peak", better="neither"),
+                evidence("card_ratio", filled, "its peak, of the card"),
             ),
-            (_place(top["of"], source=text_or_none(top["source"]), stage=text_or_none(top["peak_stage"])),),
+            (
+                _place(
+                    top["of"],
+                    source=text_or_none(top["source"]),
+                    stage=text_or_none(top["peak_stage"]),
+                ),
+            ),
             caveats=("the first and the last stage of a pipeline hold more by design",),
-        )  # fmt: skip
+        )
 
 
 def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
-    shown = peaks.assign(
+    peak_rows = peaks.assign(
         card_ratio=(peaks["reserved_peak_bytes"] / peaks["card_bytes"]).astype("Float64"),
         basis=pd.Series("relative", peaks.index).where(peaks["relative"].astype(bool), None),
         stage=np.array(list(map(_stage, peaks["peak_stage"], peaks["of"])), object),
     )
     headings = (
         *run_heading(measured),
-        Heading("who", "process"),
-        Heading("memory", "memory of"),
-        Heading("peak_bytes", "peak allocated", "bytes", "Most allocated at one time."),
-        Heading("stage", "in stage"),
-        Heading("peak_op", "in op", "text", "Innermost op that ran at the peak."),
-        Heading("peak_step", "in step", "id"),
-        Heading("reserved_peak_bytes", "peak reserved", "bytes", "Most that the caching allocator held."),
-        Heading("card_bytes", "card", "bytes", "All memory of the device."),
-        Heading("card_ratio", "reserved of card", "ratio"),
-        Heading("card_origin", "size of card", "text", "Where it is known from."),
-        Heading("basis", "levels", "text", "relative: counted from the start of the recording."),
-    )  # fmt: skip
+        *as_headings("""
+            who | process
+            memory | memory of
+            peak_bytes | peak allocated | bytes | Most allocated at one time.
+            stage | in stage
+            peak_op | in op | text | Innermost op that ran at the peak.
+            peak_step | in step | id
+            reserved_peak_bytes | peak reserved | bytes | Most that the caching allocator held.
+            card_bytes | card | bytes | All memory of the device.
+            card_ratio | reserved of card | ratio
+            card_origin | size of card | text | Where it is known from.
+            basis | levels | text | relative: counted from the start of the recording.
+        """),
+    )
     ranked = Ranked("peak_bytes", member="who", apart=("run", "basis"), kind="memory")
-    return sheet("memory_peaks", "Peaks of each process and device", headings, shown, ranked=ranked)
+    return sheet(
+        "memory_peaks", "Peaks of each process and device", headings, peak_rows, ranked=ranked
+    )
 
 
 def _stage(recorded: object, of: Allocator) -> str | None:
@@ -450,57 +478,67 @@ def _stage(recorded: object, of: Allocator) -> str | None:
 
 def _named(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `who` and `memory`, in words."""
-    found, number = allocators(rows)
+    owners, number = allocators(rows)
     order = np.argsort(number, kind="stable")
     rows, number = rows.iloc[order], number[order]
     who, memory = (
         np.array([*words, None], object)[number] if len(rows) else None
-        for words in ([of.process for of in found], [of.memory for of in found])
+        for words in ([owner.process for owner in owners], [owner.memory for owner in owners])
     )
     return rows.assign(who=who, memory=memory)
 
 
 def _stage_sheet(measured: Measurements) -> Sheet:
     rows = _named(stages(measured))
-    shown = grouped(
-        rows, ["run", "memory", "canonical"],
-        peak_bytes=("peak_bytes", "max"), end_bytes=("end_bytes", "max"), floor_bytes=("floor_bytes", "min"),
-        reserved_bytes=("reserved_bytes", "max"), processes=("who", "nunique"),
-    )  # fmt: skip
-    shown = shown[shown["peak_bytes"].notna()]
-    shown = shown.sort_values(["memory", "peak_bytes"], ascending=[False, False], kind="stable")
+    stage_rows = grouped(
+        rows,
+        ["run", "memory", "canonical"],
+        peak_bytes=("peak_bytes", "max"),
+        end_bytes=("end_bytes", "max"),
+        floor_bytes=("floor_bytes", "min"),
+        reserved_bytes=("reserved_bytes", "max"),
+        processes=("who", "nunique"),
+    )
+    stage_rows = stage_rows[stage_rows["peak_bytes"].notna()]
+    stage_rows = stage_rows.sort_values(
+        ["memory", "peak_bytes"], ascending=[False, False], kind="stable"
+    )
     headings = (
         *run_heading(measured),
-        Heading("memory", "memory of"),
-        Heading("canonical", "stage"),
-        Heading("peak_bytes", "peak", "bytes", "Most allocated, highest process and step."),
-        Heading("floor_bytes", "least", "bytes", "Least allocated, lowest process and step."),
-        Heading("end_bytes", "at its end", "bytes", "Highest process and step."),
-        Heading("reserved_bytes", "peak reserved", "bytes"),
-        Heading("processes", "processes", "count"),
+        *as_headings("""
+            memory | memory of
+            canonical | stage
+            peak_bytes | peak | bytes | Most allocated, highest process and step.
+            floor_bytes | least | bytes | Least allocated, lowest process and step.
+            end_bytes | at its end | bytes | Highest process and step.
+            reserved_bytes | peak reserved | bytes
+            processes | processes | count
+        """),
     )
-    return sheet("memory_stages", "Memory by stage", headings, shown)
+    return sheet("memory_stages", "Memory by stage", headings, stage_rows)
 
 
 def _step_sheet(measured: Measurements) -> Sheet:
-    shown = _named(steps(measured))
+    step_rows = _named(steps(measured))
     # A snapshot of no known step is a file, which the peaks tell of.
-    file = (shown["device_type"] == SNAPSHOT) & shown["step"].isna()
-    shown = shown[~file.fillna(value=False).to_numpy(bool)]
+    file = (step_rows["device_type"] == SNAPSHOT) & step_rows["step"].isna()
+    step_rows = step_rows[~file.fillna(value=False).to_numpy(bool)]
     headings = (
         *run_heading(measured),
-        Heading("who", "process"),
-        Heading("memory", "memory of"),
-        Heading("step", "step", "id"),
-        Heading("part", "capture"),
-        Heading("floor_bytes", "least", "bytes", "Least allocated at any time of the step."),
-        Heading("end_bytes", "at its end", "bytes"),
-        Heading("peak_bytes", "peak", "bytes"),
-        Heading("reserved_bytes", "peak reserved", "bytes"),
+        *as_headings("""
+            who | process
+            memory | memory of
+            step | step | id
+            part | capture
+            floor_bytes | least | bytes | Least allocated at any time of the step.
+            end_bytes | at its end | bytes
+            peak_bytes | peak | bytes
+            reserved_bytes | peak reserved | bytes
+        """),
     )
-    shown = shown[shown["floor_bytes"].notna()]
+    step_rows = step_rows[step_rows["floor_bytes"].notna()]
     ranked = Ranked("peak_bytes", member="who", apart=("run", "step", "part"), kind="memory")
-    return sheet("memory_steps", "Memory by step", headings, shown, ranked=ranked)
+    return sheet("memory_steps", "Memory by step", headings, step_rows, ranked=ranked)
 
 
 ANALYSIS = Analysis(

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import from_epoch, plain, run_heading, stage_rows, text_or_none
 from tracekit.job.memory_trend import Allocator
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import window_at
 from tracekit.model.keys import CAPTURE, PROCESS, joined
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
@@ -82,31 +83,33 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("memory_categories") or not len(trace["memory_categories"]):
         return {}
     rows = trace["memory_categories"]
-    found = trace.derived(moments)
-    at, last = found.peak(), len(found.row) - 1
-    start, peak, end = levels_at(rows, found.row[[0, at, last]])
-    assert int(peak.sum()) == int(found.total[at])
+    moment_levels = trace.derived(moments)
+    peak_entry, last = moment_levels.peak(), len(moment_levels.row) - 1
+    start, peak, end = levels_at(rows, moment_levels.row[[0, peak_entry, last]])
+    assert int(peak.sum()) == int(moment_levels.total[peak_entry])
     timed = last > 0
     level, code = rows["level_bytes"].to_numpy(), rows["category"].cat.codes.to_numpy()
-    told = [np.append(start[c], level[code == c]) for c in range(len(CATEGORIES))]
-    begin, length, chosen = highest(found, CURVE_POINTS)
-    curve = levels_at(rows, found.row[chosen])
+    by_category = [np.append(start[c], level[code == c]) for c in range(len(CATEGORIES))]
+    begin, length, chosen = highest(moment_levels, CURVE_POINTS)
+    curve = levels_at(rows, moment_levels.row[chosen])
     used = np.flatnonzero(curve.any(axis=0))
     return {
         "category_peaks": {
             "change_count": [len(rows)],
-            "begin_ns": pd.array([int(found.ts_ns[0]) if timed else pd.NA], dtype="Int64"),
-            "end_ns": pd.array([int(found.ts_ns[last]) if timed else pd.NA], dtype="Int64"),
-            "peak_bytes": found.total[[at]],
-            "peak_ts_ns": pd.array([int(found.ts_ns[at]) if at else pd.NA], dtype="Int64"),
+            "begin_ns": pd.array([int(moment_levels.ts_ns[0]) if timed else pd.NA], dtype="Int64"),
+            "end_ns": pd.array([int(moment_levels.ts_ns[last]) if timed else pd.NA], dtype="Int64"),
+            "peak_bytes": moment_levels.total[[peak_entry]],
+            "peak_ts_ns": pd.array(
+                [int(moment_levels.ts_ns[peak_entry]) if peak_entry else pd.NA], dtype="Int64"
+            ),
         },
         "category_levels": {
             "category": _named(np.arange(len(CATEGORIES))),
             "start_bytes": start,
             "peak_bytes": peak,
             "end_bytes": end,
-            "most_bytes": np.array([values.max() for values in told]),
-            "least_bytes": np.array([values.min() for values in told]),
+            "most_bytes": np.array([values.max() for values in by_category]),
+            "least_bytes": np.array([values.min() for values in by_category]),
         },
         "category_curve": {
             "ts_ns": np.repeat(begin, len(used)),
@@ -134,11 +137,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         _level_sheet(measured, levels),
         _stage_sheet(measured, peaks),
     )
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+    return ANALYSIS.answered(
         metrics=tuple(_headline(top, levels)),
-        sheets=tuple(s for s in sheets if s.rows),
+        sheets=with_rows(*sheets),
         caveats=tuple(_caveats(levels)),
         charts=tuple(_charts(measured, top)),
     )
@@ -159,24 +160,22 @@ def _peaks(measured: Measurements) -> pd.DataFrame:
 
 def _process(row: Mapping[Any, Any]) -> str:
     """Whose timeline it is: `rank 3 actor`."""
-    known: dict[str, Any] = {name: None if pd.isna(row[name]) else row[name] for name in _OWNER}
-    return Allocator(**known, device_type=None, device=None).process
+    process: dict[str, Any] = {name: None if pd.isna(row[name]) else row[name] for name in _OWNER}
+    return Allocator(**process, device_type=None, device=None).process
 
 
 def _place(measured: Measurements, row: Mapping[Any, Any]) -> tuple[str | None, Any]:
     """(the stage, the step) of the peak of a timeline, as another profile of its process tells."""
     if pd.isna(row["peak_ts_ns"]):
         return None, pd.NA
-    found: list[Any] = []
-    for windows, name in (
-        (stage_rows(measured), "canonical"), (plain(measured["steps"]), "step"),
-    ):  # fmt: skip
-        mine = _of_process(measured, windows, row)
-        start = mine["ts_ns"].to_numpy()
-        end = start + mine["dur_ns"].to_numpy()
+    names: list[Any] = []
+    for windows, name in ((stage_rows(measured), "canonical"), (plain(measured["steps"]), "step")):
+        of_process = _of_process(measured, windows, row)
+        start = of_process["ts_ns"].to_numpy()
+        end = start + of_process["dur_ns"].to_numpy()
         inside = window_at(start, end, np.array([row["peak_ts_ns"]], np.int64))
-        found.append(mine[name].iloc[int(inside[0])] if inside[0] >= 0 else pd.NA)
-    return text_or_none(found[0]), found[1]
+        names.append(of_process[name].iloc[int(inside[0])] if inside[0] >= 0 else pd.NA)
+    return text_or_none(names[0]), names[1]
 
 
 def _of_process(
@@ -186,17 +185,17 @@ def _of_process(
 
     None where the clocks of the two are not known to be one.
     """
-    mine: pd.DataFrame = windows[windows["run"] == row["run"]]
+    of_process: pd.DataFrame = windows[windows["run"] == row["run"]]
     if pd.isna(row["rank"]):
-        several = len(mine[["rank", "host", "pid"]].drop_duplicates()) > 1
-        mine = mine.iloc[:0] if several else mine
+        several = len(of_process[["rank", "host", "pid"]].drop_duplicates()) > 1
+        of_process = of_process.iloc[:0] if several else of_process
     for name in ("rank", "role", "replica"):
         if not pd.isna(row[name]):
-            mine = mine[mine[name].eq(row[name]).fillna(value=False)]
-    keys = [{name: row[name] for name in CAPTURE}, *mine[[*CAPTURE]].to_dict("records")]
+            of_process = of_process[of_process[name].eq(row[name]).fillna(value=False)]
+    keys = [{name: row[name] for name in CAPTURE}, *of_process[[*CAPTURE]].to_dict("records")]
     if not from_epoch(measured, pd.DataFrame(keys, dtype=object)):
-        mine = mine.iloc[:0]
-    return mine.sort_values("ts_ns", kind="stable")
+        of_process = of_process.iloc[:0]
+    return of_process.sort_values("ts_ns", kind="stable")
 
 
 def _levels(measured: Measurements, peaks: pd.DataFrame) -> pd.DataFrame:
@@ -217,9 +216,11 @@ def _headline(top: pd.Series[Any], levels: pd.DataFrame) -> Iterator[Metric]:
         "peak_tensors", total, "bytes", "lower", label="most held by tensors on one device"
     )
     if total > 0:
-        mine = levels[levels["source"] == top["source"]]
-        known = int(mine.loc[mine["category"] != CATEGORIES[-1], "peak_bytes"].sum())
-        yield Metric("placed_ratio", known / total, "ratio", "higher", label="of it in a category")
+        of_source = levels[levels["source"] == top["source"]]
+        known_bytes = int(
+            of_source.loc[of_source["category"] != CATEGORIES[-1], "peak_bytes"].sum()
+        )
+        yield evidence("placed_ratio", known_bytes / total, "of it in a category", better="higher")
 
 
 def _caveats(levels: pd.DataFrame) -> Iterator[str]:
@@ -236,48 +237,56 @@ def _caveats(levels: pd.DataFrame) -> Iterator[str]:
 
 def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
     sums = plain(measured["category_levels"]).groupby("source")[["start_bytes", "end_bytes"]].sum()
-    shown = joined(peaks, sums.reset_index(), ["source"]).assign(
+    peak_rows = joined(peaks, sums.reset_index(), ["source"]).assign(
         span_ns=(peaks["end_ns"] - peaks["begin_ns"]).astype("Int64"),
         after_ns=(peaks["peak_ts_ns"] - peaks["begin_ns"]).astype("Int64"),
     )
     headings = (
         *run_heading(measured),
-        Heading("who", "process"),
-        Heading("source", "timeline"),
-        Heading("peak_bytes", "peak", "bytes", "Most held by tensors at one time."),
-        Heading("step", "in step", "id", "As another profile of the process tells."),
-        Heading("stage", "in stage", "text", "As another profile of the process tells."),
-        Heading("after_ns", "after", "ns", "From the first change to the peak."),
-        Heading("start_bytes", "before the recording", "bytes"),
-        Heading("end_bytes", "at the end", "bytes"),
-        Heading("span_ns", "recorded", "ns", "From the first change to the last."),
-        Heading("change_count", "changes", "count"),
+        *as_headings("""
+            who | process
+            source | timeline
+            peak_bytes | peak | bytes | Most held by tensors at one time.
+            step | in step | id | As another profile of the process tells.
+            stage | in stage | text | As another profile of the process tells.
+            after_ns | after | ns | From the first change to the peak.
+            start_bytes | before the recording | bytes
+            end_bytes | at the end | bytes
+            span_ns | recorded | ns | From the first change to the last.
+            change_count | changes | count
+        """),
     )
     ranked = Ranked("peak_bytes", member="who", apart=("run",))
-    return sheet("category_peaks", "Peaks of each memory timeline", headings, shown, ranked=ranked)
+    return sheet(
+        "category_peaks", "Peaks of each memory timeline", headings, peak_rows, ranked=ranked
+    )
 
 
 def _level_sheet(measured: Measurements, levels: pd.DataFrame) -> Sheet:
-    shown = levels[(levels[["most_bytes", "least_bytes", "peak_bytes"]] != 0).any(axis=1)]
+    level_rows = levels[(levels[["most_bytes", "least_bytes", "peak_bytes"]] != 0).any(axis=1)]
     headings = (
         *run_heading(measured),
-        Heading("who", "process"),
-        Heading("source", "timeline"),
-        Heading("category", "category", "text", "As torch's profiler guessed it."),
-        Heading("peak_bytes", "at the peak", "bytes", "Held when all categories together held most."),
-        Heading("share_ratio", "share", "ratio"),
-        Heading("most_bytes", "its own peak", "bytes", "Most of it alone at any time."),
-        Heading("start_bytes", "before the recording", "bytes"),
-        Heading("end_bytes", "at the end", "bytes"),
-    )  # fmt: skip
+        *as_headings("""
+            who | process
+            source | timeline
+            category | category | text | As torch's profiler guessed it.
+            peak_bytes | at the peak | bytes | Held when all categories together held most.
+            share_ratio | share | ratio
+            most_bytes | its own peak | bytes | Most of it alone at any time.
+            start_bytes | before the recording | bytes
+            end_bytes | at the end | bytes
+        """),
+    )
     caption = "Shares of each timeline sum to 100 %."
-    return sheet("category_levels", "What fills memory at the peak", headings, shown, caption=caption)  # fmt: skip
+    return sheet(
+        "category_levels", "What fills memory at the peak", headings, level_rows, caption=caption
+    )
 
 
 def _stage_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
     """What each stage holds when it holds most, as far as the points of the curve tell."""
     stretches = dict(iter(plain(measured["category_curve"]).groupby("source", sort=False)))
-    found = []
+    parts = []
     for row in peaks.to_dict("records"):
         stages = _of_process(measured, stage_rows(measured), row)
         if row["source"] not in stretches or not len(stages):
@@ -293,23 +302,27 @@ def _stage_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
         )
         best = wide.sort_values("total_bytes", ascending=False, kind="stable")
         best = best.drop_duplicates("stage")
-        found.append(best.assign(who=row["who"], source=row["source"], run=row["run"]))
-    if not found:
+        parts.append(best.assign(who=row["who"], source=row["source"], run=row["run"]))
+    if not parts:
         return Sheet("category_stages", "", (), ())
-    shown = pd.concat(found, ignore_index=True)
+    stage_peaks = pd.concat(parts, ignore_index=True)
     headings = (
         *run_heading(measured),
-        Heading("who", "process"),
-        Heading("source", "timeline"),
-        Heading("stage", "stage"),
-        Heading("total_bytes", "peak", "bytes"),
+        *as_headings("""
+            who | process
+            source | timeline
+            stage | stage
+            total_bytes | peak | bytes
+        """),
         *(Heading(name, name.replace("_", " "), "bytes") for name in CATEGORIES),
     )
     caption = (
         f"Stages as another profile of the process tells. Of a timeline {CURVE_POINTS} points at most are kept: "
         "beside a higher one in the next stage a peak may be missed."
     )
-    return sheet("category_stages", "Memory by stage and category", headings, shown, caption=caption)  # fmt: skip
+    return sheet(
+        "category_stages", "Memory by stage and category", headings, stage_peaks, caption=caption
+    )
 
 
 def _wide(curve: pd.DataFrame) -> pd.DataFrame:
@@ -326,25 +339,29 @@ def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
         return
     wide = _wide(curve)
     length = int(curve["dur_ns"].iloc[0])
-    together = -(-len(wide) // MAX_DRAWN)
-    number = np.arange(len(wide)) // together
+    joined_count = -(-len(wide) // MAX_DRAWN)
+    number = np.arange(len(wide)) // joined_count
     order = np.lexsort((-wide.sum(axis=1).to_numpy(), number))
     drawn = wide.iloc[order[np.unique(number, return_index=True)[1]]]
     names = [name for name in CATEGORIES if wide[name].any()]
-    begin = (wide.index.to_numpy(np.int64)[::together] - int(wide.index[0])).tolist()
+    begin = (wide.index.to_numpy(np.int64)[::joined_count] - int(wide.index[0])).tolist()
     end = [*begin[1:], len(wide) * length]
     marks = [
-        (at, low, high, int(value))
-        for at, name in enumerate(names)
+        (series, low, high, int(value))
+        for series, name in enumerate(names)
         for low, high, value in zip(begin, end, drawn[name], strict=True)
         if value
     ]
     yield Chart(
-        "category-curve", f"Memory of {top['who']} by category over time", "histogram", tuple(marks),
-        tuple(name.replace("_", " ") for name in names), unit="bytes",
+        "category-curve",
+        f"Memory of {top['who']} by category over time",
+        "histogram",
+        tuple(marks),
+        tuple(name.replace("_", " ") for name in names),
+        unit="bytes",
         caption="Each bar shows the moment of its stretch of time at which all categories together held most. "
         "Categories are torch's guess.",
-    )  # fmt: skip
+    )
 
 
 ANALYSIS = Analysis(

@@ -25,6 +25,7 @@ from tracekit.model.report import Finding, Metric, Place, Section, Severity, Ver
 from tracekit.model.stats.staircase import Staircase, slows_down, staircase
 from tracekit.model.stats.trend import GROWS, Label, Limits, Slope
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.tables.snapshots import POINT, QUANTITY
 from tracekit.model.thresholds import Thresholds
@@ -60,123 +61,186 @@ SURE_STEPS = 15
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The levels that memory snapshots and logs tell of; for profiles it judges what `memory` measures."""
-    found = step_levels(trace)
-    if not len(found.columns):
+    levels = step_levels(trace)
+    if not len(levels.columns):
         return {}
-    return {"step_levels": {str(name): found[name].array for name in found}}
+    return {"step_levels": arrays_of(levels)}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """The slope of every allocator's levels over steps; finding R19."""
     if not measured.has("memory_steps") and not len(measured["step_levels"]):
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
+        return ANALYSIS.skipped(reason)
     limits = _limits(thresholds)
-    found = [*series(measured, limits), *logged_series(measured, limits)]
-    if not found:
+    series_found = [*series(measured, limits), *logged_series(measured, limits)]
+    if not series_found:
         reason = (
             "no step to compare: levels count from the start of the recording, or no step is known"
         )
         verdict = Verdict("memory-growth", "insufficient data", reason)
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason, verdicts=(verdict,))
-    labels, corrected = labelled(found, limits)
+        return ANALYSIS.skipped(reason, verdicts=(verdict,))
+    labels, corrected = labelled(series_found, limits)
     holding = [
-        one
-        for one in kept(measured, thresholds.of("memory-growth"))
-        if one.per_step >= limits.slope
+        keeper
+        for keeper in kept(measured, thresholds.of("memory-growth"))
+        if keeper.per_step >= limits.slope
     ]
     judged = [
-        *_holding(measured, holding, found, labels, thresholds.of("memory-growth")),
-        *_growth(measured, found, labels, corrected, holding, thresholds),
+        *_holding(measured, holding, series_found, labels, thresholds.of("memory-growth")),
+        *_growth(measured, series_found, labels, corrected, holding, thresholds),
     ]
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        metrics=tuple(_slopes(found)),
+    return ANALYSIS.answered(
+        metrics=tuple(_slopes(series_found)),
         sheets=(
-            trend_sheet(measured, found, labels, corrected, limits),
-            *guide_sheets(measured, found, labels),
+            trend_sheet(measured, series_found, labels, corrected, limits),
+            *guide_sheets(measured, series_found, labels),
         ),
-        findings=tuple(j for j in judged if isinstance(j, Finding)),
-        verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
+        judged=judged,
     )
 
 
 def _slopes(found: Sequence[Series]) -> Iterator[Metric]:
     """The slope of the least memory in a step, the median over allocators of one kind."""
     for kind in sorted({s.of.kind for s in found}):
-        mine = [s for s in found if s.of.kind == kind and s.judged]
-        slopes = [s.floor for s in mine if s.floor is not None]
+        of_kind = [s for s in found if s.of.kind == kind and s.judged]
+        slopes = [s.floor for s in of_kind if s.floor is not None]
         if slopes:
             middle = float(np.median([slope.per_x for slope in slopes]))
             low, high = min(s.low for s in slopes), max(s.high for s in slopes)
-            what = "" if all(s.logged for s in mine) else "the least "
+            what = "" if all(s.logged for s in of_kind) else "the least "
             text = f"growth of {what}{kind} memory per step, median over processes"
             yield Metric(
-                f"{kind.lower()}_floor_slope", round(middle), "bytes", "lower", round(low), round(high), text
-            )  # fmt: skip
+                f"{kind.lower()}_floor_slope",
+                round(middle),
+                "bytes",
+                "lower",
+                round(low),
+                round(high),
+                text,
+            )
 
 
 def _limits(thresholds: Thresholds) -> Limits:
     limit = thresholds.of("memory-growth")
     return Limits(
-        int(limit["min_steps"]), limit["slope_bytes"], limit["slope_ratio"], limit["flat_bytes"],
-        limit["p_likely"], limit["p_strong"], limit["late_ratio"],
-    )  # fmt: skip
+        int(limit["min_steps"]),
+        limit["slope_bytes"],
+        limit["slope_ratio"],
+        limit["flat_bytes"],
+        limit["p_likely"],
+        limit["p_strong"],
+        limit["late_ratio"],
+    )
 
 
 def _holding(
     measured: Measurements,
     holding: Sequence[Kept],
-    found: Sequence[Series],
+    all_series: Sequence[Series],
     labels: Sequence[Label | None],
     limit: Mapping[str, float],
 ) -> Iterator[Finding]:
     """R19 by the stronger evidence: a stack whose blocks of several steps are all still in use."""
     sites: dict[tuple[Any, Any, str], list[Kept]] = {}
-    for one in holding:
-        sites.setdefault((one.process[0], one.process[1], one.site), []).append(one)
-    for (run, role, site), mine in sites.items():
-        worst = max(mine, key=lambda one: one.per_step)
-        own = [i for i, s in enumerate(found) if s.judged and _process(s) == worst.process]
-        trend = next((i for i in own if labels[i] in GROWS), own[0] if own else None)
-        unit = "step" if worst.numbered or worst.basis == "step" else "snapshot"
-        many = "steps" if worst.basis == "step" else "snapshots"
-        slope = None if trend is None else found[trend].found.slope
-        told = labels[trend] if trend is not None else None
-        ahead = of_stacks(holding, worst, None if trend is None else found[trend], told)
-        soon = unit == "step" and ahead.steps is not None and ahead.steps < limit["oom_steps"]
+    for keeper in holding:
+        sites.setdefault((keeper.process[0], keeper.process[1], keeper.site), []).append(keeper)
+    for at_site in sites.values():
+        worst = max(at_site, key=lambda keeper: keeper.per_step)
+        series, label = _series_of(worst, all_series, labels)
+        ahead = of_stacks(holding, worst, series, label)
+        slope = series.found.slope if series is not None else None
+        soon = _is_by_step(worst) and _is_soon(ahead, limit)
         filling = not soon and slows_down(worst.at, worst.levels)
-        ahead = Projection(why=SLOWING) if filling else ahead
-        caveats = [
-            "a cache or a buffer that is still being filled looks like a leak until it is full"
-        ]
-        if worst.windows == 3:
-            caveats.append(f"with three {many} no warm-up is left out")
-        caveats += [ahead.why] if ahead.why else []
-        yield Finding(
-            "memory-growth",
-            "info" if filling else "low" if worst.windows == 3 else "high" if soon else "medium",
-            f"what {site} allocates is kept: {show(round(worst.per_step), 'bytes')} more per {unit}"
-            + (f", on {len(mine)} devices" if len(mine) > 1 else "")
-            + ahead.claim(unit)
-            + in_run(measured, run)
-            + (_may_be_filling(worst.windows, many) if filling else ""),
-            "look there for what outlives a step: lists and caches that are only added to, tensors kept with "
-            "their graph (.item() or .detach())",
-            (
-                Metric("kept", worst.growth, "bytes", "lower", label="growth of the stack that grows fastest"),
-                Metric("cohorts", worst.cohorts, "count", label=f"{many} of which blocks are alive, of {worst.windows}"),
-                Metric("blocks", worst.blocks, "count", label="blocks in use at the end"),
-                *_whole(slope, told, unit),
-                *ahead.evidence(unit),
-            ),
-            tuple(
-                Place(role=role, rank=one.process[2], device=one.process[6], name=one.frames)
-                for one in mine[:MAX_PLACES]
-            ),
-            caveats=tuple(caveats),
-        )  # fmt: skip
+        if filling:
+            ahead = Projection(why=SLOWING)
+        yield _kept_finding(
+            at_site,
+            (slope, label),
+            ahead,
+            _severity_of(worst, soon, filling),
+            in_run(measured, worst.process[0]),
+        )
+
+
+def _series_of(
+    worst: Kept, all_series: Sequence[Series], labels: Sequence[Label | None]
+) -> tuple[Series | None, Label | None]:
+    """(the levels of the process, those that grow before others, what is said of them)."""
+    of_process = [
+        (series, label)
+        for series, label in zip(all_series, labels, strict=True)
+        if series.judged and _process(series) == worst.process
+    ]
+    growing = [pair for pair in of_process if pair[1] in GROWS]
+    return next(iter(growing or of_process), (None, None))
+
+
+def _is_by_step(worst: Kept) -> bool:
+    """Whether it is known by steps, not only by snapshots."""
+    return worst.numbered or worst.basis == "step"
+
+
+def _is_soon(ahead: Projection, limit: Mapping[str, float]) -> bool:
+    """Whether the device is full within few steps."""
+    return ahead.steps is not None and ahead.steps < limit["oom_steps"]
+
+
+def _severity_of(worst: Kept, soon: bool, filling: bool) -> Severity:
+    """How grave it is that a stack keeps its blocks."""
+    if filling:
+        return "info"
+    if worst.windows == 3:
+        return "low"
+    return "high" if soon else "medium"
+
+
+def _kept_finding(
+    at_site: Sequence[Kept],
+    growth: tuple[Slope | None, Label | None],
+    ahead: Projection,
+    severity: Severity,
+    where: str,
+) -> Finding:
+    """The finding on one site, by the numbers of the process in which it grows fastest."""
+    worst = max(at_site, key=lambda keeper: keeper.per_step)
+    unit = "step" if _is_by_step(worst) else "snapshot"
+    units = "steps" if worst.basis == "step" else "snapshots"
+    claim = f"what {worst.site} allocates is kept: {show(round(worst.per_step), 'bytes')} more per {unit}"
+    if len(at_site) > 1:
+        claim += f", on {len(at_site)} devices"
+    claim += ahead.claim(unit) + where
+    if severity == "info":
+        claim += _may_be_filling(worst.windows, units)
+    caveats = ["a cache or a buffer that is still being filled looks like a leak until it is full"]
+    if worst.windows == 3:
+        caveats.append(f"with three {units} no warm-up is left out")
+    if ahead.why:
+        caveats.append(ahead.why)
+    kept_label = "growth of the stack that grows fastest"
+    cohort_label = f"{units} of which blocks are alive, of {worst.windows}"
+    return Finding(
+        "memory-growth",
+        severity,
+        claim,
+        "look there for what outlives a step: lists and caches that are only added to, tensors kept with "
+        "their graph (.item() or .detach())",
+        (
+            Metric("kept", worst.growth, "bytes", "lower", label=kept_label),
+            Metric("cohorts", worst.cohorts, "count", label=cohort_label),
+            Metric("blocks", worst.blocks, "count", label="blocks in use at the end"),
+            *_whole(*growth, unit),
+            *ahead.evidence(unit),
+        ),
+        tuple(map(_place_of, at_site[:MAX_PLACES])),
+        caveats=tuple(caveats),
+    )
+
+
+def _place_of(keeper: Kept) -> Place:
+    """Where a stack keeps its blocks."""
+    process = keeper.process
+    return Place(role=process[1], rank=process[2], device=process[6], name=keeper.frames)
 
 
 def _whole(slope: Slope | None, told: Label | None, unit: str) -> tuple[Metric, ...]:
@@ -190,8 +254,8 @@ def _whole(slope: Slope | None, told: Label | None, unit: str) -> tuple[Metric, 
 
 def _process(one: Series) -> tuple[Any, ...]:
     """Whose memory a series is, as `Kept.process` names it."""
-    of = one.of
-    return (of.run, of.role, of.rank, of.host, of.pid, of.replica, of.device)
+    owner = one.of
+    return (owner.run, owner.role, owner.rank, owner.host, owner.pid, owner.replica, owner.device)
 
 
 def _growth(
@@ -204,48 +268,60 @@ def _growth(
 ) -> Iterator[Finding | Verdict]:
     """R19: what is allocated at the same point of each step rises steadily, and by enough to matter."""
     limit, limits = thresholds.of("memory-growth"), _limits(thresholds)
-    explained = {one.process for one in holding}
+    explained = {keeper.process for keeper in holding}
     for group in groups(found):
         first = found[group[0]].of
         if not found[group[0]].judged:
             continue
         what = f"{first.kind} memory" + ("" if first.role is None else f" of {first.role}")
         if all(labels[i] == "too few" for i in group):
-            most = max(len(found[i].x) for i in group)
-            first_out = any(found[i].relative for i in group)
-            reason = f"{what}: {most} of at least {limits.min_count} steps" + (
-                " after the first, from which levels count" if first_out else ""
-            )
-            yield Verdict(
-                "memory-growth", "insufficient data", reason + in_run(measured, first.run)
-            )
+            yield _too_few([found[i] for i in group], what, limits, in_run(measured, first.run))
             continue
-        clear = [i for i in group if labels[i] in GROWS and matters(found[i], limit)]
-        slowing = [i for i in group if labels[i] == "filling" and matters(found[i], limit)]
-        rising = clear or slowing
+        rising = _rising(group, found, labels, limit)
         strong = any(labels[i] == "strong" for i in rising)
-        # What a stack is known to keep is not told twice.
-        grows = [i for i in rising if _process(found[i]) not in explained]
-        many = "processes" if first.kind == "CPU" else "devices"
-        who = f"{len(grows)} of {len(group)} {many}"
+        many_owners = "processes" if first.kind == "CPU" else "devices"
+        candidates, who = rising, f" of {len(group)} {many_owners}"
         if not rising:
-            alone = together([found[i] for i in group], limits, limit)
-            grows = [i for i in group if found[i] in alone and _process(found[i]) not in explained]
-            who = f"all {len(group)} {many} together"
-        if grows:
-            # One series alone is named by its process, which tells the role too.
-            single = len(grows) == 1
-            claim = (
-                f"{first.kind} memory of {found[grows[0]].of.process}"
-                if single
-                else f"{what}, {who},"
-            )
-            fastest = max(grows, key=lambda i: _slope_of(found[i]))
-            p = min((q for i in grows if (q := corrected[i]) is not None), default=None)
-            yield _leak(
-                measured, [found[i] for i in grows], f"{claim} grows", limit, p,
-                "strong" if strong else labels[fastest] if rising else None,
-            )  # fmt: skip
+            growing_together = together([found[i] for i in group], limits, limit)
+            candidates = [i for i in group if found[i] in growing_together]
+            who = f"all {len(group)} {many_owners} together"
+        # What a stack is known to keep is not told twice.
+        grows = [i for i in candidates if _process(found[i]) not in explained]
+        if not grows:
+            continue
+        if rising:
+            who = f"{len(grows)}{who}"
+        # One series alone is named by its process, which tells the role too.
+        claim = f"{what}, {who}, grows"
+        if len(grows) == 1:
+            claim = f"{first.kind} memory of {found[grows[0]].of.process} grows"
+        answer: Label | None = "strong" if strong else None
+        if rising and not strong:
+            answer = labels[max(grows, key=lambda i: _slope_of(found[i]))]
+        chances = [corrected[i] for i in grows]
+        p = min((chance for chance in chances if chance is not None), default=None)
+        yield _leak(measured, [found[i] for i in grows], claim, limit, p, answer)
+
+
+def _too_few(of_group: Sequence[Series], what: str, limits: Limits, where: str) -> Verdict:
+    """That a group has too few steps to be judged."""
+    step_count = max(len(series.x) for series in of_group)
+    reason = f"{what}: {step_count} of at least {limits.min_count} steps"
+    if any(series.relative for series in of_group):
+        reason += " after the first, from which levels count"
+    return Verdict("memory-growth", "insufficient data", reason + where)
+
+
+def _rising(
+    group: Sequence[int],
+    found: Sequence[Series],
+    labels: Sequence[Label | None],
+    limit: Mapping[str, float],
+) -> list[int]:
+    """Those of a group that grow by enough to matter; where none does, those that may be filling."""
+    large = [i for i in group if matters(found[i], limit)]
+    clear = [i for i in large if labels[i] in GROWS]
+    return clear or [i for i in large if labels[i] == "filling"]
 
 
 def _slope_of(one: Series) -> float:
@@ -277,43 +353,70 @@ def _leak(
     slope, floor, firm = worst.found.slope, worst.floor, answer in ("strong", "stairs")
     assert slope is not None, "what grows has a slope"
     assert floor is not None, "what grows has a floor"
-    every = [of_trend(one, answer) for one in grows]
+    trend, warm_up, filling = worst.found, worst.found.warm_up, answer == "filling"
+    projections = [of_trend(grower, answer) for grower in grows]
     # The device that is full first decides, whichever grows fastest.
-    ahead = min(every, key=lambda one: one.steps if one.steps is not None else NEVER)
-    level = worst.level[worst.found.warm_up :]
-    severity: Severity = (
-        "medium" if firm and level[-1] - level[0] >= limit["growth_bytes"] else "low"
-    )
-    severity = "high" if ahead.steps is not None and ahead.steps < limit["oom_steps"] else severity
-    stairs = staircase(worst.level) or staircase(level) if answer == "stairs" else None
-    severity = "info" if answer == "filling" else severity
-    caveats = [f"the first {worst.found.warm_up} steps count as warm-up"]
-    if firm:
-        caveats.append("a cache that fills over many more steps than these looks the same")
-    else:
-        caveats.append("growth that levels off later, or a sawtooth longer than the capture, looks the same")  # fmt: skip
-    if len(worst.x) < SURE_STEPS:
-        caveats.append(f"a slow warm-up cannot be told from a leak in fewer than {SURE_STEPS} steps: memory snapshots of several steps can")  # fmt: skip
-    caveats += [ahead.why] if ahead.why else []
-    found = worst.found
+    ahead = min(projections, key=lambda grower: grower.steps if grower.steps is not None else NEVER)
+    level = worst.level[warm_up:]
+    severity: Severity = "low"
+    if filling:
+        severity = "info"
+    elif _is_soon(ahead, limit):
+        severity = "high"
+    elif firm and level[-1] - level[0] >= limit["growth_bytes"]:
+        severity = "medium"
+    stairs = None
+    if answer == "stairs":
+        stairs = staircase(worst.level) or staircase(level)
+    claim += f" by {_by_how_much(slope, stairs)}{ahead.claim()}{in_run(measured, worst.of.run)}"
+    if filling:
+        claim += _may_be_filling(len(worst.x), "steps")
+    low, high, label = round(slope.low), round(slope.high), f"per step, {worst.phase}"
+    numbers = [Metric("growth", round(slope.per_x), "bytes", "lower", low, high, label)]
+    if not worst.logged:
+        growth, label = round(floor.per_x), "per step, least in the step"
+        numbers.append(Metric("floor_growth", growth, "bytes", "lower", label=label))
+    chance = "chance of such a rise without a trend"
+    if len(grows) > 1:
+        chance += ", the least"
+    detectable = None if trend.detectable is None else round(trend.detectable)
+    label = "growth per step that so many steps would show"
+    numbers += [
+        Metric("p", p, "", label=chance),
+        Metric("detectable", detectable, "bytes", label=label),
+        Metric("steps", len(worst.x) - warm_up, "count", label="steps judged"),
+        *ahead.evidence(),
+    ]
     return Finding(
         "memory-growth",
         severity,
-        f"{claim} by {_by_how_much(slope, stairs)}{ahead.claim()}{in_run(measured, worst.of.run)}"
-        + (_may_be_filling(len(worst.x), "steps") if answer == "filling" else ""),
+        claim,
         "look for what is kept from step to step: losses and metrics that hold their graph (.item() or "
         ".detach()), lists of outputs, caches by shape; a memory snapshot names the stacks",
-        (
-            Metric("growth", round(slope.per_x), "bytes", "lower", round(slope.low), round(slope.high), f"per step, {worst.phase}"),
-            *(() if worst.logged else (Metric("floor_growth", round(floor.per_x), "bytes", "lower", label="per step, least in the step"),)),
-            Metric("p", p, "", label="chance of such a rise without a trend" + ("" if len(grows) == 1 else ", the least")),
-            Metric("detectable", None if found.detectable is None else round(found.detectable), "bytes", label="growth per step that so many steps would show"),
-            Metric("steps", len(worst.x) - found.warm_up, "count", label="steps judged"),
-            *ahead.evidence(),
-        ),
-        tuple(Place(role=one.of.role, rank=one.of.rank, device=one.of.device if one.of.kind != "CPU" else None) for one in grows[:MAX_PLACES]),
-        caveats=tuple(caveats),
-    )  # fmt: skip
+        tuple(numbers),
+        tuple(map(_device_of, grows[:MAX_PLACES])),
+        caveats=tuple(_leak_caveats(worst, ahead, firm)),
+    )
+
+
+def _device_of(grower: Series) -> Place:
+    """The rank whose memory grows, and the GPU that it is of."""
+    owner = grower.of
+    device = owner.device if owner.kind != "CPU" else None
+    return Place(role=owner.role, rank=owner.rank, device=device)
+
+
+def _leak_caveats(worst: Series, ahead: Projection, firm: bool) -> Iterator[str]:
+    """What limits what is said of series that grow."""
+    yield f"the first {worst.found.warm_up} steps count as warm-up"
+    if firm:
+        yield "a cache that fills over many more steps than these looks the same"
+    else:
+        yield "growth that levels off later, or a sawtooth longer than the capture, looks the same"
+    if len(worst.x) < SURE_STEPS:
+        yield f"a slow warm-up cannot be told from a leak in fewer than {SURE_STEPS} steps: memory snapshots of several steps can"
+    if ahead.why:
+        yield ahead.why
 
 
 ANALYSIS = Analysis(

@@ -10,12 +10,13 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.device_size import with_cards
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import canonical_stages, plain, run_heading, text_or_none
 from tracekit.job.memory_snapshots import UNTOLD, of_snapshot, said, snapshot_levels
 from tracekit.job.snapshot_charts import snapshot_charts
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import window_at
-from tracekit.model.report import Heading, Metric, Ranked, Section, Sheet
+from tracekit.model.report import Metric, Ranked, Section, Sheet
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.snapshots import BASES, DEVICE_KEYS, MOMENT, ORIGINS, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
@@ -108,17 +109,21 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("allocations") and not trace.has("blocks"):
         return {}
     tables: dict[str, list[pd.DataFrame]] = {
-        "snapshot_levels": [], "live_sites": [], "live_frames": []
-    }  # fmt: skip
+        "snapshot_levels": [],
+        "live_sites": [],
+        "live_frames": [],
+    }
     for replay in trace.derived(replays):
-        of = whose(replay)
+        process = whose(replay)
         peak = replay.peak()
-        tables["snapshot_levels"].append(pd.DataFrame([_levels(trace, replay, peak)]).assign(**of))
-        for moment, at in (("peak", peak), ("end", len(replay.rows) - 1)):
-            found = live(trace, replay, at)
-            tables["live_sites"].append(by_site(found).assign(moment=moment, **of))
+        tables["snapshot_levels"].append(
+            pd.DataFrame([_levels(trace, replay, peak)]).assign(**process)
+        )
+        for moment, entry in (("peak", peak), ("end", len(replay.rows) - 1)):
+            live_blocks = live(trace, replay, entry)
+            tables["live_sites"].append(by_site(live_blocks).assign(moment=moment, **process))
             if moment == "peak":
-                tables["live_frames"].append(_frames(trace, found.frame).assign(**of))
+                tables["live_frames"].append(_frames(trace, live_blocks.frame).assign(**process))
     measured = {name: columns(parts) for name, parts in tables.items()}
     return {**measured, **level_metrics(trace, tables["snapshot_levels"])}
 
@@ -128,21 +133,21 @@ def _levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
     steps = snapshot_windows.steps(trace, replay)
     stages = snapshot_windows.stages(trace, steps)
     when = replay.ts_ns[max(peak, 0) :][:1]
-    told = replay.timed and peak >= 0
+    is_timed = replay.timed and peak >= 0
     begin = stages["ts_ns"].to_numpy()
     inside = window_at(begin, begin + stages["dur_ns"].to_numpy(), when)
-    in_stage = told and len(inside) and inside[0] >= 0
+    in_stage = is_timed and len(inside) and inside[0] >= 0
     allocations = replay.size[replay.during("alloc")]
     reserved = replay.reserved
     blocks, segments = rows_of(trace, "blocks", replay), rows_of(trace, "memory_segments", replay)
-    held = blocks["state"].isin(("active", "pending_free"))
+    is_held = blocks["state"].isin(("active", "pending_free"))
     return {
         "entry_count": len(replay.rows),
         "window_ns": int(replay.ts_ns[-1] - replay.ts_ns[0]) if replay.timed else pd.NA,
         "unsound_count": replay.unsound,
         "base_bytes": replay.base,
         "peak_bytes": replay.held(peak),
-        "peak_ts_ns": int(when[0]) if told else pd.NA,
+        "peak_ts_ns": int(when[0]) if is_timed else pd.NA,
         "peak_step": step_of(steps, when)[0] if len(when) else pd.NA,
         "peak_stage": stages["stage"].iloc[int(inside[0])] if in_stage else None,
         "peak_allocated_bytes": allocated_peak(trace, replay),
@@ -153,15 +158,17 @@ def _levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
         if len(reserved)
         else _sum(segments["size_bytes"]),
         "end_requested_bytes": replay.held(len(replay.rows) - 1),
-        "end_allocated_bytes": _sum(blocks["size_bytes"][held]) if has_segments(trace) else pd.NA,
+        "end_allocated_bytes": _sum(blocks["size_bytes"][is_held])
+        if has_segments(trace)
+        else pd.NA,
         "end_reserved_bytes": _sum(segments["size_bytes"]) if has_segments(trace) else pd.NA,
         "pending_bytes": _sum(blocks["size_bytes"][blocks["state"] == "pending_free"]),
-        "off_bytes": replay.held(len(replay.rows) - 1) - _sum(blocks["requested_bytes"][held]),
+        "off_bytes": replay.held(len(replay.rows) - 1) - _sum(blocks["requested_bytes"][is_held]),
         "alloc_count": len(allocations),
         "alloc_bytes": int(allocations.sum()),
         "largest_bytes": int(allocations.max()) if len(allocations) else pd.NA,
         "expandable": bool((segments["expandable"] == 1).any()),
-    }  # fmt: skip
+    }
 
 
 def _sum(column: pd.Series[Any]) -> int:
@@ -181,18 +188,22 @@ def _reserved_at(replay: Replay, peak: int, segments: pd.DataFrame) -> Any:
 
 def _frames(trace: Trace, frame: pd.DataFrame) -> pd.DataFrame:
     """The tree of the stacks at the peak; what has no stack is one bar at its end."""
-    known = frame["stack"].notna() & (frame["kind"] != "empty")
-    mine = frame[known]
+    has_stack = frame["stack"].notna() & (frame["kind"] != "empty")
+    of_stacks = frame[has_stack]
     total = int(frame["size_bytes"].sum())
-    stack = mine["stack"].to_numpy(np.int64)
-    size = mine["size_bytes"].to_numpy(np.int64)
-    made, _ = tree(trace.get("stacks"), stack, size, MAX_FRAMES, total // SMALLEST_SHARE)
+    stack = of_stacks["stack"].to_numpy(np.int64)
+    size = of_stacks["size_bytes"].to_numpy(np.int64)
+    stack_tree, _ = tree(trace.get("stacks"), stack, size, MAX_FRAMES, total // SMALLEST_SHARE)
     without = total - int(size.sum())
     if without:
         name = "allocated before the recording, or without a stack"
         row = {"depth": 0, "start_bytes": int(size.sum()), "size_bytes": without, "name": name}
-        made = pd.concat([made, pd.DataFrame([row])], ignore_index=True) if len(made) else pd.DataFrame([row])  # fmt: skip
-    return made.astype({"depth": np.int32, "start_bytes": np.int64, "size_bytes": np.int64})
+        stack_tree = (
+            pd.concat([stack_tree, pd.DataFrame([row])], ignore_index=True)
+            if len(stack_tree)
+            else pd.DataFrame([row])
+        )
+    return stack_tree.astype({"depth": np.int32, "start_bytes": np.int64, "size_bytes": np.int64})
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
@@ -210,13 +221,15 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         _category_sheet(at_peak, top),
         _known_sheet(at_peak),
         # Without an allocation in the history the end is the peak.
-        *((_site_sheet("end", f"In use at the end, {top['who']}", at_end, top),) if top["alloc_count"] else ()),
-    )  # fmt: skip
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+        *(
+            (_site_sheet("end", f"In use at the end, {top['who']}", at_end, top),)
+            if top["alloc_count"]
+            else ()
+        ),
+    )
+    return ANALYSIS.answered(
         metrics=tuple(_headline(top, at_peak)),
-        sheets=tuple(s for s in sheets if s.rows),
+        sheets=with_rows(*sheets),
         caveats=tuple(_caveats(rows)),
         charts=tuple(snapshot_charts(measured, top)),
     )
@@ -230,11 +243,11 @@ def _headline(top: pd.Series[Any], sites: pd.DataFrame) -> Iterator[Metric]:
     if total:
         card, reserved = top["card_bytes"], top["reserved_peak_bytes"]
         if not pd.isna(card):
-            yield Metric("card_ratio", total / int(card), "ratio", "lower", label=f"of the card ({show(int(card), 'bytes')}, {top['card_origin']})")
+            yield evidence("card_ratio", total / int(card), f"of the card ({show(int(card), 'bytes')}, {top['card_origin']})")
             if not pd.isna(reserved):
-                yield Metric("reserved_ratio", int(reserved) / int(card), "ratio", "lower", label="most reserved, of the card")
+                yield evidence("reserved_ratio", int(reserved) / int(card), "most reserved, of the card")
         named = int(sites.loc[sites["kind"].isin(("user", "library")), "size_bytes"].sum())
-        yield Metric("named_ratio", named / total, "ratio", "higher", label="of it asked for by a known line of Python")
+        yield evidence("named_ratio", named / total, "of it asked for by a known line of Python", better="higher")
     # fmt: on
 
 
@@ -254,60 +267,64 @@ def _caveats(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def _peak_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
-    shown = rows.assign(
+    peak_rows = rows.assign(
         stage=canonical_stages(rows, "peak_stage", any_range=True),
         card_ratio=(rows["peak_bytes"] / rows["card_bytes"]).astype("Float64"),
         reserved_ratio=(rows["reserved_peak_bytes"] / rows["card_bytes"]).astype("Float64"),
         rounding_bytes=(rows["end_allocated_bytes"] - rows["end_requested_bytes"]).astype("Int64"),
-    )  # fmt: skip
+    )
     headings = (
         *run_heading(measured),
-        Heading("who", "process"),
-        Heading("source", "snapshot"),
-        Heading("peak_bytes", "peak requested", "bytes", "Most requested and not freed at one time."),
-        Heading("card_ratio", "requested of card", "ratio", "Of all memory of the device."),
-        Heading("peak_step", "in step", "id"),
-        Heading("stage", "in stage"),
-        Heading("peak_reserved_bytes", "reserved then", "bytes"),
-        Heading("reserved_peak_bytes", "peak reserved", "bytes"),
-        Heading("reserved_ratio", "reserved of card", "ratio", "Of all memory of the device."),
-        Heading("end_requested_bytes", "requested at the end", "bytes"),
-        Heading("rounding_bytes", "rounding at the end", "bytes", "Allocated (as the allocator rounds it up) less requested."),
-        Heading("base_bytes", "before the recording", "bytes", "Requested before the first entry."),
-        Heading("entry_count", "entries", "count", "Length of the recorded history."),
-    )  # fmt: skip
+        *as_headings("""
+            who | process
+            source | snapshot
+            peak_bytes | peak requested | bytes | Most requested and not freed at one time.
+            card_ratio | requested of card | ratio | Of all memory of the device.
+            peak_step | in step | id
+            stage | in stage
+            peak_reserved_bytes | reserved then | bytes
+            reserved_peak_bytes | peak reserved | bytes
+            reserved_ratio | reserved of card | ratio | Of all memory of the device.
+            end_requested_bytes | requested at the end | bytes
+            rounding_bytes | rounding at the end | bytes | Allocated (as the allocator rounds it up) less requested.
+            base_bytes | before the recording | bytes | Requested before the first entry.
+            entry_count | entries | count | Length of the recorded history.
+        """),
+    )
     ranked = Ranked("peak_bytes", member="who", apart=("run",))
-    return sheet("snapshot_peaks", "Peaks of each snapshot", headings, shown, ranked=ranked)
+    return sheet("snapshot_peaks", "Peaks of each snapshot", headings, peak_rows, ranked=ranked)
 
 
 def _site_sheet(name: str, title: str, sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
     """The places in the program that hold most, and what is not known, each with its share."""
     total = int(sites["size_bytes"].sum())
-    shown = sites.assign(
+    site_rows = sites.assign(
         where=[said(row) for row in sites.itertuples(index=False)],
         since=pd.Series("before the recording", sites.index).where(
             sites["origin"] == "before", None
         ),
         share_ratio=sites["size_bytes"] / max(total, 1),
     ).sort_values("size_bytes", ascending=False, kind="stable")
-    if len(shown) > MAX_SHOWN:
-        rest = shown.iloc[MAX_SHOWN - 1 :]
-        sums = {n: int(rest[n].sum()) for n in ("size_bytes", "block_count", "stack_count")}
+    if len(site_rows) > MAX_SHOWN:
+        smaller = site_rows.iloc[MAX_SHOWN - 1 :]
+        sums = {n: int(smaller[n].sum()) for n in ("size_bytes", "block_count", "stack_count")}
         row = {"where": "all others", **sums, "share_ratio": sums["size_bytes"] / max(total, 1)}
-        shown = pd.concat([shown.iloc[: MAX_SHOWN - 1], pd.DataFrame([row])], ignore_index=True)
-    assert int(shown["size_bytes"].sum()) == total
-    headings = (
-        Heading("where", "place in the program"),
-        Heading("size_bytes", "in use", "bytes", "As requested."),
-        Heading("share_ratio", "share", "ratio"),
-        Heading("block_count", "blocks", "count"),
-        Heading("category", "for", "text", "As a profiler, the program or an annotated range tells."),
-        Heading("since", "since"),
-        Heading("oldest_ns", "oldest", "ns", "Age of the oldest that was allocated in the recording."),
-        Heading("stack_count", "stacks", "count", "Different stacks with this frame."),
-    )  # fmt: skip
+        site_rows = pd.concat(
+            [site_rows.iloc[: MAX_SHOWN - 1], pd.DataFrame([row])], ignore_index=True
+        )
+    assert int(site_rows["size_bytes"].sum()) == total
+    headings = as_headings("""
+        where | place in the program
+        size_bytes | in use | bytes | As requested.
+        share_ratio | share | ratio
+        block_count | blocks | count
+        category | for | text | As a profiler, the program or an annotated range tells.
+        since | since
+        oldest_ns | oldest | ns | Age of the oldest that was allocated in the recording.
+        stack_count | stacks | count | Different stacks with this frame.
+    """)
     caption = f"{text_or_none(top['source']) or ''}: shares sum to 100 %."
-    return sheet(f"live_{name}", title, headings, shown, caption=caption)
+    return sheet(f"live_{name}", title, headings, site_rows, caption=caption)
 
 
 def _category_sheet(sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
@@ -318,21 +335,27 @@ def _category_sheet(sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
         .reset_index()
     )
     by = by.sort_values("size_bytes", ascending=False, kind="stable")
-    shown = by.assign(
+    categories = by.assign(
         category=by["category"].where(by["category"].notna(), "not told"),
-        how=by["basis"].map({"recorded": "a profiler", "metadata": "the program's own text",
-                             "compiled": "what was compiled", "stage": "annotated range when allocated"}),
+        how=by["basis"].map(
+            {
+                "recorded": "a profiler",
+                "metadata": "the program's own text",
+                "compiled": "what was compiled",
+                "stage": "annotated range when allocated",
+            }
+        ),
         share_ratio=by["size_bytes"] / max(int(by["size_bytes"].sum()), 1),
-    )  # fmt: skip
-    if not by["category"].notna().any():
-        shown = shown.iloc[:0]
-    headings = (
-        Heading("category", "for"),
-        Heading("how", "known by"),
-        Heading("size_bytes", "in use", "bytes", "As requested."),
-        Heading("share_ratio", "share", "ratio"),
     )
-    return sheet("live_categories", f"What it is for, {top['who']}", headings, shown)
+    if not by["category"].notna().any():
+        categories = categories.iloc[:0]
+    headings = as_headings("""
+        category | for
+        how | known by
+        size_bytes | in use | bytes | As requested.
+        share_ratio | share | ratio
+    """)
+    return sheet("live_categories", f"What it is for, {top['who']}", headings, categories)
 
 
 def _known_sheet(sites: pd.DataFrame) -> Sheet:
@@ -345,21 +368,23 @@ def _known_sheet(sites: pd.DataFrame) -> Sheet:
         ("recorded", "unknown"): "no stack recorded",
     }
     kinds = zip(sites["origin"], sites["kind"], strict=True)
-    known = [
+    labels_of = [
         labels.get((str(o), str(k)))
         or {"freed": UNTOLD["freed"], "rest": UNTOLD["rest"]}.get(str(o))
         or f"allocated before the recording, {'known by its block' if k in ('user', 'library', 'native') else 'no stack'}"
         for o, k in kinds
     ]
-    by = sites.assign(known=known).groupby("known", sort=False)["size_bytes"].sum().reset_index()
-    by = by.sort_values("size_bytes", ascending=False, kind="stable")
-    shown = by.assign(share_ratio=by["size_bytes"] / max(int(by["size_bytes"].sum()), 1))
-    headings = (
-        Heading("known", "explained"),
-        Heading("size_bytes", "in use", "bytes", "As requested."),
-        Heading("share_ratio", "share", "ratio"),
+    by = (
+        sites.assign(known=labels_of).groupby("known", sort=False)["size_bytes"].sum().reset_index()
     )
-    return sheet("live_known", "How much of the peak is explained", headings, shown)
+    by = by.sort_values("size_bytes", ascending=False, kind="stable")
+    known_rows = by.assign(share_ratio=by["size_bytes"] / max(int(by["size_bytes"].sum()), 1))
+    headings = as_headings("""
+        known | explained
+        size_bytes | in use | bytes | As requested.
+        share_ratio | share | ratio
+    """)
+    return sheet("live_known", "How much of the peak is explained", headings, known_rows)
 
 
 ANALYSIS = Analysis(

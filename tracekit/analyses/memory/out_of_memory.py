@@ -9,9 +9,16 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.device_size import UNKNOWN, with_cards
-from tracekit.job.frames import canonical_stages, in_run, plain, run_heading, text_or_none
+from tracekit.job.frames import (
+    canonical_stages,
+    in_run,
+    plain,
+    run_heading,
+    text_or_none,
+    whole_or_none,
+)
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet
 from tracekit.model.tables import Column, Table
@@ -87,10 +94,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         return {}
     rows, before = [], []
     for replay in trace.derived(replays):
-        of = whose(replay)
-        found = failed(trace, replay)
-        rows.append(pd.DataFrame(found).assign(**of))
-        before += [last_actions(trace, replay, row["entry"]).assign(**of) for row in found]
+        process = whose(replay)
+        failures = failed(trace, replay)
+        rows.append(pd.DataFrame(failures).assign(**process))
+        before += [last_actions(trace, replay, row["entry"]).assign(**process) for row in failures]
     return {"out_of_memory": columns(rows), "last_actions": columns(before)}
 
 
@@ -101,9 +108,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         return None
     rows = plain(measured["out_of_memory"])
     if not len(rows):
-        told = bool((levels["entry_count"] > 0).any())
-        reason = "no request failed in the recorded histories" if told else "no history of allocations was recorded"  # fmt: skip
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
+        has_history = bool((levels["entry_count"] > 0).any())
+        reason = (
+            "no request failed in the recorded histories"
+            if has_history
+            else "no history of allocations was recorded"
+        )
+        return ANALYSIS.skipped(reason)
     limit = thresholds.of("out-of-memory")
     keys = [*SNAPSHOT_KEYS]
     rows = looked_up(rows, levels[[*keys, "who"]], keys, optional=keys)
@@ -115,19 +126,21 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     rows["stage"] = canonical_stages(rows, any_range=True)
     last = rows.iloc[-1]
     sheets = (_sheet(measured, rows), _last_sheet(measured, last))
-    caveats = ["free pieces are found by addresses: remainders of up to 1 MiB beside large blocks count as free"]  # fmt: skip
+    caveats = [
+        "free pieces are found by addresses: remainders of up to 1 MiB beside large blocks count as free"
+    ]
     if rows["card_bytes"].isna().any():
         caveats.append(
             f"{UNKNOWN}: without it what others hold of the device cannot be told from too much in use"
         )
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        metrics=(Metric("failed_requests", len(rows), "count", "lower", label="requests that failed"),),
-        sheets=tuple(s for s in sheets if s.rows),
+    return ANALYSIS.answered(
+        metrics=(
+            Metric("failed_requests", len(rows), "count", "lower", label="requests that failed"),
+        ),
+        sheets=with_rows(*sheets),
         findings=tuple(_findings(measured, rows)),
         caveats=tuple(caveats),
-    )  # fmt: skip
+    )
 
 
 def _cause(row: Mapping[Any, Any], share: float) -> str:
@@ -143,10 +156,10 @@ def _cause(row: Mapping[Any, Any], share: float) -> str:
 def _findings(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
     """R33: one finding for each memory and cause, of the last of its failed requests."""
     by = [*SNAPSHOT_KEYS, "cause"]
-    for _, mine in rows.groupby(by, dropna=False, sort=False):
-        row = mine.iloc[-1]
+    for _, same_failures in rows.groupby(by, dropna=False, sort=False):
+        row = same_failures.iloc[-1]
         cause = str(row["cause"])
-        times = f", {len(mine):,} times" if len(mine) > 1 else ""
+        times = f", {len(same_failures):,} times" if len(same_failures) > 1 else ""
         stage = text_or_none(row["stage"])
         during = "" if stage is None else f" during {stage}"
         yield Finding(
@@ -156,60 +169,74 @@ def _findings(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
             f"{_WHY[cause]}{in_run(measured, row['run'])}",
             _ADVICE[cause],
             tuple(
-                Metric(name, None if pd.isna(row[name]) else int(row[name]), "bytes", label=label)
+                Metric(name, whole_or_none(row[name]), "bytes", label=label)
                 for name, label in (
-                    ("asked_bytes", "asked for"), ("requested_bytes", "in use, as requested"), ("reserved_bytes", "reserved"),
-                    ("device_free_bytes", "free on the device"), ("free_bytes", "free in its pool and stream"),
-                    ("largest_free_bytes", "largest free piece there"), ("card_bytes", f"card, {row['card_origin']}"),
+                    ("asked_bytes", "asked for"),
+                    ("requested_bytes", "in use, as requested"),
+                    ("reserved_bytes", "reserved"),
+                    ("device_free_bytes", "free on the device"),
+                    ("free_bytes", "free in its pool and stream"),
+                    ("largest_free_bytes", "largest free piece there"),
+                    ("card_bytes", f"card, {row['card_origin']}"),
                     ("outside_bytes", "held by others"),
                 )
                 if name not in ("card_bytes", "outside_bytes") or not pd.isna(row[name])
             ),
             (
                 Place(
-                    source=text_or_none(row["source"]), role=text_or_none(row["role"]),
-                    rank=None if pd.isna(row["rank"]) else int(row["rank"]),
-                    device=None if pd.isna(row["device"]) else int(row["device"]),
-                    step=None if pd.isna(row["step"]) else int(row["step"]),
-                    stage=stage, name=text_or_none(row["site"]),
+                    source=text_or_none(row["source"]),
+                    role=text_or_none(row["role"]),
+                    rank=whole_or_none(row["rank"]),
+                    device=whole_or_none(row["device"]),
+                    step=whole_or_none(row["step"]),
+                    stage=stage,
+                    name=text_or_none(row["site"]),
                 ),
             ),
-            caveats=() if cause != "unknown" else ("segments that grow in place, or none recorded, leave the pieces untold",),
-        )  # fmt: skip
+            caveats=()
+            if cause != "unknown"
+            else ("segments that grow in place, or none recorded, leave the pieces untold",),
+        )
 
 
 def _sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     headings = (
         *run_heading(measured),
-        Heading("who", "process"),
-        Heading("step", "step", "id"),
-        Heading("stage", "stage"),
-        Heading("cause", "why", "text", "capacity | fragmentation | outside (others hold it) | unknown."),
-        Heading("asked_bytes", "asked for", "bytes"),
-        Heading("requested_bytes", "in use", "bytes", "As requested."),
-        Heading("reserved_bytes", "reserved", "bytes"),
-        Heading("device_free_bytes", "free on the device", "bytes", "As the driver told."),
-        Heading("free_bytes", "free in its pool", "bytes", "Reserved in the pool and stream of the request and not in use."),
-        Heading("largest_free_bytes", "largest piece of it", "bytes"),
-        Heading("given_back_bytes", "given back before", "bytes", "Cache that the allocator returned to the driver in order to meet it."),
-        Heading("card_bytes", "card", "bytes", "All memory of the device."),
-        Heading("card_origin", "size of card", "text", "Where it is known from."),
-        Heading("outside_bytes", "held by others", "bytes", "The card less what is reserved and free."),
-        Heading("site", "place in the program"),
-        Heading("source", "snapshot"),
-    )  # fmt: skip
+        *as_headings("""
+            who | process
+            step | step | id
+            stage | stage
+        """),
+        Heading(
+            "cause", "why", "text", "capacity | fragmentation | outside (others hold it) | unknown."
+        ),
+        *as_headings("""
+            asked_bytes | asked for | bytes
+            requested_bytes | in use | bytes | As requested.
+            reserved_bytes | reserved | bytes
+            device_free_bytes | free on the device | bytes | As the driver told.
+            free_bytes | free in its pool | bytes | Reserved in the pool and stream of the request and not in use.
+            largest_free_bytes | largest piece of it | bytes
+            given_back_bytes | given back before | bytes | Cache that the allocator returned to the driver in order to meet it.
+            card_bytes | card | bytes | All memory of the device.
+            card_origin | size of card | text | Where it is known from.
+            outside_bytes | held by others | bytes | The card less what is reserved and free.
+            site | place in the program
+            source | snapshot
+        """),
+    )
     return sheet("out_of_memory", "Requests that failed", headings, rows)
 
 
 def _last_sheet(measured: Measurements, row: pd.Series[Any]) -> Sheet:
     rows = of_snapshot(plain(measured["last_actions"]), row)
     rows = rows[rows["entry"] == row["entry"]].sort_values("before", kind="stable")
-    headings = (
-        Heading("before", "entries before", "id"),
-        Heading("action", "what"),
-        Heading("size_bytes", "size", "bytes"),
-        Heading("site", "place in the program"),
-    )
+    headings = as_headings("""
+        before | entries before | id
+        action | what
+        size_bytes | size | bytes
+        site | place in the program
+    """)
     return sheet("last_actions", f"What happened last, {row['who']}", headings, rows)
 
 

@@ -10,11 +10,13 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run, plain, run_heading, same_text
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import in_run, number_or_none, plain, run_heading, same_text, share_of
 from tracekit.job.stage_windows import steps_of
-from tracekit.job.tables import sheet
-from tracekit.model.report import Finding, Heading, Metric, Place, Section
+from tracekit.job.tables import as_headings, sheet
+from tracekit.model.report import Finding, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -73,7 +75,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     ops = ops[ops["kind"].isin(("memcpy", "memset"))]
     if not len(ops):
         return {"copies": {}} if trace.has("device_ops") else {}
-    told = [direction(str(name)) for name in ops["name"].cat.categories]
+    ways = [direction(str(name)) for name in ops["name"].cat.categories]
     codes = ops["name"].cat.codes.to_numpy()
     size, dur = ops["size_bytes"], ops["dur_ns"]
     small = (size <= SMALL_BYTES).fillna(value=False)
@@ -81,8 +83,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     frame = pd.DataFrame(
         {
             "device": ops["device"].array,
-            "direction": np.array([way for way, _ in told], object)[codes],
-            "memory": np.array([memory for _, memory in told], object)[codes],
+            "direction": np.array([way for way, _ in ways], object)[codes],
+            "memory": np.array([memory for _, memory in ways], object)[codes],
             "count": 1,
             "dur_ns": dur.to_numpy(),
             "size_bytes": size.array,
@@ -102,41 +104,33 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     sums["max_gb_per_s"] = grouped["max_gb_per_s"].max()
     sums["gb_per_s"] = (sums["rated_bytes"] / sums["rated_ns"]).astype("Float64")
     table = sums.reset_index()
-    return {"copies": {str(name): table[name].array for name in table}}
+    return {"copies": arrays_of(table)}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Copies by direction over all processes; finding R08."""
     if not measured.has("copies"):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
+        return ANALYSIS.skipped("no GPU activity was recorded")
     rows = plain(measured["copies"])
     if not len(rows):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no copy was recorded")
+        return ANALYSIS.skipped("no copy was recorded")
     pooled = _pool(rows)
     headings = (
         *run_heading(measured),
-        Heading("direction", "direction"),
-        Heading("memory", "memory"),
-        Heading("count", "count", "count"),
-        Heading(
-            "size_bytes",
-            "moved",
-            "bytes",
-            "Σ over all processes and steps, of copies whose size is recorded.",
-        ),
-        Heading("dur_ns", "time", "ns", "Σ duration."),
-        Heading("gb_per_s", "rate", "gb_per_s", "Σ bytes / Σ time; 1e9 bytes."),
-        Heading("max_gb_per_s", "fastest", "gb_per_s"),
-        Heading(
-            "excluded_count", "without rate", "count", "Copies without recorded bytes or time."
-        ),
+        *as_headings("""
+            direction | direction
+            memory | memory
+            count | count | count
+            size_bytes | moved | bytes | Σ over all processes and steps, of copies whose size is recorded.
+            dur_ns | time | ns | Σ duration.
+            gb_per_s | rate | gb_per_s | Σ bytes / Σ time; 1e9 bytes.
+            max_gb_per_s | fastest | gb_per_s
+            excluded_count | without rate | count | Copies without recorded bytes or time.
+        """),
     )
     table = sheet("copies", "Copies by direction", headings, pooled)
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        sheets=(table,),
-        findings=tuple(_pageable(measured, pooled, thresholds)),
+    return ANALYSIS.answered(
+        sheets=(table,), findings=tuple(_pageable(measured, pooled, thresholds))
     )
 
 
@@ -159,7 +153,7 @@ def _pageable(
     """R08: copies between a device and pageable host memory, which the driver stages through a buffer."""
     limit = thresholds.of("pageable-copies")
     rows = plain(measured["copies"]).drop(columns="device", errors="ignore")
-    found = []
+    findings = []
     is_pageable = pooled["memory"].str.contains("pageable", case=False) & pooled["direction"].isin(
         ("HtoD", "DtoH")
     )
@@ -187,8 +181,8 @@ def _pageable(
         rate = pinned["gb_per_s"].max() if len(pinned) else pd.NA
         better = size_each / float(rate) if not pd.isna(rate) and rate > 0 else 0.0
         gain = max(dur_each - better, 0.0)
-        gain_ratio = gain / steps.step_ns if steps.step_ns else None
-        found.append(
+        gain_ratio = share_of(gain, steps.step_ns)
+        findings.append(
             Finding(
                 "pageable-copies",
                 thresholds.severity(gain_ratio),
@@ -196,26 +190,13 @@ def _pageable(
                 + in_run(measured, row["run"]),
                 "pin the host buffers (pin_memory=True) and copy with non_blocking=True",
                 (
-                    Metric(
-                        "pageable_bytes",
-                        round(size_each),
-                        "bytes",
-                        "lower",
-                        label="per step and process",
-                    ),
-                    Metric(
-                        "gb_per_s",
-                        None if pd.isna(row["gb_per_s"]) else float(row["gb_per_s"]),
-                        "gb_per_s",
-                        "higher",
-                        label="rate",
-                    ),
-                    Metric(
+                    evidence("pageable_bytes", round(size_each), "per step and process"),
+                    evidence("gb_per_s", number_or_none(row["gb_per_s"]), "rate", better="higher"),
+                    evidence(
                         "pinned_gb_per_s",
-                        None if pd.isna(rate) else float(rate),
-                        "gb_per_s",
-                        "higher",
-                        label="pinned, same trace",
+                        number_or_none(rate),
+                        "pinned, same trace",
+                        better="higher",
                     ),
                 ),
                 (Place(name=f"{row['direction']} ({row['memory']})"),),
@@ -224,7 +205,7 @@ def _pageable(
                 ("copies hidden behind compute give nothing back",),
             )
         )
-    return found
+    return findings
 
 
 ANALYSIS = Analysis(

@@ -11,9 +11,10 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import grouped, plain, run_heading
-from tracekit.job.tables import sheet
-from tracekit.model.report import Heading, Metric, Section
+from tracekit.job.tables import as_headings, sheet
+from tracekit.model.report import Metric, Section
 from tracekit.model.tables import DEVICE_OP_KINDS, KEYS, Column, Table, coded
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, NAME
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -97,48 +98,50 @@ def _percentile(
     share: float,
 ) -> Floats:
     """The percentile of each sorted group, by linear interpolation between neighbours."""
-    at = (count - 1) * share
-    low = np.floor(at).astype(np.int64)
+    position = (count - 1) * share
+    low = np.floor(position).astype(np.int64)
     high = np.minimum(low + 1, count - 1)
     below, above = dur[first + low], dur[first + high]
-    between: Floats = below + (above - below) * (at - low)
+    between: Floats = below + (above - below) * (position - low)
     return between
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The statistics of this source's kernels."""
     frame = summary(trace.derived(sound_device_ops))
-    return {"kernels": {str(name): frame[name].array for name in frame}} if len(frame) else {}
+    return {"kernels": arrays_of(frame)} if len(frame) else {}
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Kernels of all processes pooled by name; percentiles only where one process and device ran it."""
     rows = measured["kernels"]
     if not len(rows):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
+        return ANALYSIS.skipped("no GPU activity was recorded")
     kernels = pool(plain(rows))
     busy = int(kernels["total_ns"].sum())
     kernels["share_ratio"] = kernels["total_ns"] / busy if busy else None
     headings = (
         *run_heading(measured),
-        Heading("name", "kernel"),
-        Heading("kind", "kind"),
-        Heading("total_ns", "total", "ns", "Σ duration over all processes and steps."),
-        Heading("share_ratio", "share", "ratio", "Of the Σ duration of all device ops."),
-        Heading("count", "count", "count"),
-        Heading("mean_ns", "mean", "ns"),
-        Heading("std_ns", "std", "ns"),
-        Heading("min_ns", "min", "ns"),
-        Heading("p50_ns", "p50", "ns", "— where several processes or GPUs ran it."),
-        Heading("p95_ns", "p95", "ns", "— where several processes or GPUs ran it."),
-        Heading("max_ns", "max", "ns"),
+        *as_headings("""
+            name | kernel
+            kind | kind
+            total_ns | total | ns | Σ duration over all processes and steps.
+            share_ratio | share | ratio | Of the Σ duration of all device ops.
+            count | count | count
+            mean_ns | mean | ns
+            std_ns | std | ns
+            min_ns | min | ns
+            p50_ns | p50 | ns | — where several processes or GPUs ran it.
+            p95_ns | p95 | ns | — where several processes or GPUs ran it.
+            max_ns | max | ns
+        """),
     )
     metrics = (
         Metric("kernel_launches", int(kernels["count"].sum()), "count", label="device ops"),
         Metric("kernel_names", kernels["name"].nunique(), "count", label="distinct names"),
     )
     table = sheet("kernels", "Kernels by total time", headings, kernels)
-    return Section(ANALYSIS.id, ANALYSIS.title, metrics=metrics, sheets=(table,))
+    return ANALYSIS.answered(metrics=metrics, sheets=(table,))
 
 
 def pool(rows: pd.DataFrame) -> pd.DataFrame:
@@ -147,23 +150,29 @@ def pool(rows: pd.DataFrame) -> pd.DataFrame:
     mean, std = rows["mean_ns"].astype(float), rows["std_ns"].astype(float).fillna(0.0)
     sums = rows.groupby(keys, dropna=False, sort=False)[["total_ns", "count"]].transform("sum")
     # About the common mean, not about zero: nearly equal durations would lose all their digits.
-    apart = mean - sums["total_ns"] / sums["count"]
+    from_mean = mean - sums["total_ns"] / sums["count"]
     work = rows.assign(
-        squares=(rows["count"] - 1) * std**2 + rows["count"] * apart**2,
-        groups=1,
+        squares=(rows["count"] - 1) * std**2 + rows["count"] * from_mean**2, groups=1
     )
     kernels = grouped(
-        work, keys,
-        count=("count", "sum"), total_ns=("total_ns", "sum"), squares=("squares", "sum"),
-        min_ns=("min_ns", "min"), max_ns=("max_ns", "max"), groups=("groups", "sum"),
-        p50_ns=("p50_ns", "first"), p95_ns=("p95_ns", "first"), one_std=("std_ns", "first"),
-    )  # fmt: skip
+        work,
+        keys,
+        count=("count", "sum"),
+        total_ns=("total_ns", "sum"),
+        squares=("squares", "sum"),
+        min_ns=("min_ns", "min"),
+        max_ns=("max_ns", "max"),
+        groups=("groups", "sum"),
+        p50_ns=("p50_ns", "first"),
+        p95_ns=("p95_ns", "first"),
+        one_std=("std_ns", "first"),
+    )
     count = kernels["count"]
     kernels["mean_ns"] = kernels["total_ns"] / count
     variance = kernels["squares"] / (count - 1).where(count > 1)
-    alone = kernels["groups"] == 1
-    kernels["std_ns"] = kernels["one_std"].where(alone, variance**0.5)
-    kernels[["p50_ns", "p95_ns"]] = kernels[["p50_ns", "p95_ns"]].where(alone)
+    is_single = kernels["groups"] == 1
+    kernels["std_ns"] = kernels["one_std"].where(is_single, variance**0.5)
+    kernels[["p50_ns", "p95_ns"]] = kernels[["p50_ns", "p95_ns"]].where(is_single)
     return kernels.sort_values(["total_ns", "name"], ascending=[False, True], kind="stable")
 
 

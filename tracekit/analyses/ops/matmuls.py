@@ -10,9 +10,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     canonical_stages,
     in_run,
+    number_or_none,
     plain,
     run_heading,
     same_text,
@@ -21,10 +23,10 @@ from tracekit.job.frames import (
 )
 from tracekit.job.stage_windows import Owner
 from tracekit.job.stage_work import StageWork, by_stage, of_run
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model import keys as grouping
 from tracekit.model.keys import of_keys
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import CALL_COUNT, CLASS_WORK, NAME, SHAPE_COUNT, STAGE
 from tracekit.model.thresholds import Thresholds
@@ -93,28 +95,33 @@ TENSOR_CAPABILITY = 70
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Matrix products by stage and size, and the GPU time of gemm kernels by class and stage."""
     tables: dict[str, Mapping[str, Any]] = {}
-    found: Products = trace.derived(products)
-    if len(found.products):
-        tables["matrix_products"] = _by_size(trace, found)
+    recorded: Products = trace.derived(products)
+    if len(recorded.products):
+        tables["matrix_products"] = _by_size(trace, recorded)
     elif len(trace.derived(shapes).dims):
         tables["matrix_products"] = {}  # shapes were recorded, and nothing was multiplied
     if trace.has("device_ops") and len(trace["device_ops"]):
-        tables["work_classes"] = on_device(trace, _classes(trace, found))
+        tables["work_classes"] = on_device(trace, _classes(trace, recorded))
     return tables
 
 
-def _classes(trace: Trace, found: Products) -> dict[str, npt.NDArray[np.bool_]]:
+def _classes(trace: Trace, recorded: Products) -> dict[str, npt.NDArray[np.bool_]]:
     """Which device ops are of which class; gemm by the kernel's name or by the op that launched it."""
     device = trace["device_ops"]
     is_kernel = (device["kind"] == "kernel").to_numpy()
     by_name = is_named(device["name"], is_gemm)
     plain_unit = is_named(device["name"], lambda name: unit(name) == "plain")
     number = (
-        np.where(found.owner >= 0, found.number[found.owner], -1) if len(found.number) else None
+        np.where(recorded.owner >= 0, recorded.number[recorded.owner], -1)
+        if len(recorded.number)
+        else None
     )
-    gemm = np.array([*(one.kind == "gemm" for _, one in found.products), False], np.bool_)
+    gemm = np.array(
+        [*(product.kind == "gemm" for _, product in recorded.products), False], np.bool_
+    )
     odd = np.array(
-        [*(_unaligned(one.m, one.n, one.k) for _, one in found.products), False], np.bool_
+        [*(_unaligned(product.m, product.n, product.k) for _, product in recorded.products), False],
+        np.bool_,
     )
     launched = gemm[number] if number is not None else np.zeros(len(device), np.bool_)
     skewed = launched & odd[number] if number is not None else launched
@@ -130,34 +137,39 @@ def _unaligned(m: int, n: int, k: int) -> bool:
     return any(size % ALIGNMENT for size in (m, n, k))
 
 
-def _by_size(trace: Trace, found: Products) -> dict[str, Any]:
+def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
     """One row a (stage, product); beyond the cap the rest of each op, type and stage together."""
     host = trace["host_ops"]
-    rows = np.flatnonzero(found.number >= 0)
+    rows = np.flatnonzero(recorded.number >= 0)
     stage = stage_at(trace, host["ts_ns"].to_numpy()[rows])
-    width = len(found.products)
-    keys, fine = np.unique((stage + 1) * width + found.number[rows], return_inverse=True)
-    kinds = [(name, one.kind, one.type) for name, one in found.products]
-    kind_of = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
+    width = len(recorded.products)
+    keys, fine = np.unique((stage + 1) * width + recorded.number[rows], return_inverse=True)
+    kinds = [(name, product.kind, product.type) for name, product in recorded.products]
+    kind_of = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
     each = np.array([kind_of[kind] for kind in kinds], np.int64)[keys % width]
-    flops = np.array([one.flops for _, one in found.products], np.int64)[keys % width]
+    flops = np.array([product.flops for _, product in recorded.products], np.int64)[keys % width]
     rough = flops.astype(float) * np.bincount(fine, minlength=len(keys))
-    kept = np.zeros(len(keys), np.bool_)
-    kept[np.argsort(-rough, kind="stable")[:MAX_PRODUCTS]] = True
-    coarse = np.where(kept, np.arange(len(keys)), len(keys) + keys // width * len(kind_of) + each)
+    is_kept = np.zeros(len(keys), np.bool_)
+    is_kept[np.argsort(-rough, kind="stable")[:MAX_PRODUCTS]] = True
+    coarse = np.where(
+        is_kept, np.arange(len(keys)), len(keys) + keys // width * len(kind_of) + each
+    )
     last, first, of_fine = np.unique(coarse, return_index=True, return_inverse=True)
     group, count = of_fine[fine], len(last)
-    single, number, whole = last < len(keys), keys[first] % width, keys[first] // width - 1
+    single, number, stage_number = last < len(keys), keys[first] % width, keys[first] // width - 1
     slot = np.full(len(host), -1, np.int64)
     slot[rows] = group
     sizes = {
         name: pd.arrays.IntegerArray(
-            np.array([getattr(one, name) for _, one in found.products], np.int64)[number], ~single
+            np.array([getattr(product, name) for _, product in recorded.products], np.int64)[
+                number
+            ],
+            ~single,
         )
         for name in ("batch", "m", "n", "k")
     }
     out: dict[str, Any] = {
-        "stage": np.array([*stage_names(trace), None], object)[whole],
+        "stage": np.array([*stage_names(trace), None], object)[stage_number],
         "name": [kinds[n][0] for n in number.tolist()],
         "kind": [kinds[n][1] for n in number.tolist()],
         "type": [kinds[n][2] for n in number.tolist()],
@@ -168,16 +180,16 @@ def _by_size(trace: Trace, found: Products) -> dict[str, Any]:
         "host_ns": grouping.summed(group, host["dur_ns"].to_numpy()[rows], count),
     }
     if trace.has("device_ops"):
-        mine = np.where(found.owner >= 0, slot[found.owner], -1)
-        launched, _, busy = device_work(trace, mine, count)
+        launched_slot = np.where(recorded.owner >= 0, slot[recorded.owner], -1)
+        launched, _, busy = device_work(trace, launched_slot, count)
         # FLOPs of calls whose kernels were not seen would make the rate too high.
         seen = np.zeros(len(host), np.bool_)
-        seen[found.owner[found.owner >= 0]] = True
-        some = seen[rows]
+        seen[recorded.owner[recorded.owner >= 0]] = True
+        has_work = seen[rows]
         out |= {
             "launch_count": launched,
             "device_busy_ns": busy,
-            "rated_flop_count": _flop_sums(group[some], flops[fine][some], count),
+            "rated_flop_count": _flop_sums(group[has_work], flops[fine][has_work], count),
         }
     return out
 
@@ -200,62 +212,73 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if "unaligned-gemm" not in silent:
         findings += _unaligned_sizes(measured, thresholds)
     rows = plain(measured["matrix_products"])
-    if not len(rows):
-        known = measured.has("matrix_products")
-        reason = (
-            "no matrix product is among the recorded shapes"
-            if known
-            else "input shapes were not recorded: profile with record_shapes=True"
+    if len(rows):
+        numbers, sheets = _products(measured, rows)
+        return ANALYSIS.answered(
+            metrics=numbers, sheets=sheets, findings=tuple(findings), verdicts=verdicts
         )
-        if not findings:
-            return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason, verdicts=verdicts)
-        return Section(
-            ANALYSIS.id,
-            ANALYSIS.title,
-            findings=tuple(findings),
-            caveats=(reason,),
-            verdicts=verdicts,
-        )
+    reason = "input shapes were not recorded: profile with record_shapes=True"
+    if measured.has("matrix_products"):
+        reason = "no matrix product is among the recorded shapes"
+    if not findings:
+        return ANALYSIS.skipped(reason, verdicts=verdicts)
+    return ANALYSIS.answered(findings=tuple(findings), caveats=(reason,), verdicts=verdicts)
+
+
+TYPE_HEADINGS = as_headings("""
+    kind | product
+    type | type
+""")
+SIZE_HEADINGS = as_headings("""
+    canonical | stage
+    name | operator
+    type | type
+    batch | batch | count | Products a call; attention: batch × heads.
+    m | M | id | Rows; attention: queries. — is the pooled rest.
+    n | N | id | Columns; attention: keys.
+    k | K | id | Length of the sums; attention: head size.
+""")
+RATE_HEADINGS = as_headings("""
+    count | calls | count
+    gflop | GFLOP | number | 10⁹ FLOPs of all calls, from their shapes; masks are not regarded.
+""")
+ON_GPU = ("GPU busy", "Device ops launched in the calls, overlaps counted once per GPU.")
+ON_HOST = ("host time", "Σ duration of the calls.")
+
+
+def _products(
+    measured: Measurements, rows: pd.DataFrame
+) -> tuple[tuple[Metric, ...], tuple[Sheet, ...]]:
+    """(the FLOP rate of all gemms, products by type and by size)."""
     on_gpu = bool(rows["device_busy_ns"].notna().any())
-    rows = rows.assign(time_ns=rows["device_busy_ns"] if on_gpu else rows["host_ns"])
+    rows = rows.assign(time_ns=rows["device_busy_ns" if on_gpu else "host_ns"])
     if not on_gpu:
         rows["rated_flop_count"] = rows["flop_count"]
-    where = "GPU busy" if on_gpu else "host time"
+    time, time_doc = ON_GPU if on_gpu else ON_HOST
     by_type = _rates(rows, ["run", "kind", "type"])
     by_size = rows.assign(canonical=canonical_stages(rows, in_file=True))
     by_size = _rates(by_size, ["run", "canonical", "name", "kind", "type", "batch", "m", "n", "k"])
     run = run_heading(measured)
+    rate_doc = f"FLOPs / {time}: the rate that was reached, no share of a peak."
     rate = (
-        Heading("count", "calls", "count"),
-        Heading("gflop", "GFLOP", "", "10⁹ FLOPs of all calls, from their shapes; masks are not regarded."),
-        Heading("time_ns", where, "ns", "Device ops launched in the calls, overlaps counted once per GPU." if on_gpu else "Σ duration of the calls."),
+        *RATE_HEADINGS,
+        Heading("time_ns", time, "ns", time_doc),
         Heading("share_ratio", "share", "ratio", "Of the time of all these products."),
-        Heading("tflop_per_s", "TFLOP/s", "", f"FLOPs / {where}: the rate that was reached, no share of a peak."),
-    )  # fmt: skip
-    sheets = (
-        sheet("flop_rates", "GEMM FLOP rate from recorded shapes, by type",
-              (*run, Heading("kind", "product"), Heading("type", "type"), *rate), by_type),
-        sheet("matrix_products", "Matrix products by size",
-              (*run, Heading("canonical", "stage"), Heading("name", "operator"), Heading("type", "type"),
-               Heading("batch", "batch", "count", "Products a call; attention: batch × heads."),
-               Heading("m", "M", "id", "Rows; attention: queries. — is the pooled rest."), Heading("n", "N", "id", "Columns; attention: keys."),
-               Heading("k", "K", "id", "Length of the sums; attention: head size."), *rate), by_size,
-              caption="Convolutions and attention over packed sequences are left out: their recorded shapes do not tell the FLOPs."),
-    )  # fmt: skip
-    whole = _rates(rows[rows["kind"] == "gemm"].assign(all=""), ["all"])
-    value = whole["tflop_per_s"].iloc[0] if len(whole) else pd.NA
-    metrics = (
-        Metric("gemm_tflop_per_s", None if pd.isna(value) else float(value), "", "higher",
-               label=f"GEMM FLOP rate from recorded shapes (TFLOP/s of {where})"),
-    )  # fmt: skip
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        metrics=metrics,
-        sheets=sheets,
-        findings=tuple(findings),
-        verdicts=verdicts,
+        Heading("tflop_per_s", "TFLOP/s", "", rate_doc),
     )
+    title = "GEMM FLOP rate from recorded shapes, by type"
+    caption = "Convolutions and attention over packed sequences are left out: their recorded shapes do not tell the FLOPs."
+    size_headings = (*run, *SIZE_HEADINGS, *rate)
+    sheets = (
+        sheet("flop_rates", title, (*run, *TYPE_HEADINGS, *rate), by_type),
+        sheet(
+            "matrix_products", "Matrix products by size", size_headings, by_size, caption=caption
+        ),
+    )
+    of_all = _rates(rows[rows["kind"] == "gemm"].assign(all=""), ["all"])
+    value = number_or_none(of_all["tflop_per_s"].iloc[0]) if len(of_all) else None
+    label = f"GEMM FLOP rate from recorded shapes (TFLOP/s of {time})"
+    return (Metric("gemm_tflop_per_s", value, "", "higher", label=label),), sheets
 
 
 def _rates(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -267,10 +290,10 @@ def _rates(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     sums["rated"] = sums["rated_flop_count"].astype("Float64").mask(lost)
     sums["gflop"] = sums["flop_count"].astype("Float64") / 1e9
     time = sums["time_ns"].astype("Float64")
-    whole = float(time.sum())
-    sums["share_ratio"] = time / whole if whole else None
+    all_ns = float(time.sum())
+    sums["share_ratio"] = time / all_ns if all_ns else None
     sums["tflop_per_s"] = sums["rated"] / time.where(time > 0) / 1e3
-    return sums.sort_values(["time_ns", *by], ascending=[False, *[True] * len(by)], kind="stable")  # fmt: skip
+    return sums.sort_values(["time_ns", *by], ascending=[False, *[True] * len(by)], kind="stable")
 
 
 def _abstained(measured: Measurements) -> Iterator[Verdict]:
@@ -295,8 +318,8 @@ def _abstained(measured: Measurements) -> Iterator[Verdict]:
 
 def _capable(measured: Measurements, work: StageWork) -> bool:
     """Whether the GPUs of a run are known to have tensor cores."""
-    known = of_run(measured, "work_classes", work.window.run)["capability"].dropna()
-    return bool(len(known)) and bool((known >= TENSOR_CAPABILITY).all())
+    capabilities = of_run(measured, "work_classes", work.window.run)["capability"].dropna()
+    return bool(len(capabilities)) and bool((capabilities >= TENSOR_CAPABILITY).all())
 
 
 def _plain_units(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
@@ -313,8 +336,8 @@ def _plain_units(measured: Measurements, thresholds: Thresholds) -> Iterator[Fin
             f"{show(work.ratio, 'ratio')} of the GPU work of {work.window.name} is matrix products without tensor cores",
             "run them in bf16 or allow TF32 (torch.set_float32_matmul_precision('high')); before compute capability 8.0 use fp16",
             (
-                Metric("plain_ratio", work.ratio, "ratio", "lower", label="of its GPU work"),
-                Metric("plain_ns", slow, "ns", "lower", label="per step"),
+                evidence("plain_ratio", work.ratio, "of its GPU work"),
+                evidence("plain_ns", slow, "per step"),
                 Metric("plain_kernels", work.count, "count", label="kernels"),
             ),
             (work.place,),
@@ -335,9 +358,9 @@ def _unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Iterator
         parts.setdefault(work.window.owner, []).append(work)
     odd = by_stage(measured, "unaligned")
     for (run, role), gemms in parts.items():
-        mine = [work for work in odd if work.window.owner == (run, role)]
-        busy, whole = sum(work.busy_ns for work in mine), sum(work.busy_ns for work in gemms)
-        if not whole or busy / whole < limit["gemm_ratio"] or not _capable(measured, gemms[0]):
+        odd_work = [work for work in odd if work.window.owner == (run, role)]
+        busy, all_ns = sum(work.busy_ns for work in odd_work), sum(work.busy_ns for work in gemms)
+        if not all_ns or busy / all_ns < limit["gemm_ratio"] or not _capable(measured, gemms[0]):
             continue
         rows = of_run(measured, "matrix_products", run)
         rows = rows[same_text(rows["role"], role)]
@@ -349,14 +372,17 @@ def _unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Iterator
         yield Finding(
             "unaligned-gemm",
             thresholds.severity(ratio),
-            f"{show(busy / whole, 'ratio')} of the time of matrix products goes to sizes that are no multiple of {ALIGNMENT}"
+            f"{show(busy / all_ns, 'ratio')} of the time of matrix products goes to sizes that are no multiple of {ALIGNMENT}"
             + in_run(measured, run),
             "pad vocabulary, hidden size and packed tokens to a multiple of 64",
             (
-                Metric("unaligned_ratio", busy / whole, "ratio", "lower", label="of the time of matrix products"),
-                Metric("unaligned_ns", gemms[0].per_step(busy)[0], "ns", "lower", label="per step"),
+                evidence("unaligned_ratio", busy / all_ns, "of the time of matrix products"),
+                evidence("unaligned_ns", gemms[0].per_step(busy)[0], "per step"),
             ),
-            tuple(Place(role=role, stage=text_or_none(row["canonical"]), name=row["label"]) for row in worst),
+            tuple(
+                Place(role=role, stage=text_or_none(row["canonical"]), name=row["label"])
+                for row in worst
+            ),
             gain,
             ratio,
             (
@@ -365,27 +391,27 @@ def _unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Iterator
                 else "no aligned product of the same type to compare with: what it costs is unknown",
                 "an odd number of tokens costs less than an odd vocabulary or hidden size",
             ),
-        )  # fmt: skip
+        )
 
 
 def _excess(rows: pd.DataFrame) -> tuple[float | None, list[dict[Any, Any]]]:
     """(time beyond that at the rate of aligned products of the same type, None without any; the worst rows)."""
-    known = rows[(rows["kind"] == "gemm") & rows["m"].notna() & rows["rated_flop_count"].notna()]
+    sized = rows[(rows["kind"] == "gemm") & rows["m"].notna() & rows["rated_flop_count"].notna()]
     odd = np.array(
-        [_unaligned(*sizes) for sizes in known[["m", "n", "k"]].itertuples(index=False, name=None)],
+        [_unaligned(*sizes) for sizes in sized[["m", "n", "k"]].itertuples(index=False, name=None)],
         np.bool_,
     )
-    busy = known["device_busy_ns"].astype("Float64").fillna(0).to_numpy(float)
-    flops = known["rated_flop_count"].astype("Float64").to_numpy(float)
+    busy = sized["device_busy_ns"].astype("Float64").fillna(0).to_numpy(float)
+    flops = sized["rated_flop_count"].astype("Float64").to_numpy(float)
     gain, compared = 0.0, False
-    for kind in known["type"][odd].unique():
-        same = (known["type"] == kind).to_numpy(np.bool_)
+    for kind in sized["type"][odd].unique():
+        same = (sized["type"] == kind).to_numpy(np.bool_)
         even = same & ~odd
         if busy[even].sum() > 0 and flops[even].sum() > 0:
             rate = flops[even].sum() / busy[even].sum()
             gain += float(np.maximum(busy - flops / rate, 0.0)[same & odd].sum())
             compared = True
-    worst = known[odd].assign(time=busy[odd])
+    worst = sized[odd].assign(time=busy[odd])
     worst["label"] = [_label(row) for row in worst.to_dict("records")]
     worst = worst.sort_values(["time", "label"], ascending=[False, True], kind="stable")
     worst = worst.drop_duplicates(["canonical", "label"])

@@ -10,10 +10,11 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import plain, run_heading
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import looked_up, summed
 from tracekit.model.report import Heading, Section
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -50,43 +51,45 @@ MAX_CLASSES = 2_000
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Time and launched work of every class of modules, once for each way they are recorded."""
-    parts = [_measured(trace, found) for found in trace.derived(modules)]
+    parts = [_measured(trace, recorded) for recorded in trace.derived(modules)]
     if not parts:
         return {}
     frame = pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
     frame = frame[frame["count"] > 0]
-    kept = frame.sort_values("self_ns", ascending=False, kind="stable").head(MAX_CLASSES)
-    return {"modules": {str(name): kept[name].array for name in kept}}
+    largest = frame.sort_values("self_ns", ascending=False, kind="stable").head(MAX_CLASSES)
+    return {"modules": arrays_of(largest)}
 
 
-def _measured(trace: Trace, found: Modules) -> dict[str, Any]:
+def _measured(trace: Trace, recorded: Modules) -> dict[str, Any]:
     """The columns of `modules` for one way of recording."""
-    count = len(found.classes)
-    width = int(found.instance.max()) + 1
-    pairs = np.unique(found.owner * width + found.instance)
-    made = calls(trace, found.calls, found.owner, count)
-    by_name = found.origin == "hierarchy"
+    count = len(recorded.classes)
+    width = int(recorded.instance.max()) + 1
+    pairs = np.unique(recorded.owner * width + recorded.instance)
+    call_sums = calls(trace, recorded.calls, recorded.owner, count)
+    by_name = recorded.origin == "hierarchy"
     out: dict[str, Any] = {
-        "origin": np.full(count, found.origin, object),
-        "module": np.array(found.classes, object),
+        "origin": np.full(count, recorded.origin, object),
+        "module": np.array(recorded.classes, object),
         "instance_count": np.bincount(pairs // width, minlength=count),
-        "count": np.bincount(found.owner, minlength=count),
+        "count": np.bincount(recorded.owner, minlength=count),
         # What a hierarchy names are ops: the time of a module's call is not recorded.
-        "total_ns": pd.arrays.IntegerArray(made.total_ns, np.full(count, by_name)),
-        "self_ns": summed(found.owner, found.self_ns, count),
+        "total_ns": pd.arrays.IntegerArray(call_sums.total_ns, np.full(count, by_name)),
+        "self_ns": summed(recorded.owner, recorded.self_ns, count),
     }
-    mine = found.launcher
-    if mine is None or not trace.has("device_ops"):
+    launcher = recorded.launcher
+    if launcher is None or not trace.has("device_ops"):
         unknown = pd.array([pd.NA] * count, dtype="Int64")
         return {**out, "device_total_ns": unknown, "device_ns": unknown, "launch_count": unknown}
     links: Launches = trace.derived(launches)
     dur = trace.derived(sound_dur_ns)
-    total = during(made, launch_threads(trace), links.ts_ns, dur)[0]
+    total = during(call_sums, launch_threads(trace), links.ts_ns, dur)[0]
     return {
         **out,
         "device_total_ns": pd.arrays.IntegerArray(total, np.full(count, by_name)),
-        "device_ns": pd.array(summed(mine, dur, count), dtype="Int64"),
-        "launch_count": pd.array(np.bincount(mine[mine >= 0], minlength=count), dtype="Int64"),
+        "device_ns": pd.array(summed(launcher, dur, count), dtype="Int64"),
+        "launch_count": pd.array(
+            np.bincount(launcher[launcher >= 0], minlength=count), dtype="Int64"
+        ),
     }
 
 
@@ -98,7 +101,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
             "no module is recorded or annotated: profile with with_stack=True (verl: put stack among the"
             " profiler's contents), which records every call of an nn.Module"
         )
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
+        return ANALYSIS.skipped(reason)
     grouped = rows.groupby(["run", "origin", "module"], dropna=False, sort=False)
     pooled = grouped[["count", "self_ns"]].sum()
     pooled["instance_count"] = grouped["instance_count"].max()
@@ -107,24 +110,26 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     pooled = pooled.reset_index()
     by = ["run", "origin"]
     pooled = looked_up(pooled, _gpu_ns(measured, rows), by, optional=by)
-    whole = pooled["gpu_ns"].where(pooled["gpu_ns"] > 0)
-    pooled["device_ratio"] = (pooled["device_ns"] / whole).astype("Float64")
+    gpu_ns = pooled["gpu_ns"].where(pooled["gpu_ns"] > 0)
+    pooled["device_ratio"] = (pooled["device_ns"] / gpu_ns).astype("Float64")
     sheets = []
-    for origin, mine in pooled.groupby("origin", sort=True):
-        on_gpu = bool(mine["device_ns"].notna().any())
+    for origin, of_origin in pooled.groupby("origin", sort=True):
+        on_gpu = bool(of_origin["device_ns"].notna().any())
         by = ["device_ns", "self_ns"] if on_gpu else ["self_ns"]
-        shown = mine.sort_values([*by, "module"], ascending=[*[False] * len(by), True], kind="stable")  # fmt: skip
-        sheets.append(_sheet(measured, str(origin), shown))
-    return Section(ANALYSIS.id, ANALYSIS.title, sheets=tuple(sheets))
+        ordered = of_origin.sort_values(
+            [*by, "module"], ascending=[*[False] * len(by), True], kind="stable"
+        )
+        sheets.append(_sheet(measured, str(origin), ordered))
+    return ANALYSIS.answered(sheets=tuple(sheets))
 
 
 def _gpu_ns(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """By run and origin `gpu_ns`: all GPU time of the sources that tell of modules so; NA where it is not known."""
     work = plain(measured["launches"]).groupby(["run", "source"], dropna=False)["dur_ns"].sum()
-    told = rows.loc[rows["device_ns"].notna(), ["run", "origin", "source"]].drop_duplicates()
+    sources = rows.loc[rows["device_ns"].notna(), ["run", "origin", "source"]].drop_duplicates()
     gpu_ns = work.rename("gpu_ns").reset_index()
-    told = looked_up(told, gpu_ns, ["run", "source"], optional=["run"])
-    grouped = told.astype({"gpu_ns": "Int64"}).groupby(["run", "origin"], dropna=False)
+    sources = looked_up(sources, gpu_ns, ["run", "source"], optional=["run"])
+    grouped = sources.astype({"gpu_ns": "Int64"}).groupby(["run", "origin"], dropna=False)
     return grouped["gpu_ns"].sum(min_count=1).reset_index()
 
 
@@ -137,20 +142,25 @@ TITLES = {
 
 def _sheet(measured: Measurements, origin: str, rows: pd.DataFrame) -> Any:
     headings = (
-        *run_heading(measured), Heading("module", "module"),
-        Heading("instance_count", "instances", "count", "Distinct ones of the class in one source."),
+        *run_heading(measured),
+        *as_headings("""
+            module | module
+            instance_count | instances | count | Distinct ones of the class in one source.
+        """),
         Heading("count", "ops" if origin == "hierarchy" else "calls", "count"),
-        Heading("device_ns", "GPU self", "ns", "Σ duration of device ops launched in it, outside modules that it calls."),
-        Heading("device_ratio", "share", "ratio", "GPU self of all GPU time of the sources that record modules."),
-        Heading("device_total_ns", "GPU total", "ns", "The same with all modules that it calls."),
-        Heading("launch_count", "launches", "count", "Launched outside modules that it calls."),
-        Heading("self_ns", "host self", "ns", "Host time outside modules that it calls."),
-        Heading("total_ns", "host total", "ns", "Nested calls counted once."),
-    )  # fmt: skip
+        *as_headings("""
+            device_ns | GPU self | ns | Σ duration of device ops launched in it, outside modules that it calls.
+            device_ratio | share | ratio | GPU self of all GPU time of the sources that record modules.
+            device_total_ns | GPU total | ns | The same with all modules that it calls.
+            launch_count | launches | count | Launched outside modules that it calls.
+            self_ns | host self | ns | Host time outside modules that it calls.
+            total_ns | host total | ns | Nested calls counted once.
+        """),
+    )
     caption = "Over all processes and steps."
     shares = rows.groupby("run", dropna=False)["device_ratio"].sum(min_count=1).dropna()
     if len(shares) == 1:
-        caption += f" {show(float(shares.iloc[0]), 'ratio')} of the GPU time was launched in calls of modules."  # fmt: skip
+        caption += f" {show(float(shares.iloc[0]), 'ratio')} of the GPU time was launched in calls of modules."
     caption += " A backward pass runs outside the calls of modules and is not in it."
     return sheet(f"modules_{origin}", TITLES[origin], headings, rows, caption=caption)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import plain, run_heading
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import numbered, summed
-from tracekit.model.report import Heading, Metric, Section
+from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table, coded
 from tracekit.model.tables.columns import HOST_OP_KINDS, NAME
 from tracekit.model.thresholds import Thresholds
@@ -91,11 +91,7 @@ def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     """Device ops launched while an op was innermost: count, Σ duration, union per device."""
     unknown = pd.array([pd.NA] * count, dtype="Int64")
     if not trace.has("device_ops"):
-        return {
-            "launch_count": unknown,
-            "device_ns": unknown,
-            "device_busy_ns": unknown,
-        }
+        return {"launch_count": unknown, "device_ns": unknown, "device_busy_ns": unknown}
     device = trace["device_ops"]
     links: Launches = trace.derived(launches)
     # A call outside any op stands for itself: work launched from plain Python must not vanish.
@@ -125,15 +121,15 @@ def _memory(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     size = memory["size_bytes"].to_numpy(np.int64)
     host = trace.get("host_ops")
     is_op = (host["kind"] == "op").to_numpy()
-    at = innermost(trace, memory["thread"].to_numpy(), memory["ts_ns"].to_numpy())
-    owner = at.copy()
-    above = np.flatnonzero((at >= 0) & ~is_op[at])
-    owner[above] = trace.derived(nesting).nearest(is_op, at[above])
+    inner = innermost(trace, memory["thread"].to_numpy(), memory["ts_ns"].to_numpy())
+    owner = inner.copy()
+    above = np.flatnonzero((inner >= 0) & ~is_op[inner])
+    owner[above] = trace.derived(nesting).nearest(is_op, inner[above])
     group = np.where(owner >= 0, slot[owner], -1)
-    known = group >= 0
+    has_slot = group >= 0
     return {
-        "allocated_bytes": summed(group[known], np.maximum(size, 0)[known], count),
-        "freed_bytes": summed(group[known], np.maximum(-size, 0)[known], count),
+        "allocated_bytes": summed(group[has_slot], np.maximum(size, 0)[has_slot], count),
+        "freed_bytes": summed(group[has_slot], np.maximum(-size, 0)[has_slot], count),
     }
 
 
@@ -142,62 +138,51 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     rows = plain(measured["operators"])
     rows = rows[rows["kind"] == "op"]
     if not len(rows):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no host op was recorded")
+        return ANALYSIS.skipped("no host op was recorded")
     grouped = rows.groupby(["run", "name"], dropna=False, sort=False)
     pooled = grouped[["count", "total_ns", "self_ns"]].sum()
     for name in ("launch_count", "device_ns", "device_busy_ns", "allocated_bytes", "freed_bytes"):
         pooled[name] = grouped[name].sum(min_count=1)
     pooled = pooled.reset_index()
-    whole = int(pooled["self_ns"].sum())
-    pooled["self_ratio"] = pooled["self_ns"] / whole if whole else None
+    self_ns = int(pooled["self_ns"].sum())
+    pooled["self_ratio"] = pooled["self_ns"] / self_ns if self_ns else None
     pooled["net_bytes"] = pooled["allocated_bytes"] - pooled["freed_bytes"]
-    run, operator = run_heading(measured), Heading("name", "operator")
-    calls = Heading("count", "calls", "count")
-    host = sheet(
-        "operators_by_host_time",
-        "Operators by their own host time",
-        (
-            *run, operator,
-            Heading("self_ns", "self", "ns", "Time less that of ops and calls inside it, over all processes."),
-            Heading("self_ratio", "share", "ratio", "Of the host ops' own time."),
-            Heading("total_ns", "total", "ns", "Recursion counted once."),
-            calls,
-        ),
-        _by(pooled, "self_ns"),
-    )  # fmt: skip
-    device = sheet(
-        "operators_by_gpu_time",
-        "Operators by the GPU time they launch",
-        (
-            *run, operator,
-            Heading("device_ns", "GPU Σ", "ns", "Σ duration of device ops launched by the op itself."),
-            Heading("device_busy_ns", "GPU busy", "ns", "The same, overlaps counted once per GPU."),
-            Heading("launch_count", "launches", "count"),
-            calls,
-        ),
-        _by(pooled[pooled["launch_count"].fillna(0) > 0], "device_ns"),
-    )  # fmt: skip
-    memory = sheet(
-        "operators_by_memory",
-        "Operators by the memory they allocate",
-        (
-            *run, operator,
-            Heading("allocated_bytes", "allocated", "bytes", "Bytes allocated while the op was innermost."),
-            Heading("freed_bytes", "freed", "bytes", "Bytes freed while the op was innermost."),
-            Heading("net_bytes", "net", "bytes", "Allocated less freed: what others free later is not a leak."),
-            calls,
-        ),
-        _by(pooled[pooled["allocated_bytes"].fillna(0) > 0], "allocated_bytes"),
-    )  # fmt: skip
     metrics = (
         Metric("operator_calls", int(pooled["count"].sum()), "count", label="operator calls"),
     )
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        metrics=metrics,
-        sheets=tuple(s for s in (host, device, memory) if s.rows),
-    )
+    return ANALYSIS.answered(metrics=metrics, sheets=with_rows(*_sheets(measured, pooled)))
+
+
+HOST_HEADINGS = as_headings("""
+    self_ns | self | ns | Time less that of ops and calls inside it, over all processes.
+    self_ratio | share | ratio | Of the host ops' own time.
+    total_ns | total | ns | Recursion counted once.
+""")
+GPU_HEADINGS = as_headings("""
+    device_ns | GPU Σ | ns | Σ duration of device ops launched by the op itself.
+    device_busy_ns | GPU busy | ns | The same, overlaps counted once per GPU.
+    launch_count | launches | count
+""")
+MEMORY_HEADINGS = as_headings("""
+    allocated_bytes | allocated | bytes | Bytes allocated while the op was innermost.
+    freed_bytes | freed | bytes | Bytes freed while the op was innermost.
+    net_bytes | net | bytes | Allocated less freed: what others free later is not a leak.
+""")
+
+
+def _sheets(measured: Measurements, pooled: pd.DataFrame) -> Iterator[Sheet]:
+    """Operators by their host time, by the GPU time that they launch and by the memory that they allocate."""
+    launching = pooled[pooled["launch_count"].fillna(0) > 0]
+    allocating = pooled[pooled["allocated_bytes"].fillna(0) > 0]
+    for name, title, headings, rows in (
+        ("host_time", "their own host time", HOST_HEADINGS, pooled),
+        ("gpu_time", "the GPU time they launch", GPU_HEADINGS, launching),
+        ("memory", "the memory they allocate", MEMORY_HEADINGS, allocating),
+    ):
+        first, calls = Heading("name", "operator"), Heading("count", "calls", "count")
+        columns = (*run_heading(measured), first, *headings, calls)
+        ordered = _by(rows, headings[0].name)
+        yield sheet(f"operators_by_{name}", f"Operators by {title}", columns, ordered)
 
 
 def _by(pooled: pd.DataFrame, column: str) -> pd.DataFrame:

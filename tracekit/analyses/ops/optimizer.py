@@ -10,20 +10,24 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     in_run,
     label_headings,
+    number_or_none,
     same_text,
+    share_of,
     text_or_none,
     units,
     whole_if_exact,
 )
 from tracekit.job.stage_windows import steps_of
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import covered
 from tracekit.model.keys import PROCESS, summed
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -96,12 +100,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     # An op is called by the optimizer itself where nothing but it encloses it.
     direct = inside[tree.nearest(side.op | side.optimizer, inside) == side.within_optimizer[inside]]
     leaves = inside[side.leaf[inside]]
-    at = where.step_at(start[rows])
+    window = where.step_at(start[rows])
     names = host["name"].cat.codes.to_numpy()
     frame = pd.DataFrame(
         {
-            "step": pd.Series(where.frame["step"].array, dtype="Int64").reindex(at).array,
-            "occurrence": np.array([*where.frame["occurrence"], 0], np.int32)[at],
+            "step": pd.Series(where.frame["step"].array, dtype="Int64").reindex(window).array,
+            "occurrence": np.array([*where.frame["occurrence"], 0], np.int32)[window],
             "name": host["name"].astype(object).to_numpy()[rows],
             "count": 1,
             "dur_ns": dur[rows],
@@ -119,7 +123,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         for code, calls in zip(*np.unique(names[rows], return_counts=True), strict=True)
     }
     table["tensor_count"] = pd.array([tensors[name] for name in table["name"]], dtype="Int64")
-    return {"optimizer_steps": {str(name): table[name].array for name in table}}
+    return {"optimizer_steps": arrays_of(table)}
 
 
 def _count(group: Ints, size: int) -> Ints:
@@ -157,13 +161,13 @@ def _on_device(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
     start = ops["ts_ns"].to_numpy()[chosen]
     idle = np.zeros(size, np.int64)
     for device, busy in trace.derived(device_busy).items():
-        mine = np.flatnonzero(number[chosen] == device)
-        if not len(mine):
+        on_this = np.flatnonzero(number[chosen] == device)
+        if not len(on_this):
             continue
         first = np.full(size, np.iinfo(np.int64).max)
         last = np.full(size, np.iinfo(np.int64).min)
-        np.minimum.at(first, owner[mine], start[mine])
-        np.maximum.at(last, owner[mine], start[mine] + dur[mine])
+        np.minimum.at(first, owner[on_this], start[on_this])
+        np.maximum.at(last, owner[on_this], start[on_this] + dur[on_this])
         has = last >= first
         idle[has] += (last - first)[has] - covered(busy, first[has], last[has])
     return {
@@ -177,14 +181,12 @@ def _on_device(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Optimizers of all ranks and steps pooled by name; finding R26."""
     if not measured.has("optimizer_steps"):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no host activity was recorded")
+        return ANALYSIS.skipped("no host activity was recorded")
     rows = units(measured["optimizer_steps"])
     if not len(rows):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", NO_OPTIMIZER)
+        return ANALYSIS.skipped(NO_OPTIMIZER)
     pooled = _pool(measured, rows)
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+    return ANALYSIS.answered(
         sheets=(_sheet(measured, pooled),),
         findings=tuple(_unfused(measured, pooled, thresholds)),
         verdicts=tuple(_abstains(measured, rows, pooled)),
@@ -197,23 +199,26 @@ def _pool(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     step_count: steps of all processes that have it; `each_…`: per call of Optimizer.step.
     """
     by = ["run", "role", "name"]
-    found = []
-    for key, mine in rows.groupby(by, dropna=False, sort=False):
+    optimizers = []
+    for key, of_optimizer in rows.groupby(by, dropna=False, sort=False):
         who = dict(zip(by, key, strict=True))
-        steps = steps_of(measured, mine[[*PROCESS]])
-        known = mine["kernel_count"].notna().all()
-        tensors = mine["tensor_count"].dropna()
-        found.append(
+        steps = steps_of(measured, of_optimizer[[*PROCESS]])
+        has_kernels = of_optimizer["kernel_count"].notna().all()
+        tensors = of_optimizer["tensor_count"].dropna()
+        optimizers.append(
             {
                 **who,
-                **{name: int(mine[name].sum()) for name in COUNTED},
-                **{name: int(mine[name].sum()) if known else None for name in ON_DEVICE},
+                **{name: int(of_optimizer[name].sum()) for name in COUNTED},
+                **{
+                    name: int(of_optimizer[name].sum()) if has_kernels else None
+                    for name in ON_DEVICE
+                },
                 "tensor_count": int(tensors.median()) if len(tensors) else None,
                 "process_steps": max(steps.count, 1),
                 "step_ns": steps.step_ns,
             }
         )
-    pooled = pd.DataFrame(found).astype(dict.fromkeys([*ON_DEVICE, "tensor_count"], "Int64"))
+    pooled = pd.DataFrame(optimizers).astype(dict.fromkeys([*ON_DEVICE, "tensor_count"], "Int64"))
     calls = pooled["count"].astype("Float64")
     for name in ("call_count", "leaf_count", "kernel_count", "short_kernel_count"):
         pooled[f"each_{name}"] = pooled[name].astype("Float64") / calls
@@ -229,24 +234,26 @@ def _pool(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _sheet(measured: Measurements, pooled: pd.DataFrame) -> Any:
     """Optimizers by host time."""
-    shown = pooled.copy()
-    shown["times"] = whole_if_exact(
-        shown["count"].astype("Float64") / shown["process_steps"].astype("Float64")
+    optimizers = pooled.copy()
+    optimizers["times"] = whole_if_exact(
+        optimizers["count"].astype("Float64") / optimizers["process_steps"].astype("Float64")
     )
     headings = (
         *label_headings(measured),
-        Heading("name", "optimizer"),
-        Heading("dur_each_ns", "time", "ns", "Host time in Optimizer.step per step and process."),
-        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
-        Heading("times", "times", "count", "Optimizer.step calls per step and process."),
-        Heading("tensor_count", "tensors", "count", "Tensors it updates, as the counts of its ops tell."),
-        Heading("each_call_count", "calls", "count", "Ops that one Optimizer.step calls itself."),
-        Heading("each_leaf_count", "ops", "count", "Innermost ops in one Optimizer.step."),
-        Heading("each_kernel_count", "kernels", "count", "Kernels launched in one Optimizer.step."),
-        Heading("each_short_kernel_count", "short kernels", "count", "Of less than 10 µs."),
-        Heading("per_tensor", "per tensor", "", "Kernels per tensor; where no GPU was recorded, calls per tensor."),
-    )  # fmt: skip
-    return sheet("optimizer", "Optimizers by host time", headings, shown)
+        *as_headings("""
+            name | optimizer
+            dur_each_ns | time | ns | Host time in Optimizer.step per step and process.
+            share_ratio | of step | ratio | Of the mean step wall.
+            times | times | count | Optimizer.step calls per step and process.
+            tensor_count | tensors | count | Tensors it updates, as the counts of its ops tell.
+            each_call_count | calls | count | Ops that one Optimizer.step calls itself.
+            each_leaf_count | ops | count | Innermost ops in one Optimizer.step.
+            each_kernel_count | kernels | count | Kernels launched in one Optimizer.step.
+            each_short_kernel_count | short kernels | count | Of less than 10 µs.
+            per_tensor | per tensor | number | Kernels per tensor; where no GPU was recorded, calls per tensor.
+        """),
+    )
+    return sheet("optimizer", "Optimizers by host time", headings, optimizers)
 
 
 def _abstains(
@@ -256,8 +263,8 @@ def _abstains(
     for run in units(measured["steps"])["run"].drop_duplicates():
         if not same_text(rows["run"], run).any():
             yield Verdict(ANALYSIS.rules[0], "not applicable", NO_OPTIMIZER + in_run(measured, run))
-    for run, mine in pooled.groupby("run", dropna=False, sort=False):
-        if mine["kernel_count"].eq(0).fillna(value=False).all():
+    for run, of_run in pooled.groupby("run", dropna=False, sort=False):
+        if of_run["kernel_count"].eq(0).fillna(value=False).all():
             reason = "Optimizer.step launches no kernel: the optimizer works on the host"
             yield Verdict(ANALYSIS.rules[0], "not applicable", reason + in_run(measured, run))
 
@@ -269,37 +276,43 @@ def _unfused(
     limit = thresholds.of("unfused-optimizer")
     for row in pooled.to_dict("records"):
         on_device = not pd.isna(row["kernel_count"])
-        many = not pd.isna(row["per_tensor"]) and row["per_tensor"] >= limit["kernels_per_tensor"]
+        has_many = (
+            not pd.isna(row["per_tensor"]) and row["per_tensor"] >= limit["kernels_per_tensor"]
+        )
         short = on_device and row["each_short_kernel_count"] > limit["short_kernels"]
-        if not (many or short) or (on_device and not row["kernel_count"]):
+        if not (has_many or short) or (on_device and not row["kernel_count"]):
             continue
-        lost = row["idle_ns"] if on_device else max(row["dur_ns"] - row["leaf_ns"], 0)
-        lost = float(lost) / row["process_steps"]
-        ratio = lost / row["step_ns"] if row["step_ns"] else None
-        what = "kernels" if on_device else "ops"
-        count = row["each_kernel_count"] if on_device else row["each_call_count"]
+        advice = "construct the optimizer with fused=True"
+        if on_device:
+            lost_ns, what, count = row["idle_ns"], "kernels", row["each_kernel_count"]
+            short_count = float(row["each_short_kernel_count"])
+            advice += " (foreach=True where it has no fused form)"
+            caveat = "counted is what the GPU idles between its kernels; a fused one also reads each tensor once only"
+        else:
+            lost_ns, what = max(row["dur_ns"] - row["leaf_ns"], 0), "ops"
+            count, short_count = row["each_call_count"], None
+            caveat = "upper bound: host time of Optimizer.step outside its innermost ops"
+        lost_ns = float(lost_ns) / row["process_steps"]
+        ratio = share_of(lost_ns, row["step_ns"])
         over = "" if pd.isna(row["tensor_count"]) else f" for {int(row['tensor_count']):,} tensors"
         name = str(row["name"]).partition("#")[2] or str(row["name"])
         whose = _whose(row, pooled) + in_run(measured, row["run"])
+        per_tensor, label = number_or_none(row["per_tensor"]), f"{what} per tensor"
         yield Finding(
             "unfused-optimizer",
             thresholds.severity(ratio),
             f"{name} takes {_count_text(float(count))} {what}{over}{whose}",
-            "construct the optimizer with fused=True" + (" (foreach=True where it has no fused form)" if on_device else ""),
+            advice,
             (
-                Metric("per_tensor", None if pd.isna(row["per_tensor"]) else float(row["per_tensor"]), "", "lower", label=f"{what} per tensor"),
-                Metric("short_kernels", float(row["each_short_kernel_count"]) if on_device else None, "count", "lower", label="kernels under 10 µs"),
-                Metric("dur_ns", round(row["dur_each_ns"]), "ns", "lower", label="Optimizer.step per step"),
+                Metric("per_tensor", per_tensor, "", "lower", label=label),
+                Metric("short_kernels", short_count, "count", "lower", label="kernels under 10 µs"),
+                evidence("dur_ns", round(row["dur_each_ns"]), "Optimizer.step per step"),
             ),
             (Place(role=text_or_none(row["role"]), name=str(row["name"])),),
-            round(lost),
+            round(lost_ns),
             ratio,
-            (
-                "counted is what the GPU idles between its kernels; a fused one also reads each tensor once only"
-                if on_device
-                else "upper bound: host time of Optimizer.step outside its innermost ops",
-            ),
-        )  # fmt: skip
+            (caveat,),
+        )
 
 
 def _whose(row: Mapping[Any, Any], pooled: pd.DataFrame) -> str:

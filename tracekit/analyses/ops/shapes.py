@@ -12,9 +12,9 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import plain, run_heading
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import summed
-from tracekit.model.report import Heading, Metric, Section
+from tracekit.model.report import Metric, Section
 from tracekit.model.tables import KEYS, Column, Table, coded
 from tracekit.model.tables.columns import CALL_COUNT, NAME, SHAPE_COUNT
 from tracekit.model.thresholds import Thresholds
@@ -122,8 +122,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             **_inclusive(trace, rows, group, len(present), work, memory, whole=True),
         }
     }
-    told: Shapes = trace.derived(shapes)
-    if told.dims:
+    recorded: Shapes = trace.derived(shapes)
+    if recorded.dims:
         tables["operator_shapes"] = _by_shape(trace, rows, codes, work, memory)
     return tables
 
@@ -161,17 +161,17 @@ def _inclusive(
     whole: bool,
 ) -> dict[str, Any]:
     """Wall time of each group, and what was launched and allocated during it; recursion counts once."""
-    made = calls(trace, rows, group, count)
-    out: dict[str, Any] = {"total_ns": made.total_ns}
+    call_sums = calls(trace, rows, group, count)
+    out: dict[str, Any] = {"total_ns": call_sums.total_ns}
     for what, names in (
         (work, ("device_total_ns", "launch_total_count")),
         (memory, ("allocated_total_bytes", "freed_total_bytes")),
     ):
         if what is None:
             continue
-        some = slice(None) if whole else slice(1)
-        sums = during(made, what.thread, what.ts_ns, *what.values[some])
-        out |= dict(zip(names[some], sums, strict=True))
+        counted = slice(None) if whole else slice(1)
+        sums = during(call_sums, what.thread, what.ts_ns, *what.values[counted])
+        out |= dict(zip(names[counted], sums, strict=True))
     return out
 
 
@@ -179,25 +179,25 @@ def _by_shape(
     trace: Trace, rows: Ints, codes: Ints, work: Instants | None, memory: Instants | None
 ) -> dict[str, Any]:
     """One row a (name, dims, types); beyond the cap the rest of each op together."""
-    host, told, tree = trace["host_ops"], trace.derived(shapes), trace.derived(nesting)
-    width = len(told.dims) + 1
-    key = codes * width + told.number[rows] + 1
+    host, recorded, tree = trace["host_ops"], trace.derived(shapes), trace.derived(nesting)
+    width = len(recorded.dims) + 1
+    key = codes * width + recorded.number[rows] + 1
     keys, fine = np.unique(key, return_inverse=True)
     slot = np.full(len(host), -1, np.int64)
     slot[rows] = fine
     weight = summed(fine, tree.self_ns[rows], len(keys))
     if work is not None:
         weight += summed(_slot_of(slot, work.op), work.values[0], len(keys))
-    kept = np.zeros(len(keys), np.bool_)
-    kept[np.argsort(-weight, kind="stable")[:MAX_SHAPES]] = True
+    is_kept = np.zeros(len(keys), np.bool_)
+    is_kept[np.argsort(-weight, kind="stable")[:MAX_SHAPES]] = True
     # The rest of an op goes by the key beyond all shapes of that op.
-    coarse = np.where(kept, keys * 2, (keys // width) * width * 2 + 1)
+    coarse = np.where(is_kept, keys * 2, (keys // width) * width * 2 + 1)
     last, of_fine = np.unique(coarse, return_inverse=True)
     group, count = of_fine[fine], len(last)
     slot[rows] = group
     number = np.where(last % 2 == 0, last // 2 % width - 1, -1)
-    dims = np.array([*(text[:MAX_TEXT] for text in told.dims), None], object)
-    types = np.array([*(t and t[:MAX_TEXT] for t in told.types), None], object)
+    dims = np.array([*(text[:MAX_TEXT] for text in recorded.dims), None], object)
+    types = np.array([*(t and t[:MAX_TEXT] for t in recorded.types), None], object)
     out: dict[str, Any] = {
         "name": coded(last // 2 // width, host["name"]),
         "dims": dims[number],
@@ -209,8 +209,8 @@ def _by_shape(
         "flop_count": _flops(trace, slot, count),
     }
     if work is not None:
-        mine = _slot_of(slot, work.op)
-        launched, dur, busy = device_work(trace, mine, count)
+        launched_slot = _slot_of(slot, work.op)
+        launched, dur, busy = device_work(trace, launched_slot, count)
         out |= {"launch_count": launched, "device_ns": dur, "device_busy_ns": busy}
     if memory is not None:
         out["allocated_bytes"] = summed(_slot_of(slot, memory.op), memory.values[0], count)
@@ -223,49 +223,49 @@ def _slot_of(slot: Ints, op: Ints) -> Ints:
 
 
 def _self(tree: Nesting, rows: Ints, group: Ints, count: int) -> Ints:
-    own = summed(group, tree.self_ns[rows], count)
-    assert int(own.sum()) == int(tree.self_ns[rows].sum()), "no own time may be lost by grouping"
-    return own
+    self_ns = summed(group, tree.self_ns[rows], count)
+    assert int(self_ns.sum()) == int(tree.self_ns[rows].sum()), (
+        "no own time may be lost by grouping"
+    )
+    return self_ns
 
 
 def _flops(trace: Trace, slot: Ints, count: int) -> Any:
     """FLOPs of each group; NA where no formula is known or where they are counted at an op inside."""
-    found: Products = trace.derived(products)
-    rows = np.flatnonzero(found.number >= 0)
-    per_call = np.array([one.flops for _, one in found.products], float)
-    number = found.number[rows]
+    recorded: Products = trace.derived(products)
+    rows = np.flatnonzero(recorded.number >= 0)
+    per_call = np.array([product.flops for _, product in recorded.products], float)
+    number = recorded.number[rows]
     rough = np.bincount(slot[rows], per_call[number], minlength=count) if len(rows) else None
-    known = np.zeros(count, np.bool_)
-    known[slot[rows]] = True
-    if rough is None or not len(found.products):
-        return pd.arrays.IntegerArray(np.zeros(count, np.int64), ~known)
-    known &= rough < 2.0**62
-    exact = np.array([one.flops for _, one in found.products], np.int64)
-    chosen = rows[known[slot[rows]]]
-    sums = summed(slot[chosen], exact[found.number[chosen]], count)
-    return pd.arrays.IntegerArray(sums, ~known)
+    is_known = np.zeros(count, np.bool_)
+    is_known[slot[rows]] = True
+    if rough is None or not len(recorded.products):
+        return pd.arrays.IntegerArray(np.zeros(count, np.int64), ~is_known)
+    is_known &= rough < 2.0**62
+    exact = np.array([product.flops for _, product in recorded.products], np.int64)
+    chosen = rows[is_known[slot[rows]]]
+    sums = summed(slot[chosen], exact[recorded.number[chosen]], count)
+    return pd.arrays.IntegerArray(sums, ~is_known)
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Operators of all processes pooled, by input shape and with all that runs inside them."""
     totals, by_shape = plain(measured["operator_totals"]), plain(measured["operator_shapes"])
     if not len(totals):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no host op was recorded")
+        return ANALYSIS.skipped("no host op was recorded")
     on_device = bool(totals["device_total_ns"].notna().any())
     has_memory = bool(totals["allocated_total_bytes"].notna().any())
     if not (len(by_shape) or on_device or has_memory):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", NOT_RECORDED)
+        return ANALYSIS.skipped(NOT_RECORDED)
     sheets = (
         _shape_sheet(measured, by_shape, on_device),
         _total_sheet(measured, totals, on_device),
     )
     distinct = len(by_shape[["run", "name", "dims", "types"]].drop_duplicates())
     metrics = (Metric("operator_shapes", distinct, "count", label="operators by input shape"),)
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+    return ANALYSIS.answered(
         metrics=metrics if distinct else (),
-        sheets=tuple(s for s in sheets if s.rows),
+        sheets=with_rows(*sheets),
         caveats=() if len(by_shape) else (NOT_RECORDED,),
     )
 
@@ -273,7 +273,18 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 def _shape_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) -> Any:
     """Operators by name and shape: the GPU time they launch first, without a GPU their own host time."""
     keys = ["run", "name", "dims", "types"]
-    sums = ["shape_count", "count", "total_ns", "self_ns", "device_total_ns", "device_ns", "device_busy_ns", "launch_count", "allocated_bytes", "flop_count"]  # fmt: skip
+    sums = [
+        "shape_count",
+        "count",
+        "total_ns",
+        "self_ns",
+        "device_total_ns",
+        "device_ns",
+        "device_busy_ns",
+        "launch_count",
+        "allocated_bytes",
+        "flop_count",
+    ]
     grouped = rows.groupby(keys, dropna=False, sort=False)
     pooled = grouped[sums].sum(min_count=1)
     pooled["shape_count"] = grouped["shape_count"].max()
@@ -286,22 +297,31 @@ def _shape_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) ->
     pooled["gflop"] = pooled["flop_count"].astype("Float64") / 1e9
     by = "device_ns" if on_device else "self_ns"
     pooled[by] = pooled[by].astype("Int64").fillna(0)
-    pooled = pooled.sort_values([by, "self_ns", "name"], ascending=[False, False, True], kind="stable")  # fmt: skip
-    device = (
-        Heading("device_ns", "GPU self", "ns", "Σ duration of device ops that the op launched itself."),
-        Heading("device_busy_ns", "GPU busy", "ns", "The same, overlaps counted once per GPU."),
-        Heading("device_total_ns", "GPU total", "ns", "Σ duration of device ops launched during the op."),
-        Heading("launch_count", "launches", "count", "Launched by the op itself."),
-    )  # fmt: skip
+    pooled = pooled.sort_values(
+        [by, "self_ns", "name"], ascending=[False, False, True], kind="stable"
+    )
+    device = as_headings("""
+        device_ns | GPU self | ns | Σ duration of device ops that the op launched itself.
+        device_busy_ns | GPU busy | ns | The same, overlaps counted once per GPU.
+        device_total_ns | GPU total | ns | Σ duration of device ops launched during the op.
+        launch_count | launches | count | Launched by the op itself.
+    """)
     headings = (
-        *run_heading(measured), Heading("name", "operator"), Heading("shape", "input shapes", "text", "— has no shape."),
-        Heading("type", "types"), Heading("count", "calls", "count"),
+        *run_heading(measured),
+        *as_headings("""
+            name | operator
+            shape | input shapes | text | — has no shape.
+            type | types
+            count | calls | count
+        """),
         *(device if on_device else ()),
-        Heading("self_ns", "host self", "ns", "Host time less that of ops and calls inside it."),
-        Heading("total_ns", "host total", "ns", "Recursion counted once."),
-        Heading("allocated_bytes", "allocated", "bytes", "Bytes allocated while the op was innermost."),
-        Heading("gflop", "GFLOP", "", "10⁹ FLOPs of all calls, from their shapes; — where no formula is known."),
-    )  # fmt: skip
+        *as_headings("""
+            self_ns | host self | ns | Host time less that of ops and calls inside it.
+            total_ns | host total | ns | Recursion counted once.
+            allocated_bytes | allocated | bytes | Bytes allocated while the op was innermost.
+            gflop | GFLOP | number | 10⁹ FLOPs of all calls, from their shapes; — where no formula is known.
+        """),
+    )
     return sheet(
         "operators_by_shape",
         "Operators by input shape",
@@ -313,23 +333,36 @@ def _shape_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) ->
 
 def _total_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) -> Any:
     """Operators with all that ran inside their calls."""
-    sums = ["count", "total_ns", "device_total_ns", "launch_total_count", "allocated_total_bytes", "freed_total_bytes"]  # fmt: skip
+    sums = [
+        "count",
+        "total_ns",
+        "device_total_ns",
+        "launch_total_count",
+        "allocated_total_bytes",
+        "freed_total_bytes",
+    ]
     pooled = rows.groupby(["run", "name"], dropna=False, sort=False)[sums].sum(min_count=1)
     pooled = pooled.reset_index()
     by = "device_total_ns" if on_device else "allocated_total_bytes"
     pooled = pooled[(pooled[by].astype("Int64").fillna(0) > 0).to_numpy(np.bool_)]
     pooled = pooled.sort_values([by, "name"], ascending=[False, True], kind="stable")
-    device = (
-        Heading("device_total_ns", "GPU total", "ns", "Σ duration of device ops launched during the op."),
-        Heading("launch_total_count", "launches", "count", "Launched during the op."),
-    )  # fmt: skip
+    device = as_headings("""
+        device_total_ns | GPU total | ns | Σ duration of device ops launched during the op.
+        launch_total_count | launches | count | Launched during the op.
+    """)
     headings = (
-        *run_heading(measured), Heading("name", "operator"), Heading("count", "calls", "count"),
+        *run_heading(measured),
+        *as_headings("""
+            name | operator
+            count | calls | count
+        """),
         *(device if on_device else ()),
-        Heading("total_ns", "host total", "ns", "Recursion counted once."),
-        Heading("allocated_total_bytes", "allocated", "bytes", "Bytes allocated during the op."),
-        Heading("freed_total_bytes", "freed", "bytes", "Bytes freed during the op."),
-    )  # fmt: skip
+        *as_headings("""
+            total_ns | host total | ns | Recursion counted once.
+            allocated_total_bytes | allocated | bytes | Bytes allocated during the op.
+            freed_total_bytes | freed | bytes | Bytes freed during the op.
+        """),
+    )
     return sheet(
         "operators_inclusive",
         "Operators with all that runs inside them",
@@ -348,12 +381,12 @@ def shown(dims: object, count: int = 1) -> str:
     if not isinstance(dims, str):
         return f"{count:,} other shapes" if count > 1 else "—"
     try:
-        found = json.loads(dims)
+        shape_list = json.loads(dims)
     except (ValueError, RecursionError):
         return dims
-    if not isinstance(found, list):
+    if not isinstance(shape_list, list):
         return dims
-    return ", ".join(text for text in map(_one, found) if text) or "—"
+    return ", ".join(text for text in map(_one, shape_list) if text) or "—"
 
 
 def _one(entry: object) -> str:
@@ -371,10 +404,10 @@ def shown_types(types: object) -> str | None:
     'BFloat16'
     """
     try:
-        found = json.loads(types) if isinstance(types, str) else None
+        type_list = json.loads(types) if isinstance(types, str) else None
     except (ValueError, RecursionError):
         return None
-    texts = [str(t).removeprefix("c10::") for t in found] if isinstance(found, list) else []
+    texts = [str(t).removeprefix("c10::") for t in type_list] if isinstance(type_list, list) else []
     return ", ".join(dict.fromkeys(t for t in texts if t and t not in _NO_TENSOR)) or None
 
 

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import canonical_stages, label_headings, plain, same_text
 from tracekit.job.stage_work import StageWork, by_stage
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import summed
 from tracekit.model.report import Finding, Heading, Metric, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -65,25 +66,25 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """What unfused attention and losses take of each stage; their calls and the bytes of their copies."""
     if not trace.derived(shapes).dims:
         return {}
-    found: Unfused = trace.derived(unfused)
-    calls = {"attention": found.softmax, "loss": found.loss, "copy": found.copies}
+    recorded: Unfused = trace.derived(unfused)
+    calls = {"attention": recorded.softmax, "loss": recorded.loss, "copy": recorded.copies}
     if not sum(len(rows) for rows in calls.values()):
         return {"unfused_calls": {}, "unfused_work": {}}
     if trace.has("device_ops"):
         losses = np.zeros(len(trace["host_ops"]), np.bool_)
-        losses[found.loss] = losses[found.copies] = True
-        whole = np.ones(len(trace["device_ops"]), np.bool_)
+        losses[recorded.loss] = losses[recorded.copies] = True
+        all_ops = np.ones(len(trace["device_ops"]), np.bool_)
         work = on_device(
             trace,
             {
-                "all": whole,
-                "attention": attention_extra(trace, found),
+                "all": all_ops,
+                "attention": attention_extra(trace, recorded),
                 "loss": owners(trace, losses) >= 0,
             },
         )
     else:
-        work = on_host(trace, _spans(trace, found))
-    return {"unfused_calls": _calls(trace, calls, found), "unfused_work": work}
+        work = on_host(trace, _spans(trace, recorded))
+    return {"unfused_calls": _calls(trace, calls, recorded), "unfused_work": work}
 
 
 def _spans(trace: Trace, found: Unfused) -> dict[str, Spans]:
@@ -103,7 +104,7 @@ def _spans(trace: Trace, found: Unfused) -> dict[str, Spans]:
 def _calls(trace: Trace, calls: Mapping[str, Ints], found: Unfused) -> dict[str, Any]:
     """One row a (class, stage)."""
     rows = np.concatenate(list(calls.values()))
-    kind = np.repeat(np.arange(len(calls)), [len(some) for some in calls.values()])
+    kind = np.repeat(np.arange(len(calls)), [len(kind_rows) for kind_rows in calls.values()])
     stage = stage_at(trace, trace["host_ops"]["ts_ns"].to_numpy()[rows])
     names = [*stage_names(trace), None]
     keys, group = np.unique(kind * len(names) + stage + 1, return_inverse=True)
@@ -120,24 +121,22 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """What unfused attention and losses take of each stage; finding R27."""
     if not measured.has("unfused_work"):
         verdict = Verdict(ANALYSIS.rules[0], "insufficient data", "input shapes were not recorded")
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", NOT_RECORDED, verdicts=(verdict,))
+        return ANALYSIS.skipped(NOT_RECORDED, verdicts=(verdict,))
     calls = plain(measured["unfused_calls"])
     calls = calls.assign(canonical=canonical_stages(calls, in_file=True))
     if not len(calls):
         reason = "neither attention nor a loss over a vocabulary is made of single operators"
-        return Section(ANALYSIS.id, ANALYSIS.title, caveats=(reason,))
+        return ANALYSIS.answered(caveats=(reason,))
     work = [w for kind in KINDS for w in by_stage(measured, kind, table="unfused_work")]
     kinds = [kind for kind in KINDS for _ in by_stage(measured, kind, table="unfused_work")]
     findings = [
         finding
-        for kind, one in zip(kinds, work, strict=True)
-        for finding in _unfused(kind, one, _of(calls, one), thresholds)
+        for kind, stage_work in zip(kinds, work, strict=True)
+        for finding in _unfused(kind, stage_work, _of(calls, stage_work), thresholds)
     ]
-    on_gpu = any(one.on_gpu for one in work)
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        sheets=tuple(s for s in (_sheet(measured, kinds, work, calls, on_gpu=on_gpu),) if s.rows),
+    on_gpu = any(stage_work.on_gpu for stage_work in work)
+    return ANALYSIS.answered(
+        sheets=with_rows(_sheet(measured, kinds, work, calls, on_gpu=on_gpu)),
         findings=tuple(findings),
     )
 
@@ -145,10 +144,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 KINDS = ("attention", "loss")
 
 
-def _of(calls: pd.DataFrame, one: StageWork) -> pd.DataFrame:
+def _of(calls: pd.DataFrame, work: StageWork) -> pd.DataFrame:
     """The calls of the stage of `one`."""
-    mine = same_text(calls["run"], one.window.run) & same_text(calls["role"], one.window.role)
-    return calls[mine & same_text(calls["canonical"], one.window.canonical)]
+    of_stage = same_text(calls["run"], work.window.run) & same_text(calls["role"], work.window.role)
+    return calls[of_stage & same_text(calls["canonical"], work.window.canonical)]
 
 
 def _sheet(
@@ -163,21 +162,43 @@ def _sheet(
     rows = pd.DataFrame(
         [
             (
-                one.window.run, one.window.role, one.window.canonical or "(outside any stage)", WHAT[kind], one.busy_ns, one.ratio,
-                _sum(_of(calls, one), kind, "count"), _sum(_of(calls, one), "copy", "size_bytes") if kind == "loss" else None,
+                stage_work.window.run,
+                stage_work.window.role,
+                stage_work.window.canonical or "(outside any stage)",
+                WHAT[kind],
+                stage_work.busy_ns,
+                stage_work.ratio,
+                _sum(_of(calls, stage_work), kind, "count"),
+                _sum(_of(calls, stage_work), "copy", "size_bytes") if kind == "loss" else None,
             )
-            for kind, one in zip(kinds, work, strict=True)
+            for kind, stage_work in zip(kinds, work, strict=True)
         ],
         columns=["run", "role", "stage", "what", "busy_ns", "ratio", "count", "size_bytes"],
-    ).sort_values(["busy_ns", "stage", "what"], ascending=[False, True, True], kind="stable")  # fmt: skip
+    ).sort_values(["busy_ns", "stage", "what"], ascending=[False, True, True], kind="stable")
     time = "GPU busy" if on_gpu else "host time"
     headings = (
-        *label_headings(measured), Heading("stage", "stage"), Heading("what", "what"),
-        Heading("busy_ns", time, "ns", "Over all processes and steps; attention: without its two products."),
-        Heading("ratio", "share", "ratio", "Of the GPU work that the stage launches." if on_gpu else "Of the stage's wall."),
-        Heading("count", "calls", "count"),
-        Heading("size_bytes", "32-bit copies", "bytes", "Bytes written when 16-bit numbers were copied to 32 bits."),
-    )  # fmt: skip
+        *label_headings(measured),
+        *as_headings("""
+            stage | stage
+            what | what
+        """),
+        Heading(
+            "busy_ns",
+            time,
+            "ns",
+            "Over all processes and steps; attention: without its two products.",
+        ),
+        Heading(
+            "ratio",
+            "share",
+            "ratio",
+            "Of the GPU work that the stage launches." if on_gpu else "Of the stage's wall.",
+        ),
+        *as_headings("""
+            count | calls | count
+            size_bytes | 32-bit copies | bytes | Bytes written when 16-bit numbers were copied to 32 bits.
+        """),
+    )
     return sheet("unfused", "Attention and losses made of single operators", headings, rows)
 
 
@@ -200,17 +221,17 @@ def _unfused(
     share = (
         f"{show(one.ratio, 'ratio')} of {'the GPU work of ' if one.on_gpu else ''}{one.window.name}"
     )
-    evidence: tuple[Metric, ...] = (
-        Metric("unfused_ratio", one.ratio, "ratio", "lower", label="of its GPU work" if one.on_gpu else "of its wall"),
+    numbers: tuple[Metric, ...] = (
+        evidence("unfused_ratio", one.ratio, "of its GPU work" if one.on_gpu else "of its wall"),
         Metric("calls", _sum(calls, kind, "count"), "count", label="calls"),
-    )  # fmt: skip
+    )
     if kind == "attention":
         claim = f"{share} is what unfused attention does between its two products"
         advice = "use flash attention or scaled_dot_product_attention"
         caveats = ("its backward pass is not counted, and gains as well",)
     else:
         each = round(one.window.steps.mean(copied))
-        evidence += (Metric("copied_bytes", each, "bytes", "lower", label="32-bit copies per step"),)  # fmt: skip
+        numbers += (evidence("copied_bytes", each, "32-bit copies per step"),)
         claim = f"{share} is a log-softmax over the vocabulary on 32-bit copies"
         advice = "use a fused or chunked cross-entropy (use_fused_kernels in verl)"
         caveats = ("upper bound: a fused loss still reads the logits",)
@@ -219,7 +240,7 @@ def _unfused(
         thresholds.severity(ratio),
         claim,
         advice,
-        evidence,
+        numbers,
         (one.place,),
         gain,
         ratio,

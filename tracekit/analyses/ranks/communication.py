@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import apart, in_run, plain, same_text, text_or_none
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import apart, in_run, plain, same_text, text_or_none, whole_or_none
 from tracekit.job.stage_windows import (
     WHERE,
     StageWindow,
@@ -20,6 +21,7 @@ from tracekit.job.stage_windows import (
     steps_of,
     whole,
 )
+from tracekit.job.tables import with_rows
 from tracekit.job.traffic import RATED, by_rank, exposed_within, moving, rates, united, waiting
 from tracekit.job.traffic import collectives as pooled
 from tracekit.job.traffic_sheets import (
@@ -32,6 +34,7 @@ from tracekit.job.traffic_sheets import (
 from tracekit.model.keys import CAPTURE
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, DUR, STEP, STREAM, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -87,14 +90,14 @@ BY_DESIGN = ("update_weights",)
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The collectives of this source one by one, and their sums per step and stage for compare."""
-    found: Collectives = trace.derived(collectives)
-    rows = found.frame
+    recorded: Collectives = trace.derived(collectives)
+    rows = recorded.frame
     if not len(rows):
         return {"collectives": {}} if trace.has("host_ops") or trace.has("device_ops") else {}
-    columns = {str(name): rows[name].array for name in rows}
+    columns = arrays_of(rows)
     tables: dict[str, Mapping[str, Any]] = {"collectives": columns, "metrics": per_step(rows)}
-    if found.cut:
-        tables["quality"] = {"name": np.array([CUT], object), "count": np.array([found.cut])}
+    if recorded.cut:
+        tables["quality"] = {"name": np.array([CUT], object), "count": np.array([recorded.cut])}
     return tables
 
 
@@ -141,30 +144,23 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Collectives by kind, stage and rank; findings R05, R06 and R07."""
     rows = pooled(measured)
     if not len(rows):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no collective was recorded")
-    small = [_small(measured, mine, thresholds) for mine in apart(rows, ["run", "role"])]
-    stages = _exposures(measured, rows, [one.rows for one in small if one.finding])
-    told = [(one, _exposed(one, thresholds)) for one in stages]
-    untold = [one for one, finding in told if finding is None]
-    beside = [_not_overlapped(one, thresholds) for one in untold]
-    sheets = (kind_sheet(measured), stage_sheet(measured), rank_sheet(measured))
-    charts = (rank_bars(measured), size_histogram(measured))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+        return ANALYSIS.skipped("no collective was recorded")
+    small = [_small(measured, of_owner, thresholds) for of_owner in apart(rows, ["run", "role"])]
+    stages = _exposures(measured, rows, [owner.rows for owner in small if owner.finding])
+    exposures = [(exposure, _exposed(exposure, thresholds)) for exposure in stages]
+    hidden = [exposure for exposure, finding in exposures if finding is None]
+    return ANALYSIS.answered(
+        (
+            *(finding for _, finding in exposures),
+            *(_not_overlapped(exposure, thresholds) for exposure in hidden),
+            *(owner.finding for owner in small),
+            *_abstained(measured, exposures, thresholds),
+            *(owner.verdict for owner in small),
+        ),
         metrics=tuple(_totals(measured)),
-        sheets=tuple(s for s in sheets if s.rows),
-        findings=tuple(
-            finding
-            for finding in (*(f for _, f in told), *beside, *(one.finding for one in small))
-            if finding is not None
-        ),
+        sheets=with_rows(kind_sheet(measured), stage_sheet(measured), rank_sheet(measured)),
         caveats=tuple(_caveats(measured, rows)),
-        verdicts=(
-            *_abstained(measured, told, thresholds),
-            *(one.verdict for one in small if one.verdict is not None),
-        ),
-        charts=tuple(chart for chart in charts if chart is not None),
+        charts=tuple(filter(None, (rank_bars(measured), size_histogram(measured)))),
     )
 
 
@@ -173,25 +169,29 @@ def _exposures(
 ) -> list[Exposure]:
     """Every stage (the step, without stages) in which a device communicates."""
     windows, waits = placed(measured, "gpu_time").copy(), waiting(rows)
-    claimed = pd.concat([rows.iloc[:0][[*waits]], *(one[[*waits]] for one in small)])
+    claimed = pd.concat(
+        [rows.iloc[:0][[*waits]], *(claimed_rows[[*waits]] for claimed_rows in small)]
+    )
     claimed = claimed[claimed["exposed_ns"].notna()]
     # A small collective is exposed from its start on, as far as that can be known; so is a wait.
     both = pd.concat([waits, claimed.assign(dur_ns=claimed["exposed_ns"].to_numpy(np.int64))])
     windows["wait_ns"] = exposed_within(waits, windows)
     windows["taken_ns"] = exposed_within(both, windows)
     on_device = rows[TOLD][rows["exposed_ns"].notna()]
-    in_stage = {_whose(mine): mine for mine in apart(on_device, WHERE)}
-    in_step = {_whose(mine)[:2]: mine for mine in apart(on_device, WHERE[:2])}
-    found = []
+    in_stage = {_whose(of_window): of_window for of_window in apart(on_device, WHERE)}
+    in_step = {_whose(of_window)[:2]: of_window for of_window in apart(on_device, WHERE[:2])}
+    exposures = []
     for window in judged_windows(measured):
-        mine, key, none = _of(windows, window), window.key, on_device.iloc[:0]
-        theirs = in_step.get(key[:2], none) if key[2] is None else in_stage.get(key, none)
+        of_window, key, none = _of(windows, window), window.key, on_device.iloc[:0]
+        window_rows = in_step.get(key[:2], none) if key[2] is None else in_stage.get(key, none)
         if window.gpu_time["comm_ns"] and window.window_ns:
-            wait = int(mine["wait_ns"].sum()) if mine["wait_ns"].notna().any() else None
-            rest = int(window.gpu_time["exposed_comm_ns"]) - int(mine["taken_ns"].sum())
-            assert rest >= 0, "what is waiting or small must fit into what is exposed"
-            found.append(Exposure(window, theirs, wait, rest, _unseen(measured, window.run)))
-    return found
+            wait = int(of_window["wait_ns"].sum()) if of_window["wait_ns"].notna().any() else None
+            rest_ns = int(window.gpu_time["exposed_comm_ns"]) - int(of_window["taken_ns"].sum())
+            assert rest_ns >= 0, "what is waiting or small must fit into what is exposed"
+            exposures.append(
+                Exposure(window, window_rows, wait, rest_ns, _unseen(measured, window.run))
+            )
+    return exposures
 
 
 def _whose(rows: pd.DataFrame) -> tuple[object, ...]:
@@ -202,19 +202,19 @@ def _whose(rows: pd.DataFrame) -> tuple[object, ...]:
 def _unseen(measured: Measurements, run: object) -> str:
     """What is to be said of ranks of a run that were not recorded; empty where none is known to be missing."""
     captures = plain(measured["captures"])
-    mine = captures[same_text(captures["run"], run)]
-    seen, whole = mine["rank"].nunique(), mine["world_size"].max()
-    if pd.isna(whole) or seen >= whole:
+    of_run = captures[same_text(captures["run"], run)]
+    seen, world_size = of_run["rank"].nunique(), of_run["world_size"].max()
+    if pd.isna(world_size) or seen >= world_size:
         return ""
-    return f"{seen} of {int(whole)} ranks were recorded: waiting for the others counts as communication"
+    return f"{seen} of {int(world_size)} ranks were recorded: waiting for the others counts as communication"
 
 
 def _of(frame: pd.DataFrame, window: StageWindow) -> pd.DataFrame:
     """The rows of a judged stage; for a whole step all of its run and role."""
-    mine = same_text(frame["run"], window.run) & same_text(frame["role"], window.role)
+    in_window = same_text(frame["run"], window.run) & same_text(frame["role"], window.role)
     if window.canonical is not None:
-        mine &= same_text(frame["canonical"], window.canonical)
-    return frame[mine]
+        in_window &= same_text(frame["canonical"], window.canonical)
+    return frame[in_window]
 
 
 ADVICE = {
@@ -230,24 +230,24 @@ OTHERWISE = (
 )
 
 
-def _longest(one: Exposure) -> tuple[str | None, tuple[Place, ...]]:
+def _longest(exposure: Exposure) -> tuple[str | None, tuple[Place, ...]]:
     """(the operation that is exposed longest, the stage with it and where its longest one is)."""
-    rows = one.rows
+    rows = exposure.rows
     if not len(rows):
-        return None, (one.window.place,)
+        return None, (exposure.window.place,)
     op = str(rows.groupby("op")["exposed_ns"].sum().idxmax())
-    mine = rows[rows["op"] == op]
-    row = mine.iloc[int(mine["exposed_ns"].astype("int64").argmax())]
+    of_op = rows[rows["op"] == op]
+    row = of_op.iloc[int(of_op["exposed_ns"].astype("int64").argmax())]
     start = int(row["ts_ns"])
     return op, (
-        replace(one.window.place, name=op),
+        replace(exposure.window.place, name=op),
         Place(
             source=str(row["source"]),
             role=text_or_none(row["role"]),
-            rank=None if pd.isna(row["rank"]) else int(row["rank"]),
-            device=None if pd.isna(row["device"]) else int(row["device"]),
-            step=None if pd.isna(row["step"]) else int(row["step"]),
-            stage=one.window.canonical,
+            rank=whole_or_none(row["rank"]),
+            device=whole_or_none(row["device"]),
+            step=whole_or_none(row["step"]),
+            stage=exposure.window.canonical,
             name=op,
             start_ns=start,
             end_ns=start + int(row["dur_ns"]),
@@ -255,57 +255,57 @@ def _longest(one: Exposure) -> tuple[str | None, tuple[Place, ...]]:
     )
 
 
-def _moved(one: Exposure, op: str | None) -> tuple[Metric, ...]:
+def _moved(exposure: Exposure, op: str | None) -> tuple[Metric, ...]:
     """Bytes and rate of an operation in a stage, as far as they are known."""
-    found = rates(one.rows[one.rows["op"] == op], ["op"])
-    if not len(found):
+    moved = rates(exposure.rows[exposure.rows["op"] == op], ["op"])
+    if not len(moved):
         return ()
-    size, rate = found.iloc[0]["size_bytes"], found.iloc[0]["busbw"]
-    told = []
+    size, rate = moved.iloc[0]["size_bytes"], moved.iloc[0]["busbw"]
+    numbers = []
     if not pd.isna(size):
         label = f"{op} per step and GPU"
-        each = round(one.window.steps.mean(int(size)))
-        told.append(Metric("size_bytes", each, "bytes", "lower", label=label))
+        each = round(exposure.window.steps.mean(int(size)))
+        numbers.append(evidence("size_bytes", each, label))
     if not pd.isna(rate):
-        told.append(Metric("busbw", float(rate), "gb_per_s", "higher", label=f"busbw of {op}"))
-    return tuple(told)
+        numbers.append(Metric("busbw", float(rate), "gb_per_s", "higher", label=f"busbw of {op}"))
+    return tuple(numbers)
 
 
-def _overlap(one: Exposure) -> Metric:
-    ratio = float(one.window.gpu_time["overlap_ratio"])
-    return Metric("overlap_ratio", ratio, "ratio", "higher", label="hidden share")
+def _overlap(exposure: Exposure) -> Metric:
+    ratio = float(exposure.window.gpu_time["overlap_ratio"])
+    return evidence("overlap_ratio", ratio, "hidden share", better="higher")
 
 
-def _waited(one: Exposure) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
+def _waited(exposure: Exposure) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
     """(evidence, caveats) about waiting for other ranks."""
-    if one.wait_ns is None:
+    if exposure.wait_ns is None:
         return (), ("includes waiting for slower ranks: not told apart here",)
-    wait = round(one.window.steps.mean(one.wait_ns))
-    synchronising = one.rows[one.rows["synchronising"]]
+    wait = round(exposure.window.steps.mean(exposure.wait_ns))
+    synchronising = exposure.rows[exposure.rows["synchronising"]]
     unknown = int(synchronising["wait_ns"].isna().sum())
-    caveats = [one.unseen] if one.unseen else []
+    caveats = [exposure.unseen] if exposure.unseen else []
     if unknown:
         caveats.append(
             f"the wait in {unknown:,} of {len(synchronising):,} collectives is not known: it counts as communication"
         )
-    evidence = Metric("wait_ns", wait, "ns", "lower", label="waiting per step, left out")
-    return (evidence,), tuple(caveats)
+    waiting_ns = evidence("wait_ns", wait, "waiting per step, left out")
+    return (waiting_ns,), tuple(caveats)
 
 
-def _exposed(one: Exposure, thresholds: Thresholds) -> Finding | None:
+def _exposed(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
     """R05: a stage, without stages the step, that waits for communication that nothing hides."""
-    if one.share < thresholds.of("exposed-communication")["exposed_ratio"]:
+    if exposure.share < thresholds.of("exposed-communication")["exposed_ratio"]:
         return None
-    exposed, ratio = one.per_step
-    op, places = _longest(one)
-    evidence, caveats = _waited(one)
-    share = Metric("exposed_comm_ratio", one.share, "ratio", "lower", label="exposed")
+    exposed, ratio = exposure.per_step
+    op, places = _longest(exposure)
+    waits, caveats = _waited(exposure)
+    share = evidence("exposed_comm_ratio", exposure.share, "exposed")
     return Finding(
         "exposed-communication",
         thresholds.severity(ratio),
-        f"{show(one.share, 'ratio')} of {one.window.name} is communication that no compute hides",
+        f"{show(exposure.share, 'ratio')} of {exposure.window.name} is communication that no compute hides",
         ADVICE.get(op or "", OTHERWISE),
-        (share, _overlap(one), *evidence, *_moved(one, op)),
+        (share, _overlap(exposure), *waits, *_moved(exposure, op)),
         places,
         round(exposed),
         ratio,
@@ -313,34 +313,34 @@ def _exposed(one: Exposure, thresholds: Thresholds) -> Finding | None:
     )
 
 
-def _not_overlapped(one: Exposure, thresholds: Thresholds) -> Finding | None:
+def _not_overlapped(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
     """R06: a stage whose collectives hardly run beside compute, where R05 does not say so already."""
     limit = thresholds.of("no-comm-overlap")
-    row, name = one.window.gpu_time, one.window.canonical
-    comm = int(row["overlap_ns"]) + one.rest_ns
+    row, name = exposure.window.gpu_time, exposure.window.canonical
+    comm = int(row["overlap_ns"]) + exposure.rest_ns
     overlap = int(row["overlap_ns"]) / comm if comm else 1.0
     if (
         comm / row["window_ns"] < limit["comm_ratio"]
         or overlap >= limit["overlap_ratio"]
-        or one.window.steps.mean(len(one.rows)) < limit["collectives_per_step"]
+        or exposure.window.steps.mean(len(exposure.rows)) < limit["collectives_per_step"]
         or name in BY_DESIGN
     ):
         return None
-    exposed, ratio = one.per_step
-    op, places = _longest(one)
-    evidence, caveats = _waited(one)
+    exposed, ratio = exposure.per_step
+    op, places = _longest(exposure)
+    waits, caveats = _waited(exposure)
     severity = thresholds.severity(ratio)
     share = comm / row["window_ns"]
     return Finding(
         "no-comm-overlap",
         "info" if severity == "low" else severity,
-        f"{show(overlap, 'ratio')} of the communication of {one.window.name} runs beside compute",
+        f"{show(overlap, 'ratio')} of the communication of {exposure.window.name} runs beside compute",
         ADVICE.get(op or "", OTHERWISE),
         (
-            Metric("overlap_ratio", overlap, "ratio", "higher", label="hidden share"),
-            Metric("comm_ratio", share, "ratio", "lower", label="communication, of the stage"),
-            *evidence,
-            *_moved(one, op),
+            evidence("overlap_ratio", overlap, "hidden share", better="higher"),
+            evidence("comm_ratio", share, "communication, of the stage"),
+            *waits,
+            *_moved(exposure, op),
         ),
         places,
         round(exposed),
@@ -350,7 +350,7 @@ def _not_overlapped(one: Exposure, thresholds: Thresholds) -> Finding | None:
 
 
 def _abstained(
-    measured: Measurements, told: list[tuple[Exposure, Finding | None]], thresholds: Thresholds
+    measured: Measurements, judged: list[tuple[Exposure, Finding | None]], thresholds: Thresholds
 ) -> Iterator[Verdict]:
     """Why R05 and R06 say nothing, where that is not plain."""
     rules = ANALYSIS.rules[:2]
@@ -363,12 +363,12 @@ def _abstained(
         yield from (Verdict(rule, answer, reason) for rule in rules)  # type: ignore[arg-type]
         return
     limit = thresholds.of("exposed-communication")["exposed_ratio"]
-    for one, finding in told:
-        exposed = one.window.gpu_time["exposed_comm_ratio"]
+    for exposure, finding in judged:
+        exposed = exposure.window.gpu_time["exposed_comm_ratio"]
         if finding is None and exposed >= limit:
-            reason = f"{show(float(exposed), 'ratio')} of {one.window.name} is exposed, but it is waiting for slower ranks or small collectives"
+            reason = f"{show(float(exposed), 'ratio')} of {exposure.window.name} is exposed, but it is waiting for slower ranks or small collectives"
             yield Verdict(rules[0], "clear", reason)
-    if any(finding is not None for _, finding in told):
+    if any(finding is not None for _, finding in judged):
         yield Verdict(rules[1], "clear", "what no compute hides is told by exposed-communication")
 
 
@@ -389,11 +389,11 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
         reason = f"{unknown:,} of {len(calls):,} collectives have no recorded size{in_run(measured, run)}"
         return Small(small, None, Verdict("small-collectives", "insufficient data", reason))
     moved = moving(small[small.duplicated(TOGETHER, keep=False)])
-    known = moved["exposed_ns"].notna().to_numpy()
+    has_exposed = moved["exposed_ns"].notna().to_numpy()
     exposed = moved["exposed_ns"].to_numpy(np.int64, na_value=0)
-    bound = np.where(known, np.minimum(moved["dur_ns"], exposed), moved["dur_ns"])
-    alone = moved.assign(dur_ns=bound)
-    totals = (int(united(part, (*CAPTURE, "device")).sum()) for part in (moved, alone))
+    bound = np.where(has_exposed, np.minimum(moved["dur_ns"], exposed), moved["dur_ns"])
+    bounded = moved.assign(dur_ns=bound)
+    totals = (int(united(part, (*CAPTURE, "device")).sum()) for part in (moved, bounded))
     (spent, share), (gain, ratio) = (steps.per_step(total_ns) for total_ns in totals)
     if share is None or share < limit["time_ratio"]:
         return nothing
@@ -402,7 +402,7 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
     caveats = ["upper bound: the bytes themselves still have to be moved"]
     if bool(moved["transfer_ns"].isna().any()):
         caveats.append("waiting for slower ranks is left out only as far as it is unusual")
-    if not known.all():
+    if not has_exposed.all():
         caveats.append("recorded on the host: whether something runs beside them is not known")
     finding = Finding(
         "small-collectives",
@@ -411,13 +411,9 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
         + in_run(measured, run),
         "put small tensors into one: flatten them into a bucket, reduce what is only logged once per step",
         (
-            Metric(
-                "small_ratio", len(small) / len(calls), "ratio", "lower", label="of all collectives"
-            ),
-            Metric(
-                "small_count", steps.mean(len(moved)), "count", "lower", label="per step and rank"
-            ),
-            Metric("small_ns", round(spent), "ns", "lower", label="their time per step and rank"),
+            evidence("small_ratio", len(small) / len(calls), "of all collectives"),
+            evidence("small_count", steps.mean(len(moved)), "per step and rank"),
+            evidence("small_ns", round(spent), "their time per step and rank"),
         ),
         (Place(role=role, stage=stage, name=op),),
         round(gain),
@@ -435,14 +431,14 @@ def _totals(measured: Measurements) -> Iterator[Metric]:
         ("exposed_comm_ratio", "exposed_ns", "exposed, of the capture"),
         ("wait_ratio", "wait_ns", "waiting for other ranks, of the capture"),
     ):
-        known = ranks[ranks[top].notna() & (ranks["window_ns"] > 0)]
-        if len(known):
-            value = int(known[top].sum()) / int(known["window_ns"].sum())
+        timed = ranks[ranks[top].notna() & (ranks["window_ns"] > 0)]
+        if len(timed):
+            value = int(timed[top].sum()) / int(timed["window_ns"].sum())
             yield Metric(name, value, "ratio", "lower", label=label)
-    known = ranks[ranks["wire_bytes"].notna() & (ranks["wired_ns"] > 0)]
-    if len(known):
-        value = float(known["wire_bytes"].sum()) / int(known["wired_ns"].sum())
-        yield Metric("wire_gb_per_s", value, "gb_per_s", "higher", label="network per rank")
+    timed = ranks[ranks["wire_bytes"].notna() & (ranks["wired_ns"] > 0)]
+    if len(timed):
+        value = float(timed["wire_bytes"].sum()) / int(timed["wired_ns"].sum())
+        yield evidence("wire_gb_per_s", value, "network per rank", better="higher")
 
 
 def _caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
@@ -453,8 +449,8 @@ def _caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
         yield f"{host:,} collectives ran on the host (no GPU activity was recorded): whether compute hides them is not known"
     if bool(rows["wait_ns"].isna().all()):
         yield "collectives could not be compared between ranks: their time includes waiting for slower ranks"
-    told = (_unseen(measured, run) for run in dict.fromkeys(rows["run"]))
-    yield from dict.fromkeys(text for text in told if text)
+    unseen = (_unseen(measured, run) for run in dict.fromkeys(rows["run"]))
+    yield from dict.fromkeys(text for text in unseen if text)
     quality = plain(measured["quality"])
     if cut := int(quality.loc[quality["name"] == CUT, "count"].sum()):
         yield f"{cut:,} more collectives were recorded than are kept of one source: the earliest are shown"

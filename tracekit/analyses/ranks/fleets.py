@@ -11,11 +11,21 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import count_distinct, devices_of, in_run, label_headings, plain, same_text
-from tracekit.job.tables import sheet
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import (
+    count_distinct,
+    devices_of,
+    in_run,
+    label_headings,
+    plain,
+    same_text,
+    text_or_none,
+)
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import Intervals, covered, gaps, intersect, union, union_all
-from tracekit.model.report import Heading, Metric, Section
+from tracekit.model.report import Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -50,28 +60,32 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     ops = trace.derived(sound_device_ops)
     frames = []
     for device in ops["device"].drop_duplicates().sort_values():
-        mine = ops["device"].isna() if pd.isna(device) else ops["device"] == device
-        rows = ops[mine.fillna(value=False)]
+        on_device = ops["device"].isna() if pd.isna(device) else ops["device"] == device
+        rows = ops[on_device.fillna(value=False)]
         start = rows["ts_ns"].to_numpy()
         spans, closed = _bounded(union(start, start + rows["dur_ns"].to_numpy()))
         frames.append(
             pd.DataFrame(
-                {"device": pd.array([device] * len(closed), dtype="Int64"), "ts_ns": spans.start,
-                 "dur_ns": spans.end - spans.start, "closed_ns": closed}
+                {
+                    "device": pd.array([device] * len(closed), dtype="Int64"),
+                    "ts_ns": spans.start,
+                    "dur_ns": spans.end - spans.start,
+                    "closed_ns": closed,
+                }
             )
-        )  # fmt: skip
+        )
     if not frames:
         return {"busy_spans": {}}
     table = pd.concat(frames, ignore_index=True)
-    return {"busy_spans": {str(name): table[name].array for name in table}}
+    return {"busy_spans": arrays_of(table)}
 
 
 def _bounded(spans: Intervals) -> tuple[Intervals, Ints]:
     """(at most `MAX_SPANS` spans with the longest gaps between them, how much idle time each holds)."""
     length = spans.start[1:] - spans.end[:-1]
-    kept = np.sort(np.argsort(-length, kind="stable")[: MAX_SPANS - 1])
-    first = np.concatenate((np.zeros(min(len(spans.start), 1), np.int64), kept + 1))
-    last = np.concatenate((kept, np.full(min(len(spans.start), 1), len(spans.start) - 1)))
+    longest_gaps = np.sort(np.argsort(-length, kind="stable")[: MAX_SPANS - 1])
+    first = np.concatenate((np.zeros(min(len(spans.start), 1), np.int64), longest_gaps + 1))
+    last = np.concatenate((longest_gaps, np.full(min(len(spans.start), 1), len(spans.start) - 1)))
     joined = Intervals(spans.start[first], spans.end[last])
     busy = covered(spans, joined.start, joined.end)
     assert int(busy.sum()) == spans.total, "closing gaps must not lose busy time"
@@ -92,54 +106,51 @@ class Fleet(NamedTuple):
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Busy shares of every role in the time that all were captured, and how far rollout and training overlap."""
     if not measured.has("busy_spans"):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
-    every, captures = measured["busy_spans"], plain(measured["captures"])
+        return ANALYSIS.skipped("no GPU activity was recorded")
+    spans, captures = measured["busy_spans"], plain(measured["captures"])
     timed = captures[captures["absolute_time"].to_numpy(np.bool_)]
-    shown, metrics, reasons = [], list[Metric](), list[str]()
-    for run in every["run"].unique():
-        mine = every[same_text(every["run"], run) & every["source"].isin(set(timed["source"]))]
-        fleets = _fleets(plain(mine), timed) if count_distinct(mine, ["role"]) > 1 else []
-        told = _told(fleets)
-        if told:
-            reasons.append(told + in_run(measured, run))
+    fleet_rows, metrics, reasons = [], list[Metric](), list[str]()
+    for run in spans["run"].unique():
+        run_spans = spans[same_text(spans["run"], run) & spans["source"].isin(set(timed["source"]))]
+        fleets = _fleets(plain(run_spans), timed) if count_distinct(run_spans, ["role"]) > 1 else []
+        reason = _told(fleets)
+        if reason:
+            reasons.append(reason + in_run(measured, run))
             continue
         window = _window(fleets)
-        shown += [(run, fleet.role, *_numbers(fleet, window)) for fleet in fleets]
+        fleet_rows += [(run, fleet.role, *_numbers(fleet, window)) for fleet in fleets]
         metrics += _overlap(fleets, window, in_run(measured, run))
-    if not shown:
-        return Section(
-            ANALYSIS.id,
-            ANALYSIS.title,
-            "skipped",
-            reasons[0] if reasons else "no GPU activity was recorded",
-        )
+    if not fleet_rows:
+        return ANALYSIS.skipped(reasons[0] if reasons else "no GPU activity was recorded")
     columns = ["run", "role", "gpus", "window_ns", "busy_ratio", "idle_ratio", "first_ns"]
     headings = (
         *label_headings(measured),
-        Heading("gpus", "GPUs", "count"),
-        Heading("window_ns", "captured", "ns", "Time in which all roles were captured."),
-        Heading("busy_ratio", "busy", "ratio", "Mean over its GPUs, of that time."),
-        Heading("idle_ratio", "all idle", "ratio", "No GPU of the role works, of that time."),
-        Heading("first_ns", "first work after", "ns", "From the start of that time."),
+        *as_headings("""
+            gpus | GPUs | count
+            window_ns | captured | ns | Time in which all roles were captured.
+            busy_ratio | busy | ratio | Mean over its GPUs, of that time.
+            idle_ratio | all idle | ratio | No GPU of the role works, of that time.
+            first_ns | first work after | ns | From the start of that time.
+        """),
     )
-    frame = pd.DataFrame(shown, columns=columns).sort_values(["run", "busy_ratio"], kind="stable")
+    frame = pd.DataFrame(fleet_rows, columns=columns).sort_values(
+        ["run", "busy_ratio"], kind="stable"
+    )
     caveats = (
         *reasons,
         "which processes share a GPU is not recorded: switching between roles is not judged",
     )
     table = sheet("fleets", "Roles by how busy their GPUs are", headings, frame)
-    return Section(
-        ANALYSIS.id, ANALYSIS.title, metrics=tuple(metrics), sheets=(table,), caveats=caveats
-    )
+    return ANALYSIS.answered(metrics=tuple(metrics), sheets=(table,), caveats=caveats)
 
 
 def _fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:
     """The roles of one run that have GPU activity on a clock that others share."""
-    found = []
+    fleets = []
     for role in spans["role"].unique():
         rows = spans[same_text(spans["role"], role)]
-        mine = captures[captures["source"].isin(set(rows["source"]))]
-        name = None if pd.isna(role) else str(role)
+        role_captures = captures[captures["source"].isin(set(rows["source"]))]
+        name = text_or_none(role)
         keys = ["host", "pid", "rank", "replica", "device"]
         by_gpu = [_spans(group) for _, group in rows.groupby(keys, dropna=False, sort=False)]
         engine = bool(rows["replica"].notna().any()) and not _TRAINING.search(name or "")
@@ -147,8 +158,8 @@ def _fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:
             _ROLLOUT.search(name or "") is not None and not _TRAINING.search(name or "")
         )
         gpus = devices_of(rows.assign(rank=rows["rank"].fillna(rows["replica"])))
-        found.append(Fleet(name, rollout, gpus, _spans(mine), union_all(by_gpu), by_gpu))
-    return found
+        fleets.append(Fleet(name, rollout, gpus, _spans(role_captures), union_all(by_gpu), by_gpu))
+    return fleets
 
 
 def _spans(rows: pd.DataFrame) -> Intervals:
@@ -173,12 +184,16 @@ def _window(fleets: list[Fleet]) -> Intervals:
 
 def _numbers(fleet: Fleet, window: Intervals) -> tuple[int, int, float, float, int | None]:
     """(GPUs, length of the window, mean busy share, share in which none works, time until the first work)."""
-    whole = window.total
+    window_ns = window.total
     busy = sum(intersect(gpu, window).total for gpu in fleet.by_gpu) / max(len(fleet.by_gpu), 1)
-    some = intersect(fleet.busy, window)
-    before = gaps(some, int(window.start[0]), int(some.start[0])) if len(some.start) else None
+    busy_in_window = intersect(fleet.busy, window)
+    before = (
+        gaps(busy_in_window, int(window.start[0]), int(busy_in_window.start[0]))
+        if len(busy_in_window.start)
+        else None
+    )
     first = None if before is None else intersect(before, window).total
-    return fleet.gpus, whole, busy / whole, 1 - some.total / whole, first
+    return fleet.gpus, window_ns, busy / window_ns, 1 - busy_in_window.total / window_ns, first
 
 
 def _overlap(fleets: list[Fleet], window: Intervals, where: str) -> list[Metric]:
@@ -192,7 +207,7 @@ def _overlap(fleets: list[Fleet], window: Intervals, where: str) -> list[Metric]
         return []
     ratio = intersect(*sides).total / min(side.total for side in sides)
     label = f"rollout and training at the same time, of the less busy one{where}"
-    return [Metric("overlap_ratio", ratio, "ratio", "higher", label=label)]
+    return [evidence("overlap_ratio", ratio, label, better="higher")]
 
 
 ANALYSIS = Analysis(

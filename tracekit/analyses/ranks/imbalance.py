@@ -9,7 +9,17 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import UNIT, in_run, job, same_text, summed, text_or_none
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import (
+    UNIT,
+    in_run,
+    job,
+    same_text,
+    share_of,
+    summed,
+    text_or_none,
+    whole_or_none,
+)
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP,
@@ -22,10 +32,10 @@ from tracekit.job.rank_groups import (
     rank_group_headings,
     rank_groups,
 )
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.waits import savings
 from tracekit.model.keys import numbered_alike, of_keys
-from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Heading, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -41,12 +51,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     abstained = tuple(_abstained(measured, thresholds))
     if max((rank_group.members for rank_group in rank_groups(measured)), default=0) < 2:
         reason = "fewer than two ranks of one role were recorded with steps or stages"
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason, verdicts=abstained)
+        return ANALYSIS.skipped(reason, verdicts=abstained)
     sheets = (_stage_sheet(measured), _what_if_sheet(measured), _rank_sheet(measured))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        sheets=tuple(s for s in sheets if s.rows),
+    return ANALYSIS.answered(
+        sheets=with_rows(*sheets),
         findings=tuple(_imbalances(measured, thresholds)),
         verdicts=abstained,
     )
@@ -59,10 +67,10 @@ def _imbalance(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """
     grouped = rows.groupby(keys, dropna=False, sort=False)["own_ns"]
     out = grouped.agg(members="size", mean_ns="mean", max_ns="max").reset_index()
-    known = (out["members"] > 1) & (out["max_ns"] > 0)
+    is_comparable = (out["members"] > 1) & (out["max_ns"] > 0)
     longest = out["max_ns"].astype("Float64")
     ratio = (longest - out["mean_ns"].astype("Float64")) / longest.clip(lower=1)
-    return out.assign(imbalance_ratio=ratio.where(known, pd.NA))
+    return out.assign(imbalance_ratio=ratio.where(is_comparable, pd.NA))
 
 
 def _stage_sheet(measured: Measurements) -> Sheet:
@@ -72,31 +80,40 @@ def _stage_sheet(measured: Measurements) -> Sheet:
         by_step = _imbalance(rank_group.work, [*RANK_GROUP_STEP, "canonical"])
         slowest = _slowest(rank_group.work, (*UNIT, "canonical"))
         for name in (text_or_none(value) for value in rank_group.work["canonical"].unique()):
-            mine = by_step[same_text(by_step["canonical"], name)]
-            if mine["members"].max() < 2:
+            stage_steps = by_step[same_text(by_step["canonical"], name)]
+            if stage_steps["members"].max() < 2:
                 continue
             rank, ratio = _most_often(slowest[same_text(slowest["canonical"], name)])
             parts.append(
                 (
-                    rank_group.run, rank_group.role, rank_group.replica, name or "the step",
-                    mine["mean_ns"].mean(), mine["max_ns"].mean(), mine["imbalance_ratio"].mean(),
-                    rank, ratio, mine["members"].max(),
+                    rank_group.run,
+                    rank_group.role,
+                    rank_group.replica,
+                    name or "the step",
+                    stage_steps["mean_ns"].mean(),
+                    stage_steps["max_ns"].mean(),
+                    stage_steps["imbalance_ratio"].mean(),
+                    rank,
+                    ratio,
+                    stage_steps["members"].max(),
                 )
-            )  # fmt: skip
+            )
     names = ["stage", "mean_ns", "max_ns", "imbalance_ratio", "rank", "rank_ratio", "members"]
     frame = pd.DataFrame(parts, columns=[*RANK_GROUP, *names])
     frame["over_ns"] = frame["max_ns"] - frame["mean_ns"]
     frame = frame.sort_values(["over_ns", "stage"], ascending=[False, True], kind="stable")
     headings = (
         *rank_group_headings(measured),
-        Heading("stage", "stage"),
-        Heading("mean_ns", "own work", "ns", "Wall less time blocked in collectives, per step: mean of the ranks."),
-        Heading("max_ns", "longest rank", "ns", "Per step."),
-        Heading("imbalance_ratio", "imbalance", "ratio", "1 − mean / longest, mean over steps."),
-        Heading("rank", "longest most often", "id", "The rank that works longest in most steps."),
-        Heading("rank_ratio", "in steps", "ratio", "Share of the steps in which it does."),
-        Heading("members", "ranks", "count"),
-    )  # fmt: skip
+        *as_headings("""
+            stage | stage
+            mean_ns | own work | ns | Wall less time blocked in collectives, per step: mean of the ranks.
+            max_ns | longest rank | ns | Per step.
+            imbalance_ratio | imbalance | ratio | 1 − mean / longest, mean over steps.
+            rank | longest most often | id | The rank that works longest in most steps.
+            rank_ratio | in steps | ratio | Share of the steps in which it does.
+            members | ranks | count
+        """),
+    )
     return sheet("imbalance", "Own work by stage", headings, frame)
 
 
@@ -131,10 +148,10 @@ def _rank_sheet(measured: Measurements) -> Sheet:
         *rank_group_headings(measured),
         Heading("stage", "stage"),
         *member_headings(measured),
-        Heading("own_ns", "own work", "ns", "Per step."),
-        Heading(
-            "blocked_ns", "blocked", "ns", "Per step, in collectives: waiting and transferring."
-        ),
+        *as_headings("""
+            own_ns | own work | ns | Per step.
+            blocked_ns | blocked | ns | Per step, in collectives: waiting and transferring.
+        """),
     )
     return sheet(
         "own_work",
@@ -149,14 +166,14 @@ def _what_if_sheet(measured: Measurements) -> Sheet:
     """What a step would take if the last rank came to each collective with the median one (Q19)."""
     saved, rows = savings(measured), []
     for rank_group in rank_groups(measured):
-        mine = rank_group.of(saved)
+        of_group = rank_group.of(saved)
         step_ns = job(measured).of(rank_group.run).step_ns
-        if not len(mine) or not step_ns:
+        if not len(of_group) or not step_ns:
             continue
-        gain = min(float(mine["saved_ns"].sum()) / rank_group.steps, step_ns)
+        gain = min(float(of_group["saved_ns"].sum()) / rank_group.steps, step_ns)
         ideal = step_ns - gain
-        number = mine["collectives"].sum() / rank_group.steps
-        slowdown = step_ns / ideal if ideal else None
+        number = of_group["collectives"].sum() / rank_group.steps
+        slowdown = share_of(step_ns, ideal)
         rows.append(
             (
                 rank_group.run,
@@ -172,12 +189,14 @@ def _what_if_sheet(measured: Measurements) -> Sheet:
     names = ["step_ns", "ideal_ns", "saved_ns", "slowdown", "collectives"]
     headings = (
         *rank_group_headings(measured),
-        Heading("step_ns", "step", "ns", "Mean wall."),
-        Heading("ideal_ns", "without stragglers", "ns", "If the last rank came to every collective with the median one."),
-        Heading("saved_ns", "difference", "ns"),
-        Heading("slowdown", "slowdown", "", "Step over step without stragglers."),
-        Heading("collectives", "collectives", "", "Matched collectives per step that it is worked out from."),
-    )  # fmt: skip
+        *as_headings("""
+            step_ns | step | ns | Mean wall.
+            ideal_ns | without stragglers | ns | If the last rank came to every collective with the median one.
+            saved_ns | difference | ns
+            slowdown | slowdown | number | Step over step without stragglers.
+            collectives | collectives | number | Matched collectives per step that it is worked out from.
+        """),
+    )
     frame = pd.DataFrame(rows, columns=[*RANK_GROUP, *names])
     return sheet("what_if", "The step if no rank came late", headings, frame)
 
@@ -200,8 +219,8 @@ def _judged(rank_group: RankGroup, limit: Mapping[str, float]) -> dict[str, Any]
         (rank_group.by_step["others"] + 1 >= limit["min_ranks"]).to_numpy(np.bool_)
     ]
     by_step = _imbalance(rows, [*RANK_GROUP_STEP])
-    known = by_step[by_step["imbalance_ratio"].notna()]
-    return {"step_count": len(known), "by_step": known, "rows": rows}
+    comparable = by_step[by_step["imbalance_ratio"].notna()]
+    return {"step_count": len(comparable), "by_step": comparable, "rows": rows}
 
 
 def _imbalances(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
@@ -215,7 +234,7 @@ def _imbalances(measured: Measurements, thresholds: Thresholds) -> Iterator[Find
         _, constant = _most_often(_slowest(judged["rows"], UNIT))
         gain = _gain(measured, rank_group, judged["rows"])
         step_ns = job(measured).of(rank_group.run).step_ns
-        share = gain / step_ns if step_ns else None
+        share = share_of(gain, step_ns)
         if (
             ratio < limit["imbalance_ratio"]
             or constant >= limit["constant_ratio"]
@@ -260,14 +279,19 @@ def _finding(
         f"{show(ratio, 'ratio')} less than the longest on average{where}{in_run(measured, rank_group.run)}",
         "balance the tokens of a step over ranks (dynamic batch sizes, balanced sequence lengths)",
         (
-            Metric("imbalance_ratio", ratio, "ratio", "lower", label="mean imbalance of own work"),
-            Metric("constant_ratio", constant, "ratio", label="steps in which the same rank works longest"),
+            evidence("imbalance_ratio", ratio, "mean imbalance of own work"),
+            evidence(
+                "constant_ratio",
+                constant,
+                "steps in which the same rank works longest",
+                better="neither",
+            ),
         ),
-        (Place(role=rank_group.role, step=None if pd.isna(step) else int(step), stage=stage),),
+        (Place(role=rank_group.role, step=whole_or_none(step), stage=stage),),
         round(gain),
         share,
         ("other load on the hosts looks the same",),
-    )  # fmt: skip
+    )
 
 
 ANALYSIS = Analysis(

@@ -22,11 +22,13 @@ from tracekit.job.rank_groups import (
     rank_groups,
     steps_of,
 )
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.waits import Waits, waits
 from tracekit.model.keys import numbered_alike, places_of, records
+from tracekit.model.labels import called, phrase
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, DUR, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -77,43 +79,34 @@ MAX_MARKS = 1_500
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """When the process came to its collectives, and its own work between them."""
-    found: Segments = trace.derived(segments)
+    recorded: Segments = trace.derived(segments)
     tables: dict[str, Mapping[str, Any]] = {}
-    if len(found.segments):
-        tables["segments"] = {str(name): found.segments[name].array for name in found.segments}
-        tables["arrivals"] = {str(name): found.arrivals[name].array for name in found.arrivals}
-    if found.cut:
-        tables["quality"] = {"name": ["arrivals_left_out"], "count": [found.cut]}
+    if len(recorded.segments):
+        tables["segments"] = arrays_of(recorded.segments)
+        tables["arrivals"] = arrays_of(recorded.arrivals)
+    if recorded.cut:
+        tables["quality"] = {"name": ["arrivals_left_out"], "count": [recorded.cut]}
     return tables
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Waits by rank, stage and cause, clocks, and finding R09."""
-    found, abstained = waits(measured), tuple(abstentions(measured, thresholds))
-    if not len(found.collectives):
-        alone = max((rank_group.members for rank_group in rank_groups(measured)), default=0) < 2
-        caveats = () if alone else tuple(_unmatched(measured))
-        return Section(
-            ANALYSIS.id,
-            ANALYSIS.title,
-            "skipped",
-            _nothing(measured),
-            caveats=caveats,
-            verdicts=abstained,
-        )
+    waited, abstained = waits(measured), tuple(abstentions(measured, thresholds))
+    if not len(waited.collectives):
+        is_single = max((rank_group.members for rank_group in rank_groups(measured)), default=0) < 2
+        caveats = () if is_single else tuple(_unmatched(measured))
+        return ANALYSIS.skipped(_nothing(measured), caveats=caveats, verdicts=abstained)
     sheets = (
-        _cause_sheet(measured, found),
-        _rank_sheet(measured, found),
-        _matrix_sheet(measured, found),
+        _cause_sheet(measured, waited),
+        _rank_sheet(measured, waited),
+        _matrix_sheet(measured, waited),
         _clock_sheet(measured),
     )
-    chart = _chart(measured, found)
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        metrics=_metrics(measured, found),
-        sheets=tuple(s for s in sheets if s.rows),
-        findings=tuple(claims(measured, found, thresholds)),
+    chart = _chart(measured, waited)
+    return ANALYSIS.answered(
+        metrics=_metrics(measured, waited),
+        sheets=with_rows(*sheets),
+        findings=tuple(claims(measured, waited, thresholds)),
         caveats=(*_unmatched(measured), *_partly_seen(measured)),
         verdicts=abstained,
         charts=(chart,) if chart.marks else (),
@@ -122,10 +115,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _nothing(measured: Measurements) -> str:
     """Why no wait can be told."""
-    every = rank_groups(measured)
-    if not every:
+    groups = rank_groups(measured)
+    if not groups:
         return "no step or stage of a known rank was recorded"
-    if max(rank_group.members for rank_group in every) < 2:
+    if max(rank_group.members for rank_group in groups) < 2:
         return "only one rank was recorded: there is nobody to compare it with"
     if not len(measured["collectives"]):
         return "no collective was recorded"
@@ -137,36 +130,44 @@ def _per_step(frame: pd.DataFrame, measured: Measurements, value: str) -> pd.Dat
     return frame.assign(per_step=frame[value].astype("Float64") / steps_of(measured, frame))
 
 
-def _metrics(measured: Measurements, found: Waits) -> tuple[Metric, ...]:
+def _metrics(measured: Measurements, waited: Waits) -> tuple[Metric, ...]:
     """How long a rank waits for others in a step, on average and at most."""
-    lost = summed(found.collectives, [*RANK_GROUP, *MEMBER], ["lost_ns"])
+    lost = summed(waited.collectives, [*RANK_GROUP, *MEMBER], ["lost_ns"])
     wait = _per_step(lost, measured, "lost_ns")["per_step"].dropna()
     if not len(wait):
         return ()
     return (
         Metric(
-            "wait", float(wait.mean()), "ns", "lower", float(wait.min()), float(wait.max()), "waiting for other ranks, per rank and step",
+            "wait",
+            float(wait.mean()),
+            "ns",
+            "lower",
+            float(wait.min()),
+            float(wait.max()),
+            "waiting for other ranks, per rank and step",
         ),
-    )  # fmt: skip
+    )
 
 
-def _cause_sheet(measured: Measurements, found: Waits) -> Sheet:
+def _cause_sheet(measured: Measurements, waited: Waits) -> Sheet:
     """Whom the others wait for, and what it was doing: most lost time first."""
     keys = [*RANK_GROUP, "late_rank", "cause", "stage"]
-    rows = summed(found.booked, keys, ["lost_ns"])
-    waiting = found.booked[[*keys, "rank"]].drop_duplicates()
+    rows = summed(waited.booked, keys, ["lost_ns"])
+    waiting = waited.booked[[*keys, "rank"]].drop_duplicates()
     cause, cause_of_rank = numbered_alike(keys, rows, waiting)
     rows["ranks"] = np.bincount(cause_of_rank, minlength=1)[cause]
     rows["each_ns"] = _per_step(rows, measured, "lost_ns")["per_step"] / rows["ranks"]
     rows = in_order(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
     headings = (
         *rank_group_headings(measured),
-        Heading("late_rank", "late rank", "id"),
-        Heading("cause", "late in", "text", "Stage of the late rank's own work that made it late; — where its work in stages does not explain it."),
-        Heading("stage", "waited for in", "text", "Stage in which the others issued the collective at which they wait."),
-        Heading("ranks", "ranks waiting", "count"),
-        Heading("each_ns", "wait", "ns", "Per step, mean over the ranks that wait."),
-    )  # fmt: skip
+        *as_headings("""
+            late_rank | late rank | id
+            cause | late in | text | Stage of the late rank's own work that made it late; — where its work in stages does not explain it.
+            stage | waited for in | text | Stage in which the others issued the collective at which they wait.
+            ranks | ranks waiting | count
+            each_ns | wait | ns | Per step, mean over the ranks that wait.
+        """),
+    )
     return sheet(
         "waits",
         "Who is waited for",
@@ -176,18 +177,20 @@ def _cause_sheet(measured: Measurements, found: Waits) -> Sheet:
     )
 
 
-def _matrix_sheet(measured: Measurements, found: Waits) -> Sheet:
+def _matrix_sheet(measured: Measurements, waited: Waits) -> Sheet:
     """The same, one row a waiting rank."""
     keys = [*RANK_GROUP, "rank", "stage", "late_rank", "cause"]
-    rows = _per_step(summed(found.booked, keys, ["lost_ns"]), measured, "lost_ns")
+    rows = _per_step(summed(waited.booked, keys, ["lost_ns"]), measured, "lost_ns")
     rows = in_order(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
     headings = (
         *rank_group_headings(measured),
-        Heading("rank", "waiting rank", "id"),
-        Heading("stage", "waits in"),
-        Heading("late_rank", "for rank", "id"),
-        Heading("cause", "which is late in"),
-        Heading("per_step", "wait", "ns", "Per step."),
+        *as_headings("""
+            rank | waiting rank | id
+            stage | waits in
+            late_rank | for rank | id
+            cause | which is late in
+            per_step | wait | ns | Per step.
+        """),
     )
     return sheet(
         "wait_matrix",
@@ -198,26 +201,30 @@ def _matrix_sheet(measured: Measurements, found: Waits) -> Sheet:
     )
 
 
-def _rank_sheet(measured: Measurements, found: Waits) -> Sheet:
+def _rank_sheet(measured: Measurements, waited: Waits) -> Sheet:
     """Each rank: own work, wait, and how often it comes last."""
     names = ["own_ns", "beyond_ns", "lost_ns", "last_ratio", "taken"]
     parts = [pd.DataFrame(columns=[*RANK_GROUP, *MEMBER, *names], dtype=object)]
     for rank_group in rank_groups(measured):
-        every = members(rank_group, found)
-        every["lost_ns"] = every["lost_ns"] / rank_group.steps
-        every["last_ratio"] = every["last"] / every["taken"].where(every["taken"] > 0)
+        group_members = members(rank_group, waited)
+        group_members["lost_ns"] = group_members["lost_ns"] / rank_group.steps
+        group_members["last_ratio"] = group_members["last"] / group_members["taken"].where(
+            group_members["taken"] > 0
+        )
         labels = {name: getattr(rank_group, name) for name in RANK_GROUP}
-        parts.append(every.astype(object).assign(**labels)[[*RANK_GROUP, *MEMBER, *names]])
+        parts.append(group_members.astype(object).assign(**labels)[[*RANK_GROUP, *MEMBER, *names]])
     frame = pd.concat(parts, ignore_index=True)
     headings = (
         *rank_group_headings(measured),
         *member_headings(measured),
-        Heading("own_ns", "own work", "ns", "Per step: wall of its stages less time blocked in collectives."),
-        Heading("beyond_ns", "beyond the others", "ns", "Less the median of the other ranks' own work, per step."),
-        Heading("lost_ns", "waits", "ns", "Per step, for a rank that comes later."),
-        Heading("last_ratio", "comes last", "ratio", "Of the collectives with a clear last rank."),
-        Heading("taken", "of collectives", "count", "Its matched collectives whose ranks come further apart than the clocks are uncertain."),
-    )  # fmt: skip
+        *as_headings("""
+            own_ns | own work | ns | Per step: wall of its stages less time blocked in collectives.
+            beyond_ns | beyond the others | ns | Less the median of the other ranks' own work, per step.
+            lost_ns | waits | ns | Per step, for a rank that comes later.
+            last_ratio | comes last | ratio | Of the collectives with a clear last rank.
+            taken | of collectives | count | Its matched collectives whose ranks come further apart than the clocks are uncertain.
+        """),
+    )
     return sheet("ranks", "Own work and waits by rank", headings, frame, ranked=Ranked("own_ns"))
 
 
@@ -231,11 +238,13 @@ def _clock_sheet(measured: Measurements) -> Sheet:
         *run_heading(measured),
         Heading("role", "role"),
         *replicas,
-        Heading("rank", "rank", "id"),
-        Heading("offset_ns", "clock ahead by", "ns", "Of the first rank's, at the ends of shared collectives; subtracted before ranks are compared."),
-        Heading("uncertainty_ns", "uncertain by", "ns", "Median absolute deviation of those ends; shorter waits are not booked."),
-        Heading("count", "collectives", "count"),
-    )  # fmt: skip
+        *as_headings("""
+            rank | rank | id
+            offset_ns | clock ahead by | ns | Of the first rank's, at the ends of shared collectives; subtracted before ranks are compared.
+            uncertainty_ns | uncertain by | ns | Median absolute deviation of those ends; shorter waits are not booked.
+            count | collectives | count
+        """),
+    )
     return sheet("clocks", "Clocks of the ranks", headings, rows, ranked=Ranked("offset_ns"))
 
 
@@ -265,27 +274,27 @@ def _partly_seen(measured: Measurements) -> Iterator[str]:
         )
 
 
-def _chart(measured: Measurements, found: Waits) -> Chart:
+def _chart(measured: Measurements, waited_for: Waits) -> Chart:
     """How long each rank waits in each step: one cell a rank and step."""
     walls = job(measured).walls
     several = len(run_heading(measured)) > 0
     cells: dict[str, list[tuple[int, int, int | None]]] = {}
-    lost = summed(found.collectives, [*UNIT, "role", "replica", *MEMBER], ["lost_ns"])
+    lost = summed(waited_for.collectives, [*UNIT, "role", "replica", *MEMBER], ["lost_ns"])
     place = places_of(lost, walls, UNIT, optional=UNIT)
     zero = walls.groupby("run", dropna=False)["ts_ns"].transform("min")
     start = (walls["ts_ns"] - zero).to_numpy(np.int64)
     end = start + walls["wall_ns"].to_numpy(np.int64)
     lost = lost.assign(place=place)
-    known = in_order(lost[place >= 0], (*RANK_GROUP, *MEMBER, "step"))
+    placed_rows = in_order(lost[place >= 0], (*RANK_GROUP, *MEMBER, "step"))
     names = ("run", "role", "replica", "rank", "place", "lost_ns")
-    for run, role, replica, rank, place, lost_ns in records(known, names):
-        parts = [f"{run}:" if several else "", role or "",
-                 "" if replica is None else f"replica {replica}", f"rank {rank}"]  # fmt: skip
+    for run, role, replica, rank, place, lost_ns in records(placed_rows, names):
+        run_text = f"{run}:" if several else ""
+        name = phrase(run_text, role, called("replica", replica), f"rank {rank}")
         cell = (int(start[int(place)]), int(end[int(place)]), lost_ns)
-        cells.setdefault(" ".join(p for p in parts if p), []).append(cell)
-    waited = {name: float(sum(c[2] or 0 for c in mine)) for name, mine in cells.items()}
-    most = max(min(MAX_ROWS, MAX_MARKS // max(map(len, cells.values()), default=1)), 1)
-    chosen = drawn(waited, "waiting", most)
+        cells.setdefault(name, []).append(cell)
+    waited = {name: float(sum(c[2] or 0 for c in row_cells)) for name, row_cells in cells.items()}
+    row_limit = max(min(MAX_ROWS, MAX_MARKS // max(map(len, cells.values()), default=1)), 1)
+    chosen = drawn(waited, "waiting", row_limit)
     rows = [name for name in cells if name in chosen.rows]
     marks = tuple((number, *cell) for number, name in enumerate(rows) for cell in cells[name])
     total = sum(len(cell) for cell in cells.values())

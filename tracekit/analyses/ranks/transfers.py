@@ -10,21 +10,24 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.driver_log import logs
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     canonical_stages,
     in_run,
     label_headings,
     plain,
     same_text,
+    share_of,
     text_or_none,
     whole_if_exact,
 )
 from tracekit.job.stage_matrix import cells, timed_units
 from tracekit.job.stage_windows import steps_of
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -61,17 +64,15 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Copies of more than 64,000 bytes by device, step, stage and kind; nothing without a device."""
     if not trace.has("device_ops"):
         return {}
-    found: pd.DataFrame = trace.derived(transfers)
-    return {"transfers": {str(name): found[name].array for name in found} if len(found) else {}}
+    copies: pd.DataFrame = trace.derived(transfers)
+    return {"transfers": arrays_of(copies) if len(copies) else {}}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Weight sync and copies between device and host by stage; findings R13 and R14."""
     syncs = list(_syncs(measured))
     moved = _moved(measured)
-    sheets = tuple(
-        s for s in (_sync_sheet(measured, syncs), _copy_sheet(measured, moved)) if s.rows
-    )
+    sheets = with_rows(_sync_sheet(measured, syncs), _copy_sheet(measured, moved))
     verdicts = []
     if not syncs:
         reason = "no weight sync is annotated in the traces or timed in a log"
@@ -82,10 +83,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         reason = (
             "no weight sync and no copy of more than 64,000 bytes between GPU and host was recorded"
         )
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason, verdicts=tuple(verdicts))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+        return ANALYSIS.skipped(reason, verdicts=tuple(verdicts))
+    return ANALYSIS.answered(
         sheets=sheets,
         findings=(*_slow_sync(measured, syncs, thresholds), *_offload(measured, moved, thresholds)),
         verdicts=tuple(verdicts),
@@ -118,16 +117,18 @@ class Sync:
     @property
     def ratio(self) -> float | None:
         """The wall as a share of the step."""
-        return self.wall_ns / self.step_ns if self.step_ns else None
+        return share_of(self.wall_ns, self.step_ns)
 
 
 def _syncs(measured: Measurements) -> Iterator[Sync]:
     """Every role's weight sync as traced; of runs whose traces hold none, the driver's timer (Q12)."""
-    found = cells(measured)
+    all_cells = cells(measured)
     walls = timed_units(measured)
-    mine = found[(found["canonical"] == SYNC) & (found["state"] == "measured")]
-    for run, role in mine[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
-        rows = mine[same_text(mine["run"], run) & same_text(mine["role"], role)]
+    sync_cells = all_cells[(all_cells["canonical"] == SYNC) & (all_cells["state"] == "measured")]
+    for run, role in (
+        sync_cells[["run", "role"]].drop_duplicates().itertuples(index=False, name=None)
+    ):
+        rows = sync_cells[same_text(sync_cells["run"], run) & same_text(sync_cells["role"], role)]
         wall = float(rows["wall_ns"].astype("Float64").median())
         steps = walls[same_text(walls["run"], run)]["wall_ns"]
         moved = _sync_bytes(measured, run, role, wall)
@@ -135,7 +136,7 @@ def _syncs(measured: Measurements) -> Iterator[Sync]:
         yield Sync(run, text_or_none(role), "trace", wall, step_ns, len(rows), **moved)
     for run, log in logs(measured).items():
         times = log.of(SYNC)
-        if len(times) and not same_text(mine["run"], run).any():
+        if len(times) and not same_text(sync_cells["run"], run).any():
             step = log.steps.reindex(times.index).dropna()
             step_ns = float(step.median()) if len(step) else None
             yield Sync(run, None, "log", float(times.median()), step_ns, len(times))
@@ -156,17 +157,17 @@ def _sync_bytes(
     count = 0.0
     process = ["host", "pid", "rank", "source", "step"]
     if comm is not None and len(comm):
-        known = comm[comm["size_bytes"].notna()]
-        moved = known.groupby(process, dropna=False)["size_bytes"].sum()
+        sized = comm[comm["size_bytes"].notna()]
+        moved = sized.groupby(process, dropna=False)["size_bytes"].sum()
         sizes["comm_bytes"] = float(moved.mean()) if len(moved) else 0.0
         count += float(comm.groupby(process, dropna=False).size().mean())
-        every = plain(measured["collectives"])
-        every = every[
-            same_text(every["run"], run) & (every["size_bytes"] >= RATED_BYTES).fillna(value=False)
+        large = plain(measured["collectives"])
+        large = large[
+            same_text(large["run"], run) & (large["size_bytes"] >= RATED_BYTES).fillna(value=False)
         ]
-        every = every[every["dur_ns"] > 0]
-        if len(every):
-            best.append(float((every["size_bytes"] / every["dur_ns"]).max()))
+        large = large[large["dur_ns"] > 0]
+        if len(large):
+            best.append(float((large["size_bytes"] / large["dur_ns"]).max()))
     if copies is not None:
         copies = copies[copies["direction"] != "any"]
         if len(copies):
@@ -195,32 +196,50 @@ def _sync_sheet(measured: Measurements, syncs: list[Sync]) -> Sheet:
     """One row a weight sync."""
     rows = pd.DataFrame(
         [
-            (s.run, s.role, s.wall_ns, s.ratio, s.comm_bytes, s.copy_bytes, s.transfers, s.rate, s.best,
-             "driver's log" if s.origin == "log" else "trace", s.steps)
+            (
+                s.run,
+                s.role,
+                s.wall_ns,
+                s.ratio,
+                s.comm_bytes,
+                s.copy_bytes,
+                s.transfers,
+                s.rate,
+                s.best,
+                "driver's log" if s.origin == "log" else "trace",
+                s.steps,
+            )
             for s in syncs
         ],
-        columns=["run", "role", "wall_ns", "ratio", "comm_bytes", "copy_bytes", "transfers", "rate", "best", "origin", "steps"],
-    )  # fmt: skip
+        columns=[
+            "run",
+            "role",
+            "wall_ns",
+            "ratio",
+            "comm_bytes",
+            "copy_bytes",
+            "transfers",
+            "rate",
+            "best",
+            "origin",
+            "steps",
+        ],
+    )
     for name in ("wall_ns", "comm_bytes", "copy_bytes", "transfers"):
         rows[name] = whole_if_exact(rows[name].astype("Float64").round(1))
     headings = (
         *label_headings(measured),
-        Heading("wall_ns", "weight sync", "ns", "Wall of the longest rank, median over steps."),
-        Heading("ratio", "of step", "ratio", "Of the median step."),
-        Heading("comm_bytes", "collectives", "bytes", "Σ per step and process, as recorded."),
-        Heading(
-            "copy_bytes",
-            "copies",
-            "bytes",
-            "Σ per step and process, of more than 64,000 bytes each.",
-        ),
-        Heading("transfers", "transfers", "count", "Collectives and copies per step and process."),
-        Heading("rate", "rate", "gb_per_s", "Their bytes over the wall; 1e9 bytes."),
-        Heading(
-            "best", "best seen", "gb_per_s", "Fastest transfer of 1 MiB and more of these kinds."
-        ),
-        Heading("steps", "steps", "count"),
-        Heading("origin", "from"),
+        *as_headings("""
+            wall_ns | weight sync | ns | Wall of the longest rank, median over steps.
+            ratio | of step | ratio | Of the median step.
+            comm_bytes | collectives | bytes | Σ per step and process, as recorded.
+            copy_bytes | copies | bytes | Σ per step and process, of more than 64,000 bytes each.
+            transfers | transfers | count | Collectives and copies per step and process.
+            rate | rate | gb_per_s | Their bytes over the wall; 1e9 bytes.
+            best | best seen | gb_per_s | Fastest transfer of 1 MiB and more of these kinds.
+            steps | steps | count
+            origin | from
+        """),
     )
     return sheet("weight_sync", "Weight sync", headings, rows)
 
@@ -258,22 +277,24 @@ def _slow_sync(
             caveats.append("its bytes are not recorded")
         yield Finding(
             "weight-sync",
-            thresholds.severity(gain / sync.step_ns if sync.step_ns else None),
+            thresholds.severity(share_of(gain, sync.step_ns)),
             claim + in_run(measured, sync.run),
             "send the weights in large buckets rather than tensor by tensor, once, and only what changed; overlap it with the end of training",
             (
                 Metric("sync_wall", round(sync.wall_ns), "ns", "lower", label="per step"),
-                Metric("sync_ratio", ratio, "ratio", "lower", label="of the step"),
-                Metric("sync_bytes", round(total) if total else None, "bytes", "lower", label="per step and process"),
-                Metric("transfers", sync.transfers, "count", "lower", label="collectives and copies"),
-                Metric("gb_per_s", sync.rate, "gb_per_s", "higher", label="rate"),
-                Metric("best_gb_per_s", sync.best, "gb_per_s", "higher", label="best transfer seen"),
+                evidence("sync_ratio", ratio, "of the step"),
+                evidence("sync_bytes", round(total) if total else None, "per step and process"),
+                Metric(
+                    "transfers", sync.transfers, "count", "lower", label="collectives and copies"
+                ),
+                evidence("gb_per_s", sync.rate, "rate", better="higher"),
+                evidence("best_gb_per_s", sync.best, "best transfer seen", better="higher"),
             ),
             (Place(role=sync.role, stage=SYNC),),
             round(gain),
-            gain / sync.step_ns if sync.step_ns else None,
+            share_of(gain, sync.step_ns),
             tuple(caveats),
-        )  # fmt: skip
+        )
 
 
 # Copies between device and host
@@ -288,7 +309,17 @@ def _moved(measured: Measurements) -> pd.DataFrame:
     rows = plain(measured["transfers"])
     rows = rows[rows["direction"].isin(("HtoD", "DtoH", "any"))]
     keys = ["run", "role", "canonical", "direction", "memory"]
-    columns = [*keys, "size_bytes", "count", "busy_ns", "exposed_ns", "gb_per_s", "max_gb_per_s", "share_ratio", "step_ns"]  # fmt: skip
+    columns = [
+        *keys,
+        "size_bytes",
+        "count",
+        "busy_ns",
+        "exposed_ns",
+        "gb_per_s",
+        "max_gb_per_s",
+        "share_ratio",
+        "step_ns",
+    ]
     if not len(rows):
         return pd.DataFrame(columns=columns)
     rows = rows.assign(canonical=canonical_stages(rows, any_range=True))
@@ -312,24 +343,26 @@ def _moved(measured: Measurements) -> pd.DataFrame:
 
 def _copy_sheet(measured: Measurements, moved: pd.DataFrame) -> Sheet:
     """Copies by stage and direction, the most exposed first."""
-    shown = moved[moved["direction"] != "any"].sort_values(
+    copies = moved[moved["direction"] != "any"].sort_values(
         ["exposed_ns", "size_bytes"], ascending=False, kind="stable"
     )
-    shown = shown.assign(canonical=shown["canonical"].astype(object).fillna("(in no stage)"))
+    copies = copies.assign(canonical=copies["canonical"].astype(object).fillna("(in no stage)"))
     for name in ("size_bytes", "count", "busy_ns", "exposed_ns"):
-        shown[name] = whole_if_exact(shown[name].astype("Float64").round(1))
+        copies[name] = whole_if_exact(copies[name].astype("Float64").round(1))
     headings = (
         *label_headings(measured),
-        Heading("canonical", "stage"),
-        Heading("direction", "direction"),
-        Heading("memory", "memory"),
-        Heading("size_bytes", "moved", "bytes", "Per step and GPU."),
-        Heading("busy_ns", "time", "ns", "During which any of them runs, per step and GPU."),
-        Heading("exposed_ns", "exposed", "ns", "Of it with neither kernels nor collectives."),
-        Heading("share_ratio", "of step", "ratio", "The exposed time, of the step."),
-        Heading("gb_per_s", "rate", "gb_per_s", "Bytes over time; 1e9 bytes."),
-        Heading("max_gb_per_s", "fastest", "gb_per_s", "Single copy of 1 MiB and more."),
-        Heading("count", "copies", "count", "Per step and GPU."),
+        *as_headings("""
+            canonical | stage
+            direction | direction
+            memory | memory
+            size_bytes | moved | bytes | Per step and GPU.
+            busy_ns | time | ns | During which any of them runs, per step and GPU.
+            exposed_ns | exposed | ns | Of it with neither kernels nor collectives.
+            share_ratio | of step | ratio | The exposed time, of the step.
+            gb_per_s | rate | gb_per_s | Bytes over time; 1e9 bytes.
+            max_gb_per_s | fastest | gb_per_s | Single copy of 1 MiB and more.
+            count | copies | count | Per step and GPU.
+        """),
     )
     caption = (
         "Copies of more than 64,000 bytes; time is that in which they run, whatever launched them."
@@ -338,7 +371,7 @@ def _copy_sheet(measured: Measurements, moved: pd.DataFrame) -> Sheet:
         "host_copies",
         "Copies between GPU and host memory by stage",
         headings,
-        shown,
+        copies,
         caption=caption,
     )
 
@@ -349,15 +382,15 @@ def _offload(
     """R14: copies between GPU and host memory that nothing hides; one finding a role."""
     limit = thresholds.of("offload")
     for run, role in moved[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
-        mine = moved[same_text(moved["run"], run) & same_text(moved["role"], role)]
-        both = mine[mine["direction"] == "any"]
+        of_owner = moved[same_text(moved["run"], run) & same_text(moved["role"], role)]
+        both = of_owner[of_owner["direction"] == "any"]
         exposed, step_ns = float(both["exposed_ns"].sum()), both["step_ns"].max()
         ratio = None if pd.isna(step_ns) or not step_ns else exposed / float(step_ns)
         if ratio is None or ratio < limit["exposed_ratio"]:
             continue
-        ways = {way: mine[mine["direction"] == way] for way in ("HtoD", "DtoH")}
+        ways = {way: of_owner[of_owner["direction"] == way] for way in ("HtoD", "DtoH")}
         size = {way: float(rows["size_bytes"].sum()) for way, rows in ways.items()}
-        pageable = mine["memory"].astype(str).str.contains("pageable", case=False)
+        pageable = of_owner["memory"].astype(str).str.contains("pageable", case=False)
         worst = both.sort_values("exposed_ns", kind="stable").iloc[-1]
         caveats = [
             "if memory is short this is the price of it: look at the head-room before keeping more on the GPU"
@@ -377,28 +410,32 @@ def _offload(
             + in_run(measured, run),
             "use pinned host memory and non_blocking copies, prefetch the next stage's state while this one computes, or keep it on the GPU",
             (
-                Metric("exposed_ns", round(exposed), "ns", "lower", label="per step and GPU"),
+                evidence("exposed_ns", round(exposed), "per step and GPU"),
                 *(
-                    Metric(f"{way.lower()}_bytes", round(size[way]), "bytes", "lower", label=f"{way} per step and GPU")
+                    evidence(f"{way.lower()}_bytes", round(size[way]), f"{way} per step and GPU")
                     for way in ways
                 ),
                 *(
-                    Metric(f"{way.lower()}_gb_per_s", _rate(rows), "gb_per_s", "higher", label=f"{way} rate")
+                    evidence(f"{way.lower()}_gb_per_s", _rate(rows), f"{way} rate", better="higher")
                     for way, rows in ways.items()
                 ),
-                Metric("pageable_bytes", round(float(mine[pageable]["size_bytes"].sum())), "bytes", "lower", label="pageable"),
+                evidence(
+                    "pageable_bytes",
+                    round(float(of_owner[pageable]["size_bytes"].sum())),
+                    "pageable",
+                ),
             ),
             (Place(role=text_or_none(role), stage=text_or_none(worst["canonical"])),),
             round(exposed),
             ratio,
             tuple(caveats),
-        )  # fmt: skip
+        )
 
 
 def _rate(rows: pd.DataFrame) -> float | None:
     """Bytes over the time that copies of each kind run; None without any."""
     busy = float(rows["busy_ns"].sum())
-    return float(rows["size_bytes"].sum()) / busy if busy else None
+    return share_of(float(rows["size_bytes"].sum()), busy)
 
 
 ANALYSIS = Analysis(

@@ -13,8 +13,8 @@ from tracekit.job.driver_log import TIMER, logs, same_steps
 from tracekit.job.frames import in_run, plain, run_heading, same_text
 from tracekit.job.machine_logs import NAMES, machine_sheet
 from tracekit.job.stage_matrix import cells, timed_units
-from tracekit.job.tables import sheet
-from tracekit.model.report import Heading, Metric, Section, Sheet
+from tracekit.job.tables import as_headings, sheet
+from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import NAME, STEP
 from tracekit.model.thresholds import Thresholds
@@ -48,12 +48,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         return {}
     rows = trace["log_values"]
     names = rows["name"].cat.categories.to_series()
-    kept = names.str.match(_KEPT).to_numpy(np.bool_)
+    is_kept = names.str.match(_KEPT).to_numpy(np.bool_)
     timer = np.array(
         [*(TIMER.match(n) is not None or n == "perf/time_per_step" for n in names), False]
     )
     codes = rows["name"].cat.codes.to_numpy()
-    rows = rows[np.array([*kept, False])[codes]]
+    rows = rows[np.array([*is_kept, False])[codes]]
     is_timer = timer[rows["name"].cat.codes.to_numpy()]
     if len(rows) > MAX_LOGGED:
         order = np.lexsort((-rows["line"].to_numpy(), ~is_timer))[:MAX_LOGGED]
@@ -74,19 +74,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Every stage that the log times, beside the traces of the same steps and the steps that were not profiled; its load."""
-    known = logs(measured)
-    if not known:
-        return Section(
-            ANALYSIS.id,
-            ANALYSIS.title,
-            "skipped",
-            "no driver's log was given or found beside the profile",
-        )
-    found, walls = cells(measured), timed_units(measured)
-    tables = [_beside_log(measured, found, walls), machine_sheet(measured)]
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+    known_logs = logs(measured)
+    if not known_logs:
+        return ANALYSIS.skipped("no driver's log was given or found beside the profile")
+    all_cells, walls = cells(measured), timed_units(measured)
+    tables = [_beside_log(measured, all_cells, walls), machine_sheet(measured)]
+    return ANALYSIS.answered(
         metrics=tuple(_tokens(measured, walls)),
         sheets=tuple(table for table in tables if table is not None and table.rows),
         caveats=tuple(_caveats(measured, walls)),
@@ -97,23 +90,32 @@ def _beside_log(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame
     """Stages that both the traces and the log know: profiled steps, and the other steps of the log."""
     rows = []
     for run, log in logs(measured).items():
-        mine = walls[same_text(walls["run"], run)]
-        numbered = same_steps(mine, log)
+        of_run = walls[same_text(walls["run"], run)]
+        numbered = same_steps(of_run, log)
         cells_of = found[same_text(found["run"], run) & (found["state"] == "measured")]
         for stage in dict.fromkeys([*cells_of["canonical"], *log.stages["canonical"]]):
             times = log.of(stage)
-            here = cells_of[cells_of["canonical"] == stage]
+            stage_cells = cells_of[cells_of["canonical"] == stage]
             if numbered:
-                here = here[here["step"].isin(numbered)]
-            longest = here.groupby(["step", "part"], dropna=False)["wall_ns"].max()
-            same, others = times[times.index.isin(numbered)], times[~times.index.isin(numbered)]
-            rows.append((run, stage, longest.mean(), same.mean(), others.median(), len(others)))
+                stage_cells = stage_cells[stage_cells["step"].isin(numbered)]
+            longest = stage_cells.groupby(["step", "part"], dropna=False)["wall_ns"].max()
+            same, unmatched = times[times.index.isin(numbered)], times[~times.index.isin(numbered)]
+            rows.append(
+                (run, stage, longest.mean(), same.mean(), unmatched.median(), len(unmatched))
+            )
         step = log.steps
-        same, others = step[step.index.isin(numbered)], step[~step.index.isin(numbered)]
-        in_trace = mine[mine["step"].isin(numbered)] if numbered else mine
+        same, unmatched = step[step.index.isin(numbered)], step[~step.index.isin(numbered)]
+        in_trace = of_run[of_run["step"].isin(numbered)] if numbered else of_run
         in_trace = in_trace[in_trace["origin"] != "stage"]
         rows.append(
-            (run, "(step)", in_trace["wall_ns"].mean(), same.mean(), others.median(), len(others))
+            (
+                run,
+                "(step)",
+                in_trace["wall_ns"].mean(),
+                same.mean(),
+                unmatched.median(),
+                len(unmatched),
+            )
         )
     names = ("run", "canonical", "trace_ns", "same_ns", "other_ns", "other_steps")
     out = pd.DataFrame(rows, columns=list(names))
@@ -122,22 +124,14 @@ def _beside_log(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame
     out["ratio"] = (out["same_ns"] / out["trace_ns"].where(out["trace_ns"] > 0)).astype("Float64")
     headings = (
         *run_heading(measured),
-        Heading("canonical", "stage"),
-        Heading("trace_ns", "trace", "ns", "Longest rank, mean over the steps of the traces."),
-        Heading("same_ns", "log, same steps", "ns", "What the driver timed, mean."),
-        Heading(
-            "ratio",
-            "log / trace",
-            "",
-            "Dispatch, waiting and what the profiler adds make it more than 1.",
-        ),
-        Heading(
-            "other_ns",
-            "log, other steps",
-            "ns",
-            "Median of the logged steps that are not known to be in the traces.",
-        ),
-        Heading("other_steps", "other steps", "count"),
+        *as_headings("""
+            canonical | stage
+            trace_ns | trace | ns | Longest rank, mean over the steps of the traces.
+            same_ns | log, same steps | ns | What the driver timed, mean.
+            ratio | log / trace | number | Dispatch, waiting and what the profiler adds make it more than 1.
+            other_ns | log, other steps | ns | Median of the logged steps that are not known to be in the traces.
+            other_steps | other steps | count
+        """),
     )
     caption = "The driver's timers include dispatch and, in profiled steps, what starting, stopping and exporting the profiler costs."
     return sheet("log", "Beside the driver's log", headings, out, caption=caption)
@@ -147,9 +141,9 @@ def _tokens(measured: Measurements, walls: pd.DataFrame) -> list[Metric]:
     """Tokens of the steps that log and traces share, over their walls; nothing where either is unknown."""
     tokens = seconds = 0.0
     for run, log in logs(measured).items():
-        mine = walls[same_text(walls["run"], run) & (walls["origin"] == "file")]
+        of_run = walls[same_text(walls["run"], run) & (walls["origin"] == "file")]
         counts = log.counts["tokens"]
-        both = mine[mine["step"].isin(set(same_steps(mine, log)) & set(counts.index))]
+        both = of_run[of_run["step"].isin(set(same_steps(of_run, log)) & set(counts.index))]
         tokens += float(counts.reindex(both["step"].astype(int)).sum())
         seconds += float(both["wall_ns"].sum()) / 1e9
     if not tokens or not seconds:
@@ -160,19 +154,19 @@ def _tokens(measured: Measurements, walls: pd.DataFrame) -> list[Metric]:
 
 def _caveats(measured: Measurements, walls: pd.DataFrame) -> list[str]:
     """What limits the comparison."""
-    known = logs(measured)
-    told = []
-    for run, log in known.items():
-        mine = walls[same_text(walls["run"], run)]
-        if len(mine) and not same_steps(mine, log):
-            told.append(
+    known_logs = logs(measured)
+    caveats = []
+    for run, log in known_logs.items():
+        of_run = walls[same_text(walls["run"], run)]
+        if len(of_run) and not same_steps(of_run, log):
+            caveats.append(
                 f"the traces do not say which steps of {log.source} they are{in_run(measured, run)}"
             )
-    used = {log.source for log in known.values()}
-    others = set(plain(measured["logged"])["source"].dropna()) - used
-    if others:
-        told.append(f"{len(others)} more logs of the same runs were not used")
-    return told
+    used = {log.source for log in known_logs.values()}
+    unused = set(plain(measured["logged"])["source"].dropna()) - used
+    if unused:
+        caveats.append(f"{len(unused)} more logs of the same runs were not used")
+    return caveats
 
 
 ANALYSIS = Analysis(

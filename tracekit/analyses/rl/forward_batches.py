@@ -19,10 +19,10 @@ from tracekit.job.frames import (
     same_text,
     text_or_none,
 )
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import window_at
 from tracekit.model.keys import CAPTURE
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
@@ -64,8 +64,8 @@ _MICRO = re.compile(r"micro[_-]?batch", re.IGNORECASE)
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The micro-batches of a source, with the rows that their forward products have."""
-    found: Windows = trace.derived(windows)
-    ranges = found.stages
+    recorded: Windows = trace.derived(windows)
+    ranges = recorded.stages
     batches = ranges[is_named(ranges["stage"], _MICRO.match)].sort_values("ts_ns", kind="stable")
     if not len(batches):
         return {}
@@ -90,30 +90,35 @@ def _rows(trace: Trace, start: Ints, end: Ints) -> Any:
     """M of the forward products with most FLOPs started in each micro-batch; NA without any."""
     count = len(start)
     unknown = pd.arrays.IntegerArray(np.zeros(count, np.int64), np.ones(count, np.bool_))
-    found: Products = trace.derived(products)
-    rows = np.flatnonzero(found.number >= 0)
-    gemm = np.array([one.kind == "gemm" and one.batch == 1 for _, one in found.products], np.bool_)
-    rows = rows[gemm[found.number[rows]]] if len(found.products) else rows
+    recorded: Products = trace.derived(products)
+    rows = np.flatnonzero(recorded.number >= 0)
+    gemm = np.array(
+        [product.kind == "gemm" and product.batch == 1 for _, product in recorded.products],
+        np.bool_,
+    )
+    rows = rows[gemm[recorded.number[rows]]] if len(recorded.products) else rows
     if not len(rows):
         return unknown
     host = trace["host_ops"]
     backward = is_named(host["name"], lambda name: name.startswith(BACKWARD))
     rows = rows[trace.derived(nesting).nearest(backward, rows) < 0]
     ts = host["ts_ns"].to_numpy()[rows]
-    at = window_at(start, end, ts)
-    rows, at = rows[at >= 0], at[at >= 0]
+    window = window_at(start, end, ts)
+    rows, window = rows[window >= 0], window[window >= 0]
     if not len(rows):
         return unknown
-    m = np.array([one.m for _, one in found.products], np.int64)[found.number[rows]]
-    flops = np.array([one.flops for _, one in found.products], float)[found.number[rows]]
+    m = np.array([product.m for _, product in recorded.products], np.int64)[recorded.number[rows]]
+    flops = np.array([product.flops for _, product in recorded.products], float)[
+        recorded.number[rows]
+    ]
     sizes, which = np.unique(m, return_inverse=True)
-    keys, group = np.unique(at * len(sizes) + which, return_inverse=True)
+    keys, group = np.unique(window * len(sizes) + which, return_inverse=True)
     weight = np.bincount(group, flops, minlength=len(keys))
     order = np.lexsort((sizes[keys % len(sizes)], weight))  # the last one written is the heaviest
-    out, known = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    out, has_rows = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     out[keys[order] // len(sizes)] = sizes[keys[order] % len(sizes)]
-    known[keys // len(sizes)] = True
-    return pd.arrays.IntegerArray(out, ~known)
+    has_rows[keys // len(sizes)] = True
+    return pd.arrays.IntegerArray(out, ~has_rows)
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
@@ -121,20 +126,22 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = plain(measured["forward_batches"])
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     if not len(rows):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no micro-batch was annotated")
+        return ANALYSIS.skipped("no micro-batch was annotated")
     keys = ["run", "role", "canonical"]
     pooled = _pooled(rows, keys)
     headings = (
-        *label_headings(measured), Heading("canonical", "stage"),
-        Heading("count", "micro-batches", "count", "Over all ranks and steps."),
-        Heading("each", "per step", "", "Mean per rank and step."),
-        Heading("median", "rows", "", "Median of the rows (tokens) of the largest forward products; — without shapes."),
-        Heading("least", "fewest rows", "count"), Heading("most", "most rows", "count"),
-        Heading("mean_ns", "mean", "ns", "Mean wall of a micro-batch on the host."),
-    )  # fmt: skip
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+        *label_headings(measured),
+        *as_headings("""
+            canonical | stage
+            count | micro-batches | count | Over all ranks and steps.
+            each | per step | number | Mean per rank and step.
+            median | rows | number | Median of the rows (tokens) of the largest forward products; — without shapes.
+            least | fewest rows | count
+            most | most rows | count
+            mean_ns | mean | ns | Mean wall of a micro-batch on the host.
+        """),
+    )
+    return ANALYSIS.answered(
         sheets=(sheet("forward_batches", "Micro-batches by stage", headings, pooled),),
         findings=tuple(_small(measured, pooled, thresholds)),
         verdicts=tuple(_abstained(pooled)),
@@ -143,13 +150,19 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _pooled(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """One row a (run, role, stage), longest first."""
-    known = rows.assign(row_count=rows["row_count"].astype("Float64"))
+    sized = rows.assign(row_count=rows["row_count"].astype("Float64"))
     pooled = (
-        known.groupby(keys, dropna=False, sort=False)
-        .agg(count=("dur_ns", "size"), median=("row_count", "median"), least=("row_count", "min"),
-             most=("row_count", "max"), mean_ns=("dur_ns", "mean"), total_ns=("dur_ns", "sum"))
+        sized.groupby(keys, dropna=False, sort=False)
+        .agg(
+            count=("dur_ns", "size"),
+            median=("row_count", "median"),
+            least=("row_count", "min"),
+            most=("row_count", "max"),
+            mean_ns=("dur_ns", "mean"),
+            total_ns=("dur_ns", "sum"),
+        )
         .reset_index()
-    )  # fmt: skip
+    )
     passes = rows[[*keys, "step", "part", *CAPTURE]].drop_duplicates()
     each = passes.groupby(keys, dropna=False, sort=False).size().to_numpy()
     pooled["each"] = pooled["count"] / each
@@ -164,8 +177,8 @@ def _pairs(pooled: pd.DataFrame) -> Iterator[tuple[dict[Any, Any], dict[Any, Any
     for row in pooled[pooled["canonical"].isin(FORWARD_ONLY)].to_dict("records"):
         same = training[same_text(training["run"], row["run"])]
         wanted = "update_critic" if row["canonical"] == "values" else "update_actor"
-        own = same[same_text(same["role"], row["role"])]
-        for candidates in (own, same):
+        of_role = same[same_text(same["role"], row["role"])]
+        for candidates in (of_role, same):
             match = candidates[candidates["canonical"] == wanted]
             if len(match):
                 yield row, match.iloc[0].to_dict()
@@ -186,15 +199,15 @@ def _small(
 ) -> Iterator[Finding]:
     """R18: forward passes need less memory than training, and yet are cut as small; one finding a training stage."""
     limit = thresholds.of("forward-batch-size")
-    found: dict[tuple[Any, ...], list[tuple[dict[Any, Any], dict[Any, Any]]]] = {}
+    by_owner: dict[tuple[Any, ...], list[tuple[dict[Any, Any], dict[Any, Any]]]] = {}
     for row, train in _pairs(pooled):
         if pd.isna(row["median"]) or pd.isna(train["median"]) or not train["median"]:
             continue
         small = float(row["median"]) <= limit["row_ratio"] * float(train["median"])
         if small and row["each"] >= limit["micro_batches"]:
             key = (row["run"], text_or_none(row["role"]), train["canonical"])
-            found.setdefault(key, []).append((row, train))
-    for (run, role, _), pairs in found.items():
+            by_owner.setdefault(key, []).append((row, train))
+    for (run, role, _), pairs in by_owner.items():
         names = sorted(str(row["canonical"]) for row, _ in pairs)
         rows = max(float(row["median"]) for row, _ in pairs)
         each = min(float(row["each"]) for row, _ in pairs)

@@ -17,16 +17,18 @@ from tracekit.job.frames import (
     label_headings,
     plain,
     same_text,
+    share_of,
     text_or_none,
     units,
     whole_if_exact,
 )
 from tracekit.job.stage_matrix import cells, timed_units
 from tracekit.job.stage_windows import steps_of
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import CAPTURE, PROCESS
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -57,27 +59,25 @@ _INSTANCE = [*CAPTURE, "step", "canonical", "occurrence", "kind"]
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """One row a mini- or micro-batch that the trace annotates."""
-    found: pd.DataFrame = trace.derived(micro_batches)
-    return {"micro_batches": {str(name): found[name].array for name in found}} if len(found) else {}
+    batches: pd.DataFrame = trace.derived(micro_batches)
+    return {"micro_batches": arrays_of(batches)} if len(batches) else {}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Lengths of micro- and mini-batches by stage; findings R17 and R31."""
     rows = _batches(measured)
-    redundant, told = _redundant(measured, rows, thresholds)
+    redundant, verdicts = _redundant(measured, rows, thresholds)
     if not len(rows):
         reason = "no mini- or micro-batch is annotated"
         none = Verdict("ragged-micro-batches", "not applicable", reason)
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason, verdicts=(none, *told))
+        return ANALYSIS.skipped(reason, verdicts=(none, *verdicts))
     empty_ratio = thresholds.of("ragged-micro-batches")["empty_ratio"]
     instances = _instances(rows, empty_ratio)
     ragged = list(_ragged(measured, instances, thresholds))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+    return ANALYSIS.answered(
         sheets=(_sheet(measured, instances, empty_ratio),),
         findings=(*redundant, *ragged),
-        verdicts=(*told, *_unjudged(measured, instances)),
+        verdicts=(*verdicts, *_unjudged(measured, instances)),
     )
 
 
@@ -104,11 +104,19 @@ def _instances(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
     small = rows["length_ns"] < empty_ratio * median
     rows = rows.assign(small=small.astype(int), small_ns=rows["length_ns"].where(small, 0.0))
     out = grouped(
-        rows, by,
-        count=("length_ns", "size"), total_ns=("length_ns", "sum"), mean_ns=("length_ns", "mean"),
-        median_ns=("length_ns", "median"), min_ns=("length_ns", "min"), max_ns=("length_ns", "max"),
-        std_ns=("length_ns", "std"), small=("small", "sum"), small_ns=("small_ns", "sum"), on_device=("on_device", "all"),
-    )  # fmt: skip
+        rows,
+        by,
+        count=("length_ns", "size"),
+        total_ns=("length_ns", "sum"),
+        mean_ns=("length_ns", "mean"),
+        median_ns=("length_ns", "median"),
+        min_ns=("length_ns", "min"),
+        max_ns=("length_ns", "max"),
+        std_ns=("length_ns", "std"),
+        small=("small", "sum"),
+        small_ns=("small_ns", "sum"),
+        on_device=("on_device", "all"),
+    )
     out["variation"] = out["std_ns"] / out["mean_ns"].where(out["mean_ns"] > 0)
     return out
 
@@ -116,11 +124,18 @@ def _instances(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
 def _sheet(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) -> Sheet:
     """Stages by how much their batches take, with how unequal these are."""
     out = grouped(
-        instances, _KEYS,
-        per=("count", "mean"), count=("count", "sum"), total=("total_ns", "sum"), variation=("variation", "median"),
-        shortest=("min_ns", "min"), median=("median_ns", "median"), longest=("max_ns", "max"),
-        small=("small", "sum"), on_device=("on_device", "all"),
-    )  # fmt: skip
+        instances,
+        _KEYS,
+        per=("count", "mean"),
+        count=("count", "sum"),
+        total=("total_ns", "sum"),
+        variation=("variation", "median"),
+        shortest=("min_ns", "min"),
+        median=("median_ns", "median"),
+        longest=("max_ns", "max"),
+        small=("small", "sum"),
+        on_device=("on_device", "all"),
+    )
     out["lengths"] = out["on_device"].map({True: "kernel time", False: "host time"})
     out["canonical"] = out["canonical"].astype(object).fillna("(in no stage)")
     for name in ("per", "shortest", "median", "longest"):
@@ -128,17 +143,26 @@ def _sheet(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) 
     out = out.sort_values(["total", "kind"], ascending=[False, True], kind="stable")
     headings = (
         *label_headings(measured),
-        Heading("canonical", "stage"),
-        Heading("kind", "batches"),
-        Heading("per", "per run of it", "count", "Mean over runs of the stage."),
-        Heading("median", "median", "ns", "Of the medians of its runs."),
-        Heading("shortest", "shortest", "ns"),
-        Heading("longest", "longest", "ns"),
-        Heading("variation", "variation", "ratio", "Standard deviation over mean within a run of the stage; median."),
-        Heading("small", "nearly empty", "count", f"Of less than {show(empty_ratio, 'ratio')} of the median of their run."),
-        Heading("count", "of", "count", "All of them."),
-        Heading("lengths", "lengths are"),
-    )  # fmt: skip
+        *as_headings("""
+            canonical | stage
+            kind | batches
+            per | per run of it | count | Mean over runs of the stage.
+            median | median | ns | Of the medians of its runs.
+            shortest | shortest | ns
+            longest | longest | ns
+            variation | variation | ratio | Standard deviation over mean within a run of the stage; median.
+        """),
+        Heading(
+            "small",
+            "nearly empty",
+            "count",
+            f"Of less than {show(empty_ratio, 'ratio')} of the median of their run.",
+        ),
+        *as_headings("""
+            count | of | count | All of them.
+            lengths | lengths are
+        """),
+    )
     caption = "Host time holds waiting for other ranks and whatever else the machine did; kernel time leaves collectives out."
     return sheet("batches", "Mini- and micro-batches by stage", headings, out, caption=caption)
 
@@ -146,11 +170,11 @@ def _sheet(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) 
 def _unjudged(measured: Measurements, instances: pd.DataFrame) -> Iterator[Verdict]:
     """Runs of which R31 cannot say anything."""
     for run in instances["run"].unique():
-        mine = instances[same_text(instances["run"], run)]
-        if not mine["on_device"].any():
+        of_run = instances[same_text(instances["run"], run)]
+        if not of_run["on_device"].any():
             reason = f"without a GPU the length of a batch is host time, which other work changes too{in_run(measured, run)}"
             yield Verdict("ragged-micro-batches", "insufficient data", reason)
-        elif not ((mine["count"] > 1) & mine["on_device"]).any():
+        elif not ((of_run["count"] > 1) & of_run["on_device"]).any():
             reason = f"no stage runs more than one batch{in_run(measured, run)}"
             yield Verdict("ragged-micro-batches", "not applicable", reason)
 
@@ -164,35 +188,49 @@ def _ragged(
     for key, stage_rows in rows.groupby(["run", "role", "canonical"], dropna=False, sort=False):
         run, role, stage = key
         for kind in ("micro", "mini"):
-            mine = stage_rows[stage_rows["kind"] == kind]
-            variation = float(mine["variation"].median()) if len(mine) else 0.0
-            small, count = int(mine["small"].sum()), int(mine["count"].sum())
+            of_kind = stage_rows[stage_rows["kind"] == kind]
+            variation = float(of_kind["variation"].median()) if len(of_kind) else 0.0
+            small, count = int(of_kind["small"].sum()), int(of_kind["count"].sum())
             if variation < limit["variation"] and not small:
                 continue
-            steps = steps_of(measured, mine.drop(columns="device", errors="ignore"))
-            gain, ratio = steps.per_step(float(mine["small_ns"].sum()))
+            steps = steps_of(measured, of_kind.drop(columns="device", errors="ignore"))
+            gain, ratio = steps.per_step(float(of_kind["small_ns"].sum()))
             where = text_or_none(stage) or "no stage"
             uneven = f"vary by {show(variation, 'ratio')}"
             empty = f"{small} of {count} take less than {show(limit['empty_ratio'], 'ratio')} of the median"
-            told = [uneven] if variation >= limit["variation"] else []
-            told += [empty] if small else []
+            caveats = [uneven] if variation >= limit["variation"] else []
+            caveats += [empty] if small else []
             yield Finding(
                 "ragged-micro-batches",
                 thresholds.severity(ratio),
-                f"{kind}-batches of {where}: {', '.join(told)}{in_run(measured, run)}",
+                f"{kind}-batches of {where}: {', '.join(caveats)}{in_run(measured, run)}",
                 "form batches by tokens rather than by samples (use_dynamic_bsz), and spread what is left over",
                 (
-                    Metric("variation", variation, "ratio", "lower", label="standard deviation over mean"),
+                    Metric(
+                        "variation",
+                        variation,
+                        "ratio",
+                        "lower",
+                        label="standard deviation over mean",
+                    ),
                     Metric("nearly_empty", small, "count", "lower", label="nearly empty"),
                     Metric("batches", count, "count", label="of"),
-                    Metric("longest", round(float(mine["max_ns"].max())), "ns", "lower", label="longest"),
-                    Metric("shortest", round(float(mine["min_ns"].min())), "ns", label="shortest"),
+                    Metric(
+                        "longest",
+                        round(float(of_kind["max_ns"].max())),
+                        "ns",
+                        "lower",
+                        label="longest",
+                    ),
+                    Metric(
+                        "shortest", round(float(of_kind["min_ns"].min())), "ns", label="shortest"
+                    ),
                 ),
                 (Place(role=text_or_none(role), stage=text_or_none(stage)),),
                 round(gain),
                 ratio,
-                ("long batches fill a GPU better: what equal ones would save is not known" ,),
-            )  # fmt: skip
+                ("long batches fill a GPU better: what equal ones would save is not known",),
+            )
             break
 
 
@@ -200,31 +238,31 @@ def _redundant(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> tuple[list[Finding], list[Verdict]]:
     """R17: log-probs computed apart although the one update pass of the step computes them anyway (Q20)."""
-    found, told = [], []
+    findings, verdicts = [], []
     stages, walls = cells(measured), timed_units(measured)
-    most = thresholds.of("redundant-log-prob")["mini_batches"]
+    most_batches = thresholds.of("redundant-log-prob")["mini_batches"]
     for run in walls["run"].unique():
-        mine = stages[same_text(stages["run"], run) & (stages["state"] == "measured")]
-        passes = mine[mine["canonical"] == "old_log_prob"]
-        if not len(passes) or not (mine["canonical"] == "update_actor").any():
+        measured_stages = stages[same_text(stages["run"], run) & (stages["state"] == "measured")]
+        passes = measured_stages[measured_stages["canonical"] == "old_log_prob"]
+        if not len(passes) or not (measured_stages["canonical"] == "update_actor").any():
             reason = (
                 f"no log-prob pass with an actor update is in the traces{in_run(measured, run)}"
             )
-            told.append(Verdict("redundant-log-prob", "not applicable", reason))
+            verdicts.append(Verdict("redundant-log-prob", "not applicable", reason))
             continue
         count = _updates(rows[same_text(rows["run"], run)])
         if count is None:
             reason = f"the mini-batches of the update are not annotated, or not all captured{in_run(measured, run)}"
-            told.append(Verdict("redundant-log-prob", "insufficient data", reason))
+            verdicts.append(Verdict("redundant-log-prob", "insufficient data", reason))
             continue
-        if count > most:
+        if count > most_batches:
             continue
         steps = job(measured).of(run)
         wall = float(passes.groupby(list(UNIT), dropna=False)["wall_ns"].max().sum())
         gain = wall / max(len(walls[same_text(walls["run"], run)]), 1)
-        ratio = gain / steps.step_ns if steps.step_ns else None
+        ratio = share_of(gain, steps.step_ns)
         severity = thresholds.severity(ratio)
-        found.append(
+        findings.append(
             Finding(
                 "redundant-log-prob",
                 "low" if severity in ("high", "medium") else severity,
@@ -238,19 +276,21 @@ def _redundant(
                 (Place(role=text_or_none(passes["role"].iloc[0]), stage="old_log_prob"),),
                 round(gain),
                 ratio,
-                ("needed where the policy may change before the update: off-policy data, or a check of the rollout's log-probs",),
+                (
+                    "needed where the policy may change before the update: off-policy data, or a check of the rollout's log-probs",
+                ),
             )
-        )  # fmt: skip
-    return found, told
+        )
+    return findings, verdicts
 
 
 def _updates(rows: pd.DataFrame) -> int | None:
     """Most mini-batches (over all epochs) of one actor update of one process; None where that cannot be told."""
-    mine = rows[(rows["canonical"] == "update_actor") & (rows["kind"] == "mini")]
+    mini_batches = rows[(rows["canonical"] == "update_actor") & (rows["kind"] == "mini")]
     scheduled = rows["window"].dropna().astype(str).str.match(r"mb[0-9]")
-    if not len(mine) or scheduled.any():
+    if not len(mini_batches) or scheduled.any():
         return None
-    return int(mine.groupby(_INSTANCE[:-1], dropna=False).size().max())
+    return int(mini_batches.groupby(_INSTANCE[:-1], dropna=False).size().max())
 
 
 ANALYSIS = Analysis(

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run, job, label_headings, run_heading
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import in_run, job, label_headings, run_heading, share_of
 from tracekit.job.rollout import (
     Generation,
     bubble,
@@ -20,9 +21,10 @@ from tracekit.job.rollout import (
     one_clock,
     unseen_replicas,
 )
-from tracekit.job.tables import sheet
-from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.report import Chart, Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -89,12 +91,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     spans = generation_spans(trace)
     if spans is None:
         return {}
-    tables: dict[str, Mapping[str, Any]] = {"generations": {str(n): spans[n].array for n in spans}}
-    found: Iterations | None = trace.derived(iterations)
-    if found is not None:
-        kept = joined(found.frame)
-        tables["iterations"] = {str(name): kept[name].array for name in kept}
-        tables["metrics"] = _metrics(found.frame, spans)
+    tables: dict[str, Mapping[str, Any]] = {"generations": arrays_of(spans)}
+    recorded: Iterations | None = trace.derived(iterations)
+    if recorded is not None:
+        iteration_rows = joined(recorded.frame)
+        tables["iterations"] = arrays_of(iteration_rows)
+        tables["metrics"] = _metrics(recorded.frame, spans)
     return tables
 
 
@@ -115,45 +117,52 @@ def _metrics(frame: pd.DataFrame, rows: pd.DataFrame) -> Mapping[str, Any]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Every engine over its generations; findings R11, R12, R16."""
-    found = generations(measured)
-    if not any(g.basis == "iterations" for g in found) and len({g.engine for g in found}) < 2:
+    all_generations = generations(measured)
+    if (
+        not any(g.basis == "iterations" for g in all_generations)
+        and len({g.engine for g in all_generations}) < 2
+    ):
         reason = "no iteration of a rollout engine was annotated, and no two replicas are known"
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
+        return ANALYSIS.skipped(reason)
     judged: list[Finding | Verdict] = []
-    roles = by_role(found)
+    roles = by_role(all_generations)
     several = len({role for _, role in roles}) > 1
-    for (run, role), mine in roles.items():
+    for (run, role), units in roles.items():
         where = (f" of {role}" if several and role else "") + in_run(measured, run)
         step_ns = job(measured).of(run).step_ns
-        judged += (tail := list(_tail(mine, where, step_ns, thresholds)))
+        judged += (tail := list(_tail(units, where, step_ns, thresholds)))
         has_tail = any(isinstance(t, Finding) for t in tail)
-        judged += _replicas(measured, mine, where, step_ns, thresholds, tails_found=has_tail)
-        judged += _slow_start(mine, where, step_ns, thresholds)
+        judged += _replicas(measured, units, where, step_ns, thresholds, tails_found=has_tail)
+        judged += _slow_start(units, where, step_ns, thresholds)
     compared = thresholds.of("slow-first-iterations")["compared_ratio"]
-    sheets = (_engine_sheet(measured, found, compared), _unit_sheet(measured, found))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        metrics=tuple(_headline(found)),
-        sheets=tuple(s for s in sheets if s.rows),
-        findings=tuple(j for j in judged if isinstance(j, Finding)),
-        caveats=tuple(_caveats(measured, found)),
-        verdicts=tuple(j for j in judged if isinstance(j, Verdict)),
-        charts=tuple(_charts(measured, found)),
+    sheets = (
+        _engine_sheet(measured, all_generations, compared),
+        _unit_sheet(measured, all_generations),
     )
-
-
-def _share(part: float, whole: float | None) -> float | None:
-    return part / whole if whole else None
+    return ANALYSIS.answered(
+        metrics=tuple(_headline(all_generations)),
+        sheets=with_rows(*sheets),
+        judged=judged,
+        caveats=tuple(_caveats(measured, all_generations)),
+        charts=tuple(_charts(measured, all_generations)),
+    )
 
 
 def _places(found: Sequence[Generation]) -> tuple[Place, ...]:
     """Where these generations are, each engine once."""
     once = {(g.engine, g.unit[2]): g for g in found}.values()
     return tuple(
-        Place(g.source, g.unit[1], g.rank, step=g.unit[2], name=g.engine, start_ns=g.ts_ns, end_ns=g.end_ns)
+        Place(
+            g.source,
+            g.unit[1],
+            g.rank,
+            step=g.unit[2],
+            name=g.engine,
+            start_ns=g.ts_ns,
+            end_ns=g.end_ns,
+        )
         for g in list(once)[:MAX_PLACES]
-    )  # fmt: skip
+    )
 
 
 def _tail(
@@ -161,52 +170,61 @@ def _tail(
 ) -> Iterator[Finding | Verdict]:
     """R11: the longest generation of each unit ends with few requests, and the step waits for them."""
     limit = thresholds.of("rollout-tail")
-    told = [[g for g in unit if g.basis == "iterations"] for unit in units]
-    told = [unit for unit in told if unit]
-    if not told:
+    traced = [[g for g in unit if g.basis == "iterations"] for unit in units]
+    traced = [unit for unit in traced if unit]
+    if not traced:
         reason = f"no iteration of a rollout engine was annotated{where}"
         yield Verdict("rollout-tail", "not applicable", reason)
         return
-    last = [max(unit, key=lambda g: g.dur_ns) for unit in told]
+    last = [max(unit, key=lambda g: g.dur_ns) for unit in traced]
     enough = [g for g in last if g.decode_iterations >= limit["min_iterations"]]
     if not enough:
-        most = max(g.decode_iterations for g in last)
-        reason = f"{most} of at least {limit['min_iterations']:g} decode iterations{where}"
+        most_iterations = max(g.decode_iterations for g in last)
+        reason = (
+            f"{most_iterations} of at least {limit['min_iterations']:g} decode iterations{where}"
+        )
         yield Verdict("rollout-tail", "insufficient data", reason)
         return
     tail = float(np.mean([g.tail_ratio or 0.0 for g in enough]))
     low = float(np.mean([g.low_ratio or 0.0 for g in enough]))
     if tail < limit["tail_ratio"] and low < limit["low_batch_ratio"]:
         return
-    saved = [max(g.dur_ns for g in unit) - max(g.dur_ns - g.gain_ns for g in unit) for unit in told]
-    gain = float(np.mean(saved))
-    pause = max((g.pause_ns or 0) / g.dur_ns for g in enough if g.dur_ns)
-    caveats = ["an upper bound: the tail as fast as the rest, as if its requests ran beside others"]
-    if pause >= 0.1:
-        caveats.append(f"one pause between iterations takes {show(pause, 'ratio')} of a generation: tools, or two generations in one capture")  # fmt: skip
-    if not all(g.counted for g in enough):
-        caveats.append(
-            "tokens were not recorded: one is assumed for each running request and iteration"
-        )
+    saved = [
+        max(g.dur_ns for g in unit) - max(g.dur_ns - g.gain_ns for g in unit) for unit in traced
+    ]
+    claim = f"{show(low, 'ratio')} of generation{where} runs below a quarter of the largest batch"
+    if tail >= limit["tail_ratio"]:
+        claim = f"the last 10 % of the tokens take {show(tail, 'ratio')} of generation{where}"
+    gain, ratio = float(np.mean(saved)), share_of(float(np.mean(saved)), step_ns)
+    tail_ns = round(float(np.mean([g.tail_ns or 0 for g in enough])))
+    largest = max(g.peak_requests for g in enough)
     yield Finding(
         "rollout-tail",
-        thresholds.severity(_share(gain, step_ns)),
-        f"the last 10 % of the tokens take {show(tail, 'ratio')} of generation{where}"
-        if tail >= limit["tail_ratio"]
-        else f"{show(low, 'ratio')} of generation{where} runs below a quarter of the largest batch",
+        thresholds.severity(ratio),
+        claim,
         "stop waiting for the longest responses (partial rollout, over-sampling and early stop), lower the "
         "response limit, or spread long prompts over replicas",
         (
-            Metric("tail_ratio", tail, "ratio", "lower", label="time of the last 10 % of tokens"),
-            Metric("low_batch_ratio", low, "ratio", "lower", label="time below a quarter of the largest batch"),
-            Metric("tail", round(float(np.mean([g.tail_ns or 0 for g in enough]))), "ns", "lower", label="tail"),
-            Metric("peak_requests", max(g.peak_requests for g in enough), "count", label="largest batch"),
+            evidence("tail_ratio", tail, "time of the last 10 % of tokens"),
+            evidence("low_batch_ratio", low, "time below a quarter of the largest batch"),
+            Metric("tail", tail_ns, "ns", "lower", label="tail"),
+            Metric("peak_requests", largest, "count", label="largest batch"),
         ),
         _places(sorted(enough, key=lambda g: -g.gain_ns)),
         round(gain),
-        _share(gain, step_ns),
-        tuple(caveats),
-    )  # fmt: skip
+        ratio,
+        tuple(_tail_caveats(enough)),
+    )
+
+
+def _tail_caveats(generations: Sequence[Generation]) -> Iterator[str]:
+    """What limits what is said of their tails."""
+    yield "an upper bound: the tail as fast as the rest, as if its requests ran beside others"
+    pause = max((g.pause_ns or 0) / g.dur_ns for g in generations if g.dur_ns)
+    if pause >= 0.1:
+        yield f"one pause between iterations takes {show(pause, 'ratio')} of a generation: tools, or two generations in one capture"
+    if not all(g.counted for g in generations):
+        yield "tokens were not recorded: one is assumed for each running request and iteration"
 
 
 def _replicas(
@@ -231,8 +249,8 @@ def _replicas(
     ratio = float(np.mean([bubble(unit)[0] for unit in several]))
     if ratio < limit["bubble_ratio"]:
         return
-    rest = float(np.mean([bubble(unit, without_tails=True)[0] for unit in several]))
-    if tails_found and rest < limit["bubble_ratio"]:
+    rest_ratio = float(np.mean([bubble(unit, without_tails=True)[0] for unit in several]))
+    if tails_found and rest_ratio < limit["bubble_ratio"]:
         reason = f"replicas wait for the tail of one: see rollout-tail{where}"
         yield Verdict("replica-imbalance", "clear", reason)
         return
@@ -250,20 +268,22 @@ def _replicas(
         caveats.append(missing)
     yield Finding(
         "replica-imbalance",
-        thresholds.severity(_share(saved, step_ns)),
+        thresholds.severity(share_of(saved, step_ns)),
         f"replicas{where} are idle for {show(ratio, 'ratio')} of generation: the last is {who}",
         "route requests by what is in flight or by expected length, let idle replicas take over, "
         "or give the slow replica's prompts to others",
         (
-            Metric("bubble_ratio", ratio, "ratio", "lower", label="of the replicas' time"),
-            Metric("behind_median", round(behind), "ns", "lower", label="last end after the median"),
+            evidence("bubble_ratio", ratio, "of the replicas' time"),
+            Metric(
+                "behind_median", round(behind), "ns", "lower", label="last end after the median"
+            ),
             Metric("replicas", max(len(unit) for unit in several), "count", label="engines seen"),
         ),
         _places(last),
         round(saved),
-        _share(saved, step_ns),
+        share_of(saved, step_ns),
         tuple(caveats),
-    )  # fmt: skip
+    )
 
 
 def _slow_start(
@@ -271,65 +291,83 @@ def _slow_start(
 ) -> Iterator[Finding | Verdict]:
     """R16: the first decode iterations of a generation are slower than later ones of equal batch."""
     limit = thresholds.of("slow-first-iterations")
-    told = [[g for g in unit if g.basis == "iterations"] for unit in units]
-    every = [g for unit in told for g in unit]
-    if not every:
+    traced = [[g for g in unit if g.basis == "iterations"] for unit in units]
+    all_traced = [g for unit in traced for g in unit]
+    if not all_traced:
         reason = f"no iteration of a rollout engine was annotated{where}"
         yield Verdict("slow-first-iterations", "not applicable", reason)
         return
-    known = [
+    compared_generations = [
         g
-        for g in every
+        for g in all_traced
         if g.decode_iterations >= limit["min_iterations"]
         and g.compared_ratio >= limit["compared_ratio"]
         and g.first_over_steady is not None
     ]
-    if not known:
-        most = max(g.decode_iterations for g in every)
+    if not compared_generations:
+        most_iterations = max(g.decode_iterations for g in all_traced)
         reason = (
-            f"{most} of at least {limit['min_iterations']:g} decode iterations{where}"
-            if most < limit["min_iterations"]
+            f"{most_iterations} of at least {limit['min_iterations']:g} decode iterations{where}"
+            if most_iterations < limit["min_iterations"]
             else f"no later iterations of equal batch to compare the first ones with{where}"
         )
         yield Verdict("slow-first-iterations", "insufficient data", reason)
         return
-    over = float(np.median([g.first_over_steady or 0.0 for g in known]))
+    over = float(np.median([g.first_over_steady or 0.0 for g in compared_generations]))
     if over < limit["slowdown"]:
         return
-    kept = set(map(id, known))
-    excess = [max((g.first_excess_ns for g in unit if id(g) in kept), default=0) for unit in told]
-    cost = float(np.mean([e for e, unit in zip(excess, told, strict=True) if unit]))
-    pace = float(np.median([g.first_pace_ns or 0.0 for g in known]))
+    compared_ids = set(map(id, compared_generations))
+    excess = [
+        max((g.first_excess_ns for g in unit if id(g) in compared_ids), default=0)
+        for unit in traced
+    ]
+    cost = float(np.mean([e for e, unit in zip(excess, traced, strict=True) if unit]))
+    pace = float(np.median([g.first_pace_ns or 0.0 for g in compared_generations]))
     yield Finding(
         "slow-first-iterations",
-        thresholds.severity(_share(cost, step_ns)),
+        thresholds.severity(share_of(cost, step_ns)),
         f"the first 10 % of decode iterations{where} take {over:.2f} times what later ones of equal batch take",
         "look at what follows a weight update: graphs captured anew, caches emptied, weights still "
         "being copied or unpacked; compare with a generation without an update before it",
         (
             Metric("first_over_later", over, "", "lower", label="first over later, equal batch"),
             Metric("first_pace", round(pace), "ns", "lower", label="of a first iteration"),
-            Metric("generations", len(known), "count", label="generations compared"),
+            Metric("generations", len(compared_generations), "count", label="generations compared"),
         ),
-        _places(sorted(known, key=lambda g: -g.first_excess_ns)),
+        _places(sorted(compared_generations, key=lambda g: -g.first_excess_ns)),
         round(cost),
-        _share(cost, step_ns),
-        ("the first iterations after an engine starts also capture graphs and warm up the profiler",),
-    )  # fmt: skip
+        share_of(cost, step_ns),
+        (
+            "the first iterations after an engine starts also capture graphs and warm up the profiler",
+        ),
+    )
 
 
-def _headline(found: Sequence[Generation]) -> Iterator[Metric]:
+def _headline(all_generations: Sequence[Generation]) -> Iterator[Metric]:
     """The median over generations of what a rollout is judged by."""
-    told = [g for g in found if g.basis == "iterations"]
-    wall = [g.dur_ns for g in found]
-    yield Metric("generation_wall", round(float(np.median(wall))), "ns", "lower", label="generation, median")  # fmt: skip
-    if pace := [g.pace_ns for g in told if g.pace_ns is not None]:
-        yield Metric("decode_pace", round(float(np.median(pace))), "ns", "lower", label="per decode iteration")  # fmt: skip
-    if tails := [g.tail_ratio for g in told if g.tail_ratio is not None]:
-        yield Metric("tail_ratio", float(np.median(tails)), "ratio", "lower", label="time of the last 10 % of tokens")  # fmt: skip
-    bubbles = [bubble(unit)[0] for units in by_role(found).values() for unit in units if len(unit) > 1]  # fmt: skip
+    traced = [g for g in all_generations if g.basis == "iterations"]
+    wall = [g.dur_ns for g in all_generations]
+    yield Metric(
+        "generation_wall", round(float(np.median(wall))), "ns", "lower", label="generation, median"
+    )
+    if pace := [g.pace_ns for g in traced if g.pace_ns is not None]:
+        yield Metric(
+            "decode_pace",
+            round(float(np.median(pace))),
+            "ns",
+            "lower",
+            label="per decode iteration",
+        )
+    if tails := [g.tail_ratio for g in traced if g.tail_ratio is not None]:
+        yield evidence("tail_ratio", float(np.median(tails)), "time of the last 10 % of tokens")
+    bubbles = [
+        bubble(unit)[0]
+        for units in by_role(all_generations).values()
+        for unit in units
+        if len(unit) > 1
+    ]
     if bubbles:
-        yield Metric("bubble_ratio", float(np.median(bubbles)), "ratio", "lower", label="replicas' time after their end")  # fmt: skip
+        yield evidence("bubble_ratio", float(np.median(bubbles)), "replicas' time after their end")
 
 
 def _caveats(measured: Measurements, found: Sequence[Generation]) -> Iterator[str]:
@@ -346,42 +384,57 @@ def _caveats(measured: Measurements, found: Sequence[Generation]) -> Iterator[st
 
 
 def _engine_sheet(measured: Measurements, found: Sequence[Generation], compared: float) -> Sheet:
-    rows = pd.DataFrame(
-        {
-            "run": [g.unit[0] for g in found],
-            "role": [g.unit[1] for g in found],
-            "step": [g.unit[2] for g in found],
-            "engine": [g.engine for g in found],
-            "wall_ns": [g.dur_ns for g in found],
-            "iterations": [g.iterations or None for g in found],
-            "pace_ns": [None if g.pace_ns is None else round(g.pace_ns) for g in found],
-            "tokens_per_s": [g.tokens / g.dur_ns * 1e9 if g.iterations and g.dur_ns else None for g in found],
-            "peak": [g.peak_requests or None for g in found],
-            "mean": [g.mean_requests for g in found],
-            "prefill_ratio": [_share(g.prefill_busy_ns or 0, g.busy_ns) for g in found],
-            "prefill_time": [_share(g.prefill_ns, g.dur_ns) if g.iterations else None for g in found],
-            "tail_ratio": [g.tail_ratio for g in found],
-            "low_ratio": [g.low_ratio for g in found],
-            "over": [g.first_over_steady if g.compared_ratio >= compared else None for g in found],
-        }
-    ).astype({"step": "Int64", "iterations": "Int64", "pace_ns": "Int64", "peak": "Int64"})  # fmt: skip
+    rows = pd.DataFrame([_engine_row(generation, compared) for generation in found])
+    rows = rows.astype(
+        {"step": "Int64", "iterations": "Int64", "pace_ns": "Int64", "peak": "Int64"}
+    )
     headings = (
         *label_headings(measured),
-        Heading("engine", "engine"),
-        Heading("step", "step", "id"),
-        Heading("wall_ns", "generation", "ns", "From the first iteration to the end of the last one's work."),
-        Heading("iterations", "iterations", "count"),
-        Heading("pace_ns", "per decode", "ns", "Median time from one iteration that only decodes to the next."),
-        Heading("tokens_per_s", "tokens/s", "", "Generated tokens over the whole generation."),
-        Heading("peak", "largest batch", "count", "Most requests that generate at a time."),
-        Heading("mean", "mean batch", "", "Weighted by time."),
-        Heading("prefill_ratio", "prefill of GPU", "ratio", "GPU time of iterations with prefill, of all iterations' GPU time."),
-        Heading("prefill_time", "prefill of time", "ratio", "Time of iterations with prefill, of the generation."),
-        Heading("tail_ratio", "last 10 %", "ratio", "Share of the generation in which the last 10 % of tokens are generated."),
-        Heading("low_ratio", "low batch", "ratio", "Share in which fewer than a quarter of the largest batch run, without prefill."),
-        Heading("over", "first / later", "", "Pace of the first 10 % of decode iterations over later ones of equal batch."),
-    )  # fmt: skip
+        *as_headings("""
+            engine | engine
+            step | step | id
+            wall_ns | generation | ns | From the first iteration to the end of the last one's work.
+            iterations | iterations | count
+            pace_ns | per decode | ns | Median time from one iteration that only decodes to the next.
+            tokens_per_s | tokens/s | number | Generated tokens over the whole generation.
+            peak | largest batch | count | Most requests that generate at a time.
+            mean | mean batch | number | Weighted by time.
+            prefill_ratio | prefill of GPU | ratio | GPU time of iterations with prefill, of all iterations' GPU time.
+            prefill_time | prefill of time | ratio | Time of iterations with prefill, of the generation.
+            tail_ratio | last 10 % | ratio | Share of the generation in which the last 10 % of tokens are generated.
+            low_ratio | low batch | ratio | Share in which fewer than a quarter of the largest batch run, without prefill.
+            over | first / later | number | Pace of the first 10 % of decode iterations over later ones of equal batch.
+        """),
+    )
     return sheet("rollout_engines", "Engines by generation", headings, rows)
+
+
+def _engine_row(generation: Generation, compared: float) -> dict[str, Any]:
+    """What one engine did in a generation; `compared` is the share of first iterations that others must be like."""
+    pace_ns, over, wall_ns = generation.pace_ns, generation.first_over_steady, generation.dur_ns
+    run, role, step = generation.unit[:3]
+    tokens_per_s = prefill_time = None
+    if generation.iterations:
+        prefill_time = share_of(generation.prefill_ns, wall_ns)
+        tokens_per_ns = share_of(generation.tokens, wall_ns)
+        tokens_per_s = None if tokens_per_ns is None else tokens_per_ns * 1e9
+    return {
+        "run": run,
+        "role": role,
+        "step": step,
+        "engine": generation.engine,
+        "wall_ns": wall_ns,
+        "iterations": generation.iterations or None,
+        "pace_ns": None if pace_ns is None else round(pace_ns),
+        "tokens_per_s": tokens_per_s,
+        "peak": generation.peak_requests or None,
+        "mean": generation.mean_requests,
+        "prefill_ratio": share_of(generation.prefill_busy_ns or 0, generation.busy_ns),
+        "prefill_time": prefill_time,
+        "tail_ratio": generation.tail_ratio,
+        "low_ratio": generation.low_ratio,
+        "over": over if generation.compared_ratio >= compared else None,
+    }
 
 
 def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
@@ -392,17 +445,30 @@ def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
                 continue
             after = ends(unit)
             last = max(unit, key=lambda g: g.end_ns)
-            rows.append((run, unit[0].unit[2], len(unit), after[0], round(float(np.median(after))), after[-1], bubble(unit)[0], last.engine))  # fmt: skip
+            rows.append(
+                (
+                    run,
+                    unit[0].unit[2],
+                    len(unit),
+                    after[0],
+                    round(float(np.median(after))),
+                    after[-1],
+                    bubble(unit)[0],
+                    last.engine,
+                )
+            )
     names = ("run", "step", "engines", "first", "median", "last", "bubble", "who")
     headings = (
         *run_heading(measured),
-        Heading("step", "step", "id"),
-        Heading("engines", "engines", "count"),
-        Heading("first", "first end", "ns", "After the first start."),
-        Heading("median", "median end", "ns"),
-        Heading("last", "last end", "ns"),
-        Heading("bubble", "waiting", "ratio", "Share of the engines' time after their own end."),
-        Heading("who", "last"),
+        *as_headings("""
+            step | step | id
+            engines | engines | count
+            first | first end | ns | After the first start.
+            median | median end | ns
+            last | last end | ns
+            bubble | waiting | ratio | Share of the engines' time after their own end.
+            who | last
+        """),
     )
     frame = pd.DataFrame(rows, columns=list(names)).astype({"step": "Int64"})
     return sheet("rollout_replicas", "Replicas: when each generation ended", headings, frame)
@@ -416,34 +482,54 @@ def _charts(measured: Measurements, found: Sequence[Generation]) -> Iterator[Cha
     title = f"{step}{in_run(measured, unit[0].unit[0])}"
     same_clock = one_clock(measured, unit)
     first = min(g.ts_ns for g in unit)
-    told = sorted((g for g in unit if g.iterations), key=lambda g: -g.dur_ns)[:MAX_LINES]
+    drawn_engines = sorted((g for g in unit if g.iterations), key=lambda g: -g.dur_ns)[:MAX_LINES]
     marks: list[tuple[int, int, int]] = []
     left_out = 0
-    for number, one in enumerate(told):
-        mine = iterations_of(measured, one)
-        zero = first if same_clock else one.ts_ns
-        at = mine["ts_ns"].to_numpy() - zero
-        bins = np.arange(len(at)) * (MAX_MARKS // len(told)) // max(len(at), MAX_MARKS // len(told))
+    for number, engine in enumerate(drawn_engines):
+        engine_rows = iterations_of(measured, engine)
+        zero = first if same_clock else engine.ts_ns
+        since_start = engine_rows["ts_ns"].to_numpy() - zero
+        bins = (
+            np.arange(len(since_start))
+            * (MAX_MARKS // len(drawn_engines))
+            // max(len(since_start), MAX_MARKS // len(drawn_engines))
+        )
         begin = np.flatnonzero(np.diff(bins, prepend=-1))
-        most = np.maximum.reduceat(mine["decode_requests"].to_numpy(np.int64), begin)
-        marks += [(number, int(x), int(y)) for x, y in zip(at[begin], most, strict=True)]
-        left_out += len(at) - len(begin)
-    apart = "" if same_clock else " Clocks cannot be compared: every engine begins at its own zero."
+        highest = np.maximum.reduceat(engine_rows["decode_requests"].to_numpy(np.int64), begin)
+        marks += [
+            (number, int(x), int(y)) for x, y in zip(since_start[begin], highest, strict=True)
+        ]
+        left_out += len(since_start) - len(begin)
+    clock_note = (
+        "" if same_clock else " Clocks cannot be compared: every engine begins at its own zero."
+    )
     if marks:
         yield Chart(
-            "rollout-batch", f"Requests that generate, over time{title}", "lines", tuple(marks),
-            tuple(g.engine for g in told), unit="count",
-            caption=f"The longest generation; the largest batch of neighbouring iterations.{apart}", omitted=left_out,
-        )  # fmt: skip
+            "rollout-batch",
+            f"Requests that generate, over time{title}",
+            "lines",
+            tuple(marks),
+            tuple(g.engine for g in drawn_engines),
+            unit="count",
+            caption=f"The longest generation; the largest batch of neighbouring iterations.{clock_note}",
+            omitted=left_out,
+        )
     if len(unit) > 1 and same_clock:
         rows = sorted(unit, key=lambda g: -g.end_ns)[:MAX_ROWS]
         end = rows[0].end_ns
-        bars = [(at, 0, g.end_ns - first) for at, g in enumerate(rows)]
-        bars += [(at, 1, end - g.end_ns) for at, g in enumerate(rows) if g.end_ns < end]
+        bars = [(since_start, 0, g.end_ns - first) for since_start, g in enumerate(rows)]
+        bars += [
+            (since_start, 1, end - g.end_ns) for since_start, g in enumerate(rows) if g.end_ns < end
+        ]
         yield Chart(
-            "rollout-ends", f"When each engine ended{title}", "bars", tuple(bars),
-            ("until its end", "waiting for the last"), tuple(g.engine for g in rows), omitted=len(unit) - len(rows),
-        )  # fmt: skip
+            "rollout-ends",
+            f"When each engine ended{title}",
+            "bars",
+            tuple(bars),
+            ("until its end", "waiting for the last"),
+            tuple(g.engine for g in rows),
+            omitted=len(unit) - len(rows),
+        )
 
 
 ANALYSIS = Analysis(

@@ -46,10 +46,12 @@ RULES: tuple[Rule, ...] = _pages()
 def rule(id_or_number: str) -> Rule:
     """The rule of that id or R number, in any case; `TracekitError` names the nearest when there is none."""
     asked = re.sub(r"\Ar([0-9])\Z", r"r0\1", id_or_number.strip().lower())
-    for known in RULES:
-        if asked in (known.id, known.number.lower()):
-            return known
-    near = did_you_mean(asked, [name for known in RULES for name in (known.id, known.number)])
+    for candidate in RULES:
+        if asked in (candidate.id, candidate.number.lower()):
+            return candidate
+    near = did_you_mean(
+        asked, [name for candidate in RULES for name in (candidate.id, candidate.number)]
+    )
     raise TracekitError(f"no rule {id_or_number!r}{near}", "tracekit explain lists all rules")
 
 

@@ -8,8 +8,8 @@ from itertools import chain
 import pandas as pd
 
 from tracekit.analyses.rules import RULES
-from tracekit.job.tables import sheet
-from tracekit.model.report import Heading, Section, Verdict
+from tracekit.job.tables import as_headings, sheet
+from tracekit.model.report import Section, Verdict
 from tracekit.model.thresholds import Thresholds
 
 ID, TITLE = "rules", "Which rules were checked?"
@@ -21,23 +21,28 @@ def section(
     sections: Sequence[Section], owned: Mapping[str, Sequence[str]], thresholds: Thresholds
 ) -> Section:
     """The answers of all rules and the thresholds; `owned` names the rules of each section by its id."""
+    numbers = {rule.id: rule.number for rule in RULES}
+    order = list(numbers)
     verdicts = [v for part in sections for v in _verdicts(part, owned.get(part.id, ()))]
-    known = {rule.id: rule for rule in RULES}
-    number = {rule.id: at for at, rule in enumerate(RULES)}
     verdicts.sort(
-        key=lambda v: (number.get(v.rule, len(number)), ANSWERS.index(v.answer), v.run or "")
+        key=lambda v: (
+            order.index(v.rule) if v.rule in numbers else len(order),
+            ANSWERS.index(v.answer),
+            v.run or "",
+        )
     )
-    rules = pd.DataFrame(
-        [
-            (known[v.rule].number if v.rule in known else None, v.rule, v.answer, v.run, v.reason or None)
-            for v in verdicts
-        ],
+    answers = pd.DataFrame(
+        [(numbers.get(v.rule), v.rule, v.answer, v.run, v.reason or None) for v in verdicts],
         columns=["number", "rule", "answer", "run", "reason"],
-    )  # fmt: skip
+    )
     limits = pd.DataFrame(
-        [(rule, name, f"{value:g}") for rule in _in_order(thresholds, owned) for name, value in thresholds.of(rule).items()],
+        [
+            (rule, name, f"{value:g}")
+            for rule in _in_order(thresholds, owned)
+            for name, value in thresholds.of(rule).items()
+        ],
         columns=["rule", "name", "value"],
-    )  # fmt: skip
+    )
     return Section(
         ID,
         TITLE,
@@ -45,23 +50,27 @@ def section(
             sheet(
                 "rules",
                 "Rules and what they say",
-                (
-                    Heading("number", "R"),
-                    Heading("rule", "rule"),
-                    Heading("answer", "answer"),
-                    Heading("run", "run"),
-                    Heading("reason", "why"),
-                ),
-                rules,
+                as_headings("""
+                    number | R
+                    rule | rule
+                    answer | answer
+                    run | run
+                    reason | why
+                """),
+                answers,
             ),
             sheet(
                 "thresholds",
                 "Thresholds used",
-                (Heading("rule", "rule"), Heading("name", "threshold"), Heading("value", "value")),
+                as_headings("""
+                    rule | rule
+                    name | threshold
+                    value | value
+                """),
                 limits,
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _in_order(thresholds: Thresholds, owned: Mapping[str, Sequence[str]]) -> list[str]:
@@ -75,16 +84,18 @@ def _in_order(thresholds: Thresholds, owned: Mapping[str, Sequence[str]]) -> lis
 
 def _verdicts(part: Section, rules: Sequence[str]) -> list[Verdict]:
     """What the rules of one section say: as it tells, else fired where there is a finding, else clear."""
-    found = []
+    verdicts = []
     for rule in rules:
-        told = [verdict for verdict in part.verdicts if verdict.rule == rule]
+        of_rule = [verdict for verdict in part.verdicts if verdict.rule == rule]
         fired = sum(finding.rule == rule for finding in part.findings)
         if fired:
-            told = [verdict for verdict in told if verdict.answer != "fired"]
-            found.append(Verdict(rule, "fired", f"{fired} findings" if fired > 1 else "1 finding"))
-        elif part.status == "skipped" and not told:
-            told = [Verdict(rule, "not applicable", part.reason)]
+            of_rule = [verdict for verdict in of_rule if verdict.answer != "fired"]
+            verdicts.append(
+                Verdict(rule, "fired", f"{fired} findings" if fired > 1 else "1 finding")
+            )
+        elif part.status == "skipped" and not of_rule:
+            of_rule = [Verdict(rule, "not applicable", part.reason)]
         elif part.status == "failed":
-            told = [Verdict(rule, "failed", part.reason)]
-        found += told or ([] if fired else [Verdict(rule, "clear")])
-    return found
+            of_rule = [Verdict(rule, "failed", part.reason)]
+        verdicts += of_rule or ([] if fired else [Verdict(rule, "clear")])
+    return verdicts

@@ -11,10 +11,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import canonical_stages, label_headings, plain, run_heading
-from tracekit.job.tables import sheet
-from tracekit.model.report import Heading, Metric, Section, Sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -69,11 +71,11 @@ GRAPH_LAUNCHES = Table(
 
 OUTSIDE = "(outside any stage)"
 
-SHARED = (
-    Heading("dur_ns", "GPU Σ", "ns", "Σ duration of device ops, over all processes and steps."),
-    Heading("share_ratio", "share", "ratio", "Of the Σ duration of all device ops."),
-    Heading("count", "device ops", "count"),
-)
+SHARED = as_headings("""
+    dur_ns | GPU Σ | ns | Σ duration of device ops, over all processes and steps.
+    share_ratio | share | ratio | Of the Σ duration of all device ops.
+    count | device ops | count
+""")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -101,10 +103,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     by = ["link", "call", "placed", "stage"]
     grouped = frame.groupby(by, dropna=False, sort=True)[["count", "dur_ns"]].sum()
     table = grouped.reset_index()
-    return {
-        "launches": {str(name): table[name].array for name in table},
-        "graph_launches": _graphs(trace, links),
-    }
+    return {"launches": arrays_of(table), "graph_launches": _graphs(trace, links)}
 
 
 def _graphs(trace: Trace, links: Launches) -> dict[str, Any]:
@@ -125,17 +124,17 @@ def _graphs(trace: Trace, links: Launches) -> dict[str, Any]:
     replay = np.where(links.call >= 0, slot[links.call], -1)
     ops = np.bincount(replay[replay >= 0], minlength=len(rows))
     launched, dur, busy = device_work(trace, np.where(replay >= 0, group[replay], -1), count)
-    least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
-    np.minimum.at(least, group[ops > 0], ops[ops > 0])
-    np.maximum.at(most, group, ops)
+    shortest, longest = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
+    np.minimum.at(shortest, group[ops > 0], ops[ops > 0])
+    np.maximum.at(longest, group, ops)
     return {
         "stage": np.array(stages, object)[keys % len(stages) - 1],
         "call": host["name"].cat.categories.to_numpy(object)[keys // len(stages)],
         "launch_count": np.bincount(group, minlength=count),
         "empty_count": np.bincount(group[ops == 0], minlength=count),
         "op_count": launched,
-        "least": np.where(most > 0, least, 0),
-        "most": most,
+        "least": np.where(longest > 0, shortest, 0),
+        "most": longest,
         "dur_ns": dur,
         "busy_ns": busy,
     }
@@ -157,29 +156,26 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     rows = plain(measured["launches"])
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     if not len(rows):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
-    whole, count = int(rows["dur_ns"].sum()), int(rows["count"].sum())
+        return ANALYSIS.skipped("no GPU activity was recorded")
+    all_ns, count = int(rows["dur_ns"].sum()), int(rows["count"].sum())
     unlinked = rows[rows["link"] == "unlinked"]
     metrics = (
-        Metric(
+        evidence(
             "linked_ratio",
             1 - int(unlinked["count"].sum()) / count,
-            "ratio",
-            "higher",
-            label="device ops linked",
+            "device ops linked",
+            better="higher",
         ),
-        Metric("unlinked_count", int(unlinked["count"].sum()), "count", "lower", label="unlinked"),
-        Metric(
-            "unlinked_ns", int(unlinked["dur_ns"].sum()), "ns", "lower", label="unlinked GPU time"
-        ),
+        evidence("unlinked_count", int(unlinked["count"].sum()), "unlinked"),
+        evidence("unlinked_ns", int(unlinked["dur_ns"].sum()), "unlinked GPU time"),
     )
     rows["belongs"] = _shown_stage(rows)
     rows["belongs"] = rows["belongs"].where(rows["placed"] != "before", "(before the recording)")
     rows["stage"] = rows["belongs"].where(rows["link"] != "unlinked", "(unlinked)")
     rows["call"] = rows["call"].where(rows["call"].notna(), "(unknown)")
     run = run_heading(measured)
-    by_stage = _pooled(rows, ["run", "role", "stage"], whole)
-    by_call = _pooled(rows, ["run", "link", "call"], whole)
+    by_stage = _pooled(rows, ["run", "role", "stage"], all_ns)
+    by_call = _pooled(rows, ["run", "link", "call"], all_ns)
     sheets = (
         sheet(
             "launched_by_stage",
@@ -190,14 +186,20 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         sheet(
             "launched_by_call",
             "GPU work by launching call",
-            (*run, Heading("call", "call"), Heading("link", "linked by"), *SHARED),
+            (
+                *run,
+                *as_headings("""
+                    call | call
+                    link | linked by
+                """),
+                *SHARED,
+            ),
             by_call,
         ),
         _placed_sheet(measured, rows),
         _graph_sheet(measured),
     )
-    shown = tuple(s for s in sheets if s.rows)
-    return Section(ANALYSIS.id, ANALYSIS.title, metrics=metrics, sheets=shown, caveats=_told(rows))
+    return ANALYSIS.answered(metrics=metrics, sheets=with_rows(*sheets), caveats=_told(rows))
 
 
 BY = {"annotation": "GPU annotation", "time": "time", "before": "launched earlier"}
@@ -211,16 +213,16 @@ def _told(rows: pd.DataFrame) -> tuple[str, ...]:
         for how, row in sums.iterrows()
     }
     placed = [f"by {BY[how]}: {parts[how]}" for how in ("annotation", "time") if how in parts]
-    told = []
+    caveats = []
     if placed:
-        told.append(
+        caveats.append(
             f"GPU work without a recorded launch is placed in steps and stages {'; '.join(placed)}"
         )
     if "before" in parts:
-        told.append(
+        caveats.append(
             f"launched before the recording began, so in no step or stage: {parts['before']}"
         )
-    return tuple(told)
+    return tuple(caveats)
 
 
 def _ops(count: int) -> str:
@@ -232,18 +234,20 @@ def _placed_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     unlinked = rows[rows["link"] == "unlinked"].copy()
     unlinked["by"] = unlinked["placed"].map(BY)
     unlinked["stage"] = unlinked["belongs"]
-    whole = int(rows["dur_ns"].sum())
+    all_ns = int(rows["dur_ns"].sum())
     headings = (
         *label_headings(measured),
-        Heading("stage", "stage"),
-        Heading("by", "known by"),
+        *as_headings("""
+            stage | stage
+            by | known by
+        """),
         *SHARED,
     )
     caption = (
         "By GPU annotation: a range that the profiler drew on the op's stream. By time: the stage that the host "
         "was in when the op began to run. Launched earlier: its id is below all of the recorded calls."
     )
-    pooled = _pooled(unlinked, ["run", "role", "by", "stage"], whole)
+    pooled = _pooled(unlinked, ["run", "role", "by", "stage"], all_ns)
     return sheet("placed", "GPU work without a recorded launch", headings, pooled, caption=caption)
 
 
@@ -252,22 +256,36 @@ def _graph_sheet(measured: Measurements) -> Any:
     rows = plain(measured["graph_launches"])
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     rows["stage"] = _shown_stage(rows)
-    pooled = rows.groupby(["run", "role", "stage", "call"], dropna=False, sort=False).agg(
-        launch_count=("launch_count", "sum"), empty_count=("empty_count", "sum"), op_count=("op_count", "sum"),
-        least=("least", "min"), most=("most", "max"), dur_ns=("dur_ns", "sum"), busy_ns=("busy_ns", "sum"),
-    ).reset_index()  # fmt: skip
+    pooled = (
+        rows.groupby(["run", "role", "stage", "call"], dropna=False, sort=False)
+        .agg(
+            launch_count=("launch_count", "sum"),
+            empty_count=("empty_count", "sum"),
+            op_count=("op_count", "sum"),
+            least=("least", "min"),
+            most=("most", "max"),
+            dur_ns=("dur_ns", "sum"),
+            busy_ns=("busy_ns", "sum"),
+        )
+        .reset_index()
+    )
     pooled = pooled.sort_values(
         ["busy_ns", "stage", "call"], ascending=[False, True, True], kind="stable"
     )
     headings = (
-        *label_headings(measured), Heading("stage", "stage"), Heading("call", "call"),
-        Heading("launch_count", "replays", "count"),
-        Heading("op_count", "device ops", "count"),
-        Heading("least", "fewest", "count", "Device ops of one replay."), Heading("most", "most", "count", "Device ops of one replay."),
-        Heading("empty_count", "without ops", "count", "Replays of which the profiler recorded nothing."),
-        Heading("busy_ns", "GPU busy", "ns", "Overlaps counted once per GPU."),
-        Heading("dur_ns", "GPU Σ", "ns"),
-    )  # fmt: skip
+        *label_headings(measured),
+        *as_headings("""
+            stage | stage
+            call | call
+            launch_count | replays | count
+            op_count | device ops | count
+            least | fewest | count | Device ops of one replay.
+            most | most | count | Device ops of one replay.
+            empty_count | without ops | count | Replays of which the profiler recorded nothing.
+            busy_ns | GPU busy | ns | Overlaps counted once per GPU.
+            dur_ns | GPU Σ | ns
+        """),
+    )
     return sheet("graph_launches", "Replays of captured graphs", headings, pooled)
 
 
@@ -279,8 +297,8 @@ def _pooled(rows: pd.DataFrame, by: list[str], whole: int) -> pd.DataFrame:
 
 def _shown_stage(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
     """What the stage of each row is called: its canonical name, else its own, else that there is none."""
-    own, canonical = rows["stage"].to_numpy(object), rows["canonical"].to_numpy(object)
-    name = np.where(pd.isna(canonical), own, canonical)
+    stage, canonical = rows["stage"].to_numpy(object), rows["canonical"].to_numpy(object)
+    name = np.where(pd.isna(canonical), stage, canonical)
     return np.where(pd.isna(name), OUTSIDE, name)
 
 

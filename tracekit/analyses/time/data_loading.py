@@ -9,12 +9,21 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run, label_headings, same_text, text_or_none, units
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import (
+    in_run,
+    label_headings,
+    same_text,
+    text_or_none,
+    units,
+    whole_or_none,
+)
 from tracekit.job.loader_waits import by_rank, long_waits
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import covered, intersect, union, union_all
-from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Verdict
+from tracekit.model.report import Finding, Place, Ranked, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -51,11 +60,11 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not len(rows):
         return {"loader_waits": {}}
     start, dur = host["ts_ns"].to_numpy()[rows], host["dur_ns"].to_numpy()[rows]
-    at = where.step_at(start)
-    occurrence = np.array([*where.frame["occurrence"], 0], np.int32)[at]
+    window = where.step_at(start)
+    occurrence = np.array([*where.frame["occurrence"], 0], np.int32)[window]
     frame = pd.DataFrame(
         {
-            "step": pd.Series(where.frame["step"].array, dtype="Int64").reindex(at).array,
+            "step": pd.Series(where.frame["step"].array, dtype="Int64").reindex(window).array,
             "occurrence": occurrence,
             "name": host["name"].astype(object).to_numpy()[rows],
             "count": 1,
@@ -67,26 +76,24 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         busy = union_all(list(trace.derived(device_busy).values()))
         working = intersect(busy, union(start, start + dur))
         # Counted from the end that a wait has to itself, so that overlapping waits share nothing.
-        own = start + dur - frame["wait_ns"].to_numpy()
-        frame["idle_ns"] = frame["wait_ns"] - covered(working, own, start + dur)
+        end = start + dur - frame["wait_ns"].to_numpy()
+        frame["idle_ns"] = frame["wait_ns"] - covered(working, end, start + dur)
     by = frame.groupby(["step", "occurrence", "name"], dropna=False, sort=False)
     sums = [name for name in ("count", "wait_ns", "idle_ns") if name in frame]
     table = by[sums].sum().assign(max_ns=by["max_ns"].max()).reset_index()
-    return {"loader_waits": {str(name): table[name].array for name in table}}
+    return {"loader_waits": arrays_of(table)}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Waits per loader and rank, without the first step of each process; finding R04."""
     if not measured.has("loader_waits"):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no host activity was recorded")
+        return ANALYSIS.skipped("no host activity was recorded")
     rows = units(measured["loader_waits"])
     if not len(rows):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", NO_LOADER)
+        return ANALYSIS.skipped(NO_LOADER)
     waits = by_rank(measured)
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        sheets=tuple(s for s in (_sheet(measured, waits),) if s.rows),
+    return ANALYSIS.answered(
+        sheets=with_rows(_sheet(measured, waits)),
         findings=tuple(_waits(measured, waits, thresholds)),
         verdicts=tuple(_without(measured, rows)),
     )
@@ -96,15 +103,17 @@ def _sheet(measured: Measurements, waits: pd.DataFrame) -> Any:
     """Loaders by rank, the longest wait first."""
     headings = (
         *label_headings(measured),
-        Heading("rank", "rank", "id"),
-        Heading("name", "loader"),
-        Heading("wait_ns", "wait", "ns", "Per step, mean over the steps but the first."),
-        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
-        Heading("idle_ns", "GPU idle in it", "ns", "Of the wait, while none of the process' GPUs ran anything."),
-        Heading("max_ns", "longest", "ns", "Longest single wait, the first step included."),
-        Heading("count", "batches", "count", "Per step."),
-        Heading("steps", "steps", "count", "Steps that the mean is of."),
-    )  # fmt: skip
+        *as_headings("""
+            rank | rank | id
+            name | loader
+            wait_ns | wait | ns | Per step, mean over the steps but the first.
+            share_ratio | of step | ratio | Of the mean step wall.
+            idle_ns | GPU idle in it | ns | Of the wait, while none of the process' GPUs ran anything.
+            max_ns | longest | ns | Longest single wait, the first step included.
+            count | batches | count | Per step.
+            steps | steps | count | Steps that the mean is of.
+        """),
+    )
     return sheet(
         "loader_waits",
         "Waiting for data loaders",
@@ -127,15 +136,15 @@ def _waits(
 ) -> Iterator[Finding]:
     """R04: the loader that the longest rank waits for, of every run; the other ranks wait for that one."""
     limit = thresholds.of("data-loader-wait")
-    for run, mine in long_waits(waits, limit).groupby("run", dropna=False, sort=False):
-        for _, same in mine.groupby("name", dropna=False, sort=False):
+    for run, of_run in long_waits(waits, limit).groupby("run", dropna=False, sort=False):
+        for _, same in of_run.groupby("name", dropna=False, sort=False):
             row = same.iloc[0]
             wait, idle = float(row["wait_ns"]), row["idle_ns"]
             step_ns = wait / float(row["share_ratio"])
             cost = wait if pd.isna(idle) else float(idle)
             severity = thresholds.severity(cost / step_ns)
             hidden = not pd.isna(idle) and cost < wait / 2
-            rank = None if pd.isna(row["rank"]) else int(row["rank"])
+            rank = whole_or_none(row["rank"])
             who = f" on rank {rank}" if rank is not None and len(same) > 1 else ""
             yield Finding(
                 "data-loader-wait",
@@ -145,15 +154,15 @@ def _waits(
                 + in_run(measured, run),
                 _advice(str(row["name"])),
                 (
-                    Metric("wait_ns", round(wait), "ns", "lower", label="wait per step"),
-                    Metric("idle_ns", None if pd.isna(idle) else round(cost), "ns", "lower", label="GPU idle in it"),
-                    Metric("max_ns", int(row["max_ns"]), "ns", "lower", label="longest wait"),
+                    evidence("wait_ns", round(wait), "wait per step"),
+                    evidence("idle_ns", None if pd.isna(idle) else round(cost), "GPU idle in it"),
+                    evidence("max_ns", int(row["max_ns"]), "longest wait"),
                 ),
                 (Place(role=text_or_none(row["role"]), rank=rank, name=str(row["name"])),),
                 round(cost),
                 cost / step_ns,
                 ("most of the wait is behind GPU work and costs little now",) if hidden else (),
-            )  # fmt: skip
+            )
 
 
 def _advice(name: str) -> str:

@@ -8,12 +8,14 @@ from typing import Any
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import in_run, label_headings, same_text, summed, text_or_none
 from tracekit.job.idle import DAMAGED, edge_rows, idle_at_edges, idle_time
 from tracekit.job.stage_windows import NO_STEPS, each_gpu_step, gpu_steps, whole
-from tracekit.job.tables import sheet
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.job.tables import as_headings, sheet
+from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -57,7 +59,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not frames:
         return {"stage_edges": {}}
     table = pd.concat(frames, ignore_index=True)
-    return {"stage_edges": {str(name): table[name].array for name in table}}
+    return {"stage_edges": arrays_of(table)}
 
 
 def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
@@ -71,22 +73,20 @@ def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Idle time from the end of each stage to the first device op of the next; finding R15."""
     if not measured.has("stage_edges") or not len(measured["gpu_time"]):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
+        return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", DAMAGED)
+        return ANALYSIS.skipped(DAMAGED)
     rows = edge_rows(measured, thresholds.of("host-sync-stalls"))
     if not len(rows):
         reason = "no step of one process holds two stages"
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
+        return ANALYSIS.skipped(reason)
     without = [
         Verdict(
             ANALYSIS.rules[0], "not applicable", "no step of one process holds two stages", str(run)
         )
         for run in sorted(set(whole(measured, "gpu_time")["run"]) - set(rows["run"]))
     ]
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+    return ANALYSIS.answered(
         sheets=(_edges(measured, rows),),
         findings=tuple(_findings(measured, rows, thresholds)),
         verdicts=tuple(without),
@@ -99,38 +99,44 @@ def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
     table = each_gpu_step(measured, summed(rows, PAIR, names), names)
     headings = (
         *label_headings(measured),
-        Heading("canonical", "after"),
-        Heading("next_canonical", "before"),
-        Heading("count", "times", "count", "Per step."),
-        Heading("edge_ns", "edge", "ns", "From the end of the one to the first device op of the other, per step and GPU."),
-        Heading("idle_ns", "GPU idle", "ns", "Of it, nothing ran."),
-        Heading("host_ns", "host busy", "ns", "Of the idle time: host ops or calls were recorded."),
-        Heading("unseen_ns", "unknown host time", "ns", "Of the idle time: nothing of the host was recorded."),
-        Heading("explained_ns", "other cause", "ns", "Of the idle time: data loading, garbage collection, a silent host inside the stage."),
-    )  # fmt: skip
+        *as_headings("""
+            canonical | after
+            next_canonical | before
+            count | times | count | Per step.
+            edge_ns | edge | ns | From the end of the one to the first device op of the other, per step and GPU.
+            idle_ns | GPU idle | ns | Of it, nothing ran.
+            host_ns | host busy | ns | Of the idle time: host ops or calls were recorded.
+            unseen_ns | unknown host time | ns | Of the idle time: nothing of the host was recorded.
+            explained_ns | other cause | ns | Of the idle time: data loading, garbage collection, a silent host inside the stage.
+        """),
+    )
     table = table.sort_values(
         ["idle_ns", "canonical", "next_canonical"], ascending=[False, True, True], kind="stable"
     )
     return sheet(
-        "stage_edges", "Between stages", headings, table, max_rows=100,
+        "stage_edges",
+        "Between stages",
+        headings,
+        table,
+        max_rows=100,
         caption="Stages of one step on one process. A next stage that launches nothing ends the edge where it begins.",
-    )  # fmt: skip
+    )
 
 
 def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
     """R15: GPUs that wait from the end of stages to the first work of the next ones."""
     limit = thresholds.of("stage-edge-idle")
     existing = gpu_steps(measured)
-    found = []
+    findings = []
     for (run, role), (idle, ratio) in idle_at_edges(measured, rows, limit).items():
         steps = existing.get((run, role), NO_STEPS)
-        mine = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
-        by_edge = summed(mine, PAIR, ["claimed_ns"])
+        of_owner = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
+        by_edge = summed(of_owner, PAIR, ["claimed_ns"])
         by_edge = by_edge.sort_values("claimed_ns", ascending=False, kind="stable").head(3)
         tops = by_edge.to_dict("records")
         first = tops[0]
-        unseen = steps.mean(int(mine["unseen_ns"].sum()))
-        found.append(
+        unseen = steps.mean(int(of_owner["unseen_ns"].sum()))
+        findings.append(
             Finding(
                 "stage-edge-idle",
                 thresholds.severity(ratio),
@@ -138,22 +144,32 @@ def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
                 f" to {first['next_canonical']}{in_run(measured, run)}",
                 "prepare and dispatch the next stage's inputs while the GPU still works on this one",
                 (
-                    Metric("edge_idle_ns", round(idle), "ns", "lower", label="idle at edges per step"),
-                    Metric("largest_edge_ns", round(steps.mean(int(first["claimed_ns"]))), "ns", "lower",
-                           label=f"{first['canonical']} to {first['next_canonical']}"),
-                    Metric("unseen_ns", round(unseen), "ns", "lower", label="no host activity recorded"),
+                    evidence("edge_idle_ns", round(idle), "idle at edges per step"),
+                    evidence(
+                        "largest_edge_ns",
+                        round(steps.mean(int(first["claimed_ns"]))),
+                        f"{first['canonical']} to {first['next_canonical']}",
+                    ),
+                    evidence("unseen_ns", round(unseen), "no host activity recorded"),
                 ),
                 tuple(
-                    Place(role=text_or_none(role), stage=r["next_canonical"], name=f"{r['canonical']} to {r['next_canonical']}")
+                    Place(
+                        role=text_or_none(role),
+                        stage=r["next_canonical"],
+                        name=f"{r['canonical']} to {r['next_canonical']}",
+                    )
                     for r in tops
                 ),
                 round(idle),
                 ratio,
-                ("most of it is unknown host time: work of another process (dispatch, reward) is not in this trace",)
-                if 2 * unseen > idle else (),
+                (
+                    "most of it is unknown host time: work of another process (dispatch, reward) is not in this trace",
+                )
+                if 2 * unseen > idle
+                else (),
             )
-        )  # fmt: skip
-    return found
+        )
+    return findings
 
 
 ANALYSIS = Analysis(

@@ -24,9 +24,10 @@ from tracekit.job.frames import (
 )
 from tracekit.job.idle import idle_time
 from tracekit.job.stage_windows import whole
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import CAPTURE, IN_RUN, looked_up, numbered_alike, places_of
 from tracekit.model.report import Heading, Section, Sheet
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, class_title
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -43,22 +44,20 @@ _BACKWARD = "autograd::engine::evaluate_function: "
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The slots of every step; nothing where no step or activity was recorded."""
     devices = trace.derived(idle_time()) if trace.has("device_ops") else ()
-    found = exclusive_slots(trace, devices)
-    return {"slots": {str(name): found[name].array for name in found}} if len(found) else {}
+    slots = exclusive_slots(trace, devices)
+    return {"slots": arrays_of(slots)} if len(slots) else {}
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """The mean step of every role: by stage and class, adding up to the wall, then its largest ops."""
     if not len(measured["slots"]):
-        return Section(
-            ANALYSIS.id, ANALYSIS.title, "skipped", "no step, stage or host activity was recorded"
-        )
+        return ANALYSIS.skipped("no step, stage or host activity was recorded")
     rows = _per_step(measured)
     if not len(rows):
         reason = "every source is damaged: what is missing would look idle"
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
+        return ANALYSIS.skipped(reason)
     sheets = (_stage_sheet(measured, rows), _op_sheet(measured, rows))
-    return Section(ANALYSIS.id, ANALYSIS.title, sheets=tuple(s for s in sheets if s.rows))
+    return ANALYSIS.answered(sheets=with_rows(*sheets))
 
 
 def _per_step(measured: Measurements) -> pd.DataFrame:
@@ -83,11 +82,11 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
     (rows["owner"],) = numbered_alike(["run", "role"], rows)
     lanes = rows.groupby(["owner", "unit"])["lane"].transform("nunique")
     share = 1 / (lanes * rows.groupby("owner")["unit"].transform("nunique"))
-    one = rows.drop_duplicates(["owner", "unit"]).groupby("owner")["wall_ns"].mean()
+    mean_walls = rows.drop_duplicates(["owner", "unit"]).groupby("owner")["wall_ns"].mean()
     return rows.assign(
         each_ns=rows["exclusive_ns"] * share,
         each_count=rows["count"] * share,
-        wall_ns=rows["owner"].map(one).astype(float),
+        wall_ns=rows["owner"].map(mean_walls).astype(float),
         stage=rows["canonical"].where(rows["canonical"].notna(), _OUTSIDE),
     )
 
@@ -102,32 +101,46 @@ def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
 def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     """One row a stage with its classes, then what the step takes beyond, and the step."""
     tables = []
-    for _, mine in rows.groupby("owner", sort=False):
-        wall = float(mine["wall_ns"].iloc[0])
-        sums = mine.groupby(["stage", "class"], sort=False)["each_ns"].sum().unstack(fill_value=0)  # noqa: PD010
+    for _, of_owner in rows.groupby("owner", sort=False):
+        wall = float(of_owner["wall_ns"].iloc[0])
+        by_class = of_owner.groupby(["stage", "class"], sort=False)["each_ns"].sum()
+        sums = by_class.unstack(fill_value=0)  # noqa: PD010
         sums["total_ns"] = sums.sum(axis=1)
         sums = sums.sort_values("total_ns", ascending=False, kind="stable").reset_index()
-        rest = wall - float(sums["total_ns"].sum())
-        ends = pd.DataFrame({"stage": [_REST, _STEP], "total_ns": [rest, wall]})
+        other_ns = wall - float(sums["total_ns"].sum())
+        ends = pd.DataFrame({"stage": [_REST, _STEP], "total_ns": [other_ns, wall]})
         frame = pd.concat([sums, ends], ignore_index=True)
         for name in ("total_ns", *CLASSES):
             share = frame[name] / wall if name in frame and wall else np.nan
             frame["share_ratio" if name == "total_ns" else name] = share
-        tables.append(frame.assign(run=mine["run"].iloc[0], role=mine["role"].iloc[0]))
+        tables.append(frame.assign(run=of_owner["run"].iloc[0], role=of_owner["role"].iloc[0]))
     table = pd.concat(tables, ignore_index=True)
     headings = (
         *label_headings(measured),
-        Heading("stage", "stage"),
-        Heading("total_ns", "per step", "ns", "Mean over steps and ranks."),
-        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
-        *(Heading(name, CLASS_TITLES[name][0], "ratio", CLASS_TITLES[name][1] + " Of the mean step wall.")
-          for name in CLASSES if table[name].fillna(0).any()),
-    )  # fmt: skip
+        *as_headings("""
+            stage | stage
+            total_ns | per step | ns | Mean over steps and ranks.
+            share_ratio | of step | ratio | Of the mean step wall.
+        """),
+        *(
+            Heading(
+                name,
+                CLASS_TITLES[name][0],
+                "ratio",
+                CLASS_TITLES[name][1] + " Of the mean step wall.",
+            )
+            for name in CLASSES
+            if table[name].fillna(0).any()
+        ),
+    )
     return sheet(
-        "exclusive_stages", "Exclusive time by stage and class", headings, table,
+        "exclusive_stages",
+        "Exclusive time by stage and class",
+        headings,
+        table,
         caption="Every instant counts once, for what took it; stages add up to the step. Rest of the step: what the "
         "longest rank takes beyond the mean one, time of other roles, and time that was not recorded.",
-    )  # fmt: skip
+    )
 
 
 _OUTSIDE, _REST, _STEP = "(no stage)", "(rest of the step)", "(the step)"
@@ -151,17 +164,23 @@ def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     )
     headings = (
         *label_headings(measured),
-        Heading("stage", "stage"),
-        Heading("what", "class"),
-        Heading("shown", "op", doc="Outermost and innermost op on the host; of device work the ops that launched it."),
-        Heading("each_ns", "per step", "ns", "Exclusive time, mean over steps and ranks."),
-        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
-        Heading("each_count", "times", "", "Per step and rank: launches, calls, or idle parts; hidden ones too."),
-    )  # fmt: skip
+        *as_headings("""
+            stage | stage
+            what | class
+            shown | op | text | Outermost and innermost op on the host; of device work the ops that launched it.
+            each_ns | per step | ns | Exclusive time, mean over steps and ranks.
+            share_ratio | of step | ratio | Of the mean step wall.
+            each_count | times | number | Per step and rank: launches, calls, or idle parts; hidden ones too.
+        """),
+    )
     return sheet(
-        "exclusive_ops", "Exclusive time by stage, class and op", headings, table, max_rows=SHOWN_ROWS,
+        "exclusive_ops",
+        "Exclusive time by stage, class and op",
+        headings,
+        table,
+        max_rows=SHOWN_ROWS,
         caption="The largest first. Work that other work of a higher class hides takes no time here.",
-    )  # fmt: skip
+    )
 
 
 def _short(path: str) -> str:

@@ -14,13 +14,14 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.charts import device_bars, utilisation
-from tracekit.job.frames import label_headings, run_heading, summed, text_or_none
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import label_headings, number_or_none, run_heading, summed, text_or_none
 from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.job.idle_claims import claims
 from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage, whole
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import PROCESS
-from tracekit.model.report import Finding, Heading, Metric, Ranked, Section, Verdict
+from tracekit.model.report import Finding, Metric, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
@@ -75,9 +76,9 @@ def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for device, ops in _by_device(device_ops):
         state = running(ops)
-        found = by_window(state, state.start[:1], state.end[-1:])
-        found["op_count"] = np.array([len(ops)])
-        rows.append(pd.DataFrame({"device": pd.array([device], dtype="Int64"), **found}))
+        whole_window = by_window(state, state.start[:1], state.end[-1:])
+        whole_window["op_count"] = np.array([len(ops)])
+        rows.append(pd.DataFrame({"device": pd.array([device], dtype="Int64"), **whole_window}))
     if not rows:
         rows = [
             pd.DataFrame(
@@ -94,33 +95,33 @@ _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 def _by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFrame]]:
     """(device, its ops) in the order of device numbers; the ops of unknown devices last."""
-    known = device_ops["device"]
-    for device in sorted(known.dropna().unique().tolist()):
-        chosen = known == device
+    devices = device_ops["device"]
+    for device in sorted(devices.dropna().unique().tolist()):
+        chosen = devices == device
         yield (
             int(device),
             device_ops if bool(chosen.all()) else device_ops[chosen.fillna(value=False)],
         )
-    if known.isna().any():
-        yield None, device_ops[known.isna()]
+    if devices.isna().any():
+        yield None, device_ops[devices.isna()]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Breakdowns per device of the whole capture, of every step and of every stage."""
     ops = trace.derived(sound_device_ops)
-    found: Windows = trace.derived(windows)
-    steps, stages = found.steps, found.stages
+    recorded: Windows = trace.derived(windows)
+    steps, stages = recorded.steps, recorded.stages
     stages = stages[stages["parent"].isna()]
     frames, bins = [], []
-    for device, mine in _by_device(ops):
-        state = running(mine)
+    for device, of_device in _by_device(ops):
+        state = running(of_device)
         pieces = by_bin(state)
         number = pd.array([device] * len(pieces["ts_ns"]), dtype="Int64")
         bins.append({"device": number, **pieces})
         frames.append(
             _labelled(by_window(state, state.start[:1], state.end[-1:]), device, "capture", None)
         )
-        frames[-1]["op_count"] = np.array([len(mine)])
+        frames[-1]["op_count"] = np.array([len(of_device)])
         for window, rows in (("step", steps), ("stage", stages)):
             start = rows["ts_ns"].to_numpy()
             data = by_window(state, start, start + rows["dur_ns"].to_numpy())
@@ -153,32 +154,15 @@ def _joined(parts: list[Any]) -> Any:
     return pd.concat([pd.Series(part) for part in parts], ignore_index=True).array
 
 
-SHARES = (
-    Heading("busy_ratio", "busy", "ratio", "Any device op running, of the window."),
-    Heading("compute_ratio", "compute", "ratio", "Compute kernels running, of the window."),
-    Heading(
-        "exposed_comm_ratio",
-        "exposed comm",
-        "ratio",
-        "Collectives running without compute, of the window.",
-    ),
-    Heading(
-        "exposed_memcpy_ratio",
-        "copies",
-        "ratio",
-        "Copies running, neither compute nor collectives, of the window.",
-    ),
-    Heading(
-        "exposed_memset_ratio", "fills", "ratio", "Fills running, nothing else, of the window."
-    ),
-    Heading("idle_ratio", "idle", "ratio", "Nothing running, of the window."),
-    Heading(
-        "overlap_ratio",
-        "comm hidden",
-        "ratio",
-        "Share of collective time with compute running; — without collectives.",
-    ),
-)
+SHARES = as_headings("""
+    busy_ratio | busy | ratio | Any device op running, of the window.
+    compute_ratio | compute | ratio | Compute kernels running, of the window.
+    exposed_comm_ratio | exposed comm | ratio | Collectives running without compute, of the window.
+    exposed_memcpy_ratio | copies | ratio | Copies running, neither compute nor collectives, of the window.
+    exposed_memset_ratio | fills | ratio | Fills running, nothing else, of the window.
+    idle_ratio | idle | ratio | Nothing running, of the window.
+    overlap_ratio | comm hidden | ratio | Share of collective time with compute running; — without collectives.
+""")
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
@@ -187,62 +171,66 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(rows) or not (rows["window"] == "capture").any():
         lost = measured.has("gpu_time") and len(measured["gpu_time"])
         reason = "every source with GPU activity is damaged: what is missing would look idle"
-        return Section(
-            ANALYSIS.id,
-            ANALYSIS.title,
-            "skipped",
-            reason if lost else "no GPU activity was recorded",
-        )
-    devices = shares(
-        summed(
-            rows[rows["window"] == "capture"],
-            [*PROCESS, "device"],
-            SUMMED,
-        )
-    )
+        return ANALYSIS.skipped(reason if lost else "no GPU activity was recorded")
+    devices = shares(summed(rows[rows["window"] == "capture"], [*PROCESS, "device"], SUMMED))
     devices = devices.sort_values("busy_ratio", kind="stable")
     stages = shares_by_stage(measured)
     total = shares(summed(rows[rows["window"] == "capture"], ["window"], SUMMED)).iloc[0]
-    who = label_headings(measured)
-    sheets = (
-        sheet(
-            "gpu_time",
-            "GPU time by device",
-            (*who, Heading("rank", "rank", "id"), Heading("device", "GPU", "id"),
-             Heading("window_ns", "window", "ns", "First start to last end of device work, summed over sources."), *SHARES),
-            devices,
-            caption="By time, within the window from the first to the last device op of each source; parts and idle add up to it.",
-            ranked=Ranked("busy_ratio", "low"),
-        ),
-        sheet(
-            "gpu_time_stages",
-            "GPU time by stage",
-            (*who, Heading("canonical", "stage"),
-             Heading("window_ns", "wall Σ", "ns", "Wall of the stage, summed over ranks, GPUs and steps."), *SHARES),
-            stages,
-            caption="What the GPUs did while the host was in the stage. Work launched late in a stage may run after it.",
-        ),
-    )  # fmt: skip
     metrics = tuple(
-        Metric(heading.name, None if pd.isna(total[heading.name]) else float(total[heading.name]), "ratio",
-               "lower" if heading.name in _LOWER else "higher", label=heading.title)
+        Metric(
+            heading.name,
+            number_or_none(total[heading.name]),
+            "ratio",
+            "lower" if heading.name in _LOWER else "higher",
+            label=heading.title,
+        )
         for heading in SHARES
-    )  # fmt: skip
+    )
     idling = _idling(measured, thresholds)
     busy_ratio = thresholds.of("low-gpu-utilization")["busy_ratio"]
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+    unexplained = [window for window in idling if window.accounted < busy_ratio]
+    explained = [window for window in idling if window.accounted >= busy_ratio]
+    return ANALYSIS.answered(
         metrics=metrics,
-        sheets=tuple(s for s in sheets if s.rows),
-        findings=tuple(
-            _low_utilisation(one, thresholds) for one in idling if one.accounted < busy_ratio
-        ),
-        verdicts=tuple(
-            _explained(measured, [one for one in idling if one.accounted >= busy_ratio])
-        ),
+        sheets=with_rows(*_sheets(measured, devices, stages)),
+        findings=tuple(_low_utilisation(window, thresholds) for window in unexplained),
+        verdicts=tuple(_explained(measured, explained)),
         charts=(*device_bars(measured, rows), *utilisation(measured)),
     )
+
+
+DEVICE_HEADINGS = as_headings("""
+    rank | rank | id
+    device | GPU | id
+    window_ns | window | ns | First start to last end of device work, summed over sources.
+""")
+STAGE_HEADINGS = as_headings("""
+    canonical | stage
+    window_ns | wall Σ | ns | Wall of the stage, summed over ranks, GPUs and steps.
+""")
+
+
+def _sheets(
+    measured: Measurements, devices: pd.DataFrame, stages: pd.DataFrame
+) -> tuple[Sheet, Sheet]:
+    """GPU time of every device, and of every stage."""
+    labels = label_headings(measured)
+    by_device = sheet(
+        "gpu_time",
+        "GPU time by device",
+        (*labels, *DEVICE_HEADINGS, *SHARES),
+        devices,
+        caption="By time, within the window from the first to the last device op of each source; parts and idle add up to it.",
+        ranked=Ranked("busy_ratio", "low"),
+    )
+    by_stage = sheet(
+        "gpu_time_stages",
+        "GPU time by stage",
+        (*labels, *STAGE_HEADINGS, *SHARES),
+        stages,
+        caption="What the GPUs did while the host was in the stage. Work launched late in a stage may run after it.",
+    )
+    return by_device, by_stage
 
 
 _LOWER = ("exposed_comm_ratio", "exposed_memcpy_ratio", "exposed_memset_ratio", "idle_ratio")
@@ -272,7 +260,7 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
     A whole capture is not judged: a role may be idle in it because another one has the GPU.
     """
     limit = thresholds.of("low-gpu-utilization")
-    found = []
+    idle_windows = []
     for window in judged_windows(measured):
         row = window.gpu_time
         share = window.per_step(float(row["window_ns"]))[1]
@@ -284,9 +272,9 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
             or window.origin == "file"
         ):
             continue
-        found.append(window)
-    told = claims(measured, thresholds) if found else {}
-    return [Idling(window, told.get(window.key, {})) for window in found]
+        idle_windows.append(window)
+    claimed = claims(measured, thresholds) if idle_windows else {}
+    return [Idling(window, claimed.get(window.key, {})) for window in idle_windows]
 
 
 def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
@@ -294,42 +282,55 @@ def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
     window, row = one.window, one.window.gpu_time
     idle, _ = window.per_step(float(row["idle_ns"]))
     left, ratio = window.per_step(one.left_ns)
-    others = ", ".join(
+    other_rules = ", ".join(
         f"{rule} ({show(window.steps.mean(ns), 'ns')})" for rule, ns in one.told.items()
     )
     return Finding(
         "low-gpu-utilization",
         thresholds.severity(ratio),
         f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.window.name}"
-        + (f", and idle {show(1 - one.accounted, 'ratio')} of it for reasons that no other finding names" if others else ""),
+        + (
+            f", and idle {show(1 - one.accounted, 'ratio')} of it for reasons that no other finding names"
+            if other_rules
+            else ""
+        ),
         "look at what the host does meanwhile: synchronising calls, data loading, many short kernels",
         (
-            Metric("busy_ratio", float(row["busy_ratio"]), "ratio", "higher", label="busy"),
-            Metric("idle_ns", round(idle), "ns", "lower", label="idle per step"),
-            *((Metric("unexplained_ns", round(left), "ns", "lower", label="of it in no other finding"),) if others else ()),
+            evidence("busy_ratio", float(row["busy_ratio"]), "busy", better="higher"),
+            evidence("idle_ns", round(idle), "idle per step"),
+            *(
+                (evidence("unexplained_ns", round(left), "of it in no other finding"),)
+                if other_rules
+                else ()
+            ),
         ),
         (window.place,),
         round(left),
         ratio,
         (
             "upper bound: not all idle time can be filled",
-            *((f"without the idle time per step that other findings count: {others}",) if others else ()),
+            *(
+                (f"without the idle time per step that other findings count: {other_rules}",)
+                if other_rules
+                else ()
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
     """Of every run, the stages whose idle time other findings tell."""
     reasons: dict[str | None, list[str]] = {}
-    for one in idling:
-        row = one.window.gpu_time
-        others = ", ".join(
-            f"{rule} ({show(one.window.share(ns), 'ratio')})" for rule, ns in one.told.items()
+    for idle_window in idling:
+        row = idle_window.window.gpu_time
+        other_rules = ", ".join(
+            f"{rule} ({show(idle_window.window.share(ns), 'ratio')})"
+            for rule, ns in idle_window.told.items()
         )
         run = text_or_none(row["run"]) if run_heading(measured) else None
         reasons.setdefault(run, []).append(
-            f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.window.name}: explained by {others};"
-            f" {show(1 - one.accounted, 'ratio')} are left"
+            f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {idle_window.window.name}: explained by {other_rules};"
+            f" {show(1 - idle_window.accounted, 'ratio')} are left"
         )
     return [
         Verdict(ANALYSIS.rules[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()

@@ -10,13 +10,24 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run, label_headings, plain, same_text, text_or_none, units
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import (
+    in_run,
+    label_headings,
+    number_or_none,
+    plain,
+    same_text,
+    share_of,
+    text_or_none,
+    units,
+)
 from tracekit.job.launching import COUNTED, of_many_kernels, pooled, waiting_for_launches
 from tracekit.job.stage_windows import ExistingSteps, gpu_steps_of, steps_of
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import summed
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -77,16 +88,19 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not len(where.frame):
         return {}
     start, dur = host["ts_ns"].to_numpy(), host["dur_ns"].to_numpy()
-    table = {str(name): where.frame[name].array for name in where.frame}
+    table = arrays_of(where.frame)
     short = side.call & (dur < SHORT_NS) & (side.within_optimizer < 0)
     if (thread := step_thread(trace)) is not None:
         short &= (host["thread"] == thread).to_numpy()
     for name, mask in (
-        ("leaf", side.leaf), ("call", side.call), ("short", short), ("launch", side.launch)
-    ):  # fmt: skip
+        ("leaf", side.leaf),
+        ("call", side.call),
+        ("short", short),
+        ("launch", side.launch),
+    ):
         count, total, median = _tally(where, start[mask], dur[mask])
-        every = {f"{name}_count": count, f"{name}_ns": total, f"{name}_p50_ns": median}
-        table |= {column: values for column, values in every.items() if column in TOLD}
+        all_columns = {f"{name}_count": count, f"{name}_ns": total, f"{name}_p50_ns": median}
+        table |= {column: values for column, values in all_columns.items() if column in TOLD}
     table |= _on_device(trace, where)
     return {"host_counts": table, "metrics": _metrics(table)}
 
@@ -98,23 +112,23 @@ def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
     ops = trace["device_ops"]
     side: HostSide = trace.derived(host_side)
     links: Launches = trace.derived(launches)
-    dur, alone = trace.derived(sound_dur_ns), ordinary(trace)
-    count, total, _ = _tally(where, links.ts_ns[alone], dur[alone])
+    dur, is_ordinary = trace.derived(sound_dur_ns), ordinary(trace)
+    count, total, _ = _tally(where, links.ts_ns[is_ordinary], dur[is_ordinary])
     called = links.call >= 0
     graph = np.zeros(len(ops), np.bool_)
     graph[called] = side.graph_launch[links.call[called]]
     updates = np.zeros(len(ops), np.bool_)
     updates[called] = side.within_optimizer[links.call[called]] >= 0
-    rest = alone & ~updates
+    other_kernels = is_ordinary & ~updates
     gaps = np.zeros(len(where.frame), np.int64)
-    for found in launch_gaps(trace):
-        gaps += where.covered(found)
+    for of_device in launch_gaps(trace):
+        gaps += where.covered(of_device)
     devices = ops["device"].nunique(dropna=False)
     return {
         "device_count": np.full(len(where.frame), devices, np.int64),
         "kernel_count": count,
         "kernel_ns": total,
-        "kernel_p50_ns": _tally(where, links.ts_ns[rest], dur[rest])[2],
+        "kernel_p50_ns": _tally(where, links.ts_ns[other_kernels], dur[other_kernels])[2],
         "graph_kernel_count": _tally(where, links.ts_ns[graph], dur[graph])[0],
         "launch_gap_ns": gaps,
     }
@@ -129,11 +143,14 @@ def _tally(where: HostWindows, ts_ns: Ints, dur_ns: Ints) -> tuple[Ints, Ints, A
     order = np.lexsort((dur_ns[positions], slot))
     values = dur_ns[positions][order].astype(np.float64)
     first = np.cumsum(count) - count
-    known = count > 0
+    is_counted = count > 0
     median = np.zeros(size)
-    low, high = first[known] + (count[known] - 1) // 2, first[known] + count[known] // 2
-    median[known] = (values[low] + values[high]) / 2
-    return count, total, pd.arrays.FloatingArray(median, ~known)
+    low, high = (
+        first[is_counted] + (count[is_counted] - 1) // 2,
+        first[is_counted] + count[is_counted] // 2,
+    )
+    median[is_counted] = (values[low] + values[high]) / 2
+    return count, total, pd.arrays.FloatingArray(median, ~is_counted)
 
 
 def _metrics(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,58 +173,69 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """What the host runs and launches per step and stage, pooled over ranks and steps; finding R03."""
     rows = units(measured["host_counts"])
     if not len(rows) or not rows["leaf_count"].sum() + rows["launch_count"].sum():
-        return Section(
-            ANALYSIS.id, ANALYSIS.title, "skipped", "no host op and no launch was recorded"
-        )
+        return ANALYSIS.skipped("no host op and no launch was recorded")
     table = pooled(measured)
-    found = tuple(_launch_bound(measured, table, thresholds))
+    findings = tuple(_launch_bound(measured, table, thresholds))
     steps = table[table["canonical"].isna()]
-    whole = float(steps["leaf_count"].sum() / max(steps["process_steps"].sum(), 1))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        metrics=(Metric("host_ops", round(whole), "count", "lower", label="host ops per step"),),
-        sheets=tuple(s for s in (_sheet(measured, table),) if s.rows),
-        findings=found,
+    ops_per_step = float(steps["leaf_count"].sum() / max(steps["process_steps"].sum(), 1))
+    return ANALYSIS.answered(
+        metrics=(
+            Metric("host_ops", round(ops_per_step), "count", "lower", label="host ops per step"),
+        ),
+        sheets=with_rows(_sheet(measured, table)),
+        findings=findings,
         verdicts=tuple(_abstains(measured, table)),
     )
 
 
 def _sheet(measured: Measurements, table: pd.DataFrame) -> Any:
     """Stages by ops, after the whole step; counts per step and process."""
-    shown = table.copy()
-    per = shown["process_steps"].astype("Float64")
-    for name in ("leaf_count", "call_count", "short_ns", "launch_count", "kernel_count", "graph_kernel_count"):  # fmt: skip
-        shown[f"{name}_each"] = (_number(shown[name]) / per).round(1)
+    stages = table.copy()
+    per = stages["process_steps"].astype("Float64")
+    for name in (
+        "leaf_count",
+        "call_count",
+        "short_ns",
+        "launch_count",
+        "kernel_count",
+        "graph_kernel_count",
+    ):
+        stages[f"{name}_each"] = (_number(stages[name]) / per).round(1)
     # A host that had no device launched nothing; zeros would look like a finding.
-    launched = shown["launch_count"].astype("int64").gt(0) | shown["device_wall_ns"].notna()
-    shown["launch_count_each"] = shown["launch_count_each"].where(launched)
-    leaves, kernels = _number(shown["leaf_count"]), _number(shown["kernel_count"])
-    walls = _number(shown["device_wall_ns"])
-    shown["leaf_mean_ns"] = _number(shown["leaf_ns"]) / leaves.where(leaves > 0)
-    shown["kernel_mean_ns"] = _number(shown["kernel_ns"]) / kernels.where(kernels > 0)
-    shown["gap_ratio"] = _number(shown["launch_gap_ns"]) / walls.where(walls > 0)
-    shown["whole"] = shown["canonical"].isna()
-    shown["canonical"] = shown["canonical"].where(~shown["whole"], "(the whole step)")
-    shown = shown.sort_values(["whole", "leaf_count"], ascending=False, kind="stable")
+    launched = stages["launch_count"].astype("int64").gt(0) | stages["device_wall_ns"].notna()
+    stages["launch_count_each"] = stages["launch_count_each"].where(launched)
+    leaves, kernels = _number(stages["leaf_count"]), _number(stages["kernel_count"])
+    walls = _number(stages["device_wall_ns"])
+    stages["leaf_mean_ns"] = _number(stages["leaf_ns"]) / leaves.where(leaves > 0)
+    stages["kernel_mean_ns"] = _number(stages["kernel_ns"]) / kernels.where(kernels > 0)
+    stages["gap_ratio"] = _number(stages["launch_gap_ns"]) / walls.where(walls > 0)
+    stages["whole"] = stages["canonical"].isna()
+    stages["canonical"] = stages["canonical"].where(~stages["whole"], "(the whole step)")
+    stages = stages.sort_values(["whole", "leaf_count"], ascending=False, kind="stable")
     headings = (
         *label_headings(measured),
-        Heading("canonical", "stage"),
-        Heading("leaf_count_each", "ops", "count", "Innermost ops on all threads, per step and process."),
-        Heading("leaf_mean_ns", "mean op", "ns", "Σ duration of innermost ops / their number."),
-        Heading("call_count_each", "calls", "count", "Ops that the program called itself, not from within an op."),
-        Heading("call_p50_ns", "median call", "ns", "Median over steps and ranks of the median duration of a call."),
-        Heading("short_ns_each", "short calls", "ns", "Calls of less than 10 µs on the step's thread, without the optimizer's: Σ per step."),
-        Heading("launch_count_each", "launches", "count", "Calls that launch GPU work, per step and process."),
-        Heading("kernel_count_each", "kernels", "count", "Compute kernels launched one by one, per step and process."),
-        Heading("kernel_mean_ns", "mean kernel", "ns", "Σ duration of those / their number."),
-        Heading("kernel_p50_ns", "median kernel", "ns", "Without those of Optimizer.step."),
-        Heading("graph_kernel_count_each", "by graph", "count", "Device ops launched as parts of a graph."),
-        Heading("gap_ratio", "launch gaps", "ratio", "Time GPUs wait for the launch of one kernel, of the stage."),
-    )  # fmt: skip
+        *as_headings("""
+            canonical | stage
+            leaf_count_each | ops | count | Innermost ops on all threads, per step and process.
+            leaf_mean_ns | mean op | ns | Σ duration of innermost ops / their number.
+            call_count_each | calls | count | Ops that the program called itself, not from within an op.
+            call_p50_ns | median call | ns | Median over steps and ranks of the median duration of a call.
+            short_ns_each | short calls | ns | Calls of less than 10 µs on the step's thread, without the optimizer's: Σ per step.
+            launch_count_each | launches | count | Calls that launch GPU work, per step and process.
+            kernel_count_each | kernels | count | Compute kernels launched one by one, per step and process.
+            kernel_mean_ns | mean kernel | ns | Σ duration of those / their number.
+            kernel_p50_ns | median kernel | ns | Without those of Optimizer.step.
+            graph_kernel_count_each | by graph | count | Device ops launched as parts of a graph.
+            gap_ratio | launch gaps | ratio | Time GPUs wait for the launch of one kernel, of the stage.
+        """),
+    )
     caption = "Counted where they begin: a stage has what any thread starts during it."
     return sheet(
-        "host_counts", "What the host runs and launches, by stage", headings, shown, caption=caption
+        "host_counts",
+        "What the host runs and launches, by stage",
+        headings,
+        stages,
+        caption=caption,
     )
 
 
@@ -218,8 +246,8 @@ def _number(column: pd.Series) -> pd.Series[Any]:
 
 def _abstains(measured: Measurements, table: pd.DataFrame) -> Iterator[Verdict]:
     """Runs in which nothing that R03 counts was recorded."""
-    for run, mine in table.groupby("run", dropna=False, sort=False):
-        if not mine["leaf_count"].sum() and not mine["kernel_count"].dropna().sum():
+    for run, of_run in table.groupby("run", dropna=False, sort=False):
+        if not of_run["leaf_count"].sum() and not of_run["kernel_count"].dropna().sum():
             reason = "neither host ops nor kernels launched one by one were recorded"
             yield Verdict("launch-bound", "not applicable", reason + in_run(measured, run))
 
@@ -229,19 +257,19 @@ def _launch_bound(
 ) -> Iterator[Finding]:
     """R03: stages whose GPUs wait for launches of short kernels; else steps of very many short ones."""
     limit = thresholds.of("launch-bound")
-    told = plain(measured["host_counts"])
-    for run, mine in table.groupby("run", dropna=False, sort=False):
+    counts = plain(measured["host_counts"])
+    for run, of_run in table.groupby("run", dropna=False, sort=False):
         name = in_run(measured, run)
-        found = waiting_for_launches(mine, limit)
-        for row in found or of_many_kernels(mine, limit):
-            owned = told[same_text(told["run"], run) & same_text(told["role"], row["role"])]
+        bound_rows = waiting_for_launches(of_run, limit)
+        for row in bound_rows or of_many_kernels(of_run, limit):
+            owned = counts[same_text(counts["run"], run) & same_text(counts["role"], row["role"])]
             on_gpus = gpu_steps_of(measured, owned[owned["device_count"].notna()])
             yield _gap_finding(row, thresholds, on_gpus, name)
-        if found:
+        if bound_rows:
             continue
-        staged = mine[mine["canonical"].notna()]
-        for row in mine[mine["canonical"].isna()].to_dict("records"):
-            same = told[same_text(told["run"], run) & same_text(told["role"], row["role"])]
+        staged = of_run[of_run["canonical"].notna()]
+        for row in of_run[of_run["canonical"].isna()].to_dict("records"):
+            same = counts[same_text(counts["run"], run) & same_text(counts["role"], row["role"])]
             if not same["device_count"].notna().any() and _many_ops(row, limit):
                 yield _ops_finding(row, staged, thresholds, steps_of(measured, same), name)
 
@@ -262,7 +290,7 @@ def _gap_finding(
     """The finding for a stage, or a step, of a run that has a device."""
     name = row["canonical"] or "the step"
     kernels = row["kernel_count"]
-    share = row["launch_gap_ns"] / row["device_wall_ns"] if row["device_wall_ns"] else None
+    share = share_of(row["launch_gap_ns"], row["device_wall_ns"])
     # Per GPU and step of the run: a stage need not be in every step.
     gap, ratio = steps.per_step(row["launch_gap_ns"])
     wall = steps.mean(row["device_wall_ns"])
@@ -274,16 +302,24 @@ def _gap_finding(
         claim,
         "launch less: CUDA graphs or torch.compile for the repeated part, fused ops, larger batches",
         (
-            Metric("kernels", kernels / row["process_steps"], "count", "lower", label="kernels per step"),
-            Metric("median_kernel_ns", _float(row["kernel_p50_ns"]), "ns", label="median kernel"),
-            Metric("gap_ratio", share, "ratio", "lower", label="waiting for launches"),
-            Metric("gap_ns", round(gap), "ns", "lower", label=f"of {show(wall, 'ns')} wall"),
+            Metric(
+                "kernels",
+                kernels / row["process_steps"],
+                "count",
+                "lower",
+                label="kernels per step",
+            ),
+            evidence(
+                "median_kernel_ns", _float(row["kernel_p50_ns"]), "median kernel", better="neither"
+            ),
+            evidence("gap_ratio", share, "waiting for launches"),
+            evidence("gap_ns", round(gap), f"of {show(wall, 'ns')} wall"),
         ),
         (Place(role=text_or_none(row["role"]), stage=row["canonical"]),),
         round(gap),
         ratio,
         ("upper bound: a profiler makes every launch longer than it is without one",),
-    )  # fmt: skip
+    )
 
 
 def _ops_finding(
@@ -296,8 +332,8 @@ def _ops_finding(
     """The finding for a step of a run without a device."""
     per = row["process_steps"]
     short, ratio = steps.per_step(row["short_ns"])
-    most = staged.sort_values("leaf_count", ascending=False, kind="stable").head(1)
-    stage = None if not len(most) else most["canonical"].iloc[0]
+    largest = staged.sort_values("leaf_count", ascending=False, kind="stable").head(1)
+    stage = None if not len(largest) else largest["canonical"].iloc[0]
     return Finding(
         "launch-bound",
         thresholds.severity(ratio),
@@ -305,8 +341,8 @@ def _ops_finding(
         "do more in one call: vectorise loops over scalars and small tensors, torch.compile, fused or foreach ops",
         (
             Metric("ops", row["leaf_count"] / per, "count", "lower", label="ops per step"),
-            Metric("median_call_ns", _float(row["call_p50_ns"]), "ns", label="median call"),
-            Metric("short_ns", round(short), "ns", "lower", label="short calls per step"),
+            evidence("median_call_ns", _float(row["call_p50_ns"]), "median call", better="neither"),
+            evidence("short_ns", round(short), "short calls per step"),
         ),
         (Place(role=text_or_none(row["role"]), stage=stage),),
         round(short),
@@ -315,11 +351,11 @@ def _ops_finding(
             "no GPU activity was recorded: ops are counted instead of kernels",
             "upper bound: the time of all calls of less than 10 µs, which a profiler makes longer",
         ),
-    )  # fmt: skip
+    )
 
 
 def _float(value: Any) -> float | None:
-    return None if pd.isna(value) else float(value)
+    return number_or_none(value)
 
 
 ANALYSIS = Analysis(

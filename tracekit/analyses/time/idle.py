@@ -10,14 +10,17 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     canonical_stages,
     in_run,
     label_headings,
     plain,
     same_text,
+    share_of,
     summed,
     text_or_none,
+    whole_or_none,
 )
 from tracekit.job.idle import DAMAGED, Pauses, by_cause, idle_by_cause, idle_time, pauses
 from tracekit.job.stage_windows import (
@@ -29,9 +32,10 @@ from tracekit.job.stage_windows import (
     stage_windows,
     whole,
 )
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES
 from tracekit.model.thresholds import Thresholds
@@ -108,13 +112,13 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "idle": lambda idle: idle_by_window(trace, idle),
         "idle_histogram": histogram,
     }
-    found = {
-        name: pd.concat([_numbered(of(idle), idle) for idle in devices], ignore_index=True)
-        for name, of in tables.items()
+    frames = {
+        name: pd.concat([_numbered(rows_of(idle), idle) for idle in devices], ignore_index=True)
+        for name, rows_of in tables.items()
     }
-    found["idle_gaps"] = longest(trace, devices)
-    measured = {name: _columns(frame) for name, frame in found.items()}
-    return {**measured, "metrics": _metrics(found["idle"])}
+    frames["idle_gaps"] = longest(trace, devices)
+    measured = {name: _columns(frame) for name, frame in frames.items()}
+    return {**measured, "metrics": _metrics(frames["idle"])}
 
 
 def _numbered(frame: pd.DataFrame, idle: DeviceIdle) -> pd.DataFrame:
@@ -123,7 +127,7 @@ def _numbered(frame: pd.DataFrame, idle: DeviceIdle) -> pd.DataFrame:
 
 
 def _columns(frame: pd.DataFrame) -> dict[str, Any]:
-    return {str(name): frame[name].array for name in frame}
+    return arrays_of(frame)
 
 
 def _metrics(idle: pd.DataFrame) -> Mapping[str, Any]:
@@ -144,20 +148,15 @@ def _metrics(idle: pd.DataFrame) -> Mapping[str, Any]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Idle time of stages and captures by cause; finding R29."""
     if not measured.has("idle") or not len(measured["gpu_time"]):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
+        return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", DAMAGED)
+        return ANALYSIS.skipped(DAMAGED)
     shares = _by_place(measured)
-    sheets = (
-        _cause_sheet(measured, shares),
-        _gap_sheet(measured),
-    )
+    sheets = (_cause_sheet(measured, shares), _gap_sheet(measured))
     charts = (_stage_chart(measured), _gap_chart(measured))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+    return ANALYSIS.answered(
         metrics=_shares_of_capture(shares),
-        sheets=tuple(s for s in sheets if s.rows),
+        sheets=with_rows(*sheets),
         findings=tuple(_silence(measured, thresholds)),
         verdicts=tuple(_abstaining(measured)),
         charts=tuple(chart for chart in charts if chart.marks),
@@ -174,10 +173,10 @@ def _by_place(measured: Measurements) -> pd.DataFrame:
     frames = []
     for window, (rows, table) in (("judged", judged), ("capture", captures)):
         sums = summed(rows, WHERE, ["window_ns", "idle_ns"]).assign(window=window)
-        found = by_cause(table)
+        sums_by_cause = by_cause(table)
         keys = [keyed(row) for row in sums.to_dict("records")]
         for cause in CAUSES:
-            sums[cause] = [found.get((*key, cause), 0) for key in keys]
+            sums[cause] = [sums_by_cause.get((*key, cause), 0) for key in keys]
         assert (sums[[*CAUSES]].sum(axis=1) == sums["idle_ns"]).all(), (
             "causes add up to the idle time"
         )
@@ -191,22 +190,30 @@ def _cause_sheet(measured: Measurements, shares: pd.DataFrame) -> Sheet:
     step = np.where(table["window"] == "capture", "(first to last device op)", "(the step)")
     table["stage"] = table["canonical"].where(table["canonical"].notna(), step)
     window = table["window_ns"].where(table["window_ns"] > 0).astype("Float64")
-    known = [cause for cause in CAUSES if table[cause].sum()]
+    causes = [cause for cause in CAUSES if table[cause].sum()]
     table["idle_ratio"] = table["idle_ns"] / window
-    for cause in known:
+    for cause in causes:
         table[cause] = table[cause] / window
     headings = (
         *label_headings(measured),
-        Heading("stage", "stage"),
-        Heading("window_ns", "wall Σ", "ns", "Summed over ranks, GPUs and steps."),
-        Heading("idle_ratio", "idle", "ratio", "Nothing running, of the wall; the causes add up to it."),
-        *(Heading(cause, CAUSE_TITLES[cause][0], "ratio", CAUSE_TITLES[cause][1]) for cause in known),
-    )  # fmt: skip
+        *as_headings("""
+            stage | stage
+            window_ns | wall Σ | ns | Summed over ranks, GPUs and steps.
+            idle_ratio | idle | ratio | Nothing running, of the wall; the causes add up to it.
+        """),
+        *(
+            Heading(cause, CAUSE_TITLES[cause][0], "ratio", CAUSE_TITLES[cause][1])
+            for cause in causes
+        ),
+    )
     return sheet(
-        "idle_causes", "Idle GPU time by cause", headings, table,
+        "idle_causes",
+        "Idle GPU time by cause",
+        headings,
+        table,
         caption="Why nothing ran: until the next op is launched the GPU waits for the host, by what the host did; "
         "from then on for its stream.",
-    )  # fmt: skip
+    )
 
 
 def _shares_of_capture(shares: pd.DataFrame) -> tuple[Metric, ...]:
@@ -215,17 +222,21 @@ def _shares_of_capture(shares: pd.DataFrame) -> tuple[Metric, ...]:
     window = int(rows["window_ns"].sum())
     waits = int(rows[[*HOST_WAIT]].to_numpy().sum())
     return (
-        Metric("host_wait_ratio", waits / window if window else None, "ratio", "lower", label="waiting for the host"),
-        Metric("launch_unknown_ratio", int(rows["unknown"].sum()) / window if window else None, "ratio", "neither",
-               label="idle before an op of unknown launch"),
-    )  # fmt: skip
+        evidence("host_wait_ratio", share_of(waits, window), "waiting for the host"),
+        evidence(
+            "launch_unknown_ratio",
+            share_of(int(rows["unknown"].sum()), window),
+            "idle before an op of unknown launch",
+            better="neither",
+        ),
+    )
 
 
 def _gap_sheet(measured: Measurements) -> Sheet:
     """The longest gaps of all sources."""
-    every = whole(measured, "idle_gaps")
-    listed = len(every)
-    rows = every.nlargest(SHOWN_GAPS, "dur_ns", keep="all").sort_values(
+    gaps = whole(measured, "idle_gaps")
+    listed = len(gaps)
+    rows = gaps.nlargest(SHOWN_GAPS, "dur_ns", keep="all").sort_values(
         ["dur_ns", "source", "ts_ns"], ascending=[False, True, True], kind="stable"
     )
     rows = rows.head(SHOWN_GAPS).reset_index(drop=True)
@@ -235,41 +246,48 @@ def _gap_sheet(measured: Measurements) -> Sheet:
     rows["why"] = [CAUSE_TITLES[cause][0] for cause in rows["cause"]]
     headings = (
         *label_headings(measured),
-        Heading("rank", "rank", "id"),
-        Heading("device", "GPU", "id"),
-        Heading("step", "step", "id"),
-        Heading("canonical", "stage", "text", "Where the gap begins."),
-        Heading("at_ns", "at", "ns", "Since the start of the file's activity."),
-        Heading("dur_ns", "idle", "ns"),
-        Heading("why", "mostly"),
-        Heading("host", "host in", "text", "What the launching thread was in halfway through the wait."),
-        Heading("before", "after", "text", "Device op that ended."),
-        Heading("after", "before", "text", "Device op that began."),
-    )  # fmt: skip
+        *as_headings("""
+            rank | rank | id
+            device | GPU | id
+            step | step | id
+            canonical | stage | text | Where the gap begins.
+            at_ns | at | ns | Since the start of the file's activity.
+            dur_ns | idle | ns
+            why | mostly
+            host | host in | text | What the launching thread was in halfway through the wait.
+            before | after | text | Device op that ended.
+            after | before | text | Device op that began.
+        """),
+    )
     total = int(whole(measured, "idle_histogram")["gap_count"].sum())
     caption = f"The longest of {max(total, listed):,} gaps; each source keeps its longest 200."
-    shown = sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption)
-    return replace(shown, omitted=listed - len(rows))
+    gap_sheet = sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption)
+    return replace(gap_sheet, omitted=listed - len(rows))
 
 
 def _stage_chart(measured: Measurements) -> Chart:
     """Idle time of every stage window by cause, per step and GPU."""
-    found = idle_by_cause(measured)
+    idle_ns = idle_by_cause(measured)
     windows = stage_windows(measured)
-    shown = windows[:MAX_CHART_ROWS]
-    series = [cause for cause in CAUSES if any((*s.key, cause) in found for s in shown)]
+    drawn_windows = windows[:MAX_CHART_ROWS]
+    series = [cause for cause in CAUSES if any((*s.key, cause) in idle_ns for s in drawn_windows)]
     marks = tuple(
-        (row, number, round(window.steps.mean(found[(*window.key, cause)])))
-        for row, window in enumerate(shown)
+        (row, number, round(window.steps.mean(idle_ns[(*window.key, cause)])))
+        for row, window in enumerate(drawn_windows)
         for number, cause in enumerate(series)
-        if (*window.key, cause) in found
+        if (*window.key, cause) in idle_ns
     )
-    names = tuple(" ".join(filter(None, (window.role, window.name))) for window in shown)
+    names = tuple(" ".join(filter(None, (window.role, window.name))) for window in drawn_windows)
     return Chart(
-        "idle-causes", "Idle GPU time per step, by cause", "bars", marks,
-        tuple(CAUSE_TITLES[cause][0] for cause in series), names,
-        caption="Mean over steps and GPUs.", omitted=len(windows) - len(shown),
-    )  # fmt: skip
+        "idle-causes",
+        "Idle GPU time per step, by cause",
+        "bars",
+        marks,
+        tuple(CAUSE_TITLES[cause][0] for cause in series),
+        names,
+        caption="Mean over steps and GPUs.",
+        omitted=len(windows) - len(drawn_windows),
+    )
 
 
 def _gap_chart(measured: Measurements) -> Chart:
@@ -283,23 +301,26 @@ def _gap_chart(measured: Measurements) -> Chart:
         if r["idle_ns"]
     )
     return Chart(
-        "idle-gaps", "Idle GPU time by length of gap", "histogram", marks,
+        "idle-gaps",
+        "Idle GPU time by length of gap",
+        "histogram",
+        marks,
         tuple(CAUSE_TITLES[cause][0] for cause in series),
         caption="Σ over all sources, between the first and the last device op.",
-    )  # fmt: skip
+    )
 
 
 def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
     """R29: GPUs that wait while nothing at all is recorded of the host, or while it collects garbage."""
     existing = gpu_steps(measured)
-    found = []
+    findings = []
     for (run, role), lost in pauses(measured, thresholds.of("host-silence")).items():
         steps = existing.get((run, role), NO_STEPS)
         total, ratio = steps.per_step(lost.silent_ns + lost.collection_ns)
         gaps = _gaps_of(measured, run, role, lost)
         collected = lost.collection_ns >= lost.silent_ns
         what = "the host collects garbage" if collected else "nothing is recorded of the host"
-        found.append(
+        findings.append(
             Finding(
                 "host-silence",
                 thresholds.severity(ratio),
@@ -308,18 +329,32 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                 if not collected
                 else "gc.freeze() after set-up, gc.collect() only between steps",
                 (
-                    Metric("silent_ns", round(steps.mean(lost.silent_ns)), "ns", "lower", label="silent host, per step"),
-                    Metric("collection_ns", round(steps.mean(lost.collection_ns)), "ns", "lower", label="recorded collection, per step"),
-                    Metric("longest_ns", int(gaps["cause_ns"].max()) if len(gaps) else None, "ns", "lower", label="longest pause"),
+                    evidence(
+                        "silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step"
+                    ),
+                    evidence(
+                        "collection_ns",
+                        round(steps.mean(lost.collection_ns)),
+                        "recorded collection, per step",
+                    ),
+                    evidence(
+                        "longest_ns",
+                        int(gaps["cause_ns"].max()) if len(gaps) else None,
+                        "longest pause",
+                    ),
                 ),
                 tuple(_place(row) for row in gaps.head(3).to_dict("records"))
                 or tuple(window.place for window in lost.windows[:3]),
                 round(total),
                 ratio,
-                () if collected else ("no trace row says what the host did: it may have waited for another process or a file",),
+                ()
+                if collected
+                else (
+                    "no trace row says what the host did: it may have waited for another process or a file",
+                ),
             )
-        )  # fmt: skip
-    return found
+        )
+    return findings
 
 
 def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) -> pd.DataFrame:
@@ -339,12 +374,19 @@ def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) ->
 
 def _place(row: Mapping[Any, Any]) -> Place:
     def number(name: str) -> int | None:
-        return None if pd.isna(row[name]) else int(row[name])
+        return whole_or_none(row[name])
 
     return Place(
-        str(row["source"]), text_or_none(row["role"]), number("rank"), number("device"), number("step"),
-        text_or_none(row["canonical"]), None, int(row["ts_ns"]), int(row["ts_ns"]) + int(row["dur_ns"]),
-    )  # fmt: skip
+        str(row["source"]),
+        text_or_none(row["role"]),
+        number("rank"),
+        number("device"),
+        number("step"),
+        text_or_none(row["canonical"]),
+        None,
+        int(row["ts_ns"]),
+        int(row["ts_ns"]) + int(row["dur_ns"]),
+    )
 
 
 def _abstaining(measured: Measurements) -> list[Verdict]:
@@ -355,9 +397,12 @@ def _abstaining(measured: Measurements) -> list[Verdict]:
     )
     framed = {window.run for window in stage_windows(measured) if window.origin != "file"}
     reasons = {
-        run: "no host activity was recorded" if not count else "no stage and no counted step is annotated: a host may be silent by design"
-        for run, count in hosts.items() if not count or run not in framed
-    }  # fmt: skip
+        run: "no host activity was recorded"
+        if not count
+        else "no stage and no counted step is annotated: a host may be silent by design"
+        for run, count in hosts.items()
+        if not count or run not in framed
+    }
     return [
         Verdict(ANALYSIS.rules[0], "insufficient data", why, text_or_none(run))
         for run, why in reasons.items()

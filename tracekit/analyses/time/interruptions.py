@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     Job,
     canonical_stages,
@@ -18,14 +19,16 @@ from tracekit.job.frames import (
     plain,
     run_heading,
     same_text,
+    share_of,
     summed,
     text_or_none,
     units,
 )
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import PROCESS
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -70,7 +73,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not parts:
         return {"interruptions": {}}
     table = pd.concat(parts, ignore_index=True)
-    return {"interruptions": {str(name): table[name].array for name in table}}
+    return {"interruptions": arrays_of(table)}
 
 
 def _counted(trace: Trace, kind: str, rows: Ints) -> pd.DataFrame:
@@ -96,9 +99,9 @@ def _counted(trace: Trace, kind: str, rows: Ints) -> pd.DataFrame:
 
 def _place(where: HostWindows, ts_ns: Ints) -> tuple[Any, Any, Any]:
     """(step, occurrence of the step, stage) of each instant."""
-    at, stage_at = where.step_at(ts_ns), where.stage_at(ts_ns)
-    step = pd.Series(where.frame["step"].array, dtype="Int64").reindex(at).array
-    occurrence = np.array([*where.frame["occurrence"], 0], np.int32)[at]
+    window, stage_at = where.step_at(ts_ns), where.stage_at(ts_ns)
+    step = pd.Series(where.frame["step"].array, dtype="Int64").reindex(window).array
+    occurrence = np.array([*where.frame["occurrence"], 0], np.int32)[window]
     stage = np.array([*where.frame["stage"], None], object)[stage_at]
     return step, occurrence, stage
 
@@ -107,19 +110,19 @@ def _largest(names: Any, code: Ints, dur: Ints) -> npt.NDArray[Any]:
     """The name of each row; names beyond `MAX_NAMES` by time as `(others)`."""
     total = np.zeros(len(names), np.float64)
     np.add.at(total, code, dur.astype(np.float64))
-    kept = np.argsort(-total, kind="stable")[:MAX_NAMES]
-    shown = np.full(len(names), "(others)", object)
-    shown[kept] = [str(names[at]) for at in kept]
-    return shown[code]
+    largest = np.argsort(-total, kind="stable")[:MAX_NAMES]
+    names_shown = np.full(len(names), "(others)", object)
+    names_shown[largest] = [str(names[place]) for place in largest]
+    return names_shown[code]
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Interruptions by name, in the first steps and after; findings R21 and R28."""
     if not measured.has("interruptions"):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no host activity was recorded")
+        return ANALYSIS.skipped("no host activity was recorded")
     rows = units(measured["interruptions"])
     rows["canonical"] = canonical_stages(rows)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     verdicts: list[Verdict] = []
     for rule, kind, judged in (
         ("allocator-calls", "allocator", _allocator),
@@ -132,15 +135,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
                 reason = f"no step after the first {first} was recorded{in_run(measured, run)}"
                 verdicts.append(Verdict(rule, "insufficient data", reason))
                 continue
-            mine = rows[same_text(rows["run"], run) & (rows["kind"] == kind)]
-            found += judged(measured, mine[_is_late(mine, first)], steady, thresholds)
-    shown = _sheet(measured, rows, int(thresholds.of("recompilation")["first_steps"]))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+            of_kind = rows[same_text(rows["run"], run) & (rows["kind"] == kind)]
+            findings += judged(measured, of_kind[_is_late(of_kind, first)], steady, thresholds)
+    table = _sheet(measured, rows, int(thresholds.of("recompilation")["first_steps"]))
+    return ANALYSIS.answered(
         metrics=(_total(int(rows["count"].sum())),),
-        sheets=(shown,) if shown.rows else (),
-        findings=tuple(found),
+        sheets=(table,) if table.rows else (),
+        findings=tuple(findings),
         verdicts=tuple(verdicts),
     )
 
@@ -158,14 +159,14 @@ def _is_late(rows: pd.DataFrame, first: int) -> pd.Series[Any]:
 def _steady(measured: Measurements, run: object, first: int) -> Job:
     """The steps of one run after its first ones: `count` is over all processes."""
     steps = units(measured["steps"])
-    mine = steps[same_text(steps["run"], run)]
-    late = mine[_is_late(mine, first)]
+    of_run = steps[same_text(steps["run"], run)]
+    late = of_run[_is_late(of_run, first)]
     walls = job(measured).of(run).walls
     number = walls["step"]
-    kept = walls[(number > first).fillna(value=False).astype(bool) | number.isna()]
-    mean = float(kept["wall_ns"].mean()) if len(kept) else None
+    steady_walls = walls[(number > first).fillna(value=False).astype(bool) | number.isna()]
+    mean = float(steady_walls["wall_ns"].mean()) if len(steady_walls) else None
     count = late[[*PROCESS, "step", "part", "occurrence"]].drop_duplicates()
-    return Job(kept, mean, len(count))
+    return Job(steady_walls, mean, len(count))
 
 
 def _allocator(
@@ -174,7 +175,7 @@ def _allocator(
     """R21: steady steps that ask the driver for memory again and again."""
     limit = thresholds.of("allocator-calls")
     calls, dur = late["count"].sum() / steady.count, late["dur_ns"].sum() / steady.count
-    ratio = dur / steady.step_ns if steady.step_ns else None
+    ratio = share_of(dur, steady.step_ns)
     if calls < limit["calls_per_step"] or (ratio or 0.0) < limit["time_ratio"]:
         return
     run = late["run"].iloc[0]
@@ -195,13 +196,13 @@ def _allocator(
         "keep torch.cuda.empty_cache() out of the loop; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         (
             Metric("calls", float(calls), "count", "lower", label="calls per step and process"),
-            Metric("dur_ns", round(dur), "ns", "lower", label="time per step"),
+            evidence("dur_ns", round(dur), "time per step"),
         ),
         _places(late),
         round(dur),
         ratio,
         tuple(caveats),
-    )  # fmt: skip
+    )
 
 
 def _recompilation(
@@ -210,7 +211,7 @@ def _recompilation(
     """R28: steady steps in which code is compiled or modules are loaded."""
     limit = thresholds.of("recompilation")
     calls, dur = late["count"].sum() / steady.count, late["dur_ns"].sum() / steady.count
-    ratio = dur / steady.step_ns if steady.step_ns else None
+    ratio = share_of(dur, steady.step_ns)
     if not calls or (ratio or 0.0) < limit["time_ratio"]:
         return
     steps = late["step"].nunique() + int(late["step"].isna().any())
@@ -221,24 +222,28 @@ def _recompilation(
         + in_run(measured, late["run"].iloc[0]),
         "find what changes from step to step (TORCH_LOGS=recompiles); pad or bucket shapes, mark_dynamic, warm up every shape",
         (
-            Metric("compilations", float(calls), "count", "lower", label="times per step and process"),
-            Metric("dur_ns", round(dur), "ns", "lower", label="time per step"),
+            Metric(
+                "compilations", float(calls), "count", "lower", label="times per step and process"
+            ),
+            evidence("dur_ns", round(dur), "time per step"),
         ),
         _places(late),
         round(dur),
         ratio,
         ("a step number says which steps are the first: a resumed run compiles anew",),
-    )  # fmt: skip
+    )
 
 
 def _places(late: pd.DataFrame) -> tuple[Place, ...]:
     """Where most of the time is: up to three names and stages."""
     by = ["role", "canonical", "name"]
-    most = late.groupby(by, dropna=False, sort=False)["dur_ns"].sum().reset_index()
-    most = most.sort_values(["dur_ns", "name"], ascending=[False, True], kind="stable").head(3)
+    longest = late.groupby(by, dropna=False, sort=False)["dur_ns"].sum().reset_index()
+    longest = longest.sort_values(["dur_ns", "name"], ascending=[False, True], kind="stable").head(
+        3
+    )
     return tuple(
         Place(role=text_or_none(role), stage=text_or_none(stage), name=text_or_none(name))
-        for role, stage, name in most[by].itertuples(index=False)
+        for role, stage, name in longest[by].itertuples(index=False)
     )
 
 
@@ -259,14 +264,26 @@ def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
     )
     headings = (
         *run_heading(measured),
-        Heading("kind", "kind"),
-        Heading("name", "call"),
-        Heading("canonical", "stage"),
-        Heading("late_count", "steady calls", "count", f"After the first {first} steps, over all processes."),
+        *as_headings("""
+            kind | kind
+            name | call
+            canonical | stage
+        """),
+        Heading(
+            "late_count",
+            "steady calls",
+            "count",
+            f"After the first {first} steps, over all processes.",
+        ),
         Heading("late_ns", "steady time", "ns", "Overlaps counted once in each process."),
-        Heading("early_count", "first calls", "count", f"In the first {first} steps, or outside all steps."),
+        Heading(
+            "early_count",
+            "first calls",
+            "count",
+            f"In the first {first} steps, or outside all steps.",
+        ),
         Heading("early_ns", "first time", "ns"),
-    )  # fmt: skip
+    )
     return sheet("interruptions", "Compilation and allocator calls", headings, pooled)
 
 

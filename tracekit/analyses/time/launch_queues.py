@@ -11,10 +11,11 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import canonical_stages, label_headings
 from tracekit.job.idle import DAMAGED, idle_time
 from tracekit.job.stage_windows import WHERE, whole
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import QUEUE
-from tracekit.model.report import Heading, Ranked, Section, Sheet
+from tracekit.model.report import Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, STREAM
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -65,24 +66,19 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             device = pd.array([idle.device] * len(frame), dtype="Int64")
             frames[name].append(frame.assign(device=device))
     tables = {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items() if parts}
-    return {
-        name: {str(column): table[column].array for column in table}
-        for name, table in tables.items()
-    }
+    return {name: arrays_of(table) for name, table in tables.items()}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: ARG001
     """Delays and depths over all sources; no finding of its own."""
     if not measured.has("launch_delays"):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
+        return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", DAMAGED)
-    sheets = tuple(s for s in (_delay_sheet(measured), _queue_sheet(measured)) if s.rows)
+        return ANALYSIS.skipped(DAMAGED)
+    sheets = with_rows(_delay_sheet(measured), _queue_sheet(measured))
     if not sheets:
-        return Section(
-            ANALYSIS.id, ANALYSIS.title, "skipped", "no device op can be traced back to its launch"
-        )
-    return Section(ANALYSIS.id, ANALYSIS.title, sheets=sheets)
+        return ANALYSIS.skipped("no device op can be traced back to its launch")
+    return ANALYSIS.answered(sheets=sheets)
 
 
 def _delay_sheet(measured: Measurements) -> Sheet:
@@ -100,13 +96,15 @@ def _delay_sheet(measured: Measurements) -> Sheet:
     )
     headings = (
         *label_headings(measured),
-        Heading("canonical", "launched in"),
-        Heading("count", "launches", "count", "Calls; a graph counts once, by its first op."),
-        Heading("p50_ns", "median delay", "ns", "From the call's end to the op's start; over sources the median of medians."),
-        Heading("p95_ns", "95 %", "ns", "Of the source with the longest."),
-        Heading("max_ns", "longest", "ns"),
-        Heading("negative_count", "before return", "count", "Ops that began before the call had returned."),
-    )  # fmt: skip
+        *as_headings("""
+            canonical | launched in
+            count | launches | count | Calls; a graph counts once, by its first op.
+            p50_ns | median delay | ns | From the call's end to the op's start; over sources the median of medians.
+            p95_ns | 95 % | ns | Of the source with the longest.
+            max_ns | longest | ns
+            negative_count | before return | count | Ops that began before the call had returned.
+        """),
+    )
     caption = "A long delay is no loss: the GPU is busy with earlier work. Delays of microseconds say that it runs dry."
     return sheet("launch_delays", "From launch to start", headings, table, caption=caption)
 
@@ -122,15 +120,17 @@ def _queue_sheet(measured: Measurements) -> Sheet:
     table = table.reset_index().sort_values(["count"], ascending=False, kind="stable")
     headings = (
         *label_headings(measured),
-        Heading("rank", "rank", "id"),
-        Heading("device", "GPU", "id"),
-        Heading("stream", "stream", "id"),
-        Heading("count", "ops", "count"),
-        Heading("p50_count", "median depth", "count", "Launched and unfinished ops, half of the time no more."),
-        Heading("p95_count", "95 %", "count"),
-        Heading("max_count", "deepest", "count"),
-        Heading("full_ns", "full", "ns", "Time with 1,024 or more: launches block."),
-    )  # fmt: skip
+        *as_headings("""
+            rank | rank | id
+            device | GPU | id
+            stream | stream | id
+            count | ops | count
+            p50_count | median depth | count | Launched and unfinished ops, half of the time no more.
+            p95_count | 95 % | count
+            max_count | deepest | count
+            full_ns | full | ns | Time with 1,024 or more: launches block.
+        """),
+    )
     return sheet(
         "queues",
         "Queues of launched work",

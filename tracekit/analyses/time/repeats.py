@@ -13,7 +13,7 @@ from tracekit.job.frames import plain
 from tracekit.job.metric_kinds import METRICS, STAGE_TIME, STEP_TIME, devices_caption
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.step_values import job_values
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.throughput import work_rates
 from tracekit.job.warm_up import LeftOut, dropped
 from tracekit.model.faults import sound_metrics, unsound_metrics
@@ -30,11 +30,7 @@ MAX_ROWS = 200
 
 LEVEL = 0.95
 
-TYPES = dict.fromkeys(COLUMNS, "object") | {
-    "rank": "Int64",
-    "step": "Int64",
-    "value": "Float64",
-}
+TYPES = dict.fromkeys(COLUMNS, "object") | {"rank": "Int64", "step": "Int64", "value": "Float64"}
 """What values recorded and values of the job have in common."""
 
 _GROUPS: tuple[tuple[str, str, Unit], ...] = (
@@ -55,26 +51,20 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 
     Ranks are reduced within a step first. What is repeated is the run where there are several, else the step.
     """
-    found, left_out, omitted = kept_samples(measured)
-    if not any(len(one.runs) > 1 or len(one.values[0]) > 1 for one in found.values()):
-        return Section(
-            ANALYSIS.id, ANALYSIS.title, "skipped", "a single step counts: nothing was repeated"
-        )
-    rows = _rows(found)
-    step = found.get((STEP_TIME, None, None))
+    kept, left_out, omitted = kept_samples(measured)
+    if not any(len(values.runs) > 1 or len(values.values[0]) > 1 for values in kept.values()):
+        return ANALYSIS.skipped("a single step counts: nothing was repeated")
+    rows = _rows(kept)
+    step = kept.get((STEP_TIME, None, None))
     several = step is not None and len(step.runs) > 1
     caveats = (
         *(["runs are taken for repeats of one and the same setting"] if several else []),
         *([f"{omitted:,} stages that take less time are left out"] if omitted else []),
         *_unmeasured(measured),
     )
-    every = (_overview(rows), *(_group(rows, *group) for group in _GROUPS), _dropped(left_out))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        metrics=tuple(_metrics(step)),
-        sheets=tuple(one for one in every if one.rows),
-        caveats=caveats,
+    sheets = (_overview(rows), *(_group(rows, *group) for group in _GROUPS), _dropped(left_out))
+    return ANALYSIS.answered(
+        metrics=tuple(_metrics(step)), sheets=with_rows(*sheets), caveats=caveats
     )
 
 
@@ -84,17 +74,21 @@ def kept_samples(measured: Measurements) -> tuple[dict[Key, Samples], LeftOut, i
     metrics = plain(sound_metrics(measured))
     if len(metrics):
         frames.append(metrics[[*COLUMNS]])
-    told = [
+    parts = [
         _longest(frame[frame["name"].isin(list(METRICS)) | frame["stage"].isna()])
         for frame in frames
     ]
-    values = pd.concat([frame.astype(TYPES) for frame, _ in told], ignore_index=True)
+    values = pd.concat([frame.astype(TYPES) for frame, _ in parts], ignore_index=True)
     values["run"] = values["run"].where(values["run"].notna(), "")
-    every = samples(values)
-    left_out = dropped(every, values, None)
-    found = {key: kept for key, one in every.items() if (kept := left_out.kept(one)).runs}
-    rates = work_rates(found, _world_size(measured))
-    return {**found, **rates}, left_out, max(omitted for _, omitted in told)
+    all_samples = samples(values)
+    left_out = dropped(all_samples, values, None)
+    kept_values = {
+        key: remaining
+        for key, sampled in all_samples.items()
+        if (remaining := left_out.kept(sampled)).runs
+    }
+    rates = work_rates(kept_values, _world_size(measured))
+    return {**kept_values, **rates}, left_out, max(omitted for _, omitted in parts)
 
 
 def _unmeasured(measured: Measurements) -> Iterator[str]:
@@ -112,24 +106,24 @@ def _longest(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     ranked = size.sort_index(key=lambda names: names.astype(str)).sort_values(
         ascending=False, kind="stable"
     )
-    kept = set(ranked.index[:MAX_STAGES])
-    inside = rows["stage"].isna() | rows["stage"].isin(kept)
-    return rows[inside], len(ranked) - len(kept)
+    longest_stages = set(ranked.index[:MAX_STAGES])
+    inside = rows["stage"].isna() | rows["stage"].isin(longest_stages)
+    return rows[inside], len(ranked) - len(longest_stages)
 
 
 def _world_size(measured: Measurements) -> int | None:
     """The number of ranks that all processes tell, None where they differ or do not."""
-    told = measured["captures"]["world_size"].dropna().unique()
-    return int(told[0]) if len(told) == 1 and told[0] > 0 else None
+    sizes = measured["captures"]["world_size"].dropna().unique()
+    return int(sizes[0]) if len(sizes) == 1 and sizes[0] > 0 else None
 
 
 def _rows(found: Mapping[Key, Samples]) -> pd.DataFrame:
     """One row a metric: what it is of, and its estimate."""
     rows = []
-    for (name, role, stage), one in found.items():
+    for (name, role, stage), values in found.items():
         kind = METRICS[name]
-        said = _estimate(one)
-        if said is None or not (said.least or said.most):
+        estimate = _estimate(values)
+        if estimate is None or not (estimate.least or estimate.most):
             continue
         rows.append(
             {
@@ -138,16 +132,18 @@ def _rows(found: Mapping[Key, Samples]) -> pd.DataFrame:
                 "stage": stage,
                 "title": kind.title,
                 "unit": kind.unit,
-                "runs": said.runs,
-                "steps": said.steps,
-                "mean": said.mean,
-                "sd": said.sd,
-                "spread": said.sd / abs(said.mean) if said.sd is not None and said.mean else None,
-                "least": said.least,
-                "most": said.most,
-                "low": None if kind.exact else _from_zero(said),
-                "high": None if kind.exact else said.high,
-                "covers": None if kind.exact else said.label,
+                "runs": estimate.runs,
+                "steps": estimate.steps,
+                "mean": estimate.mean,
+                "sd": estimate.sd,
+                "spread": estimate.sd / abs(estimate.mean)
+                if estimate.sd is not None and estimate.mean
+                else None,
+                "least": estimate.least,
+                "most": estimate.most,
+                "low": None if kind.exact else _from_zero(estimate),
+                "high": None if kind.exact else estimate.high,
+                "covers": None if kind.exact else estimate.label,
             }
         )
     columns = ["name", "role", "stage", "title", "unit", "runs", "steps", "mean", "sd", "spread"]
@@ -173,28 +169,30 @@ def _from_zero(said: Estimate) -> float | None:
 
 def _overview(rows: pd.DataFrame) -> Sheet:
     """The step and its stages."""
-    mine = rows[rows["name"].isin([STEP_TIME, STAGE_TIME])]
-    mine = mine.assign(title=mine["stage"].where(mine["name"] == STAGE_TIME, mine["title"]))
-    mine = mine.sort_values("name", key=lambda names: names != STEP_TIME, kind="stable")
-    return _sheet("repeats", "Step and stages", mine.assign(stage=None), "ns", first="stage")
+    times = rows[rows["name"].isin([STEP_TIME, STAGE_TIME])]
+    times = times.assign(title=times["stage"].where(times["name"] == STAGE_TIME, times["title"]))
+    times = times.sort_values("name", key=lambda names: names != STEP_TIME, kind="stable")
+    return _sheet("repeats", "Step and stages", times.assign(stage=None), "ns", first="stage")
 
 
 def _group(rows: pd.DataFrame, name: str, title: str, unit: Unit) -> Sheet:
     """All other metrics of one unit, those of whole steps first."""
-    mine = rows[~rows["name"].isin([STEP_TIME, STAGE_TIME]) & (rows["unit"] == unit)]
-    mine = mine.sort_values("stage", key=lambda stages: stages.notna(), kind="stable")
-    found = _sheet(f"repeats-{name}", title, mine, unit, first="metric")
-    return replace(found, caption=devices_caption(mine["name"]))
+    of_unit = rows[~rows["name"].isin([STEP_TIME, STAGE_TIME]) & (rows["unit"] == unit)]
+    of_unit = of_unit.sort_values("stage", key=lambda stages: stages.notna(), kind="stable")
+    unit_sheet = _sheet(f"repeats-{name}", title, of_unit, unit, first="metric")
+    return replace(unit_sheet, caption=devices_caption(of_unit["name"]))
 
 
 def _sheet(name: str, title: str, rows: pd.DataFrame, unit: Unit, *, first: str) -> Sheet:
     """Estimates as a table."""
     headings = (
         Heading("title", first),
-        Heading("role", "role"),
-        Heading("stage", "stage"),
-        Heading("runs", "runs", "count"),
-        Heading("steps", "steps", "count", "That count, of all runs."),
+        *as_headings("""
+            role | role
+            stage | stage
+            runs | runs | count
+            steps | steps | count | That count, of all runs.
+        """),
         Heading("mean", "mean", unit, "Mean over runs of their means."),
         Heading("sd", "sd", unit, "Of the means of runs; of steps where there is one run."),
         Heading("spread", "sd / mean", "ratio"),
@@ -210,36 +208,36 @@ def _sheet(name: str, title: str, rows: pd.DataFrame, unit: Unit, *, first: str)
 def _dropped(left_out: LeftOut) -> Sheet:
     """The steps that do not count."""
     columns = ["run", "step", "part", "reason"]
-    rows = [(one.run, one.step, one.part, one.reason) for one in left_out.steps]
+    rows = [(step.run, step.step, step.part, step.reason) for step in left_out.steps]
     frame = pd.DataFrame(rows, columns=columns).astype({"step": "Int64"})
-    headings = (
-        Heading("run", "run"),
-        Heading("step", "step", "id"),
-        Heading("part", "capture"),
-        Heading("reason", "left out because it is"),
-    )
+    headings = as_headings("""
+        run | run
+        step | step | id
+        part | capture
+        reason | left out because it is
+    """)
     return sheet("repeats-left-out", "Steps that do not count", headings, frame, max_rows=MAX_ROWS)
 
 
 def _metrics(step: Samples | None) -> Iterator[Metric]:
     """The mean step with its interval, and its spread."""
-    said = None if step is None else _estimate(step)
-    if said is None:
+    estimate = None if step is None else _estimate(step)
+    if estimate is None:
         return
-    covers = f"95 % interval, {said.label}"
+    covers = f"95 % interval, {estimate.label}"
     yield Metric(
         "mean_step",
-        said.mean,
+        estimate.mean,
         "ns",
         "lower",
-        _from_zero(said),
-        said.high,
+        _from_zero(estimate),
+        estimate.high,
         "mean step that counts",
         covers,
     )
-    if said.sd is not None and said.mean:
-        label = f"standard deviation of {said.unit}s"
-        yield Metric("step_spread", said.sd / said.mean, "ratio", "lower", label=label)
+    if estimate.sd is not None and estimate.mean:
+        label = f"standard deviation of {estimate.unit}s"
+        yield Metric("step_spread", estimate.sd / estimate.mean, "ratio", "lower", label=label)
 
 
 ANALYSIS = Analysis(

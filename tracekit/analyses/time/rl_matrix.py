@@ -21,7 +21,7 @@ from tracekit.job.frames import (
     whole_if_exact,
 )
 from tracekit.job.stage_matrix import by_rank, cells, timed_units
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up, numbered_alike
 from tracekit.model.report import Chart, Heading, Metric, Section, Sheet
 from tracekit.model.stages import VALIDATION
@@ -44,26 +44,19 @@ def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Stages by role, step and rank with the state of every cell, and the rest that no stage explains."""
-    walls, known = timed_units(measured), logs(measured)
-    if not len(stage_rows(measured)) and not known:
-        return Section(
-            ANALYSIS.id,
-            ANALYSIS.title,
-            "skipped",
-            "no stage is annotated and no driver's log was given",
-        )
-    found = cells(measured)
+    walls, known_logs = timed_units(measured), logs(measured)
+    if not len(stage_rows(measured)) and not known_logs:
+        return ANALYSIS.skipped("no stage is annotated and no driver's log was given")
+    all_cells = cells(measured)
     sheets = [
-        _matrix(measured, found, walls),
+        _matrix(measured, all_cells, walls),
         _by_rank(measured),
-        _not_measured(measured, found),
+        _not_measured(measured, all_cells),
     ]
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        metrics=tuple(_metrics(found, walls)),
-        sheets=tuple(s for s in sheets if s.rows),
-        caveats=tuple(_caveats(measured, found, walls)),
+    return ANALYSIS.answered(
+        metrics=tuple(_metrics(all_cells, walls)),
+        sheets=with_rows(*sheets),
+        caveats=tuple(_caveats(measured, all_cells, walls)),
         charts=tuple(_charts(measured)),
     )
 
@@ -91,21 +84,21 @@ def _units(group: pd.DataFrame) -> str:
 _STAGE = ["run", "role", "canonical"]
 
 
-def _matrix(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
+def _matrix(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
     """Stages by step, the longest first; logged times stand in rows of which no trace holds anything."""
-    found, rest = _with_unit(found), _rest(walls)
-    in_trace = found.groupby(_STAGE, dropna=False, sort=False)["wall_ns"].transform("count") > 0
-    found["shown_ns"] = found["wall_ns"].where(in_trace, found["logged_ns"])
-    found["traced_ns"] = found["wall_ns"]
-    grouped = found.groupby(_STAGE, dropna=False, sort=False)
-    shown = grouped[["shown_ns", "traced_ns"]].mean().reset_index()
-    shown["state"] = [_state(group) for _, group in grouped]
-    grouped = rest.groupby(_STAGE, dropna=False, sort=False)
+    all_cells, rest_cells = _with_unit(all_cells), _rest(walls)
+    in_trace = all_cells.groupby(_STAGE, dropna=False, sort=False)["wall_ns"].transform("count") > 0
+    all_cells["shown_ns"] = all_cells["wall_ns"].where(in_trace, all_cells["logged_ns"])
+    all_cells["traced_ns"] = all_cells["wall_ns"]
+    grouped = all_cells.groupby(_STAGE, dropna=False, sort=False)
+    matrix = grouped[["shown_ns", "traced_ns"]].mean().reset_index()
+    matrix["state"] = [_state(group) for _, group in grouped]
+    grouped = rest_cells.groupby(_STAGE, dropna=False, sort=False)
     residual = grouped[["shown_ns", "traced_ns"]].mean().reset_index()
     residual["state"] = [_rest_state(group) for _, group in grouped]
-    both = pd.concat([shown.assign(last=False), residual.assign(last=True)], ignore_index=True)
-    columns, caption = _columns(walls, found)
-    cut = pd.concat([frame[[*_STAGE, "unit", "shown_ns"]] for frame in (found, rest)])
+    both = pd.concat([matrix.assign(last=False), residual.assign(last=True)], ignore_index=True)
+    columns, caption = _columns(walls, all_cells)
+    cut = pd.concat([frame[[*_STAGE, "unit", "shown_ns"]] for frame in (all_cells, rest_cells)])
     both, chosen = _spread(both, cut, "shown_ns", columns)
     mean = walls.groupby("run", dropna=False, sort=False)["wall_ns"].mean().reset_index(name="step")
     both = looked_up(both, mean, ["run"], optional=["run"])
@@ -114,9 +107,11 @@ def _matrix(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) ->
     both["mean_ns"] = whole_if_exact(both["shown_ns"].astype("Float64"))
     headings = (
         *label_headings(measured),
-        Heading("canonical", "stage"),
-        Heading("mean_ns", "mean", "ns", "Over steps, of the longest rank."),
-        Heading("share_ratio", "of step", "ratio", "Of the mean step wall; roles may overlap."),
+        *as_headings("""
+            canonical | stage
+            mean_ns | mean | ns | Over steps, of the longest rank.
+            share_ratio | of step | ratio | Of the mean step wall; roles may overlap.
+        """),
         *chosen,
         Heading("state", "known from"),
     )
@@ -131,10 +126,12 @@ def _with_unit(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _rest(walls: pd.DataFrame) -> pd.DataFrame:
     """What no stage of any process covers of each unit, as cells of a stage of its own (Q3)."""
-    rest = _with_unit(walls).assign(role=None, canonical=RESIDUAL)
-    gap = rest["wall_ns"].astype("Int64") - rest["attributed_ns"]
-    rest["shown_ns"] = rest["traced_ns"] = gap.where((rest["origin"] != "stage").to_numpy())
-    return rest
+    rest_rows = _with_unit(walls).assign(role=None, canonical=RESIDUAL)
+    gap = rest_rows["wall_ns"].astype("Int64") - rest_rows["attributed_ns"]
+    rest_rows["shown_ns"] = rest_rows["traced_ns"] = gap.where(
+        (rest_rows["origin"] != "stage").to_numpy()
+    )
+    return rest_rows
 
 
 def _spread(
@@ -142,13 +139,13 @@ def _spread(
 ) -> tuple[pd.DataFrame, list[Heading]]:
     """The rows with a column for each of these units, and their headings."""
     headings, rows = [], rows.copy(deep=False)
-    mine = cells_of[cells_of["unit"].isin(columns)]
-    longest = grouped(mine, [*_STAGE, "unit"], longest=(value, "max"))
-    place, of = numbered_alike(_STAGE, rows, longest)
+    of_columns = cells_of[cells_of["unit"].isin(columns)]
+    longest = grouped(of_columns, [*_STAGE, "unit"], longest=(value, "max"))
+    place, row_number = numbered_alike(_STAGE, rows, longest)
     for name in columns:
         key = f"in_{name.replace(' ', '_')}"
-        told = (longest["unit"] == name).to_numpy(np.bool_)
-        column = pd.Series(longest["longest"].array[told], of[told]).reindex(place)
+        is_unit = (longest["unit"] == name).to_numpy(np.bool_)
+        column = pd.Series(longest["longest"].array[is_unit], row_number[is_unit]).reindex(place)
         rows[key] = whole_if_exact(column.astype("Float64")).array
         headings.append(Heading(key, name, "ns"))
     return rows, headings
@@ -177,13 +174,13 @@ def _columns(walls: pd.DataFrame, found: pd.DataFrame) -> tuple[list[str], str]:
 def _state(group: pd.DataFrame) -> str:
     """How one stage is known over all units of its run."""
     count = group["state"].value_counts()
-    told = [
+    states = [
         word if n == len(group) else f"{n} of {len(group)} {word}"
         for state, word in STATES.items()
         if (n := int(count.get(state, 0)))
     ]
     stage = str(group["canonical"].iloc[0])
-    return "; ".join(told) + (
+    return "; ".join(states) + (
         " (validation, no part of a training step)" if stage == VALIDATION else ""
     )
 
@@ -204,25 +201,27 @@ def _by_rank(measured: Measurements) -> Sheet:
     walls["last"] = walls["canonical"].isna().to_numpy()
     walls["canonical"] = walls["canonical"].astype(object).fillna(RESIDUAL)
     total = walls.groupby("unit", sort=False)["wall_ns"].sum()
-    most = list(total.sort_values(ascending=False, kind="stable").index)
-    chosen = sorted(most[:MAX_COLUMNS], key=lambda name: (len(name), name))
+    by_total = list(total.sort_values(ascending=False, kind="stable").index)
+    chosen = sorted(by_total[:MAX_COLUMNS], key=lambda name: (len(name), name))
     caption = (
         "Host wall per step of each rank, waiting for other ranks included. "
         f"{RESIDUAL}: of the rank's own step; other roles may work meanwhile."
     )
-    if len(most) > MAX_COLUMNS:
-        caption += f" The {MAX_COLUMNS} of {len(most)} ranks with most time."
+    if len(by_total) > MAX_COLUMNS:
+        caption += f" The {MAX_COLUMNS} of {len(by_total)} ranks with most time."
     grouped = walls.groupby([*_STAGE, "last"], dropna=False, sort=False)
     out = grouped["wall_ns"].max().reset_index()
     out, headings = _spread(out, walls, "wall_ns", chosen)
     out["wall_ns"] = whole_if_exact(out["wall_ns"])
-    shown = (
+    by_rank_rows = (
         *label_headings(measured),
-        Heading("canonical", "stage"),
-        Heading("wall_ns", "longest rank", "ns"),
+        *as_headings("""
+            canonical | stage
+            wall_ns | longest rank | ns
+        """),
         *headings,
     )
-    return sheet("ranks", "Stages by rank", shown, _ordered(out, "wall_ns"), caption=caption)
+    return sheet("ranks", "Stages by rank", by_rank_rows, _ordered(out, "wall_ns"), caption=caption)
 
 
 def _charts(measured: Measurements) -> list[Chart]:
@@ -237,21 +236,23 @@ def _charts(measured: Measurements) -> list[Chart]:
         + (f" rank {rank}" if pd.notna(rank) else " rank unknown")
         for run, role, rank in zip(walls["run"], walls["role"], walls["rank"], strict=True)
     ]
-    most = walls.groupby("canonical", sort=False)["wall_ns"].sum()
-    most = most.sort_values(ascending=False, kind="stable").drop(RESIDUAL, errors="ignore")
+    by_stage = walls.groupby("canonical", sort=False)["wall_ns"].sum()
+    by_stage = by_stage.sort_values(ascending=False, kind="stable").drop(RESIDUAL, errors="ignore")
     series = [
-        *most.index[:MAX_SERIES],
+        *by_stage.index[:MAX_SERIES],
         *([RESIDUAL] if (walls["canonical"] == RESIDUAL).any() else []),
     ]
     bars = list(dict.fromkeys(name.strip() for name in walls["bar"]))
     total = walls.groupby(walls["bar"].str.strip(), sort=False)["wall_ns"].sum()
     chosen = drawn({str(bar): float(ns) for bar, ns in total.items()}, "the time of all stages")
     bars = [bar for bar in bars if bar in chosen.rows]
-    place = {bar: at for at, bar in enumerate(bars)}
-    shown = walls[walls["canonical"].isin(series) & walls["bar"].str.strip().isin(bars)]
+    place = {bar: number for number, bar in enumerate(bars)}
+    drawn_walls = walls[walls["canonical"].isin(series) & walls["bar"].str.strip().isin(bars)]
     marks = tuple(
         (place[bar.strip()], series.index(stage), round(wall))
-        for bar, stage, wall in zip(shown["bar"], shown["canonical"], shown["wall_ns"], strict=True)
+        for bar, stage, wall in zip(
+            drawn_walls["bar"], drawn_walls["canonical"], drawn_walls["wall_ns"], strict=True
+        )
         if pd.notna(wall)
     )
     return [
@@ -263,16 +264,16 @@ def _charts(measured: Measurements) -> list[Chart]:
             tuple(series),
             tuple(chosen.rows[bar] for bar in bars),
             caption=f"Host wall per step, mean over steps. {chosen.note}".strip(),
-            omitted=len(walls) - len(shown),
+            omitted=len(walls) - len(drawn_walls),
         )
     ]
 
 
 def _not_measured(measured: Measurements, found: pd.DataFrame) -> Sheet:
     """Which cells are not in the traces, why, and what the log says of them."""
-    rest = _with_unit(found[found["state"] != "measured"])
+    missing_cells = _with_unit(found[found["state"] != "measured"])
     by = ["run", "role", "canonical", "state"]
-    grouped = rest.groupby(by, dropna=False, sort=False)
+    grouped = missing_cells.groupby(by, dropna=False, sort=False)
     out = grouped["logged_ns"].mean().reset_index()
     out["where"] = [_units(group) for _, group in grouped]
     seen = {
@@ -289,11 +290,13 @@ def _not_measured(measured: Measurements, found: pd.DataFrame) -> Sheet:
     out["state"] = out["state"].map(STATES)
     headings = (
         *label_headings(measured),
-        Heading("canonical", "stage"),
-        Heading("state", "state"),
-        Heading("where", "in"),
-        Heading("logged_ns", "in log", "ns", "As the driver timed it, mean over these steps."),
-        Heading("why", "why"),
+        *as_headings("""
+            canonical | stage
+            state | state
+            where | in
+            logged_ns | in log | ns | As the driver timed it, mean over these steps.
+            why | why
+        """),
     )
     return sheet("not_measured", "Stages that the traces do not hold", headings, out)
 
@@ -327,11 +330,11 @@ def _metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
     ]
     timed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
     if len(timed):
-        rest = (timed["wall_ns"].astype("Int64") - timed["attributed_ns"]).astype(float)
-        low, high = (rest.min(), rest.max()) if len(rest) > 1 else (None, None)
+        rest_ns = (timed["wall_ns"].astype("Int64") - timed["attributed_ns"]).astype(float)
+        low, high = (rest_ns.min(), rest_ns.max()) if len(rest_ns) > 1 else (None, None)
         out.append(
             Metric(
-                "residual", float(rest.mean()), "ns", "lower", low, high, "in no stage, per step"
+                "residual", float(rest_ns.mean()), "ns", "lower", low, high, "in no stage, per step"
             )
         )
     return out
@@ -339,32 +342,32 @@ def _metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
 
 def _caveats(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> list[str]:
     """What limits the matrix."""
-    known = logs(measured)
-    told = []
-    if not known:
-        told.append(
+    known_logs = logs(measured)
+    caveats = []
+    if not known_logs:
+        caveats.append(
             "no driver's log was given: a stage that no trace holds may have run elsewhere, or not at all"
         )
-    for run, log in known.items():
-        mine = walls[same_text(walls["run"], run)]
-        if len(mine) and not same_steps(mine, log):
-            told.append(
+    for run, log in known_logs.items():
+        of_run = walls[same_text(walls["run"], run)]
+        if len(of_run) and not same_steps(of_run, log):
+            caveats.append(
                 f"the traces do not say which steps of {log.source} they are: medians of the log stand for each{in_run(measured, run)}"
             )
-    others = set(plain(measured["logged"])["source"].dropna()) - {
-        log.source for log in known.values()
+    unused = set(plain(measured["logged"])["source"].dropna()) - {
+        log.source for log in known_logs.values()
     }
-    if others:
-        told.append(f"{len(others)} more logs of the same runs were not used")
+    if unused:
+        caveats.append(f"{len(unused)} more logs of the same runs were not used")
     if (walls["origin"] == "stage").any():
-        told.append(
+        caveats.append(
             "some steps were captured stage by stage: the time between their stages is not known"
         )
     if len(found) and (found["canonical"] == VALIDATION).any():
-        told.append(
+        caveats.append(
             f"{VALIDATION} is validation: it lies in the capture but is no part of a training step"
         )
-    return told
+    return caveats
 
 
 ANALYSIS = Analysis(

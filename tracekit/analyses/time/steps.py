@@ -25,12 +25,14 @@ from tracekit.job.frames import (
     summed,
     text_or_none,
     whole_if_exact,
+    whole_or_none,
 )
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.faults import sound
 from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -91,13 +93,13 @@ RECURRENCES = Table(
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The steps and stages of this source, each with the device work launched inside it."""
-    found: Windows = trace.derived(windows)
+    recorded: Windows = trace.derived(windows)
     tables: dict[str, Mapping[str, Any]] = {}
     metrics = []
-    for name, frame in (("steps", found.steps), ("stages", found.stages)):
+    for name, frame in (("steps", recorded.steps), ("stages", recorded.stages)):
         start = frame["ts_ns"].to_numpy()
         work = work_within(trace, start, start + frame["dur_ns"].to_numpy())
-        tables[name] = {**{str(column): frame[column].array for column in frame}, **work}
+        tables[name] = {**arrays_of(frame), **work}
         stage = (
             frame["stage"].to_numpy(object)
             if name == "stages"
@@ -120,7 +122,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
     recurring = recurrences(trace)
     if len(recurring):
-        tables["recurrences"] = {str(name): recurring[name].array for name in recurring}
+        tables["recurrences"] = arrays_of(recurring)
     return tables
 
 
@@ -128,9 +130,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Walls of steps and stages over ranks; finding R30."""
     steps = job(measured)
     if not steps.count:
-        return Section(
-            ANALYSIS.id, ANALYSIS.title, "skipped", "no step, stage or host activity was recorded"
-        )
+        return ANALYSIS.skipped("no step, stage or host activity was recorded")
     sheets = [_step_sheet(measured, steps.walls)]
     stages = stage_walls(measured)
     if len(stages):
@@ -143,12 +143,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             "step_wall", steps.step_ns, "ns", "lower", *_spread(steps.walls), "step", STEP_BOUNDS
         ),
         Metric("steps", steps.count, "count"),
-    )  # fmt: skip
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+    )
+    return ANALYSIS.answered(
         metrics=metrics,
-        sheets=tuple(s for s in sheets if s.rows),
+        sheets=with_rows(*sheets),
         findings=tuple(_variance(measured, steps.walls, thresholds)),
         caveats=(*_numbering(measured), *([undrawn] if gantts is None else [])),
         verdicts=tuple(_too_few(measured, steps.walls, thresholds)),
@@ -180,25 +178,22 @@ def _spread(walls: pd.DataFrame) -> tuple[float | None, float | None]:
 
 def _step_sheet(measured: Measurements, walls: pd.DataFrame) -> Any:
     """The steps with their walls and the launched work of all ranks."""
-    shown = walls.assign(
+    step_rows = walls.assign(
         unattributed_ns=walls["wall_ns"] - walls["attributed_ns"],
         origin=walls["origin"].map(ORIGINS),
     )
     headings = (
         *run_heading(measured),
         Heading("step", "step", "id"),
-        *((Heading("part", "capture"),) if shown["part"].notna().any() else ()),
-        Heading("wall_ns", "wall", "ns", "Longest rank; see 'from'."),
-        Heading(
-            "unattributed_ns",
-            "unattributed",
-            "ns",
-            "Of the wall, covered by no stage; — where no stage is annotated.",
-        ),
-        Heading("ranks", "ranks", "count"),
-        Heading("origin", "from"),
+        *((Heading("part", "capture"),) if step_rows["part"].notna().any() else ()),
+        *as_headings("""
+            wall_ns | wall | ns | Longest rank; see 'from'.
+            unattributed_ns | unattributed | ns | Of the wall, covered by no stage; — where no stage is annotated.
+            ranks | ranks | count
+            origin | from
+        """),
     )
-    return sheet("steps", "Steps", headings, shown)
+    return sheet("steps", "Steps", headings, step_rows)
 
 
 ORIGINS = {
@@ -219,50 +214,53 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame, steps: Job) -> An
         .sum(min_count=1)
         .reset_index()
     )
-    shown = looked_up(stages, work, by, optional=by)
-    shown["share_ratio"] = of_step(shown, steps)
-    per = shown["rank_steps"]
+    stage_table = looked_up(stages, work, by, optional=by)
+    stage_table["share_ratio"] = of_step(stage_table, steps)
+    per = stage_table["rank_steps"]
     for name in ("launch_count", "work_ns", "work_busy_ns"):
-        shown[name] = whole_if_exact((shown[name] / per).astype("Float64"))
-    shown["instances"] = whole_if_exact(shown["instances"].astype("Float64"))
-    shown = shown.sort_values("wall_ns", ascending=False, kind="stable")
+        stage_table[name] = whole_if_exact((stage_table[name] / per).astype("Float64"))
+    stage_table["instances"] = whole_if_exact(stage_table["instances"].astype("Float64"))
+    stage_table = stage_table.sort_values("wall_ns", ascending=False, kind="stable")
     headings = (
         *label_headings(measured),
-        Heading("canonical", "stage"),
-        Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps."),
-        Heading("share_ratio", "of step", "ratio", "Of the mean step wall."),
-        Heading("low_ns", "shortest", "ns", "Shortest step."),
-        Heading("high_ns", "longest", "ns", "Longest step."),
-        Heading(
-            "work_busy_ns",
-            "GPU work",
-            "ns",
-            "Device work launched in it, per step and rank; may run after it, so it may exceed the wall.",
-        ),
-        Heading("launch_count", "launches", "count", "Device ops launched per step and rank."),
-        Heading("instances", "times", "count", "Times the stage ran per step."),
-        Heading("ranks", "ranks", "count"),
-        Heading("steps", "steps", "count"),
+        *as_headings("""
+            canonical | stage
+            wall_ns | wall | ns | Host wall per step: longest rank, mean over steps.
+            share_ratio | of step | ratio | Of the mean step wall.
+            low_ns | shortest | ns | Shortest step.
+            high_ns | longest | ns | Longest step.
+            work_busy_ns | GPU work | ns | Device work launched in it, per step and rank; may run after it, so it may exceed the wall.
+            launch_count | launches | count | Device ops launched per step and rank.
+            instances | times | count | Times the stage ran per step.
+            ranks | ranks | count
+            steps | steps | count
+        """),
     )
-    return sheet("stages", "Stages: wall by time, GPU work by launch", headings, shown)
+    return sheet("stages", "Stages: wall by time, GPU work by launch", headings, stage_table)
 
 
 def _range_sheet(measured: Measurements) -> Any:
     """All annotated ranges by recorded name and place, also nested ones such as micro-batches."""
     rows = plain(measured["stages"])
     ranges = grouped(
-        rows, ["run", "role", "parent", "stage"],
-        count=("dur_ns", "size"), total_ns=("dur_ns", "sum"), mean_ns=("dur_ns", "mean"), max_ns=("dur_ns", "max"),
-    )  # fmt: skip
+        rows,
+        ["run", "role", "parent", "stage"],
+        count=("dur_ns", "size"),
+        total_ns=("dur_ns", "sum"),
+        mean_ns=("dur_ns", "mean"),
+        max_ns=("dur_ns", "max"),
+    )
     ranges = ranges.sort_values(["total_ns", "stage"], ascending=[False, True], kind="stable")
     headings = (
         *label_headings(measured),
-        Heading("parent", "inside"),
-        Heading("stage", "range"),
-        Heading("count", "count", "count"),
-        Heading("total_ns", "total", "ns", "Σ wall over all processes and steps."),
-        Heading("mean_ns", "mean", "ns"),
-        Heading("max_ns", "longest", "ns"),
+        *as_headings("""
+            parent | inside
+            stage | range
+            count | count | count
+            total_ns | total | ns | Σ wall over all processes and steps.
+            mean_ns | mean | ns
+            max_ns | longest | ns
+        """),
     )
     return sheet("ranges", "Annotated ranges as recorded", headings, ranges)
 
@@ -273,9 +271,9 @@ def _too_few(
     """Runs with fewer steps than R30 asks for."""
     need = int(thresholds.of("step-variance")["min_steps"])
     several = bool(run_heading(measured))
-    for run, mine in walls.groupby("run", dropna=False, sort=False):
-        if len(mine) < need:
-            reason = f"{len(mine)} of at least {need} steps"
+    for run, of_run in walls.groupby("run", dropna=False, sort=False):
+        if len(of_run) < need:
+            reason = f"{len(of_run)} of at least {need} steps"
             named = text_or_none(run) if several else None
             yield Verdict("step-variance", "insufficient data", reason, named)
 
@@ -283,42 +281,30 @@ def _too_few(
 def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
     """R30: steps that differ so much that a mean hides something."""
     limit = thresholds.of("step-variance")
-    found = []
-    for run, mine in walls.groupby("run", dropna=False, sort=False):
-        wall = mine["wall_ns"].to_numpy(float)
+    findings = []
+    for run, of_run in walls.groupby("run", dropna=False, sort=False):
+        wall = of_run["wall_ns"].to_numpy(float)
         if len(wall) < limit["min_steps"]:
             continue
         median = float(np.median(wall))
         if not median:
             continue
-        over, variation, first = (
-            wall.max() / median,
-            wall.std(ddof=1) / wall.mean(),
-            wall[0] / median,
-        )
-        reasons = [
-            text
-            for text, holds in (
-                (
-                    f"the longest step takes {over:.2f} times the median",
-                    over > limit["max_over_median"],
-                ),
-                (
-                    f"steps vary by {show(variation, 'ratio')} (standard deviation over mean)",
-                    variation > limit["variation"],
-                ),
-                (
-                    f"the first step takes {first:.1f} times the median: warm-up",
-                    first > limit["first_over_median"],
-                ),
+        over, first = wall.max() / median, wall[0] / median
+        variation = wall.std(ddof=1) / wall.mean()
+        reasons = []
+        if over > limit["max_over_median"]:
+            reasons.append(f"the longest step takes {over:.2f} times the median")
+        if variation > limit["variation"]:
+            reasons.append(
+                f"steps vary by {show(variation, 'ratio')} (standard deviation over mean)"
             )
-            if holds
-        ]
+        if first > limit["first_over_median"]:
+            reasons.append(f"the first step takes {first:.1f} times the median: warm-up")
         if not reasons:
             continue
         excess = float(np.maximum(wall - median, 0).sum() / len(wall))
-        worst = mine.iloc[int(wall.argmax())]
-        found.append(
+        worst = of_run.iloc[int(wall.argmax())]
+        findings.append(
             Finding(
                 "step-variance",
                 thresholds.severity(excess / wall.mean()),
@@ -334,13 +320,13 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
                         label="standard deviation over mean",
                     ),
                 ),
-                (Place(source=None, step=None if pd.isna(worst["step"]) else int(worst["step"])),),
+                (Place(source=None, step=whole_or_none(worst["step"])),),
                 round(excess),
                 excess / wall.mean(),
                 tuple(reasons[1:]),
             )
         )
-    return found
+    return findings
 
 
 ANALYSIS = Analysis(

@@ -9,12 +9,14 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import label_headings, plain, same_text, summed, text_or_none
 from tracekit.job.idle import DAMAGED, SyncBound, idle_time, sync_bound
 from tracekit.job.stage_windows import WHERE, each_gpu_step, placed, whole
-from tracekit.job.tables import sheet
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.job.tables import as_headings, sheet
+from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -66,24 +68,24 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not frames:
         return {"sync_stalls": {}}
     table = pd.concat(frames, ignore_index=True)
-    return {"sync_stalls": {str(name): table[name].array for name in table}}
+    return {"sync_stalls": arrays_of(table)}
 
 
 def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
     """The calls of the threads that feed one device."""
-    found, host = stalls(trace, idle), trace.get("host_ops")
+    stall_rows, host = stalls(trace, idle), trace.get("host_ops")
     within: Windows = trace.derived(windows)
     frame = pd.DataFrame(
         {
-            "step": step_of(within.steps, found.end_ns),
-            "in_step": row_at(within.steps, found.end_ns) >= 0,
-            "stage": range_at(trace, found.end_ns),
-            "call": named(host["name"], found.row),
-            "op": named(host["name"], found.op),
+            "step": step_of(within.steps, stall_rows.end_ns),
+            "in_step": row_at(within.steps, stall_rows.end_ns) >= 0,
+            "stage": range_at(trace, stall_rows.end_ns),
+            "call": named(host["name"], stall_rows.row),
+            "op": named(host["name"], stall_rows.op),
             "count": 1,
-            "call_ns": found.call_ns,
-            "stall_count": found.stalled.astype(np.int64),
-            "idle_ns": found.idle_ns,
+            "call_ns": stall_rows.call_ns,
+            "stall_count": stall_rows.stalled.astype(np.int64),
+            "idle_ns": stall_rows.idle_ns,
         }
     )
     in_step = frame[frame["in_step"]].assign(stage=None)
@@ -107,26 +109,18 @@ def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Synchronising calls by stage and op; finding R02."""
     if not measured.has("sync_stalls") or not len(measured["gpu_time"]):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no GPU activity was recorded")
+        return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", DAMAGED)
+        return ANALYSIS.skipped(DAMAGED)
     rows = placed(measured, "sync_stalls")
     unseen = tuple(_without_host(measured))
     if not len(rows):
         reason = "no synchronising call was recorded in a step or stage"
-        return Section(
-            ANALYSIS.id,
-            ANALYSIS.title,
-            "skipped",
-            reason,
-            verdicts=unseen or (Verdict(ANALYSIS.rules[0], "clear"),),
-        )
-    found = sync_bound(measured, thresholds.of("host-sync-stalls"))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+        return ANALYSIS.skipped(reason, verdicts=unseen or (Verdict(ANALYSIS.rules[0], "clear"),))
+    sync_windows = sync_bound(measured, thresholds.of("host-sync-stalls"))
+    return ANALYSIS.answered(
         sheets=(_calls(measured, rows),),
-        findings=tuple(_finding(one, rows, thresholds) for one in found),
+        findings=tuple(_finding(sync_window, rows, thresholds) for sync_window in sync_windows),
         verdicts=unseen,
     )
 
@@ -155,18 +149,24 @@ def _calls(measured: Measurements, rows: pd.DataFrame) -> Any:
     )
     headings = (
         *label_headings(measured),
-        Heading("canonical", "stage"),
-        Heading("op", "op", "text", "Outermost op around the call."),
-        Heading("call", "call"),
-        Heading("count", "calls", "count", "Per step and GPU; a copy and the wait for it in one op count once."),
-        Heading("stall_count", "to an idle GPU", "count", "Calls that returned to an idle GPU, per step and GPU."),
-        Heading("idle_ns", "idle after", "ns", "Idle from the return to the next device op, per step and GPU."),
-        Heading("call_ns", "time in calls", "ns", "Σ duration, per step and GPU: mostly the GPU's own work."),
-    )  # fmt: skip
+        *as_headings("""
+            canonical | stage
+            op | op | text | Outermost op around the call.
+            call | call
+            count | calls | count | Per step and GPU; a copy and the wait for it in one op count once.
+            stall_count | to an idle GPU | count | Calls that returned to an idle GPU, per step and GPU.
+            idle_ns | idle after | ns | Idle from the return to the next device op, per step and GPU.
+            call_ns | time in calls | ns | Σ duration, per step and GPU: mostly the GPU's own work.
+        """),
+    )
     return sheet(
-        "sync_calls", "Synchronising calls", headings, table, max_rows=100,
+        "sync_calls",
+        "Synchronising calls",
+        headings,
+        table,
+        max_rows=100,
         caption="The time in a call is no loss: the GPU works meanwhile. The idle time after it is.",
-    )  # fmt: skip
+    )
 
 
 def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Finding:
@@ -175,13 +175,16 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
     idle, ratio = window.per_step(one.idle_ns)
     stalls_per_step = window.steps.mean(one.stall_count)
     same = [same_text(rows[name], value) for name, value in zip(WHERE, window.key, strict=True)]
-    mine = rows[same[0] & same[1] & same[2]]
-    by_op = summed(mine, ["op", "call"], ["count", "idle_ns"])
+    of_window = rows[same[0] & same[1] & same[2]]
+    by_op = summed(of_window, ["op", "call"], ["count", "idle_ns"])
     by_op = by_op.sort_values(["idle_ns", "count"], ascending=False, kind="stable").head(3)
     tops = [
-        (text_or_none(r["op"]) or text_or_none(r["call"]) or "calls of other kinds", text_or_none(r["call"]))
+        (
+            text_or_none(r["op"]) or text_or_none(r["call"]) or "calls of other kinds",
+            text_or_none(r["call"]),
+        )
         for r in by_op.to_dict("records")
-    ]  # fmt: skip
+    ]
     share = window.share(one.idle_ns)
     return Finding(
         "host-sync-stalls",
@@ -189,21 +192,23 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
         f"{stalls_per_step:,.0f} synchronising calls per step leave GPUs idle for {show(share, 'ratio')} of {window.name}",
         f"avoid those of {tops[0][0]}: keep scalars on the device and read them once per step, not per micro-batch",
         (
-            Metric("sync_count", window.steps.mean(one.count), "count", "lower", label="calls per step and GPU"),
-            Metric("stall_count", stalls_per_step, "count", "lower", label="to an idle GPU"),
-            Metric("idle_ns", round(idle), "ns", "lower", label="idle after them, per step"),
-            Metric("idle_ratio", share, "ratio", "lower", label="of the stage"),
+            evidence("sync_count", window.steps.mean(one.count), "calls per step and GPU"),
+            evidence("stall_count", stalls_per_step, "to an idle GPU"),
+            evidence("idle_ns", round(idle), "idle after them, per step"),
+            evidence("idle_ratio", share, "of the stage"),
         ),
         tuple(
-            Place(role=window.role, stage=window.canonical, name=name if call in (None, name) else f"{name} ({call})")
+            Place(
+                role=window.role,
+                stage=window.canonical,
+                name=name if call in (None, name) else f"{name} ({call})",
+            )
             for name, call in tops
         ),
         round(idle),
         ratio,
-        (
-            "upper bound: the host's work before the next launch may take its time anyway",
-        ),
-    )  # fmt: skip
+        ("upper bound: the host's work before the next launch may take its time anyway",),
+    )
 
 
 ANALYSIS = Analysis(

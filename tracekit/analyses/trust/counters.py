@@ -12,9 +12,10 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import canonical_stages, from_epoch, in_run, plain, run_heading
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.report import Chart, Heading, Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -95,11 +96,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     )
     frame["name"] = pd.Categorical(frame["name"]).remove_unused_categories()
     levels = _levels(trace, frame)
-    return {
-        "counter_levels": {str(name): levels[name].array for name in levels},
-        "counter_curve": _curve(frame),
-        **_metrics(levels),
-    }
+    return {"counter_levels": arrays_of(levels), "counter_curve": _curve(frame), **_metrics(levels)}
 
 
 def _levels(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
@@ -116,8 +113,11 @@ def _levels(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
         ("stage", name >= 0, number, name),
     ]
     names = stages["stage"].cat.categories
-    found = [_grouped(rows[inside], step[inside], stage[inside], names, what) for what, inside, step, stage in parts]  # fmt: skip
-    return pd.concat(found, ignore_index=True)
+    levels = [
+        _grouped(rows[inside], step[inside], stage[inside], names, what)
+        for what, inside, step, stage in parts
+    ]
+    return pd.concat(levels, ignore_index=True)
 
 
 def _grouped(
@@ -131,13 +131,16 @@ def _grouped(
     keyed = rows.assign(step=step, stage=stage, zero=rows["value"].eq(0))
     grouped = keyed.groupby(["step", "stage", "name"], observed=True, sort=True)
     sums = grouped.agg(
-        sample_count=("value", "size"), sum=("value", "sum"), max=("value", "max"), zero_count=("zero", "sum")
-    ).reset_index()  # fmt: skip
-    told = sums["step"].to_numpy(np.int64)
+        sample_count=("value", "size"),
+        sum=("value", "sum"),
+        max=("value", "max"),
+        zero_count=("zero", "sum"),
+    ).reset_index()
+    step_numbers = sums["step"].to_numpy(np.int64)
     return pd.DataFrame(
         {
             "window": np.full(len(sums), window, object),
-            "step": pd.arrays.IntegerArray(told, told < 0),
+            "step": pd.arrays.IntegerArray(step_numbers, step_numbers < 0),
             "stage": np.array([*names, None], object)[sums["stage"].to_numpy()],
             "name": sums["name"].astype(object),
             "sample_count": sums["sample_count"].astype(np.int64),
@@ -151,14 +154,14 @@ def _grouped(
 def _curve(rows: pd.DataFrame) -> Mapping[str, Any]:
     """The means of the counters that are drawn, in at most `CURVE_POINTS` stretches of equal length."""
     drawn = [str(n) for n in rows["name"].cat.categories if known_as(str(n))]
-    mine = rows[rows["name"].isin(drawn)]
-    if not len(mine):
+    drawn_rows = rows[rows["name"].isin(drawn)]
+    if not len(drawn_rows):
         return {}
-    ts = mine["ts_ns"].to_numpy()
+    ts = drawn_rows["ts_ns"].to_numpy()
     first = int(ts.min())
     width = max(-(-(int(ts.max()) - first + 1) // CURVE_POINTS), 1)
     means = (
-        mine.assign(stretch=(ts - first) // width, name=mine["name"].astype(object))
+        drawn_rows.assign(stretch=(ts - first) // width, name=drawn_rows["name"].astype(object))
         .groupby(["name", "stretch"], sort=True)["value"]
         .mean()
         .reset_index()
@@ -173,12 +176,16 @@ def _curve(rows: pd.DataFrame) -> Mapping[str, Any]:
 def _metrics(levels: pd.DataFrame) -> Mapping[str, Mapping[str, Any]]:
     """What compare and gates see of each step: the mean activity of SMs and tensor cores, as a share."""
     steps = levels[levels["window"].eq("step")]
-    known = pd.Series([known_as(name) for name in steps["name"]], index=steps.index, dtype=object)
-    kept = steps[known.isin(ANALYSIS.metrics)].assign(metric=known)
-    if not len(kept):
+    metric_names = pd.Series(
+        [known_as(name) for name in steps["name"]], index=steps.index, dtype=object
+    )
+    counted_steps = steps[metric_names.isin(ANALYSIS.metrics)].assign(metric=metric_names)
+    if not len(counted_steps):
         return {}
     sums = (
-        kept.groupby(["step", "metric"], dropna=False)[["sum", "sample_count"]].sum().reset_index()
+        counted_steps.groupby(["step", "metric"], dropna=False)[["sum", "sample_count"]]
+        .sum()
+        .reset_index()
     )
     same = {"stage": None, "unit": "ratio", "better": "higher"}
     return {
@@ -200,23 +207,21 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         return None
     if not measured.has("counter_levels") or not len(measured["counter_levels"]):
         reason = "no counter was sampled (nsys profile --gpu-metrics-devices=all records them)"
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
+        return ANALYSIS.skipped(reason)
     rows = plain(measured["counter_levels"])
-    whole = _pooled(rows[rows["window"] == "capture"], ["run", "name"])
+    of_capture = _pooled(rows[rows["window"] == "capture"], ["run", "name"])
     staged = rows[rows["window"] == "stage"].copy()
     staged["canonical"] = canonical_stages(staged, any_range=True)
     # An empty list would choose columns: there need not be a stage.
     is_known = [known_as(str(name)) is not None for name in staged["name"]]
     staged = staged[np.array(is_known, np.bool_)]
     by_stage = _pooled(staged, ["run", "canonical", "name"])
-    sheets = [sheet("counters", "Counters", _headings(measured), whole)]
+    sheets = [sheet("counters", "Counters", _headings(measured), of_capture)]
     if len(by_stage):
         headings = _headings(measured, Heading("canonical", "stage"))
         sheets.append(sheet("counters_by_stage", "Counters by stage", headings, by_stage))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        metrics=tuple(_headlines(measured, whole)),
+    return ANALYSIS.answered(
+        metrics=tuple(_headlines(measured, of_capture)),
         sheets=tuple(sheets),
         charts=tuple(_charts(measured)),
     )
@@ -226,11 +231,13 @@ def _headings(measured: Measurements, *more: Heading) -> tuple[Heading, ...]:
     return (
         *run_heading(measured),
         *more,
-        Heading("name", "counter"),
-        Heading("mean", "mean", "", "Mean of its samples, in the counter's own unit."),
-        Heading("max", "highest", ""),
-        Heading("zero_ratio", "at 0", "ratio", "Samples that are 0, of all."),
-        Heading("sample_count", "samples", "count"),
+        *as_headings("""
+            name | counter
+            mean | mean | number | Mean of its samples, in the counter's own unit.
+            max | highest | number
+            zero_ratio | at 0 | ratio | Samples that are 0, of all.
+            sample_count | samples | count
+        """),
     )
 
 
@@ -246,11 +253,11 @@ def _pooled(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 def _headlines(measured: Measurements, whole: pd.DataFrame) -> Iterator[Metric]:
     """The mean of each well-known counter over all GPUs of a run."""
-    known = np.array([known_as(str(name)) for name in whole["name"]], object)
-    for (run, key), mine in whole.assign(known=known).groupby(["run", "known"], sort=True):
+    keys = np.array([known_as(str(name)) for name in whole["name"]], object)
+    for (run, key), of_key in whole.assign(known=keys).groupby(["run", "known"], sort=True):
         if key not in ANALYSIS.metrics:
             continue
-        share = float(mine["sum"].sum()) / float(mine["sample_count"].sum()) / 100
+        share = float(of_key["sum"].sum()) / float(of_key["sample_count"].sum()) / 100
         label = str(key).replace("_", " ") + in_run(measured, run)
         yield Metric(str(key), share, "ratio", "higher", label=label)
 
@@ -262,9 +269,9 @@ def _charts(measured: Measurements) -> Iterator[Chart]:
         return
     one_clock = from_epoch(measured, curve)
     curve["known"] = [known_as(str(name)) for name in curve["name"]]
-    for known, mine in curve.groupby("known", sort=False):
-        lines = list(mine.groupby(["run", "host", "name"], dropna=False, sort=True))
-        zero = int(mine["ts_ns"].min())
+    for key, of_key in curve.groupby("known", sort=False):
+        lines = list(of_key.groupby(["run", "host", "name"], dropna=False, sort=True))
+        zero = int(of_key["ts_ns"].min())
         marks: list[tuple[int | float | None, ...]] = []
         for number, (_, line) in enumerate(lines[:CHART_SERIES]):
             start = zero if one_clock else int(line["ts_ns"].min())
@@ -273,18 +280,21 @@ def _charts(measured: Measurements) -> Iterator[Chart]:
                 for ts, value in zip(line["ts_ns"], line["mean"], strict=True)
             ]
         several = bool(run_heading(measured))
-        keys = [key for key, _ in lines[:CHART_SERIES]]
         yield Chart(
-            f"counter-{known}",
-            f"{str(known).replace('_', ' ')} over time",
+            f"counter-{key}",
+            f"{str(key).replace('_', ' ')} over time",
             "lines",
             tuple(marks),
-            tuple(_line_name(key, several=several) for key in keys),
+            tuple(_line_name(line, several=several) for line, _ in lines[:CHART_SERIES]),
             unit="",
             caption="Mean of each stretch of time, in the counter's own unit."
-            + ("" if one_clock else " Clocks cannot be compared: every line begins at its own zero."),
+            + (
+                ""
+                if one_clock
+                else " Clocks cannot be compared: every line begins at its own zero."
+            ),
             omitted=sum(len(line) for _, line in lines[CHART_SERIES:]),
-        )  # fmt: skip
+        )
 
 
 def _line_name(key: Any, *, several: bool) -> str:

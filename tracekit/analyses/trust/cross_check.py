@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import plain, run_heading, stage_rows
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import joined
 from tracekit.model.report import Heading, Metric, Section
 from tracekit.model.thresholds import Thresholds
@@ -40,31 +40,33 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         reason = (
             f"{tools[0]} answers; {tools[1]} saw the same ranks, but no step under the same number"
         )
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", reason)
+        return ANALYSIS.skipped(reason)
     frame = pd.DataFrame(rows)
     headings = (
         *run_heading(measured),
         Heading("what", "what"),
         Heading("first_ns", tools[0], "ns", "Mean over the ranks and steps that both tools saw."),
         Heading("second_ns", tools[1], "ns", "The same, as the other tool recorded it."),
-        Heading("difference_ratio", "difference", "ratio", "Of the first."),
-        Heading("pairs", "ranks × steps", "count"),
+        *as_headings("""
+            difference_ratio | difference | ratio | Of the first.
+            pairs | ranks × steps | count
+        """),
     )
     step = frame[frame["what"] == "step"]
-    apart = bool((step["difference_ratio"].abs() > SAME).any())
+    differs = bool((step["difference_ratio"].abs() > SAME).any())
     caveat = f"the tools differ by more than {show(SAME, 'ratio')} on the step: each slows a run in its own way, so compare shares, and walls of one tool only"
     metrics = tuple(
-        Metric("step_difference", float(row["difference_ratio"]), "ratio", "neither", label=f"step, {tools[1]} against {tools[0]}")
+        Metric(
+            "step_difference",
+            float(row["difference_ratio"]),
+            "ratio",
+            "neither",
+            label=f"step, {tools[1]} against {tools[0]}",
+        )
         for row in step.to_dict("records")
-    )  # fmt: skip
-    table = sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame)
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
-        metrics=metrics,
-        sheets=(table,),
-        caveats=(caveat,) if apart else (),
     )
+    table = sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame)
+    return ANALYSIS.answered(metrics=metrics, sheets=(table,), caveats=(caveat,) if differs else ())
 
 
 def _tool(measured: Measurements) -> str:
@@ -115,15 +117,17 @@ def _compared(
     of_first = sides[0].rename(columns={"value_ns": "value_ns_first"})
     of_second = sides[1].rename(columns={"value_ns": "value_ns_second"})
     both = joined(of_first, of_second, keys, optional=[name for name in keys if name != "step"])
-    for (run, what), mine in both.groupby(["run", "what"], sort=False):
-        first, second = (float(mine[f"value_ns_{side}"].mean()) for side in ("first", "second"))
+    for (run, what), of_quantity in both.groupby(["run", "what"], sort=False):
+        first, second = (
+            float(of_quantity[f"value_ns_{side}"].mean()) for side in ("first", "second")
+        )
         yield {
             "run": run,
             "what": what,
             "first_ns": first,
             "second_ns": second,
             "difference_ratio": second / first - 1 if first > 0 else None,
-            "pairs": len(mine),
+            "pairs": len(of_quantity),
         }
 
 

@@ -10,11 +10,11 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.health.checks import Capture, diagnose
-from tracekit.job.frames import label_headings, plain
-from tracekit.job.tables import sheet
+from tracekit.job.frames import label_headings, plain, whole_or_none
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import running_max, union_totals
 from tracekit.model.keys import CAPTURE, QUEUE, by_group, numbered_alike
-from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Sheet
+from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import TS
 from tracekit.model.thresholds import Thresholds
@@ -131,17 +131,17 @@ def recorded_counts(trace: Trace) -> dict[str, int]:
     if trace.source.tool != "nsys":
         return {}
     kinds, of_gpu = trace.get("host_ops")["kind"], trace.get("device_ops")["kind"]
-    others = sum(len(trace.get(name)) for name in _RECORDED)
+    other_count = sum(len(trace.get(name)) for name in _RECORDED)
     return {
-        "recorded": int(kinds.isin(_OF_PROGRAM).sum()) + others,
+        "recorded": int(kinds.isin(_OF_PROGRAM).sum()) + other_count,
         "cuda_calls": int((kinds == "runtime").sum()),
         "kernels": int(of_gpu.isin(("kernel", "collective")).sum()),
     }
 
 
 def _dropped(trace: Trace) -> int:
-    found: Windows = trace.derived(windows)
-    return found.dropped
+    recorded: Windows = trace.derived(windows)
+    return recorded.dropped
 
 
 def _same_stream_overlap(device: pd.DataFrame) -> Check:
@@ -155,8 +155,8 @@ def _same_stream_overlap(device: pd.DataFrame) -> Check:
     if not len(order):
         return 0, 0
     busy = (begin[1:] < running_max(finish, queue)[:-1]) & (queue[1:] == queue[:-1])
-    apart = union_totals(start, end, number, int(number.max()) + 1)
-    return int(busy.sum()), int((end - start).sum()) - int(apart.sum())
+    own_ns = union_totals(start, end, number, int(number.max()) + 1)
+    return int(busy.sum()), int((end - start).sum()) - int(own_ns.sum())
 
 
 def _bare_collectives(trace: Trace, device: pd.DataFrame) -> Check:
@@ -164,17 +164,17 @@ def _bare_collectives(trace: Trace, device: pd.DataFrame) -> Check:
     collective = device[device["kind"] == "collective"]
     if not len(collective):
         return 0, 0
-    known = np.zeros(len(collective), np.bool_)
+    is_named = np.zeros(len(collective), np.bool_)
     if "Collective name" in trace.sparse:
-        known = np.isin(collective["id"].to_numpy(), trace.sparse["Collective name"].rows)
-    return int((~known).sum()), int(collective["dur_ns"].to_numpy()[~known].sum())
+        is_named = np.isin(collective["id"].to_numpy(), trace.sparse["Collective name"].rows)
+    return int((~is_named).sum()), int(collective["dur_ns"].to_numpy()[~is_named].sum())
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Sources with what they hold and what is odd about them; finding R32."""
     captures = plain(measured["captures"])
     if not len(captures):
-        return Section(ANALYSIS.id, ANALYSIS.title, "skipped", "no source could be read")
+        return ANALYSIS.skipped("no source could be read")
     quality = plain(measured["quality"])
     number, quality["process"] = numbered_alike(CAPTURE, captures, quality)
     counts = quality.pivot_table(
@@ -183,72 +183,54 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     times = quality.pivot_table(
         index="process", columns="name", values="dur_ns", aggfunc="first", dropna=False
     )
-    shown = captures.set_index(number)
-    gpu_ns = _column(times, "device_ops", shown.index)
-    shown["unlinked"] = _column(counts, "unlinked", shown.index)
-    shown["unlinked_ratio"] = (
-        _column(times, "unlinked", shown.index) / gpu_ns.where(gpu_ns > 0)
+    by_source = captures.set_index(number)
+    gpu_ns = _column(times, "device_ops", by_source.index)
+    by_source["unlinked"] = _column(counts, "unlinked", by_source.index)
+    by_source["unlinked_ratio"] = (
+        _column(times, "unlinked", by_source.index) / gpu_ns.where(gpu_ns > 0)
     ).astype("Float64")
-    shown["overlap_ratio"] = (
-        _column(times, "same_stream_overlap", shown.index) / gpu_ns.where(gpu_ns > 0)
+    by_source["overlap_ratio"] = (
+        _column(times, "same_stream_overlap", by_source.index) / gpu_ns.where(gpu_ns > 0)
     ).astype("Float64")
-    shown["overlong"] = _column(counts, "overlong", shown.index)
+    by_source["overlong"] = _column(counts, "overlong", by_source.index)
     # Snapshots of memory and logs record no ops at all: not none.
     timeline = captures["tool"].isin(_TIMELINES).to_numpy(bool)
     for name in ("dur_ns", "host_op_count", "device_op_count"):
-        shown[name] = shown[name].astype("Int64").where(timeline)
+        by_source[name] = by_source[name].astype("Int64").where(timeline)
     notes = pd.Series([note.source for note in measured.notes], dtype=object).value_counts()
-    shown["notes"] = captures["source"].map(notes).fillna(0).astype(int).to_numpy()
+    by_source["notes"] = captures["source"].map(notes).fillna(0).astype(int).to_numpy()
     has_gpu = bool((captures["device_op_count"] > 0).any())
-    headings = (
-        *label_headings(measured),
-        Heading("source", "source"),
-        Heading("rank", "rank", "id"),
-        Heading("dur_ns", "span", "ns", "First start to last end of anything."),
-        Heading("host_op_count", "host ops", "count"),
-        *(
-            (
-                Heading("device_op_count", "device ops", "count"),
-                Heading(
-                    "unlinked_ratio",
-                    "unlinked",
-                    "ratio",
-                    "GPU time whose launch is not in the trace, of all GPU time.",
-                ),
-                Heading(
-                    "overlap_ratio",
-                    "doubled",
-                    "ratio",
-                    "GPU time that adding up durations would count twice.",
-                ),
-                Heading(
-                    "overlong",
-                    "overlong",
-                    "count",
-                    "Device ops longer than the capture: left out of GPU time.",
-                ),
-            )
-            if has_gpu
-            else ()
-        ),
-        Heading("notes", "notes", "count"),
-    )
     metrics = (
         Metric("sources", len(captures), "count"),
         Metric("elements", int(captures["row_count"].sum()), "count", label="elements read"),
     )
-    table = sheet(
-        "sources", "Sources", headings, shown.reset_index(drop=True), ranked=Ranked("notes")
-    )
-    of_nsys = {name: _column(counts, name, shown.index).to_numpy() for name in _OF_NSYS}
+    headings = (*label_headings(measured), *SOURCE_HEADINGS)
+    if has_gpu:
+        headings += GPU_HEADINGS
+    headings += (Heading("notes", "notes", "count"),)
+    sources = by_source.reset_index(drop=True)
+    table = sheet("sources", "Sources", headings, sources, ranked=Ranked("notes"))
+    of_nsys = {name: _column(counts, name, by_source.index).to_numpy() for name in _OF_NSYS}
     wrong = _went_wrong(measured, captures.assign(**of_nsys))
-    return Section(
-        ANALYSIS.id,
-        ANALYSIS.title,
+    return ANALYSIS.answered(
         metrics=metrics,
-        sheets=(table, wrong) if wrong.rows else (table,),
-        findings=tuple(_artefacts(measured, shown, thresholds)),
+        sheets=(table, *with_rows(wrong)),
+        findings=tuple(_artefacts(measured, by_source, thresholds)),
     )
+
+
+SOURCE_HEADINGS = as_headings("""
+    source | source
+    rank | rank | id
+    dur_ns | span | ns | First start to last end of anything.
+    host_op_count | host ops | count
+""")
+GPU_HEADINGS = as_headings("""
+    device_op_count | device ops | count
+    unlinked_ratio | unlinked | ratio | GPU time whose launch is not in the trace, of all GPU time.
+    overlap_ratio | doubled | ratio | GPU time that adding up durations would count twice.
+    overlong | overlong | count | Device ops longer than the capture: left out of GPU time.
+""")
 
 
 def _column(table: pd.DataFrame, name: str, index: Any) -> pd.Series[Any]:
@@ -260,11 +242,11 @@ def _column(table: pd.DataFrame, name: str, index: Any) -> pd.Series[Any]:
 
 def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
     """What went wrong in the capture, with cause and remedy, the gravest first; no row where nothing did."""
-    known = (_capture(source, row) for source, row in _placed(measured, captures))
+    recorded_captures = (_capture(source, row) for source, row in _placed(measured, captures))
     chosen = measured.facts.excluded_count > 0 or any(
         note.code == "left-out" for note in measured.notes
     )
-    found = [
+    problems = [
         {
             "what": d.what,
             "places": ", ".join(d.places[:_SHOWN_PLACES])
@@ -272,16 +254,18 @@ def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
             "cause": d.cause,
             "remedy": d.remedy,
         }
-        for d in diagnose(tuple(known), measured.notes, measured.failures, complete=not chosen)
+        for d in diagnose(
+            tuple(recorded_captures), measured.notes, measured.failures, complete=not chosen
+        )
         if d.severity != "info"
     ]
-    headings = (
-        Heading("what", "what"),
-        Heading("places", "files"),
-        Heading("cause", "cause"),
-        Heading("remedy", "to do"),
-    )
-    frame = pd.DataFrame(found, columns=[heading.name for heading in headings])
+    headings = as_headings("""
+        what | what
+        places | files
+        cause | cause
+        remedy | to do
+    """)
+    frame = pd.DataFrame(problems, columns=[heading.name for heading in headings])
     return sheet("diagnoses", "What went wrong in the capture", headings, frame)
 
 
@@ -289,11 +273,17 @@ def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source
     """Every source with its row of the captures, and the numbers of its steps as `steps`."""
     steps = plain(measured["steps"])
     numbered = steps[steps["step"].notna()].groupby([*CAPTURE], dropna=False, sort=False)["step"]
-    of = {_process(str(s), pid): frozenset(mine.tolist()) for (s, pid), mine in numbered}
+    steps_by_process = {
+        _process(str(s), pid): frozenset(numbers.tolist()) for (s, pid), numbers in numbered
+    }
     rows = {_process(row["source"], row["pid"]): row for row in captures.to_dict("records")}
     keys = [(source, _process(source.name, source.pid)) for source in measured.sources]
     return [
-        (source, {str(k): v for k, v in rows[key].items()} | {"steps": of.get(key, frozenset())})
+        (
+            source,
+            {str(k): v for k, v in rows[key].items()}
+            | {"steps": steps_by_process.get(key, frozenset())},
+        )
         for source, key in keys
         if key in rows
     ]
@@ -305,7 +295,7 @@ def _process(source: str, pid: Any) -> tuple[str, int | None]:
 
 
 def _count(value: Any) -> int | None:
-    return None if pd.isna(value) else int(value)
+    return whole_or_none(value)
 
 
 def _capture(source: Source, row: Mapping[str, Any]) -> Capture:
@@ -341,14 +331,15 @@ def _artefacts(
         if (shown["device_op_count"] > 0).any()
         else shown.iloc[:0]
     )
-    kinds: tuple[tuple[list[str], Any, str, str], ...] = (
-        (failed, "high", "could not be read", "copy the files again, or leave them out with --exclude"),
-        (lossy, "high", "are damaged or cut off: what is missing counts as nothing", "check the copy and that the profiler was stopped before the job ended"),
-        (wrong["source"].tolist(), "high", "hold device ops longer than the capture, left out of GPU time", "the profiler's clock is wrong there: use a newer driver or profiler"),
-        (unlinked["source"].tolist(), "info", f"have over {show(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran", "warm the profiler up one step before recording (schedule warmup=1)"),
-        (doubled["source"].tolist(), "info", "have device ops of one stream that overlap: sums of durations overstate GPU time", "read busy times, which are unions, rather than sums"),
-        (mixed["source"].tolist(), "info", "have no GPU activity while others do", "check that no other profiler was attached on those ranks"),
-    )  # fmt: skip
+    without_launch = f"have over {show(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran"
+    kinds: tuple[tuple[list[str], Severity, str, str], ...] = (
+        (failed, "high", *FAILED),
+        (lossy, "high", *LOSSY),
+        (wrong["source"].tolist(), "high", *OVERLONG),
+        (unlinked["source"].tolist(), "info", without_launch, WARM_UP),
+        (doubled["source"].tolist(), "info", *DOUBLED),
+        (mixed["source"].tolist(), "info", *WITHOUT_GPU),
+    )
     return [
         Finding(
             "profiling-artefact",
@@ -361,6 +352,26 @@ def _artefacts(
         for sources, severity, text, advice in kinds
         if sources
     ]
+
+
+FAILED = ("could not be read", "copy the files again, or leave them out with --exclude")
+LOSSY = (
+    "are damaged or cut off: what is missing counts as nothing",
+    "check the copy and that the profiler was stopped before the job ended",
+)
+OVERLONG = (
+    "hold device ops longer than the capture, left out of GPU time",
+    "the profiler's clock is wrong there: use a newer driver or profiler",
+)
+WARM_UP = "warm the profiler up one step before recording (schedule warmup=1)"
+DOUBLED = (
+    "have device ops of one stream that overlap: sums of durations overstate GPU time",
+    "read busy times, which are unions, rather than sums",
+)
+WITHOUT_GPU = (
+    "have no GPU activity while others do",
+    "check that no other profiler was attached on those ranks",
+)
 
 
 ANALYSIS = Analysis(

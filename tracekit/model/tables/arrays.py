@@ -90,6 +90,11 @@ def framed(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
     return pd.DataFrame(typed, index=pd.RangeIndex(length), copy=False)
 
 
+def arrays_of(frame: pd.DataFrame) -> dict[str, Any]:
+    """The columns of a frame as pandas has them, by name: what measuring gives of a table."""
+    return {str(name): column.array for name, column in frame.items()}
+
+
 def bare(array: Any) -> Array:
     """A pandas array as these columns hold it; any other as it is."""
     if isinstance(array, pd.Categorical):

@@ -1,0 +1,28 @@
+"""Numbers behind a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracekit.model.report import Better, Metric, Unit
+
+UNITS: Mapping[str, Unit] = {
+    "_ns": "ns",
+    "_bytes": "bytes",
+    "_ratio": "ratio",
+    "_count": "count",
+    "gb_per_s": "gb_per_s",
+}
+"""The unit of a number by how its name ends."""
+
+
+def evidence(
+    name: str, value: float | None, label: str = "", *, better: Better = "lower"
+) -> Metric:
+    """A number behind a claim, in the unit that its name ends with.
+
+    >>> evidence("wait_ns", 5, "per step")
+    Metric(name='wait_ns', value=5, unit='ns', better='lower', low=None, high=None, label='per step', bounds='')
+    """
+    unit = next(unit for suffix, unit in UNITS.items() if name.endswith(suffix))
+    return Metric(name, value, unit, better, label=label)
