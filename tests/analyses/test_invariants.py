@@ -30,7 +30,6 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.analyses.ops import kernels
 from tracekit.analyses.time import gpu_time
-from tracekit.job.frames import plain
 from tracekit.pipeline.run import Options, analyze
 from tracekit.process import busy
 
@@ -153,7 +152,7 @@ def rows_without_source(result):
     """Every measured row but for the name of its file, in an order of its own."""
     tables = {}
     for name, frame in result.measurements.tables.items():
-        rows = plain(frame.drop(columns="source")).itertuples(index=False, name=None)
+        rows = frame.drop(columns="source").itertuples(index=False, name=None)
         tables[name] = sorted(map(str, rows))
     return tables
 
@@ -225,11 +224,11 @@ def test_a_run_k_times_as_long_gives_times_k_times_as_long(tmp_path, usual, k):
         if name in ABSOLUTE:
             continue
         for column in frame:
-            before, after = plain(frame)[column], plain(other)[column]
+            before, after = frame[column], other[column]
             if column in UNSCALED:
                 continue
             if column.endswith("_ns") or (name == "metrics" and column == "value"):
-                factor = k if name != "metrics" else np.where(plain(frame)["unit"] == "ns", k, 1)
+                factor = k if name != "metrics" else np.where(frame["unit"] == "ns", k, 1)
                 np.testing.assert_allclose(
                     after.astype(float).to_numpy(float),
                     factor * before.astype(float).to_numpy(float),
@@ -285,7 +284,7 @@ def test_a_real_file_with_its_events_backwards_says_the_same(tmp_path, name):
     for table in ("gpu_time", "steps", "kernels", "copies", "launches", "quality", "captures"):
         before, after = straight.measurements[table], backwards.measurements[table]
         order = [n for n in before.columns if not n.startswith(("std", "mean", "gb_per", "max_gb"))]
-        texts = [sorted(map(str, plain(f)[order].itertuples(index=False))) for f in (before, after)]
+        texts = [sorted(map(str, f[order].itertuples(index=False))) for f in (before, after)]
         assert texts[0] == texts[1], table
     assert backwards.report.headline == straight.report.headline
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.analyses import defaults
 from tracekit.analyses.ops.kernels import judge, measure, pool, summary
-from tracekit.job.frames import plain
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements, Source, labelled
 from tracekit.pipeline.run import Options, analyze
@@ -143,7 +142,7 @@ def measured_of(*parts):
         frame = summary(device_ops(durations))
         columns = {str(name): frame[name].array for name in frame}
         frames.append(labelled(TABLES["kernels"], columns, source).frame())
-    return pd.concat([plain(frame) for frame in frames], ignore_index=True)
+    return pd.concat([frame for frame in frames], ignore_index=True)
 
 
 @settings(max_examples=20, deadline=None)
@@ -192,13 +191,13 @@ def test_without_gpu_activity_the_question_is_skipped(tmp_path):
 def test_a_real_file_has_the_statistics_of_a_pandas_groupby(name):
     if REAL is None:
         pytest.skip("real profiles are not here")
-    ops = plain(tracekit.load(Path(REAL) / "chrome" / name, tables=["device_ops"])["device_ops"])
+    ops = tracekit.load(Path(REAL) / "chrome" / name, tables=["device_ops"])["device_ops"]
     keys = ["device", "kind", "name"]
     grouped = ops.groupby(keys, dropna=False)["dur_ns"]
     expected = grouped.agg(["size", "sum", "mean", "std", "min", "median", "max"])
     expected.insert(6, "p95", grouped.quantile(0.95))
     found = summary(tracekit.load(Path(REAL) / "chrome" / name)["device_ops"])
     assert len(found) == len(expected) > 10
-    mine = plain(found).set_index(keys).loc[expected.index, STATISTICS].astype(float)
+    mine = found.set_index(keys).loc[expected.index, STATISTICS].astype(float)
     np.testing.assert_allclose(mine.to_numpy(), expected.to_numpy(float), rtol=1e-9)
     assert int(found["count"].sum()) == len(ops)

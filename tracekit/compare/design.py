@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pandas as pd
 
 from tracekit.compare.sides import Side
-from tracekit.job.frames import plain
 
 
 def design_warnings(base: Side, opt: Side) -> Iterator[str]:
@@ -48,7 +47,7 @@ def run_spans(side: Side) -> list[tuple[int, int]]:
     """(first, last) instant of every run whose clock counts from the Unix epoch."""
     if not side.measured:
         return []
-    tables = [plain(measured["captures"]) for measured in side.measured]
+    tables = [measured["captures"] for measured in side.measured]
     captures = pd.concat(tables, ignore_index=True)
     captures = captures[captures["absolute_time"].astype(bool)]
     runs = captures.assign(end_ns=captures["ts_ns"] + captures["dur_ns"]).groupby("run", sort=True)
@@ -60,5 +59,5 @@ def _hosts(side: Side) -> set[str]:
     """The hosts that are known."""
     hosts: set[str] = set()
     for measured in side.measured:
-        hosts.update(map(str, plain(measured["captures"])["host"].dropna()))
+        hosts.update(map(str, measured["captures"]["host"].dropna()))
     return hosts

@@ -11,7 +11,6 @@ import pandas as pd
 from tracekit.compare.comparison import Difference
 from tracekit.compare.gate_rules import amount
 from tracekit.compare.sides import Side, all_positive
-from tracekit.job.frames import plain
 from tracekit.job.metric_kinds import METRICS, PER_WORK, STAGE_TIME
 from tracekit.model.stats.speedup import Speedup, speedup
 from tracekit.model.stats.verdict import LEAST_EFFECT, verdict
@@ -160,7 +159,7 @@ def _a_step(count: float) -> str:
 def _shares(side: Side) -> pd.Series | None:
     """The share of time by kernel, by op where no GPU was traced; None where names are not known."""
     for table, column in (("kernels", "total_ns"), ("operators", "self_ns")):
-        parts = [plain(part[table])[["name", column]] for part in side.measured if part.has(table)]
+        parts = [part[table][["name", column]] for part in side.measured if part.has(table)]
         if parts and any(map(len, parts)):
             total = pd.concat(parts).groupby("name")[column].sum().astype(float)
             if total.sum() > 0:

@@ -15,7 +15,6 @@ import pandas as pd
 
 from tracekit.compare.memory_change import Moment, SiteChange, SiteKind, Sites, SiteState
 from tracekit.compare.memory_snapshots import END, PEAK, Snapshot
-from tracekit.job.frames import plain
 from tracekit.job.memory_snapshots import NATIVE, UNTOLD, of_snapshot, untold
 from tracekit.model.labels import plural
 
@@ -73,7 +72,7 @@ def _rows(side: Snapshot, moment: Moment) -> pd.DataFrame | None:
     """The rows of `live_sites` of one snapshot with `name` and `kind`; None of a saved report."""
     if side.measured is None or side.row is None:
         return None
-    rows = of_snapshot(plain(side.measured["live_sites"]), pd.Series(side.row))
+    rows = of_snapshot(side.measured["live_sites"], pd.Series(side.row))
     rows = rows[rows["moment"] == moment]
     # Measurements that were saved before places had a column of their own tell the site with its line.
     place = rows["place"].where(rows["place"].notna(), rows["site"])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tracekit.compare.sides import Side
-from tracekit.job.frames import plain, text_or_none
+from tracekit.job.frames import text_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS
 from tracekit.job.samples import Samples
 from tracekit.model.keys import looked_up
@@ -106,11 +106,11 @@ def snapshots(side: Side) -> list[Snapshot]:
 
 def _measured(measured: Measurements) -> Iterator[Snapshot]:
     """Every snapshot of one input, with what is free at its end."""
-    rows = plain(measured["snapshot_levels"])
+    rows = measured["snapshot_levels"]
     if not len(rows):
         return
     rows = looked_up(rows, _free(measured), SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
-    windows = plain(measured["snapshot_windows"])
+    windows = measured["snapshot_windows"]
     ends = windows.dropna(subset=["end_ns"]).groupby("source")["end_ns"].max().to_dict()
     steps = {source.name: source.step for source in measured.sources}
     rows["step"] = pd.array([steps.get(str(source)) for source in rows["source"]], dtype="Int64")
@@ -167,7 +167,7 @@ def _whole(value: Any) -> int | None:
 
 def _free(measured: Measurements) -> pd.DataFrame:
     """What is free at the end of every snapshot: stranded bytes and the largest piece."""
-    space = plain(measured["free_space"])
+    space = measured["free_space"]
     ends = space[space["moment"] == "end"].groupby([*SNAPSHOT_KEYS], dropna=False, sort=False)
     free = ends.agg(
         stranded_bytes=("stranded_bytes", "sum"), largest_free_bytes=("largest_free_bytes", "max")

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import pandas as pd
-
 from tracekit.compare.sides import Side
 from tracekit.model.labels import words
-from tracekit.model.tables.arrays import of_texts
 from tracekit.model.trace import Measurements
 
 
@@ -32,8 +29,8 @@ def _roles(side: Side) -> list[str]:
     for measured in side.measured:
         roles |= {source.role for source in measured.sources}
         for table in measured.tables.values():
-            if "role" in table:
-                roles.update(map(str, table["role"].cat.categories))
+            if "role" in table.arrays:
+                roles.update(table.texts("role"))
     return sorted(role for role in roles if role is not None)
 
 
@@ -61,19 +58,11 @@ def _name_of(role: str | None, names: Mapping[str, str]) -> str | None:
 
 def _of_measured(measured: Measurements, names: Mapping[str, str]) -> Measurements:
     """Measurements with other names for some roles."""
-    tables = {name: _of_table(table, names) for name, table in measured.tables.items()}
+    tables = {
+        name: table.renamed("role", names) if "role" in table.arrays else table
+        for name, table in measured.tables.items()
+    }
     sources = tuple(
         replace(source, role=_name_of(source.role, names)) for source in measured.sources
     )
     return replace(measured, tables=tables, sources=sources)
-
-
-def _of_table(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    """A table with other names for some roles."""
-    if "role" not in table:
-        return table
-    roles = table["role"].cat
-    texts = [names.get(str(role), str(role)) for role in roles.categories]
-    if texts == [*roles.categories]:
-        return table
-    return table.assign(role=of_texts(roles.codes.to_numpy(), tuple(texts)))

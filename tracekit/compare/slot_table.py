@@ -16,7 +16,7 @@ import pandas as pd
 from tracekit.compare.origins import StageTime
 from tracekit.compare.sides import Side
 from tracekit.compare.work_units import without_steps
-from tracekit.job.frames import UNIT, canonical_stages, from_epoch, job, plain, units
+from tracekit.job.frames import UNIT, canonical_stages, from_epoch, job, units
 from tracekit.job.metric_kinds import STEP_TIME
 from tracekit.job.stage_windows import whole
 from tracekit.model.intervals import Intervals, intersect, union
@@ -216,7 +216,7 @@ def _measured_rows(measured: Measurements, steps: Steps) -> pd.DataFrame:
     slots = slots.assign(canonical=canonical_stages(slots, in_file=True))
     rows = in_units(slots, steps)
     keys = [*CAPTURE, "step", "occurrence"]
-    recorded = plain(measured["steps"])[[*keys, "origin", "ts_ns", "dur_ns"]]
+    recorded = measured["steps"][[*keys, "origin", "ts_ns", "dur_ns"]]
     rows = looked_up(rows, recorded, keys, optional=["pid", "step"])
     walls = job(measured).walls[[*UNIT, "origin"]]
     origins = {}

@@ -21,7 +21,6 @@ import pandas as pd
 from tracekit.compare.comparison import Overhead
 from tracekit.compare.sides import Side, copies_of, copies_told, mean_of_runs, without, world_size
 from tracekit.job.driver_log import Logged, logs
-from tracekit.job.frames import plain
 from tracekit.job.metric_kinds import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.throughput import MOST_WORK, work_rates
@@ -65,7 +64,7 @@ def driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
         if not len(log.steps):
             continue
         name = label if len(logs_by_run) == 1 or run is None else f"{label}/{run}"
-        rows = plain(measured["logged"])
+        rows = measured["logged"]
         rows = rows[rows["source"] == log.source]
         content = _content(measured, log.source)
         step_logs.append(StepLog(_values(name, log), _profiled(rows), content))

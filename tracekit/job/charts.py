@@ -20,7 +20,6 @@ from tracekit.job.frames import (
     from_epoch,
     in_run,
     job,
-    plain,
     run_heading,
     same_text,
     stage_rows,
@@ -208,7 +207,7 @@ def _devices_did(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Cha
 
 def utilisation(measured: Measurements) -> tuple[Chart, ...]:
     """How busy the GPUs of each run were over time."""
-    bins = plain(measured["busy_bins"])
+    bins = measured["busy_bins"]
     bins = undamaged(measured, bins[bins["window_ns"] > 0])
     return _by_run(bins, lambda mine, suffix: _busy(measured, mine, suffix))
 
@@ -339,7 +338,7 @@ def _of_one_file(of: Allocator, rows: pd.DataFrame) -> pd.DataFrame:
 
 def memory_lines(measured: Measurements) -> Iterator[Chart]:
     """Allocated memory over time, hosts and GPUs apart: a line for each of those with most."""
-    by_owner = by_allocator(plain(measured["memory_curve"]))
+    by_owner = by_allocator(measured["memory_curve"])
     for kind in dict.fromkeys(owner.kind for owner in by_owner):
         of_kind = {owner: rows for owner, rows in by_owner.items() if owner.kind == kind}
         yield _memory_chart(measured, kind, of_kind)

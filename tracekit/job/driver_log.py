@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.job.frames import plain, same_text
+from tracekit.job.frames import same_text
 from tracekit.model.stages import canonical
 from tracekit.model.trace import Measurements
 
@@ -71,7 +71,7 @@ def logs(measured: Measurements) -> dict[Any, Logged]:
 
 
 def _logs(measured: Measurements) -> dict[Any, Logged]:
-    rows = plain(measured["logged"])
+    rows = measured["logged"]
     rows = rows[rows["step"].notna()]
     by_run: dict[Any, Logged] = {}
     for run in rows["run"].unique():

@@ -5,10 +5,9 @@ A *unit* is one step of one run; where steps have no number, a repeated capture 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,35 +49,6 @@ STEP_BOUNDS = "steps"
 """What the bounds of the mean wall are of: the shortest step and the longest."""
 
 
-def plain(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with categories as objects: what grouping with missing keys needs."""
-    cached = _PLAIN.get(id(frame))
-    if cached is not None and cached[0]() is frame:
-        return cached[1].copy(deep=False)
-    arrays: Any = cast(Any, frame)._iter_column_arrays()  # noqa: SLF001 - no public way
-    columns = {
-        name: (
-            np.array([*array.categories, np.nan], object)[array.codes]
-            if isinstance(array, pd.Categorical)
-            else array
-        )
-        for name, array in zip(frame.columns, arrays, strict=True)
-    }
-    objects = framed(columns, len(frame)).set_axis(frame.index)
-    if len(frame) > KEPT_ROWS:
-        return objects
-    key = id(frame)
-    _PLAIN[key] = (weakref.ref(frame, lambda _: _PLAIN.pop(key, None)), objects)
-    return objects.copy(deep=False)
-
-
-KEPT_ROWS = 150_000
-"""The plain form of longer frames is made anew for each question: it takes many times their memory."""
-
-_PLAIN: dict[int, tuple[weakref.ref[pd.DataFrame], pd.DataFrame]] = {}
-"""The plain form of frames that are still in use: a table is asked for by many questions."""
-
-
 def from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
     """Whether the clocks of all these rows count from the Unix epoch: their times can be compared."""
     return not bool(_relative(measured, rows).any())
@@ -86,7 +56,7 @@ def from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
 
 def _relative(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Which rows are of a source whose clock has a zero of its own."""
-    captures = plain(measured["captures"])
+    captures = measured["captures"]
     absolute = captures["absolute_time"].to_numpy(np.bool_)
     if absolute.all():
         return np.zeros(len(rows), np.bool_)
@@ -166,8 +136,8 @@ def keys_at(column: pd.Series[Any], rows: Ints) -> Any:
 
 
 def units(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame, plain, with `part` emptied where a step number identifies the step already."""
-    out = plain(frame)
+    """The frame with `part` emptied where a step number identifies the step already."""
+    out = frame.copy(deep=False)
     out["part"] = out["part"].where(out["step"].isna(), None)
     return out
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from tracekit.job.driver_log import logs
-from tracekit.job.frames import plain, run_heading, same_text
+from tracekit.job.frames import run_heading, same_text
 from tracekit.job.tables import sheet
 from tracekit.model.report import Heading, Sheet
 from tracekit.model.trace import Measurements
@@ -52,7 +52,7 @@ def machine_sheet(measured: Measurements) -> Sheet | None:
 
 def _rows(measured: Measurements, run: object, source: str) -> list[dict[str, object]]:
     """A row for the host and for each GPU that the log of a run tells of."""
-    rows = plain(measured["logged"])
+    rows = measured["logged"]
     rows = rows[same_text(rows["run"], run) & (rows["source"] == source) & rows["step"].notna()]
     by_place: dict[int, dict[str, pd.Series[float]]] = {}
     for name, levels in rows.groupby("name", sort=True):

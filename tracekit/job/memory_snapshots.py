@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import plain, text_or_none, whole_or_none
+from tracekit.job.frames import text_or_none, whole_or_none
 from tracekit.model.keys import equal
 from tracekit.model.labels import called, phrase
 from tracekit.model.trace import Measurements
@@ -34,7 +34,7 @@ def snapshot_levels(measured: Measurements) -> pd.DataFrame:
 
 
 def _snapshot_levels(measured: Measurements) -> pd.DataFrame:
-    rows = plain(measured["snapshot_levels"])
+    rows = measured["snapshot_levels"]
     rows = rows.assign(on_host=rows["memory"] == "host")
     by = ["on_host", "peak_bytes", "source"]
     rows = rows.sort_values(by, ascending=[True, False, True], kind="stable", ignore_index=True)

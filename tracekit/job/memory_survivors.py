@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import plain
 from tracekit.model.keys import PROCESS, joined, looked_up
 from tracekit.model.stats.staircase import staircase
 from tracekit.model.tables import TABLES
@@ -80,7 +79,7 @@ def folded(tables: Mapping[str, Columns]) -> Mapping[str, Columns]:
 
 def _ordered(windows: pd.DataFrame) -> pd.DataFrame:
     """The windows with `window` and `gap_ns`: by their ends, else by their steps, else unknown."""
-    rows = plain(windows)
+    rows = windows
     number = pd.array([pd.NA] * len(rows), dtype="Int64")
     gap = pd.array([pd.NA] * len(rows), dtype="Int64")
     for _, of_owner in rows.groupby([*OWNER], dropna=False, sort=False):
@@ -102,7 +101,7 @@ def _with_cohorts(
     windows: pd.DataFrame, stacks: pd.DataFrame, blocks: pd.DataFrame
 ) -> pd.DataFrame:
     """The rows of the stacks that hold more at the last window than at the first compared, with their cohorts."""
-    when = plain(windows)[[*OWNER, "source", "window", "end_ns"]]
+    when = windows[[*OWNER, "source", "window", "end_ns"]]
     when = when[when["window"].notna()].astype({"window": "int64"})
     when = when.sort_values([*OWNER, "window"], kind="stable")
     # A snapshot without a history tells of no time; the one before it does.
@@ -112,7 +111,7 @@ def _with_cohorts(
     when["count"] = count
     keys = [*OWNER, "source"]
     rows = stacks.drop(columns="window").reset_index(names="row")
-    levels = joined(plain(rows[["row", *keys, "stack", "live_bytes"]]), when, keys, optional=keys)
+    levels = joined(rows[["row", *keys, "stack", "live_bytes"]], when, keys, optional=keys)
     levels = levels[levels["count"] >= 3]
     if not len(levels):
         return stacks.iloc[:0]
@@ -146,7 +145,7 @@ def _cohorts(levels: pd.DataFrame, blocks: pd.DataFrame, when: pd.DataFrame) -> 
     """
     keys = [*OWNER, "source"]
     codes = levels[[*OWNER, "stack", "code"]].drop_duplicates("code")
-    rows = plain(blocks)[[*keys, "stack", "address", "size_bytes", "born", "born_ns"]]
+    rows = blocks[[*keys, "stack", "address", "size_bytes", "born", "born_ns"]]
     of_stack = [*OWNER, "stack"]
     rows = joined(joined(rows, codes, of_stack, optional=of_stack), when, keys, optional=keys)
     rows["block"] = rows.groupby(["code", "address", "size_bytes"], sort=False).ngroup()
@@ -175,7 +174,7 @@ def kept(measured: Measurements, limit: Mapping[str, float]) -> Sequence[Kept]:
     """
     if not measured.has("survivors"):
         return ()
-    rows = plain(measured["survivors"])
+    rows = measured["survivors"]
     by_process = rows.groupby([*OWNER, "basis"], dropna=False, sort=False)
     stacks = [
         stack

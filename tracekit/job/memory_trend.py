@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.device_size import DeviceSize, DeviceSizes, device_sizes
-from tracekit.job.frames import canonical_stages, grouped, plain, staged, units
+from tracekit.job.frames import canonical_stages, grouped, staged, units
 from tracekit.model.keys import as_python, equal, numbered_alike, of_keys
 from tracekit.model.labels import called, phrase
 from tracekit.model.stats.staircase import shaped
@@ -123,7 +123,7 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
     profiler runs, are compared within the source with most steps, and not in its first one: until then
     blocks from before the recording are freed without ever having been counted.
     """
-    most_taken = _taken_by(plain(measured["memory_peaks"]))
+    most_taken = _taken_by(measured["memory_peaks"])
     sizes = device_sizes(measured)
     levels = steps(measured)
     phase_levels = _phase_ends(measured)
@@ -203,7 +203,7 @@ def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
     """
     if not measured.has("step_levels"):
         return
-    rows = plain(measured["step_levels"])
+    rows = measured["step_levels"]
     of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
     rows["device_type"] = pd.array(np.where(of_snapshot, SNAPSHOT, GPU), dtype="Int64")
     sizes, snapshots = device_sizes(measured), by_snapshot(measured)
@@ -256,7 +256,7 @@ def _one_point(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
 def by_snapshot(measured: Measurements) -> Mapping[Allocator, pd.DataFrame]:
     """The rows of `snapshot_levels` of each device that snapshots tell of."""
-    rows = plain(measured["snapshot_levels"])
+    rows = measured["snapshot_levels"]
     rows = rows[rows["memory"] == "device"]
     return by_allocator(rows.assign(device_type=pd.array([SNAPSHOT] * len(rows), dtype="Int64")))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import canonical_stages, plain, text_or_none
+from tracekit.job.frames import canonical_stages, text_or_none
 from tracekit.job.memory_snapshots import of_snapshot
 from tracekit.model.intervals import window_at
 from tracekit.model.report import Chart
@@ -28,11 +28,11 @@ Mark = tuple[int | None, ...]
 
 def snapshot_charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
     """The pictures of one row of `snapshot_levels`; none of what was not recorded."""
-    curve = plain(measured["memory_curve"])
+    curve = measured["memory_curve"]
     curve = of_snapshot(curve[curve["device_type"] == SNAPSHOT], top)
     if len(curve) > 1 and top["memory"] == "device":
         yield _curve(measured, top, curve.sort_values("ts_ns", kind="stable"))
-    frames = of_snapshot(plain(measured["live_frames"]), top)
+    frames = of_snapshot(measured["live_frames"], top)
     if len(frames):
         yield _stacks(top, frames)
 
@@ -73,7 +73,7 @@ def _curve(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) -> 
 
 def _labels(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) -> list[str]:
     """Which line every point of the curve belongs to."""
-    stages = plain(measured["memory_stages"])
+    stages = measured["memory_stages"]
     stages = of_snapshot(stages[stages["device_type"] == SNAPSHOT], top)
     if not len(stages):
         return [ALONE] * len(curve)

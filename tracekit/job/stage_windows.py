@@ -16,7 +16,6 @@ from tracekit.job.frames import (
     distinct,
     in_run,
     job,
-    plain,
     share_of,
     stage_rows,
     staged,
@@ -119,7 +118,7 @@ def keyed(row: Mapping[Any, Any]) -> tuple[object, ...]:
 
 def whole(measured: Measurements, table: str) -> pd.DataFrame:
     """The rows of a table, plain, of sources that lost nothing: in a damaged one what is missing looks idle."""
-    return undamaged(measured, plain(measured[table]))
+    return undamaged(measured, measured[table])
 
 
 def placed(measured: Measurements, table: str) -> pd.DataFrame:
@@ -165,7 +164,7 @@ def step_sums(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[O
 
 def _of_judged_steps(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of steps, with `origin`; without stages of the surest origin alone: others may not be steps at all."""
-    origins = distinct(plain(measured["steps"]), CAPTURE, "origin")
+    origins = distinct(measured["steps"], CAPTURE, "origin")
     steps = joined(rows[rows["window"] == "step"], origins, CAPTURE, optional=["pid"])
     return steps[_is_surest(measured, steps)]
 
@@ -226,7 +225,7 @@ def _gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
 def gpu_steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
     """The steps of all the GPUs of the processes that rows are of."""
     lanes = measured.derived(_gpu_lanes)
-    return _with_hosts(measured, lanes[is_among(lanes, plain(rows), PROCESS)], rows)
+    return _with_hosts(measured, lanes[is_among(lanes, rows, PROCESS)], rows)
 
 
 def steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
@@ -234,7 +233,7 @@ def steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
     lanes = measured.derived(_gpu_lanes)
     if "device" not in rows:
         return _with_hosts(measured, lanes.iloc[:0], rows)
-    on_gpu = plain(rows[[*PROCESS, "device"]])
+    on_gpu = rows[[*PROCESS, "device"]]
     wanted = is_among(lanes, on_gpu[on_gpu["device"].notna()], [*PROCESS, "device"])
     return _with_hosts(measured, lanes[wanted], rows)
 
@@ -242,7 +241,7 @@ def steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
 def _with_hosts(measured: Measurements, lanes: pd.DataFrame, rows: pd.DataFrame) -> ExistingSteps:
     """The steps of these GPUs, and those of the processes that rows are of of which no GPU is among them."""
     steps = measured.derived(_process_steps)
-    wanted = is_among(steps, plain(rows), PROCESS) & ~is_among(steps, lanes, PROCESS)
+    wanted = is_among(steps, rows, PROCESS) & ~is_among(steps, lanes, PROCESS)
     hosts = steps[wanted]
     chosen = pd.concat([lanes, hosts], ignore_index=True) if len(lanes) else hosts
     by = [name for name in (*_PROCESS_STEP, "device") if name in chosen]
@@ -272,7 +271,7 @@ def occurrence_of_unit(rows: pd.DataFrame) -> pd.Series[Any]:
 
 def _gpu_lanes(measured: Measurements) -> pd.DataFrame:
     """The rows of `_process_steps` once for each device that their source tells of."""
-    devices = distinct(plain(measured["gpu_time"]), [*CAPTURE, "device"])
+    devices = distinct(measured["gpu_time"], [*CAPTURE, "device"])
     return measured.derived(_process_steps).merge(devices, on=[*CAPTURE], how="inner")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.job.frames import canonical_stages, in_run, plain, same_text, share_of, text_or_none
+from tracekit.job.frames import canonical_stages, in_run, same_text, share_of, text_or_none
 from tracekit.job.stage_windows import StageWindow, steps_of
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
@@ -47,7 +47,7 @@ def by_stage(
     measured: Measurements, kind: str, of: str = "all", table: str = "work_classes"
 ) -> list[StageWork]:
     """The work of class `kind` of every (run, role, stage) that has any, with that of class `of` as its whole."""
-    rows = plain(measured[table])
+    rows = measured[table]
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     works = []
     for (run, role), of_owner in rows.groupby(["run", "role"], dropna=False, sort=False):
@@ -89,5 +89,5 @@ def _top(rows: pd.DataFrame) -> str | None:
 
 def of_run(measured: Measurements, table: str, run: object) -> pd.DataFrame:
     """The plain rows of one run."""
-    rows = plain(measured[table])
+    rows = measured[table]
     return rows[same_text(rows["run"], run)]

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from tracekit.job.driver_log import logs, same_steps
-from tracekit.job.frames import UNIT, distinct, grouped, job, plain, same_text, stage_rows, units
+from tracekit.job.frames import UNIT, distinct, grouped, job, same_text, stage_rows, units
 from tracekit.job.metric_kinds import (
     LAUNCH_CADENCE,
     OUT_OF_MEMORY,
@@ -130,7 +130,7 @@ def _cadences(measured: Measurements) -> pd.DataFrame:
     """From one start to the next of what recurs in windows: means over ranks and devices."""
     if not measured.has("recurrences"):
         return pd.DataFrame(columns=[*UNIT, "name", "value"])
-    rows = plain(measured["recurrences"]).rename(columns={"name": "stage"})
+    rows = measured["recurrences"].rename(columns={"name": "stage"})
     rows["value"] = rows["dur_ns"] / rows["count"]
     by = ["run", "part", "role", "kind", "stage", "position"]
     keyed = rows.astype(dict.fromkeys(by, object))
@@ -151,7 +151,7 @@ def _again(measured: Measurements) -> pd.DataFrame:
 
     Every capture may count its steps anew: then equal numbers are other steps, not pieces of one.
     """
-    steps = plain(measured["steps"])
+    steps = measured["steps"]
     captured = steps["part"].astype(object).map(lambda part: bool(_CAPTURED.match(str(part))))
     steps = steps[(steps["origin"] == "profiler") & steps["step"].notna() & captured.astype(bool)]
     if not len(steps):
@@ -170,14 +170,14 @@ def _apart(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> p
     """The rows (of `recorded`), those of a step that several captures hold with their part again."""
     if not len(again):
         return rows
-    part = plain(recorded)["part"].reindex(rows.index)
+    part = recorded["part"].reindex(rows.index)
     return rows.assign(part=rows["part"].where(~_among(rows, again), part))
 
 
 def _parts(measured: Measurements, rows: pd.DataFrame) -> list[object]:
     """The part of each row: its own, else the one part that all sources of its step share."""
     parts_of: dict[tuple[object, object], set[object]] = {}
-    for run, step, part in records(distinct(plain(measured["steps"]), UNIT), UNIT):
+    for run, step, part in records(distinct(measured["steps"], UNIT), UNIT):
         parts_of.setdefault((run, step), set()).add(part)
     parts: list[object] = []
     for run, step, part in records(rows, UNIT):
@@ -243,9 +243,9 @@ def _failed_requests(measured: Measurements) -> pd.DataFrame:
     """
     if not measured.has("out_of_memory"):
         return pd.DataFrame(columns=["run", "name", "value"])
-    levels = plain(measured["snapshot_levels"])
+    levels = measured["snapshot_levels"]
     runs = levels.loc[levels["entry_count"] > 0, "run"].drop_duplicates()
-    failed = plain(measured["out_of_memory"])
+    failed = measured["out_of_memory"]
     is_repeated = failed["ts_ns"].notna() & failed.duplicated(_REQUEST)
     counts = failed[~is_repeated].groupby("run", dropna=False).size().reindex(runs, fill_value=0)
     return pd.DataFrame({"run": counts.index, "name": OUT_OF_MEMORY, "value": counts.to_numpy()})

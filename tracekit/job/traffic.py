@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.collectives import matched
-from tracekit.job.frames import canonical_stages, grouped, plain, summed
+from tracekit.job.frames import canonical_stages, grouped, summed
 from tracekit.job.stage_windows import whole
 from tracekit.model.intervals import covered, side_by_side, union, union_totals
 from tracekit.model.keys import CAPTURE, PROCESS, joined, of_keys, records
@@ -55,7 +55,7 @@ def collectives(measured: Measurements) -> pd.DataFrame:
 
 
 def _collectives(measured: Measurements) -> pd.DataFrame:
-    rows = plain(measured["collectives"])
+    rows = measured["collectives"]
     rows["canonical"] = canonical_stages(rows)
     rows[["wait_ns", "transfer_ns"]] = matched(measured)[["wait_ns", "transfer_ns"]]
     number, first = of_keys(rows, ["op", "group_size"])
@@ -131,7 +131,7 @@ def by_rank(measured: Measurements) -> pd.DataFrame:
 def _by_rank(measured: Measurements) -> pd.DataFrame:
     rows = collectives(measured)
     on_host = rows["device"].isna() & rows["exposed_ns"].isna()
-    captures = plain(measured["captures"]).assign(device=None)
+    captures = measured["captures"].assign(device=None)
     captures = captures[captures["source"].isin(rows.loc[on_host, "source"])]
     windows = whole(measured, "gpu_time")
     windows = windows[

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.collectives import matched, middles
-from tracekit.job.frames import canonical_stages, plain, summed, units
+from tracekit.job.frames import canonical_stages, summed, units
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, of_others, staged_segments
 from tracekit.model.keys import numbered_alike, of_keys, places_of
 from tracekit.model.trace import Measurements
@@ -117,7 +117,7 @@ def _work_before(
     """(own work by stage since the last collective of the group, the stages, blocked time) of each row."""
     worked = staged_segments(measured)
     names = _stage_names(worked)
-    arrivals = plain(measured["arrivals"])
+    arrivals = measured["arrivals"]
     before = _before(arrivals, worked, names)
     first = of_keys(arrivals, _ARRIVAL)[1]
     place = places_of(rows, arrivals.iloc[first], _ARRIVAL, optional=_ARRIVAL)

@@ -153,9 +153,9 @@ def _without(measured: Measurements, captures: Collection[Capture]) -> Measureme
     sources = tuple(s for s in measured.sources if (s.name, s.pid) not in captures)
     gone = {name for name, _ in captures} - {source.name for source in sources}
     tables = {}
-    for name, frame in measured.tables.items():
-        rows = frame[~_of(frame, captures, gone)].reset_index(drop=True)
-        if len(rows) or not len(frame):
+    for name, columns in measured.tables.items():
+        rows = columns.where(~_of(columns.judged(), captures, gone))
+        if len(rows) or not len(columns):
             tables[name] = rows
     return Measurements(
         tables,

@@ -276,6 +276,10 @@ class Fault:
     """The user's file that the question is from, whose error it is then."""
 
 
+KEPT_ROWS = 150_000
+"""The frame of a longer table is made anew for each question: its texts as objects take many times their memory."""
+
+
 @dataclass(frozen=True)
 class Measurements:
     """The measured tables of all sources, concatenated: all that judging sees.
@@ -286,7 +290,7 @@ class Measurements:
     added.
     """
 
-    tables: Mapping[str, pd.DataFrame]
+    tables: Mapping[str, Columns]
     sources: tuple[Source, ...]
     failures: tuple[Failure, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -294,12 +298,15 @@ class Measurements:
     check: Measurements | None = None
     faults: tuple[Fault, ...] = ()
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _frames: dict[str, pd.DataFrame] = field(
+        default_factory=dict[str, pd.DataFrame], init=False, repr=False, compare=False
+    )
     _looks: list[set[str]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check every table against its schema and freeze the mapping."""
-        for name, frame in self.tables.items():
-            TABLES[name].check(frame)
+        for name, columns in self.tables.items():
+            TABLES[name].fits(columns)
         object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
 
     def has(self, *names: str) -> bool:
@@ -308,9 +315,22 @@ class Measurements:
         return all(name in self.tables for name in names)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """The frame of one table, the empty table when no source filled it."""
+        """A frame of one table, without rows when no source filled it; texts are objects, NaN where one is missing.
+
+        Columns may be added to it and replaced; what they hold is shared, and not to be changed in place.
+        """
         self._look((name,))
-        return self.tables[name] if name in self.tables else TABLES[name].empty()
+        if name in self._frames:
+            return self._frames[name].copy(deep=False)
+        frame = self.columns(name).judged()
+        if len(frame) <= KEPT_ROWS:
+            self._frames[name] = frame
+        return frame.copy(deep=False)
+
+    def columns(self, name: str) -> Columns:
+        """The bare columns of one table, without rows when no source filled it."""
+        self._look((name,))
+        return self.tables[name] if name in self.tables else TABLES[name].no_rows()
 
     def derived(self, function: Callable[[Measurements], T]) -> T:
         """`function(self)`, computed once: what several judgements share; not to be changed in place."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import plain
 from tracekit.job.step_values import job_values
 from tracekit.job.tables import sheet
 from tracekit.model import faults
@@ -83,9 +82,7 @@ def value_rows(measured: Measurements) -> pd.DataFrame:
     of_job = faults.sound(measured, lambda part: part.derived(job_values), nothing)
     of_whole_job = of_job.reindex(columns=[*VALUES]).assign(whole=True)
     rows = (
-        _one_tool_each(plain(faults.sound_metrics(measured)))[[*VALUES]]
-        .astype(object)
-        .assign(whole=False)
+        _one_tool_each(faults.sound_metrics(measured))[[*VALUES]].astype(object).assign(whole=False)
     )
     frame = pd.concat([of_whole_job, rows], ignore_index=True)
     order = np.lexsort([_order(frame[name]) for name in reversed(VALUES[:7])])

@@ -22,7 +22,6 @@ from tracekit.job.frames import (
     job,
     label_headings,
     of_step,
-    plain,
     stage_walls,
     summed,
     text_or_none,
@@ -77,13 +76,13 @@ def _fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
 
 
 def _runs(measured: Measurements) -> str:
-    runs = plain(measured["captures"])["run"].dropna().unique().tolist()
+    runs = measured["captures"]["run"].dropna().unique().tolist()
     return f"{len(runs)} runs" if len(runs) > 1 else ""
 
 
 def _ranks(measured: Measurements) -> str:
     """`ranks 0–7 of 8`; a world size only when all agree on it."""
-    captures = plain(measured["captures"])
+    captures = measured["captures"]
     ranks = sorted(int(r) for r in captures["rank"].dropna().unique())
     worlds = {int(w) for w in captures["world_size"].dropna().unique()}
     if not ranks:
@@ -101,7 +100,7 @@ def _listed(word: str, values: Sequence[int], of: str = "") -> str:
 
 
 def _roles(measured: Measurements) -> str:
-    roles = plain(measured["captures"])["role"].dropna().unique().tolist()
+    roles = measured["captures"]["role"].dropna().unique().tolist()
     return (
         ", ".join(map(str, roles))
         if 0 < len(roles) <= 4
@@ -131,11 +130,11 @@ def _named_values(values: Mapping[str, str]) -> str:
 
 def _hardware(measured: Measurements) -> str:
     """`8 × H100`, the number of devices that were seen; or that there was none."""
-    captures = plain(measured["captures"])
+    captures = measured["captures"]
     if not (captures["device_op_count"] > 0).any():
         only = set(captures["tool"].dropna()) == {"torch_memory"}
         return "only memory was recorded" if only else "no GPU activity recorded"
-    seen = plain(measured["gpu_time"])
+    seen = measured["gpu_time"]
     count = f"{devices_of(seen)}"
     if _is_apart(measured):
         counts = [devices_of(of_run) for _, of_run in seen.groupby("run", sort=False)]
@@ -241,14 +240,14 @@ MOST_APART = 6
 
 def _peaks(measured: Measurements) -> tuple[Metric, ...]:
     """The highest levels of any GPU that memory snapshots tell of, else timelines; none without both."""
-    rows = plain(measured["snapshot_levels"])
+    rows = measured["snapshot_levels"]
     rows = rows[rows["memory"] == "device"]
     columns = [
         ("peak_requested", "peak_bytes", "most requested on one GPU"),
         ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
     ]
     if not len(rows):
-        rows = plain(measured["category_peaks"])
+        rows = measured["category_peaks"]
         columns = [("peak_tensors", "peak_bytes", "most held by tensors on one device")]
     return tuple(
         Metric(name, int(rows[column].max()), "bytes", "lower", label=label)
@@ -430,7 +429,7 @@ _TYPE_SHARE = 0.05
 
 def _number_types(measured: Measurements) -> str:
     """The number types of its matrix products, where the operands of ops were recorded."""
-    rows = plain(measured["matrix_products"])
+    rows = measured["matrix_products"]
     if not len(rows):
         return ""
     rows = rows[rows["type"].notna() & (rows["flop_count"] > 0).fillna(value=False)]
@@ -446,7 +445,7 @@ def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:
 
 def _listed_of_captures(column: str) -> Callable[[Measurements], str]:
     """What all captures say of one thing."""
-    return lambda measured: _distinct(plain(measured["captures"])[column].dropna())
+    return lambda measured: _distinct(measured["captures"][column].dropna())
 
 
 def _stages(measured: Measurements) -> str:

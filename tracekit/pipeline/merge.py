@@ -8,14 +8,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
-import pandas as pd
-
 from tracekit.analyses import measured_tables
 from tracekit.discover.runs import numbered
 from tracekit.model.codes import Data
 from tracekit.model.facts import Facts
 from tracekit.model.tables import concat
-from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Failure, Fault, Measurements, Note
 
 T = TypeVar("T", Note, Failure, Fault)
@@ -35,9 +32,9 @@ def merge(
     parts = _apart(parts, [*labels, *[None] * (len(parts) - len(labels))], one_run=one_run)
     tables = {}
     for table in measured_tables():
-        rows = [Columns.of(part[table.name]) for part in parts if part.has(table.name)]
+        rows = [part.columns(table.name) for part in parts if part.has(table.name)]
         if rows:
-            tables[table.name] = concat(table, rows).frame()
+            tables[table.name] = concat(table, rows)
     facts = [part.facts for part in parts]
     return Measurements(
         tables,
@@ -147,10 +144,10 @@ def _renamed(
     part: Measurements, runs: Mapping[str, str], sources: Mapping[str, str]
 ) -> Measurements:
     """The same measurements with other names for runs and sources."""
-    tables = {}
-    for name, frame in part.tables.items():
-        run, source = _called(frame["run"], runs), _called(frame["source"], sources)
-        tables[name] = frame.assign(run=run, source=source)
+    tables = {
+        name: columns.renamed("run", runs).renamed("source", sources)
+        for name, columns in part.tables.items()
+    }
     renamed_sources = [
         replace(
             source,
@@ -173,9 +170,3 @@ def _renamed(
 def _with_sources(items: tuple[T, ...], sources: Mapping[str, str]) -> tuple[T, ...]:
     """Notes, failures or faults with other names for their sources."""
     return tuple(replace(item, source=sources.get(item.source, item.source)) for item in items)
-
-
-def _called(column: pd.Series, names: Mapping[str, str]) -> pd.Series:
-    """A column of names with other names."""
-    categories = [names.get(name, name) for name in column.cat.categories]
-    return column.cat.rename_categories(pd.Index(categories, dtype="str"))

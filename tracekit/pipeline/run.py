@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import pandas as pd
-
 from tracekit.analyses import ANALYSES, Analysis, measured_tables, thresholds_of
 from tracekit.analyses.own import described, loaded_with
 from tracekit.analyses.rules import checked
@@ -33,6 +31,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.report import Metric, Remark, Report, Section, Sheet
 from tracekit.model.tables import concat
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Source, Want
 from tracekit.model.version import VERSION
@@ -384,9 +383,7 @@ def reduce(
     )
 
 
-def _frames(
-    ordered: Sequence[dict[str, Any]], new_runs: Mapping[str, str]
-) -> dict[str, pd.DataFrame]:
+def _frames(ordered: Sequence[dict[str, Any]], new_runs: Mapping[str, str]) -> dict[str, Columns]:
     """The tables of all sources put together, by name; the parts are emptied."""
     tables = {}
     with light_text():
@@ -394,7 +391,7 @@ def _frames(
             # Given up as they are put together: a thousand sources are not held twice.
             rows = [of.pop(table.name) for of in ordered if table.name in of]
             if rows:
-                tables[table.name] = unrelated.renamed(concat(table, rows).frame(), new_runs)
+                tables[table.name] = unrelated.renamed(concat(table, rows), new_runs)
             del rows
     return tables
 

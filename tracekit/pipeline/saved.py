@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NoReturn, TypeVar, get_args
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import measured_tables
 from tracekit.model.codes import UNKNOWN, Data, Datum
@@ -30,6 +29,7 @@ from tracekit.model.errors import TraceFormatError, TracekitError, unread
 from tracekit.model.facts import as_json, of_json
 from tracekit.model.files import write_atomically
 from tracekit.model.tables import RAW, TABLES, Column, Table
+from tracekit.model.tables.arrays import Coded, Columns, Nullable
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ def is_saved(head: bytes) -> bool:
 def save(measurements: Measurements, path: Path | str) -> None:
     """Nothing; afterwards `path` holds `measurements`, of each source only the name that was shown."""
     tables = _in_order(measurements.tables)
-    size = sum(len(frame) * _row_bytes(TABLES[name]) for name, frame in tables.items())
+    size = sum(len(rows) * _row_bytes(TABLES[name]) for name, rows in tables.items())
     if size > MAX_BYTES:
         raise TracekitError(
             f"{path}: too much to save: the tables take {size:,} of at most {MAX_BYTES:,} bytes",
@@ -102,7 +102,7 @@ def save(measurements: Measurements, path: Path | str) -> None:
         )
     manifest = {
         "schema": SCHEMA,
-        "tables": {name: _described(TABLES[name], len(frame)) for name, frame in tables.items()},
+        "tables": {name: _described(TABLES[name], len(rows)) for name, rows in tables.items()},
         "sources": [_source_json(source) for source in measurements.sources],
         "failures": [_coded_json(failure) for failure in measurements.failures],
         "notes": [_coded_json(note) for note in measurements.notes],
@@ -112,13 +112,13 @@ def save(measurements: Measurements, path: Path | str) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         _put(archive, _MANIFEST, _json_bytes(manifest), zipfile.ZIP_STORED)
-        for name, frame in tables.items():
-            for column, kind, data in _blocks(TABLES[name], frame):
+        for name, rows in tables.items():
+            for column, kind, data in _blocks(TABLES[name], rows):
                 _put(archive, f"{name}/{column}.{kind}", data, zipfile.ZIP_DEFLATED)
     write_atomically(path, buffer.getvalue())
 
 
-def _in_order(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+def _in_order(tables: Mapping[str, Columns]) -> dict[str, pd.DataFrame]:
     """The same tables, in the order in which `tracekit tables` shows them."""
     return {name: tables[name] for name in _names() if name in tables}
 
@@ -172,18 +172,19 @@ def _json_bytes(value: Any) -> bytes:
         ) from error
 
 
-def _blocks(table: Table, frame: pd.DataFrame) -> Iterator[tuple[str, str, bytes]]:
+def _blocks(table: Table, rows: Columns) -> Iterator[tuple[str, str, bytes]]:
     """The blocks of a table in order: column, kind, bytes."""
     for name, column in table.columns.items():
-        array: Any = frame[name].array
-        if column.dtype == "category":
-            yield name, "codes", np.asarray(array.codes).astype("<i4").tobytes()
-            yield name, "categories", _json_bytes([str(text) for text in array.categories])
-        elif column.nullable:
-            yield name, "data", array.to_numpy(dtype=_VALUES[column.dtype], na_value=0).tobytes()
-            yield name, "mask", np.asarray(array.isna()).astype("|u1").tobytes()
+        array = rows[name]
+        if isinstance(array, Coded):
+            yield name, "codes", array.codes.astype("<i4").tobytes()
+            yield name, "categories", _json_bytes([str(text) for text in array.texts])
+        elif isinstance(array, Nullable):
+            values = np.where(array.missing, 0, array.values)
+            yield name, "data", values.astype(_VALUES[column.dtype]).tobytes()
+            yield name, "mask", array.missing.astype("|u1").tobytes()
         else:
-            yield name, "data", frame[name].to_numpy().astype(_VALUES[column.dtype]).tobytes()
+            yield name, "data", array.astype(_VALUES[column.dtype]).tobytes()
 
 
 # --- loading --------------------------------------------------------------------------------------
@@ -296,11 +297,11 @@ def _measurements(archive: _Archive) -> Measurements:
             "use the tracekit that saved it",
         )
     names = _names()
-    tables: dict[str, pd.DataFrame] = {}
+    tables: dict[str, Columns] = {}
     for name, described in _as_object(manifest.get("tables"), "tables").items():
         if name not in names:
             raise _Bad(f"unknown table {name!r}", _UNKNOWN_TABLE)
-        tables[name] = _frame(TABLES[name], described, archive)
+        tables[name] = _columns(TABLES[name], described, archive)
     archive.finish()
     return Measurements(
         tables=_in_order(tables),
@@ -312,7 +313,7 @@ def _measurements(archive: _Archive) -> Measurements:
     )
 
 
-def _frame(table: Table, described: Any, archive: _Archive) -> pd.DataFrame:
+def _columns(table: Table, described: Any, archive: _Archive) -> Columns:
     """One table; columns that it may lack, because they came later, are all missing values."""
     described = _as_object(described, table.name)
     rows = _as_number(described.get("rows"), f"rows of {table.name}", low=0)
@@ -333,7 +334,7 @@ def _frame(table: Table, described: Any, archive: _Archive) -> pd.DataFrame:
         raise _Bad(f"{table.name} lacks {', '.join(lacking)}")
     archive.reserve(rows * _row_bytes(table), table.name)
     data = {name: _array(table, name, rows, archive) for name in table.columns if name in dtypes}
-    return table.frame(data, rows)
+    return table.cast(data, rows)
 
 
 def _array(table: Table, name: str, rows: int, archive: _Archive) -> Any:
@@ -341,7 +342,7 @@ def _array(table: Table, name: str, rows: int, archive: _Archive) -> Any:
     column = table.columns[name]
     entry = f"{table.name}/{name}"
     if column.dtype == "category":
-        return _categorical(column, entry, rows, archive)
+        return _coded(column, entry, rows, archive)
     stored = np.dtype(_VALUES[column.dtype])
     values = np.frombuffer(archive.read(f"{entry}.data", rows * stored.itemsize), stored)
     if column.dtype == "bool":
@@ -350,9 +351,7 @@ def _array(table: Table, name: str, rows: int, archive: _Archive) -> Any:
     if not column.nullable:
         return values
     mask = _flags(np.frombuffer(archive.read(f"{entry}.mask", rows), np.uint8), entry)
-    if column.dtype == "Int64":
-        return pd.arrays.IntegerArray(values, mask)
-    return pd.arrays.FloatingArray(values, mask)
+    return Nullable(values, mask)
 
 
 def _flags(
@@ -364,8 +363,8 @@ def _flags(
     return values.astype(np.bool_)
 
 
-def _categorical(column: Column, entry: str, rows: int, archive: _Archive) -> pd.Categorical[Any]:
-    """A categorical of the saved list, or of the closed set of the column, which must hold what is used."""
+def _coded(column: Column, entry: str, rows: int, archive: _Archive) -> Coded:
+    """Texts of the saved list, or of the closed set of the column, which must hold what is used."""
     codes = np.frombuffer(archive.read(f"{entry}.codes", rows * 4), "<i4").astype(np.int32)
     texts = [_as_text(text, entry) for text in _as_list(archive.json(f"{entry}.categories"), entry)]
     if any("\ud800" <= letter <= "\udfff" for letter in set("".join(texts))):
@@ -381,7 +380,8 @@ def _categorical(column: Column, entry: str, rows: int, archive: _Archive) -> pd
         if (codes < 0).any():
             raise _Bad(f"{entry!r} holds a value that is not one of {', '.join(column.values)}")
         texts = list(column.values)
-    return pd.Categorical.from_codes(codes, categories=pd.Index(texts, dtype="str"))
+    narrow = np.min_scalar_type(-max(len(texts), 1))
+    return Coded(codes.astype(narrow), tuple(texts))
 
 
 def _source(item: Any) -> Source:

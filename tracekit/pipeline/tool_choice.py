@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import plain
+from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Measurements
 
 TIMING = ("torch", "nsys")
@@ -37,7 +39,7 @@ def _set_aside(measured: Measurements) -> frozenset[str]:
     tools = {source.tool for source in measured.sources}
     if not tools.issuperset(TIMING):
         return frozenset()
-    steps = plain(measured["steps"])
+    steps = measured["steps"]
     set_aside: set[str] = set()
     for _, of_run in steps[steps["tool"].isin(TIMING)].groupby("run", dropna=False, sort=False):
         seen = {tool: _places(of_run[of_run["tool"] == tool]) for tool in TIMING}
@@ -70,14 +72,26 @@ def _may_be(one: Place, other: Place) -> bool:
     return all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
 
 
+def _is_of(columns: Columns, names: frozenset[str]) -> npt.NDArray[np.bool_]:
+    """Which rows are of these sources."""
+    sources = columns["source"]
+    assert isinstance(sources, Coded), "sources are texts"
+    is_named = np.array([*(text in names for text in sources.texts), False], np.bool_)
+    return is_named.take(sources.codes)
+
+
 def _part(measured: Measurements, names: frozenset[str], *, kept: bool) -> Measurements:
     """The measurements of these sources, or of all others."""
     tables = {
-        name: frame[(frame["source"].isin(names) == kept).to_numpy()].reset_index(drop=True)
-        for name, frame in measured.tables.items()
+        name: columns.where(_is_of(columns, names) == kept)
+        for name, columns in measured.tables.items()
     }
     return Measurements(
-        {name: frame for name, frame in tables.items() if len(frame) or not len(measured[name])},
+        {
+            name: rows
+            for name, rows in tables.items()
+            if len(rows) or not len(measured.tables[name])
+        },
         tuple(s for s in measured.sources if (s.name in names) == kept),
         measured.failures if not kept else (),
         measured.notes if not kept else tuple(n for n in measured.notes if n.source in names),

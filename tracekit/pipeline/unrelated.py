@@ -19,7 +19,7 @@ from tracekit.discover.runs import numbered
 from tracekit.model.codes import Data
 from tracekit.model.labels import shown
 from tracekit.model.tables import TABLES, concat
-from tracekit.model.tables.arrays import of_texts
+from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Note, Source
 from tracekit.pipeline.first_screen import APART
 from tracekit.pipeline.gather import MeasuredSource
@@ -86,17 +86,23 @@ def in_run(part: MeasuredSource, new_runs: Mapping[str, str]) -> MeasuredSource:
     return part if run is None else replace(part, source=replace(part.source, run=run))
 
 
-def renamed(frame: pd.DataFrame, new_runs: Mapping[str, str]) -> pd.DataFrame:
-    """A measured table, with the runs that its sources belong to."""
+def renamed(rows: Columns, new_runs: Mapping[str, str]) -> Columns:
+    """The rows of a measured table, with the runs that their sources belong to."""
     if not new_runs:
-        return frame
-    sources, runs = frame["source"].cat, frame["run"].cat
-    texts = tuple(dict.fromkeys((*runs.categories, *new_runs.values())))
+        return rows
+    sources, runs = rows["source"], rows["run"]
+    assert isinstance(sources, Coded), "sources are texts"
+    assert isinstance(runs, Coded), "runs are texts"
+    texts = tuple(dict.fromkeys((*runs.texts, *new_runs.values())))
     place = {text: code for code, text in enumerate(texts)}
-    code_of = [place[new_runs[s]] if s in new_runs else -1 for s in sources.categories]
-    codes = np.array([*code_of, -1])[sources.codes.to_numpy()]
-    codes = np.where(codes >= 0, codes, runs.codes.to_numpy())
-    return frame.assign(run=of_texts(codes, texts).remove_unused_categories())
+    code_of = [place[new_runs[s]] if s in new_runs else -1 for s in sources.texts]
+    codes = np.array([*code_of, -1])[sources.codes]
+    codes = np.where(codes >= 0, codes, runs.codes)
+    used = np.unique(codes[codes >= 0])
+    new_codes = np.full(len(texts) + 1, -1)
+    new_codes[used] = np.arange(len(used))
+    run = Coded(new_codes[codes], tuple(texts[code] for code in used.tolist()))
+    return Columns(len(rows), {**rows.arrays, "run": run})
 
 
 def _says_whose(source: Source) -> bool:

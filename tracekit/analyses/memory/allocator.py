@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, plain, run_heading, text_or_none, whole_or_none
+from tracekit.job.frames import in_run, run_heading, text_or_none, whole_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, snapshot_levels
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import joined, looked_up
@@ -99,7 +99,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     levels = snapshot_levels(measured)
     if not len(levels):
         return None
-    rows = plain(measured["allocator_steps"])
+    rows = measured["allocator_steps"]
     if not len(rows):
         return ANALYSIS.skipped("no history of allocations was recorded")
     if not rows[["alloc_count", "driver_alloc_count", "driver_free_count"]].to_numpy().any():
@@ -110,7 +110,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     sheets = (
         _churn_sheet(measured, steps, levels),
         _step_sheet(measured, steps),
-        _lifetime_sheet(plain(measured["lifetimes"])),
+        _lifetime_sheet(measured["lifetimes"]),
     )
     return ANALYSIS.answered(
         sheets=with_rows(*sheets),
@@ -119,7 +119,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
             "a snapshot tells when memory was got from the driver and given back, not how long that took",
             "the history of one snapshot may hold steps that were not profiled: it goes back to the one before",
         ),
-        charts=tuple(_charts(plain(measured["lifetimes"]))),
+        charts=tuple(_charts(measured["lifetimes"])),
     )
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, plain, run_heading, text_or_none, whole_or_none
+from tracekit.job.frames import in_run, run_heading, text_or_none, whole_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up
@@ -259,7 +259,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         return None
     if not measured.has("free_space") or not len(measured["free_space"]):
         return ANALYSIS.skipped("no segments were recorded")
-    space = plain(measured["free_space"])
+    space = measured["free_space"]
     totals = _totals(space, levels)
     top = levels.iloc[0]
     judged = list(_fragmented(measured, totals, thresholds))
@@ -267,7 +267,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     sheets = (
         _total_sheet(measured, totals),
         _pool_sheet(of_top, top),
-        _request_sheet(of_snapshot(plain(measured["requests"]), top), top),
+        _request_sheet(of_snapshot(measured["requests"], top), top),
     )
     return ANALYSIS.answered(
         sheets=with_rows(*sheets),
@@ -301,7 +301,7 @@ def _fragmented(
 ) -> Iterator[Finding | Verdict]:
     """R22: memory that was reserved and free did not serve requests, as it lay in pieces."""
     limit = thresholds.of("fragmentation")
-    calls = plain(measured["allocator_steps"])
+    calls = measured["allocator_steps"]
     keys = [*SNAPSHOT_KEYS]
     sums = calls.groupby(keys, dropna=False, sort=False)["needless_count"].sum(min_count=1)
     rows = looked_up(totals[totals["memory"] == "device"], sums.reset_index(), keys, optional=keys)
@@ -421,7 +421,7 @@ def _request_sheet(rows: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
 
 def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
     """The segments of one snapshot at its end, coloured by what their blocks are."""
-    rows = of_snapshot(plain(measured["segment_map"]), top)
+    rows = of_snapshot(measured["segment_map"], top)
     if not len(rows):
         return
     segment_rows = rows.drop_duplicates("segment").sort_values("segment", kind="stable")

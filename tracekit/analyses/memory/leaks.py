@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import plain, run_heading
+from tracekit.job.frames import run_heading
 from tracekit.job.memory_survivors import Kept, folded, kept
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import looked_up
@@ -90,7 +90,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     """The stacks that only ever hold more, and blocks of several steps; None where no snapshot was read."""
     if not measured.has("snapshot_windows"):
         return None
-    windows = plain(measured["snapshot_windows"])
+    windows = measured["snapshot_windows"]
     leaks = kept(measured, thresholds.of("memory-growth"))
     window_count = int(windows["window"].max()) + 1 if windows["window"].notna().any() else 0
     within = bool((measured["survivors"]["basis"] == "step").any())

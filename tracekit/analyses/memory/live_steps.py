@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run, plain, text_or_none
+from tracekit.job.frames import in_run, text_or_none
 from tracekit.job.memory_snapshots import NATIVE, UNTOLD, snapshot_levels
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import PROCESS, joined
@@ -147,7 +147,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     if not len(levels):
         return None
     top = levels.iloc[0]
-    rows = _of_process(plain(measured["live_steps"]), top)
+    rows = _of_process(measured["live_steps"], top)
     ends = _in_order(rows)
     if len(ends) < 2:
         reason = "no two ends of steps are told of for one process: see what is in use at the end"

@@ -12,7 +12,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.charts import memory_lines
 from tracekit.job.device_size import UNKNOWN, device_sizes
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import grouped, in_run, plain, run_heading, text_or_none
+from tracekit.job.frames import grouped, in_run, run_heading, text_or_none
 from tracekit.job.memory_trend import Allocator, allocators, stages, steps
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.report import Finding, Metric, Place, Ranked, Section, Sheet, Verdict
@@ -255,7 +255,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _peaks(measured: Measurements) -> pd.DataFrame:
     """One row an allocator: the highest of its sources, highest first, with `of`, the Allocator."""
-    rows = plain(measured["memory_peaks"])
+    rows = measured["memory_peaks"]
     rows = rows.sort_values("peak_bytes", ascending=False, kind="stable")
     owners, number = allocators(rows)
     if not owners:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import from_epoch, plain, run_heading, stage_rows, text_or_none
+from tracekit.job.frames import from_epoch, run_heading, stage_rows, text_or_none
 from tracekit.job.memory_trend import Allocator
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import window_at
@@ -147,7 +147,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
 
 def _peaks(measured: Measurements) -> pd.DataFrame:
     """The rows of `category_peaks`, plain, the highest first, with `who` and the `stage` and `step` then."""
-    rows = plain(measured["category_peaks"])
+    rows = measured["category_peaks"]
     order = ["peak_bytes", "source"]
     rows = rows.sort_values(order, ascending=[False, True], kind="stable", ignore_index=True)
     places = [_place(measured, row) for row in rows.to_dict("records")]
@@ -169,7 +169,7 @@ def _place(measured: Measurements, row: Mapping[Any, Any]) -> tuple[str | None, 
     if pd.isna(row["peak_ts_ns"]):
         return None, pd.NA
     names: list[Any] = []
-    for windows, name in ((stage_rows(measured), "canonical"), (plain(measured["steps"]), "step")):
+    for windows, name in ((stage_rows(measured), "canonical"), (measured["steps"], "step")):
         of_process = _of_process(measured, windows, row)
         start = of_process["ts_ns"].to_numpy()
         end = start + of_process["dur_ns"].to_numpy()
@@ -200,7 +200,7 @@ def _of_process(
 
 def _levels(measured: Measurements, peaks: pd.DataFrame) -> pd.DataFrame:
     """The rows of `category_levels`, plain, in the order of peaks, the largest category first, with shares."""
-    rows = plain(measured["category_levels"])
+    rows = measured["category_levels"]
     totals = peaks[["source", "who", "peak_bytes"]].rename(columns={"peak_bytes": "total_bytes"})
     rows = joined(rows, totals.reset_index(names="place"), ["source"])
     assert (rows.groupby("place")["peak_bytes"].sum() == peaks["peak_bytes"]).all()
@@ -236,7 +236,7 @@ def _caveats(levels: pd.DataFrame) -> Iterator[str]:
 
 
 def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
-    sums = plain(measured["category_levels"]).groupby("source")[["start_bytes", "end_bytes"]].sum()
+    sums = measured["category_levels"].groupby("source")[["start_bytes", "end_bytes"]].sum()
     peak_rows = joined(peaks, sums.reset_index(), ["source"]).assign(
         span_ns=(peaks["end_ns"] - peaks["begin_ns"]).astype("Int64"),
         after_ns=(peaks["peak_ts_ns"] - peaks["begin_ns"]).astype("Int64"),
@@ -285,7 +285,7 @@ def _level_sheet(measured: Measurements, levels: pd.DataFrame) -> Sheet:
 
 def _stage_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
     """What each stage holds when it holds most, as far as the points of the curve tell."""
-    stretches = dict(iter(plain(measured["category_curve"]).groupby("source", sort=False)))
+    stretches = dict(iter(measured["category_curve"].groupby("source", sort=False)))
     parts = []
     for row in peaks.to_dict("records"):
         stages = _of_process(measured, stage_rows(measured), row)
@@ -333,7 +333,7 @@ def _wide(curve: pd.DataFrame) -> pd.DataFrame:
 
 def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
     """The categories over time, stacked."""
-    curve = plain(measured["category_curve"])
+    curve = measured["category_curve"]
     curve = curve[(curve["source"] == top["source"]).to_numpy()]
     if not len(curve):
         return

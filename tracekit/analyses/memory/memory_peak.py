@@ -11,7 +11,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.device_size import with_cards
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import canonical_stages, plain, run_heading, text_or_none
+from tracekit.job.frames import canonical_stages, run_heading, text_or_none
 from tracekit.job.memory_snapshots import UNTOLD, of_snapshot, said, snapshot_levels
 from tracekit.job.snapshot_charts import snapshot_charts
 from tracekit.job.tables import as_headings, sheet, with_rows
@@ -212,7 +212,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     if not len(rows):
         return None
     top = rows.iloc[0]
-    sites = of_snapshot(plain(measured["live_sites"]), top)
+    sites = of_snapshot(measured["live_sites"], top)
     at_peak, at_end = (sites[sites["moment"] == moment] for moment in ("peak", "end"))
     assert int(at_peak["size_bytes"].sum()) == int(top["peak_bytes"])
     sheets = (

@@ -12,7 +12,6 @@ from tracekit.job.device_size import UNKNOWN, with_cards
 from tracekit.job.frames import (
     canonical_stages,
     in_run,
-    plain,
     run_heading,
     text_or_none,
     whole_or_none,
@@ -106,7 +105,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     levels = snapshot_levels(measured)
     if not len(levels):
         return None
-    rows = plain(measured["out_of_memory"])
+    rows = measured["out_of_memory"]
     if not len(rows):
         has_history = bool((levels["entry_count"] > 0).any())
         reason = (
@@ -229,7 +228,7 @@ def _sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
 
 
 def _last_sheet(measured: Measurements, row: pd.Series[Any]) -> Sheet:
-    rows = of_snapshot(plain(measured["last_actions"]), row)
+    rows = of_snapshot(measured["last_actions"], row)
     rows = rows[rows["entry"] == row["entry"]].sort_values("before", kind="stable")
     headings = as_headings("""
         before | entries before | id

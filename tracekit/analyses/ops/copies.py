@@ -11,7 +11,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, number_or_none, plain, run_heading, same_text, share_of
+from tracekit.job.frames import in_run, number_or_none, run_heading, same_text, share_of
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.report import Finding, Place, Section
@@ -111,7 +111,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Copies by direction over all processes; finding R08."""
     if not measured.has("copies"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    rows = plain(measured["copies"])
+    rows = measured["copies"]
     if not len(rows):
         return ANALYSIS.skipped("no copy was recorded")
     pooled = _pool(rows)
@@ -152,7 +152,7 @@ def _pageable(
 ) -> list[Finding]:
     """R08: copies between a device and pageable host memory, which the driver stages through a buffer."""
     limit = thresholds.of("pageable-copies")
-    rows = plain(measured["copies"]).drop(columns="device", errors="ignore")
+    rows = measured["copies"].drop(columns="device", errors="ignore")
     findings = []
     is_pageable = pooled["memory"].str.contains("pageable", case=False) & pooled["direction"].isin(
         ("HtoD", "DtoH")

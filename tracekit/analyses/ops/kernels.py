@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import grouped, plain, run_heading
+from tracekit.job.frames import grouped, run_heading
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import DEVICE_OP_KINDS, KEYS, Column, Table, coded
@@ -117,7 +117,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     rows = measured["kernels"]
     if not len(rows):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    kernels = pool(plain(rows))
+    kernels = pool(rows)
     busy = int(kernels["total_ns"].sum())
     kernels["share_ratio"] = kernels["total_ns"] / busy if busy else None
     headings = (

@@ -15,7 +15,6 @@ from tracekit.job.frames import (
     canonical_stages,
     in_run,
     number_or_none,
-    plain,
     run_heading,
     same_text,
     summed,
@@ -211,7 +210,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         findings += _plain_units(measured, thresholds)
     if "unaligned-gemm" not in silent:
         findings += _unaligned_sizes(measured, thresholds)
-    rows = plain(measured["matrix_products"])
+    rows = measured["matrix_products"]
     if len(rows):
         numbers, sheets = _products(measured, rows)
         return ANALYSIS.answered(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import plain, run_heading
+from tracekit.job.frames import run_heading
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import looked_up, summed
 from tracekit.model.report import Heading, Section
@@ -95,7 +95,7 @@ def _measured(trace: Trace, recorded: Modules) -> dict[str, Any]:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Modules of all processes pooled by class."""
-    rows = plain(measured["modules"])
+    rows = measured["modules"]
     if not len(rows):
         reason = (
             "no module is recorded or annotated: profile with with_stack=True (verl: put stack among the"
@@ -125,7 +125,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 
 def _gpu_ns(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """By run and origin `gpu_ns`: all GPU time of the sources that tell of modules so; NA where it is not known."""
-    work = plain(measured["launches"]).groupby(["run", "source"], dropna=False)["dur_ns"].sum()
+    work = measured["launches"].groupby(["run", "source"], dropna=False)["dur_ns"].sum()
     sources = rows.loc[rows["device_ns"].notna(), ["run", "origin", "source"]].drop_duplicates()
     gpu_ns = work.rename("gpu_ns").reset_index()
     sources = looked_up(sources, gpu_ns, ["run", "source"], optional=["run"])

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import plain, run_heading
+from tracekit.job.frames import run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import numbered, summed
@@ -135,7 +135,7 @@ def _memory(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Operators of all processes pooled by name: by host time, by launched device time, by memory."""
-    rows = plain(measured["operators"])
+    rows = measured["operators"]
     rows = rows[rows["kind"] == "op"]
     if not len(rows):
         return ANALYSIS.skipped("no host op was recorded")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import plain, run_heading
+from tracekit.job.frames import run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import summed
 from tracekit.model.report import Metric, Section
@@ -250,7 +250,7 @@ def _flops(trace: Trace, slot: Ints, count: int) -> Any:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Operators of all processes pooled, by input shape and with all that runs inside them."""
-    totals, by_shape = plain(measured["operator_totals"]), plain(measured["operator_shapes"])
+    totals, by_shape = measured["operator_totals"], measured["operator_shapes"]
     if not len(totals):
         return ANALYSIS.skipped("no host op was recorded")
     on_device = bool(totals["device_total_ns"].notna().any())

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import canonical_stages, label_headings, plain, same_text
+from tracekit.job.frames import canonical_stages, label_headings, same_text
 from tracekit.job.stage_work import StageWork, by_stage
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import summed
@@ -122,7 +122,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not measured.has("unfused_work"):
         verdict = Verdict(ANALYSIS.rules[0], "insufficient data", "input shapes were not recorded")
         return ANALYSIS.skipped(NOT_RECORDED, verdicts=(verdict,))
-    calls = plain(measured["unfused_calls"])
+    calls = measured["unfused_calls"]
     calls = calls.assign(canonical=canonical_stages(calls, in_file=True))
     if not len(calls):
         reason = "neither attention nor a loss over a vocabulary is made of single operators"

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import apart, in_run, plain, same_text, text_or_none, whole_or_none
+from tracekit.job.frames import apart, in_run, same_text, text_or_none, whole_or_none
 from tracekit.job.stage_windows import (
     WHERE,
     StageWindow,
@@ -201,7 +201,7 @@ def _whose(rows: pd.DataFrame) -> tuple[object, ...]:
 
 def _unseen(measured: Measurements, run: object) -> str:
     """What is to be said of ranks of a run that were not recorded; empty where none is known to be missing."""
-    captures = plain(measured["captures"])
+    captures = measured["captures"]
     of_run = captures[same_text(captures["run"], run)]
     seen, world_size = of_run["rank"].nunique(), of_run["world_size"].max()
     if pd.isna(world_size) or seen >= world_size:
@@ -451,7 +451,7 @@ def _caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
         yield "collectives could not be compared between ranks: their time includes waiting for slower ranks"
     unseen = (_unseen(measured, run) for run in dict.fromkeys(rows["run"]))
     yield from dict.fromkeys(text for text in unseen if text)
-    quality = plain(measured["quality"])
+    quality = measured["quality"]
     if cut := int(quality.loc[quality["name"] == CUT, "count"].sum()):
         yield f"{cut:,} more collectives were recorded than are kept of one source: the earliest are shown"
 

@@ -17,7 +17,6 @@ from tracekit.job.frames import (
     devices_of,
     in_run,
     label_headings,
-    plain,
     same_text,
     text_or_none,
 )
@@ -107,12 +106,12 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Busy shares of every role in the time that all were captured, and how far rollout and training overlap."""
     if not measured.has("busy_spans"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    spans, captures = measured["busy_spans"], plain(measured["captures"])
+    spans, captures = measured["busy_spans"], measured["captures"]
     timed = captures[captures["absolute_time"].to_numpy(np.bool_)]
     fleet_rows, metrics, reasons = [], list[Metric](), list[str]()
     for run in spans["run"].unique():
         run_spans = spans[same_text(spans["run"], run) & spans["source"].isin(set(timed["source"]))]
-        fleets = _fleets(plain(run_spans), timed) if count_distinct(run_spans, ["role"]) > 1 else []
+        fleets = _fleets(run_spans, timed) if count_distinct(run_spans, ["role"]) > 1 else []
         reason = _told(fleets)
         if reason:
             reasons.append(reason + in_run(measured, run))

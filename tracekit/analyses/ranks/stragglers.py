@@ -11,7 +11,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.collectives import REASONS, clocks, matched
 from tracekit.job.drawn_ranks import MAX_ROWS, drawn
-from tracekit.job.frames import UNIT, job, plain, run_heading, summed
+from tracekit.job.frames import UNIT, job, run_heading, summed
 from tracekit.job.late_ranks import abstentions, claims, members
 from tracekit.job.rank_groups import (
     MEMBER,
@@ -230,7 +230,7 @@ def _rank_sheet(measured: Measurements, waited: Waits) -> Sheet:
 
 def _clock_sheet(measured: Measurements) -> Sheet:
     """What was subtracted from each rank's clock, and how sure that is."""
-    rows = plain(clocks(measured))
+    rows = clocks(measured)
     of_set = rows.groupby("set")["set"].transform("size") if len(rows) else rows["set"]
     rows = rows[of_set.to_numpy() > 1]
     replicas = (Heading("replica", "replica", "id"),) if rows["replica"].notna().any() else ()
@@ -255,7 +255,7 @@ def _unmatched(measured: Measurements) -> Iterator[str]:
     for reason, text in REASONS.items():
         if number := int(counts.get(reason, 0)):
             yield f"{number:,} of {len(rows):,} collectives could not be compared: {text}"
-    left_out = plain(measured["quality"])
+    left_out = measured["quality"]
     left_out = left_out[left_out["name"] == "arrivals_left_out"]
     if len(left_out):
         number = int(left_out["count"].sum())

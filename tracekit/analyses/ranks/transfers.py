@@ -15,7 +15,6 @@ from tracekit.job.frames import (
     canonical_stages,
     in_run,
     label_headings,
-    plain,
     same_text,
     share_of,
     text_or_none,
@@ -146,12 +145,8 @@ def _sync_bytes(
     measured: Measurements, run: object, role: object, wall: float
 ) -> dict[str, float | None]:
     """What one process moves in one sync, how fast, and how fast the same kinds of transfer can be."""
-    comm = (
-        _of_sync(plain(measured["collectives"]), run, role) if measured.has("collectives") else None
-    )
-    copies = (
-        _of_sync(plain(measured["transfers"]), run, role) if measured.has("transfers") else None
-    )
+    comm = _of_sync(measured["collectives"], run, role) if measured.has("collectives") else None
+    copies = _of_sync(measured["transfers"], run, role) if measured.has("transfers") else None
     best = [0.0]
     sizes: dict[str, float] = {}
     count = 0.0
@@ -161,7 +156,7 @@ def _sync_bytes(
         moved = sized.groupby(process, dropna=False)["size_bytes"].sum()
         sizes["comm_bytes"] = float(moved.mean()) if len(moved) else 0.0
         count += float(comm.groupby(process, dropna=False).size().mean())
-        large = plain(measured["collectives"])
+        large = measured["collectives"]
         large = large[
             same_text(large["run"], run) & (large["size_bytes"] >= RATED_BYTES).fillna(value=False)
         ]
@@ -306,7 +301,7 @@ def _moved(measured: Measurements) -> pd.DataFrame:
     Columns: the keys, size_bytes, count, busy_ns, exposed_ns, gb_per_s, max_gb_per_s, share_ratio (exposed, of
     the step). A device of a process counts in every step of its own.
     """
-    rows = plain(measured["transfers"])
+    rows = measured["transfers"]
     rows = rows[rows["direction"].isin(("HtoD", "DtoH", "any"))]
     keys = ["run", "role", "canonical", "direction", "memory"]
     columns = [

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.driver_log import TIMER, logs, same_steps
-from tracekit.job.frames import in_run, plain, run_heading, same_text
+from tracekit.job.frames import in_run, run_heading, same_text
 from tracekit.job.machine_logs import NAMES, machine_sheet
 from tracekit.job.stage_matrix import cells, timed_units
 from tracekit.job.tables import as_headings, sheet
@@ -163,7 +163,7 @@ def _caveats(measured: Measurements, walls: pd.DataFrame) -> list[str]:
                 f"the traces do not say which steps of {log.source} they are{in_run(measured, run)}"
             )
     used = {log.source for log in known_logs.values()}
-    unused = set(plain(measured["logged"])["source"].dropna()) - used
+    unused = set(measured["logged"]["source"].dropna()) - used
     if unused:
         caveats.append(f"{len(unused)} more logs of the same runs were not used")
     return caveats

@@ -15,7 +15,6 @@ from tracekit.job.frames import (
     canonical_stages,
     in_run,
     label_headings,
-    plain,
     same_text,
     text_or_none,
 )
@@ -123,7 +122,7 @@ def _rows(trace: Trace, start: Ints, end: Ints) -> Any:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Micro-batches by stage; finding R18."""
-    rows = plain(measured["forward_batches"])
+    rows = measured["forward_batches"]
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     if not len(rows):
         return ANALYSIS.skipped("no micro-batch was annotated")

@@ -15,7 +15,6 @@ from tracekit.job.frames import (
     in_run,
     job,
     label_headings,
-    plain,
     same_text,
     share_of,
     text_or_none,
@@ -84,7 +83,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 def _batches(measured: Measurements) -> pd.DataFrame:
     """The measured batches with the canonical stage they belong to, and `length_ns`: on the device where there is one."""
     rows = units(measured["micro_batches"])
-    rows["window"] = plain(measured["micro_batches"])["part"]
+    rows["window"] = measured["micro_batches"]["part"]
     return rows.assign(
         canonical=canonical_stages(rows, in_file=True, any_range=True),
         on_device=rows["own_ns"].notna(),

@@ -12,7 +12,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import canonical_stages, label_headings, plain, run_heading
+from tracekit.job.frames import canonical_stages, label_headings, run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
@@ -153,7 +153,7 @@ def _named(names: Any, codes: Any, rows: Any) -> Any:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """How much of the GPU's work is linked, and which stages and calls launched it."""
-    rows = plain(measured["launches"])
+    rows = measured["launches"]
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     if not len(rows):
         return ANALYSIS.skipped("no GPU activity was recorded")
@@ -253,7 +253,7 @@ def _placed_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
 
 def _graph_sheet(measured: Measurements) -> Any:
     """Replays of graphs by stage; a replay with fewer ops than its like was recorded in part."""
-    rows = plain(measured["graph_launches"])
+    rows = measured["graph_launches"]
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     rows["stage"] = _shown_stage(rows)
     pooled = (

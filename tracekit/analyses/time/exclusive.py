@@ -17,7 +17,6 @@ from tracekit.job.frames import (
     canonical_stages,
     job,
     label_headings,
-    plain,
     summed,
     text_or_none,
     units,
@@ -93,7 +92,7 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
 
 def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `origin`: how their step is known."""
-    steps = plain(measured["steps"])
+    steps = measured["steps"]
     keys = [*CAPTURE, "step", "occurrence"]
     return looked_up(rows, steps[[*keys, "origin"]], keys, optional=["pid", "step"])
 

@@ -15,7 +15,6 @@ from tracekit.job.frames import (
     in_run,
     label_headings,
     number_or_none,
-    plain,
     same_text,
     share_of,
     text_or_none,
@@ -257,7 +256,7 @@ def _launch_bound(
 ) -> Iterator[Finding]:
     """R03: stages whose GPUs wait for launches of short kernels; else steps of very many short ones."""
     limit = thresholds.of("launch-bound")
-    counts = plain(measured["host_counts"])
+    counts = measured["host_counts"]
     for run, of_run in table.groupby("run", dropna=False, sort=False):
         name = in_run(measured, run)
         bound_rows = waiting_for_launches(of_run, limit)

@@ -15,7 +15,6 @@ from tracekit.job.frames import (
     canonical_stages,
     in_run,
     label_headings,
-    plain,
     same_text,
     share_of,
     summed,
@@ -241,7 +240,7 @@ def _gap_sheet(measured: Measurements) -> Sheet:
     )
     rows = rows.head(SHOWN_GAPS).reset_index(drop=True)
     rows["canonical"] = canonical_stages(rows)
-    begin = plain(measured["captures"])[["source", "ts_ns"]].groupby("source")["ts_ns"].min()
+    begin = measured["captures"][["source", "ts_ns"]].groupby("source")["ts_ns"].min()
     rows["at_ns"] = rows["ts_ns"] - rows["source"].map(begin).fillna(0).astype("int64")
     rows["why"] = [CAUSE_TITLES[cause][0] for cause in rows["cause"]]
     headings = (
@@ -391,7 +390,7 @@ def _place(row: Mapping[Any, Any]) -> Place:
 
 def _abstaining(measured: Measurements) -> list[Verdict]:
     """Runs of which nothing of the host is recorded, or no stage nor a counted step."""
-    captures = plain(measured["captures"])
+    captures = measured["captures"]
     hosts = (
         captures[captures["device_op_count"] > 0].groupby("run", sort=False)["host_op_count"].sum()
     )

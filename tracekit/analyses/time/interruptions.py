@@ -16,7 +16,6 @@ from tracekit.job.frames import (
     canonical_stages,
     in_run,
     job,
-    plain,
     run_heading,
     same_text,
     share_of,
@@ -250,7 +249,7 @@ def _places(late: pd.DataFrame) -> tuple[Place, ...]:
 def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
     """Interruptions by name: how often and how long, in the first steps and after them."""
     late = _is_late(rows, first).to_numpy()
-    marked = plain(rows).assign(
+    marked = rows.assign(
         late_count=np.where(late, rows["count"], 0),
         late_ns=np.where(late, rows["dur_ns"], 0),
         early_count=np.where(late, 0, rows["count"]),

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import plain
 from tracekit.job.metric_kinds import METRICS, STAGE_TIME, STEP_TIME, devices_caption
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.step_values import job_values
@@ -71,7 +70,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 def kept_samples(measured: Measurements) -> tuple[dict[Key, Samples], LeftOut, int]:
     """(the samples of every metric over the steps that count, the steps that do not, stages left out)."""
     frames = [measured.derived(job_values).reindex(columns=[*COLUMNS])]
-    metrics = plain(sound_metrics(measured))
+    metrics = sound_metrics(measured)
     if len(metrics):
         frames.append(metrics[[*COLUMNS]])
     parts = [

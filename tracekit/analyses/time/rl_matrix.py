@@ -15,7 +15,6 @@ from tracekit.job.frames import (
     grouped,
     in_run,
     label_headings,
-    plain,
     same_text,
     stage_rows,
     whole_if_exact,
@@ -354,7 +353,7 @@ def _caveats(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -
             caveats.append(
                 f"the traces do not say which steps of {log.source} they are: medians of the log stand for each{in_run(measured, run)}"
             )
-    unused = set(plain(measured["logged"])["source"].dropna()) - {
+    unused = set(measured["logged"]["source"].dropna()) - {
         log.source for log in known_logs.values()
     }
     if unused:

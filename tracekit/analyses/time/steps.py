@@ -18,7 +18,6 @@ from tracekit.job.frames import (
     job,
     label_headings,
     of_step,
-    plain,
     run_heading,
     stage_rows,
     stage_walls,
@@ -156,7 +155,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _numbering(measured: Measurements) -> Iterator[str]:
     """How the captures of nsys were matched to steps: their own numbers count captures, not training steps."""
-    rows = plain(measured["steps"])
+    rows = measured["steps"]
     ranges = rows[(rows["tool"] == "nsys") & rows["part"].notna()]
     if ranges["step"].isna().any():
         yield (
@@ -241,7 +240,7 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame, steps: Job) -> An
 
 def _range_sheet(measured: Measurements) -> Any:
     """All annotated ranges by recorded name and place, also nested ones such as micro-batches."""
-    rows = plain(measured["stages"])
+    rows = measured["stages"]
     ranges = grouped(
         rows,
         ["run", "role", "parent", "stage"],

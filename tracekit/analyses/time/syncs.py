@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import label_headings, plain, same_text, summed, text_or_none
+from tracekit.job.frames import label_headings, same_text, summed, text_or_none
 from tracekit.job.idle import DAMAGED, SyncBound, idle_time, sync_bound
 from tracekit.job.stage_windows import WHERE, each_gpu_step, placed, whole
 from tracekit.job.tables import as_headings, sheet
@@ -127,7 +127,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _without_host(measured: Measurements) -> list[Verdict]:
     """Runs whose GPU sources hold nothing of the host."""
-    captures = plain(measured["captures"])
+    captures = measured["captures"]
     captures = captures[captures["device_op_count"] > 0]
     hosts = captures.groupby("run", sort=False)["host_op_count"].sum()
     return [

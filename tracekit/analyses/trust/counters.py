@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import canonical_stages, from_epoch, in_run, plain, run_heading
+from tracekit.job.frames import canonical_stages, from_epoch, in_run, run_heading
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.report import Chart, Heading, Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
@@ -208,7 +208,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     if not measured.has("counter_levels") or not len(measured["counter_levels"]):
         reason = "no counter was sampled (nsys profile --gpu-metrics-devices=all records them)"
         return ANALYSIS.skipped(reason)
-    rows = plain(measured["counter_levels"])
+    rows = measured["counter_levels"]
     of_capture = _pooled(rows[rows["window"] == "capture"], ["run", "name"])
     staged = rows[rows["window"] == "stage"].copy()
     staged["canonical"] = canonical_stages(staged, any_range=True)
@@ -264,7 +264,7 @@ def _headlines(measured: Measurements, whole: pd.DataFrame) -> Iterator[Metric]:
 
 def _charts(measured: Measurements) -> Iterator[Chart]:
     """The well-known counters over time, a chart each, a line a GPU."""
-    curve = plain(measured["counter_curve"])
+    curve = measured["counter_curve"]
     if not len(curve):
         return
     one_clock = from_epoch(measured, curve)

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import plain, run_heading, stage_rows
+from tracekit.job.frames import run_heading, stage_rows
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import joined
 from tracekit.model.report import Heading, Metric, Section
@@ -71,12 +71,12 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
 
 def _tool(measured: Measurements) -> str:
     """The tool that timed steps."""
-    tools = plain(measured["steps"])["tool"]
+    tools = measured["steps"]["tool"]
     return str(tools.mode().get(0, "?"))
 
 
 def _steps(measured: Measurements) -> pd.DataFrame:
-    rows = plain(measured["steps"])
+    rows = measured["steps"]
     rows = rows[rows["origin"] != "stage"]
     return rows.assign(what="step", value_ns=rows["dur_ns"])
 
@@ -87,7 +87,7 @@ def _stages(measured: Measurements) -> pd.DataFrame:
 
 
 def _busy(measured: Measurements) -> pd.DataFrame:
-    rows = plain(measured["gpu_time"])
+    rows = measured["gpu_time"]
     rows = rows[rows["window"] == "step"]
     return rows.assign(what="GPU busy", value_ns=rows["window_ns"] - rows["idle_ns"])
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.health.checks import Capture, diagnose
-from tracekit.job.frames import label_headings, plain, whole_or_none
+from tracekit.job.frames import label_headings, whole_or_none
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import running_max, union_totals
 from tracekit.model.keys import CAPTURE, QUEUE, by_group, numbered_alike
@@ -172,10 +172,10 @@ def _bare_collectives(trace: Trace, device: pd.DataFrame) -> Check:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Sources with what they hold and what is odd about them; finding R32."""
-    captures = plain(measured["captures"])
+    captures = measured["captures"]
     if not len(captures):
         return ANALYSIS.skipped("no source could be read")
-    quality = plain(measured["quality"])
+    quality = measured["quality"]
     number, quality["process"] = numbered_alike(CAPTURE, captures, quality)
     counts = quality.pivot_table(
         index="process", columns="name", values="count", aggfunc="first", dropna=False
@@ -271,7 +271,7 @@ def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
 
 def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source, dict[str, Any]]]:
     """Every source with its row of the captures, and the numbers of its steps as `steps`."""
-    steps = plain(measured["steps"])
+    steps = measured["steps"]
     numbered = steps[steps["step"].notna()].groupby([*CAPTURE], dropna=False, sort=False)["step"]
     steps_by_process = {
         _process(str(s), pid): frozenset(numbers.tolist()) for (s, pid), numbers in numbered

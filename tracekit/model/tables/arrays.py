@@ -61,16 +61,36 @@ class Columns:
         """The array of one column."""
         return self.arrays[name]
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """The texts that a column may hold; none of other columns."""
+        array = self.arrays[name]
+        return array.texts if isinstance(array, Coded) else ()
+
     def where(self, is_kept: npt.NDArray[np.bool_]) -> Columns:
         """The rows for which `is_kept` holds."""
         arrays = {name: _where(array, is_kept) for name, array in self.arrays.items()}
         return Columns(int(np.count_nonzero(is_kept)), arrays)
 
     def frame(self) -> pd.DataFrame:
-        """A pandas frame of these rows; it shares the arrays where pandas can."""
+        """A pandas frame of these rows; it shares the arrays where pandas can. Texts are categories."""
         return framed(
             {name: _for_pandas(array) for name, array in self.arrays.items()}, self.length
         )
+
+    def judged(self) -> pd.DataFrame:
+        """The frame that questions judge: texts are objects, NaN where one is missing, so that missing keys group too."""
+        columns = {
+            name: _objects(array) if isinstance(array, Coded) else _for_pandas(array)
+            for name, array in self.arrays.items()
+        }
+        return framed(columns, self.length)
+
+    def renamed(self, column: str, names: Mapping[str, str]) -> Columns:
+        """The same rows with other texts in a column, for those that have another name."""
+        array = self.arrays[column]
+        assert isinstance(array, Coded), "only texts are renamed"
+        texts = tuple(names.get(text, text) for text in array.texts)
+        return Columns(self.length, {**self.arrays, column: Coded(array.codes, texts)})
 
     @staticmethod
     def of(frame: pd.DataFrame) -> Columns:
@@ -78,6 +98,12 @@ class Columns:
         return Columns(
             len(frame), {str(name): bare(column.array) for name, column in frame.items()}
         )
+
+
+def _objects(array: Coded) -> npt.NDArray[np.object_]:
+    """The texts of every row."""
+    by_code: npt.NDArray[np.object_] = np.array([*array.texts, np.nan], object)
+    return by_code.take(array.codes)
 
 
 def framed(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:

@@ -75,6 +75,16 @@ class Table:
         """The table without rows, one frame for all who ask: never to be changed in place."""
         return _empty(self, str(pd.get_option("mode.string_storage")))
 
+    def no_rows(self) -> Columns:
+        """The columns without rows, one for all who ask."""
+        return _no_rows(self)
+
+    def fits(self, columns: Columns) -> None:
+        """Raise `SchemaError` unless these are exactly its columns, in this order."""
+        if list(columns.arrays) != list(self.columns):
+            odd = sorted(set(self.columns) ^ set(columns.arrays))
+            raise SchemaError(f"{self.name}: columns differ from the schema: {odd or 'order'}")
+
     def check(self, frame: pd.DataFrame) -> None:
         """Raise `SchemaError` unless `frame` has exactly these columns, in this order, of these types."""
         want = [(name, column.dtype) for name, column in self.columns.items()]
@@ -88,6 +98,12 @@ class Table:
 def _empty(table: Table, storage: str) -> pd.DataFrame:  # noqa: ARG001 - how texts are stored
     """The frame of a table without rows: questions ask often for tables that no source filled."""
     return table.frame()
+
+
+@cache
+def _no_rows(table: Table) -> Columns:
+    """The columns of a table without rows."""
+    return table.cast()
 
 
 def _cast(column: Column, given: Any, length: int) -> Array:

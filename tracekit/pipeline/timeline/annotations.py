@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import plain, stage_rows
+from tracekit.job.frames import stage_rows
 from tracekit.model.intervals import union
 from tracekit.model.report import Finding, Place, Report
 from tracekit.model.trace import Measurements
@@ -78,12 +78,12 @@ def annotate(measured: Measurements, report: Report, plan: Plan) -> Annotations:
 def _drawn(measured: Measurements, plan: Plan) -> _Drawn:
     """Steps and stages on the time axis of the timeline."""
     lanes = plan.of_source()
-    steps = plain(measured["steps"])
+    steps = measured["steps"]
     steps["named"] = ["step" if pd.isna(n) else f"step {int(n)}" for n in steps["step"]]
     stages = stage_rows(measured)
     stages["named"] = stages["canonical"].astype(str)
     steps, stages = (_moved(frame, lanes) for frame in (steps, stages))
-    captures = _moved(plain(measured["captures"]).assign(named="", step=None), lanes)
+    captures = _moved(measured["captures"].assign(named="", step=None), lanes)
     ends = [int(frame["end"].max()) for frame in (steps, stages, captures) if len(frame)]
     return _Drawn(steps, stages, max(ends, default=1))
 

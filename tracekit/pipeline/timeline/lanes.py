@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from tracekit.job.alignment import Owner, corrections
-from tracekit.job.frames import plain
 from tracekit.model.trace import Measurements, Source
 
 Process = tuple[str, str | None, int | None, int | None, str | None, str]
@@ -175,7 +174,7 @@ def _clock(source: Source) -> Owner:
 
 def _placed(measured: Measurements, lanes: Sequence[Lane]) -> Plan:
     """The lanes moved so that the first ops on every clock begin together."""
-    captures = plain(measured["captures"])
+    captures = measured["captures"]
     absolute = dict(zip(captures["source"], captures["absolute_time"], strict=True))
     first = _first(measured, captures)
     clocks = corrections(measured)
@@ -208,7 +207,7 @@ def _first(measured: Measurements, captures: pd.DataFrame) -> dict[str, int]:
     """When each source begins; on a clock that counts from the epoch, times before it do not count."""
     starts = pd.concat(
         [captures[["source", "ts_ns"]]]
-        + [plain(measured[name])[["source", "ts_ns"]] for name in ("steps", "stages")],
+        + [measured[name][["source", "ts_ns"]] for name in ("steps", "stages")],
         ignore_index=True,
     )
     from_epoch = starts["source"].isin(captures["source"][captures["absolute_time"]])
