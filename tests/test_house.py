@@ -47,7 +47,6 @@ NOT_YET = {
         "empty_percent": 2,
         "comprehensions_per_1000": 90,
         "conditionals_per_1000": 37,
-        "complex_functions": 1,
     },
     "process": {"conditionals_per_1000": 23},
     "readers": {

@@ -26,7 +26,7 @@ def measured(folder):
                 for name, columns in question.measure(trace).items():
                     table = labelled(TABLES[name], columns, trace.source)
                     frames.setdefault(name, []).append(table)
-    tables = {name: concat(TABLES[name], parts).frame() for name, parts in frames.items()}
+    tables = {name: concat(TABLES[name], parts) for name, parts in frames.items()}
     return Measurements(tables, tuple(sources), notes=tuple(notes))
 
 

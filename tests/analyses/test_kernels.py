@@ -142,7 +142,7 @@ def measured_of(*parts):
         frame = summary(device_ops(durations))
         columns = {str(name): frame[name].array for name in frame}
         frames.append(labelled(TABLES["kernels"], columns, source).frame())
-    return pd.concat([frame for frame in frames], ignore_index=True)
+    return pd.concat(frames, ignore_index=True)
 
 
 @settings(max_examples=20, deadline=None)

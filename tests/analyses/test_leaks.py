@@ -73,7 +73,7 @@ def measured(folder):
         columns = leaks.measure(trace)
         parts.append({n: labelled(TABLES[n], c, trace.source) for n, c in columns.items()})
     joined = {n: concat(TABLES[n], [part[n] for part in parts]) for n in parts[0]}
-    return Measurements({n: rows.frame() for n, rows in leaks.ANALYSIS.fold(joined).items()}, ())
+    return Measurements(leaks.ANALYSIS.fold(joined), ())
 
 
 def found_in(folder):

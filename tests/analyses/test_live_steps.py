@@ -112,10 +112,8 @@ def measured(folder, **devices):
             made = module.measure(trace)
             parts += [(n, labelled(TABLES[n], c, source)) for n, c in made.items()]
     names = {n for n, _ in parts} | {"captures"}
-    tables = {
-        n: concat(TABLES[n], [f for m, f in parts if m == n]).frame() for n in names - {"captures"}
-    }
-    return Measurements({**tables, "captures": TABLES["captures"].frame()}, ())
+    tables = {n: concat(TABLES[n], [f for m, f in parts if m == n]) for n in names - {"captures"}}
+    return Measurements({**tables, "captures": TABLES["captures"].cast()}, ())
 
 
 def _peak():

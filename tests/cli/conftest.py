@@ -33,7 +33,7 @@ def measurements(read=2, failed=0):
     failures = tuple(
         Failure(f"bad{n}.json", "not a trace", "check the copy") for n in range(failed)
     )
-    return Measurements({"windows": TABLES["windows"].frame()}, sources, failures)
+    return Measurements({"windows": TABLES["windows"].cast()}, sources, failures)
 
 
 class Pipeline(SimpleNamespace):

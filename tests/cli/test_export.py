@@ -303,7 +303,7 @@ def test_no_two_processes_share_a_place_or_a_name(keys):
         Source(Path("x"), f"f{n}", "chrome", run=run, role=role, rank=rank, pid=pid)
         for n, (run, role, rank, pid) in enumerate(keys)
     )
-    frame = TABLES["captures"].frame({"source": [s.name for s in sources], "ts_ns": [0] * len(sources),
+    frame = TABLES["captures"].cast({"source": [s.name for s in sources], "ts_ns": [0] * len(sources),
         "dur_ns": [1] * len(sources), "row_count": [1] * len(sources), "host_op_count": [1] * len(sources),
         "device_op_count": [0] * len(sources), "absolute_time": [False] * len(sources)} |
         {name: [None] * len(sources) for name in TABLES["captures"].columns

@@ -29,7 +29,7 @@ def made(name, *captures):
         for key, column in table.columns.items()
         if key not in columns and column.dtype not in ("Int64", "Float64")
     }
-    measured = Measurements({"captures": table.frame(columns, len(captures))}, (), (), (), {})
+    measured = Measurements({"captures": table.cast(columns, len(captures))}, (), (), (), {})
     return side(name, [Input(name, report(step_rows([1, 1])), measured)], 0)
 
 

@@ -27,7 +27,7 @@ def made(kernels=None, ops=None, rows=(), **facts):
                 key: [of.values[0]] * len(found) for key, of in table.columns.items() if of.values
             }
             columns |= {"name": list(found), column: list(found.values())}
-            tables[name] = table.frame(columns, len(found))
+            tables[name] = table.cast(columns, len(found))
     measured = Measurements(tables, (), (), (), {}) if tables else None
     return side("side", [Input("side", report([*step_rows([1, 1]), *rows], **facts), measured)], 0)
 

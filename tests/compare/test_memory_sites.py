@@ -13,6 +13,7 @@ from tracekit.compare import memory_sites
 from tracekit.compare.memory_sites import shortened, site_changes
 from tracekit.compare.memory_snapshots import END, PEAK, Snapshot, Whose
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Measurements, Source, labelled
 from tracekit.process.memory import live as snapshot_live
 from tracekit.process.memory.call_sites import place_texts
@@ -131,8 +132,9 @@ def test_measurements_that_were_saved_without_places_are_compared_by_site(tmp_pa
     def old(name, line):
         made = of_one(tmp_path / name, holding((1000, "f", "/job/a.py", line)))
         (kept,) = made.measured
-        sites = kept["live_sites"].assign(place=pd.Categorical([None] * len(kept["live_sites"])))
-        sites["place"] = sites["place"].cat.set_categories(pd.Index([], dtype="str"))
+        columns = kept.columns("live_sites")
+        no_place = Coded(np.full(len(columns), -1, np.int8), ())
+        sites = Columns(len(columns), {**columns.arrays, "place": no_place})
         return Snapshot(
             Whose("device", None, None, None, 0, 0), "r", None, 0, "a", {PEAK: 1000, END: 1000},
             kept["snapshot_levels"].iloc[0].to_dict(), Measurements({**kept.tables, "live_sites": sites}, ()),
@@ -147,7 +149,8 @@ def test_measurements_that_were_saved_without_places_are_compared_by_site(tmp_pa
 def test_saved_measurements_that_contradict_themselves_tell_no_places(tmp_path):
     made = memory_side(tmp_path / "a", {"a.pickle": (holding((1000, "f")), {})})
     (kept,) = made.measured
-    levels = kept["snapshot_levels"].assign(peak_bytes=np.array([999], np.int64))
+    columns = kept.columns("snapshot_levels")
+    levels = Columns(1, {**columns.arrays, "peak_bytes": np.array([999], np.int64)})
     wrong = Measurements({**kept.tables, "snapshot_levels": levels}, kept.sources)
     found = memory_of(made, type(made)(**{**fields(made), "measured": (wrong,)}))
     assert [sites.moment for sites in found.sites] == ["end"]
@@ -192,9 +195,7 @@ def snapshot_of(pieces):
         n: rows[n].array if rows[n].dtype != object else rows[n].to_numpy(object) for n in rows
     }
     columns["device"] = pd.array([0] * len(rows), dtype="Int64")
-    tables = (
-        {"live_sites": labelled(TABLES["live_sites"], columns, source).frame()} if len(rows) else {}
-    )
+    tables = {"live_sites": labelled(TABLES["live_sites"], columns, source)} if len(rows) else {}
     row = {"source": "a", "pid": pd.NA, "memory": "device", "device": 0}
     return Snapshot(
         Whose("device", None, None, None, 0, 0), "r", None, 0, "a", {PEAK: total, END: total}, row,

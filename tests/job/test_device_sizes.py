@@ -27,9 +27,7 @@ def recorded(*rows, **facts):
     table = TABLES["device_sizes"]
     columns = {name: frame[name].array for name in ("rank", "device", "size_bytes")}
     columns |= {"run": frame["run"].to_numpy(object), "source": ["trace.json"] * len(frame)}
-    return Measurements(
-        {"device_sizes": table.frame(columns, len(frame))}, (), facts=Facts(**facts)
-    )
+    return Measurements({"device_sizes": table.cast(columns, len(frame))}, (), facts=Facts(**facts))
 
 
 def told(measured, *whose):

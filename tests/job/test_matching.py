@@ -27,7 +27,7 @@ def measured(rows):
     """Measurements that hold these collectives; what a row does not say is as in `DEFAULTS`."""
     full = [DEFAULTS | row for row in rows]
     columns = {name: [row[name] for row in full] for name in DEFAULTS}
-    return Measurements({"collectives": TABLES["collectives"].frame(columns)}, ())
+    return Measurements({"collectives": TABLES["collectives"].cast(columns)}, ())
 
 
 def on_rank(rank, times, **more):

@@ -360,7 +360,7 @@ def test_of_several_processes_in_one_source_only_the_rows_of_the_failed_one_are_
         "synchronising": [True] * 3,
     }
     columns = {name: [None] * 3 for name in TABLES["collectives"].columns} | known
-    rows = TABLES["collectives"].frame(columns)
+    rows = TABLES["collectives"].cast(columns)
     whole = Measurements(
         {"collectives": rows},
         tuple(Source(Path("f"), "f", "chrome", pid=pid) for pid in pids),

@@ -6,12 +6,24 @@ import pytest
 from chrome_builder import annotation, launched, step, write
 
 import tracekit
+from tracekit.analyses import own
 from tracekit.engine import local
 from tracekit.model.errors import TracekitError
+from tracekit.model.tables import TABLES
 from tracekit.pipeline import saved
 from tracekit.pipeline.run import Options, analyze
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_question.py"
+
+
+@pytest.fixture(autouse=True)
+def _tables_of_files_are_forgotten():
+    """What a test of this file declares is not known to the next one."""
+    before = dict(TABLES)
+    yield
+    TABLES.clear()
+    TABLES.update(before)
+    own.load.cache_clear()
 
 
 @pytest.fixture

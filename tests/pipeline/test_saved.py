@@ -17,6 +17,7 @@ from tracekit.model.codes import Data
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Columns, Nullable
 from tracekit.model.trace import Failure, Measurements, Note, Source
 from tracekit.pipeline import saved
 
@@ -48,7 +49,7 @@ def frames(draw, name):
         if column.dtype in ("Int64", "Float64"):
             values = [pd.NA if value is None else value for value in values]
         data[column_name] = values
-    return table.frame(data, rows)
+    return table.cast(data, rows)
 
 
 NOTES = st.builds(
@@ -113,8 +114,8 @@ MEASUREMENTS = st.builds(
 
 def assert_same(loaded, original):
     assert set(loaded.tables) == set(original.tables)
-    for name, frame in original.tables.items():
-        assert_frame_equal(loaded.tables[name], frame, check_exact=True)
+    for name, columns in original.tables.items():
+        assert_frame_equal(loaded.tables[name].frame(), columns.frame(), check_exact=True)
     assert loaded.sources == tuple(replace(s, path=Path(s.name)) for s in original.sources)
     assert loaded.failures == original.failures
     assert loaded.notes == original.notes
@@ -127,11 +128,11 @@ def folder(tmp_path_factory):
 
 
 def sample():
-    counters = TABLES["counters"].frame(
+    counters = TABLES["counters"].cast(
         {"id": [1, 2], "ts_ns": [5, 6], "name": ["a", None], "value": [0.5, pd.NA]}
     )
-    windows = TABLES["windows"].frame()
-    syncs = TABLES["syncs"].frame(
+    windows = TABLES["windows"].cast()
+    syncs = TABLES["syncs"].cast(
         {"id": [0], "ts_ns": [1], "dur_ns": [2], "name": ["sync"], "device": [pd.NA]}
     )
     source = Source(Path("/home/me/x.json"), "x.json", "chrome", rank=3, pid=77, host="node")
@@ -169,22 +170,20 @@ def test_the_same_measurements_give_the_same_bytes(tmp_path, path):
 
 def test_what_lies_under_missing_values_does_not_reach_the_file(tmp_path, path):
     measurements = sample()
-    frame = measurements["counters"].copy()
-    hidden = pd.arrays.FloatingArray(np.array([0.5, 123.0]), np.array([False, True]))
-    frame["value"] = hidden
+    columns = measurements.columns("counters")
+    hidden = Nullable(np.array([0.5, 123.0]), np.array([False, True]))
     other = tmp_path / "other.tkm"
-    tables = {**measurements.tables, "counters": frame}
+    counters = Columns(2, {**columns.arrays, "value": hidden})
+    tables = {**measurements.tables, "counters": counters}
     saved.save(replace(measurements, tables=tables), other)
     assert other.read_bytes() == path.read_bytes()
 
 
 def test_numbers_that_are_not_finite_survive(tmp_path):
     data = {"id": [1, 2, 3], "ts_ns": [0, 0, 0], "name": ["a"] * 3}
-    frame = TABLES["counters"].frame({**data, "value": [1.0, 2.0, 3.0]})
-    frame["value"] = pd.arrays.FloatingArray(
-        np.array([math.inf, -math.inf, -0.0]), np.array([False] * 3)
-    )
-    saved.save(Measurements({"counters": frame}, ()), tmp_path / "x.tkm")
+    value = Nullable(np.array([math.inf, -math.inf, -0.0]), np.array([False] * 3))
+    counters = TABLES["counters"].cast({**data, "value": value})
+    saved.save(Measurements({"counters": counters}, ()), tmp_path / "x.tkm")
     values = saved.load(tmp_path / "x.tkm")["counters"]["value"]
     assert [str(value) for value in values] == ["inf", "-inf", "-0.0"]
 

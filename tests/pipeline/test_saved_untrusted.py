@@ -21,7 +21,7 @@ def path(tmp_path):
     syncs = {"id": [0], "ts_ns": [1], "dur_ns": [2], "name": ["sync"]}
     tables = {"counters": counters, "windows": None, "syncs": syncs}
     measurements = Measurements(
-        {name: TABLES[name].frame(data) for name, data in tables.items()},
+        {name: TABLES[name].cast(data) for name, data in tables.items()},
         (Source(Path("x.json"), "x.json", "chrome", rank=3),),
         (Failure("y.json", "broken"),),
         (Note("info", "seen", "once"),),
@@ -141,7 +141,7 @@ def test_a_missing_block_is_named(path):
 
 def test_a_value_outside_a_closed_set_is_refused(tmp_path):
     target = tmp_path / "x.tkm"
-    flows = TABLES["flows"].frame(
+    flows = TABLES["flows"].cast(
         {"id": [1], "ts_ns": [1], "cat": ["a"], "phase": ["end"], "flow": [1], "thread": [0]}
     )
     saved.save(Measurements({"flows": flows}, ()), target)
@@ -155,7 +155,7 @@ def test_a_value_outside_a_closed_set_is_refused(tmp_path):
 
 def test_the_order_of_a_closed_set_may_differ_between_versions(tmp_path):
     target = tmp_path / "x.tkm"
-    flows = TABLES["flows"].frame(
+    flows = TABLES["flows"].cast(
         {"id": [1], "ts_ns": [1], "cat": ["a"], "phase": ["end"], "flow": [1], "thread": [0]}
     )
     saved.save(Measurements({"flows": flows}, ()), target)

@@ -58,7 +58,8 @@ def test_three_models_in_a_folder_are_three_runs_and_the_first_screen_says_so(mo
         assert "3 files of models share no process, time, world" in render(
             result.report, kind, width=120
         )
-    for table, frame in result.measurements.tables.items():
+    for table in result.measurements.tables:
+        frame = result.measurements[table]
         pairs = set(zip(frame["source"].astype(str), frame["run"].astype(str), strict=True))
         assert pairs <= {(f"{name}.json", name) for name in ("bert", "owl", "llama")}, table
 

@@ -5,7 +5,7 @@ What was not asked is absent: neither clear nor failed, and nothing is said that
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tracekit.analyses import ANALYSES, Analysis
@@ -79,11 +79,12 @@ def as_saved(
 
     Raises `TracekitError` where one lacks what is asked for, or they have no question in common.
     """
-    wanted = [analysis for analysis in analyses if analysis.id in (ids or ())]
-    asked_for = analyses if ids is None else wanted
-    own = [analysis.id for analysis in asked_for if analysis.file]
     for name, part in saved.items():
-        _require(name, part, wanted, own, tables)
+        if lacking := [*_lacking(part, ids, analyses), *_unasked(part, tables)]:
+            raise TracekitError(
+                f"{name}: it was saved for other questions, and does not hold {lacking[0]}",
+                _hint(asked_ids(part)),
+            )
     limited = [limit for part in saved.values() if (limit := asked_ids(part)) is not None]
     if ids is not None or not limited:
         return ids
@@ -96,23 +97,6 @@ def as_saved(
     return tuple(analysis.id for analysis in analyses if analysis.id in common)
 
 
-def _require(
-    name: str,
-    part: Measurements,
-    wanted: Sequence[Analysis],
-    own: Sequence[str],
-    tables: Iterable[str],
-) -> None:
-    """Nothing; raises `TracekitError` where saved measurements lack a question, one of the user's `own` or a table."""
-    lacking = _lacking(part, wanted, tables)
-    lacking += [id_ for id_ in own if id_ not in part.facts.own_questions]
-    if lacking:
-        raise TracekitError(
-            f"{name}: it was saved for other questions, and does not hold {lacking[0]}",
-            _hint(asked_ids(part)),
-        )
-
-
 def _hint(ids: Sequence[str] | None) -> str:
     """What to do about saved measurements that lack what is asked for."""
     if ids is None:
@@ -120,15 +104,25 @@ def _hint(ids: Sequence[str] | None) -> str:
     return f"it holds {', '.join(ids)}; save it without --only and --skip"
 
 
-def _lacking(part: Measurements, wanted: Iterable[Analysis], tables: Iterable[str]) -> list[str]:
-    """The questions and tables that are asked for and were not when these measurements were saved."""
+def _lacking(
+    part: Measurements, ids: tuple[str, ...] | None, analyses: Iterable[Analysis]
+) -> Iterator[str]:
+    """The questions that are asked (None: all) and were not when these measurements were saved."""
     unasked = unasked_tables(part)
-    questions = [
-        analysis.id
-        for analysis in wanted
-        if not unasked.isdisjoint((*analysis.tables, *analysis.rests_on))
-    ]
-    return questions + [table for table in tables if table in unasked]
+    for analysis in analyses:
+        is_asked = ids is None or analysis.id in ids
+        if (analysis.file and is_asked and analysis.id not in part.facts.own_questions) or (
+            ids is not None
+            and is_asked
+            and not unasked.isdisjoint((*analysis.tables, *analysis.rests_on))
+        ):
+            yield analysis.id
+
+
+def _unasked(part: Measurements, tables: Iterable[str]) -> list[str]:
+    """Which of these tables were measured by nobody."""
+    unasked = unasked_tables(part)
+    return [table for table in tables if table in unasked]
 
 
 def facts(ids: Collection[str], parts: Iterable[Measurements]) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from tracekit.model.tables import concat
 from tracekit.model.trace import Failure, Fault, Measurements, Note
 
 T = TypeVar("T", Note, Failure, Fault)
+V = TypeVar("V")
 
 
 def merge(
@@ -59,10 +60,9 @@ def _together(parts: Sequence[Facts]) -> Facts:
     file_counts: Counter[str] = Counter()
     for facts in parts:
         file_counts.update(facts.files)
-    first = parts[0]
-    same_work = all(facts.work == first.work for facts in parts)
-    same_memory = all(facts.device_memory == first.device_memory for facts in parts)
-    in_all = set(first.own_questions).intersection(*(facts.own_questions for facts in parts))
+    own_questions = set(parts[0].own_questions)
+    for facts in parts:
+        own_questions.intersection_update(facts.own_questions)
     return Facts(
         title=", ".join(facts.title for facts in parts),
         versions=agreed([facts.versions for facts in parts]),
@@ -71,11 +71,16 @@ def _together(parts: Sequence[Facts]) -> Facts:
         files=dict(file_counts),
         simulated=any(facts.simulated for facts in parts),
         stages=tuple(dict.fromkeys(chain.from_iterable(facts.stages for facts in parts))),
-        work=first.work if same_work else {},
-        device_memory=first.device_memory if same_memory else None,
-        own_questions=tuple(filter(in_all.__contains__, first.own_questions)),
+        work=_same([facts.work for facts in parts]) or {},
+        device_memory=_same([facts.device_memory for facts in parts]),
+        own_questions=tuple(name for name in parts[0].own_questions if name in own_questions),
         excluded_count=sum(facts.excluded_count for facts in parts),
     )
+
+
+def _same(values: Sequence[V]) -> V | None:
+    """What all of these are; None where they differ."""
+    return values[0] if all(value == values[0] for value in values) else None
 
 
 def labelled(part: Measurements, label: str) -> Measurements:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -33,7 +34,7 @@ from tracekit.model.report import Metric, Remark, Report, Section, Sheet
 from tracekit.model.tables import concat
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds
-from tracekit.model.trace import Measurements, Source, Want
+from tracekit.model.trace import Failure, Measurements, Note, Source, Want
 from tracekit.model.version import VERSION
 from tracekit.pipeline import appendix, asked, recordings, saved, unrelated
 from tracekit.pipeline import first_screen as overview
@@ -341,55 +342,82 @@ def reduce(
     *,
     already_folded: bool = False,
 ) -> Measurements:
-    """The measurements of all sources: folded per process, concatenated, with what failed beside them."""
+    """The measurements of all sources: folded per process, concatenated, with what failed beside them.
+
+    Raises `TracekitError` where no source could be read.
+    """
     outcomes = list(given)
+    failures = tuple(outcome.failure for outcome in outcomes if outcome.failure is not None)
     values = [outcome.value for outcome in outcomes if outcome.value is not None]
-    new_runs, apart = unrelated.told_apart(found, [part for value in values for part in value])
-    values = [tuple(unrelated.in_run(part, new_runs) for part in value) for value in values]
+    del outcomes
+    new_runs, apart = unrelated.told_apart(found, list(chain.from_iterable(values)))
+    values = _in_runs(values, new_runs)
     # What the nodes have folded may lie beside copies that none of them could tell.
-    values = (
-        recordings.counted_once(values)
-        if already_folded
-        else _folded(options.question_files, values)
-    )
-    parts = [part for value in values for part in value]
-    failures = tuple(o.failure for o in outcomes if o.failure is not None)
+    fold = recordings.counted_once if already_folded else partial(_folded, options.question_files)
+    parts = list(chain.from_iterable(fold(values)))
     if not parts and failures:
-        first = failures[0]
-        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        raise TracekitError(
-            f"no source could be read: {first.source}: {first.problem}{more}", first.hint
-        )
-    told = [replace(part, tables={}) for part in parts]
-    copies = [part for part in told if part.original is not None]
-    told = [part for part in told if part.original is None]
-    held = [part.holding for part in told if part.holding is not None]
-    cuts = _numbers(options.ranks), _numbers(options.steps), options.stages
-    notes = [*found.notes, *apart, *left_out(held, found.left_out, *cuts)]
-    told = [part for part in told if part.holding is None or part.holding.is_kept]
-    ordered = [
-        dict(tables_of) for tables_of in in_order(parts, every_question(options.question_files))
-    ]
-    del outcomes, values, parts
-    tables = _frames(ordered, new_runs)
+        raise _unreadable(failures)
+    light_parts = [replace(part, tables={}) for part in parts]
+    questions = every_question(options.question_files)
+    tables_of_sources = [dict(tables) for tables in in_order(parts, questions)]
+    del values, parts
+    tables = _concatenated(tables_of_sources, new_runs)
     give_back()
+    measured = _with_sources(tables, light_parts, found, options)
+    notes = (*measured.notes, *found.notes, *apart, *_left_out(light_parts, found, options))
+    return replace(measured, failures=failures, notes=notes)
+
+
+def _with_sources(
+    tables: Mapping[str, Columns],
+    light_parts: Sequence[MeasuredSource],
+    found: Discovery,
+    options: Options,
+) -> Measurements:
+    """These tables with their sources, and what was noted of them; copies of others are only noted."""
+    copies = [part for part in light_parts if part.original is not None]
+    originals = [part for part in light_parts if part.original is None]
+    kept = [part for part in originals if part.holding is None or part.holding.is_kept]
     return Measurements(
         tables,
-        tuple(part.source for part in told),
-        failures,
-        (*(note for part in (*told, *copies) for note in part.notes), *notes),
-        _facts(told, found, options, len(copies)),
-        faults=tuple(fault for part in told for fault in part.faults),
+        tuple(part.source for part in kept),
+        notes=tuple(chain.from_iterable(part.notes for part in (*kept, *copies))),
+        facts=_facts(kept, len(copies), found, options),
+        faults=tuple(chain.from_iterable(part.faults for part in kept)),
     )
 
 
-def _frames(ordered: Sequence[dict[str, Any]], new_runs: Mapping[str, str]) -> dict[str, Columns]:
-    """The tables of all sources put together, by name; the parts are emptied."""
+def _in_runs(
+    values: Iterable[tuple[MeasuredSource, ...]], new_runs: Mapping[str, str]
+) -> list[tuple[MeasuredSource, ...]]:
+    """The sources in the runs that they belong to."""
+    return [tuple(unrelated.in_run(part, new_runs) for part in value) for value in values]
+
+
+def _unreadable(failures: Sequence[Failure]) -> TracekitError:
+    """The error of a profile of which no source could be read: it tells of the first."""
+    first = failures[0]
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    problem = f"no source could be read: {first.source}: {first.problem}{more}"
+    return TracekitError(problem, first.hint)
+
+
+def _left_out(parts: Sequence[MeasuredSource], found: Discovery, options: Options) -> list[Note]:
+    """The notes on what holds nothing of the ranks, steps and stages that were asked for."""
+    originals = [part for part in parts if part.original is None]
+    held = [part.holding for part in originals if part.holding is not None]
+    cuts = _numbers(options.ranks), _numbers(options.steps), options.stages
+    return left_out(held, found.left_out, *cuts)
+
+
+def _concatenated(
+    tables_of_sources: Sequence[dict[str, Columns]], new_runs: Mapping[str, str]
+) -> dict[str, Columns]:
+    """Every table with the rows of all sources, which give them up: a thousand sources are not held twice."""
     tables = {}
     with light_text():
         for table in measured_tables():
-            # Given up as they are put together: a thousand sources are not held twice.
-            rows = [of.pop(table.name) for of in ordered if table.name in of]
+            rows = [of.pop(table.name) for of in tables_of_sources if table.name in of]
             if rows:
                 tables[table.name] = unrelated.renamed(concat(table, rows), new_runs)
             del rows
@@ -397,9 +425,9 @@ def _frames(ordered: Sequence[dict[str, Any]], new_runs: Mapping[str, str]) -> d
 
 
 def _facts(
-    parts: Sequence[MeasuredSource], found: Discovery, options: Options, copy_count: int
+    parts: Sequence[MeasuredSource], copy_count: int, found: Discovery, options: Options
 ) -> Facts:
-    """What is known of the sources that count, and what was asked for."""
+    """What is known of these sources as a whole."""
     questions = every_question(options.question_files)
     return Facts(
         title=found.title,

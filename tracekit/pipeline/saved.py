@@ -118,7 +118,7 @@ def save(measurements: Measurements, path: Path | str) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def _in_order(tables: Mapping[str, Columns]) -> dict[str, pd.DataFrame]:
+def _in_order(tables: Mapping[str, Columns]) -> dict[str, Columns]:
     """The same tables, in the order in which `tracekit tables` shows them."""
     return {name: tables[name] for name in _names() if name in tables}
 

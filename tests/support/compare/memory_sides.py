@@ -53,7 +53,7 @@ def measured_sources(sources, *more):
             for table, columns in question.measure(trace).items():
                 part = labelled(TABLES[table], columns, trace.source)
                 tables.setdefault(table, []).append(part)
-    found = {name: concat(TABLES[name], parts).frame() for name, parts in tables.items()}
+    found = {name: concat(TABLES[name], parts) for name, parts in tables.items()}
     return Measurements(found, tuple(read))
 
 

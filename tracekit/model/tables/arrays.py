@@ -132,6 +132,15 @@ def bare(array: Any) -> Array:
     return np.asarray(array)
 
 
+def dtype_of(array: Array) -> str:
+    """The name of the type that pandas has for such an array."""
+    if isinstance(array, Coded):
+        return "category"
+    if isinstance(array, Nullable):
+        return "Int64" if array.values.dtype.kind == "i" else "Float64"
+    return str(array.dtype)
+
+
 def joined(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
     """One array of several of a kind, one after the other; texts are united, `first_texts` before the others."""
     coded = [part for part in parts if isinstance(part, Coded)]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.model.errors import SchemaError
-from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, bare, joined
+from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, bare, dtype_of, joined
 
 Dtype = Literal["int32", "int64", "Int64", "Float64", "bool", "category"]
 
@@ -80,9 +80,11 @@ class Table:
         return _no_rows(self)
 
     def fits(self, columns: Columns) -> None:
-        """Raise `SchemaError` unless these are exactly its columns, in this order."""
-        if list(columns.arrays) != list(self.columns):
-            odd = sorted(set(self.columns) ^ set(columns.arrays))
+        """Raise `SchemaError` unless these are exactly its columns, in this order, of these types."""
+        want = [(name, column.dtype) for name, column in self.columns.items()]
+        have = [(name, dtype_of(array)) for name, array in columns.arrays.items()]
+        if want != have:
+            odd = sorted(set(want) ^ set(have))
             raise SchemaError(f"{self.name}: columns differ from the schema: {odd or 'order'}")
 
     def check(self, frame: pd.DataFrame) -> None:
