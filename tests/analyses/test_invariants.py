@@ -115,8 +115,8 @@ def test_the_base_of_a_clock_and_its_readings_are_one_time(tmp_path, usual):
     ranks = {0: shifted(rank_rows(), -1_000_000), 1: shifted(rank_rows(late=25), -1_000_000)}
     moved = written(tmp_path, ranks, BASE_NS + SECOND_NS)
     assert concluded(moved) == concluded(usual)
-    for name, frame in usual.measurements.tables.items():
-        pd.testing.assert_frame_equal(frame, moved.measurements.tables[name])
+    for name in usual.measurements.tables:
+        pd.testing.assert_frame_equal(usual.measurements[name], moved.measurements[name])
 
 
 def test_one_rank_with_another_base_is_at_the_same_time(tmp_path, usual):
@@ -151,8 +151,8 @@ def test_the_order_of_events_in_a_file_does_not_matter(tmp_path, usual, seed):
 def rows_without_source(result):
     """Every measured row but for the name of its file, in an order of its own."""
     tables = {}
-    for name, frame in result.measurements.tables.items():
-        rows = frame.drop(columns="source").itertuples(index=False, name=None)
+    for name in result.measurements.tables:
+        rows = result.measurements[name].drop(columns="source").itertuples(index=False, name=None)
         tables[name] = sorted(map(str, rows))
     return tables
 
@@ -219,8 +219,8 @@ def test_a_run_k_times_as_long_gives_times_k_times_as_long(tmp_path, usual, k):
         for rank, mine in rows.items()
     }
     found = written(tmp_path, slow)
-    for name, frame in usual.measurements.tables.items():
-        other = found.measurements.tables[name]
+    for name in usual.measurements.tables:
+        frame, other = usual.measurements[name], found.measurements[name]
         if name in ABSOLUTE:
             continue
         for column in frame:

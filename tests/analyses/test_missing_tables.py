@@ -7,6 +7,7 @@ import pytest
 from analyses.test_counters import recording
 
 from tracekit.analyses import ANALYSES, defaults
+from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 
@@ -43,13 +44,14 @@ def looked_at(analysis, whole):
 
 def variants(whole, name):
     """(what was done to it, the measurements) for every way in which a table can be poorer."""
-    frame = whole.tables[name]
+    columns = whole.columns(name)
     others = {key: table for key, table in whole.tables.items() if key != name}
     yield "absent", replace(whole, tables=others)
-    yield "empty", replace(whole, tables={**others, name: frame.iloc[:0]})
-    if "window" in frame:
-        for window in frame["window"].dropna().unique():
-            alone = frame[(frame["window"] == window).to_numpy()].reset_index(drop=True)
+    yield "empty", replace(whole, tables={**others, name: TABLES[name].no_rows()})
+    if "window" in columns.arrays:
+        windows = whole[name]["window"]
+        for window in windows.dropna().unique():
+            alone = columns.where((windows == window).to_numpy())
             yield f"{window} alone", replace(whole, tables={**others, name: alone})
 
 

@@ -1,12 +1,12 @@
 """Waits booked to their causes, own work compared, R09 and R10. Traces in microseconds, results in nanoseconds."""
 
-import dataclasses
 import random
 
 import numpy as np
 import pandas as pd
 import pytest
 from analyses.waiting_traces import measure_folder, rows_of, section
+from changed_tables import with_tables
 from chrome_builder import BASE_NS, annotation, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,16 +173,16 @@ def test_the_stage_named_is_that_of_most_of_the_work_beyond(tmp_path):
 def test_what_it_costs_is_told_of_the_group_that_waits_longest_for_it(tmp_path):
     """Three collectives of a step in one group, seven in another: 60 and 140 of waits that would not be."""
     measured = measured_of(tmp_path, in_two_stages())
-    tables = dict(measured.tables)
+    tables = {}
     for name in ("collectives", "arrivals"):
-        frame = tables[name].copy()
+        frame = measured[name]
         number = (
             frame.groupby(["rank", "step"]).cumcount()
             if "step" in frame
             else frame.groupby("rank").cumcount() % 10
         )
         tables[name] = frame.assign(group=pd.Categorical(np.where(number < 3, "few", "many")))
-    parted = dataclasses.replace(measured, tables=tables)
+    parted = with_tables(measured, tables)
     (found,) = findings(parted, "straggler")
     assert found.recoverable_ns == 140_000
 
@@ -312,12 +312,12 @@ def test_of_two_groups_that_lose_the_same_time_one_counts(tmp_path):
     groups = {0: ("tp0", "dp0"), 1: ("tp0", "dp1"), 2: ("tp1", "dp0"), 3: ("tp1", "dp1")}
     regrouped = {}
     for name in ("collectives", "arrivals"):
-        frame = measured[name].copy()
+        frame = measured[name]
         frame["group"] = pd.Categorical(
             [groups[rank][op == "all_gather"] for rank, op in zip(frame["rank"], frame["op"], strict=True)]
         )  # fmt: skip
         regrouped[name] = frame
-    measured = dataclasses.replace(measured, tables={**measured.tables, **regrouped})
+    measured = with_tables(measured, regrouped)
     lost = waits(measured).collectives.groupby(["rank", "group"])["lost_ns"].sum()
     assert {key: ns for key, ns in lost.items() if ns} == {
         (0, "dp0"): 40_000, (1, "dp1"): 40_000, (2, "tp1"): 40_000,
@@ -427,21 +427,21 @@ def test_the_order_of_files_and_rows_changes_nothing(tmp_path):
         shuffler.shuffle(mine)
     assert told(measured_of(tmp_path / "rows", rows)) == told(still)
     tables = {
-        name: frame.sample(frac=1, random_state=5).reset_index(drop=True)
-        for name, frame in still.tables.items()
+        name: still[name].sample(frac=1, random_state=5).reset_index(drop=True)
+        for name in still.tables
     }
-    assert told(dataclasses.replace(still, tables=tables)) == told(still)
+    assert told(with_tables(still, tables)) == told(still)
 
 
 def test_rows_split_over_two_devices_are_not_merged(tmp_path):
     """Rank 2's collectives, half of them said to be on another device: it matches nothing any more."""
     measured = measured_of(tmp_path, late_by([20] * 8))
-    tables = dict(measured.tables)
+    tables = {}
     for name in ("collectives", "arrivals"):
-        frame = tables[name].copy()
+        frame = measured[name]
         device = np.where((frame["rank"] == 2) & (np.arange(len(frame)) % 2 == 1), 1, 0)
         tables[name] = frame.assign(device=pd.array(device, dtype="Int64"))
-    split = dataclasses.replace(measured, tables=tables)
+    split = with_tables(measured, tables)
     assert findings(measured, "straggler")
     assert findings(split, "straggler") == []
     assert any("several processes or devices claim one rank" in c for c in section(split).caveats)
