@@ -7,7 +7,7 @@ from compare.made import BASE_RUNS, OPT_RUNS, change_of, compared, row, step_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.metric_kinds import METRICS
+from tracekit.model.metrics import METRICS
 
 STEADY = step_rows([10, 11, 10, 11, 10])
 

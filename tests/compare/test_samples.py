@@ -7,7 +7,7 @@ from compare.made import COLUMNS, row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.metric_kinds import METRICS
+from tracekit.model.metrics import METRICS
 from tracekit.job.samples import samples
 
 

@@ -8,7 +8,7 @@ from math import log
 
 from tracekit.compare.comparison import Change
 from tracekit.compare.origins import Attribution
-from tracekit.job.metric_kinds import STAGE_TIME
+from tracekit.model.metrics import STAGE_TIME
 from tracekit.model.units import show, speedup
 
 ASSUMES = (

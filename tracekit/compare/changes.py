@@ -11,7 +11,8 @@ from tracekit.compare.gate_rules import NO_RULES, Rules
 from tracekit.compare.noise import NoiseFile
 from tracekit.compare.sides import Side, all_positive, mean_of_runs
 from tracekit.compare.work_units import WINDOW_KEY, of_whole_recording, unit_key, without_steps
-from tracekit.job.metric_kinds import (
+from tracekit.job.samples import Key, Samples
+from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     METRICS,
     PER_WORK,
@@ -24,7 +25,6 @@ from tracekit.job.metric_kinds import (
     Kind,
     titled,
 )
-from tracekit.job.samples import Key, Samples
 from tracekit.model.stats.outlook import detectable
 from tracekit.model.stats.speedup import FOOTNOTES, Pairing, Speedup, exact, speedup
 from tracekit.model.stats.verdict import (

@@ -11,7 +11,7 @@ import pandas as pd
 from tracekit.compare.comparison import Difference
 from tracekit.compare.gate_rules import amount
 from tracekit.compare.sides import Side, all_positive
-from tracekit.job.metric_kinds import METRICS, PER_WORK, STAGE_TIME
+from tracekit.model.metrics import METRICS, PER_WORK, STAGE_TIME
 from tracekit.model.stats.speedup import Speedup, speedup
 from tracekit.model.stats.verdict import LEAST_EFFECT, verdict
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tracekit.compare.amdahl import largest
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.work_units import counted_as
-from tracekit.job.metric_kinds import UNPROFILED
+from tracekit.model.metrics import UNPROFILED
 from tracekit.model.report import Cell, Heading, Sheet
 from tracekit.model.units import show
 

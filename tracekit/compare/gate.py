@@ -15,7 +15,8 @@ from tracekit.compare.changes import Choices, compared, step_key
 from tracekit.compare.gate_rules import IDLE_SHARE, STAGES, Accept, Rule, Rules, amount
 from tracekit.compare.sides import Side, all_positive
 from tracekit.compare.work_units import of_whole_recording
-from tracekit.job.metric_kinds import (
+from tracekit.job.samples import Key, Samples, StepId
+from tracekit.model.metrics import (
     OUT_OF_MEMORY,
     STAGE_TIME,
     STEP_TIME,
@@ -25,7 +26,6 @@ from tracekit.job.metric_kinds import (
     grows_with_work,
     titled,
 )
-from tracekit.job.samples import Key, Samples, StepId
 from tracekit.model.report import Gate, Outcome, Unit
 from tracekit.model.stages import canonical
 from tracekit.model.stats.estimate import Estimate, estimate, t_tail

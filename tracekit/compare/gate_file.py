@@ -26,9 +26,9 @@ from tracekit.compare.gate_rules import (
     rule_of_text,
 )
 from tracekit.discover.arguments import refuse_special
-from tracekit.job.metric_kinds import STEP_TIME
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
+from tracekit.model.metrics import STEP_TIME
 from tracekit.model.stats.verdict import LEAST_EFFECT
 
 OWN_FILE, PROJECT_FILE = "tracekit.toml", "pyproject.toml"

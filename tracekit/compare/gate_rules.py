@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Literal, Never
 
-from tracekit.job.metric_kinds import METRICS, OUT_OF_MEMORY, STAGE_TIME, Kind
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
+from tracekit.model.metrics import METRICS, OUT_OF_MEMORY, STAGE_TIME, Kind
 from tracekit.model.report import Unit
 from tracekit.model.units import MINUS, parse_size, parse_time, show
 

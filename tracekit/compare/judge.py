@@ -30,7 +30,10 @@ from tracekit.compare.step_log import logged_reading, overheads, steps_a_run
 from tracekit.compare.work_units import HINT as UNIT_HINT
 from tracekit.compare.work_units import reading as recording_reading
 from tracekit.compare.work_units import unit_key, without_steps
-from tracekit.job.metric_kinds import (
+from tracekit.job.samples import Key, Samples
+from tracekit.model.errors import NothingComparableError, TracekitError
+from tracekit.model.labels import plural
+from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     PER_WORK,
     RANGE_CADENCE,
@@ -39,9 +42,6 @@ from tracekit.job.metric_kinds import (
     WINDOW,
     grows_with_work,
 )
-from tracekit.job.samples import Key, Samples
-from tracekit.model.errors import NothingComparableError, TracekitError
-from tracekit.model.labels import plural
 from tracekit.model.units import show
 from tracekit.model.version import VERSION
 

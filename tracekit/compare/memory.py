@@ -11,8 +11,8 @@ from tracekit.compare.memory_pairs import matched
 from tracekit.compare.memory_sites import site_changes
 from tracekit.compare.memory_snapshots import END, LEVELS, PEAK, Snapshot, reported, snapshots
 from tracekit.compare.sides import Side
-from tracekit.job.metric_kinds import OUT_OF_MEMORY
 from tracekit.model.labels import plural
+from tracekit.model.metrics import OUT_OF_MEMORY
 
 LEAST_BYTES, LEAST_SHARE = 2**20, 0.01
 """A change smaller than either, of the level before, is none that matters: a mebibyte, or a hundredth."""

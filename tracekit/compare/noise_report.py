@@ -12,8 +12,8 @@ import pandas as pd
 from tracekit.compare.design import run_spans
 from tracekit.compare.noise import NoiseFile
 from tracekit.compare.sides import Side
-from tracekit.job.metric_kinds import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE, titled
 from tracekit.job.tables import sheet
+from tracekit.model.metrics import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE, titled
 from tracekit.model.report import Heading, Report
 from tracekit.model.stats.certainty import Spread
 from tracekit.model.stats.noise import LEAST_RUNS, Noise

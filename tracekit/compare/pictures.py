@@ -9,7 +9,7 @@ from math import fsum
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.origins import Attribution, shortened
 from tracekit.compare.report_attribution import heading, profiled_only
-from tracekit.job.metric_kinds import STAGE_TIME, STEP_AND_STAGES, STEP_TIME
+from tracekit.model.metrics import STAGE_TIME, STEP_AND_STAGES, STEP_TIME
 from tracekit.model.report import Chart, Unit
 
 SHOWN = {

@@ -14,7 +14,7 @@ from tracekit.compare.differences import short
 from tracekit.compare.first_screen import FIRST_CAUTIONS, barred, basis, cautions
 from tracekit.compare.gate_sheet import gate_section, gate_word
 from tracekit.compare.pictures import pictures
-from tracekit.job.metric_kinds import (
+from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     RANGE_CADENCE,
     STAGE_TIME,

@@ -15,7 +15,7 @@ from tracekit.compare.origins import (
     Transfer,
     shortened,
 )
-from tracekit.job.metric_kinds import UNPROFILED
+from tracekit.model.metrics import UNPROFILED
 from tracekit.model.report import Cell, Heading, Section, Sheet
 from tracekit.model.units import show, signed
 

@@ -10,7 +10,6 @@ from itertools import chain, count
 import numpy as np
 import pandas as pd
 
-from tracekit.job.metric_kinds import STEP_TIME, WINDOW
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.step_values import NAMES
 from tracekit.job.throughput import work_rates
@@ -18,6 +17,7 @@ from tracekit.job.warm_up import Dropped, LeftOut, dropped
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import plural
+from tracekit.model.metrics import STEP_TIME, WINDOW
 from tracekit.model.report import Report
 from tracekit.model.stats.estimate import RANGE
 from tracekit.model.trace import Measurements

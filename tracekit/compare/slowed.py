@@ -9,7 +9,7 @@ from tracekit.compare.changes import Choices, step_key
 from tracekit.compare.gate import gates, overall
 from tracekit.compare.gate_rules import IDLE_SHARE, KINDS, Rule, Rules
 from tracekit.compare.sides import Side
-from tracekit.job.metric_kinds import STEP_TIME, UNPROFILED
+from tracekit.model.metrics import STEP_TIME, UNPROFILED
 from tracekit.model.report import Gate
 
 SLOWED = 0.2

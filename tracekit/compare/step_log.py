@@ -21,12 +21,12 @@ import pandas as pd
 from tracekit.compare.comparison import Overhead
 from tracekit.compare.sides import Side, copies_of, copies_told, mean_of_runs, without, world_size
 from tracekit.job.driver_log import Logged, logs
-from tracekit.job.metric_kinds import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.throughput import MOST_WORK, work_rates
 from tracekit.job.warm_up import Dropped, LeftOut
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import plural
+from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.trace import Measurements
 
 KEY: Key = (UNPROFILED, None, None)

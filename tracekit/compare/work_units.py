@@ -11,7 +11,9 @@ from itertools import chain
 from math import log, log1p
 
 from tracekit.compare.sides import Side, mean_of_runs
-from tracekit.job.metric_kinds import (
+from tracekit.job.samples import Key
+from tracekit.model.labels import plural
+from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     METRICS,
     OUT_OF_MEMORY,
@@ -21,8 +23,6 @@ from tracekit.job.metric_kinds import (
     STEP_TIME,
     WINDOW,
 )
-from tracekit.job.samples import Key
-from tracekit.model.labels import plural
 from tracekit.model.units import show
 
 WINDOW_KEY: Key = (WINDOW, None, None)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import whole_or_none
-from tracekit.job.metric_kinds import METRICS, STEP_TIME, Reduction
 from tracekit.model.keys import Ints, as_python, of_keys
+from tracekit.model.metrics import METRICS, STEP_TIME, Reduction
 
 COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value")
 """What is read of recorded values."""

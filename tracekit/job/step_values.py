@@ -10,7 +10,9 @@ import pandas as pd
 
 from tracekit.job.driver_log import logs, same_steps
 from tracekit.job.frames import UNIT, distinct, grouped, job, same_text, stage_rows, units
-from tracekit.job.metric_kinds import (
+from tracekit.model import faults
+from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, is_among, records
+from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     OUT_OF_MEMORY,
     PER_WORK,
@@ -19,8 +21,6 @@ from tracekit.job.metric_kinds import (
     STEP_TIME,
     WINDOW,
 )
-from tracekit.model import faults
-from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, is_among, records
 from tracekit.model.stages import STAGES
 from tracekit.model.trace import Measurements
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.job.metric_kinds import PER_WORK, STAGE_TIME, STEP_TIME
 from tracekit.job.samples import Key, Samples, StepId
 from tracekit.model.errors import TracekitError
+from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from tracekit.job.metric_kinds import STEP_TIME
 from tracekit.job.samples import Key, Samples, StepId
+from tracekit.model.metrics import STEP_TIME
 
 FIRST, COMPILES = "first_of_window", "compilations"
 _OPENING, _COMPILING = "the first after the profiler began", "compiles or loads code"

@@ -17,6 +17,7 @@ from tracekit.model.codes import NO_DATA, UNKNOWN, Data
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.keys import place_of
+from tracekit.model.metrics import described
 from tracekit.model.tables import KEYS, TABLES, Table
 from tracekit.model.tables.arrays import Coded, Columns, Nullable
 
@@ -242,6 +243,8 @@ def labelled(table: Table, columns: Mapping[str, Any], source: Source) -> Column
         else:
             numbers = np.full(length, value or 0, np.int64)
             keys[name] = Nullable(numbers, np.full(length, value is None))
+    if table.name == "metrics":
+        columns = described(columns)
     return table.cast({**keys, **columns}, length)
 
 

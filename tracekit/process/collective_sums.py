@@ -34,18 +34,11 @@ def per_step(rows: pd.DataFrame) -> Mapping[str, Any]:
         busy = union_totals(start, end, key * len(devices) + place, len(first) * len(devices))
         size = frame["size_bytes"].groupby(key).sum(min_count=1)
         values = (
-            ("comm", "ns", "lower", busy.reshape(len(first), -1).sum(axis=1)),
-            ("comm_count", "count", "lower", np.bincount(key, minlength=len(first))),
-            ("comm_bytes", "bytes", "lower", size.array),
+            ("comm", busy.reshape(len(first), -1).sum(axis=1)),
+            ("comm_count", np.bincount(key, minlength=len(first))),
+            ("comm_bytes", size.array),
         )
-        for name, unit, better, value in values:
-            long.append(
-                first.assign(
-                    name=name,
-                    value=pd.Series(value).astype("Float64").array,
-                    unit=unit,
-                    better=better,
-                )
-            )
+        for name, value in values:
+            long.append(first.assign(name=name, value=pd.Series(value).astype("Float64").array))
     out = pd.concat([frame.astype({"stage": object}) for frame in long], ignore_index=True)
     return {str(name): out[name].array for name in out}

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.metric_kinds import METRICS, STAGE_TIME, STEP_TIME, devices_caption
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.step_values import job_values
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.throughput import work_rates
 from tracekit.job.warm_up import LeftOut, dropped
 from tracekit.model.faults import sound_metrics, unsound_metrics
+from tracekit.model.metrics import METRICS, STAGE_TIME, STEP_TIME, devices_caption
 from tracekit.model.report import Heading, Metric, Section, Sheet, Unit
 from tracekit.model.stats.estimate import Estimate, estimate
 from tracekit.model.thresholds import Thresholds

@@ -39,13 +39,11 @@ def level_metrics(trace: Trace, levels: Sequence[pd.DataFrame]) -> Mapping[str, 
     }
     if not highest_levels:
         return {}
-    same = {"stage": None, "unit": "bytes", "better": "lower"}
     return {
         "metrics": {
             "step": pd.array([trace.source.step] * len(highest_levels), dtype="Int64"),
             "name": np.array([*highest_levels], object),
             "value": pd.array([*highest_levels.values()], dtype="Float64"),
-            **{n: np.full(len(highest_levels), value, object) for n, value in same.items()},
         }
     }
 

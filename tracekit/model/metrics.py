@@ -1,11 +1,15 @@
-"""What is compared: every metric that measuring records, with its direction and how ranks become one value."""
+"""What is compared: every metric that measuring records, once for all, with its direction and how ranks become one value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+import pandas as pd
+
+from tracekit.model.errors import SchemaError
 from tracekit.model.report import Better, Unit
 
 Reduction = Literal["max", "mean", "sum"]
@@ -91,6 +95,26 @@ METRICS: Mapping[str, Kind] = {
     "out_of_memory": Kind("times out of memory", "count", "lower", "sum", exact=True),
 }
 """By name; what is recorded under another name is not compared."""
+
+
+def described(columns: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The columns of rows of the table `metrics`, with unit and direction of each name where they are not given.
+
+    Raises `SchemaError` for a name that is not in `METRICS` and says neither.
+    """
+    if "unit" in columns and "better" in columns:
+        return columns
+    codes, names = pd.factorize(np.asarray(columns["name"], object))
+    unknown = [name for name in names if name not in METRICS]
+    if unknown:
+        raise SchemaError(f"metrics: {unknown[0]!r} is told without its unit and direction")
+    kinds = [METRICS[name] for name in names]
+    described_columns = {
+        "unit": np.array([kind.unit for kind in kinds], object)[codes],
+        "better": np.array([kind.better for kind in kinds], object)[codes],
+    }
+    return {**described_columns, **columns}
+
 
 OVER_DEVICES = frozenset(
     ("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies", "host_wait", "comm")
