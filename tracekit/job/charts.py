@@ -23,6 +23,7 @@ from tracekit.job.frames import (
     run_heading,
     same_text,
     stage_rows,
+    text_or_none,
     undamaged,
     whole_or_none,
 )
@@ -99,6 +100,7 @@ def _gantt(
         for who, stage, begin, length in records(bars, ("who", "canonical", "begin", "dur_ns"))
     ]
     step = called(" step", whole_or_none(unit["step"])) or " step"
+    first = in_step.drop_duplicates("who").set_index("who").loc[lines]
     return Chart(
         name,
         f"Stages of{step}{what}{in_run(measured, unit['run'])}",
@@ -108,6 +110,10 @@ def _gantt(
         tuple(ranks.rows.values()),
         caption=phrase(clocks, ranks.note),
         omitted=ranks.omitted + cut,
+        run=text_or_none(unit["run"]),
+        step=whole_or_none(unit["step"]),
+        roles=tuple(map(text_or_none, first["role"])),
+        ranks=tuple(map(whole_or_none, first["rank"])),
     )
 
 

@@ -9,7 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import in_run, job, same_text, share_of, summed, whole_or_none
+from tracekit.job.frames import (
+    in_run,
+    job,
+    same_text,
+    share_of,
+    summed,
+    text_or_none,
+    whole_or_none,
+)
 from tracekit.job.rank_groups import MEMBER, RankGroup, abstained, in_rank_group, rank_groups
 from tracekit.job.waits import Waits, saved_by_match, waits
 from tracekit.model.keys import is_among, numbered_alike, of_keys
@@ -192,6 +200,7 @@ def _place(rank_group: RankGroup, rank: Any, device: Any, stage: str) -> Place:
     member_steps = rank_group.by_step[is_member.fillna(value=False).to_numpy(np.bool_)]
     step = member_steps.sort_values(["beyond_ns", "step"], ascending=[False, True])["step"].iloc[0]
     return Place(
+        run=text_or_none(rank_group.run),
         role=rank_group.role,
         rank=int(rank),
         device=whole_or_none(device),

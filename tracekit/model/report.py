@@ -59,6 +59,7 @@ class Place:
     name: str | None = None
     start_ns: int | None = None
     end_ns: int | None = None
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,12 @@ class Chart:
     omitted: int = 0
     """Marks left out, the smallest first, to bound the size."""
     within: float = 0.0
+    run: str | None = None
+    step: int | None = None
+    """The run and the step that it is of, where it is of one."""
+    roles: tuple[str | None, ...] = ()
+    ranks: tuple[int | None, ...] = ()
+    """Whose row each is, where rows are processes."""
 
 
 @dataclass(frozen=True, slots=True)

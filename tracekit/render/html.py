@@ -6,7 +6,6 @@ security policy names the two inlined files by hash, so nothing a profile says c
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -122,7 +121,7 @@ def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) 
 
     def link_of(finding: Finding, place: Place) -> str:
         nearest = pictures[homes[id(finding)]]
-        return _row_link(finding, place, chain(nearest, chain.from_iterable(pictures)))
+        return _row_link(place, chain(nearest, chain.from_iterable(pictures)))
 
     return _template().render(
         report=short,
@@ -263,28 +262,25 @@ def _picture(chart: Chart, name: str, tones: dict[str, str], room: int) -> Pictu
     return Picture(f"chart-{name}", title, svg, " ".join(notes), few)
 
 
-def _row_link(finding: Finding, place: Place, pictures: Iterable[Picture]) -> str:
+def _row_link(place: Place, pictures: Iterable[Picture]) -> str:
     """The id of the row of the first time line that shows the place, or nothing."""
-    if place.rank is None:
-        return ""
-    rank = re.compile(rf"(?<!\w)rank {place.rank}(?!\w)")
     for picture in pictures:
         chart = picture.chart
-        if picture.svg is None or chart.kind != "gantt" or _is_elsewhere(chart, finding, place):
+        if picture.svg is None or _is_elsewhere(chart, place):
             continue
-        rows = [row for row, name in enumerate(chart.rows) if rank.search(name)]
+        rows = [row for row, rank in enumerate(chart.ranks) if rank == place.rank]
         if rows:
-            of_role = (row for row in rows if place.role and place.role in chart.rows[row])
+            of_role = (row for row in rows if place.role and place.role == chart.roles[row])
             return row_id(chart, next(of_role, rows[0]))
     return ""
 
 
-def _is_elsewhere(chart: Chart, finding: Finding, place: Place) -> bool:
-    """Whether a picture is of another run or step: it does not show the place, though it has such a row."""
-    run, step = re.search(r"\(run .+\)", chart.title), re.search(r"\bstep (\d+)", chart.title)
-    if run and run[0] not in finding.claim:
+def _is_elsewhere(chart: Chart, place: Place) -> bool:
+    """Whether a picture has no row of the rank, or is of another run or step."""
+    if place.rank is None or place.rank not in chart.ranks:
         return True
-    return step is not None and place.step is not None and step[1] != str(place.step)
+    pairs = ((chart.run, place.run), (chart.step, place.step))
+    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def _unjudged(section: Section) -> list[tuple[str, str]]:

@@ -85,6 +85,8 @@ def problem(chart: Chart) -> str:
             target = mark[index]
             if type(target) is not int or not 0 <= target < sizes[name]:
                 return f"marks[{number}] is of no {name} there is ({sizes[name]} are named)"
+    if {len(chart.roles), len(chart.ranks)} not in ({0}, {len(chart.rows)}):
+        return "roles and ranks are not of all rows"
     return ""
 
 
@@ -101,7 +103,14 @@ def bounded(chart: Chart) -> Chart:
         largest = sorted(range(len(raw)), key=lambda index: (-sizes[index], index))[:MOST_MARKS]
         raw = tuple(raw[index] for index in sorted(largest))
     omitted = chart.omitted + len(chart.marks) - len(raw)
-    return replace(chart, rows=chart.rows[:MOST_ROWS], marks=raw, omitted=omitted)
+    return replace(
+        chart,
+        rows=chart.rows[:MOST_ROWS],
+        roles=chart.roles[:MOST_ROWS],
+        ranks=chart.ranks[:MOST_ROWS],
+        marks=raw,
+        omitted=omitted,
+    )
 
 
 def _is_beyond(row: object) -> bool:
