@@ -113,6 +113,7 @@ mutate: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python tests/benchmarks/run.py
 
+# Reports of all examples, into build/reports/; the two samples of reports/ are replaced too.
 reports: $(VENV)/.dev
 	$(BIN)/python examples/render_reports.py
 

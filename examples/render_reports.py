@@ -1,12 +1,14 @@
-"""Renders the sample reports in `reports/` from the profiles in this directory: `make reports`.
+"""Renders reports of the profiles in this directory: `make reports` writes all of them to `build/reports/`.
 
-With `--check` it writes nothing and ends with 1 when a committed report is not what would be written.
+Two of them are samples that stay in `reports/`. With `--check` nothing is written, and it ends with 1 when one of these
+is not what would be written.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import tracekit
@@ -24,37 +26,50 @@ COMPARED = {
 """Reports and comparisons by name, and what under `examples` they are of."""
 
 FORMATS = ("md", "html")
+COMMITTED = ("simulated_gpu", "compare_cpu")
+"""The samples that stay in `reports/`."""
+
+KEPT, ALL = ROOT / "reports", ROOT / "build" / "reports"
 
 
-def rendered() -> dict[Path, bytes]:
-    """The bytes of every sample report, by where it lies."""
-    files: dict[Path, bytes] = {}
+def rendered(names: Collection[str]) -> dict[str, bytes]:
+    """The bytes of these reports, by the names of their files."""
+    files: dict[str, bytes] = {}
     # Relative, so that the reports do not name this machine's directories.
-    made = {name: tracekit.analyze(f"examples/{path}") for name, path in SAMPLES.items()} | {
-        name: tracekit.compare(*(f"examples/{path}" for path in paths))
-        for name, paths in COMPARED.items()
-    }
-    for name, one in made.items():
+    made: dict[str, tracekit.Report | tracekit.Comparison] = {}
+    for name in names:
+        if name in SAMPLES:
+            made[name] = tracekit.analyze(f"examples/{SAMPLES[name]}")
+        else:
+            base, opt = (f"examples/{path}" for path in COMPARED[name])
+            made[name] = tracekit.compare(base, opt)
+    for name, report in made.items():
         for suffix in FORMATS:
-            text = tracekit.render(one, suffix)
+            text = tracekit.render(report, suffix)
             assert isinstance(text, str)
-            files[ROOT / "reports" / f"{name}.{suffix}"] = text.encode()
+            files[f"{name}.{suffix}"] = text.encode()
     return files
 
 
 def main() -> int:
     """0, or with `--check` 1 when a committed report is stale."""
     os.chdir(ROOT)
-    stale = [
-        path for path, body in rendered().items() if not path.exists() or path.read_bytes() != body
-    ]
     if "--check" in sys.argv[1:]:
-        for path in stale:
-            print(f"stale: {path.relative_to(ROOT)} (make reports)")
+        stale = [name for name, body in rendered(COMMITTED).items() if _is_stale(KEPT / name, body)]
+        for name in stale:
+            print(f"stale: reports/{name} (make reports)")
         return 1 if stale else 0
-    for path, body in rendered().items():
-        path.write_bytes(body)
+    ALL.mkdir(parents=True, exist_ok=True)
+    for name, body in rendered([*SAMPLES, *COMPARED]).items():
+        (ALL / name).write_bytes(body)
+        if name.partition(".")[0] in COMMITTED:
+            (KEPT / name).write_bytes(body)
     return 0
+
+
+def _is_stale(path: Path, body: bytes) -> bool:
+    """Whether a file is not there, or is not what would be written."""
+    return not path.exists() or path.read_bytes() != body
 
 
 if __name__ == "__main__":
