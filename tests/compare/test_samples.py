@@ -7,8 +7,8 @@ from compare.made import COLUMNS, row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.model.metrics import METRICS
 from tracekit.job.samples import samples
+from tracekit.model.metrics import METRICS
 
 
 def frame(rows):

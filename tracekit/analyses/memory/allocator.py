@@ -168,6 +168,7 @@ def _calls(
             ),
             (
                 Place(
+                    run=text_or_none(worst["run"]),
                     source=text_or_none(worst["source"]),
                     role=text_or_none(worst["role"]),
                     rank=whole_or_none(worst["rank"]),

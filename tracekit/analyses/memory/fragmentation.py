@@ -350,6 +350,7 @@ def _finding(worst: pd.Series[Any], where: str) -> Finding:
         ),
         (
             Place(
+                run=text_or_none(worst["run"]),
                 source=text_or_none(worst["source"]),
                 role=text_or_none(worst["role"]),
                 rank=whole_or_none(worst["rank"]),

@@ -222,13 +222,11 @@ def _metrics(parts: Sequence[pd.DataFrame]) -> Mapping[str, Mapping[str, Any]]:
     rows = rows.groupby(["step", "name"], dropna=False, sort=False)["value"].max().reset_index()
     if not len(rows):
         return {}
-    same = {"stage": None, "unit": "bytes", "better": "lower"}
     return {
         "metrics": {
             "step": rows["step"].array,
             "name": rows["name"].to_numpy(object),
             "value": rows["value"].astype("Float64").array,
-            **{n: np.full(len(rows), value, object) for n, value in same.items()},
         }
     }
 
@@ -321,7 +319,8 @@ def _on_card(peaks: pd.DataFrame) -> pd.DataFrame:
 
 def _place(of: Allocator, **more: Any) -> Place:
     """Where an allocator is."""
-    return Place(role=of.role, rank=of.rank, device=None if of.kind == "CPU" else of.device, **more)
+    device = None if of.kind == "CPU" else of.device
+    return Place(run=of.run, role=of.role, rank=of.rank, device=device, **more)
 
 
 def _near_limit(

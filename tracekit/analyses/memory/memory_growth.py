@@ -239,8 +239,8 @@ def _kept_finding(
 
 def _place_of(keeper: Kept) -> Place:
     """Where a stack keeps its blocks."""
-    process = keeper.process
-    return Place(role=process[1], rank=process[2], device=process[6], name=keeper.frames)
+    run, role, rank, *_, device = keeper.process
+    return Place(run=run, role=role, rank=rank, device=device, name=keeper.frames)
 
 
 def _whole(slope: Slope | None, told: Label | None, unit: str) -> tuple[Metric, ...]:
@@ -403,7 +403,7 @@ def _device_of(grower: Series) -> Place:
     """The rank whose memory grows, and the GPU that it is of."""
     owner = grower.of
     device = owner.device if owner.kind != "CPU" else None
-    return Place(role=owner.role, rank=owner.rank, device=device)
+    return Place(run=owner.run, role=owner.role, rank=owner.rank, device=device)
 
 
 def _leak_caveats(worst: Series, ahead: Projection, firm: bool) -> Iterator[str]:

@@ -183,6 +183,7 @@ def _findings(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
             ),
             (
                 Place(
+                    run=text_or_none(row["run"]),
                     source=text_or_none(row["source"]),
                     role=text_or_none(row["role"]),
                     rank=whole_or_none(row["rank"]),

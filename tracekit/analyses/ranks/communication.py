@@ -242,6 +242,7 @@ def _longest(exposure: Exposure) -> tuple[str | None, tuple[Place, ...]]:
     return op, (
         replace(exposure.window.place, name=op),
         Place(
+            run=text_or_none(row["run"]),
             source=str(row["source"]),
             role=text_or_none(row["role"]),
             rank=whole_or_none(row["rank"]),

@@ -106,12 +106,10 @@ def _metrics(frame: pd.DataFrame, rows: pd.DataFrame) -> Mapping[str, Any]:
     pace = decode.groupby("step", dropna=False)["pace_ns"].median().rename("value").reset_index()
     wall = rows.groupby("step", dropna=False)["dur_ns"].sum().rename("value").reset_index()
     long = pd.concat([pace.assign(name="decode_pace"), wall.assign(name="generation_wall")])
-    same = {"stage": None, "unit": "ns", "better": "lower"}
     return {
         "step": long["step"].astype("Int64").array,
         "name": long["name"].to_numpy(object),
         "value": long["value"].astype("Float64").array,
-        **{n: np.full(len(long), value, object) for n, value in same.items()},
     }
 
 
@@ -160,6 +158,7 @@ def _places(found: Sequence[Generation]) -> tuple[Place, ...]:
             name=g.engine,
             start_ns=g.ts_ns,
             end_ns=g.end_ns,
+            run=g.unit[0],
         )
         for g in list(once)[:MAX_PLACES]
     )

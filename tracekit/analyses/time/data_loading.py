@@ -158,11 +158,17 @@ def _waits(
                     evidence("idle_ns", None if pd.isna(idle) else round(cost), "GPU idle in it"),
                     evidence("max_ns", int(row["max_ns"]), "longest wait"),
                 ),
-                (Place(role=text_or_none(row["role"]), rank=rank, name=str(row["name"])),),
+                (_place(row, rank),),
                 round(cost),
                 cost / step_ns,
                 ("most of the wait is behind GPU work and costs little now",) if hidden else (),
             )
+
+
+def _place(row: pd.Series[Any], rank: int | None) -> Place:
+    """Who waits, and for which loader."""
+    run, role = text_or_none(row["run"]), text_or_none(row["role"])
+    return Place(run=run, role=role, rank=rank, name=str(row["name"]))
 
 
 def _advice(name: str) -> str:

@@ -355,10 +355,6 @@ def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
         "stage": long["stage"].to_numpy(object),
         "name": long["column"].map(names).to_numpy(object),
         "value": long["value"].astype("Float64").array,
-        "unit": np.full(len(long), "ns", object),
-        "better": long["column"]
-        .map({n: "higher" if n == "busy_ns" else "lower" for n in names})
-        .to_numpy(object),
     }
 
 

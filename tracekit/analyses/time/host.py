@@ -163,8 +163,6 @@ def _metrics(table: Mapping[str, Any]) -> dict[str, Any]:
         "stage": np.tile(np.asarray(table["stage"], object), times),
         "name": np.repeat(np.array(list(named), object), size),
         "value": np.concatenate(list(named.values())).astype(np.float64),
-        "unit": np.full(times * size, "count", object),
-        "better": np.full(times * size, "lower", object),
     }
 
 

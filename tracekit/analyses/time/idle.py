@@ -139,8 +139,6 @@ def _metrics(idle: pd.DataFrame) -> Mapping[str, Any]:
         "stage": long["stage"].astype(object).where(long["stage"].notna(), None).to_numpy(object),
         "name": np.full(len(long), "host_wait", object),
         "value": long["idle_ns"].astype("Float64").array,
-        "unit": np.full(len(long), "ns", object),
-        "better": np.full(len(long), "lower", object),
     }
 
 
@@ -385,6 +383,7 @@ def _place(row: Mapping[Any, Any]) -> Place:
         None,
         int(row["ts_ns"]),
         int(row["ts_ns"]) + int(row["dur_ns"]),
+        run=text_or_none(row["run"]),
     )
 
 

@@ -21,7 +21,6 @@ from tracekit.job.frames import (
     run_heading,
     stage_rows,
     stage_walls,
-    summed,
     text_or_none,
     whole_if_exact,
     whole_or_none,
@@ -94,31 +93,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The steps and stages of this source, each with the device work launched inside it."""
     recorded: Windows = trace.derived(windows)
     tables: dict[str, Mapping[str, Any]] = {}
-    metrics = []
     for name, frame in (("steps", recorded.steps), ("stages", recorded.stages)):
         start = frame["ts_ns"].to_numpy()
         work = work_within(trace, start, start + frame["dur_ns"].to_numpy())
         tables[name] = {**arrays_of(frame), **work}
-        stage = (
-            frame["stage"].to_numpy(object)
-            if name == "stages"
-            else np.full(len(frame), None, object)
-        )
-        wall = pd.DataFrame({"step": frame["step"].array, "stage": stage, "value": frame["dur_ns"]})
-        if name == "stages":
-            wall = wall[frame["parent"].isna().to_numpy()]
-        wall = summed(wall, ["step", "stage"], ["value"])
-        wall["name"] = "step_wall" if name == "steps" else "stage_wall"
-        metrics.append(wall)
-    long = pd.concat(metrics, ignore_index=True)
-    tables["metrics"] = {
-        "step": long["step"].array,
-        "stage": long["stage"].to_numpy(object),
-        "name": long["name"].to_numpy(object),
-        "value": long["value"].astype("Float64").array,
-        "unit": np.full(len(long), "ns", object),
-        "better": np.full(len(long), "lower", object),
-    }
     recurring = recurrences(trace)
     if len(recurring):
         tables["recurrences"] = arrays_of(recurring)
@@ -332,8 +310,7 @@ ANALYSIS = Analysis(
     id="steps",
     title="Where does the step go?",
     reads=("host_ops", "device_ops", "device_ranges"),
-    writes=(STEPS, STAGES, RECURRENCES, "metrics"),
-    metrics=("step_wall", "stage_wall"),
+    writes=(STEPS, STAGES, RECURRENCES),
     rests_on=("collectives", "segments"),
     rules=("step-variance",),
     thresholds={

@@ -187,13 +187,11 @@ def _metrics(levels: pd.DataFrame) -> Mapping[str, Mapping[str, Any]]:
         .sum()
         .reset_index()
     )
-    same = {"stage": None, "unit": "ratio", "better": "higher"}
     return {
         "metrics": {
             "step": sums["step"].astype("Int64").array,
             "name": sums["metric"].to_numpy(object),
             "value": (sums["sum"] / sums["sample_count"] / 100).astype("Float64").array,
-            **{n: np.full(len(sums), value, object) for n, value in same.items()},
         }
     }
 
