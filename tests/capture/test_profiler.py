@@ -105,8 +105,12 @@ def test_a_stage_that_raises_runs_once_and_everything_is_closed(
 ):
     worker = Worker(DistProfiler(0, config(tmp_path, tool, discrete=discrete)))
     worker.profiler.start(profile_step=1)
-    with pytest.raises(RuntimeError, match="of the stage"):
+    with pytest.raises(RuntimeError, match="of the stage") as caught:
         worker.fail()
+    if tool == "torch":
+        # It ends when the body does: not when the last who knows of the error, and with it of the frame, is gone.
+        assert torch.log == ["+named", "-named"]
+    assert caught.tb is not None
     worker.profiler.stop()
     assert worker.ran == ["fail"]
     assert torch.running is None
@@ -128,8 +132,9 @@ def test_a_coroutine_is_a_stage_until_it_is_done(tmp_path, torch):
         "-wait",
     ]  # now, not when the profiler stops: what comes next is not in it
     worker.compute_log_prob(1)
-    with pytest.raises(RuntimeError, match="of the coroutine"):
+    with pytest.raises(RuntimeError, match="of the coroutine") as caught:
         asyncio.run(worker.fail_later())
+    assert caught.tb is not None  # its frames are alive, and what they hold
     named = "actor_compute_log_prob"
     ended = ["+wait", "-wait", f"+{named}", f"-{named}", "+fail_later", "-fail_later"]
     assert torch.log == ended
