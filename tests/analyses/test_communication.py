@@ -242,8 +242,8 @@ def test_parts_add_up_on_any_ranks(tmp_path_factory, ranks, staged):
 
 def test_the_order_of_files_and_rows_changes_nothing(tmp_path):
     files = late(rank1_at=90, whole=400)
-    one = section(tmp_path / "a", files)
-    other = section(tmp_path / "b", {rank: files[rank][::-1] for rank in (1, 0)})
+    one = section(tmp_path / "a" / "run", files)
+    other = section(tmp_path / "b" / "run", {rank: files[rank][::-1] for rank in (1, 0)})
     assert one == other
 
 

@@ -409,11 +409,11 @@ def told(measured):
 
 def test_shifting_a_clock_by_a_second_changes_nothing(tmp_path):
     for name, rows in (("r09", late_by([20] * 8)), ("r10", turns(85))):
-        still = measured_of(tmp_path / name, rows)
+        still = measured_of(tmp_path / "still" / name, rows)
         for rank, mine in rows.items():
             base = BASE_NS + (10**9 if rank == 1 else 0)
-            write(tmp_path / f"{name}-moved" / f"rank{rank}.json", mine, rank=rank, world_size=3, base_ns=base)  # fmt: skip
-        moved = measure_folder(tmp_path / f"{name}-moved")
+            write(tmp_path / "moved" / name / f"rank{rank}.json", mine, rank=rank, world_size=3, base_ns=base)  # fmt: skip
+        moved = measure_folder(tmp_path / "moved" / name)
         assert told(still) == told(moved)
         clocks = rows_of(section(moved), "clocks")
         assert [c["offset_ns"] for c in clocks] == [0, 10**9, 0]
@@ -421,11 +421,11 @@ def test_shifting_a_clock_by_a_second_changes_nothing(tmp_path):
 
 def test_the_order_of_files_and_rows_changes_nothing(tmp_path):
     rows = late_by([20] * 8)
-    still = measured_of(tmp_path / "still", rows)
+    still = measured_of(tmp_path / "still" / "run", rows)
     shuffler = random.Random(3)
     for mine in rows.values():
         shuffler.shuffle(mine)
-    assert told(measured_of(tmp_path / "rows", rows)) == told(still)
+    assert told(measured_of(tmp_path / "rows" / "run", rows)) == told(still)
     tables = {
         name: still[name].sample(frac=1, random_state=5).reset_index(drop=True)
         for name in still.tables

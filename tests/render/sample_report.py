@@ -289,6 +289,10 @@ def gantt() -> Chart:
         tuple(f"rank {rank} actor" for rank in range(8)),
         caption="All ranks on one clock.",
         omitted=31,
+        run="a",
+        step=3,
+        roles=("actor",) * 8,
+        ranks=tuple(range(8)),
     )
 
 

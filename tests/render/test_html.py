@@ -298,8 +298,8 @@ def test_charts_beyond_their_share_of_the_page_are_named_and_not_drawn():
     assert "Chart 8" in page.text
 
 
-def place_links(place, claim="c", **changes):
-    finding = Finding("r", "low", claim, "", places=(place,))
+def place_links(place, **changes):
+    finding = Finding("r", "low", "c", "", places=(place,))
     chart = replace(gantt(), **changes)
     text = one(Section("s", "S", findings=(finding,), charts=(chart,)))
     return re.findall(r'<li><a href="#([^"]+)">', text.split('class="where"')[1].split("</ul>")[0])
@@ -316,8 +316,8 @@ def test_a_place_leads_to_its_row_of_the_time_line():
         (Place(rank=55), {}),
         (Place(stage="update_actor"), {}),
         (Place(rank=5, step=2), {}),
-        (Place(rank=5), {"title": "Stages (run other)"}),
-        (Place(rank=5), {"kind": "bars", "marks": ()}),
+        (Place(rank=5, run="a"), {"run": "other"}),
+        (Place(rank=5), {"roles": (), "ranks": ()}),
     ],
 )
 def test_a_place_that_no_time_line_shows_has_no_link(place, changes):
@@ -325,8 +325,15 @@ def test_a_place_that_no_time_line_shows_has_no_link(place, changes):
 
 
 def test_with_several_runs_a_place_leads_to_the_run_of_its_finding():
-    changes = {"title": "Stages of step 3 (run b)"}
-    assert place_links(Place(rank=1), "late (run b)", **changes) == ["chart-stages--row-1"]
+    assert place_links(Place(rank=1, run="b"), run="b") == ["chart-stages--row-1"]
+    assert place_links(Place(rank=1), run="b") == ["chart-stages--row-1"]
+
+
+def test_of_two_rows_of_a_rank_the_place_leads_to_that_of_its_role():
+    rows = {"rows": ("x", "y"), "ranks": (0, 0), "roles": ("actor", "critic")}
+    few = {"marks": ((0, 0, 0, 1), (1, 0, 0, 1)), **rows}
+    assert place_links(Place(rank=0, role="critic"), **few) == ["chart-stages--row-1"]
+    assert place_links(Place(rank=0, role="ref"), **few) == ["chart-stages--row-0"]
 
 
 def test_a_finding_leads_to_the_section_that_found_it(sample):

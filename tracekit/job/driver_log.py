@@ -111,4 +111,4 @@ def same_steps(walls: pd.DataFrame, log: Logged) -> list[int]:
     """
     numbers = walls[walls["step"].notna() & (walls["origin"] != "profiler")]["step"]
     logged = set(log.steps.index) | set(log.stages["step"])
-    return sorted({int(step) for step in numbers} & logged)
+    return sorted(set(map(int, numbers)) & logged)

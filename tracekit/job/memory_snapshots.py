@@ -38,7 +38,7 @@ def _snapshot_levels(measured: Measurements) -> pd.DataFrame:
     rows = rows.assign(on_host=rows["memory"] == "host")
     by = ["on_host", "peak_bytes", "source"]
     rows = rows.sort_values(by, ascending=[True, False, True], kind="stable", ignore_index=True)
-    return rows.assign(who=[who(row) for row in rows.to_dict("records")])
+    return rows.assign(who=list(map(who, rows.to_dict("records"))))
 
 
 def who(row: Any) -> str:

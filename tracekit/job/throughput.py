@@ -61,7 +61,7 @@ def work_of_texts(given: Mapping[str, str | None]) -> tuple[Mapping[str, float],
 def _two(name: str, text: str) -> tuple[float, float]:
     """Both counts of a text; raises `TracekitError` for what is none."""
     try:
-        numbers = [float(part) for part in text.split(",")]
+        numbers = list(map(float, text.split(",")))
     except ValueError:
         numbers = []
     if len(numbers) not in (1, 2) or not all(0 < number <= MOST_WORK for number in numbers):

@@ -180,7 +180,7 @@ def size_histogram(measured: Measurements) -> Chart | None:
     power = np.frexp(sized["size_bytes"].to_numpy(np.float64))[1]
     count = sized.assign(power=power).groupby(["op", "power"], sort=True).size()
     total = count.groupby("op").sum().sort_values(ascending=False, kind="stable")
-    series = [str(op) for op in total.index]
+    series = list(map(str, total.index))
     place = {op: at for at, op in enumerate(series)}
     marks: list[tuple[int | float | None, ...]] = []
     keys: list[Any] = list(count.index)

@@ -105,7 +105,7 @@ def numbered_alike(by: Sequence[str], *frames: pd.DataFrame, in_order: bool = Fa
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         number = place[number]
-    return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
+    return np.split(number, np.cumsum(list(map(len, frames)))[:-1])
 
 
 def _stacked(columns: Sequence[pd.Series[Any]]) -> Any:
@@ -118,7 +118,7 @@ def _stacked(columns: Sequence[pd.Series[Any]]) -> Any:
 def _ranked(keys: pd.Series[Any]) -> Ints:
     """The place of each key among the distinct ones, by their text."""
     number, first = of_keys(keys.to_frame("key"), ["key"])
-    texts = [_text(value) for value in keys.array[first]]
+    texts = list(map(_text, keys.array[first]))
     place = {text: rank for rank, text in enumerate(sorted(set(texts)))}
     return np.array([place[text] for text in texts], np.int64)[number]
 

@@ -105,15 +105,15 @@ def described(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     if "unit" in columns and "better" in columns:
         return columns
     codes, names = pd.factorize(np.asarray(columns["name"], object))
-    unknown = [name for name in names if name not in METRICS]
-    if unknown:
-        raise SchemaError(f"metrics: {unknown[0]!r} is told without its unit and direction")
-    kinds = [METRICS[name] for name in names]
-    described_columns = {
-        "unit": np.array([kind.unit for kind in kinds], object)[codes],
-        "better": np.array([kind.better for kind in kinds], object)[codes],
-    }
-    return {**described_columns, **columns}
+    units: list[Unit] = []
+    directions: list[Better] = []
+    for name in names:
+        if name not in METRICS:
+            raise SchemaError(f"metrics: {name!r} is told without its unit and direction")
+        units.append(METRICS[name].unit)
+        directions.append(METRICS[name].better)
+    unit, better = np.array(units, object)[codes], np.array(directions, object)[codes]
+    return {"unit": unit, "better": better, **columns}
 
 
 OVER_DEVICES = frozenset(

@@ -279,8 +279,9 @@ def _is_elsewhere(chart: Chart, place: Place) -> bool:
     """Whether a picture has no row of the rank, or is of another run or step."""
     if place.rank is None or place.rank not in chart.ranks:
         return True
-    pairs = ((chart.run, place.run), (chart.step, place.step))
-    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
+    is_other_run = None not in (chart.run, place.run) and chart.run != place.run
+    is_other_step = None not in (chart.step, place.step) and chart.step != place.step
+    return is_other_run or is_other_step
 
 
 def _unjudged(section: Section) -> list[tuple[str, str]]:

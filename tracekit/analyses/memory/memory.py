@@ -128,8 +128,6 @@ MEMORY_CURVE = Table(
 )
 
 
-_HELD = ("allocated", "requested", "reserved")
-
 CURVE_POINTS = 400
 """Most points of one curve."""
 
@@ -216,8 +214,10 @@ def _metrics(parts: Sequence[pd.DataFrame]) -> Mapping[str, Mapping[str, Any]]:
         kind = _WHOSE.get(part["device_type"].max(), "device")
         counted = "requested" if part["device_type"].max() == SNAPSHOT else "allocated"
         for column, what in (("peak_bytes", counted), ("reserved_bytes", "reserved")):
-            highest = part.groupby("step", dropna=False)[column].max().dropna()
-            levels += [(s, f"{kind}_peak_{what}", int(v)) for s, v in highest.items()]
+            name = f"{kind}_peak_{what}"
+            if name in ANALYSIS.metrics:
+                highest = part.groupby("step", dropna=False)[column].max().dropna()
+                levels += [(s, name, int(v)) for s, v in highest.items()]
     rows = pd.DataFrame(levels, columns=["step", "name", "value"]).astype({"step": "Int64"})
     rows = rows.groupby(["step", "name"], dropna=False, sort=False)["value"].max().reset_index()
     if not len(rows):
@@ -545,8 +545,13 @@ ANALYSIS = Analysis(
     title="Where does memory go?",
     reads=("host_ops", "memory_ops", "allocations", "memory_segments", "blocks", "annotations"),
     writes=(MEMORY_STEPS, MEMORY_STAGES, MEMORY_PEAKS, DEVICE_SIZES, MEMORY_CURVE, "metrics"),
-    metrics=tuple(
-        f"{whose}_peak_{held}" for whose in ("device", "host", "driver") for held in _HELD
+    metrics=(
+        "device_peak_allocated",
+        "device_peak_requested",
+        "device_peak_reserved",
+        "host_peak_allocated",
+        "host_peak_reserved",
+        "driver_peak_allocated",
     ),
     rules=("memory-near-limit", "memory-imbalance"),
     thresholds={

@@ -63,7 +63,7 @@ def calibrate(runs: Runs) -> Noise:
     sd = float(means.std(ddof=1))
     longer = [part for part in parts if len(part) > 2]
     rhos = np.array([float(lag_one(np.log(part))) for part in longer])
-    sizes = np.array([len(part) for part in longer], float)
+    sizes = np.array(list(map(len, longer)), float)
     correlated = ~np.isnan(rhos)
     rho = (
         float((rhos * sizes)[correlated].sum() / sizes[correlated].sum())

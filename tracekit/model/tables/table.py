@@ -185,7 +185,7 @@ def coded(codes: Any, like: pd.Series[Any]) -> Any:
 
 def concat(table: Table, parts: Sequence[Columns]) -> Columns:
     """The rows of several parts of one table, in order; texts are united, not lost."""
-    filled = [part for part in parts if len(part)] or list(parts[:1])
+    filled = list(filter(len, parts)) or list(parts[:1])
     if not filled:
         return table.cast()
     if len(filled) == 1:
