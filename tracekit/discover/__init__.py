@@ -140,60 +140,92 @@ def discover(  # noqa: PLR0913 - one per option
         raise TracekitError("no path was given", "name a file, a directory or a pattern")
     named = read_arguments(given)
     surveys = [*_surveyed_here(named, exclude, sniff), *elsewhere]
-    arguments = [one.argument for one in surveys]
-    every = _Findings()
-    sources: list[Source] = []
-    seen: dict[tuple[str | None, Path], tuple[str, ...]] = {}
-    bases = [(a.label,) if a.label else a.base.parts[1:] for a in arguments]
-    prefixes = short_names(bases) if len(arguments) > 1 else [""]
-    prefixes = numbered(prefixes, range(len(prefixes)), range(len(prefixes)))
-    runs: list[tuple[int, tuple[str, ...]]] = []
-    looked = [_look(one, prefix) for one, prefix in zip(surveys, prefixes, strict=True)]
-    for here, counted in zip(
-        looked, counted_once(arguments, [here.placed for here in looked]), strict=True
-    ):
-        _take(here, counted)
-    for place, argument in enumerate(arguments):
-        here = looked[place]
-        if len(arguments) > 1 and not here.placed and not _holds_copies(here):
-            message = "no profile was found here"
-            here.notes.append(Note("warning", "nothing", message, shown(argument.text)))
-        roots = roots_with_ids(here.placed, loose=argument.loose)
-        _take(here, without_copied_logs(here.placed, roots))
-        roots = roots_with_ids(here.placed, loose=argument.loose)
-        for run in groups(range(len(roots)), roots.__getitem__):
-            sources += mark_repeats([here.placed[i] for i in run])
-            runs += [(place, roots[i]) for i in run]
-        seen |= {(p.source.node, p.source.path): p.nodes for p in here.placed if len(p.nodes) > 1}
-        every.manifests += here.manifests
-        every.ignored += here.ignored
-        every.notes += here.notes
+    arguments = [survey.argument for survey in surveys]
+    findings, sources, runs = _in_runs(surveys)
     if not sources and may_be_empty:
-        return Discovery((), tuple(every.ignored), tuple(every.notes), _title(arguments))
+        return Discovery((), tuple(findings.ignored), tuple(findings.notes), _title(arguments))
     if not sources:
-        raise _nothing(arguments, every)
+        raise _nothing(arguments, findings)
     names = _run_names(arguments, runs)
-    labels = numbered([s.name for s in sources], range(len(sources)), range(len(sources)))
-    sources = [
-        replace(source, run=run, name=label)
-        for source, run, label in zip(sources, names, labels, strict=True)
-    ]
-    kept, unwanted, left_out = select(sources, ranks=ranks, steps=steps, stages=stages)
+    kept, unwanted, left_out = select(
+        _named(sources, names), ranks=ranks, steps=steps, stages=stages
+    )
     if sample is not None:
         kept, others = sampling.sample(kept, sample)
         left_out += others
     return Discovery(
         sources=tuple(kept),
-        ignored=tuple(every.ignored),
-        notes=(*every.notes, *left_out),
+        ignored=tuple(findings.ignored),
+        notes=(*findings.notes, *left_out),
         title=_title(arguments),
-        manifests=tuple(manifest for manifest, _ in every.manifests),
-        labelled=frozenset(
-            name for name, (place, _) in zip(names, runs, strict=True) if arguments[place].label
-        ),
-        seen_by={s.name: seen[key] for s in kept if (key := (s.node, s.path)) in seen},
+        manifests=tuple(manifest for manifest, _ in findings.manifests),
+        labelled=_labelled(arguments, names, runs),
+        seen_by=_seen_by(kept, findings.placed),
         left_out=tuple(unwanted),
     )
+
+
+def _in_runs(
+    surveys: Sequence[Survey],
+) -> tuple[_Findings, list[Source], list[tuple[int, tuple[str, ...]]]]:
+    """(all that was found, the sources, for each the place of its argument and the root of its run)."""
+    arguments = [survey.argument for survey in surveys]
+    every = _Findings()
+    sources: list[Source] = []
+    runs: list[tuple[int, tuple[str, ...]]] = []
+    for place, findings in enumerate(_counted_once(surveys)):
+        argument = arguments[place]
+        if len(arguments) > 1 and not findings.placed and not _holds_copies(findings):
+            message = "no profile was found here"
+            findings.notes.append(Note("warning", "nothing", message, shown(argument.text)))
+        roots = roots_with_ids(findings.placed, loose=argument.loose)
+        _take(findings, without_copied_logs(findings.placed, roots))
+        roots = roots_with_ids(findings.placed, loose=argument.loose)
+        for run in groups(range(len(roots)), roots.__getitem__):
+            sources += mark_repeats([findings.placed[i] for i in run])
+            runs += [(place, roots[i]) for i in run]
+        every.placed += findings.placed
+        every.manifests += findings.manifests
+        every.ignored += findings.ignored
+        every.notes += findings.notes
+    return every, sources, runs
+
+
+def _named(sources: Sequence[Source], runs: Sequence[str]) -> list[Source]:
+    """The sources with their runs, each under a name of its own."""
+    names = numbered([s.name for s in sources], range(len(sources)), range(len(sources)))
+    return [
+        replace(source, run=run, name=name)
+        for source, run, name in zip(sources, runs, names, strict=True)
+    ]
+
+
+def _labelled(
+    arguments: Sequence[Argument], names: Sequence[str], runs: Sequence[tuple[int, Any]]
+) -> frozenset[str]:
+    """The names of the runs that a person has labelled."""
+    places = zip(names, runs, strict=True)
+    return frozenset(name for name, (place, _) in places if arguments[place].label)
+
+
+def _seen_by(sources: Sequence[Source], placed: Sequence[Placed]) -> dict[str, tuple[str, ...]]:
+    """The nodes that see a source, by its name, where several do."""
+    nodes_of = {(file.source.node, file.source.path): file.nodes for file in placed}
+    nodes = {s.name: nodes_of.get((s.node, s.path), ()) for s in sources}
+    return {name: several for name, several in nodes.items() if len(several) > 1}
+
+
+def _counted_once(surveys: Sequence[Survey]) -> list[_Findings]:
+    """What each argument holds; content that lies below several of them counts once."""
+    arguments = [survey.argument for survey in surveys]
+    bases = [(a.label,) if a.label else a.base.parts[1:] for a in arguments]
+    prefixes = short_names(bases) if len(arguments) > 1 else [""]
+    prefixes = numbered(prefixes, range(len(prefixes)), range(len(prefixes)))
+    every = [_look(survey, prefix) for survey, prefix in zip(surveys, prefixes, strict=True)]
+    counted = counted_once(arguments, [findings.placed for findings in every])
+    for findings, once in zip(every, counted, strict=True):
+        _take(findings, once)
+    return every
 
 
 def complete(source: Source, facts: Mapping[str, object]) -> Source:

@@ -21,12 +21,27 @@ Status = Literal["ok", "skipped", "failed"]
 Answer = Literal["fired", "failed", "clear", "not applicable", "insufficient data"]
 """What a rule says: a finding, none, or that it abstains and why; `failed` is an error of tracekit."""
 Outcome = Literal[
-    "pass", "fail", "inconclusive", "not comparable", "not tested", "accepted", "expired",
-]  # fmt: skip
+    "pass",
+    "fail",
+    "inconclusive",
+    "not comparable",
+    "not tested",
+    "accepted",
+    "expired",
+]
 """What a rule of a gate says: `not tested` lacks the metric or a baseline, `expired` is an old exception."""
 ChartKind = Literal[
-    "gantt", "bars", "heatmap", "lines", "histogram", "intervals", "strips", "waterfall", "extents", "icicle",
-]  # fmt: skip
+    "gantt",
+    "bars",
+    "heatmap",
+    "lines",
+    "histogram",
+    "intervals",
+    "strips",
+    "waterfall",
+    "extents",
+    "icicle",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,43 +12,75 @@ from fnmatch import fnmatchcase
 
 STAGES: Mapping[str, tuple[str, ...]] = {
     "gen": (
-        "gen", "generate", "generation", "generate_sequences", "rollout_generate", "generate_async",
-        "exposed_generation", "generate_text",
+        "gen",
+        "generate",
+        "generation",
+        "generate_sequences",
+        "rollout_generate",
+        "generate_async",
+        "exposed_generation",
+        "generate_text",
     ),
     "reward": ("reward", "compute_rm_score", "reward_calculation", "compute_score", "score"),
     "old_log_prob": (
-        "old_log_prob", "compute_log_prob", "actor_compute_log_prob", "infer_actor_batch",
-        "get_logprobs", "get_logprobs_presharded",
+        "old_log_prob",
+        "compute_log_prob",
+        "actor_compute_log_prob",
+        "infer_actor_batch",
+        "get_logprobs",
+        "get_logprobs_presharded",
     ),
     "ref": (
-        "ref", "compute_ref_log_prob", "ref_compute_log_prob", "infer_ref_batch",
-        "get_reference_policy_logprobs", "get_reference_policy_logprobs_presharded",
+        "ref",
+        "compute_ref_log_prob",
+        "ref_compute_log_prob",
+        "infer_ref_batch",
+        "get_reference_policy_logprobs",
+        "get_reference_policy_logprobs_presharded",
     ),
     "teacher": ("teacher", "infer_teacher_batch", "get_topk_logits", "get_topk_logits_presharded"),
     "values": (
-        "values", "compute_values", "critic_compute_values", "get_values", "get_values_presharded",
+        "values",
+        "compute_values",
+        "critic_compute_values",
+        "get_values",
+        "get_values_presharded",
     ),
     "adv": ("adv", "advantage_calculation", "compute_advantage"),
     "update_critic": ("update_critic", "critic_update", "value_training"),
     "update_actor": ("update_actor", "actor_update", "update_policy", "policy_training"),
     "update_weights": (
-        "update_weights", "sync_rollout_weights", "weight_sync", "update_weights_via_ipc_zmq",
-        "update_weights_from_collective", "stream_weights_via_ipc_zmq",
-        "update_weights_via_ipc_handles", "stream_weights_via_http",
-        "broadcast_weights_for_collective", "transfer_and_update_weights", "param_sync",
+        "update_weights",
+        "sync_rollout_weights",
+        "weight_sync",
+        "update_weights_via_ipc_zmq",
+        "update_weights_from_collective",
+        "stream_weights_via_ipc_zmq",
+        "update_weights_via_ipc_handles",
+        "stream_weights_via_http",
+        "broadcast_weights_for_collective",
+        "transfer_and_update_weights",
+        "param_sync",
     ),
     "save": ("save_checkpoint", "checkpointing", "save"),
     "test": ("testing", "validate", "validation", "validate_time", "total_validation_time"),
     "forward": ("forward", "forward_pass", "fwd"),
     "backward": ("backward", "backward_pass", "bwd"),
     "optimizer": ("optimizer", "optimizer_step", "optim_step"),
-}  # fmt: skip
+}
 """Canonical stage to the names that frameworks record for it."""
 
 RL_STAGES = (
-    "gen", "reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor",
+    "gen",
+    "reward",
+    "old_log_prob",
+    "ref",
+    "values",
+    "adv",
+    "update_critic",
+    "update_actor",
     "update_weights",
-)  # fmt: skip
+)
 """Stages of an RL step in the order in which a step runs them."""
 
 VALIDATION = "test"

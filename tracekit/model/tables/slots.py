@@ -24,19 +24,46 @@ CAUSES = (
 """Why nothing ran. `host_*`: the next op was not launched yet, by what the host did meanwhile."""
 
 CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
-    "host_loader": ("data loader", "The host was in the data loader; the next op was not launched yet."),
-    "host_gc": ("garbage collection", "The host collected garbage; the next op was not launched yet."),
-    "host_sync": ("synchronising call", "The host was in a call that waits for the device, or in a blocking copy."),
+    "host_loader": (
+        "data loader",
+        "The host was in the data loader; the next op was not launched yet.",
+    ),
+    "host_gc": (
+        "garbage collection",
+        "The host collected garbage; the next op was not launched yet.",
+    ),
+    "host_sync": (
+        "synchronising call",
+        "The host was in a call that waits for the device, or in a blocking copy.",
+    ),
     "host_overhead": ("profiler", "The profiler or the driver's module loading held the host up."),
-    "host_op": ("host op", "The host ran an op or a runtime call; the next op was not launched yet."),
-    "host_none": ("host, not recorded", "Nothing of the host was recorded, but not for long: Python between ops."),
-    "host_silent": ("host silent", "Nothing at all was recorded on any host thread for long: see rule host-silence."),
-    "sync": ("stream wait", "The next op was launched; its stream had been told to wait for another."),
-    "kernel_wait": ("start-up", "The next op was launched and began soon: see the threshold idle-causes."),
-    "other": ("other", "The next op was launched, but began late for a reason that is not recorded."),
+    "host_op": (
+        "host op",
+        "The host ran an op or a runtime call; the next op was not launched yet.",
+    ),
+    "host_none": (
+        "host, not recorded",
+        "Nothing of the host was recorded, but not for long: Python between ops.",
+    ),
+    "host_silent": (
+        "host silent",
+        "Nothing at all was recorded on any host thread for long: see rule host-silence.",
+    ),
+    "sync": (
+        "stream wait",
+        "The next op was launched; its stream had been told to wait for another.",
+    ),
+    "kernel_wait": (
+        "start-up",
+        "The next op was launched and began soon: see the threshold idle-causes.",
+    ),
+    "other": (
+        "other",
+        "The next op was launched, but began late for a reason that is not recorded.",
+    ),
     "unknown": ("launch unknown", "Where the next op was launched is not recorded."),
     "after_last": ("after the last op", "No device op followed any more in this recording."),
-}  # fmt: skip
+}
 """What people read for each cause, and what it means."""
 
 CLASSES = ("compute", "collective", "memcpy", "memset", "idle", "host", "no_op")
@@ -47,13 +74,19 @@ Of a source without a device: `host` (in an op of the step thread), `collective`
 
 CLASS_TITLES: Mapping[str, tuple[str, str]] = {
     "compute": ("compute", "Kernels; where several run at once they share the time."),
-    "collective": ("communication", "Collectives while nothing computes, or that the host waits for."),
+    "collective": (
+        "communication",
+        "Collectives while nothing computes, or that the host waits for.",
+    ),
     "memcpy": ("copies", "Copies while neither kernels nor collectives run."),
     "memset": ("fills", "Fills while nothing else runs."),
     "idle": ("idle", "Nothing ran."),
     "host": ("host ops", "The innermost op of the step thread at each instant."),
-    "no_op": ("no op (Python)", "The step thread was in no recorded op: Python, or a wait that is not recorded."),
-}  # fmt: skip
+    "no_op": (
+        "no op (Python)",
+        "The step thread was in no recorded op: Python, or a wait that is not recorded.",
+    ),
+}
 """What people read for each class, and what it means."""
 
 NO_OP, UNLINKED, OTHER = "(no op)", "(unlinked)", "(other)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,13 +116,7 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
     rows = nsys_nvtx_rows.read(db, with_rows=nsys_nvtx_args.any_wanted(db, args))
     pid_of = pids(rows.gtids)
     counts: dict[tuple[str, int], int] = {}
-
-    def count(what: str, which: Bools | Codes) -> None:
-        number = np.bincount(rows.thread[which], minlength=len(pid_of))
-        for code in np.flatnonzero(number).tolist():
-            key = (what, int(pid_of[code]))
-            counts[key] = counts.get(key, 0) + int(number[code])
-
+    count = partial(_count, counts, rows.thread, pid_of)
     start, end = rows.start, rows.end
     is_range = np.isin(rows.type, np.array(RANGES, np.int16))
     placed = (start > -MAX_NS) & (start < MAX_NS)
@@ -136,18 +131,14 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
     del start, end, is_range, placed
     count("negative-time", positions[ts < clock.start_ns])
     count("no-name", positions[rows.name[positions] < 0])
-    open_from = MAX_NS if clock.end_ns is None else clock.end_ns - OPEN_WITHIN_NS
-    is_open = (until == MISSING) | ((until >= open_from) & (until < MAX_NS) & (until >= ts))
-    unsound = ~is_open & ((until < ts) | (until >= MAX_NS))
+    is_open, unsound = _open_and_unsound(ts, until, clock)
     count("bad-duration", positions[unsound])
     # Without a recorded end no range ends with it: none of them is as late as this.
-    captured = np.flatnonzero(
-        is_open & (until == (MAX_NS if clock.end_ns is None else clock.end_ns))
-    )
-    begun = clock.start_ns + SOON_NS
-    captured = captured[
-        _is_capture_range(captured, ts, pid_of[rows.thread[positions[captured]]], before, begun)
-    ]
+    ends_with_it = until == (MAX_NS if clock.end_ns is None else clock.end_ns)
+    captured = np.flatnonzero(is_open & ends_with_it)
+    pid = pid_of[rows.thread[positions[captured]]]
+    is_captured = _is_capture_range(captured, ts, pid, before, clock.start_ns + SOON_NS)
+    captured = captured[is_captured]
     if (capture_year(db) or 0) <= LAST_TO_END_WITH_RANGE:
         count("capture-range", positions[captured])
         is_open[captured] = False
@@ -178,6 +169,27 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
         thread_names,
         counts,
     )
+
+
+def _open_and_unsound(ts: Ints, until: Ints, clock: Clock) -> tuple[Bools, Bools]:
+    """(which ranges have no end of their own, which end at no time that can be)."""
+    open_from = MAX_NS if clock.end_ns is None else clock.end_ns - OPEN_WITHIN_NS
+    is_open = (until == MISSING) | ((until >= open_from) & (until < MAX_NS) & (until >= ts))
+    return is_open, ~is_open & ((until < ts) | (until >= MAX_NS))
+
+
+def _count(
+    counts: dict[tuple[str, int], int],
+    thread: Codes,
+    pid_of: npt.NDArray[np.int64],
+    what: str,
+    which: Bools | Codes,
+) -> None:
+    """Nothing; `counts` has by then how many of these rows each process has."""
+    number = np.bincount(thread[which], minlength=len(pid_of))
+    for code in np.flatnonzero(number).tolist():
+        key = (what, int(pid_of[code]))
+        counts[key] = counts.get(key, 0) + int(number[code])
 
 
 def of_process(found: Ranges, pid: int | None) -> HostRows:
