@@ -248,12 +248,7 @@ def _slow_sync(
         ratio = sync.ratio
         if ratio is None:
             continue
-        slow = (
-            sync.rate is not None
-            and sync.best is not None
-            and sync.rate < limit["rate_ratio"] * sync.best
-            and ratio >= limit["slow_step_ratio"]
-        )
+        slow = ratio >= limit["slow_step_ratio"] and _is_slow(sync, limit["rate_ratio"])
         if ratio < limit["step_ratio"] and not slow:
             continue
         total = (sync.comm_bytes or 0.0) + (sync.copy_bytes or 0.0)
@@ -265,11 +260,6 @@ def _slow_sync(
             claim += (
                 f", at {show(float(sync.rate or 0) / sync.best, 'ratio')} of the best rate seen"
             )
-        caveats = ["waiting for slower ranks is part of it"]
-        if sync.steps < 3:
-            caveats.append("the first sync after loading takes longer: few steps were seen")
-        if not total:
-            caveats.append("its bytes are not recorded")
         yield Finding(
             "weight-sync",
             thresholds.severity(share_of(gain, sync.step_ns)),
@@ -288,8 +278,24 @@ def _slow_sync(
             (Place(role=sync.role, stage=SYNC),),
             round(gain),
             share_of(gain, sync.step_ns),
-            tuple(caveats),
+            tuple(_sync_caveats(sync, total)),
         )
+
+
+def _is_slow(sync: Sync, rate_ratio: float) -> bool:
+    """Whether it is slower than this share of the best rate that was seen."""
+    if sync.rate is None or sync.best is None:
+        return False
+    return sync.rate < rate_ratio * sync.best
+
+
+def _sync_caveats(sync: Sync, total_bytes: float) -> Iterator[str]:
+    """What limits what is said of a weight sync."""
+    yield "waiting for slower ranks is part of it"
+    if sync.steps < 3:
+        yield "the first sync after loading takes longer: few steps were seen"
+    if not total_bytes:
+        yield "its bytes are not recorded"
 
 
 # Copies between device and host

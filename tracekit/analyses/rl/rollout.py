@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,8 @@ GENERATIONS = Table(
 MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
 """Most marks, lines and rows of one chart."""
 
+NO_ITERATION = "no iteration of a rollout engine was annotated"
+
 MAX_PLACES = 8
 
 
@@ -120,7 +123,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         not any(g.basis == "iterations" for g in all_generations)
         and len({g.engine for g in all_generations}) < 2
     ):
-        reason = "no iteration of a rollout engine was annotated, and no two replicas are known"
+        reason = f"{NO_ITERATION}, and no two replicas are known"
         return ANALYSIS.skipped(reason)
     judged: list[Finding | Verdict] = []
     roles = by_role(all_generations)
@@ -169,35 +172,63 @@ def _tail(
 ) -> Iterator[Finding | Verdict]:
     """R11: the longest generation of each unit ends with few requests, and the step waits for them."""
     limit = thresholds.of("rollout-tail")
-    traced = [[g for g in unit if g.basis == "iterations"] for unit in units]
-    traced = [unit for unit in traced if unit]
+    traced = _traced(units)
     if not traced:
-        reason = f"no iteration of a rollout engine was annotated{where}"
-        yield Verdict("rollout-tail", "not applicable", reason)
+        yield Verdict("rollout-tail", "not applicable", NO_ITERATION + where)
         return
     last = [max(unit, key=lambda g: g.dur_ns) for unit in traced]
     enough = [g for g in last if g.decode_iterations >= limit["min_iterations"]]
     if not enough:
-        most_iterations = max(g.decode_iterations for g in last)
-        reason = (
-            f"{most_iterations} of at least {limit['min_iterations']:g} decode iterations{where}"
-        )
+        reason = _too_few(last, limit["min_iterations"], where)
         yield Verdict("rollout-tail", "insufficient data", reason)
         return
-    tail = float(np.mean([g.tail_ratio or 0.0 for g in enough]))
-    low = float(np.mean([g.low_ratio or 0.0 for g in enough]))
-    if tail < limit["tail_ratio"] and low < limit["low_batch_ratio"]:
-        return
-    saved = [
-        max(g.dur_ns for g in unit) - max(g.dur_ns - g.gain_ns for g in unit) for unit in traced
-    ]
-    claim = f"{show(low, 'ratio')} of generation{where} runs below a quarter of the largest batch"
+    tail = _mean([g.tail_ratio for g in enough])
+    low = _mean([g.low_ratio for g in enough])
     if tail >= limit["tail_ratio"]:
         claim = f"the last 10 % of the tokens take {show(tail, 'ratio')} of generation{where}"
-    gain, ratio = float(np.mean(saved)), share_of(float(np.mean(saved)), step_ns)
-    tail_ns = round(float(np.mean([g.tail_ns or 0 for g in enough])))
+    elif low >= limit["low_batch_ratio"]:
+        quarter = "runs below a quarter of the largest batch"
+        claim = f"{show(low, 'ratio')} of generation{where} {quarter}"
+    else:
+        return
+    gain = _mean(list(map(_without_tails, traced)))
+    yield _tail_finding(enough, claim, gain, share_of(gain, step_ns), thresholds)
+
+
+def _traced(units: Sequence[Sequence[Generation]]) -> list[list[Generation]]:
+    """The generations of each unit whose iterations are known; units without any are left out."""
+    traced = [[g for g in unit if g.basis == "iterations"] for unit in units]
+    return [unit for unit in traced if unit]
+
+
+def _too_few(generations: Sequence[Generation], least: float, where: str) -> str:
+    """Why generations of so few iterations are not judged."""
+    most_iterations = max(g.decode_iterations for g in generations)
+    return f"{most_iterations} of at least {least:g} decode iterations{where}"
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    """The mean; what is not known counts as 0."""
+    return float(np.mean([value or 0 for value in values]))
+
+
+def _without_tails(unit: Sequence[Generation]) -> int:
+    """How much earlier a unit would end if none of its generations had a tail, ns."""
+    return max(g.dur_ns for g in unit) - max(g.dur_ns - g.gain_ns for g in unit)
+
+
+def _tail_finding(
+    enough: Sequence[Generation],
+    claim: str,
+    gain: float,
+    ratio: float | None,
+    thresholds: Thresholds,
+) -> Finding:
+    """R11 of these generations."""
+    tail, low = _mean([g.tail_ratio for g in enough]), _mean([g.low_ratio for g in enough])
+    tail_ns = round(_mean([g.tail_ns for g in enough]))
     largest = max(g.peak_requests for g in enough)
-    yield Finding(
+    return Finding(
         "rollout-tail",
         thresholds.severity(ratio),
         claim,
@@ -241,31 +272,35 @@ def _replicas(
     if not several:
         yield Verdict("replica-imbalance", "not applicable", f"one engine only{where}")
         return
-    if not one_clock(measured, [g for unit in several for g in unit]):
+    if not one_clock(measured, list(chain.from_iterable(several))):
         reason = f"the clocks of the replicas cannot be compared{where}"
         yield Verdict("replica-imbalance", "insufficient data", reason)
         return
-    ratio = float(np.mean([bubble(unit)[0] for unit in several]))
+    ratio = _mean([bubble(unit)[0] for unit in several])
     if ratio < limit["bubble_ratio"]:
         return
-    rest_ratio = float(np.mean([bubble(unit, without_tails=True)[0] for unit in several]))
+    rest_ratio = _mean([bubble(unit, without_tails=True)[0] for unit in several])
     if tails_found and rest_ratio < limit["bubble_ratio"]:
         reason = f"replicas wait for the tail of one: see rollout-tail{where}"
         yield Verdict("replica-imbalance", "clear", reason)
         return
-    saved = float(np.mean([bubble(unit)[1] for unit in several]))
+    yield _imbalance_finding(several, where, ratio, step_ns, thresholds)
+
+
+def _imbalance_finding(
+    several: Sequence[Sequence[Generation]],
+    where: str,
+    ratio: float,
+    step_ns: float | None,
+    thresholds: Thresholds,
+) -> Finding:
+    """R12 of units with several replicas."""
+    saved = _mean([bubble(unit)[1] for unit in several])
     last = [max(unit, key=lambda g: g.end_ns) for unit in several]
-    behind = float(np.mean([ends(unit)[-1] - float(np.median(ends(unit))) for unit in several]))
+    behind = _mean([ends(unit)[-1] - float(np.median(ends(unit))) for unit in several])
     names = sorted({g.engine for g in last})
     who = names[0] if len(names) == 1 else f"not always the same ({', '.join(names[:3])})"
-    caveats = ["ends are those of the last recorded work on the clocks of the hosts"]
-    if any(g.basis != "iterations" for unit in several for g in unit):
-        caveats.append(
-            "without annotated iterations a replica ends with its last op, whatever that was"
-        )
-    if missing := unseen_replicas([g for unit in several for g in unit]):
-        caveats.append(missing)
-    yield Finding(
+    return Finding(
         "replica-imbalance",
         thresholds.severity(share_of(saved, step_ns)),
         f"replicas{where} are idle for {show(ratio, 'ratio')} of generation: the last is {who}",
@@ -276,13 +311,22 @@ def _replicas(
             Metric(
                 "behind_median", round(behind), "ns", "lower", label="last end after the median"
             ),
-            Metric("replicas", max(len(unit) for unit in several), "count", label="engines seen"),
+            Metric("replicas", max(map(len, several)), "count", label="engines seen"),
         ),
         _places(last),
         round(saved),
         share_of(saved, step_ns),
-        tuple(caveats),
+        tuple(_imbalance_caveats(list(chain.from_iterable(several)))),
     )
+
+
+def _imbalance_caveats(generations: Sequence[Generation]) -> Iterator[str]:
+    """What limits what is said of replicas that wait."""
+    yield "ends are those of the last recorded work on the clocks of the hosts"
+    if any(g.basis != "iterations" for g in generations):
+        yield "without annotated iterations a replica ends with its last op, whatever that was"
+    if missing := unseen_replicas(generations):
+        yield missing
 
 
 def _slow_start(
@@ -290,37 +334,23 @@ def _slow_start(
 ) -> Iterator[Finding | Verdict]:
     """R16: the first decode iterations of a generation are slower than later ones of equal batch."""
     limit = thresholds.of("slow-first-iterations")
-    traced = [[g for g in unit if g.basis == "iterations"] for unit in units]
-    all_traced = [g for unit in traced for g in unit]
-    if not all_traced:
-        reason = f"no iteration of a rollout engine was annotated{where}"
-        yield Verdict("slow-first-iterations", "not applicable", reason)
+    traced = _traced(units)
+    if not traced:
+        yield Verdict("slow-first-iterations", "not applicable", NO_ITERATION + where)
         return
-    compared_generations = [
-        g
-        for g in all_traced
-        if g.decode_iterations >= limit["min_iterations"]
-        and g.compared_ratio >= limit["compared_ratio"]
-        and g.first_over_steady is not None
-    ]
+    comparable = [_comparable(unit, limit) for unit in traced]
+    compared_generations = list(chain.from_iterable(comparable))
     if not compared_generations:
-        most_iterations = max(g.decode_iterations for g in all_traced)
-        reason = (
-            f"{most_iterations} of at least {limit['min_iterations']:g} decode iterations{where}"
-            if most_iterations < limit["min_iterations"]
-            else f"no later iterations of equal batch to compare the first ones with{where}"
-        )
+        generations = list(chain.from_iterable(traced))
+        reason = f"no later iterations of equal batch to compare the first ones with{where}"
+        if max(g.decode_iterations for g in generations) < limit["min_iterations"]:
+            reason = _too_few(generations, limit["min_iterations"], where)
         yield Verdict("slow-first-iterations", "insufficient data", reason)
         return
     over = float(np.median([g.first_over_steady or 0.0 for g in compared_generations]))
     if over < limit["slowdown"]:
         return
-    compared_ids = set(map(id, compared_generations))
-    excess = [
-        max((g.first_excess_ns for g in unit if id(g) in compared_ids), default=0)
-        for unit in traced
-    ]
-    cost = float(np.mean([e for e, unit in zip(excess, traced, strict=True) if unit]))
+    cost = _mean([max((g.first_excess_ns for g in unit), default=0) for unit in comparable])
     pace = float(np.median([g.first_pace_ns or 0.0 for g in compared_generations]))
     yield Finding(
         "slow-first-iterations",
@@ -340,6 +370,17 @@ def _slow_start(
             "the first iterations after an engine starts also capture graphs and warm up the profiler",
         ),
     )
+
+
+def _comparable(unit: Sequence[Generation], limit: Mapping[str, float]) -> list[Generation]:
+    """The generations of a unit with enough iterations, of which the first have later ones of equal batch."""
+    return [
+        g
+        for g in unit
+        if g.decode_iterations >= limit["min_iterations"]
+        and g.compared_ratio >= limit["compared_ratio"]
+        and g.first_over_steady is not None
+    ]
 
 
 def _headline(all_generations: Sequence[Generation]) -> Iterator[Metric]:
@@ -475,60 +516,68 @@ def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
 
 def _charts(measured: Measurements, found: Sequence[Generation]) -> Iterator[Chart]:
     """The unit with the longest generation: running batches over time, and when each engine ended."""
-    units = [unit for units in by_role(found).values() for unit in units]
+    units = chain.from_iterable(by_role(found).values())
     unit = max(units, key=lambda unit: max(g.dur_ns for g in unit))
-    step = "" if unit[0].unit[2] is None else f", step {unit[0].unit[2]}"
-    title = f"{step}{in_run(measured, unit[0].unit[0])}"
+    run, _, number = unit[0].unit[:3]
+    step = "" if number is None else f", step {number}"
+    title = f"{step}{in_run(measured, run)}"
     same_clock = one_clock(measured, unit)
+    batches = _batches_over_time(measured, unit, title, same_clock=same_clock)
+    if batches.marks:
+        yield batches
+    if len(unit) > 1 and same_clock:
+        yield _ends_of_engines(unit, title)
+
+
+def _batches_over_time(
+    measured: Measurements, unit: Sequence[Generation], title: str, *, same_clock: bool
+) -> Chart:
+    """A line for each engine: the largest batch of neighbouring iterations."""
     first = min(g.ts_ns for g in unit)
-    drawn_engines = sorted((g for g in unit if g.iterations), key=lambda g: -g.dur_ns)[:MAX_LINES]
+    engines = sorted((g for g in unit if g.iterations), key=lambda g: -g.dur_ns)[:MAX_LINES]
     marks: list[tuple[int, int, int]] = []
     left_out = 0
-    for number, engine in enumerate(drawn_engines):
-        engine_rows = iterations_of(measured, engine)
-        zero = first if same_clock else engine.ts_ns
-        since_start = engine_rows["ts_ns"].to_numpy() - zero
-        bins = (
-            np.arange(len(since_start))
-            * (MAX_MARKS // len(drawn_engines))
-            // max(len(since_start), MAX_MARKS // len(drawn_engines))
-        )
+    for number, engine in enumerate(engines):
+        rows = iterations_of(measured, engine)
+        since_start = rows["ts_ns"].to_numpy() - (first if same_clock else engine.ts_ns)
+        most = MAX_MARKS // len(engines)
+        bins = np.arange(len(since_start)) * most // max(len(since_start), most)
         begin = np.flatnonzero(np.diff(bins, prepend=-1))
-        highest = np.maximum.reduceat(engine_rows["decode_requests"].to_numpy(np.int64), begin)
-        marks += [
-            (number, int(x), int(y)) for x, y in zip(since_start[begin], highest, strict=True)
-        ]
+        highest = np.maximum.reduceat(rows["decode_requests"].to_numpy(np.int64), begin)
+        points = zip(since_start[begin].tolist(), highest.tolist(), strict=True)
+        marks += [(number, x, y) for x, y in points]
         left_out += len(since_start) - len(begin)
-    clock_note = (
-        "" if same_clock else " Clocks cannot be compared: every engine begins at its own zero."
+    caption = "The longest generation; the largest batch of neighbouring iterations."
+    if not same_clock:
+        caption += " Clocks cannot be compared: every engine begins at its own zero."
+    return Chart(
+        "rollout-batch",
+        f"Requests that generate, over time{title}",
+        "lines",
+        tuple(marks),
+        tuple(g.engine for g in engines),
+        unit="count",
+        caption=caption,
+        omitted=left_out,
     )
-    if marks:
-        yield Chart(
-            "rollout-batch",
-            f"Requests that generate, over time{title}",
-            "lines",
-            tuple(marks),
-            tuple(g.engine for g in drawn_engines),
-            unit="count",
-            caption=f"The longest generation; the largest batch of neighbouring iterations.{clock_note}",
-            omitted=left_out,
-        )
-    if len(unit) > 1 and same_clock:
-        rows = sorted(unit, key=lambda g: -g.end_ns)[:MAX_ROWS]
-        end = rows[0].end_ns
-        bars = [(since_start, 0, g.end_ns - first) for since_start, g in enumerate(rows)]
-        bars += [
-            (since_start, 1, end - g.end_ns) for since_start, g in enumerate(rows) if g.end_ns < end
-        ]
-        yield Chart(
-            "rollout-ends",
-            f"When each engine ended{title}",
-            "bars",
-            tuple(bars),
-            ("until its end", "waiting for the last"),
-            tuple(g.engine for g in rows),
-            omitted=len(unit) - len(rows),
-        )
+
+
+def _ends_of_engines(unit: Sequence[Generation], title: str) -> Chart:
+    """A bar for each engine, the last first: how long it generated, and how long it waited then."""
+    first = min(g.ts_ns for g in unit)
+    engines = sorted(unit, key=lambda g: -g.end_ns)[:MAX_ROWS]
+    end = engines[0].end_ns
+    bars = [(row, 0, g.end_ns - first) for row, g in enumerate(engines)]
+    bars += [(row, 1, end - g.end_ns) for row, g in enumerate(engines) if g.end_ns < end]
+    return Chart(
+        "rollout-ends",
+        f"When each engine ended{title}",
+        "bars",
+        tuple(bars),
+        ("until its end", "waiting for the last"),
+        tuple(g.engine for g in engines),
+        omitted=len(unit) - len(engines),
+    )
 
 
 ANALYSIS = Analysis(

@@ -17,6 +17,7 @@ from tracekit.job.frames import (
     label_headings,
     same_text,
     stage_rows,
+    text_or_none,
     whole_if_exact,
 )
 from tracekit.job.stage_matrix import by_rank, cells, timed_units
@@ -231,8 +232,7 @@ def _charts(measured: Measurements) -> list[Chart]:
     walls["canonical"] = walls["canonical"].astype(object).fillna(RESIDUAL)
     several = len(walls["run"].unique()) > 1
     walls["bar"] = [
-        " · ".join(str(part) for part in ((run if several else None), role) if pd.notna(part))
-        + (f" rank {rank}" if pd.notna(rank) else " rank unknown")
+        _bar(run if several else None, role, rank)
         for run, role, rank in zip(walls["run"], walls["role"], walls["rank"], strict=True)
     ]
     by_stage = walls.groupby("canonical", sort=False)["wall_ns"].sum()
@@ -266,6 +266,13 @@ def _charts(measured: Measurements) -> list[Chart]:
             omitted=len(walls) - len(drawn_walls),
         )
     ]
+
+
+def _bar(run: object, role: object, rank: object) -> str:
+    """What the bar of a rank is called."""
+    names = [str(part) for part in (run, role) if text_or_none(part) is not None]
+    number = "rank unknown" if text_or_none(rank) is None else f"rank {rank}"
+    return f"{' · '.join(names)} {number}"
 
 
 def _not_measured(measured: Measurements, found: pd.DataFrame) -> Sheet:
