@@ -20,7 +20,6 @@ AIM = {
 NOT_YET = {
     "analyses": {
         "comprehensions_per_1000": 37,
-        "conditionals_per_1000": 23,
         "complex_functions": 1,
     },
     "cli": {"conditionals_per_1000": 33},
