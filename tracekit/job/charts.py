@@ -266,6 +266,7 @@ def _on_one_clock(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.DataFr
     sets = {clock.set for clock in corrected if clock is not None}
     compared = len(sets) == 1 and None not in corrected
     begin = rows["ts_ns"].to_numpy(np.int64) - moved_ns[number]
+    first: Any
     if not compared and not from_epoch(measured, rows):
         first = pd.Series(begin).groupby(rows["who"].to_numpy()).transform("min").to_numpy()
         note = "Clocks cannot be compared: every row begins at its own zero."

@@ -142,7 +142,7 @@ def _nest(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> 
 
 def by_start(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> Ints:
     """The order by thread, start, longest first, position; stable and fast on nearly sorted input."""
-    order = np.argsort(start, kind="stable")
+    order: Ints = np.argsort(start, kind="stable")
     narrow = thread.astype(np.int16) if len(thread) and thread.max() < 2**15 else thread
     order = order[np.argsort(narrow[order], kind="stable")]
     tied = (start[order][1:] == start[order][:-1]) & (thread[order][1:] == thread[order][:-1])
