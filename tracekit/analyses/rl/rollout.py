@@ -18,12 +18,12 @@ from tracekit.job.rollout import (
     by_role,
     ends,
     generations,
-    iterations_of,
     one_clock,
     unseen_replicas,
 )
+from tracekit.job.rollout_charts import charts
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.report import Chart, Finding, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
@@ -80,9 +80,6 @@ GENERATIONS = Table(
     },
 )
 
-
-MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
-"""Most marks, lines and rows of one chart."""
 
 NO_ITERATION = "no iteration of a rollout engine was annotated"
 
@@ -145,7 +142,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         sheets=with_rows(*sheets),
         judged=judged,
         caveats=tuple(_caveats(measured, all_generations)),
-        charts=tuple(_charts(measured, all_generations)),
+        charts=tuple(charts(measured, all_generations)),
     )
 
 
@@ -512,72 +509,6 @@ def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
     )
     frame = pd.DataFrame(rows, columns=list(names)).astype({"step": "Int64"})
     return sheet("rollout_replicas", "Replicas: when each generation ended", headings, frame)
-
-
-def _charts(measured: Measurements, found: Sequence[Generation]) -> Iterator[Chart]:
-    """The unit with the longest generation: running batches over time, and when each engine ended."""
-    units = chain.from_iterable(by_role(found).values())
-    unit = max(units, key=lambda unit: max(g.dur_ns for g in unit))
-    run, _, number = unit[0].unit[:3]
-    step = "" if number is None else f", step {number}"
-    title = f"{step}{in_run(measured, run)}"
-    same_clock = one_clock(measured, unit)
-    batches = _batches_over_time(measured, unit, title, same_clock=same_clock)
-    if batches.marks:
-        yield batches
-    if len(unit) > 1 and same_clock:
-        yield _ends_of_engines(unit, title)
-
-
-def _batches_over_time(
-    measured: Measurements, unit: Sequence[Generation], title: str, *, same_clock: bool
-) -> Chart:
-    """A line for each engine: the largest batch of neighbouring iterations."""
-    first = min(g.ts_ns for g in unit)
-    engines = sorted((g for g in unit if g.iterations), key=lambda g: -g.dur_ns)[:MAX_LINES]
-    marks: list[tuple[int, int, int]] = []
-    left_out = 0
-    for number, engine in enumerate(engines):
-        rows = iterations_of(measured, engine)
-        since_start = rows["ts_ns"].to_numpy() - (first if same_clock else engine.ts_ns)
-        most = MAX_MARKS // len(engines)
-        bins = np.arange(len(since_start)) * most // max(len(since_start), most)
-        begin = np.flatnonzero(np.diff(bins, prepend=-1))
-        highest = np.maximum.reduceat(rows["decode_requests"].to_numpy(np.int64), begin)
-        points = zip(since_start[begin].tolist(), highest.tolist(), strict=True)
-        marks += [(number, x, y) for x, y in points]
-        left_out += len(since_start) - len(begin)
-    caption = "The longest generation; the largest batch of neighbouring iterations."
-    if not same_clock:
-        caption += " Clocks cannot be compared: every engine begins at its own zero."
-    return Chart(
-        "rollout-batch",
-        f"Requests that generate, over time{title}",
-        "lines",
-        tuple(marks),
-        tuple(g.engine for g in engines),
-        unit="count",
-        caption=caption,
-        omitted=left_out,
-    )
-
-
-def _ends_of_engines(unit: Sequence[Generation], title: str) -> Chart:
-    """A bar for each engine, the last first: how long it generated, and how long it waited then."""
-    first = min(g.ts_ns for g in unit)
-    engines = sorted(unit, key=lambda g: -g.end_ns)[:MAX_ROWS]
-    end = engines[0].end_ns
-    bars = [(row, 0, g.end_ns - first) for row, g in enumerate(engines)]
-    bars += [(row, 1, end - g.end_ns) for row, g in enumerate(engines) if g.end_ns < end]
-    return Chart(
-        "rollout-ends",
-        f"When each engine ended{title}",
-        "bars",
-        tuple(bars),
-        ("until its end", "waiting for the last"),
-        tuple(g.engine for g in engines),
-        omitted=len(unit) - len(engines),
-    )
 
 
 ANALYSIS = Analysis(
