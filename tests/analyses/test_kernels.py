@@ -141,7 +141,7 @@ def measured_of(*parts):
         source = Source(Path(), f"rank{rank}", "chrome", rank=rank, pid=rank)
         frame = summary(device_ops(durations))
         columns = {str(name): frame[name].array for name in frame}
-        frames.append(labelled(TABLES["kernels"], columns, source).frame())
+        frames.append(labelled(TABLES["kernels"], columns, source).judged())
     return pd.concat(frames, ignore_index=True)
 
 

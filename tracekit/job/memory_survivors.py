@@ -63,18 +63,22 @@ def folded(tables: Mapping[str, Columns]) -> Mapping[str, Columns]:
     if "snapshot_windows" not in tables:
         return {name: rows for name, rows in tables.items() if name not in names}
     windows, stacks, blocks = (
-        tables[name].frame() if name in tables else TABLES[name].empty() for name in names
+        (tables[name] if name in tables else TABLES[name].no_rows()).judged() for name in names
     )
     windows = _ordered(windows)
     at_end = (stacks["basis"] == "snapshot").to_numpy()
     grown = _with_cohorts(windows, stacks[at_end], blocks)
     survivors = pd.concat([grown, stacks[~at_end]], ignore_index=True)
-    table = TABLES["survivors"]
-    columns = {name: survivors[name].array for name in table.columns}
     return {
-        "snapshot_windows": Columns.of(windows),
-        "survivors": table.cast(columns, len(survivors)) if len(survivors) else table.cast(),
+        "snapshot_windows": _columns("snapshot_windows", windows),
+        "survivors": _columns("survivors", survivors),
     }
+
+
+def _columns(name: str, rows: pd.DataFrame) -> Columns:
+    """The rows of a table as its columns."""
+    table = TABLES[name]
+    return table.cast({column: rows[column].array for column in table.columns}, len(rows))
 
 
 def _ordered(windows: pd.DataFrame) -> pd.DataFrame:
