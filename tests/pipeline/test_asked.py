@@ -150,8 +150,8 @@ def test_the_command_line_takes_several(profile, call):
     assert "only asked: kernels" in done.stdout
     refused = call("analyze", profile, "--only", "gpu-tme")
     assert refused.exit_code == 2
-    assert "did you mean 'gpu-time'?" in refused.output
-    assert "data-quality" in refused.output
+    assert "did you mean 'gpu-time'?" in refused.stderr
+    assert "data-quality" in refused.stderr
 
 
 def test_saved_for_few_questions_is_asked_these_again_and_no_others(profile, tmp_path):
