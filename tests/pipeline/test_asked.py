@@ -11,7 +11,6 @@ from tracekit.analyses import ANALYSES, defaults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import of_json
 from tracekit.model.tables import SHARED
-from tracekit.model.tables.arrays import texts_of
 from tracekit.pipeline import asked, saved
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.run import Options, analyze
@@ -74,7 +73,7 @@ def test_a_question_measures_the_tables_and_metrics_of_its_record_and_no_others(
     for id_, tables in part.tables.items():
         assert set(tables) <= set(of[id_].tables)
         if "metrics" in tables:
-            assert {*texts_of(tables["metrics"]["name"])} <= set(of[id_].metrics)
+            assert {*tables["metrics"].texts("name")} <= set(of[id_].metrics)
 
 
 def test_only_the_questions_asked_are_in_the_report(profile):

@@ -6,7 +6,7 @@ made where a question judges, or a person looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -152,13 +152,6 @@ def joined(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
         missing = np.concatenate([part.missing for part in nullable])
         return Nullable(np.concatenate([part.values for part in nullable]), missing)
     return np.concatenate(plain)
-
-
-def texts_of(array: Array) -> Iterator[str | None]:
-    """The texts of a column one by one, None where one is missing."""
-    assert isinstance(array, Coded), "only texts are coded"
-    by_code = np.array([*array.texts, None], object)
-    return iter(by_code[array.codes].tolist())
 
 
 def of_texts(codes: npt.NDArray[Any], texts: tuple[str, ...]) -> Any:
