@@ -8,6 +8,7 @@ from math import log
 
 from tracekit.compare.comparison import Change
 from tracekit.compare.origins import Attribution
+from tracekit.model.labels import phrase
 from tracekit.model.metrics import STAGE_TIME
 from tracekit.model.units import show, speedup
 
@@ -76,7 +77,7 @@ def largest(changes: Sequence[Change], step: str = "step") -> Iterator[str]:
     if not effects:
         return
     _, title, stage = max(effects, key=lambda effect: effect[:2])
-    name = f"{stage.role} {title}" if stage.role else title
+    name = phrase(stage.role, title)
     doubt = "inconclusive: " if stage.word == "inconclusive" else ""
     of_stage = factor(stage.ratio, stage.low, stage.high)
     whole_step = factor(stage.step_ratio, stage.step_low, stage.step_high)
@@ -98,9 +99,9 @@ def factor(ratio: float | None, low: float | None, high: float | None) -> str:
     """
     if ratio is None or not ratio > 0:
         return ""
-    bounds = [bound for bound in (low, high) if bound and bound > 0]
-    if len(bounds) < 2:
+    if not (low and low > 0 and high and high > 0):
         return speedup(ratio)
     if ratio < 1:
-        bounds = [1 / bound for bound in bounds]
-    return f"{speedup(ratio)} [{show(min(bounds), 'factor')}, {show(max(bounds), 'factor')}]"
+        low, high = 1 / low, 1 / high
+    low, high = sorted((low, high))
+    return f"{speedup(ratio)} [{show(low, 'factor')}, {show(high, 'factor')}]"

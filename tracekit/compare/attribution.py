@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import starmap
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from tracekit.compare.slot_table import (
 )
 from tracekit.compare.spreads import intervals
 from tracekit.compare.transfers import transfers
+from tracekit.job.frames import number_or_none
 from tracekit.model.stats.estimate import Floats
 from tracekit.model.stats.speedup import Pairing
 from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED, class_title
@@ -80,7 +83,7 @@ def attributed(table: SlotTable, level: float, paired: Pairing | None = None) ->
     slots = _texts(table.keys, "class", "cause", "op", "kernel")
     swaps = _swaps(table)
     names = _names(swaps, table)
-    titles = [_op(*slot) for slot in slots]
+    titles = list(starmap(_op, slots))
     swapped_titles = set()
     for row, place in swaps.items():
         if not place[2]:  # whole ops stand for one another
@@ -90,10 +93,10 @@ def attributed(table: SlotTable, level: float, paired: Pairing | None = None) ->
     def rows_by(labels: Iterable[str]) -> list[Row]:
         return _level(table, level, _labels(stage, labels), paired)
 
-    stages = rows_by("" for _ in slots)
+    stages = rows_by([""] * len(slots))
     classes = rows_by(_class(kind, cause) for kind, cause, _, _ in slots)
     ops = list(map(_uncounted, _marked(rows_by(titles), swapped_titles)))
-    leaves = rows_by(_leaf(*slot) for slot in slots)
+    leaves = rows_by(starmap(_leaf, slots))
     levels = (
         shortened(map(_uncounted, classes), MAX_ROWS),
         shortened(ops, MAX_ROWS),
@@ -217,8 +220,7 @@ def _leaf(kind: str, cause: str, path: str, kernel: str) -> str:
     """The path and the kernel, of time without either the class."""
     if kind in ("idle", "no_op") or not (path or kernel):
         return _class(kind, cause)
-    text = path.removeprefix(_BACKWARD) or NO_OP
-    return f"{text} · {kernel}" if kernel else text
+    return " · ".join(filter(None, (path.removeprefix(_BACKWARD) or NO_OP, kernel)))
 
 
 def _level(
@@ -261,8 +263,8 @@ def _level(
                 base=sums["before"],
                 opt=sums["after"],
                 difference=difference,
-                low=_number(sums["low"]),
-                high=_number(sums["high"]),
+                low=number_or_none(sums["low"]),
+                high=number_or_none(sums["high"]),
                 base_count=sums["base_count"],
                 opt_count=sums["opt_count"],
                 by_count=sums["by_count"],
@@ -272,11 +274,6 @@ def _level(
             )
         )
     return sorted(rows, key=lambda row: (-abs(row.difference), row.stage, row.what))
-
-
-def _number(value: float) -> float | None:
-    """The number; None for NaN."""
-    return None if np.isnan(value) else float(value)
 
 
 def _summed(values: Floats, group: Ints, groups: int) -> Floats:
@@ -310,7 +307,7 @@ def _swaps(table: SlotTable) -> dict[int, renames.Place]:
     """Rows of keys that stand for one another, by the place under which they do."""
     keys: list[renames.Key] = _texts(table.keys, "stage", "class", "op", "kernel")
     before, after = _named_rows(table.base, keys), _named_rows(table.opt, keys)
-    places = renames.replaced((keys[row] for row in before), (keys[row] for row in after))
+    places = renames.replaced(map(keys.__getitem__, before), map(keys.__getitem__, after))
     swaps = {}
     for row in sorted(before ^ after):
         if keys[row] in places:
@@ -371,7 +368,7 @@ def _check(rows: Sequence[Row], base: float, opt: float) -> None:
     """Nothing, or an AssertionError where rows do not add up to both steps and the change."""
     slack = max(TOLERANCE_NS, TOLERANCE * max(base, opt))
     for name, wanted in (("base", base), ("opt", opt), ("difference", opt - base)):
-        total = sum(getattr(row, name) for row in rows)
+        total = sum(map(attrgetter(name), rows))
         assert abs(total - wanted) < slack, f"{name}: {total} of {wanted} is attributed"
     effects = sum(row.by_count + row.by_duration for row in rows)
     assert abs(effects - (opt - base)) < slack, "both effects are all of the change"

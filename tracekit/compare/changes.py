@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import itemgetter
 
 from tracekit.compare.comparison import Change, Word
 from tracekit.compare.gate_rules import NO_RULES, Rules
@@ -53,6 +54,7 @@ class Choices:
 
 
 STEP: Key = (STEP_TIME, None, None)
+_NUMBER = itemgetter(1)  # of a step, among what it is known by
 UNPROFILED_STEP: Key = (UNPROFILED, None, None)
 
 
@@ -156,7 +158,9 @@ def _judged(key: Key, base: Samples | None, opt: Samples | None, choices: Choice
         return _by_interval(key, kind, base, opt, choices)
     else:
         change = _with_zeros(key, kind, base, opt)
-    return None if change is None else Judged(change)
+    if change is None:
+        return None
+    return Judged(change)
 
 
 def _by_interval(key: Key, kind: Kind, base: Samples, opt: Samples, choices: Choices) -> Judged:
@@ -168,8 +172,7 @@ def _by_interval(key: Key, kind: Kind, base: Samples, opt: Samples, choices: Cho
         better="higher" if kind.better == "higher" else "lower",
         assume_independent_steps=choices.assume_independent_steps,
     )
-    notes = [FOOTNOTES[note] for note in ratio.footnotes]
-    notes += [CAPS[cap] for cap in judgement.caps]
+    notes = (*map(FOOTNOTES.__getitem__, ratio.footnotes), *map(CAPS.__getitem__, judgement.caps))
     detectable_change = None
     if key[0] in STEP_AND_STAGES:
         detectable_change = least_seen(ratio, choices)
@@ -245,7 +248,7 @@ def _by_step(samples: Samples | None) -> dict[int | None, float]:
     """The value of every step of a side, by its number."""
     if samples is None:
         return {}
-    numbers = (number for _, number, _ in chain.from_iterable(samples.steps))
+    numbers = map(_NUMBER, chain.from_iterable(samples.steps))
     return dict(zip(numbers, chain.from_iterable(samples.values), strict=True))
 
 
@@ -253,8 +256,7 @@ def _same_steps(base: Samples, opt: Samples) -> bool:
     """Whether both sides hold one run with the same step numbers, all of them known."""
     if len(base.runs) != 1 or len(opt.runs) != 1:
         return False
-    before = [number for _, number, _ in base.steps[0]]
-    after = [number for _, number, _ in opt.steps[0]]
+    before, after = list(map(_NUMBER, base.steps[0])), list(map(_NUMBER, opt.steps[0]))
     return before == after and None not in before
 
 
@@ -304,7 +306,7 @@ def _exact(key: Key, kind: Kind, base: Samples, opt: Samples) -> Change:
         difference=numbers.difference,
         ratio=numbers.ratio,
         label=numbers.label,
-        notes=tuple(FOOTNOTES[note] for note in numbers.footnotes),
+        notes=tuple(map(FOOTNOTES.__getitem__, numbers.footnotes)),
     )
     return _counted(change, base, opt)
 

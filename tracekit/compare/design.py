@@ -30,12 +30,14 @@ def sessions_apart(base: Side, opt: Side) -> str:
         return ""
     if _ends(base_spans) <= _begins(opt_spans):
         return "before"
-    return "after" if _ends(opt_spans) <= _begins(base_spans) else ""
+    if _ends(opt_spans) <= _begins(base_spans):
+        return "after"
+    return ""
 
 
 def _begins(spans: list[tuple[int, int]]) -> int:
     """When the first of several runs began."""
-    return min(start for start, _ in spans)
+    return min(spans)[0]
 
 
 def _ends(spans: list[tuple[int, int]]) -> int:

@@ -25,13 +25,13 @@ def basis(comparison: Comparison) -> tuple[str, ...]:
     Between them the stage that alone changes the step most.
     """
     step = comparison.headline
-    comparable = comparison.verdict != "not comparable"
-    counts = ", ".join(filter(None, (step.label, _counted(step))))
-    seen = _seen(step) if comparable else ""
-    lines = [" · ".join(filter(None, (counts, seen))), *_chances(comparison)]
-    if comparable:
+    seen, from_stage = "", list[str]()
+    if comparison.verdict != "not comparable":
+        seen = _seen(step)
         attributed = "profiled step" if step.name == UNPROFILED else "step"
-        lines += largest(comparison.changes, attributed)
+        from_stage += largest(comparison.changes, attributed)
+    counts = ", ".join(filter(None, (step.label, _counted(step))))
+    lines = [" · ".join(filter(None, (counts, seen))), *_chances(comparison), *from_stage]
     if comparison.needed:
         lines.append(comparison.needed[0].upper() + comparison.needed[1:])
     return tuple(lines)
@@ -48,12 +48,12 @@ def _seen(step: Change) -> str:
 
 def _chances(comparison: Comparison) -> Iterator[str]:
     """How often such runs call a change that is there slower, in one line; nothing where they never do."""
-    rows = []
+    parts, is_possible = [], False
     for row in comparison.outlook:
         if row.runs == comparison.outlook[0].runs and row.change > 0:
-            rows.append(row)
-    if any(row.inconclusive < 1 for row in rows):
-        parts = (f"{_percent(row.regression)} at +{row.change:.0%}" for row in rows)
+            parts.append(f"{_percent(row.regression)} at +{row.change:.0%}")
+            is_possible |= row.inconclusive < 1
+    if is_possible:
         yield f"chance that a slower step is called slower: {', '.join(parts)}".replace("%", " %")
 
 

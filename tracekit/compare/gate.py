@@ -96,8 +96,8 @@ def _corrected(judged: Sequence[_Judged], level: float) -> Iterator[Gate]:
     corrected = iter(together(verdicts, level=level))
     for rule in judged:
         gate = rule.gate
-        caps = () if rule.verdict is None else next(corrected).caps
-        if gate.outcome == "fail" and "many comparisons" in caps:
+        capped = rule.verdict is not None and "many comparisons" in next(corrected).caps
+        if capped and gate.outcome == "fail":
             caveats = (*gate.caveats, CAPS["many comparisons"])
             gate = replace(gate, outcome="inconclusive", caveats=caveats)
         yield gate
@@ -229,14 +229,16 @@ def _recorded(rule: Rule, side: Side) -> dict[Key, Samples]:
         name, role, _ = key
         if name == rule.name and rule.role in (None, role):
             of_rule[key] = metric
-    if rule.stage is None:
-        return {key: metric for key, metric in of_rule.items() if key[2] is None}
-    named = {}
-    for key, metric in of_rule.items():
-        if key[2] in (rule.stage, canonical(rule.stage, key[1])):
-            named[key] = metric
-    meant = STAGES.get(rule.stage, "")
-    return named or {key: metric for key, metric in of_rule.items() if key[2] == meant}
+    meant = None
+    if rule.stage is not None:
+        named = {}
+        for key, metric in of_rule.items():
+            if key[2] in (rule.stage, canonical(rule.stage, key[1])):
+                named[key] = metric
+        if named:
+            return named
+        meant = STAGES.get(rule.stage, "")
+    return {key: metric for key, metric in of_rule.items() if key[2] == meant}
 
 
 def stage_names(stage: str, role: str | None) -> set[str]:
@@ -377,7 +379,7 @@ def _by_interval(gate: Gate, rule: Rule, ratio: Speedup, choices: Choices) -> _J
         outcome = "pass"
     if judgement.uncapped == "regression":
         caps = (*caps, *judgement.caps)
-    gate = replace(gate, caveats=tuple(CAPS[cap] for cap in dict.fromkeys(caps)))
+    gate = replace(gate, caveats=tuple(map(CAPS.__getitem__, dict.fromkeys(caps))))
     return _Judged(_decided(gate, rule, worse, outcome), judgement)
 
 
@@ -449,10 +451,10 @@ def _of_budget(rule: Rule, number: Estimate) -> Verdict | None:
 def _decided(gate: Gate, rule: Rule, worse: float, outcome: Outcome) -> Gate:
     """The gate with its outcome and the sentence for it."""
     low, high, value, limit = gate.low, gate.high, worse * rule.sign, rule.limit * rule.sign
-    if not rule.rise:
-        low, high = _minus(gate.high), _minus(gate.low)
     interval = ""
     if low is not None and high is not None:
+        if not rule.rise:
+            low, high = -high, -low
         interval = f" [{_signed(low, rule.unit)}, {_signed(high, rule.unit)}]"
     unit = rule.kind.unit
     numbers = f"{amount(gate.base, unit)} → {amount(gate.opt, unit)}"
@@ -477,9 +479,8 @@ def _budget_claim(gate: Gate, rule: Rule) -> str:
     interval = ""
     if gate.low is not None and gate.high is not None:
         interval = f" [{amount(gate.low, gate.unit)}, {amount(gate.high, gate.unit)}]"
-    bound = "at most" if rule.rise else "at least"
-    value = amount(gate.value, gate.unit)
-    return f"{gate.metric} is {value}{interval}; {bound} {amount(rule.limit, gate.unit)} is allowed"
+    value, limit = amount(gate.value, gate.unit), amount(rule.limit, gate.unit)
+    return f"{gate.metric} is {value}{interval}; {rule.bound} {limit} is allowed"
 
 
 def _signed(value: float, unit: Unit) -> str:
@@ -490,10 +491,6 @@ def _signed(value: float, unit: Unit) -> str:
     if value < 0:
         return f"{MINUS}{size}"
     return f"+{size}" if value > 0 else size
-
-
-def _minus(value: float | None) -> float | None:
-    return None if value is None else -value
 
 
 def _excused(gate: Gate, rules: Rules) -> Gate:

@@ -184,7 +184,9 @@ def _of_word(word: str, least_effect: float | None) -> list[Rule]:
     if word == "regression":
         effect = LEAST_EFFECT if least_effect is None else least_effect
         return [rule(STEP_TIME, f"{100 * effect:g}%", "change", rise=True)]
-    return [rule(NEW_OOM, "0", "change", rise=True)] if word == NEW_OOM else []
+    if word == NEW_OOM:
+        return [rule(NEW_OOM, "0", "change", rise=True)]
+    return []
 
 
 def _nothing_held(option: str, words: Iterable[str]) -> str:

@@ -97,15 +97,21 @@ class Rule:
         """1 where more is worse, −1 where less is."""
         return 1 if self.rise else -1
 
+    @property
+    def bound(self) -> str:
+        """Which way its limit bounds it, in words."""
+        return "at most" if self.rise else "at least"
+
     def __str__(self) -> str:
         """The rule as a person reads it: `step_time: at most +3 %`."""
-        way = "most" if self.rise else "least"
-        bound = amount(self.limit, self.unit)
+        limit = amount(self.limit, self.unit)
         if self.test == "change":
             sign = "+" if self.rise else MINUS
-            bound = f"{sign}{bound}"
-        how = " (estimate)" if self.point else ""
-        return f"{self.metric}: at {way} {bound}{how}"
+            limit = f"{sign}{limit}"
+        rule = f"{self.metric}: {self.bound} {limit}"
+        if self.point:
+            rule += " (estimate)"
+        return rule
 
 
 @dataclass(frozen=True, slots=True)

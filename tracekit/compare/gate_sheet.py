@@ -25,6 +25,7 @@ def gate_word(gates: Sequence[Gate]) -> str:
     word = overall(gates)
     if not word:
         return ""
+    sentence = f"gate: {word}"
     counts = Counter((gate.severity, gate.outcome) for gate in gates)
     warned, untested = counts["warn", "fail"], counts["error", "not tested"]
     accepted = counts["warn", "accepted"] + counts["error", "accepted"]
@@ -35,8 +36,11 @@ def gate_word(gates: Sequence[Gate]) -> str:
         parts.append(f"{accepted} accepted")
     if word == "not tested":
         parts.append(f"{untested} of {len(gates)} rules")
-    sentence = f"gate: {_RAN_OUT if word == 'expired' else word}"
-    return f"{sentence} ({', '.join(parts)})" if parts else sentence
+    if word == "expired":
+        sentence = f"gate: {_RAN_OUT}"
+    if parts:
+        sentence += f" ({', '.join(parts)})"
+    return sentence
 
 
 def gate_section(gates: Sequence[Gate]) -> Section:

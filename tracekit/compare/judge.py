@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tracekit.compare.amdahl import factor, with_steps
@@ -100,8 +100,7 @@ def _compare_steps(
     blocked = forbids(unlike) and not choices.force
     unequal = uneven(unlike) and not choices.force
     choices, choice_notes = _possible(choices, base, opt)
-    metrics = changes(base, opt, choices)
-    metrics = tuple(_barred(change, blocked=blocked, uneven=unequal) for change in metrics)
+    metrics = tuple(_barred(changes(base, opt, choices), blocked=blocked, uneven=unequal))
     step = next(change for change in metrics if (change.name, change.role, change.stage) == key)
     origin = None
     if not blocked:
@@ -149,18 +148,20 @@ def _possible(choices: Choices, base: Side, opt: Side) -> tuple[Choices, list[st
     """(the choices without noise and pairs that these sides do not allow, what to say of that)."""
     noise, note = usable(choices.noise, base, opt)
     choices = replace(choices, noise=noise)
-    notes = [note] if note else []
+    notes = list(filter(None, [note]))
     if choices.paired == "step" and (unlike := ", ".join(other_counts(base, opt))):
         choices = replace(choices, paired=None)
         notes.append(f"steps could not be paired: they hold different numbers of {unlike}")
     return choices, notes
 
 
-def _barred(change: Change, *, blocked: bool, uneven: bool) -> Change:
-    """The change without a verdict where there must be none."""
-    if blocked or (uneven and grows_with_work(change.name)):
-        return replace(change, word="not comparable")
-    return change
+def _barred(changes: Iterable[Change], *, blocked: bool, uneven: bool = False) -> Iterator[Change]:
+    """The changes, without a verdict where there must be none."""
+    for change in changes:
+        if blocked or (uneven and grows_with_work(change.name)):
+            yield replace(change, word="not comparable")
+        else:
+            yield change
 
 
 def _origin(base: Side, opt: Side, key: Key, choices: Choices) -> Attribution:
@@ -177,7 +178,7 @@ def _compare_memory(base: Side, opt: Side, memory: MemoryChange, choices: Choice
         blocking = difference.blocking and difference.name == _MEMORY_BLOCKING
         unlike.append(replace(difference, blocking=blocking))
     blocked = any(difference.blocking for difference in unlike) and not choices.force
-    metrics = changes(base, opt, choices)
+    metrics = _barred(changes(base, opt, choices), blocked=blocked)
     level = _memory_headline(memory.headline, blocked=blocked)
     return Comparison(
         tool_version=VERSION,
@@ -185,7 +186,7 @@ def _compare_memory(base: Side, opt: Side, memory: MemoryChange, choices: Choice
         opt=opt.name,
         verdict=level.word,
         headline=level,
-        changes=tuple(_barred(change, blocked=blocked, uneven=False) for change in metrics),
+        changes=tuple(metrics),
         differences=tuple(unlike),
         reading=memory.reading,
         warnings=(
@@ -287,7 +288,9 @@ def _reading(side: Side, steps: Samples) -> str:
     if ranks := side.fingerprint.get("ranks", ""):
         number = max(len(listed.split(", ")) for listed in ranks.split(" / "))
         text += f", {number} {plural(number, 'rank')}"
-    return f"{text}, {len(side.dropped)} left out" if side.dropped else text
+    if side.dropped:
+        text += f", {len(side.dropped)} left out"
+    return text
 
 
 def _warnings(

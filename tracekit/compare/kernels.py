@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import exp, expm1
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -131,10 +132,10 @@ def _by_name(table: SlotTable) -> _Times:
     for slot_class, name in zip(keys["class"].array[rows], text.array[rows], strict=True):
         pairs.append((str(name), _kind(str(slot_class), str(name))))
     order = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
-    group = np.array([order[pair] for pair in pairs], np.int64)
+    group = np.fromiter(map(order.__getitem__, pairs), np.int64, len(pairs))
     return _Times(
-        names=[name for name, _ in order],
-        kinds=[kind for _, kind in order],
+        names=list(map(itemgetter(0), order)),
+        kinds=list(map(itemgetter(1), order)),
         base=_sum(table.base, rows, group, len(order)),
         opt=_sum(table.opt, rows, group, len(order)),
         on_host=on_host,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import starmap
+from operator import attrgetter
 from statistics import median
 
 from tracekit.compare.comparison import Word
@@ -11,6 +13,7 @@ from tracekit.compare.memory_pairs import matched
 from tracekit.compare.memory_sites import site_changes
 from tracekit.compare.memory_snapshots import END, LEVELS, PEAK, Snapshot, reported, snapshots
 from tracekit.compare.sides import Side
+from tracekit.job.frames import share_of
 from tracekit.model.labels import plural
 from tracekit.model.metrics import OUT_OF_MEMORY
 
@@ -45,7 +48,7 @@ def memory_change(base: Side, opt: Side) -> MemoryChange | None:
     name, heading = _heading(pairs)
     if not heading:
         return None
-    levels = tuple(_pair(before, after) for before, after in pairs[:MAX_PAIRS])
+    levels = tuple(starmap(_pair, pairs[:MAX_PAIRS]))
     sites = (site_changes(*pairs[0], moment) for moment in _MOMENTS)
     return MemoryChange(
         _highest(name, heading),
@@ -64,8 +67,9 @@ def _heading(pairs: Sequence[SnapshotPair]) -> tuple[str, list[SnapshotPair]]:
     """(the level that a comparison is headed by, the pairs of the worst memory's kind that have it)."""
     memory = pairs[0][0].whose.memory
     of_memory = [pair for pair in pairs if pair[0].whose.memory == memory]
-    name = PEAK if all(_recorded(pair, PEAK) for pair in of_memory) else END
-    return name, [pair for pair in of_memory if _recorded(pair, name)]
+    if all(_recorded(pair, PEAK) for pair in of_memory):
+        return PEAK, of_memory
+    return END, [pair for pair in of_memory if _recorded(pair, END)]
 
 
 def word_of(level: Level) -> Word:
@@ -113,7 +117,7 @@ def _level(name: str, base: int | None, opt: int | None) -> Level:
     if base is None or opt is None:
         return Level(name, *LEVELS[name], base, opt)
     change = opt - base
-    return Level(name, *LEVELS[name], base, opt, change, change / base if base else None)
+    return Level(name, *LEVELS[name], base, opt, change, share_of(change, base))
 
 
 def _highest(name: str, pairs: Iterable[SnapshotPair]) -> Level:
@@ -157,7 +161,9 @@ def _elsewhere(pairs: Sequence[SnapshotPair]) -> Iterator[Sites]:
 def _failed(side: Side) -> int | None:
     """How many requests failed in the run with most of them; None where no history was read."""
     failures = side.samples.get((OUT_OF_MEMORY, None, None))
-    return None if failures is None else int(max(map(sum, failures.values)))
+    if failures is None:
+        return None
+    return int(max(map(sum, failures.values)))
 
 
 def _reading(side: Side, measured: Sequence[Snapshot]) -> str:
@@ -165,6 +171,8 @@ def _reading(side: Side, measured: Sequence[Snapshot]) -> str:
     if not measured:
         return f"{side.name}: levels of memory"
     count = len({(snapshot.run, snapshot.source) for snapshot in measured})
-    memories = len({snapshot.whose for snapshot in measured})
+    memories = len(set(map(attrgetter("whose"), measured)))
     text = f"{side.name}: {count:,} memory {plural(count, 'snapshot')}"
-    return f"{text} of {memories:,} devices" if memories > 1 else text
+    if memories > 1:
+        text += f" of {memories:,} devices"
+    return text

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from tracekit.compare.memory_snapshots import Snapshot, Whose
+from tracekit.job.samples import in_order
+from tracekit.model.labels import called
 
 Key = tuple[object, ...]
 Steps = Mapping[int | None, Snapshot]
@@ -43,13 +46,13 @@ def matched(base: Sequence[Snapshot], opt: Sequence[Snapshot], names: tuple[str,
         notes.append("of several runs the snapshots with the highest peak are compared")
     if _several_unnumbered(base) or _several_unnumbered(opt):
         notes.append("of several snapshots without a step the last is compared")
-    if any(whose.number for whose in (*base_steps, *opt_steps)):
+    if any(map(attrgetter("number"), (*base_steps, *opt_steps))):
         notes.append("processes of one rank are paired in the order of their ids")
     return Match(tuple(pairs), tuple(dict.fromkeys(filter(None, notes))))
 
 
 def _several_runs(side: Sequence[Snapshot]) -> bool:
-    return len({snapshot.run for snapshot in side}) > 1
+    return len(set(map(attrgetter("run"), side))) > 1
 
 
 def _several_unnumbered(side: Sequence[Snapshot]) -> bool:
@@ -57,7 +60,7 @@ def _several_unnumbered(side: Sequence[Snapshot]) -> bool:
     unnumbered = Counter(
         (snapshot.whose, snapshot.run) for snapshot in side if snapshot.step is None
     )
-    return any(count > 1 for count in unnumbered.values())
+    return max(unnumbered.values(), default=0) > 1
 
 
 def _by_owner(side: Iterable[Snapshot]) -> dict[Whose, Steps]:
@@ -72,7 +75,7 @@ def _by_owner(side: Iterable[Snapshot]) -> dict[Whose, Steps]:
         highest = owners.setdefault(whose, {})
         for step, snapshot in steps.items():
             highest[step] = max(snapshot, highest.get(step, snapshot), key=_height)
-    return {whose: owners[whose] for whose in sorted(owners, key=_order)}
+    return {whose: owners[whose] for whose in sorted(owners, key=in_order)}
 
 
 def _taken(snapshot: Snapshot) -> tuple[int, str]:
@@ -82,11 +85,6 @@ def _taken(snapshot: Snapshot) -> tuple[int, str]:
 
 def _height(snapshot: Snapshot) -> tuple[int, int, int]:
     return snapshot.height
-
-
-def _order(whose: Whose) -> tuple[object, ...]:
-    """A sort key by which what is not known comes last."""
-    return tuple((value is None, 0 if value is None else value) for value in whose)
 
 
 def _key(before: Iterable[Whose], after: Iterable[Whose]) -> Callable[[Whose], Key] | None:
@@ -161,7 +159,7 @@ def _steps(base: Steps, opt: Steps) -> tuple[list[tuple[Snapshot, Snapshot]], st
 
 
 def _step_name(snapshot: Snapshot) -> str:
-    return "a snapshot without a step" if snapshot.step is None else f"step {snapshot.step}"
+    return called("step", snapshot.step) or "a snapshot without a step"
 
 
 def _numbered(steps: Steps) -> set[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def site_changes(base: Snapshot, opt: Snapshot, moment: Moment) -> Sites | None:
         categories=_categories(categories),
     )
     for rows in (sites.rows, sites.categories):
-        change = sum(row.difference for row in rows)
+        change = sum(map(attrgetter("difference"), rows))
         assert not rows or change == opt_total - base_total, "rows miss the change"
     return sites
 
@@ -120,14 +121,12 @@ def _change(row: dict[Any, Any], base_most: int | None, opt_most: int | None) ->
     site = _row(str(row["name"]), row["kind"], row)
     if site.kind != "place":
         return site
-    state = _state(row, base_most, opt_most)
-    in_base, in_opt = _held(row, "base"), _held(row, "opt")
-    return replace(
-        site,
-        state=state,
-        base_most=None if in_base else base_most,
-        opt_most=None if in_opt else opt_most,
-    )
+    site = replace(site, state=_state(row, base_most, opt_most))
+    if not _held(row, "base"):
+        site = replace(site, base_most=base_most)
+    if not _held(row, "opt"):
+        site = replace(site, opt_most=opt_most)
+    return site
 
 
 def _row(name: str, kind: SiteKind, row: dict[Any, Any]) -> SiteChange:
@@ -171,7 +170,7 @@ def _largest_first(site: SiteChange) -> tuple[int, int, str]:
 
 def _together(rows: Sequence[SiteChange]) -> SiteChange:
     """Several rows as one."""
-    places = sum(row.places for row in rows)
-    sums = {name: sum(getattr(row, name) for row in rows) for name in _SUMS}
+    places = sum(map(attrgetter("places"), rows))
+    sums = {name: sum(map(attrgetter(name), rows)) for name in _SUMS}
     joined = _row(f"{places:,} {plural(places, 'other')}", "others", sums)
     return replace(joined, places=places)

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tracekit.compare.sides import Side
-from tracekit.job.frames import text_or_none
+from tracekit.job.frames import text_or_none, whole_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS
 from tracekit.job.samples import Samples
 from tracekit.model.keys import looked_up
+from tracekit.model.labels import called
 from tracekit.model.report import Better
 from tracekit.model.trace import Measurements
 
@@ -71,10 +72,10 @@ class Whose(NamedTuple):
         if self.number:
             words.append(f"(process {self.number + 1})")
         name = " ".join(words)
-        memory = "GPU" if self.device is None else f"GPU {self.device}"
+        memory = called("GPU", self.device) or "GPU"
         if self.memory == "host":
             memory = "pinned host memory"
-        return f"{name}, {memory}" if name else memory
+        return ", ".join(filter(None, (name, memory)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +114,14 @@ def _measured(measured: Measurements) -> Iterator[Snapshot]:
     windows = measured["snapshot_windows"]
     ends = windows.dropna(subset=["end_ns"]).groupby("source")["end_ns"].max().to_dict()
     steps = {source.name: source.step for source in measured.sources}
-    rows["step"] = pd.array([steps.get(str(source)) for source in rows["source"]], dtype="Int64")
+    rows["step"] = pd.array([*map(steps.get, map(str, rows["source"]))], dtype="Int64")
     for row, number in zip(rows.to_dict("records"), _numbers(rows), strict=True):
         source = text_or_none(row["source"]) or ""
         taken_ns = int(ends.get(source, 0))
         yield Snapshot(
             _whose(row, number),
             str(row["run"]),
-            _whole(row["step"]),
+            whole_or_none(row["step"]),
             taken_ns,
             source,
             _levels(row),
@@ -134,16 +135,16 @@ def _whose(row: Mapping[Any, Any], number: int) -> Whose:
     return Whose(
         str(row["memory"]),
         text_or_none(row["role"]),
-        _whole(row["rank"]),
-        _whole(row["replica"]),
-        _whole(row["device"]),
+        whole_or_none(row["rank"]),
+        whole_or_none(row["replica"]),
+        whole_or_none(row["device"]),
         number,
     )
 
 
 def _levels(row: Mapping[Any, Any]) -> dict[str, int | None]:
     """The levels of a row; without a history there is no peak."""
-    levels = {name: _whole(row[column]) for name, column in _MEASURED.items()}
+    levels = {name: whole_or_none(row[column]) for name, column in _MEASURED.items()}
     if not row["entry_count"]:
         levels |= {PEAK: None, "peak_reserved": None}
     return levels
@@ -158,11 +159,6 @@ def _numbers(rows: pd.DataFrame) -> list[int]:
     several = at_once.groupby(rank, dropna=False).transform("max") > 1
     numbers: list[int] = number.where(several, 0).tolist()
     return numbers
-
-
-def _whole(value: Any) -> int | None:
-    """A whole number, None for a missing one."""
-    return None if pd.isna(value) else int(value)
 
 
 def _free(measured: Measurements) -> pd.DataFrame:

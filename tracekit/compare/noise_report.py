@@ -12,9 +12,9 @@ import pandas as pd
 from tracekit.compare.design import run_spans
 from tracekit.compare.noise import NoiseFile
 from tracekit.compare.sides import Side
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.metrics import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE, titled
-from tracekit.model.report import Heading, Report
+from tracekit.model.report import Report
 from tracekit.model.stats.certainty import Spread
 from tracekit.model.stats.noise import LEAST_RUNS, Noise
 from tracekit.model.stats.outlook import detectable
@@ -63,19 +63,14 @@ def as_report(noise: NoiseFile, side: Side) -> Report:
     )
 
 
-_HEADINGS = (
-    Heading("title", "metric"),
-    Heading("role", "role"),
-    Heading("runs", "runs", "count"),
-    Heading("steps", "fewest steps", "count", "Of one run."),
-    Heading("sd", "spread", "ratio", "Standard deviation of the means of runs."),
-    Heading(
-        "resolves",
-        "smallest change",
-        "ratio",
-        "What one run a side can then show, in 80 % of cases.",
-    ),
-)
+_HEADINGS = as_headings("""
+    title | metric
+    role | role
+    runs | runs | count
+    steps | fewest steps | count | Of one run.
+    sd | spread | ratio | Standard deviation of the means of runs.
+    resolves | smallest change | ratio | What one run a side can then show, in 80 % of cases.
+""")
 
 
 def _rows(noise: NoiseFile, side: Side) -> Iterator[dict[str, Any]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import fsum
+from operator import attrgetter, itemgetter
 
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.origins import Attribution, shortened
 from tracekit.compare.report_attribution import heading, profiled_only
+from tracekit.model.labels import phrase
 from tracekit.model.metrics import STAGE_TIME, STEP_AND_STAGES, STEP_TIME
 from tracekit.model.report import Chart, Unit
 
@@ -31,7 +33,7 @@ def pictures(comparison: Comparison) -> tuple[Chart, ...]:
     charts = [steps(comparison)]
     if comparison.verdict != "not comparable":
         charts = [waterfall(comparison), *within(comparison), forest(comparison), *charts]
-    return tuple(chart for chart in charts if chart is not None)
+    return tuple(filter(None, charts))
 
 
 def forest(comparison: Comparison) -> Chart | None:
@@ -76,7 +78,7 @@ def steps(comparison: Comparison) -> Chart | None:
             row = rows.setdefault((step.side, step.run), len(rows))
             marks.append((row, sides.index(step.side), step.value, step.step, int(step.counted)))
     caption = "A dot a step, a line at the mean of a run."
-    if not all(step.counted for step in comparison.steps):
+    if not all(map(attrgetter("counted"), comparison.steps)):
         caption += " Hollow ones do not count."
     return Chart(
         "steps",
@@ -162,8 +164,7 @@ def fall(
     for row, (part, change) in enumerate(parts, 1):
         # The last one ends where the step does, whatever adding floats made of it.
         end = ends[1] if row == len(parts) else level + change
-        more = 0 if change < 0 else 1
-        marks.append((row, more, level, end))
+        marks.append((row, int(change >= 0), level, end))
         rows.append(part)
         levels.append(end)
         level = end
@@ -202,9 +203,9 @@ def _stages(comparison: Comparison, step: Change) -> Iterator[tuple[str, float]]
     yield from parts[:_MOST_PARTS]
     smaller = parts[_MOST_PARTS:]
     if smaller:
-        yield f"{len(smaller)} other stages", fsum(change for _, change in smaller)
+        yield f"{len(smaller)} other stages", fsum(map(itemgetter(1), smaller))
     total = (step.opt or 0.0) - (step.base or 0.0)
-    yield "rest of the step", total - fsum(change for _, change in parts)
+    yield "rest of the step", total - fsum(map(itemgetter(1), parts))
 
 
 def _of_mean_step(stage: Change, step: Change) -> float:
@@ -217,4 +218,4 @@ def _of_mean_step(stage: Change, step: Change) -> float:
 def names(changes: Sequence[Change]) -> Iterator[str]:
     """What each row is called: the stage, with its role where several are known."""
     for change in changes:
-        yield f"{change.role} {change.title}" if change.role else change.title
+        yield phrase(change.role, change.title)

@@ -14,6 +14,7 @@ from tracekit.compare.differences import short
 from tracekit.compare.first_screen import FIRST_CAUTIONS, barred, basis, cautions
 from tracekit.compare.gate_sheet import gate_section, gate_word
 from tracekit.compare.pictures import pictures
+from tracekit.job.tables import as_headings, with_rows
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     RANGE_CADENCE,
@@ -41,16 +42,11 @@ WORDS = {
 
 _STEP_OF = {STAGE_TIME: STEP_TIME, UNPROFILED_STAGE: UNPROFILED}
 
-_STEP_ALONE = (
-    Heading(
-        "step_ratio",
-        "step from this alone",
-        "factor",
-        "Before over after, if only this stage changed.",
-    ),
-    Heading("step_low", "from", "factor", "Lower end of the interval."),
-    Heading("step_high", "to", "factor", "Upper end of the interval."),
-)
+_STEP_ALONE = as_headings("""
+    step_ratio | step from this alone | factor | Before over after, if only this stage changed.
+    step_low | from | factor | Lower end of the interval.
+    step_high | to | factor | Upper end of the interval.
+""")
 
 
 def as_report(comparison: Comparison) -> Report:
@@ -138,7 +134,7 @@ def _sections(comparison: Comparison) -> Iterator[Section]:
     yield Section(
         "comparison",
         "What changed, and how surely",
-        sheets=tuple(sheet for sheet in sheets if sheet.rows),
+        sheets=with_rows(*sheets),
         caveats=comparison.warnings[FIRST_CAUTIONS:],
         charts=pictures(comparison),
     )
@@ -198,7 +194,9 @@ def _in_steps(change: Change, changes: Sequence[Change]) -> str:
         if steps:
             texts.append(f"{steps:,} of {total:,} {when}")
             lacking = lacking or steps < total
-    return ", ".join(texts) if lacking else ""
+    if not lacking:
+        return ""
+    return ", ".join(texts)
 
 
 def _by_unit(name: str, changes: Sequence[Change]) -> Iterator[Sheet]:
@@ -210,7 +208,7 @@ def _by_unit(name: str, changes: Sequence[Change]) -> Iterator[Sheet]:
     for title, rows in groups.items():
         if rows:
             sheet = _changes(f"{name}-{title.lower()}", title, rows)
-            devices = devices_caption(change.name for change in rows)
+            devices = devices_caption(map(attrgetter("name"), rows))
             yield replace(sheet, caption=" ".join(filter(None, (sheet.caption, devices))))
 
 
@@ -230,14 +228,14 @@ def _changes(name: str, title: str, changes: Sequence[Change]) -> Sheet:
     ]
     if any(change.stage is not None and change.name not in FIRST_TABLE for change in changes):
         headings.insert(0, Heading("stage", "stage"))
-    if any(change.role for change in changes):
+    if any(map(attrgetter("role"), changes)):
         headings.insert(0, Heading("role", "role"))
     return _table(name, title, headings, changes, caption=f"Ratio: {ratio_doc}")
 
 
 def _ratio_doc(changes: Iterable[Change]) -> str:
     """What the ratio is, and which side of 1 is better where all rows agree on that."""
-    better = {change.better for change in changes}
+    better = set(map(attrgetter("better"), changes))
     if better == {"lower"}:
         return "before over after; above 1 there is less after, which is better."
     if better == {"higher"}:
@@ -253,7 +251,7 @@ def _table(
     caption: str = "",
 ) -> Sheet:
     """One row a result, whose fields are called as the headings."""
-    cells = map(attrgetter(*(heading.name for heading in headings)), rows)
+    cells = map(attrgetter(*map(attrgetter("name"), headings)), rows)
     return Sheet(name, title, tuple(headings), tuple(cells), caption=caption)
 
 
@@ -269,20 +267,15 @@ def _differences(comparison: Comparison) -> Sheet:
 
 
 def _outlook(comparison: Comparison) -> Sheet:
-    headings = (
-        Heading("runs", "runs"),
-        Heading("change", "true change", "ratio", "Of the step, for the worse."),
-        Heading("regression", "slower", "ratio"),
-        Heading("no_change", "no change", "ratio"),
-        Heading("improvement", "faster", "ratio"),
-        Heading("inconclusive", "inconclusive", "ratio"),
-        Heading(
-            "at_least",
-            "slower, at least",
-            "ratio",
-            "With the largest spread that these runs leave possible (in 80 % of cases).",
-        ),
-    )
+    headings = as_headings("""
+        runs | runs
+        change | true change | ratio | Of the step, for the worse.
+        regression | slower | ratio
+        no_change | no change | ratio
+        improvement | faster | ratio
+        inconclusive | inconclusive | ratio
+        at_least | slower, at least | ratio | With the largest spread that these runs leave possible (in 80 % of cases).
+    """)
     caption = "How often comparisons of such runs end in each verdict, by the spread that was seen."
     title = "How probable each verdict is"
     return _table("outlook", title, headings, comparison.outlook, caption)

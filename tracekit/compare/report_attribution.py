@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from tracekit.compare.comparison import Change
 from tracekit.compare.kernels import CLASSES
@@ -15,6 +16,7 @@ from tracekit.compare.origins import (
     Transfer,
     shortened,
 )
+from tracekit.job.tables import as_headings, with_rows
 from tracekit.model.metrics import UNPROFILED
 from tracekit.model.report import Cell, Heading, Section, Sheet
 from tracekit.model.units import show, signed
@@ -25,20 +27,13 @@ FIRST = 8
 _MAINLY = 0.8
 """An effect that makes so much of both explains the change."""
 
-_TIMES = (
-    Heading(
-        "base", "before", "ns", "Time of its own in the mean step: mean over steps, runs and ranks."
-    ),
-    Heading("opt", "after", "ns", "The same after."),
-    Heading(
-        "difference",
-        "change",
-        "ns",
-        "After less before; over all rows of a level it is the change of the step.",
-    ),
-    Heading("low", "from", "ns", "Lower end of the change's interval."),
-    Heading("high", "to", "ns", "Upper end of the change's interval."),
-)
+_TIMES = as_headings("""
+    base | before | ns | Time of its own in the mean step: mean over steps, runs and ranks.
+    opt | after | ns | The same after.
+    difference | change | ns | After less before; over all rows of a level it is the change of the step.
+    low | from | ns | Lower end of the change's interval.
+    high | to | ns | Upper end of the change's interval.
+""")
 
 _HOW = Heading(
     "how",
@@ -118,7 +113,7 @@ def sections(origin: Attribution | None, stages: Sheet, step: Change) -> Iterato
     yield Section(
         "attribution",
         f"{heading(step)}, in detail",
-        sheets=tuple(sheet for sheet in tables if sheet.rows),
+        sheets=with_rows(*tables),
         caveats=tuple(filter(None, notes)),
     )
     yield from _kernels(origin)
@@ -142,7 +137,7 @@ def _sheet(
 
 def _staged(sheet: Sheet, rows: Sequence[Row]) -> Sheet:
     """The sheet with the stage of each row before it, where any is of a stage."""
-    if not any(row.stage for row in rows):
+    if not any(map(attrgetter("stage"), rows)):
         return sheet
     cells = [(row.stage, *cell) for row, cell in zip(rows, sheet.rows, strict=True)]
     headings = (Heading("stage", "stage"), *sheet.headings)
@@ -244,29 +239,17 @@ def _replaced(rows: Sequence[Row]) -> Sheet:
 
 
 def _transfers(rows: Sequence[Transfer]) -> Sheet:
-    headings = (
-        Heading("stage", "stage"),
-        Heading("op", "collective"),
-        Heading(
-            "base_transfer",
-            "transfer before",
-            "ns",
-            "The shortest duration over ranks: moving the data.",
-        ),
-        Heading("opt_transfer", "transfer after", "ns", "The same after."),
-        Heading("transfer", "change", "ns", "After less before."),
-        Heading(
-            "base_wait",
-            "wait before",
-            "ns",
-            "What ranks take beyond it: waiting for the last to come.",
-        ),
-        Heading("opt_wait", "wait after", "ns", "The same after."),
-        Heading("wait", "change", "ns", "After less before."),
-        Heading(
-            "alone", "not split", "ns", "Change of those that were matched with no other rank."
-        ),
-    )
+    headings = as_headings("""
+        stage | stage
+        op | collective
+        base_transfer | transfer before | ns | The shortest duration over ranks: moving the data.
+        opt_transfer | transfer after | ns | The same after.
+        transfer | change | ns | After less before.
+        base_wait | wait before | ns | What ranks take beyond it: waiting for the last to come.
+        opt_wait | wait after | ns | The same after.
+        wait | change | ns | After less before.
+        alone | not split | ns | Change of those that were matched with no other rank.
+    """)
     cells = []
     for row in rows:
         base_transfer, base_wait, base_alone = row.base
@@ -293,7 +276,7 @@ def _kernels(origin: Attribution) -> Iterator[Section]:
     yield Section(
         "kernels",
         f"Which {word} changed?",
-        sheets=(_changed_kernels(kernels, word),) if kernels.changed else (),
+        sheets=with_rows(_changed_kernels(kernels, word)),
         caveats=tuple(caveats),
     )
 
@@ -302,23 +285,16 @@ def _changed_kernels(kernels: KernelChanges, word: str) -> Sheet:
     """One row a kernel, or host op, that changed."""
     headings = (
         Heading("name", "op" if kernels.on_host else "kernel"),
-        Heading(
-            "kind",
-            "class",
-            doc="A shift that most of a class have in common is taken off before testing.",
-        ),
-        Heading("base", "before", "ns", "Time of its own in the mean step."),
-        Heading("opt", "after", "ns", "The same after."),
-        Heading("difference", "change", "ns", "After less before."),
-        Heading("ratio", "before/after", "factor", "As measured; above 1 it takes less after."),
-        Heading("corrected", "corrected", "factor", "Less the shift of its class."),
-        Heading(
-            "q",
-            "false share",
-            "ratio",
-            "Share of false ones among those up to this row's certainty.",
-        ),
-        Heading("presence", "how"),
+        *as_headings("""
+            kind | class | text | A shift that most of a class have in common is taken off before testing.
+            base | before | ns | Time of its own in the mean step.
+            opt | after | ns | The same after.
+            difference | change | ns | After less before.
+            ratio | before/after | factor | As measured; above 1 it takes less after.
+            corrected | corrected | factor | Less the shift of its class.
+            q | false share | ratio | Share of false ones among those up to this row's certainty.
+            presence | how
+        """),
     )
     cells = []
     for row in kernels.changed:
@@ -326,9 +302,8 @@ def _changed_kernels(kernels: KernelChanges, word: str) -> Sheet:
         times = (row.base, row.opt, row.difference)
         tests = (row.ratio, row.corrected, row.q)
         cells.append((row.name, kind, *times, *tests, _presence(row)))
-    unit = "run" if kernels.unit == "run" else "step"
     caption = (
-        f"{kernels.tested:,} of {kernels.seen:,} {word} were tested, by {unit}; at most 5 % of those told changed by "
+        f"{kernels.tested:,} of {kernels.seen:,} {word} were tested, by {kernels.unit}; at most 5 % of those told changed by "
         "chance alone. New and gone ones take at least 0.1 % of the step."
     )
     return Sheet("changed-kernels", f"Changed {word}", headings, tuple(cells), caption=caption)

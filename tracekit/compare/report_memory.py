@@ -9,6 +9,7 @@ from tracekit.compare.memory import word_of
 from tracekit.compare.memory_change import Level, MemoryChange, Pair, SiteChange, Sites
 from tracekit.compare.memory_sites import shortened
 from tracekit.compare.pictures import fall
+from tracekit.job.tables import as_headings, with_rows
 from tracekit.model.labels import plural
 from tracekit.model.report import Cell, Chart, Heading, Metric, Section, Sheet
 from tracekit.model.units import show, signed
@@ -92,12 +93,13 @@ def section(comparison: Comparison) -> Iterator[Section]:
         *map(_categories, memory.sites),
         _elsewhere(memory),
     ]
-    beside_time = comparison.headline.unit != "bytes"  # else the first screen has the notes
-    notes = memory.notes if beside_time else ()
+    notes = memory.notes
+    if comparison.headline.unit == "bytes":  # the first screen has them
+        notes = ()
     yield Section(
         "memory",
         "What became of memory?",
-        sheets=tuple(sheet for sheet in sheets if sheet is not None and sheet.rows),
+        sheets=with_rows(*filter(None, sheets)),
         caveats=(*_steps(memory), *notes, *_caveats(memory)),
         charts=tuple(_charts(comparison, memory)),
     )
@@ -143,13 +145,15 @@ def _pairs(memory: MemoryChange) -> Sheet | None:
         headings.append(Heading(f"{name}_difference", f"{title}, change", "bytes"))
     headings.append(Heading("share", "change of the peak", "ratio", "Of what it was before."))
     rows = [_pair_cells(pair) for pair in memory.pairs[:SHOWN_PAIRS]]
-    # A column without any number is left out.
-    columns = [n for n, cells in enumerate(zip(*rows, strict=True)) if set(cells) != {None}]
+    columns = {}
+    for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
+        if set(cells) != {None}:  # a column without any number is left out
+            columns[heading] = cells
     return Sheet(
         "memory-pairs",
         "Every process and step, the highest peak after first",
-        tuple(headings[column] for column in columns),
-        tuple(tuple(row[column] for column in columns) for row in rows),
+        tuple(columns),
+        tuple(zip(*columns.values(), strict=True)),
         len(memory.pairs) + memory.omitted - len(rows),
     )
 
@@ -166,12 +170,10 @@ def _pair_cells(pair: Pair) -> tuple[Cell, ...]:
 def _sites(sites: Sites) -> Sheet:
     """The places in the program that changed most, and what has none; the rows add up to the change of the level."""
     headings = (
-        Heading(
-            "site",
-            "place in the program",
-            doc="File and function; lines and folders do not tell places apart.",
-        ),
-        Heading("state", "is"),
+        *as_headings("""
+            site | place in the program | text | File and function; lines and folders do not tell places apart.
+            state | is
+        """),
         *_CHANGED,
         Heading("base_blocks", "blocks before", "count"),
         Heading("opt_blocks", "blocks after", "count"),
@@ -229,7 +231,8 @@ def _elsewhere(memory: MemoryChange) -> Sheet | None:
     rows: list[tuple[Cell, ...]] = []
     for sites in memory.elsewhere:
         places = [site for site in sites.rows if site.kind == "place" and site.difference]
-        rows += [(sites.who, *_site_cells(site)[:5]) for site in places[:SHOWN_ELSEWHERE]]
+        for site in places[:SHOWN_ELSEWHERE]:
+            rows.append((sites.who, *_site_cells(site)[:5]))
     if not rows:
         return None
     moments = sorted({_AT[sites.moment] for sites in memory.elsewhere})
@@ -239,8 +242,11 @@ def _elsewhere(memory: MemoryChange) -> Sheet | None:
 
 def _steps(memory: MemoryChange) -> Iterator[str]:
     """Which steps are compared."""
-    steps = {pair.opt_step for pair in memory.pairs if pair.base_step == pair.opt_step}
-    numbers = sorted(step for step in steps if step is not None)
+    steps = set()
+    for pair in memory.pairs:
+        if pair.opt_step is not None and pair.base_step == pair.opt_step:
+            steps.add(pair.opt_step)
+    numbers = sorted(steps)
     if numbers:
         more = " …" if len(numbers) > 10 else ""
         listed = ", ".join(map(str, numbers[:10]))

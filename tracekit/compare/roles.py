@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import attrgetter, itemgetter
 
 from tracekit.compare.sides import Side
 from tracekit.model.labels import words
@@ -25,9 +26,9 @@ def spelled_alike(before: Side, after: Side) -> tuple[Side, Side]:
 
 def _roles(side: Side) -> list[str]:
     """The roles of a side, as it spells them, in order."""
-    roles = {role for _, role, _ in side.samples}
+    roles = set(map(itemgetter(1), side.samples))
     for measured in side.measured:
-        roles |= {source.role for source in measured.sources}
+        roles.update(map(attrgetter("role"), measured.sources))
         for table in measured.tables.values():
             if "role" in table.arrays:
                 roles.update(table.texts("role"))
@@ -58,10 +59,10 @@ def _name_of(role: str | None, names: Mapping[str, str]) -> str | None:
 
 def _of_measured(measured: Measurements, names: Mapping[str, str]) -> Measurements:
     """Measurements with other names for some roles."""
-    tables = {
-        name: table.renamed("role", names) if "role" in table.arrays else table
-        for name, table in measured.tables.items()
-    }
+    tables = dict(measured.tables)
+    for name, table in measured.tables.items():
+        if "role" in table.arrays:
+            tables[name] = table.renamed("role", names)
     sources = tuple(
         replace(source, role=_name_of(source.role, names)) for source in measured.sources
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 import pandas as pd
 
+from tracekit.job.frames import text_or_none
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.step_values import NAMES
 from tracekit.job.throughput import work_rates
@@ -129,7 +131,7 @@ def _input_notes(name: str, inputs: Iterable[Input]) -> Iterator[str]:
 def _errors(part: Input) -> tuple[str, ...]:
     """The errors of tracekit that its report names."""
     remarks = filter(faults.is_of, part.report.remarks)
-    return tuple(dict.fromkeys(remark.message for remark in remarks))
+    return tuple(dict.fromkeys(map(attrgetter("message"), remarks)))
 
 
 def copies_of(contents: Mapping[str, frozenset[str]]) -> dict[str, str]:
@@ -218,7 +220,7 @@ def _values(part: Input) -> pd.DataFrame:
 def _checked(label: str, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with texts as texts and numbers as numbers, whatever a saved report holds there."""
     for name in ("run", "role", "part", "stage", "name"):
-        column = [None if pd.isna(cell) else str(cell) for cell in frame[name]]
+        column = list(map(text_or_none, frame[name]))
         frame[name] = pd.Series(column, index=frame.index, dtype=object)
     if not all(map(_is_step, frame["step"].dropna())):
         raise TracekitError(f"{label}: holds a step that is no whole number", _HINT)
@@ -239,14 +241,14 @@ def _is_step(cell: object) -> bool:
 def _one_table(inputs: Sequence[Input]) -> tuple[pd.DataFrame, list[dict[str, str]]]:
     """(all rows, every run of every input having a name of its own, in whichever order they were given; these names)."""
     labels = [part.label for part in inputs]
-    frames = [_values(part) for part in inputs]
-    inputs_with = Counter(str(run) for frame in frames for run in frame["run"].unique())
+    frames = list(map(_values, inputs))
+    runs_of = [list(map(str, frame["run"].unique())) for frame in frames]
+    inputs_with = Counter(chain.from_iterable(runs_of))
     names_in_use = {run for run, number in inputs_with.items() if number == 1}
     renamed: list[dict[str, str]] = [{} for _ in inputs]
     order = _by_label(labels, frames)
     for place in order:
-        runs = [str(run) for run in frames[place]["run"].unique()]
-        names = renamed[place]
+        runs, names = runs_of[place], renamed[place]
         for run in sorted(runs):
             if inputs_with[run] == 1:
                 names[run] = run
@@ -255,7 +257,7 @@ def _one_table(inputs: Sequence[Input]) -> tuple[pd.DataFrame, list[dict[str, st
             names[run] = _free(label if len(runs) == 1 else f"{label}/{run}", names_in_use)
             names_in_use.add(names[run])
         frames[place]["run"] = frames[place]["run"].astype(str).map(names)
-    return pd.concat([frames[place] for place in order], ignore_index=True), renamed
+    return pd.concat(map(frames.__getitem__, order), ignore_index=True), renamed
 
 
 def _by_label(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int]:
@@ -268,10 +270,11 @@ def _by_label(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int
 
 def _free(wanted: str, taken: set[str]) -> str:
     """The name, with a number where another run has it."""
-    if wanted not in taken:
-        return wanted
-    numbered = (f"{wanted}#{number}" for number in count(2))
-    return next(name for name in numbered if name not in taken)
+    name, number = wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}#{number}"
+    return name
 
 
 def _agreed(fingerprints: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -222,7 +222,7 @@ def _measured_rows(measured: Measurements, steps: Steps) -> pd.DataFrame:
     origins = {}
     for run, step, part, origin in walls.itertuples(index=False, name=None):
         origins[step_id(run, step, part)] = origin
-    counted_origin = np.array([origins.get(key) for key in steps.ids], object)
+    counted_origin = np.array([*map(origins.get, steps.ids)], object)
     rows = rows[(rows["origin"] == counted_origin[rows["unit"]]).to_numpy(bool)]
     return rows.assign(
         measured=id(measured),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import isfinite
@@ -21,6 +21,7 @@ import pandas as pd
 from tracekit.compare.comparison import Overhead
 from tracekit.compare.sides import Side, copies_of, copies_told, mean_of_runs, without, world_size
 from tracekit.job.driver_log import Logged, logs
+from tracekit.job.frames import share_of
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.throughput import MOST_WORK, work_rates
 from tracekit.job.warm_up import Dropped, LeftOut
@@ -224,14 +225,14 @@ def with_logs(
     base_rates = _rates(base, before.samples, stages)
     opt_rates = _rates(opt, after.samples, stages)
     return (
-        _with_logged(base, before, stages, _common(base_rates, opt_rates)),
-        _with_logged(opt, after, stages, _common(opt_rates, base_rates)),
+        _with_logged(base, before, stages, _chosen(base_rates, opt_rates)),
+        _with_logged(opt, after, stages, _chosen(opt_rates, base_rates)),
     )
 
 
-def _common(rates: Mapping[Key, Samples], others: Mapping[Key, Samples]) -> dict[Key, Samples]:
-    """The rates that both sides have."""
-    return {key: metric for key, metric in rates.items() if key in others}
+def _chosen(metrics: Mapping[Key, Samples], keys: Container[Key]) -> dict[Key, Samples]:
+    """Those of the metrics that are under these keys."""
+    return {key: metric for key, metric in metrics.items() if key in keys}
 
 
 def _stages(keys: Iterable[Key], metric: str) -> set[str | None]:
@@ -259,7 +260,7 @@ def _with_logged(
             f"{side.name}: no logged step is left: all are the first of a log, or profiled",
             "keep the first steps with --drop-first 0, or log steps without the profiler",
         )
-    times = _times(logged.samples, stages)
+    times = _chosen(logged.samples, {KEY, *stages})
     return replace(
         side,
         samples={**side.samples, **times, **rates},
@@ -274,14 +275,9 @@ def _rates(
 ) -> dict[Key, Samples]:
     """The work of logged steps, and the time for it of the step and of these stages."""
     counts = {key: metric for key, metric in logged.items() if key[0] in PER_WORK}
-    times = _times(logged, stages)
+    times = _chosen(logged, {KEY, *stages})
     ranks = world_size(side.fingerprint)
     return {**counts, **work_rates({**counts, **times}, ranks, UNPROFILED, UNPROFILED_STAGE)}
-
-
-def _times(logged: Mapping[Key, Samples], stages: Collection[Key]) -> dict[Key, Samples]:
-    """The logged step and these of its stages."""
-    return {key: metric for key, metric in logged.items() if key == KEY or key in stages}
 
 
 def with_log(side: Side, logged: Sequence[StepLog], drop_first: int | None = None) -> Side:
@@ -325,7 +321,7 @@ def overheads(base: Side, opt: Side) -> tuple[Overhead, ...]:
         profiled_steps, steps = side.samples.get(STEP), side.samples.get(KEY)
         if profiled_steps and steps:
             profiled, unprofiled = mean_of_runs(profiled_steps), mean_of_runs(steps)
-            ratio = profiled / unprofiled if unprofiled else None
+            ratio = share_of(profiled, unprofiled)
             rows.append(Overhead(side.name, profiled, unprofiled, ratio))
     return tuple(rows)
 
@@ -338,11 +334,14 @@ def logged_reading(side: Side) -> Iterator[str]:
     number = len(steps.runs)
     text = f"{side.name}, un-profiled: {number} {plural(number, 'log')} × {steps_a_run(steps)}"
     left_out = len(side.left_out_of_logs)
-    yield f"{text}, {left_out} left out" if left_out else text
+    if left_out:
+        text += f", {left_out} left out"
+    yield text
 
 
 def steps_a_run(steps: Samples) -> str:
     """How many steps the runs have: `1 step`, `5 steps`, or `4–6 steps` where they differ."""
     counts = sorted(set(map(len, steps.values)))
-    noun = "step" if counts == [1] else "steps"
-    return f"{counts[0]} {noun}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]} {noun}"
+    if len(counts) > 1:
+        return f"{counts[0]}–{counts[-1]} steps"
+    return f"{counts[0]} {plural(counts[0], 'step')}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import log, log1p
+from operator import itemgetter
 
 from tracekit.compare.sides import Side, mean_of_runs
 from tracekit.job.samples import Key
@@ -106,7 +107,7 @@ def of_whole_recording(key: Key, side: Side) -> bool:
     samples = side.samples.get(key)
     if samples is None:
         return False
-    return any(number is None for _, number, _ in chain.from_iterable(samples.steps))
+    return None in map(itemgetter(1), chain.from_iterable(samples.steps))
 
 
 def _in_one_rhythm(keys: Sequence[Key], base: Side, opt: Side) -> list[Key]:

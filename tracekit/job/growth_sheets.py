@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.job.frames import run_heading
 from tracekit.job.memory_trend import FLOOR, Series, groups, median_growth
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.model.report import Heading, Ranked, Sheet
 from tracekit.model.stats.sawtooth import sawtooth
 from tracekit.model.stats.trend import Growth, Label, Limits, label, least_squares
@@ -33,53 +33,21 @@ WORDS = {
 """What a series shows, in words."""
 
 
-_TREND_HEADINGS = (
-    Heading(
-        "who",
-        "process",
-        "text",
-        "Each alone, and the median of all: that shows what all of them leak.",
-    ),
-    Heading("memory", "memory of"),
-    Heading(
-        "quantity",
-        "what",
-        "text",
-        "requested and allocated are judged; reserved and peaks grow without a leak.",
-    ),
-    Heading("answer", "trend"),
-    Heading(
-        "slope",
-        "growth per step",
-        "bytes",
-        "Median of the slopes of all pairs of steps after the warm-up.",
-    ),
-    Heading("low", "from", "bytes", "90 % interval; all pairs where there are few."),
-    Heading("high", "to", "bytes"),
-    Heading(
-        "steps", "steps", "count", "Compared; the first is left out where levels are relative."
-    ),
-    Heading("warm_up", "warm-up", "count", "Steps left out at the beginning."),
-    Heading("phase", "compared at", "text", "The same point of every step."),
-    Heading(
-        "floor",
-        "of the least",
-        "bytes",
-        "Growth per step of the least level of a step, where another point is compared.",
-    ),
-    Heading(
-        "p",
-        "p",
-        "",
-        "Chance of such a rise without a trend; of several ranks corrected for their number (Holm).",
-    ),
-    Heading(
-        "detectable",
-        "would be seen from",
-        "bytes",
-        "Least growth per step that so many steps show in 4 of 5 cases.",
-    ),
-)
+_TREND_HEADINGS = as_headings("""
+    who | process | text | Each alone, and the median of all: that shows what all of them leak.
+    memory | memory of
+    quantity | what | text | requested and allocated are judged; reserved and peaks grow without a leak.
+    answer | trend
+    slope | growth per step | bytes | Median of the slopes of all pairs of steps after the warm-up.
+    low | from | bytes | 90 % interval; all pairs where there are few.
+    high | to | bytes
+    steps | steps | count | Compared; the first is left out where levels are relative.
+    warm_up | warm-up | count | Steps left out at the beginning.
+    phase | compared at | text | The same point of every step.
+    floor | of the least | bytes | Growth per step of the least level of a step, where another point is compared.
+    p | p | number | Chance of such a rise without a trend; of several ranks corrected for their number (Holm).
+    detectable | would be seen from | bytes | Least growth per step that so many steps show in 4 of 5 cases.
+""")
 
 
 def trend_sheet(

@@ -6,7 +6,7 @@ Ranks are reduced first, as they do not repeat a measurement: they are parts of 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Any
@@ -62,7 +62,7 @@ def samples(values: pd.DataFrame) -> dict[Key, Samples]:
         replicate = f"{run} {part}" if several else run
         of_metric = pieces.setdefault((str(name), role, stage), {})
         of_metric[str(replicate), (str(run), step, part)] = value
-    return {key: _samples(key, pieces[key]) for key in sorted(pieces, key=_in_order)}
+    return {key: _samples(key, pieces[key]) for key in sorted(pieces, key=in_order)}
 
 
 def _captured_again(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -109,7 +109,7 @@ def _samples(key: Key, found: Mapping[tuple[str, StepId], float]) -> Samples:
     """One metric in the order of runs and steps."""
     steps: dict[str, list[StepId]] = {}
     values: dict[str, list[float]] = {}
-    for replicate, step in sorted(found, key=lambda pair: (pair[0], _in_order(pair[1][1:]))):
+    for replicate, step in sorted(found, key=lambda pair: (pair[0], in_order(pair[1][1:]))):
         steps.setdefault(replicate, []).append(step)
         values.setdefault(replicate, []).append(found[replicate, step])
     return Samples(
@@ -125,6 +125,6 @@ def _reduced(values: list[float], how: Reduction) -> float:
     return total / len(values) if how == "mean" else total
 
 
-def _in_order(key: Sequence[str | int | None]) -> tuple[tuple[bool, Any], ...]:
+def in_order(key: Iterable[object]) -> tuple[tuple[bool, Any], ...]:
     """A key by which missing values come last."""
     return tuple((value is None, value if value is not None else 0) for value in key)

@@ -10,7 +10,7 @@ import pandas as pd
 from tracekit.job.drawn_ranks import MAX_ROWS, drawn
 from tracekit.job.frames import distinct, label_headings, same_text, whole_if_exact
 from tracekit.job.stage_windows import steps_of
-from tracekit.job.tables import sheet
+from tracekit.job.tables import as_headings, sheet
 from tracekit.job.traffic import by_rank, collectives, rates
 from tracekit.model.keys import records
 from tracekit.model.labels import called, phrase
@@ -25,32 +25,23 @@ def kind_sheet(measured: Measurements) -> Sheet:
     table = rates(collectives(measured), KIND)
     headings = (
         *label_headings(measured),
-        Heading("op", "operation"),
-        Heading("group", "group", doc="Process group: its name, and a hash of its members."),
-        Heading("group_size", "ranks", "count", "Ranks of the group."),
-        Heading("dtype", "type"),
-        Heading("size", "size", doc="Of one message: all_gather's whole output, else the input."),
-        Heading("count", "count", "count"),
-        Heading("size_bytes", "bytes", "bytes", "Σ of messages over all processes and steps."),
-        Heading("dur_ns", "time", "ns", "Σ duration over all processes and steps."),
-        Heading("exposed_ns", "exposed", "ns", "Of it, while no compute kernel ran beside it."),
-        Heading("hidden_ratio", "hidden", "ratio", "Of the time, beside a compute kernel."),
-        Heading("wait_ns", "waiting", "ns", "Of the time, until the last rank had come."),
-        Heading("algbw", "algbw", "gb_per_s", "Σ bytes / Σ time; 1e9 bytes."),
-        Heading(
-            "busbw",
-            "busbw",
-            "gb_per_s",
-            "The same of what crosses the wire: bytes × 2(n−1)/n for all_reduce, (n−1)/n for "
-            "all_gather, reduce_scatter and all_to_all.",
-        ),
-        Heading(
-            "transfer_busbw",
-            "busbw moving",
-            "gb_per_s",
-            "busbw over the shortest time of any rank: without waiting.",
-        ),
-        Heading("max_busbw", "fastest", "gb_per_s", "busbw of the fastest single one."),
+        *as_headings("""
+            op | operation
+            group | group | text | Process group: its name, and a hash of its members.
+            group_size | ranks | count | Ranks of the group.
+            dtype | type
+            size | size | text | Of one message: all_gather's whole output, else the input.
+            count | count | count
+            size_bytes | bytes | bytes | Σ of messages over all processes and steps.
+            dur_ns | time | ns | Σ duration over all processes and steps.
+            exposed_ns | exposed | ns | Of it, while no compute kernel ran beside it.
+            hidden_ratio | hidden | ratio | Of the time, beside a compute kernel.
+            wait_ns | waiting | ns | Of the time, until the last rank had come.
+            algbw | algbw | gb_per_s | Σ bytes / Σ time; 1e9 bytes.
+            busbw | busbw | gb_per_s | The same of what crosses the wire: bytes × 2(n−1)/n for all_reduce, (n−1)/n for all_gather, reduce_scatter and all_to_all.
+            transfer_busbw | busbw moving | gb_per_s | busbw over the shortest time of any rank: without waiting.
+            max_busbw | fastest | gb_per_s | busbw of the fastest single one.
+        """),
     )
     return sheet("collectives", "Collectives by operation, group and size", headings, table)
 
@@ -88,22 +79,19 @@ def rank_sheet(measured: Measurements) -> Sheet:
     table = by_rank(measured)
     headings = (
         *label_headings(measured),
-        Heading("rank", "rank", "id"),
-        Heading("device", "GPU", "id"),
-        Heading("window_ns", "window", "ns", "What was captured, summed over sources."),
-        Heading("comm_ns", "comm", "ns", "Any collective running."),
-        Heading("comm_ratio", "of window", "ratio"),
-        Heading("exposed_ns", "exposed", "ns", "Of it, while no compute kernel ran."),
-        Heading("exposed_ratio", "of window", "ratio"),
-        Heading("wait_ns", "waiting", "ns", "Of it, until the last rank had come."),
-        Heading("count", "collectives", "count"),
-        Heading("size_bytes", "bytes", "bytes", "Σ of messages."),
-        Heading(
-            "wire_gb_per_s",
-            "network",
-            "gb_per_s",
-            "Bytes that cross the wire of this rank, over the time in which any collective runs whose bytes are known.",
-        ),
+        *as_headings("""
+            rank | rank | id
+            device | GPU | id
+            window_ns | window | ns | What was captured, summed over sources.
+            comm_ns | comm | ns | Any collective running.
+            comm_ratio | of window | ratio
+            exposed_ns | exposed | ns | Of it, while no compute kernel ran.
+            exposed_ratio | of window | ratio
+            wait_ns | waiting | ns | Of it, until the last rank had come.
+            count | collectives | count
+            size_bytes | bytes | bytes | Σ of messages.
+            wire_gb_per_s | network | gb_per_s | Bytes that cross the wire of this rank, over the time in which any collective runs whose bytes are known.
+        """),
     )
     return sheet(
         "communication_by_rank", "Communication by rank", headings, table, ranked=Ranked("comm_ns")
