@@ -20,32 +20,25 @@ from tracekit.model.stats.verdict import LEAST_EFFECT, verdict
 class Fact:
     """One fact of a fingerprint: whether a difference forbids a verdict, and what it means."""
 
-    blocking: bool
     meaning: str
+    blocking: bool = False
 
 
 FACTS: dict[str, Fact] = {
-    "gpu": Fact(blocking=True, meaning="another GPU is faster or slower by itself"),
-    "world_size": Fact(
-        blocking=True, meaning="the work of a step is divided by another number of ranks"
-    ),
-    "roles": Fact(blocking=False, meaning="roles on one side alone are missing on the other"),
-    "ranks": Fact(
-        blocking=False, meaning="the slowest rank may be among those that one side lacks"
-    ),
-    "backend": Fact(blocking=False, meaning="another communication library"),
-    "versions": Fact(blocking=False, meaning="other versions may be what changed the times"),
+    "gpu": Fact("another GPU is faster or slower by itself", blocking=True),
+    "world_size": Fact("the work of a step is divided by another number of ranks", blocking=True),
+    "roles": Fact("roles on one side alone are missing on the other"),
+    "ranks": Fact("the slowest rank may be among those that one side lacks"),
+    "backend": Fact("another communication library"),
+    "versions": Fact("other versions may be what changed the times"),
     "profiler options": Fact(
-        blocking=False,
-        meaning="what a profiler records besides slows the run: the times hold that too",
+        "what a profiler records besides slows the run: the times hold that too"
     ),
-    "number types": Fact(
-        blocking=False, meaning="matrix products of other types: other speed, and other numbers"
-    ),
-    "stages": Fact(blocking=False, meaning="a stage of one side alone is no speedup"),
+    "number types": Fact("matrix products of other types: other speed, and other numbers"),
+    "stages": Fact("a stage of one side alone is no speedup"),
 }
 
-_ONE_GPU_TRACED = Fact(blocking=True, meaning="only one side was traced on its GPU")
+_ONE_GPU_TRACED = Fact("only one side was traced on its GPU", blocking=True)
 
 LEAST_COMMON = 0.1
 """Sides whose kernels (or ops) have less than this share of time in common did other work."""

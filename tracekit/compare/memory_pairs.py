@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from tracekit.compare.memory_snapshots import Snapshot, Whose
-from tracekit.job.samples import in_order
+from tracekit.job.samples import missing_last
 from tracekit.model.labels import called
 
 Key = tuple[object, ...]
@@ -75,7 +75,7 @@ def _by_owner(side: Iterable[Snapshot]) -> dict[Whose, Steps]:
         highest = owners.setdefault(whose, {})
         for step, snapshot in steps.items():
             highest[step] = max(snapshot, highest.get(step, snapshot), key=_height)
-    return {whose: owners[whose] for whose in sorted(owners, key=in_order)}
+    return {whose: owners[whose] for whose in sorted(owners, key=missing_last)}
 
 
 def _taken(snapshot: Snapshot) -> tuple[int, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, repeat
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pandas as pd
 
 from tracekit.job.alignment import Correction, corrections
 from tracekit.job.collectives import CLOCK
-from tracekit.job.drawn_ranks import MAX_ROWS, drawn
+from tracekit.job.drawn_ranks import MAX_ROWS, bars_of, drawn
 from tracekit.job.frames import (
     UNIT,
     apart,
@@ -59,7 +60,7 @@ def _by_run(
     """A chart of each run's rows, whose id ends with the run's number from the second on."""
     runs = islice(apart(frame, ["run"]), MAX_RUNS)
     drawn = [draw(of_run, f"-{n}" if n > 1 else "") for n, of_run in enumerate(runs, start=1)]
-    return tuple(chart for chart in drawn if chart is not None)
+    return tuple(filter(None, drawn))
 
 
 def stage_gantts(measured: Measurements) -> tuple[Chart, ...]:
@@ -78,7 +79,7 @@ def stage_gantts(measured: Measurements) -> tuple[Chart, ...]:
         _gantt(measured, stages, unit, what, f"gantt-{number}")
         for number, (unit, what) in enumerate(chosen[:MAX_GANTTS], start=1)
     ]
-    return tuple(chart for chart in charts if chart.marks)
+    return tuple(filter(attrgetter("marks"), charts))
 
 
 def _gantt(
@@ -189,18 +190,12 @@ def _devices_did(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Cha
     assert (sums[[*PARTS, "idle_ns"]].sum(axis=1) == sums["window_ns"]).all()
     idle = sums["idle_ns"] / sums["window_ns"].clip(lower=1)
     names = drawn(_by_name(idle), "idle share")
-    values = sums.loc[list(names.rows), [*PARTS, "idle_ns"]].to_numpy(np.int64).tolist()
-    marks = [
-        (row_number, number, value)
-        for row_number, row in enumerate(values)
-        for number, value in enumerate(row)
-        if value
-    ]
+    values = sums.loc[list(names.rows), [*PARTS, "idle_ns"]].to_numpy(np.int64)
     return Chart(
         f"gpu-time{suffix}",
         f"What each GPU did{in_run(measured, rows['run'].iloc[0])}",
         "bars",
-        tuple(marks),
+        bars_of(values),
         _SERIES,
         tuple(names.rows.values()),
         caption=phrase(
@@ -261,10 +256,9 @@ def _on_one_clock(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.DataFr
         return rows.assign(begin=rows["ts_ns"]), ""
     number, first_rows = of_keys(rows, CLOCK)
     owners, known_corrections = rows[[*CLOCK, "host"]].iloc[first_rows], corrections(measured)
-    corrected = [known_corrections.get(key) for key in records(owners, CLOCK)]
+    corrected = list(map(known_corrections.get, records(owners, CLOCK)))
     moved_ns = np.array([0 if clock is None else clock.offset_ns for clock in corrected], np.int64)
-    sets = {clock.set for clock in corrected if clock is not None}
-    compared = len(sets) == 1 and None not in corrected
+    compared = None not in corrected and len(set(map(attrgetter("set"), corrected))) == 1
     begin = rows["ts_ns"].to_numpy(np.int64) - moved_ns[number]
     first: Any
     if not compared and not from_epoch(measured, rows):
@@ -284,7 +278,7 @@ def _on_one_clock(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.DataFr
 def _clock_note(corrected: Mapping[str, Correction | None]) -> str:
     """Whose clock was moved, and by how much; that clocks were not compared, where they were not."""
     compared = {name: clock.offset_ns for name, clock in corrected.items() if clock is not None}
-    moved = {name: offset_ns for name, offset_ns in compared.items() if offset_ns}
+    moved = dict(filter(itemgetter(1), compared.items()))
     if not compared:
         return "Each on the clock of its host: the clocks were not compared."
     if not moved:
@@ -298,7 +292,9 @@ def _clock_note(corrected: Mapping[str, Correction | None]) -> str:
         note = f"{len(moved)} of {len(corrected)} moved, by up to {farthest}"
     uncompared = len(corrected) - len(compared)
     note = f"All on one clock: {note}."
-    return f"{note} Not compared: the clocks of {uncompared}." if uncompared else note
+    if uncompared:
+        note += f" Not compared: the clocks of {uncompared}."
+    return note
 
 
 def _processes(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
@@ -345,10 +341,11 @@ def _of_one_file(of: Allocator, rows: pd.DataFrame) -> pd.DataFrame:
 
 def memory_lines(measured: Measurements) -> Iterator[Chart]:
     """Allocated memory over time, hosts and GPUs apart: a line for each of those with most."""
-    by_owner = by_allocator(measured["memory_curve"])
-    for kind in dict.fromkeys(owner.kind for owner in by_owner):
-        of_kind = {owner: rows for owner, rows in by_owner.items() if owner.kind == kind}
-        yield _memory_chart(measured, kind, of_kind)
+    by_kind: dict[str, dict[Allocator, pd.DataFrame]] = {}
+    for owner, rows in by_allocator(measured["memory_curve"]).items():
+        by_kind.setdefault(owner.kind, {})[owner] = rows
+    for kind, by_owner in by_kind.items():
+        yield _memory_chart(measured, kind, by_owner)
 
 
 def _memory_chart(
@@ -361,16 +358,17 @@ def _memory_chart(
         for number, rows in enumerate(by_owner.values())
     }
     lines = drawn(peaks, "peak", MAX_LINES)
-    chosen = [owners[int(number)] for number in lines.rows]
-    levels = [_of_one_file(owner, by_owner[owner]) for owner in chosen]
-    marks, note = _memory_marks(measured, levels)
+    left_out = sum(map(len, by_owner.values()))
     several = bool(run_heading(measured))
-    names = []
-    for owner, text in zip(chosen, lines.rows.values(), strict=True):
+    levels, names = [], []
+    for number, text in lines.rows.items():
+        owner = owners[int(number)]
+        left_out -= len(by_owner[owner])
+        levels.append(_of_one_file(owner, by_owner[owner]))
         run = f"{owner.run} " if several else ""
         _, comma, likeness = text.partition(",")
         names.append(f"{run}{owner.process} {owner.memory}{comma}{likeness}")
-    left = sum(len(by_owner[owner]) for owner in owners if owner not in chosen)
+    marks, note = _memory_marks(measured, levels)
     return Chart(
         "memory-" + kind.lower().replace(" (", "-").rstrip(")"),
         f"{kind} memory allocated over time",
@@ -379,7 +377,7 @@ def _memory_chart(
         tuple(names),
         unit="bytes",
         caption=phrase("Highest level in each stretch of time.", note, lines.note),
-        omitted=left + sum(map(len, levels)) - len(marks),
+        omitted=left_out + sum(map(len, levels)) - len(marks),
     )
 
 
@@ -400,5 +398,5 @@ def _memory_marks(
             zero = int(line["ts_ns"].iloc[0])
         stretches = line.groupby(np.arange(len(line)) * points // max(len(line), points))
         times, sizes = stretches["ts_ns"].min() - zero, stretches["allocated_bytes"].max()
-        marks += [(number, int(ts), int(size)) for ts, size in zip(times, sizes, strict=True)]
+        marks += zip(repeat(number), map(int, times), map(int, sizes), strict=False)
     return marks, note

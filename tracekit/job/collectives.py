@@ -250,7 +250,7 @@ def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
                     seen.add(other)
                     offset[other], spread[other] = offset[node_at] + median, spread[node_at] + mad
                     todo.append(other)
-    reference = [root(node) for node in range(count)]
+    reference = list(map(root, range(count)))
     return pd.DataFrame(
         {
             "offset_ns": pd.array(offset, dtype="Int64"),
@@ -265,7 +265,7 @@ def _edges(match: Ints, who: Ints, end: Ints) -> pd.DataFrame:
     """One row a (hub, node): the median of end(node) − end(hub) over what both took part in, and its spread."""
     columns = ["hub", "node", "median", "spread", "count"]
     if not len(match):
-        return pd.DataFrame({name: np.empty(0, np.int64) for name in columns})
+        return pd.DataFrame(columns=columns, dtype=np.int64)
     frame = pd.DataFrame({"match": match, "who": who, "end": end}).sort_values(["match", "who"])
     is_later = frame["match"].duplicated().to_numpy()
     star = np.cumsum(~is_later) - 1

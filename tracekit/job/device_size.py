@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -89,8 +90,9 @@ def _device_sizes(measured: Measurements) -> DeviceSizes:
 
 def _agreed(sizes: Sequence[DeviceSize | None]) -> DeviceSize | None:
     """The first size where all are known and equal."""
-    different = {None if size is None else size.size_bytes for size in sizes}
-    return sizes[0] if len(different) == 1 else None
+    if None in sizes or len(set(map(attrgetter("size_bytes"), sizes))) > 1:
+        return None
+    return sizes[0]
 
 
 def with_cards(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
@@ -99,13 +101,12 @@ def with_cards(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     Pinned memory of a host has none.
     """
     sizes = device_sizes(measured)
-    size, origin = [], []
+    size, origin = list[Any](), list[str | None]()
     for memory, *owner in records(rows, ("memory", "run", "rank", "device")):
-        card = None
-        if memory == "device":
-            card = sizes.of(*owner)
-        size.append(pd.NA if card is None else card.size_bytes)
-        origin.append(None if card is None else card.origin)
+        size.append(pd.NA)
+        origin.append(None)
+        if memory == "device" and (card := sizes.of(*owner)) is not None:
+            size[-1], origin[-1] = card.size_bytes, card.origin
     return rows.assign(
         card_bytes=pd.array(size, dtype="Int64"),
         card_origin=pd.Series(origin, rows.index, dtype=object),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from tracekit.model.intervals import Ints
 from tracekit.model.labels import natural
 from tracekit.model.stats.groups import alike, middle
 
@@ -36,16 +39,21 @@ def drawn(values: Mapping[str, float], what: str, most: int = MAX_ROWS) -> Drawn
     """
     names = sorted(values, key=natural)
     if len(names) <= most:
-        return Drawn({name: name for name in names})
-    ordered = [values[name] for name in names]
+        return Drawn(dict(zip(names, names, strict=True)))
+    ordered = list(map(values.__getitem__, names))
     groups = {middle(group, ordered): len(group) for group in alike(ordered, min(MOST_DRAWN, most))}
-    rows = {
-        names[place]: names[place]
-        + (f", like {groups[place] - 1:,} more" if groups[place] > 1 else "")
-        for place in sorted(groups)
-    }
+    rows = {}
+    for place, size in sorted(groups.items()):
+        name = names[place]
+        rows[name] = f"{name}, like {size - 1:,} more" if size > 1 else name
     note = (
         f"{len(rows)} of {len(names):,} are drawn, by {what}: the most, the least and those that differ; "
         "of those alike the middle one."
     )
     return Drawn(rows, len(names) - len(rows), note)
+
+
+def bars_of(table: Ints) -> tuple[tuple[int, int, int], ...]:
+    """(row, series, value) of all that is not 0 in a table with a column a series."""
+    row, series = np.nonzero(table)
+    return tuple(zip(row.tolist(), series.tolist(), table[row, series].tolist(), strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.job.frames import same_text
+from tracekit.job.frames import same_text, text_or_none
 from tracekit.model.stages import canonical
 from tracekit.model.trace import Measurements
 
@@ -78,9 +78,7 @@ def _logs(measured: Measurements) -> dict[Any, Logged]:
         of_run = rows[same_text(rows["run"], run)]
         counts = of_run["source"].value_counts()
         source = min(counts.index, key=lambda name: (-int(counts[name]), str(name)))
-        by_run[None if pd.isna(run) else run] = _log(
-            str(source), of_run[of_run["source"] == source]
-        )
+        by_run[text_or_none(run)] = _log(str(source), of_run[of_run["source"] == source])
     return by_run
 
 

@@ -66,7 +66,7 @@ def _relative(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool
 def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
     """Sums of `columns` per distinct `by`, missing keys being a key like any other; in order of keys."""
     number, first = of_keys(frame, by)
-    out = {name: keys_at(frame[name], first) for name in by}
+    out = each_key(frame, by, first)
     inexact = [name for name in columns if str(frame[name].dtype) not in ("int64", "Int64")]
     # What is no whole number pandas adds up, and that costs more than all the others together.
     sums = frame[inexact].groupby(number, sort=False).sum(min_count=1) if inexact else frame
@@ -83,7 +83,7 @@ def grouped(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) ->
     """
     number, first = of_keys(frame, by)
     groups = frame.groupby(number, sort=False)
-    out = {name: keys_at(frame[name], first) for name in by}
+    out = each_key(frame, by, first)
     for name, (column, how) in parts.items():
         if how == "size":
             out[name] = np.bincount(number, minlength=len(first))
@@ -103,6 +103,11 @@ def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
         ends = np.cumsum(np.bincount(number))
         for rows in np.split(np.argsort(number, kind="stable"), ends[:-1]):
             yield frame.iloc[rows]
+
+
+def each_key(frame: pd.DataFrame, by: Sequence[str], first: Ints) -> dict[str, Any]:
+    """The columns `by` of these rows, the first ones of their keys."""
+    return {name: keys_at(frame[name], first) for name in by}
 
 
 def distinct(frame: pd.DataFrame, by: Sequence[str], *more: str) -> pd.DataFrame:
@@ -152,10 +157,9 @@ def step_walls(measured: Measurements) -> pd.DataFrame:
     steps = units(measured["steps"])
     stages = stage_rows(measured)
     unit_of, stage_unit = numbered_alike(UNIT, steps, stages)
-    count = int(unit_of.max()) + 1 if len(steps) else 0
+    count = int(unit_of.max(initial=-1)) + 1
     # Of each unit the rows of its best origin.
-    rank_of = {origin: rank for rank, origin in enumerate(STEP_ORIGINS)}
-    rank = np.fromiter(map(rank_of.__getitem__, steps["origin"]), np.int64, len(steps))
+    rank = np.fromiter(map(STEP_ORIGINS.index, steps["origin"]), np.int64, len(steps))
     best = np.full(count, len(STEP_ORIGINS), np.int64)
     np.minimum.at(best, unit_of, rank)
     chosen = rank == best[unit_of]
@@ -174,7 +178,7 @@ def step_walls(measured: Measurements) -> pd.DataFrame:
     first = grouping.first_of_each(unit_of, count)
     out = {
         **{name: list(keys_at(rows[name], first)) for name in UNIT},
-        "origin": [STEP_ORIGINS[rank] for rank in best.tolist()],
+        "origin": list(map(STEP_ORIGINS.__getitem__, best.tolist())),
         "ranks": _counted(rows["rank"], unit_of, count),
         "ts_ns": low,
         "wall_ns": wall,
@@ -190,7 +194,7 @@ def _longest(
     """(which rows are of the longest wall of their unit; its start, its end and its length for every unit)."""
     count = len(best)
     # The steps of each process, or all that one host did where the clocks of a unit can be compared.
-    by_process = np.isin(best, [STEP_ORIGINS.index(origin) for origin in ("profiler", "range")])
+    by_process = np.isin(best, list(map(STEP_ORIGINS.index, ("profiler", "range"))))
     by_process |= np.bincount(unit_of[_relative(measured, rows)], minlength=count) > 0
     occurrence = rows["occurrence"].to_numpy(np.int64)
     host = numbered_alike(["host"], rows)[0]
@@ -201,7 +205,7 @@ def _longest(
         "occurrence": np.where(is_by_process, occurrence, 0),
     }
     group, _ = of_keys(pd.DataFrame(keys), [*keys])
-    first = grouping.first_of_each(group, int(group.max()) + 1 if len(group) else 0)
+    first = grouping.first_of_each(group, int(group.max(initial=-1)) + 1)
     start = rows["ts_ns"].to_numpy(np.int64)
     end = start + rows["dur_ns"].to_numpy(np.int64)
     low, high = start[first], end[first]
@@ -261,10 +265,14 @@ def canonical_stages(
     number, first = of_keys(rows, by)
     names = []
     for recorded, role, scope in records(rows[by].iloc[first], by):
-        if recorded is not None:
-            name = canonical(recorded, role) if any_range else stage_name(recorded, role, scope)
+        name = None
+        if recorded is None:
+            if in_file:
+                name = scope_stage(scope, role)
+        elif any_range:
+            name = canonical(recorded, role)
         else:
-            name = scope_stage(scope, role) if in_file else None
+            name = stage_name(recorded, role, scope)
         names.append(name)
     return np.array([*names, None], object)[number]
 
@@ -292,8 +300,7 @@ def _all_runs(measured: Measurements) -> Job:
 
 
 def _job(walls: pd.DataFrame) -> Job:
-    mean = float(walls["wall_ns"].mean()) if len(walls) else None
-    return Job(walls, mean, len(walls))
+    return Job(walls, number_or_none(walls["wall_ns"].mean()), len(walls))
 
 
 def stage_walls(measured: Measurements) -> pd.DataFrame:
@@ -372,6 +379,11 @@ def label_headings(measured: Measurements) -> tuple[Heading, ...]:
 def in_run(measured: Measurements, run: object) -> str:
     """How a claim names its run: ` (run base)`, nothing where there is only one."""
     return f" (run {run})" if run_heading(measured) else ""
+
+
+def stacked(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of all parts, one after the other; parts without rows have no say in the types."""
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
 def text_or_none(value: object) -> str | None:

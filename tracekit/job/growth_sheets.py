@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ import pandas as pd
 
 from tracekit.job.frames import run_heading
 from tracekit.job.memory_trend import FLOOR, Series, groups, median_growth
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.report import Heading, Ranked, Sheet
 from tracekit.model.stats.sawtooth import sawtooth
 from tracekit.model.stats.trend import Growth, Label, Limits, label, least_squares
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show
 
+_LEAK = {True: "leak", False: "no leak"}
 GUIDE_STEPS, GUIDE_BYTES = 10, 1_000_000
 """From so many samples on NeMo-RL's guide calls a least-squares slope above so many bytes a sample a leak."""
 
@@ -63,11 +65,13 @@ def trend_sheet(
         for item, answer, p in zip(every_series, labels, corrected, strict=True)
     ]
     for group in groups(every_series):
-        members = [every_series[i] for i in group]
-        middle = median_growth(members, limits) if members[0].judged else None
+        members = list(map(every_series.__getitem__, group))
+        item = members[0]
+        if not item.judged:
+            continue
+        middle = median_growth(members, limits)
         if middle is not None and middle.p is not None:
             answer = label(middle, limits)
-            item = members[0]
             rows.append(
                 _row(item, _said(middle, answer, numbered=item.numbered), middle.p)
                 | {"who": f"median of {len(members)}", "floor": None, **_slope(middle)}
@@ -133,7 +137,9 @@ def _word(item: Series, answer: Label | None, flat: float) -> str:
     if teeth is None:
         return text
     text += f"; falls back {teeth.count} times by {show(round(teeth.height), 'bytes')}"
-    return text if teeth.period is None else f"{text}, every {teeth.period} steps"
+    if teeth.period is not None:
+        text += f", every {teeth.period} steps"
+    return text
 
 
 def _said(growth: Growth, answer: Label, *, numbered: bool) -> str:
@@ -161,7 +167,7 @@ def guide_sheets(
         slope = least_squares(np.arange(len(item.x), dtype=np.float64), item.level)
         if not item.judged or slope is None:
             continue
-        says = "leak" if slope > GUIDE_BYTES else "no leak"
+        says = _LEAK[slope > GUIDE_BYTES]
         if len(item.x) < GUIDE_STEPS:
             says = f"nothing below {GUIDE_STEPS} samples"
         net = int(item.level[-1] - item.level[0])
@@ -174,8 +180,8 @@ def guide_sheets(
                 "slope": round(slope),
                 "guide": says,
                 "net": net,
-                "freed": "leak" if net > 0 else "no leak",
-                "answer": WORDS.get(answer, answer) if answer else None,
+                "freed": _LEAK[net > 0],
+                "answer": answer and WORDS.get(answer, answer),
             }
         )
     headings = (
@@ -194,8 +200,8 @@ def guide_sheets(
         "of 31 % (noise of 50 MB), 49 % (500 MB), 95 % (one jump of 20 MB) and 100 % (a cold first step); of a leak of "
         "1 MB a step it misses about half. Any series that ends above its start has more allocated than freed."
     )
-    columns = [h.name for h in headings]
-    frame = pd.DataFrame(rows, columns=columns if "run" in columns else ["run", *columns])
+    columns = dict.fromkeys(("run", *map(attrgetter("name"), headings)))
+    frame = pd.DataFrame(rows, columns=list(columns))
     title = "What NeMo-RL's guide would say"
     guide = sheet("guide_rule", title, headings, frame, caption=caption)
-    return (guide,) if guide.rows else ()
+    return with_rows(guide)

@@ -23,7 +23,7 @@ from tracekit.job.stage_windows import (
     step_sums,
     whole,
 )
-from tracekit.model.keys import as_python, of_keys
+from tracekit.model.keys import of_keys, records
 from tracekit.model.thresholds import shared
 from tracekit.model.trace import Measurements
 from tracekit.process.idle import IdleTime
@@ -54,9 +54,9 @@ def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncB
     """The stages of which rule R02 says that synchronising calls hold them up."""
     rows = placed(measured, "sync_stalls")
     columns = ("count", "stall_count", "call_ns", "idle_ns")
-    sums = (
-        {keyed(r): r for r in summed(rows, WHERE, columns).to_dict("records")} if len(rows) else {}
-    )
+    if not len(rows):
+        return []
+    sums = {keyed(row): row for row in summed(rows, WHERE, columns).to_dict("records")}
     held_up = []
     for window in stage_windows(measured):
         if (row := sums.get(window.key)) is None or not window.window_ns:
@@ -134,9 +134,10 @@ def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.Dat
     rows = staged(whole(measured, "stage_edges"))
     rows = staged(rows, "next_stage", "next_canonical").reset_index(drop=True)
     bound = {held_up.window.key for held_up in sync_bound(measured, sync_limit)}
-    number, first = of_keys(rows, ["run", "role", "next_canonical"])
-    followed = (as_python(rows[name].array[first]) for name in ("run", "role", "next_canonical"))
-    synced = np.array([*(key in bound for key in zip(*followed, strict=True)), False], bool)[number]
+    by = ["run", "role", "next_canonical"]
+    number, first = of_keys(rows, by)
+    followed = records(rows[by].iloc[first], by)
+    synced = np.array([*map(bound.__contains__, followed), False], bool)[number]
     rows["after_sync_ns"] = rows["after_sync_ns"].where(synced, 0)
     rows["inside_ns"] = rows["inside_ns"].fillna(rows["after_sync_ns"]) - rows["after_sync_ns"]
     rows["claimed_ns"] = rows["idle_ns"] - rows["explained_ns"] - rows["after_sync_ns"]

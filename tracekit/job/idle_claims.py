@@ -60,10 +60,11 @@ def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key
     """A finding about the step is about the waits of all its stages."""
     if not measured.has("host_counts"):
         return {}
-    limit, bound = thresholds.of("launch-bound"), set()
+    limit = thresholds.of("launch-bound")
+    bound: set[Key] = set()
     for _, of_run in pooled(measured).groupby("run", dropna=False, sort=False):
         named = waiting_for_launches(of_run, limit) or of_many_kernels(of_run, limit)
-        bound |= {keyed(row) for row in named}
+        bound.update(map(keyed, named))
     rows = placed(measured, "host_counts")
     if not bound or not len(rows):
         return {}

@@ -121,7 +121,7 @@ def _finding(
     thresholds: Thresholds,
 ) -> Finding:
     """The finding on these members: what they cost in the group whose waits for them are longest."""
-    ranks = [int(rank) for rank in late["rank"]]
+    ranks = list(map(int, late["rank"]))
     group, saved_ns = _costliest_group(measured, rank_group, late)
     arrivals = rank_group.of(waited.collectives)
     arrivals = arrivals[_are(arrivals, MEMBER, late)]

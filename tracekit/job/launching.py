@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import keys_at, staged, units
+from tracekit.job.frames import each_key, staged, units
 from tracekit.job.stage_windows import occurrence_of_unit
 from tracekit.model.keys import PROCESS, of_keys, summed
 from tracekit.model.trace import Measurements
@@ -53,10 +53,10 @@ def _pooled(measured: Measurements) -> pd.DataFrame:
 
 def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
     """The rows of one kind of window, pooled."""
-    by = ["run", "role", *([stage] if stage else [])]
+    by = list(filter(None, ("run", "role", stage)))
     number, first = of_keys(rows, by)
     count = len(first)
-    table: dict[str, Any] = {name: keys_at(rows[name], first) for name in by}
+    table = each_key(rows, by, first)
     table["canonical"] = table.get("canonical", np.full(count, None, object))
     for name in COUNTED:
         table[name] = summed(number, _whole(rows[name]), count)

@@ -75,8 +75,10 @@ def _what(name: str) -> tuple[int, str, float] | None:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    place = -1 if match[1] is None else int(match[1])
-    return (place, "busy", 0.01) if match[2].startswith("util") else (place, "memory", 1.0)
+    place = int(match[1] or -1)
+    if match[2].startswith("util"):
+        return place, "busy", 0.01
+    return place, "memory", 1.0
 
 
 def _row(run: object, place: int, parts: Mapping[str, pd.Series[float]]) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.job.frames import apart
 from tracekit.model.keys import PROCESS, joined, looked_up
 from tracekit.model.stats.staircase import staircase
 from tracekit.model.tables import TABLES
@@ -180,11 +181,9 @@ def kept(measured: Measurements, limit: Mapping[str, float]) -> Sequence[Kept]:
         return ()
     rows = measured["survivors"]
     by_process = rows.groupby([*OWNER, "basis"], dropna=False, sort=False)
-    stacks = [
-        stack
-        for key, of_process in by_process
-        for stack in _of_process(tuple(_none(k) for k in key[:-1]), str(key[-1]), of_process, limit)
-    ]
+    stacks: list[Kept] = []
+    for (*process, basis), of_process in by_process:
+        stacks += _of_process(tuple(map(_none, process)), str(basis), of_process, limit)
     # What is found across snapshots is not told again of each of them.
     across = {(stack.process, stack.site) for stack in stacks if stack.basis == "snapshot"}
     stacks = [
@@ -199,10 +198,10 @@ def _of_process(
     process: tuple[Any, ...], basis: str, rows: pd.DataFrame, limit: Mapping[str, float]
 ) -> Iterator[Kept]:
     """The stacks of one process that are kept; of each snapshot apart where steps are within it."""
-    by_source = ["source"] if basis == "step" else []
-    for _, of_snapshot in (
-        rows.groupby(by_source, dropna=False, sort=False) if by_source else [(None, rows)]
-    ):
+    snapshots: Iterable[pd.DataFrame] = [rows]
+    if basis == "step":
+        snapshots = apart(rows, ["source"])
+    for of_snapshot in snapshots:
         times = of_snapshot.drop_duplicates("window").sort_values("window")
         count = int(times["window"].max()) + 1
         warm_up = int(warm_up_of(count))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +13,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.device_size import DeviceSize, DeviceSizes, device_sizes
-from tracekit.job.frames import canonical_stages, grouped, staged, units
-from tracekit.model.keys import as_python, equal, numbered_alike, of_keys
+from tracekit.job.frames import canonical_stages, grouped, stacked, staged, units
+from tracekit.model.intervals import Ints
+from tracekit.model.keys import as_python, equal, numbered_alike, of_keys, records
 from tracekit.model.labels import called, phrase
 from tracekit.model.stats.staircase import shaped
 from tracekit.model.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
@@ -102,17 +105,21 @@ class Series:
 def by_allocator(frame: pd.DataFrame) -> Mapping[Allocator, pd.DataFrame]:
     """The rows of each allocator, in the order of their first rows."""
     owners, number = allocators(frame)
-    ends = np.cumsum(np.bincount(number, minlength=len(owners)))
-    rows = np.split(np.argsort(number, kind="stable"), ends[:-1])
-    return {owner: frame.iloc[own] for owner, own in zip(owners, rows, strict=False)}
+    rows_of_each = _rows_of_each(number, len(owners))
+    return {owner: frame.iloc[rows] for owner, rows in zip(owners, rows_of_each, strict=False)}
+
+
+def _rows_of_each(number: Ints, count: int) -> list[Ints]:
+    """The rows of every one of `count` numbers, in order."""
+    ends = np.cumsum(np.bincount(number, minlength=count))
+    return np.split(np.argsort(number, kind="stable"), ends[:-1])
 
 
 def allocators(frame: pd.DataFrame) -> tuple[list[Allocator], npt.NDArray[np.int64]]:
     """(every allocator in the order of its first row, which of them each row is of)."""
     keys = list(Allocator._fields)
     number, first = of_keys(frame, keys)
-    columns = (as_python(frame[key].array[first]) for key in keys)
-    return [Allocator(*row) for row in zip(*columns, strict=True)], number
+    return list(starmap(Allocator, records(frame[keys].iloc[first], keys))), number
 
 
 def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
@@ -138,9 +145,8 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
         levels["step"].notna().to_numpy(bool),
         levels["step"].to_numpy(float, na_value=0),
     )
-    points, ordered = levels["point"].to_numpy(np.int64), np.argsort(number, kind="stable")
-    ends = np.cumsum(np.bincount(number, minlength=len(owners)))
-    for owner, rows in zip(owners, np.split(ordered, ends[:-1]), strict=False):
+    points = levels["point"].to_numpy(np.int64)
+    for owner, rows in zip(owners, _rows_of_each(number, len(owners)), strict=False):
         if owner.device_type == SNAPSHOT or owner not in most_taken:
             continue
         relative = bool(is_relative[rows].any())
@@ -303,7 +309,7 @@ def stages(measured: Measurements) -> pd.DataFrame:
         # Ranges of snapshots are in no table of stages: their windows hold more than one step's work.
         ranges = rows[of_snapshot]
         ranges = ranges.assign(canonical=canonical_stages(ranges, any_range=True))
-        named = pd.concat([part for part in (named, ranges) if len(part)], ignore_index=True)
+        named = stacked([named, ranges])
     return named.sort_values("ts_ns", kind="stable")
 
 
@@ -327,13 +333,11 @@ def _ends_by_allocator(
 ) -> Mapping[Allocator, _Ends]:
     """The rows of `_phase_ends` of each allocator, `point` being the number of the step of each."""
     owners, number = allocators(levels)
-    order = np.argsort(number, kind="stable")
     canonical, ts = levels["canonical"].to_numpy(object), levels["ts_ns"].to_numpy(np.int64)
-    level, ends = levels["end_bytes"].to_numpy(float), np.cumsum(np.bincount(number))
-    parts = zip(owners, np.split(order, ends[:-1]), strict=False)
-    return {
-        owner: _Ends(canonical[rows], ts[rows], point[rows], level[rows]) for owner, rows in parts
-    }
+    level, ends = levels["end_bytes"].to_numpy(float), {}
+    for owner, rows in zip(owners, _rows_of_each(number, len(owners)), strict=False):
+        ends[owner] = _Ends(canonical[rows], ts[rows], point[rows], level[rows])
+    return ends
 
 
 def _at_phase(
@@ -347,13 +351,12 @@ def _at_phase(
         for stage, when in zip(canonical, ts.tolist(), strict=True):
             latest[stage] = max(when, latest.get(stage, when))
         order = sorted(latest, key=lambda stage: -latest[stage])
-        for stage in [p for p in PHASES if p in latest] + order:
+        for stage in (*filter(latest.__contains__, PHASES), *order):
             in_stage = canonical == stage
             level_at = dict(zip(numbers[in_stage].tolist(), level[in_stage].tolist(), strict=True))
-            if all(point in level_at for point in points.tolist()):
-                return f"end of {stage}", np.array(
-                    [level_at[p] for p in points.tolist()], np.float64
-                )
+            if level_at.keys() >= set(points.tolist()):
+                levels = list(map(level_at.__getitem__, points.tolist()))
+                return f"end of {stage}", np.array(levels, np.float64)
     return FLOOR, floor
 
 
@@ -374,7 +377,7 @@ def labelled(
     corrected: list[float | None] = [None] * len(every_series)
     for group in groups(every_series):
         tested = [(i, p) for i in group if (p := every_series[i].found.p) is not None]
-        for (i, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
+        for (i, _), p in zip(tested, holm(list(map(itemgetter(1), tested))), strict=True):
             item, corrected[i] = every_series[i], p
             labels[i] = shaped(item.found, item.x, item.level, label(item.found, limits, p), limits)
     return labels, corrected
@@ -395,18 +398,21 @@ def matters(item: Series, limit: Mapping[str, float]) -> bool:
     return bool(level[-1] - level[0] >= enough) and floor
 
 
-def median_growth(found: Sequence[Series], limits: Limits) -> Growth | None:
+def median_growth(members: Sequence[Series], limits: Limits) -> Growth | None:
     """The evidence for growth of the median of a group; None where there is but one, or they differ in steps.
 
     The noise of ranks averages out in it; what a single rank leaks does not show.
     """
-    if len(found) < 2 or any(not np.array_equal(s.x, found[0].x) for s in found):
+    x = members[0].x
+    if len(members) < 2 or not all(np.array_equal(item.x, x) for item in members):
         return None
-    return growth(found[0].x, np.median([s.level for s in found], axis=0), limits)
+    return growth(x, np.median(list(map(attrgetter("level"), members)), axis=0), limits)
 
 
-def together(found: Sequence[Series], limits: Limits, limit: Mapping[str, float]) -> list[Series]:
+def together(members: Sequence[Series], limits: Limits, limit: Mapping[str, float]) -> list[Series]:
     """All of a group, where none alone but their median grows."""
-    middle = median_growth(found, limits)
+    middle = median_growth(members, limits)
     grows = middle is not None and label(middle, limits) in ("likely", "strong")
-    return list(found) if grows and all(matters(s, limit) for s in found) else []
+    if grows and all(matters(item, limit) for item in members):
+        return list(members)
+    return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from tracekit.job.device_size import UNKNOWN
 from tracekit.job.memory_survivors import Kept
@@ -52,9 +53,9 @@ class Projection:
         claim = f"; the card is full in {self.steps:,} {unit}s"
         if self.latest is None:
             return f"{claim} ({self.soonest:,} or more)"
-        return (
-            claim if self.soonest == self.latest else f"{claim} ({self.soonest:,}–{self.latest:,})"
-        )
+        if self.soonest == self.latest:
+            return claim
+        return f"{claim} ({self.soonest:,}–{self.latest:,})"
 
 
 def of_trend(item: Series, answer: Label | None) -> Projection:
@@ -89,9 +90,7 @@ def of_stacks(
         if (stack.process, stack.basis, stack.at) == (every.process, every.basis, every.at)
         and (slope := theil_sen(stack.at, stack.levels)) is not None
     ]
-    low, middle, high = (
-        sum(getattr(slope, end) for slope in slopes) for end in ("low", "per_x", "high")
-    )
+    low, middle, high = (sum(map(attrgetter(end), slopes)) for end in ("low", "per_x", "high"))
     return _full(item, Slope(middle, low, high, len(every.at)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
-from tracekit.model.keys import looked_up, numbered_alike, of_keys
+from tracekit.model.keys import looked_up, numbered_alike, of_keys, records
 from tracekit.model.labels import called
 from tracekit.model.report import Heading, Verdict
 from tracekit.model.trace import Measurements
@@ -79,17 +80,17 @@ def abstained(
     lacking: Callable[[list[RankGroup]], str | None],
 ) -> Iterator[Verdict]:
     """Runs of which a rule that compares the ranks of a rank group can say nothing: too few ranks, or what is `lacking`."""
-    for run in dict.fromkeys(rank_group.run for rank_group in rank_groups(measured)):
-        groups_of_run = [
-            rank_group for rank_group in rank_groups(measured) if rank_group.run == run
-        ]
-        members = max(rank_group.members for rank_group in groups_of_run)
+    by_run: dict[str | None, list[RankGroup]] = {}
+    for rank_group in rank_groups(measured):
+        by_run.setdefault(rank_group.run, []).append(rank_group)
+    for run, groups_of_run in by_run.items():
+        members = max(map(attrgetter("members"), groups_of_run))
         few = f"{members} of at least {min_ranks:g} ranks of one role"
         reason = few if members < min_ranks else lacking(groups_of_run)
         if reason is not None:
             named = text_or_none(run) if run_heading(measured) else None
             yield Verdict(rule, "insufficient data", reason, named)
-    if not rank_groups(measured):
+    if not by_run:
         yield Verdict(rule, "insufficient data", "no step or stage of a known rank was recorded")
 
 
@@ -99,11 +100,9 @@ def _rank_groups(measured: Measurements) -> list[RankGroup]:
     groups = []
     for place in range(int(number.max(initial=-1)) + 1):
         own_rows = work[number == place].reset_index(drop=True)
-        run, role, replica = (None if pd.isna(v) else v for v in own_rows.iloc[0][list(RANK_GROUP)])
+        run, role, replica = next(records(own_rows.iloc[:1], RANK_GROUP))
         steps = by_step[places == place].reset_index(drop=True)
-        groups.append(
-            RankGroup(run, role, None if replica is None else int(replica), own_rows, steps)
-        )
+        groups.append(RankGroup(run, role, replica, own_rows, steps))
     return groups
 
 
@@ -182,19 +181,18 @@ def of_others(values: Ints, group: Ints) -> Ints:
 
 def rank_group_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Columns for run, role and replica, as far as they tell rank groups apart."""
-    replicas = own_work(measured)["replica"].notna().any()
-    more = (Heading("replica", "replica", "id"),) if replicas else ()
-    return (*label_headings(measured), *more)
+    if own_work(measured)["replica"].notna().any():
+        return (*label_headings(measured), Heading("replica", "replica", "id"))
+    return label_headings(measured)
 
 
 def member_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Columns for the rank, and for its device where any rank drives several."""
     members = distinct(own_work(measured), [*RANK_GROUP, *MEMBER])
-    several = members.duplicated([*RANK_GROUP, "rank"]).any()
-    return (
-        Heading("rank", "rank", "id"),
-        *((Heading("device", "device", "id"),) if several else ()),
-    )
+    rank = Heading("rank", "rank", "id")
+    if members.duplicated([*RANK_GROUP, "rank"]).any():
+        return rank, Heading("device", "device", "id")
+    return (rank,)
 
 
 def steps_of(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
@@ -207,9 +205,10 @@ def steps_of(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.floa
 
 def in_rank_group(measured: Measurements, rank_group: RankGroup) -> str:
     """How a claim names its rank group beside the run: ` of actor, replica 1`; nothing where there is only one."""
-    several = len({(c.role, c.replica) for c in rank_groups(measured)}) > 1
-    parts = [part for part in (rank_group.role, called("replica", rank_group.replica)) if part]
-    return " of " + ", ".join(parts) if several and parts else ""
+    if len(set(map(attrgetter("role", "replica"), rank_groups(measured)))) < 2:
+        return ""
+    name = ", ".join(filter(None, (rank_group.role, called("replica", rank_group.replica))))
+    return name and f" of {name}"
 
 
 def in_order(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:

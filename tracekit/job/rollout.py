@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import apart, from_epoch, share_of, units, whole_or_none
+from tracekit.job.samples import missing_last
 from tracekit.model.keys import CAPTURE, records
 from tracekit.model.labels import called
 from tracekit.model.trace import Measurements
@@ -127,14 +129,14 @@ def _parts(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
     return {next(records(part.iloc[:1], _KEY)): part for part in apart(rows, _KEY)}
 
 
-def _key(values: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(None if pd.isna(value) else value for value in values)
+def _key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(None if pd.isna(row[name]) else row[name] for name in names)
 
 
-def _order(one: Generation) -> tuple[Any, ...]:
+def _order(generation: Generation) -> tuple[Any, ...]:
     """By which generations are in order: units, missing parts last, then engines."""
-    unit = tuple((part is None, "" if part is None else part) for part in one.unit)
-    return (*unit, len(one.engine), one.engine, one.source)
+    engine = generation.engine
+    return (*missing_last(generation.unit), len(engine), engine, generation.source)
 
 
 def _signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...]:
@@ -143,7 +145,7 @@ def _signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...
         sums = part[["count", "prefill_requests", "decode_requests"]].sum()
         return (*map(int, sums), int(part["decode_requests"].max()))
     if pd.isna(row["replica"]):
-        return _key([row[name] for name in CAPTURE])
+        return _key(row, CAPTURE)
     return ()
 
 
@@ -157,9 +159,9 @@ def _generation(
     if part is not None:
         work = _work(part)
     else:
-        start, end = min(begin for begin, _ in spans), max(last for _, last in spans)
+        start, end = min(spans)[0], max(map(itemgetter(1), spans))
     return Generation(
-        _key([row[name] for name in UNIT]),
+        _key(row, UNIT),
         _name(row, several=several),
         str(row["source"]),
         whole_or_none(row["pid"]),
@@ -277,29 +279,28 @@ def by_role(found: Sequence[Generation]) -> dict[tuple[Any, Any], list[list[Gene
 
 def ends(unit: Sequence[Generation]) -> list[int]:
     """When each engine of a unit ended after the first began, the earliest first."""
-    start = min(g.ts_ns for g in unit)
+    start = min(map(attrgetter("ts_ns"), unit))
     return sorted(g.end_ns - start for g in unit)
 
 
 def bubble(unit: Sequence[Generation], *, without_tails: bool = False) -> tuple[float, float]:
     """(B, the time that even ends would save) of engines that began together (Q8)."""
-    start = min(g.ts_ns for g in unit)
+    start = min(map(attrgetter("ts_ns"), unit))
     after = [g.end_ns - start - (g.gain_ns if without_tails else 0) for g in unit]
     window = max(after)
     saved = window - sum(after) / len(after)
-    return (saved / window if window else 0.0), saved
+    return share_of(saved, window) or 0.0, saved
 
 
 def one_clock(measured: Measurements, found: Sequence[Generation]) -> bool:
     """Whether all of them tell the time of the day."""
-    pids = pd.array([g.pid for g in found], dtype="Int64")
-    return from_epoch(measured, pd.DataFrame({"source": [g.source for g in found], "pid": pids}))
+    sources = pd.DataFrame(map(attrgetter("source", "pid"), found), columns=["source", "pid"])
+    return from_epoch(measured, sources.astype({"pid": "Int64"}))
 
 
 def unseen_replicas(found: Sequence[Generation]) -> str:
     """What the numbers of the replicas tell of others that were not recorded; empty where none is missing."""
-    replicas = [g.engine for g in found if g.engine.startswith("replica ")]
-    numbers = {int(name.split()[1]) for name in replicas}
+    numbers = {int(g.engine.split()[1]) for g in found if g.engine.startswith("replica ")}
     expected = max(numbers, default=-1) + 1
     if len(numbers) == expected:
         return ""

@@ -10,6 +10,7 @@ import numpy as np
 
 from tracekit.job.frames import in_run
 from tracekit.job.rollout import Generation, by_role, iterations_of, one_clock
+from tracekit.model.labels import called
 from tracekit.model.report import Chart
 from tracekit.model.trace import Measurements
 
@@ -24,7 +25,7 @@ def charts(measured: Measurements, found: Sequence[Generation]) -> Iterator[Char
     units = chain.from_iterable(by_role(found).values())
     unit = max(units, key=lambda unit: max(g.dur_ns for g in unit))
     run, _, number = unit[0].unit[:3]
-    step = "" if number is None else f", step {number}"
+    step = called(", step", number)
     title = f"{step}{in_run(measured, run)}"
     same_clock = one_clock(measured, unit)
     batches = _batches_over_time(measured, unit, title, same_clock=same_clock)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def samples(values: pd.DataFrame) -> dict[Key, Samples]:
     reduced = _reduced_ranks(rows, number, first)
     pieces: dict[Key, dict[tuple[str, StepId], float]] = {}
     keys = [_texts(rows[name].array[first]) for name in ("name", "role", "stage", "run", "part")]
-    steps = [whole_or_none(step) for step in rows["step"].array[first]]
+    steps = list(map(whole_or_none, rows["step"].array[first]))
     is_again = rows["again"].to_numpy(np.bool_)[first].tolist()
     for value, name, role, stage, run, part, step, several in zip(
         reduced, *keys, steps, is_again, strict=True
@@ -62,7 +63,7 @@ def samples(values: pd.DataFrame) -> dict[Key, Samples]:
         replicate = f"{run} {part}" if several else run
         of_metric = pieces.setdefault((str(name), role, stage), {})
         of_metric[str(replicate), (str(run), step, part)] = value
-    return {key: _samples(key, pieces[key]) for key in sorted(pieces, key=in_order)}
+    return {key: _samples(key, pieces[key]) for key in sorted(pieces, key=missing_last)}
 
 
 def _captured_again(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -81,13 +82,15 @@ def _texts(keys: Any) -> list[str | None]:
 
 def _reduced_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[float]:
     """One value of every number: pieces of a rank reduced, then the ranks."""
-    kinds = [METRICS[name] for name in rows["name"].array[first]]
+    kinds = list(map(METRICS.__getitem__, rows["name"].array[first]))
     keys = pd.DataFrame({"number": number, "rank": rows["rank"].array})
     of_rank, first_of_rank = of_keys(keys, ["number", "rank"])
     of_number = number[first_of_rank]
     pieces = [kinds[number_at].pieces for number_at in of_number.tolist()]
     ranks = _reduced_groups(rows["value"].to_numpy(np.float64), of_rank, pieces)
-    return _reduced_groups(np.array(ranks, np.float64), of_number, [k.ranks for k in kinds])
+    return _reduced_groups(
+        np.array(ranks, np.float64), of_number, list(map(attrgetter("ranks"), kinds))
+    )
 
 
 def _reduced_groups(
@@ -109,7 +112,7 @@ def _samples(key: Key, found: Mapping[tuple[str, StepId], float]) -> Samples:
     """One metric in the order of runs and steps."""
     steps: dict[str, list[StepId]] = {}
     values: dict[str, list[float]] = {}
-    for replicate, step in sorted(found, key=lambda pair: (pair[0], in_order(pair[1][1:]))):
+    for replicate, step in sorted(found, key=lambda pair: (pair[0], missing_last(pair[1][1:]))):
         steps.setdefault(replicate, []).append(step)
         values.setdefault(replicate, []).append(found[replicate, step])
     return Samples(
@@ -125,6 +128,6 @@ def _reduced(values: list[float], how: Reduction) -> float:
     return total / len(values) if how == "mean" else total
 
 
-def in_order(key: Iterable[object]) -> tuple[tuple[bool, Any], ...]:
+def missing_last(key: Iterable[object]) -> tuple[tuple[bool, Any], ...]:
     """A key by which missing values come last."""
     return tuple((value is None, value if value is not None else 0) for value in key)

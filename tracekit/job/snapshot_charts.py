@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,9 @@ def _curve(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) -> 
     reserved = curve[curve["reserved_bytes"].notna()]
     if len(reserved):
         series.append("reserved")
-        pairs = zip(reserved["ts_ns"], reserved["reserved_bytes"], strict=True)
-        marks += [(len(series) - 1, int(ts) - zero, int(size)) for ts, size in pairs]
+        times = (reserved["ts_ns"] - zero).astype(int).tolist()
+        sizes = reserved["reserved_bytes"].astype(int).tolist()
+        marks += zip(repeat(len(series) - 1), times, sizes, strict=False)
     if not pd.isna(top["peak_ts_ns"]):
         series.append("peak")
         peak_ns = int(top["peak_ts_ns"]) - zero
@@ -59,7 +61,8 @@ def _curve(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) -> 
     caption = (
         "Highest level in each stretch of time; requested bytes, which the allocator rounds up."
     )
-    caption += "" if stage is None else f" The peak lies in {stage}."
+    if stage is not None:
+        caption += f" The peak lies in {stage}."
     return Chart(
         "snapshot-curve",
         f"Memory of {top['who']} over time",
@@ -83,14 +86,12 @@ def _labels(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) ->
         begin, begin + stages["dur_ns"].to_numpy(np.int64), curve["ts_ns"].to_numpy()
     )
     stage_names = [*canonical_stages(stages, any_range=True), None]
-    names = [stage_names[place] for place in stage_at.tolist()]
-    drawn_stages = {
-        name for name, _ in Counter(n for n in names if n is not None).most_common(MAX_STAGES)
-    }
-    return [
-        NO_STAGE if name is None else f"requested, in {name}" if name in drawn_stages else OTHERS
-        for name in names
-    ]
+    names = list(map(stage_names.__getitem__, stage_at.tolist()))
+    labels: dict[str | None, str] = {}
+    for name, _ in Counter(filter(None, names)).most_common(MAX_STAGES):
+        labels[name] = f"requested, in {name}"
+    labels[None] = NO_STAGE
+    return [labels.get(name, OTHERS) for name in names]
 
 
 def _by_stage(
@@ -124,7 +125,7 @@ def _stacks(top: pd.Series[Any], frames: pd.DataFrame) -> Chart:
         "icicle",
         marks,
         tuple(names),
-        tuple("outermost" if d == 0 else str(d) for d in range(depths)),
+        ("outermost", *map(str, range(1, depths))),
         unit="bytes",
         x_unit="bytes",
         caption="Outermost frame first; the width is what was requested below a frame. Frames of less than 0.2 % are left out.",

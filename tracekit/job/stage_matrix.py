@@ -8,7 +8,16 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.driver_log import Logged, logs, same_steps
-from tracekit.job.frames import UNIT, grouped, job, same_text, stage_rows, summed, units
+from tracekit.job.frames import (
+    UNIT,
+    grouped,
+    job,
+    same_text,
+    stage_rows,
+    summed,
+    text_or_none,
+    units,
+)
 from tracekit.model.intervals import covered, side_by_side, union
 from tracekit.model.keys import CAPTURE, IN_RUN, is_among, looked_up, numbered_alike
 from tracekit.model.stages import RL_STAGES
@@ -71,8 +80,7 @@ def _runs(measured: Measurements) -> dict[Any, Logged | None]:
     """Every run with its log, if it has one."""
     run_logs = logs(measured)
     names = [*job(measured).walls["run"].unique(), *run_logs]
-    names = [None if pd.isna(name) else name for name in names]
-    return {name: run_logs.get(name) for name in dict.fromkeys(names)}
+    return {name: run_logs.get(name) for name in dict.fromkeys(map(text_or_none, names))}
 
 
 def _seen(measured: Measurements) -> pd.DataFrame:

@@ -16,7 +16,9 @@ from tracekit.job.frames import (
     distinct,
     in_run,
     job,
+    number_or_none,
     share_of,
+    stacked,
     stage_rows,
     staged,
     summed,
@@ -26,16 +28,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.model import keys as grouping
-from tracekit.model.keys import (
-    CAPTURE,
-    IN_RUN,
-    PROCESS,
-    Ints,
-    is_among,
-    joined,
-    of_keys,
-    places_of,
-)
+from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, Ints, is_among, joined, of_keys, places_of
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
 
@@ -149,7 +142,7 @@ def _placed(measured: Measurements, table: str) -> pd.DataFrame:
     unstaged = np.array([*(owner not in with_stages for owner in owners), False], bool)[number]
     steps = steps[unstaged & (steps["origin"] != "stage").to_numpy(bool)]
     parts = [stages.assign(origin=None), steps.assign(canonical=None)]
-    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    return stacked(parts)
 
 
 def step_sums(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[Owner, int]:
@@ -173,7 +166,7 @@ def _is_surest(measured: Measurements, steps: pd.DataFrame) -> npt.NDArray[np.bo
     """Which rows of steps are of an owner with stages, or of the surest origin of their owner."""
     surest = measured.derived(_surest_origins)
     owners, number = owners_of(steps)
-    wanted = np.array([*(surest.get(owner) for owner in owners), None], object)[number]
+    wanted = np.array([*map(surest.get, owners), None], object)[number]
     any_origin = np.array([*(owner not in surest for owner in owners), False], bool)[number]
     return np.asarray(any_origin | (steps["origin"].to_numpy(object) == wanted), np.bool_)
 
@@ -253,7 +246,7 @@ _PROCESS_STEP = (*UNIT, *IN_RUN, "occurrence")
 
 
 def _existing(steps: pd.DataFrame) -> ExistingSteps:
-    return ExistingSteps(len(steps), float(steps["wall_ns"].mean()) if len(steps) else None)
+    return ExistingSteps(len(steps), number_or_none(steps["wall_ns"].mean()))
 
 
 def _process_steps(measured: Measurements) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from tracekit.job.driver_log import logs, same_steps
-from tracekit.job.frames import UNIT, distinct, grouped, job, same_text, stage_rows, units
+from tracekit.job.frames import UNIT, distinct, grouped, job, same_text, stacked, stage_rows, units
 from tracekit.model import faults
 from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, is_among, records
 from tracekit.model.metrics import (
@@ -85,14 +85,12 @@ def job_values(measured: Measurements) -> pd.DataFrame:
         _compiling(measured, repeated),
         faults.sound(measured, _failed_requests, _NO_ROWS),
     ]
-    parts = [part for part in parts if len(part)] or parts[:1]
-    parts = [part.reindex(columns=columns).astype(object) for part in parts]
-    out = pd.concat(parts, ignore_index=True)
+    out = stacked([part.reindex(columns=columns).astype(object) for part in parts])
     out["part"] = pd.Series(_parts(measured, out), index=out.index, dtype=object)
     if len(unmarked):
         windows = [_each_time(rows[in_window]), _cadences(measured)]
-        windows = [part.reindex(columns=columns).astype(object) for part in windows if len(part)]
-        out = pd.concat([out, *windows], ignore_index=True)
+        windows = [part.reindex(columns=columns).astype(object) for part in windows]
+        out = stacked([out, *windows])
     timed = out["name"].isin([STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE])
     out["unit"] = timed.map({True: "ns", False: "count"})
     out["better"] = timed.map({True: "lower", False: "neither"})
@@ -196,7 +194,7 @@ def _work(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
             counts.append(walls[[*UNIT]].assign(name=name, value=float(count)))
         elif measured.has("logged"):
             counts += _logged(measured, name)
-    return pd.concat([f.astype(object) for f in counts if len(f)] or counts, ignore_index=True)
+    return stacked([part.astype(object) for part in counts])
 
 
 def _logged(measured: Measurements, name: str) -> Iterator[pd.DataFrame]:

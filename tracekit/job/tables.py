@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import cast, get_args
 
 import pandas as pd
@@ -53,7 +54,7 @@ def as_headings(text: str) -> tuple[Heading, ...]:
     >>> as_headings("rank | rank | id")
     (Heading(name='rank', title='rank', unit='id', doc=''),)
     """
-    return tuple(_heading(line) for line in text.strip().splitlines())
+    return tuple(map(_heading, text.strip().splitlines()))
 
 
 def _heading(line: str) -> Heading:
@@ -67,4 +68,4 @@ def _heading(line: str) -> Heading:
 
 def with_rows(*sheets: Sheet) -> tuple[Sheet, ...]:
     """Those of the sheets that have something to show."""
-    return tuple(sheet for sheet in sheets if sheet.rows)
+    return tuple(filter(attrgetter("rows"), sheets))

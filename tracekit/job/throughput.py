@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,9 @@ def work_rates(
     out: dict[Key, Samples] = {}
     for work, (per_one, a_second) in PER_WORK.items():
         counts = _counts(found.get((work, None, None)))
-        for key, times in found.items() if counts else ():
+        if not counts:
+            continue
+        for key, times in found.items():
             if key[0] != (time if key[2] is None else stage_time):
                 continue
             runs = list(_known(times, counts))
@@ -97,17 +100,18 @@ class _Run:
 def _known(times: Samples, counts: Mapping[StepId, float]) -> Iterator[_Run]:
     """The runs that hold a step whose work is known, and that took time."""
     for name, ids, values in zip(times.runs, times.steps, times.values, strict=True):
-        with_work = [(step, ns) for step, ns in zip(ids, values, strict=True) if step in counts]
-        if sum(ns for _, ns in with_work) > 0:
-            steps = tuple(step for step, _ in with_work)
-            ns = np.array([ns for _, ns in with_work], np.float64)
-            yield _Run(name, steps, ns, np.array([counts[step] for step in steps], np.float64))
+        times_ns = {step: ns for step, ns in zip(ids, values, strict=True) if step in counts}
+        if sum(times_ns.values()) > 0:
+            work = np.array([*map(counts.__getitem__, times_ns)], np.float64)
+            ns = np.array([*times_ns.values()], np.float64)
+            yield _Run(name, tuple(times_ns), ns, work)
 
 
 def _samples(key: Key, runs: Sequence[_Run], rates: Sequence[Floats]) -> dict[Key, Samples]:
     """The rates of all runs under their key."""
     values = tuple(tuple(map(float, rate)) for rate in rates)
-    return {key: Samples(key, tuple(r.name for r in runs), tuple(r.steps for r in runs), values)}
+    names, steps = map(attrgetter("name"), runs), map(attrgetter("steps"), runs)
+    return {key: Samples(key, tuple(names), tuple(steps), values)}
 
 
 def _ratio(over: Floats, under: Floats) -> Floats:

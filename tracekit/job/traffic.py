@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -60,11 +61,12 @@ def _collectives(measured: Measurements) -> pd.DataFrame:
     rows[["wait_ns", "transfer_ns"]] = matched(measured)[["wait_ns", "transfer_ns"]]
     number, first = of_keys(rows, ["op", "group_size"])
     pairs = records(rows.iloc[first], ["op", "group_size"])
-    factors: Any = pd.array([wire_factor(op, ranks) for op, ranks in pairs], dtype="Float64")
+    factors: Any = pd.array([*starmap(wire_factor, pairs)], dtype="Float64")
     rows["wire_bytes"] = rows["size_bytes"].astype("Float64") * factors[number]
-    beyond = np.array([edge for _, edge in SIZES[:-1]], np.int64)
+    names, edges = zip(*SIZES, strict=True)
+    beyond = np.array(edges[:-1], np.int64)
     size = rows["size_bytes"].to_numpy(np.int64, na_value=0)
-    labels = np.array([label for label, _ in SIZES], object)
+    labels = np.array(names, object)
     classes = labels[np.searchsorted(beyond, size, side="right")]
     classes[rows["size_bytes"].isna().to_numpy()] = None
     rows["size"] = classes

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tracekit.job.drawn_ranks import MAX_ROWS, drawn
+from tracekit.job.drawn_ranks import MAX_ROWS, bars_of, drawn
 from tracekit.job.frames import distinct, label_headings, same_text, whole_if_exact
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet
@@ -119,20 +120,15 @@ def rank_bars(measured: Measurements) -> Chart | None:
     table = np.column_stack([part.to_numpy(np.int64) for part in parts.values()])
     assert (table >= 0).all(), "the parts of communication must fit into it"
     assert (table.sum(axis=1) == ranks["comm_ns"].to_numpy(np.int64)).all()
-    columns = np.flatnonzero([on_gpu, True, waits]).tolist()
-    marks = [
-        (place, series, int(table[row, column]))
-        for place, row in enumerate(rows)
-        for series, column in enumerate(columns)
-        if table[row, column]
-    ]
+    is_drawn = [on_gpu, True, waits]
+
     waiting_is = "until the last rank came" if waits else "not told apart from the rest"
     return Chart(
         "communication",
         "Communication of each rank",
         "bars",
-        tuple(marks),
-        tuple(list(parts)[column] for column in columns),
+        bars_of(table[np.ix_(list(rows), is_drawn)]),
+        tuple(compress(parts, is_drawn)),
         tuple(rows.values()),
         caption=f"While any collective ran, over the whole capture; waiting: {waiting_is}. {bars.note}".strip(),
         omitted=len(ranks) - len(rows),
@@ -169,13 +165,15 @@ def size_histogram(measured: Measurements) -> Chart | None:
     count = sized.assign(power=power).groupby(["op", "power"], sort=True).size()
     total = count.groupby("op").sum().sort_values(ascending=False, kind="stable")
     series = list(map(str, total.index))
-    place = {op: at for at, op in enumerate(series)}
+
     marks: list[tuple[int | float | None, ...]] = []
     keys: list[Any] = list(count.index)
     for (op, exponent), number in zip(keys, count.tolist(), strict=True):
         low = 0 if exponent == 0 else 2 ** (int(exponent) - 1)
-        marks.append((place[str(op)], low, max(2 * low, 1), int(number)))
-    unknown = len(rows) - len(sized)
+        marks.append((series.index(str(op)), low, max(2 * low, 1), int(number)))
+    caption = ""
+    if unknown := len(rows) - len(sized):
+        caption = f"{unknown:,} without a known size are not shown."
     return Chart(
         "message_sizes",
         "Sizes of messages",
@@ -184,5 +182,5 @@ def size_histogram(measured: Measurements) -> Chart | None:
         tuple(series),
         unit="count",
         x_unit="bytes",
-        caption=f"{unknown:,} without a known size are not shown." if unknown else "",
+        caption=caption,
     )

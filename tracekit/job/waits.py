@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.collectives import matched, middles
-from tracekit.job.frames import canonical_stages, summed, units
+from tracekit.job.frames import canonical_stages, summed, text_or_none, units
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, of_others, staged_segments
 from tracekit.model.keys import numbered_alike, of_keys, places_of
 from tracekit.model.trace import Measurements
@@ -168,16 +168,18 @@ def _before(
 
 def _name(canonical: object) -> str:
     """A stage as a column: the step itself, where there are none, has the empty name."""
-    return "" if pd.isna(canonical) else str(canonical)  # type: ignore[call-overload]
+    return text_or_none(canonical) or ""
 
 
 def _stage_names(worked: pd.DataFrame) -> list[str]:
     """The stages with most own work, in order of their names, and one for all others."""
     sums = summed(worked, ["canonical"], ["own_ns"])
-    sums["name"] = [_name(c) for c in sums["canonical"]]
+    sums["name"] = list(map(_name, sums["canonical"]))
     sums = sums.sort_values(["own_ns", "name"], ascending=[False, True])
     names = sorted(sums["name"].iloc[:MAX_STAGES])
-    return [*names, OTHER_STAGES] if len(sums) > MAX_STAGES else names
+    if len(sums) > MAX_STAGES:
+        names.append(OTHER_STAGES)
+    return names
 
 
 def savings(measured: Measurements) -> pd.DataFrame:
@@ -202,7 +204,7 @@ def _saved_by_match(measured: Measurements) -> pd.DataFrame:
     late = np.full(len(number), -1, np.int64)
     late[place[last]] = last
     for name in ("rank", "device"):
-        out[f"late_{name}"] = rows[name].array[late] if len(rows) else rows[name].array
+        out[f"late_{name}"] = rows[name].array[late]
         out[f"late_{name}"] = out[f"late_{name}"].where(late >= 0)
     lost = rows["lost_ns"].to_numpy(np.int64)
     out["saved_ns"] = middles(lost, place, len(number)) if len(rows) else lost

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import pandas as pd
 
+from tracekit.job.frames import text_or_none
 from tracekit.job.samples import Key, Samples, StepId
 from tracekit.model.metrics import STEP_TIME
 
@@ -35,16 +37,15 @@ class LeftOut:
 
     def kept(self, found: Samples) -> Samples:
         """The samples without these steps; a run of which nothing is left is gone."""
-        gone = {(left.run, left.step, left.part) for left in self.steps}
+        gone = set(map(attrgetter("run", "step", "part"), self.steps))
         runs, steps, values = [], [], []
         for run, ids, levels in zip(found.runs, found.steps, found.values, strict=True):
-            left = [
-                (step, value) for step, value in zip(ids, levels, strict=True) if step not in gone
-            ]
+            pairs = zip(ids, levels, strict=True)
+            left = {step: value for step, value in pairs if step not in gone}
             if left:
                 runs.append(run)
-                steps.append(tuple(step for step, _ in left))
-                values.append(tuple(value for _, value in left))
+                steps.append(tuple(left))
+                values.append(tuple(left.values()))
         return Samples(found.key, tuple(runs), tuple(steps), tuple(values))
 
 
@@ -62,7 +63,7 @@ def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None
         for ids in steps.steps:
             out += [Dropped(*step, f"one of the first {first}") for step in ids[:first]]
         return LeftOut(tuple(out))
-    opening, compiling = (_marked(marks, name) for name in (FIRST, COMPILES))
+    opening, compiling = _marked(marks, FIRST), _marked(marks, COMPILES)
     for ids in steps.steps:
         first_ones = _unless_all(ids, opening)
         busy = _unless_all([step for step in ids if step not in first_ones], compiling)
@@ -92,6 +93,6 @@ def _marked(marks: pd.DataFrame, name: str) -> set[StepId]:
     """The steps that carry a mark."""
     rows = marks[(marks["name"] == name) & marks["step"].notna()]
     return {
-        (str(run), int(step), None if pd.isna(part) else str(part))
+        (str(run), int(step), text_or_none(part))
         for run, step, part in zip(rows["run"], rows["step"], rows["part"], strict=True)
     }

@@ -135,9 +135,9 @@ def stages_of(trace: Trace) -> frozenset[str]:
 
 def _windows_within(found: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:
     """The chosen steps at their whole length, and the ranges that start in the chosen time."""
-    steps_inside = (
-        found.steps if steps is None else found.steps[_in_steps(found.steps["step"], steps)]
-    )
+    steps_inside = found.steps
+    if steps is not None:
+        steps_inside = found.steps[_in_steps(found.steps["step"], steps)]
     start = found.stages["ts_ns"].to_numpy()
     inside = found.stages[covered(chosen, start, start + 1) > 0]
     return replace(

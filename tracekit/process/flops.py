@@ -86,7 +86,9 @@ def shapes(text: object) -> tuple[Dims | None, ...]:
     ((2, 3), (), None)
     """
     parsed = _parsed(text)
-    return tuple(_dims(entry) for entry in parsed) if isinstance(parsed, list) else ()
+    if not isinstance(parsed, list):
+        return ()
+    return tuple(map(_dims, parsed))
 
 
 def types(text: object) -> tuple[str, ...]:
@@ -96,7 +98,9 @@ def types(text: object) -> tuple[str, ...]:
     ('BFloat16', 'float', '')
     """
     parsed = _parsed(text)
-    return tuple(str(t).removeprefix("c10::") for t in parsed) if isinstance(parsed, list) else ()
+    if not isinstance(parsed, list):
+        return ()
+    return tuple(str(kind).removeprefix("c10::") for kind in parsed)
 
 
 def _parsed(text: object) -> object:

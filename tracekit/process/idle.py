@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from tracekit.model.intervals import (
     union,
     union_all,
 )
+from tracekit.model.keys import as_python
 from tracekit.model.stages import may_be_stage
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
@@ -82,8 +84,8 @@ class IdleTime:
         sound = np.flatnonzero(~trace.derived(overlong))
         number, keys = pd.factorize(device.iloc[sound], sort=True, use_na_sentinel=False)
         return tuple(
-            self._of_device(trace, None if pd.isna(key) else int(key), sound[number == position])
-            for position, key in enumerate(keys)
+            self._of_device(trace, key, sound[number == position])
+            for position, key in enumerate(as_python(keys))
         )
 
     def _of_device(self, trace: Trace, number: int | None, rows: Ints) -> DeviceIdle:
@@ -111,7 +113,7 @@ class IdleTime:
             "after_last": _part(idle.start, idle.end, ~ended),
         }
         assert set(causes) == set(CAUSES)
-        assert sum(part.total for part in causes.values()) == idle.total, "causes must add up"
+        assert sum(map(attrgetter("total"), causes.values())) == idle.total, "causes must add up"
         return DeviceIdle(number, rows, first, last, idle, before, after, causes)
 
     def _by_host(self, trace: Trace, rows: Ints, waiting: Intervals) -> dict[str, Intervals]:

@@ -75,7 +75,7 @@ def modules(trace: Trace) -> tuple[Modules, ...]:
         _called(trace, "range", "range"),
         _by_hierarchy(trace),
     ]
-    return tuple(table for table in tables if table is not None)
+    return tuple(filter(None, tables))
 
 
 def _called(trace: Trace, origin: str, kind: str) -> Modules | None:

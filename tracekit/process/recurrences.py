@@ -56,11 +56,11 @@ def recurrences(trace: Trace) -> pd.DataFrame:
     start of the first of `count` recurrences to the start of what follows them.
     """
     steps = trace.derived(windows).steps
-    if not is_unmarked(steps, trace.source.part):
-        return pd.DataFrame({name: [] for name in COLUMNS})
-    first, last = steps["ts_ns"].min(), (steps["ts_ns"] + steps["dur_ns"]).max()
-    least_span = LEAST_SPAN * float(last - first)
-    parts = [*_launches(trace, least_span), *_ranges(trace, least_span)]
+    parts: list[pd.DataFrame] = []
+    if is_unmarked(steps, trace.source.part):
+        first, last = steps["ts_ns"].min(), (steps["ts_ns"] + steps["dur_ns"]).max()
+        least_span = LEAST_SPAN * float(last - first)
+        parts = [*_launches(trace, least_span), *_ranges(trace, least_span)]
     if not parts:
         return pd.DataFrame({name: [] for name in COLUMNS})
     return pd.concat(parts, ignore_index=True)

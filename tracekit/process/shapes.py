@@ -11,6 +11,7 @@ import pandas as pd
 from tracekit.model.intervals import union, union_totals
 from tracekit.model.keys import numbered, place_of, summed
 from tracekit.model.trace import SparseColumn, Trace
+from tracekit.process.by_name import is_named
 from tracekit.process.flops import OPS, Product, product
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import nesting
@@ -82,11 +83,10 @@ def products(trace: Trace) -> Products:
     """The matrix products of a trace by their recorded shapes."""
     host = trace.get("host_ops")
     recorded: Shapes = trace.derived(shapes)
-    names = [str(name) for name in host["name"].cat.categories]
-    wanted = np.array([*(name in OPS for name in names), False], np.bool_)
+    names = list(map(str, host["name"].cat.categories))
     codes = host["name"].cat.codes.to_numpy().astype(np.int64)
-    is_op = (host["kind"] == "op").to_numpy()
-    rows = np.flatnonzero(is_op & wanted[codes] & (recorded.number >= 0))
+    is_op = (host["kind"] == "op").to_numpy() & is_named(host["name"], OPS.__contains__)
+    rows = np.flatnonzero(is_op & (recorded.number >= 0))
     width = max(len(recorded.dims), 1)
     keys, group = numbered(codes[rows] * width + recorded.number[rows])
     priced: list[tuple[str, Product]] = []

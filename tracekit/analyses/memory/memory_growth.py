@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -258,49 +259,73 @@ def _process(one: Series) -> tuple[Any, ...]:
     return (owner.run, owner.role, owner.rank, owner.host, owner.pid, owner.replica, owner.device)
 
 
+class _Judged(NamedTuple):
+    """A series, what it shows, and the chance of such a rise without a trend."""
+
+    series: Series
+    label: Label | None
+    p: float | None
+
+
 def _growth(
     measured: Measurements,
-    found: Sequence[Series],
+    every_series: Sequence[Series],
     labels: Sequence[Label | None],
     corrected: Sequence[float | None],
     holding: Sequence[Kept],
     thresholds: Thresholds,
 ) -> Iterator[Finding | Verdict]:
     """R19: what is allocated at the same point of each step rises steadily, and by enough to matter."""
+    explained = set(map(attrgetter("process"), holding))
+    judged = list(map(_Judged, every_series, labels, corrected))
+    for group in groups(every_series):
+        members = list(map(judged.__getitem__, group))
+        if members[0].series.judged:
+            yield from _of_group(measured, members, explained, thresholds)
+
+
+def _of_group(
+    measured: Measurements,
+    members: Sequence[_Judged],
+    explained: Collection[tuple[Any, ...]],
+    thresholds: Thresholds,
+) -> Iterator[Finding | Verdict]:
+    """The finding on one group of series, or that it has too few steps; nothing where it does not grow."""
     limit, limits = thresholds.of("memory-growth"), _limits(thresholds)
-    explained = {keeper.process for keeper in holding}
-    for group in groups(found):
-        first = found[group[0]].of
-        if not found[group[0]].judged:
-            continue
-        what = f"{first.kind} memory" + ("" if first.role is None else f" of {first.role}")
-        if all(labels[i] == "too few" for i in group):
-            yield _too_few([found[i] for i in group], what, limits, in_run(measured, first.run))
-            continue
-        rising = _rising(group, found, labels, limit)
-        strong = any(labels[i] == "strong" for i in rising)
-        many_owners = "processes" if first.kind == "CPU" else "devices"
-        candidates, who = rising, f" of {len(group)} {many_owners}"
-        if not rising:
-            growing_together = together([found[i] for i in group], limits, limit)
-            candidates = [i for i in group if found[i] in growing_together]
-            who = f"all {len(group)} {many_owners} together"
-        # What a stack is known to keep is not told twice.
-        grows = [i for i in candidates if _process(found[i]) not in explained]
-        if not grows:
-            continue
-        if rising:
-            who = f"{len(grows)}{who}"
-        # One series alone is named by its process, which tells the role too.
-        claim = f"{what}, {who}, grows"
-        if len(grows) == 1:
-            claim = f"{first.kind} memory of {found[grows[0]].of.process} grows"
-        answer: Label | None = "strong" if strong else None
-        if rising and not strong:
-            answer = labels[max(grows, key=lambda i: _slope_of(found[i]))]
-        chances = [corrected[i] for i in grows]
-        p = min((chance for chance in chances if chance is not None), default=None)
-        yield _leak(measured, [found[i] for i in grows], claim, limit, p, answer)
+    first, all_series = members[0].series.of, list(map(attrgetter("series"), members))
+    what = f"{first.kind} memory"
+    if first.role is not None:
+        what += f" of {first.role}"
+    if all(member.label == "too few" for member in members):
+        yield _too_few(all_series, what, limits, in_run(measured, first.run))
+        return
+    candidates = rising = _rising(members, limit)
+    if not rising and together(all_series, limits, limit):
+        candidates = members
+    # What a stack is known to keep is not told twice.
+    grows = [member for member in candidates if _process(member.series) not in explained]
+    if not grows:
+        return
+    many_owners = "processes" if first.kind == "CPU" else "devices"
+    who = f"all {len(members)} {many_owners} together"
+    if rising:
+        who = f"{len(grows)} of {len(members)} {many_owners}"
+    # One series alone is named by its process, which tells the role too.
+    claim = f"{what}, {who}, grows"
+    if len(grows) == 1:
+        claim = f"{first.kind} memory of {grows[0].series.of.process} grows"
+    growing = list(map(attrgetter("series"), grows))
+    p = min((member.p for member in grows if member.p is not None), default=None)
+    yield _leak(measured, growing, claim, limit, p, _answer(rising, grows))
+
+
+def _answer(rising: Sequence[_Judged], grows: Sequence[_Judged]) -> Label | None:
+    """What those that rise show: the surest there is, else what the one that grows fastest does; None where none does alone."""
+    if not rising:
+        return None
+    if any(member.label == "strong" for member in rising):
+        return "strong"
+    return max(grows, key=lambda member: _slope_of(member.series)).label
 
 
 def _too_few(of_group: Sequence[Series], what: str, limits: Limits, where: str) -> Verdict:
@@ -312,16 +337,11 @@ def _too_few(of_group: Sequence[Series], what: str, limits: Limits, where: str) 
     return Verdict("memory-growth", "insufficient data", reason + where)
 
 
-def _rising(
-    group: Sequence[int],
-    found: Sequence[Series],
-    labels: Sequence[Label | None],
-    limit: Mapping[str, float],
-) -> list[int]:
+def _rising(members: Sequence[_Judged], limit: Mapping[str, float]) -> Sequence[_Judged]:
     """Those of a group that grow by enough to matter; where none does, those that may be filling."""
-    large = [i for i in group if matters(found[i], limit)]
-    clear = [i for i in large if labels[i] in GROWS]
-    return clear or [i for i in large if labels[i] == "filling"]
+    large = [member for member in members if matters(member.series, limit)]
+    clear = [member for member in large if member.label in GROWS]
+    return clear or [member for member in large if member.label == "filling"]
 
 
 def _slope_of(one: Series) -> float:

@@ -14,6 +14,7 @@ import pandas as pd
 from tracekit.model.keys import of_keys
 from tracekit.model.labels import bounded
 from tracekit.model.trace import Trace
+from tracekit.process.by_name import is_named
 from tracekit.process.memory.site_grades import ANYTHING, COMPILED, KIND_OF, PROFILED, grades
 
 Ints = npt.NDArray[np.int64]
@@ -186,15 +187,11 @@ def tree(
 
 def _told_frames(frames: pd.DataFrame) -> pd.DataFrame:
     """The frames of stacks that are shown, outermost first: those in Python where a stack has any."""
-    files = frames["file"].cat
-    of_python = np.array(
-        [*(str(file).endswith(".py") for file in files.categories), False], np.bool_
-    )
-    is_python = of_python[files.codes.to_numpy()]
-    is_named = grades(frames) < ANYTHING
+    is_python = is_named(frames["file"], lambda file: file.endswith(".py"))
+    is_graded = grades(frames) < ANYTHING
     key = frames["stack"].to_numpy()
-    has, tells = np.isin(key, key[is_python]), np.isin(key, key[is_named])
-    frames = frames[np.where(has, is_python, is_named | ~tells)]
+    has, tells = np.isin(key, key[is_python]), np.isin(key, key[is_graded])
+    frames = frames[np.where(has, is_python, is_graded | ~tells)]
     return frames.iloc[np.lexsort((-frames["depth"].to_numpy(), frames["stack"].to_numpy()))]
 
 

@@ -237,7 +237,7 @@ def cause(of: dict[str, int | None]) -> str:
 
 def _given_back(replay: Replay, at: int) -> int:
     """What was given back to the driver right before this entry."""
-    back = np.isin(replay.action[:at], [CODE[name] for name in _BACK])
+    back = np.isin(replay.action[:at], list(map(CODE.__getitem__, _BACK)))
     forward = np.flatnonzero(~back)
     first = int(forward.max(initial=-1)) + 1
     return int(replay.size[first:at].sum())

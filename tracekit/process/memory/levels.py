@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import window_at
+from tracekit.model.keys import as_python
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import named
 from tracekit.process.memory import windows as snapshot_windows
@@ -128,14 +129,15 @@ def _sampled(trace: Trace) -> tuple[Levels, ...]:
     type_code, types = pd.factorize(memory["device_type"], use_na_sentinel=False)
     code, devices = pd.factorize(memory["device"], use_na_sentinel=False)
     key = type_code * max(len(devices), 1) + code
+    plain_types, plain_devices = as_python(types), as_python(devices)
     keys, counts = np.unique(key, return_counts=True)
     chosen_keys = keys[np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES])]
     order = np.lexsort((memory["id"].to_numpy(), memory["ts_ns"].to_numpy()))
     sampled = []
     for device_key in chosen_keys.tolist():
-        type_, device = types[device_key // len(devices)], devices[device_key % len(devices)]
-        rows = order[key[order] == device_key]
-        sampled.append(_levels(memory, rows, _or_none(type_), _or_none(device)))
+        type_ = plain_types[device_key // len(devices)]
+        device = plain_devices[device_key % len(devices)]
+        sampled.append(_levels(memory, order[key[order] == device_key], type_, device))
     return tuple(level for level in sampled if len(level.ts_ns))
 
 
@@ -146,10 +148,10 @@ def _levels(memory: pd.DataFrame, rows: Ints, type_: int | None, device: int | N
     total = marks["allocated_bytes"].to_numpy(np.int64, na_value=-1)
     has_level = marks["allocated_bytes"].notna().to_numpy()
     totals = bool(has_level.any())
-    value = total if totals else size
-    sound = (has_level if totals else marks["size_bytes"].notna().to_numpy()) & (
-        abs(value) < MAX_BYTES
-    )
+    value, has_value = size, marks["size_bytes"].notna().to_numpy()
+    if totals:
+        value, has_value = total, has_level
+    sound = has_value & (abs(value) < MAX_BYTES)
     unsound = int(len(sound) - sound.sum())
     value, rows, marks = value[sound], rows[sound], marks[sound]
     if not totals:
@@ -192,11 +194,9 @@ def capacities(trace: Trace) -> dict[int, int]:
     devices = trace.meta.get("deviceProperties")
     by_device: dict[int, int] = {}
     for entry in devices if isinstance(devices, list) else ():
-        ordinal, size = (
-            (entry.get("id"), entry.get("totalGlobalMem"))
-            if isinstance(entry, dict)
-            else (None, None)
-        )
+        if not isinstance(entry, dict):
+            continue
+        ordinal, size = entry.get("id"), entry.get("totalGlobalMem")
         if type(ordinal) is int and type(size) is int and 0 < size < MAX_BYTES:
             by_device[ordinal] = size
     return by_device
@@ -238,7 +238,3 @@ def _seen(reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bo
 
 def _nullable(values: Ints, known: npt.NDArray[np.bool_]) -> Any:
     return pd.arrays.IntegerArray(values.astype(np.int64, copy=True), ~known)
-
-
-def _or_none(value: Any) -> int | None:
-    return None if pd.isna(value) else int(value)

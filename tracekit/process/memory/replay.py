@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.keys import records
 from tracekit.model.tables.snapshots import ACTIONS
 from tracekit.model.trace import Trace
 
@@ -83,7 +84,7 @@ class Replay:
 
     def during(self, *actions: str) -> Ints:
         """The positions of the entries with one of these actions."""
-        return np.flatnonzero(np.isin(self.action, [CODE[action] for action in actions]))
+        return np.flatnonzero(np.isin(self.action, list(map(CODE.__getitem__, actions))))
 
     def peak(self) -> int:
         """The first entry after which most was requested; -1 if that was before the history."""
@@ -123,15 +124,13 @@ def _devices(trace: Trace) -> Iterator[tuple[str, int | None, Ints, Ints, Ints]]
     frames = [trace.get(name) for name in ("allocations", "blocks", "memory_segments")]
     keys = pd.concat([frame[["memory", "device"]] for frame in frames], ignore_index=True)
     number = keys.groupby(["memory", "device"], dropna=False, sort=True, observed=True).ngroup()
-    number_parts = np.split(
-        number.to_numpy(np.int64), np.cumsum([len(frame) for frame in frames])[:-1]
-    )
+    number_parts = np.split(number.to_numpy(np.int64), np.cumsum(list(map(len, frames)))[:-1])
     distinct, first, counts = np.unique(number.to_numpy(), return_index=True, return_counts=True)
     chosen = np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES])
     for chosen_device in chosen.tolist():
-        memory, device = keys.iloc[int(first[chosen_device])].tolist()
+        (owner,) = records(keys.iloc[[int(first[chosen_device])]], ("memory", "device"))
         rows = [np.flatnonzero(part == distinct[chosen_device]) for part in number_parts]
-        yield str(memory), None if pd.isna(device) else int(device), rows[0], rows[1], rows[2]
+        yield owner[0], owner[1], rows[0], rows[1], rows[2]
 
 
 def _replay(

@@ -86,8 +86,8 @@ _ALLOCATING = ("empty", "at::detail::", "at::TensorBase", "Allocator", "resize_"
 
 def grades(stacks: pd.DataFrame) -> Ints:
     """The grade of each frame, the least tells most."""
-    files = [file_grade(str(file)) for file in stacks["file"].cat.categories]
-    names = [name_grade(str(name)) for name in stacks["name"].cat.categories]
+    files = map(file_grade, map(str, stacks["file"].cat.categories))
+    names = map(name_grade, map(str, stacks["name"].cat.categories))
     by_file = np.array([*files, ANYTHING], np.int64)[stacks["file"].cat.codes.to_numpy()]
     by_name = np.array([*names, ANYTHING], np.int64)[stacks["name"].cat.codes.to_numpy()]
     best: Ints = np.where(by_file < OPERATOR, by_file, by_name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import numpy as np
 import pandas as pd
 
@@ -84,9 +86,9 @@ def _of_log(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _of_driver(rows: pd.DataFrame) -> pd.DataFrame:
     """What the log of an RL driver tells of memory beside its timers: amounts whose name tells the unit."""
-    quantities = [quantity_of(str(name)) for name in rows["name"].cat.categories]
-    factor = np.array([*(float(t[1] or 0) if t is not None else 0.0 for t in quantities), 0.0])
-    what = np.array([*(t[0] if t is not None else "" for t in quantities), ""], object)
+    quantities = [quantity_of(str(name)) or ("", 0) for name in rows["name"].cat.categories]
+    factor = np.array([*(float(unit or 0) for _, unit in quantities), 0.0])
+    what = np.array([*map(itemgetter(0), quantities), ""], object)
     code = rows["name"].cat.codes.to_numpy()
     size = rows["value"].to_numpy(np.float64, na_value=np.nan) * factor[code]
     sound = (factor[code] > 0) & (size >= 0) & (size < 2.0**50)

@@ -163,8 +163,8 @@ def _windows(trace: Trace, live: pd.DataFrame) -> pd.DataFrame:
         windows_of.append(
             {
                 "device": pd.NA if number < 0 else number,
-                "begin_ns": times.min() if len(times) else pd.NA,
-                "end_ns": times.max() if len(times) else pd.NA,
+                "begin_ns": times.min(),
+                "end_ns": times.max(),
                 "entry_count": len(times),
                 "live_bytes": int(own_sizes.sum()),
                 "live_count": len(own_sizes),
@@ -172,7 +172,7 @@ def _windows(trace: Trace, live: pd.DataFrame) -> pd.DataFrame:
         )
     columns = ["device", "begin_ns", "end_ns", "entry_count", "live_bytes", "live_count"]
     frame = pd.DataFrame(windows_of, columns=columns)
-    return frame.astype({n: "Int64" if n in columns[:3] else "int64" for n in columns})
+    return frame.astype(dict.fromkeys(columns, "int64") | dict.fromkeys(columns[:3], "Int64"))
 
 
 def over_marks(trace: Trace) -> pd.DataFrame:

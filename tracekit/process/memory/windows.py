@@ -10,6 +10,7 @@ from tracekit.model.intervals import window_at
 from tracekit.model.keys import equal
 from tracekit.model.stages import is_collective, numbered_step, profiler_step
 from tracekit.model.trace import Trace
+from tracekit.process.by_name import is_named
 from tracekit.process.memory.replay import Replay
 
 Ints = npt.NDArray[np.int64]
@@ -128,15 +129,14 @@ def _file_step(trace: Trace, replay: Replay) -> pd.DataFrame:
     )
 
 
+def _may_be_stage(name: str) -> bool:
+    return profiler_step(name) is None and numbered_step(name) is None and not is_collective(name)
+
+
 def stages(trace: Trace, found: pd.DataFrame) -> pd.DataFrame:
     """The outermost ranges that are neither steps nor collectives: `step`, `stage`, `occurrence`, `ts_ns`, `dur_ns`."""
     rows = trace.derived(ranges)
-    names = [str(name) for name in rows["name"].cat.categories]
-    may_be = [
-        profiler_step(n) is None and numbered_step(n) is None and not is_collective(n)
-        for n in names
-    ]
-    rows = rows[np.array([*may_be, False], np.bool_)[rows["name"].cat.codes.to_numpy()]]
+    rows = rows[is_named(rows["name"], _may_be_stage)]
     end = (rows["ts_ns"] + rows["dur_ns"]).to_numpy()
     # In order of start, one that ends within an earlier one lies in it.
     before = np.maximum.accumulate(end)
