@@ -16,7 +16,7 @@ from tracekit.model.intervals import union_totals
 from tracekit.model.keys import numbered, summed
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table, coded
-from tracekit.model.tables.columns import HOST_OP_KINDS, NAME
+from tracekit.model.tables.columns import HOST_OP_KINDS, NAME, SELF_LAUNCHES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.launches import Launches, launches
@@ -36,9 +36,7 @@ OPERATORS = Table(
             "Wall time on its threads; a call within a call of the same name counts once.",
         ),
         "self_ns": Column("int64", "Wall time less that of direct children."),
-        "device_ns": Column("Int64", "Σ duration of the device ops it launched itself."),
-        "device_busy_ns": Column("Int64", "The same as a union per device, Σ over devices."),
-        "launch_count": Column("Int64", "Device ops it launched itself."),
+        **SELF_LAUNCHES,
         "allocated_bytes": Column("Int64", "Bytes allocated while it was the innermost op."),
         "freed_bytes": Column("Int64", "Bytes freed while it was the innermost op."),
     },

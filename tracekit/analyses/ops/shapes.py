@@ -16,7 +16,7 @@ from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import summed
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import KEYS, Column, Table, coded
-from tracekit.model.tables.columns import CALL_COUNT, NAME, SHAPE_COUNT
+from tracekit.model.tables.columns import CALL_COUNT, NAME, SELF_LAUNCHES, SHAPE_COUNT
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.launches import Launches, launches
@@ -36,37 +36,25 @@ from tracekit.process.shapes import (
 )
 from tracekit.process.sound import sound_dur_ns
 
-_BUSY = Column("Int64", "The same as a union per device, Σ over devices.")
-
-_DIMS = Column("category", "Input Dims as recorded; <NA> for the pooled rest of the op.")
-
-_FLOPS = Column("Int64", "FLOPs of all calls by their shapes; <NA> where no formula is known.")
-
-_LAUNCHES = Column("Int64", "Device ops it launched itself.")
-
-_SELF_DEVICE = Column("Int64", "Σ duration of the device ops it launched itself.")
-
-_TYPES = Column("category", "Input type as recorded.")
-
 OPERATOR_SHAPES = Table(
     "operator_shapes",
     "one op name with one input shape in one source",
     {
         **KEYS,
         "name": NAME,
-        "dims": _DIMS,
-        "types": _TYPES,
+        "dims": Column("category", "Input Dims as recorded; <NA> for the pooled rest of the op."),
+        "types": Column("category", "Input type as recorded."),
         "shape_count": SHAPE_COUNT,
         "count": CALL_COUNT,
         "total_ns": Column("int64", "Wall time on its threads; recursion counted once."),
         "self_ns": Column("int64", "Wall time less that of direct children."),
         "device_total_ns": Column("Int64", "Σ duration of device ops launched during it."),
-        "device_ns": _SELF_DEVICE,
-        "device_busy_ns": _BUSY,
-        "launch_count": _LAUNCHES,
+        **SELF_LAUNCHES,
         "allocated_total_bytes": Column("Int64", "Bytes allocated during it."),
         "allocated_bytes": Column("Int64", "Bytes allocated while it was the innermost op."),
-        "flop_count": _FLOPS,
+        "flop_count": Column(
+            "Int64", "FLOPs of all calls by their shapes; <NA> where no formula is known."
+        ),
     },
 )
 

@@ -57,6 +57,13 @@ WORK = {
     ),
 }
 
+SELF_LAUNCHES = {
+    "device_ns": Column("Int64", "Σ duration of the device ops it launched itself."),
+    "device_busy_ns": Column("Int64", "The same as a union per device, Σ over devices."),
+    "launch_count": Column("Int64", "Device ops it launched itself."),
+}
+"""What an op launched itself, without what ops inside it did."""
+
 PLACE = {
     "step": STEP,
     "occurrence": Column(
