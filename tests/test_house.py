@@ -19,12 +19,6 @@ AIM = {
 
 NOT_YET = {
     "cli": {"conditionals_per_1000": 33},
-    "discover": {
-        "empty_percent": 6,
-        "comprehensions_per_1000": 80,
-        "conditionals_per_1000": 47,
-        "complex_functions": 5,
-    },
     "engine": {"comprehensions_per_1000": 41},
     "model": {
         "empty_percent": 2,

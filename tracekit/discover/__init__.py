@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tracekit.discover.manifests import (
     account_of,
     configuration_notes,
     describe,
+    is_count,
     told_by_manifest,
     without_manifest,
 )
@@ -41,10 +44,10 @@ from tracekit.discover.runs import (
 )
 from tracekit.discover.selection import parse_numbers, select, wanted
 from tracekit.discover.surveys import (
+    Looked,
     Sniffed,
     Survey,
     Unreadable,
-    Verdict,
     called,
     survey,
     with_contents,
@@ -101,7 +104,12 @@ class Discovery:
 
     def ignored_counts(self) -> dict[str, int]:
         """How many files were ignored for each reason, most frequent first."""
-        return dict(Counter(i.reason.text for i in self.ignored).most_common())
+        return _reason_counts(self.ignored)
+
+
+def _reason_counts(ignored: Iterable[Ignored]) -> dict[str, int]:
+    """How many files were ignored for each reason, most frequent first."""
+    return dict(Counter(file.reason.text for file in ignored).most_common())
 
 
 @dataclass(slots=True)
@@ -109,9 +117,8 @@ class _Findings:
     """What has been gathered so far."""
 
     placed: list[Placed] = field(default_factory=list[Placed])
-    manifests: list[tuple[Manifest, tuple[str, ...]]] = field(
-        default_factory=list[tuple[Manifest, tuple[str, ...]]]
-    )
+    manifests: list[Manifest] = field(default_factory=list[Manifest])
+    manifest_nodes: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
     ignored: list[Ignored] = field(default_factory=list[Ignored])
     notes: list[Note] = field(default_factory=list[Note])
 
@@ -135,45 +142,45 @@ def discover(  # noqa: PLR0913 - one per option
     arguments that others have looked at, after those in `paths`. Raises `TracekitError` where a path
     does not exist and, unless it `may_be_empty`, where nothing at all is found.
     """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
-    if not given and not elsewhere:
+    if isinstance(paths, str | Path):
+        paths = [paths]
+    if not paths and not elsewhere:
         raise TracekitError("no path was given", "name a file, a directory or a pattern")
-    named = read_arguments(given)
-    surveys = [*_surveyed_here(named, exclude, sniff), *elsewhere]
-    arguments = [survey.argument for survey in surveys]
-    findings, sources, runs = _in_runs(surveys)
+    surveys = with_contents([survey(a, exclude, sniff) for a in read_arguments(paths)])
+    surveys += elsewhere
+    arguments = [surveyed.argument for surveyed in surveys]
+    findings, sources, runs = _in_runs(surveys, arguments)
     if not sources and may_be_empty:
         return Discovery((), tuple(findings.ignored), tuple(findings.notes), _title(arguments))
     if not sources:
         raise _nothing(arguments, findings)
     names = _run_names(arguments, runs)
-    kept, unwanted, left_out = select(
+    chosen, unwanted, left_out = select(
         _named(sources, names), ranks=ranks, steps=steps, stages=stages
     )
     if sample is not None:
-        kept, others = sampling.sample(kept, sample)
-        left_out += others
+        chosen, sample_notes = sampling.sample(chosen, sample)
+        left_out += sample_notes
     return Discovery(
-        sources=tuple(kept),
+        sources=tuple(chosen),
         ignored=tuple(findings.ignored),
         notes=(*findings.notes, *left_out),
         title=_title(arguments),
-        manifests=tuple(manifest for manifest, _ in findings.manifests),
+        manifests=tuple(findings.manifests),
         labelled=_labelled(arguments, names, runs),
-        seen_by=_seen_by(kept, findings.placed),
+        seen_by=_seen_by(chosen, findings.placed),
         left_out=tuple(unwanted),
     )
 
 
 def _in_runs(
-    surveys: Sequence[Survey],
+    surveys: Sequence[Survey], arguments: Sequence[Argument]
 ) -> tuple[_Findings, list[Source], list[tuple[int, tuple[str, ...]]]]:
     """(all that was found, the sources, for each the place of its argument and the root of its run)."""
-    arguments = [survey.argument for survey in surveys]
-    every = _Findings()
+    gathered = _Findings()
     sources: list[Source] = []
     runs: list[tuple[int, tuple[str, ...]]] = []
-    for place, findings in enumerate(_counted_once(surveys)):
+    for place, findings in enumerate(_counted_once(surveys, arguments)):
         argument = arguments[place]
         if len(arguments) > 1 and not findings.placed and not _holds_copies(findings):
             message = "no profile was found here"
@@ -183,21 +190,19 @@ def _in_runs(
         roots = roots_with_ids(findings.placed, loose=argument.loose)
         for run in groups(range(len(roots)), roots.__getitem__):
             sources += mark_repeats([findings.placed[i] for i in run])
-            runs += [(place, roots[i]) for i in run]
-        every.placed += findings.placed
-        every.manifests += findings.manifests
-        every.ignored += findings.ignored
-        every.notes += findings.notes
-    return every, sources, runs
+            runs += [(place, roots[run[0]])] * len(run)
+        gathered.placed += findings.placed
+        gathered.manifests += findings.manifests
+        gathered.ignored += findings.ignored
+        gathered.notes += findings.notes
+    return gathered, sources, runs
 
 
 def _named(sources: Sequence[Source], runs: Sequence[str]) -> list[Source]:
     """The sources with their runs, each under a name of its own."""
-    names = numbered([s.name for s in sources], range(len(sources)), range(len(sources)))
-    return [
-        replace(source, run=run, name=name)
-        for source, run, name in zip(sources, runs, names, strict=True)
-    ]
+    names = numbered([source.name for source in sources])
+    named = zip(sources, runs, names, strict=True)
+    return [replace(source, run=run, name=name) for source, run, name in named]
 
 
 def _labelled(
@@ -211,21 +216,29 @@ def _labelled(
 def _seen_by(sources: Sequence[Source], placed: Sequence[Placed]) -> dict[str, tuple[str, ...]]:
     """The nodes that see a source, by its name, where several do."""
     nodes_of = {(file.source.node, file.source.path): file.nodes for file in placed}
-    nodes = {s.name: nodes_of.get((s.node, s.path), ()) for s in sources}
-    return {name: several for name, several in nodes.items() if len(several) > 1}
+    seen_by: dict[str, tuple[str, ...]] = {}
+    for source in sources:
+        nodes = nodes_of.get((source.node, source.path), ())
+        if len(nodes) > 1:
+            seen_by[source.name] = nodes
+    return seen_by
 
 
-def _counted_once(surveys: Sequence[Survey]) -> list[_Findings]:
+def _counted_once(surveys: Sequence[Survey], arguments: Sequence[Argument]) -> list[_Findings]:
     """What each argument holds; content that lies below several of them counts once."""
-    arguments = [survey.argument for survey in surveys]
-    bases = [(a.label,) if a.label else a.base.parts[1:] for a in arguments]
-    prefixes = short_names(bases) if len(arguments) > 1 else [""]
-    prefixes = numbered(prefixes, range(len(prefixes)), range(len(prefixes)))
-    every = [_look(survey, prefix) for survey, prefix in zip(surveys, prefixes, strict=True)]
-    counted = counted_once(arguments, [findings.placed for findings in every])
-    for findings, once in zip(every, counted, strict=True):
+    prefixes = [""]
+    if len(arguments) > 1:
+        prefixes = numbered(short_names(list(map(_base_parts, arguments))))
+    of_arguments = list(map(_look, surveys, prefixes))
+    counted = counted_once(arguments, [findings.placed for findings in of_arguments])
+    for findings, once in zip(of_arguments, counted, strict=True):
         _take(findings, once)
-    return every
+    return of_arguments
+
+
+def _base_parts(argument: Argument) -> tuple[str, ...]:
+    """What an argument is called by: its label, else the directories that lead to it."""
+    return (argument.label,) if argument.label else argument.base.parts[1:]
 
 
 def complete(source: Source, facts: Mapping[str, object]) -> Source:
@@ -235,17 +248,19 @@ def complete(source: Source, facts: Mapping[str, object]) -> Source:
     and `host_name`. The file is believed before the name, and a manifest before the file.
     """
     source = _by_its_account(source, facts)
-    told = told_by_manifest(source)
+    described = told_by_manifest(source)
     group = facts.get("distributedInfo")
-    recorded: dict[str, object] = {**group} if isinstance(group, Mapping) else {}
+    recorded: dict[str, object] = {}
+    if isinstance(group, Mapping):
+        recorded.update(group)
     recorded |= {key: value for key, value in facts.items() if value is not None}
     for key in ("rank", "world_size", "pid", "step"):
         value = recorded.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
-            source = _believe(source, key, value, described=key in told)
+        if is_count(value):
+            source = _believe(source, key, value, described=key in described)
     host = recorded.get("host", recorded.get("host_name"))
     if isinstance(host, str) and host:
-        source = _believe(source, "host", shown(host), described="host" in told)
+        source = _believe(source, "host", shown(host), described="host" in described)
     return source
 
 
@@ -254,102 +269,102 @@ def _by_its_account(source: Source, facts: Mapping[str, object]) -> Source:
     if not source.accounts:
         return source
     pid, host = facts.get("pid", source.pid), facts.get("host", source.host)
-    mine = [
-        account
-        for account in source.accounts
-        if account.pid == pid
-        and (host is None or account.host is None or _same_host(str(host), account.host))
-    ][:1]
-    source = replace(source, accounts=(*mine,))
-    if not mine:
-        return without_manifest(source)
-    if told_by_manifest(source) or not mine[0].name:
+    for own_account in source.accounts:
+        if own_account.pid == pid and _may_be_one_host(host, own_account.host):
+            break
+    else:
+        return without_manifest(replace(source, accounts=()))
+    source = replace(source, accounts=(own_account,))
+    if told_by_manifest(source) or not own_account.name:
         return source
-    return describe(source, mine[0], Listed(source.name))
+    return describe(source, own_account, Listed(source.name))
 
 
 def inspect_rows(discovery: Discovery) -> list[dict[str, object]]:
     """One plain row a source, in order: what `tracekit inspect` prints."""
-    return [
-        {
-            "file": source.name,
-            **{key: getattr(source, key) for key in _ROW},
-            "notes": "; ".join(f"{note.code}: {note.message}" for note in source.notes),
-        }
-        for source in discovery.sources
-    ]
+    rows: list[dict[str, object]] = []
+    for source in discovery.sources:
+        facts = zip(_ROW, attrgetter(*_ROW)(source), strict=True)
+        notes = "; ".join(f"{note.code}: {note.message}" for note in source.notes)
+        rows.append({"file": source.name, **dict(facts), "notes": notes})
+    return rows
 
 
 def _look(surveyed: Survey, prefix: str) -> _Findings:
     """The sources and manifests among the files of one argument."""
-    here = _Findings(ignored=list(surveyed.ignored), notes=list(surveyed.notes))
+    findings = _Findings(ignored=list(surveyed.ignored), notes=list(surveyed.notes))
     files = [looked.found for looked in surveyed.files]
-    labels = [shown("/".join((prefix, *f.parts) if prefix else f.parts)) for f in files]
-    labels = numbered(labels, range(len(labels)), range(len(labels)))
-    verdicts = [called(one.verdict, n) for one, n in zip(surveyed.files, labels, strict=True)]
-    claims = [_claim(verdict) for verdict in verdicts]
-    passed_over = nsys_pairs.passed_over(files, claims)
-    for place, (found, name) in enumerate(zip(files, labels, strict=True)):
-        verdict = verdicts[place]
+    names = numbered(list(map(partial(_name, prefix), files)))
+    looked_at = list(map(called, surveyed.files, names))
+    passed_over = nsys_pairs.passed_over(files, list(map(_claim, looked_at)))
+    for place, (looked, name) in enumerate(zip(looked_at, names, strict=True)):
         if place in passed_over:
-            here.ignored.append(Ignored(found.path, passed_over[place], found.nodes, "duplicate"))
-        elif isinstance(verdict, Manifest):
-            here.manifests.append((verdict, found.nodes))
-        elif isinstance(verdict, Note):
-            here.notes.append(verdict)
-            reason = Reason(verdict.code, verdict.message, verdict.data)
-            here.ignored.append(Ignored(found.path, reason, found.nodes))
-        elif isinstance(verdict, Unreadable):
-            here.ignored.append(Ignored(found.path, verdict.reason, found.nodes, "unreadable"))
-            here.notes.append(_note_on("error", UNREADABLE, verdict.reason, name))
-        elif isinstance(verdict, Reason):
-            refused = _looks_like_profile(found.path.name, verdict)
-            state: State = "refused" if refused else "no profile"
-            here.ignored.append(Ignored(found.path, verdict, found.nodes, state))
-            if refused:
-                here.notes.append(_note_on("data_loss", MISSED, verdict, name))
+            _ignore(findings, looked, passed_over[place], "duplicate")
+        elif isinstance(looked.verdict, Sniffed):
+            placed = _place(looked.found, name, looked.above, looked.verdict)
+            findings.placed.append(replace(placed, content=looked.content))
+        elif isinstance(looked.verdict, Manifest):
+            findings.manifests.append(looked.verdict)
+            findings.manifest_nodes.append(looked.found.nodes)
         else:
-            source = _place(found, name, surveyed.files[place].above, verdict)
-            here.placed.append(replace(source, content=surveyed.files[place].content))
-    _apply_manifests(here)
-    alone = not surveyed.argument.loose and all(p.source.tool != "log" for p in here.placed)
-    if here.placed and alone:
-        _take_log_above(surveyed, prefix, here)
-    return here
+            _pass_over(findings, looked, name, looked.verdict)
+    _apply_manifests(findings)
+    tools = {placed.source.tool for placed in findings.placed}
+    if tools and "log" not in tools and not surveyed.argument.loose:
+        _take_log_above(surveyed, prefix, findings)
+    return findings
 
 
-def _surveyed_here(
-    arguments: Sequence[Argument], exclude: Sequence[str], sniff: Callable[[Path], Sniffed]
-) -> list[Survey]:
-    """What lies where these point, with the content of files that hold the same, in whichever argument."""
-    surveys = [survey(argument, exclude, sniff) for argument in arguments]
-    files = iter(with_contents([looked for one in surveys for looked in one.files]))
-    return [replace(one, files=tuple(islice(files, len(one.files)))) for one in surveys]
+def _name(prefix: str, file: Found) -> str:
+    """A file as it is shown: its path below its argument, of several arguments with what that is called by."""
+    return shown("/".join(filter(None, (prefix, *file.parts))))
 
 
-def _take(here: _Findings, counted: Counted) -> None:
-    """Let `here` hold only what counts, and what is said of the rest."""
-    here.placed = counted.placed
-    here.ignored += counted.ignored
-    here.notes += counted.notes
+def _ignore(findings: _Findings, looked: Looked, reason: Reason, state: State) -> None:
+    """Let the findings hold that a file is not read, and why."""
+    findings.ignored.append(Ignored(looked.found.path, reason, looked.found.nodes, state))
 
 
-def _holds_copies(here: _Findings) -> bool:
+def _pass_over(
+    findings: _Findings, looked: Looked, name: str, verdict: Note | Unreadable | Reason
+) -> None:
+    """Let the findings hold a file that no reader takes, with a note on one that is missed."""
+    if isinstance(verdict, Note):
+        findings.notes.append(verdict)
+        reason = Reason(verdict.code, verdict.message, verdict.data)
+        _ignore(findings, looked, reason, "no profile")
+    elif isinstance(verdict, Unreadable):
+        findings.notes.append(_note_on("error", UNREADABLE, verdict.reason, name))
+        _ignore(findings, looked, verdict.reason, "unreadable")
+    elif _looks_like_profile(looked.found.path.name, verdict):
+        findings.notes.append(_note_on("data_loss", MISSED, verdict, name))
+        _ignore(findings, looked, verdict, "refused")
+    else:
+        _ignore(findings, looked, verdict, "no profile")
+
+
+def _take(findings: _Findings, counted: Counted) -> None:
+    """Let the findings hold only what counts, and what is said of the rest."""
+    findings.placed = counted.placed
+    findings.ignored += counted.ignored
+    findings.notes += counted.notes
+
+
+def _holds_copies(findings: _Findings) -> bool:
     """Whether something was left out because it is read elsewhere."""
-    return any(ignored.state == "duplicate" for ignored in here.ignored)
+    return any(ignored.state == "duplicate" for ignored in findings.ignored)
 
 
-def _take_log_above(surveyed: Survey, prefix: str, here: _Findings) -> None:
+def _take_log_above(surveyed: Survey, prefix: str, findings: _Findings) -> None:
     """Add the driver's log beside the profile directory; not where there are several runs to give it to."""
-    if set(run_roots(here.placed, loose=False)) != {()}:
+    if set(run_roots(findings.placed, loose=False)) != {()}:
         return
     log = surveyed.log_above()
     if isinstance(log, Note):
-        here.notes.append(log)
+        findings.notes.append(log)
     elif log is not None:
-        found, sniffed = log
-        name = shown("/".join((prefix, *found.parts) if prefix else found.parts))
-        here.placed.append(_place(found, name, (), sniffed))
+        file, sniffed = log
+        findings.placed.append(_place(file, _name(prefix, file), (), sniffed))
 
 
 def _note_on(severity: NoteSeverity, code: str, reason: Reason, name: str) -> Note:
@@ -366,14 +381,15 @@ def _looks_like_profile(name: str, reason: Reason) -> bool:
     return bool(trace) or ".trace.json" in name
 
 
-def _place(found: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) -> Placed:
+def _place(file: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) -> Placed:
     """A source as its names describe it."""
+    facts = NameFacts()
     # The driver speaks for every role and rank, wherever its log lies and whatever it is called.
-    log = sniffed.tool == "log"
-    facts = NameFacts() if log else read_name((*above, *map(shown, found.parts)))
+    if sniffed.tool != "log":
+        facts = read_name((*above, *map(shown, file.parts)))
     assert sniffed.reader is not None
     source = Source(
-        path=found.path,
+        path=file.path,
         name=name,
         reader=sniffed.reader,
         tool=sniffed.tool,
@@ -387,157 +403,167 @@ def _place(found: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) ->
         part=facts.part,
         host=facts.host,
         pid=facts.pid,
-        size_bytes=found.size_bytes,
-        node=found.nodes[0] if found.nodes else None,
+        size_bytes=file.size_bytes,
+        node=next(iter(file.nodes), None),
     )
-    return Placed(source, found.parts, facts, nodes=found.nodes)
+    return Placed(source, file.parts, facts, nodes=file.nodes)
 
 
-def _claim(verdict: Verdict) -> tuple[str | None, Reason | None]:
+def _claim(looked: Looked) -> tuple[str | None, Reason | None]:
     """The reader that takes a file, and what is wrong with it."""
-    if isinstance(verdict, Sniffed):
-        return verdict.reader, verdict.reason
-    if isinstance(verdict, Unreadable):
-        return None, verdict.reason
-    return None, verdict if isinstance(verdict, Reason) else None
+    match looked.verdict:
+        case Sniffed(reader, _, reason):
+            return reader, reason
+        case Unreadable(reason) | (Reason() as reason):
+            return None, reason
+        case _:
+            return None, None
 
 
-def _apply_manifests(here: _Findings) -> None:
+def _apply_manifests(findings: _Findings) -> None:
     """Describe the sources of one argument by its manifests, and note what these miss."""
-    index: dict[tuple[str | None, str], int] = {}
+    places: dict[tuple[str | None, str], int] = {}
     present: dict[str | None, list[Path]] = defaultdict(list)
-    for place, known in enumerate(here.placed):
-        for node in known.nodes or (None,):
-            index[node, os.path.normpath(known.source.path)] = place
-            present[node].append(known.source.path)
-    for ignored in here.ignored:
+    for place, placed in enumerate(findings.placed):
+        for node in placed.nodes or (None,):
+            places[node, os.path.normpath(placed.source.path)] = place
+            present[node].append(placed.source.path)
+    for ignored in findings.ignored:
         for node in ignored.nodes or (None,):
             present[node].append(ignored.path)
     claimed: dict[int, str] = {}
-    for manifest, seen_by in here.manifests:
+    for manifest, seen_by in zip(findings.manifests, findings.manifest_nodes, strict=True):
         nodes: Sequence[str | None] = seen_by or (None,)
-        found, notes = account(manifest, [path for node in nodes for path in present[node]])
-        here.notes += notes
-        for path, listed in found.items():
-            places = (index.get((node, os.path.normpath(path))) for node in nodes)
-            there = [place for place in places if place is not None]
-            if not there:
-                continue
-            place = there[0]
-            if place in claimed:
-                message = f"listed by {claimed[place]} too, which is used"
-                data = Data(told_by=manifest.name, used=claimed[place])
-                here.notes.append(Note("warning", "conflict", message, manifest.name, data=data))
-                continue
-            claimed[place] = manifest.name
-            placed = here.placed[place]
-            source = describe(placed.source, manifest, listed)
-            here.placed[place] = replace(placed, source=source, run_id=manifest.run_id)
-    here.notes += configuration_notes(manifest for manifest, _ in here.manifests)
-    _hand_accounts(here)
+        files, notes = account(manifest, chain.from_iterable(map(present.__getitem__, nodes)))
+        findings.notes += notes
+        for path, listed in files.items():
+            for node in nodes:
+                listed_place = places.get((node, os.path.normpath(path)))
+                if listed_place is not None:
+                    _claim_place(findings, claimed, listed_place, manifest, listed)
+                    break
+    findings.notes += configuration_notes(findings.manifests)
+    _hand_accounts(findings)
 
 
-def _hand_accounts(here: _Findings) -> None:
+def _claim_place(
+    findings: _Findings, claimed: dict[int, str], place: int, manifest: Manifest, listed: Listed
+) -> None:
+    """Describe the source at a place by the first manifest that lists it; a note on others that do."""
+    if place in claimed:
+        message = f"listed by {claimed[place]} too, which is used"
+        data = Data(told_by=manifest.name, used=claimed[place])
+        findings.notes.append(Note("warning", "conflict", message, manifest.name, data=data))
+        return
+    claimed[place] = manifest.name
+    placed = findings.placed[place]
+    source = describe(placed.source, manifest, listed)
+    findings.placed[place] = replace(placed, source=source, run_id=manifest.run_id)
+
+
+def _hand_accounts(findings: _Findings) -> None:
     """Give the reports of nsys what their processes say of themselves: such a file names a process at most."""
-    accounts: dict[int | None, list[tuple[Account, Manifest]]] = defaultdict(list)
-    for manifest, _ in here.manifests:
+    by_pid: dict[int, list[Manifest]] = defaultdict(list)
+    for manifest in findings.manifests:
         if manifest.tool == "nsys" and manifest.pid is not None:
-            accounts[manifest.pid].append((account_of(manifest), manifest))
-    everyone = [account for pairs in accounts.values() for account, _ in pairs]
-    of_job = _captures_of_job(everyone)
-    for place, placed in enumerate(here.placed if everyone else ()):
+            by_pid[manifest.pid].append(manifest)
+    if not by_pid:
+        return
+    accounts = tuple(map(account_of, chain.from_iterable(by_pid.values())))
+    of_job = _captures_of_job(accounts)
+    for place, placed in enumerate(findings.placed):
         source = placed.source
         if source.tool != "nsys":
             continue
         if source.pid is None:
-            here.placed[place] = replace(placed, source=replace(source, accounts=(*everyone,)))
+            findings.placed[place] = replace(placed, source=replace(source, accounts=accounts))
             continue
-        of_host = [
-            (account, manifest)
-            for account, manifest in accounts[source.pid]
-            if None in (source.host, account.host)
-            or _same_host(str(source.host), str(account.host))
-        ]
-        if not of_host:
+        own_manifest = _first_of_host(by_pid[source.pid], source.host)
+        if own_manifest is None:
             silent = Account("", source.pid, captures=of_job)
-            here.placed[place] = replace(placed, source=replace(source, accounts=(silent,)))
+            findings.placed[place] = replace(placed, source=replace(source, accounts=(silent,)))
             continue
-        found, manifest = of_host[0]
+        own_account = account_of(own_manifest)
         if told_by_manifest(source):  # it lists this very file, whatever its host is called there
-            found = replace(found, host=None)
+            own_account = replace(own_account, host=None)
         else:
-            source = describe(source, manifest, Listed(source.name))
-        source = replace(source, accounts=(found,))
-        here.placed[place] = replace(placed, source=source, run_id=manifest.run_id)
+            source = describe(source, own_manifest, Listed(source.name))
+        source = replace(source, accounts=(own_account,))
+        findings.placed[place] = replace(placed, source=source, run_id=own_manifest.run_id)
+
+
+def _first_of_host(manifests: Iterable[Manifest], host: str | None) -> Manifest | None:
+    """The first of these manifests that may be of the host; None where there is none."""
+    for manifest in manifests:
+        if _may_be_one_host(host, manifest.host):
+            return manifest
+    return None
 
 
 def _captures_of_job(accounts: Sequence[Account]) -> tuple[Recorded, ...]:
     """Each step that any process captured, from the first start of it to the last stop."""
-    windows: dict[int, list[Recorded]] = defaultdict(list)
-    for one_process in accounts:
-        for capture in one_process.captures:
-            if None not in (capture.step, capture.start_unix_ns, capture.stop_unix_ns):
-                windows[int(capture.step or 0)].append(capture)
-    return tuple(
-        Recorded(
-            step,
-            start_unix_ns=min(int(one.start_unix_ns or 0) for one in captures),
-            stop_unix_ns=max(int(one.stop_unix_ns or 0) for one in captures),
-        )
-        for step, captures in sorted(windows.items())
-    )
+    windows: dict[int, tuple[int, int]] = {}
+    for capture in chain.from_iterable(map(attrgetter("captures"), accounts)):
+        step, start_ns, stop_ns = capture.step, capture.start_unix_ns, capture.stop_unix_ns
+        if step is None or start_ns is None or stop_ns is None:
+            continue
+        first_ns, last_ns = windows.get(step, (start_ns, stop_ns))
+        windows[step] = min(first_ns, start_ns), max(last_ns, stop_ns)
+    steps = sorted(windows.items())
+    return tuple(Recorded(step, start_unix_ns=a, stop_unix_ns=b) for step, (a, b) in steps)
 
 
 def _run_names(
     arguments: Sequence[Argument], runs: Sequence[tuple[int, tuple[str, ...]]]
 ) -> list[str]:
     """The name of each run: its label, else the shortest end of its path that no other run has."""
-    distinct = list(dict.fromkeys(runs))
-    unlabelled = [run for run in distinct if arguments[run[0]].label is None]
-    paths = [
-        (*arguments[place].base.parts[1:], *root[:-1], *map(stem_of, root[-1:]))
-        if arguments[place].loose
-        else (*arguments[place].base.parts[1:], *root)
-        for place, root in unlabelled
-    ]
-    short = dict(zip(unlabelled, short_names(paths), strict=True))
-    names = [
-        shown(short[run] if run in short else "/".join((str(arguments[run[0]].label), *run[1])))
-        for run in distinct
-    ]
-    return numbered(names, distinct, runs)
+    names: dict[tuple[int, tuple[str, ...]], str] = {}
+    paths: dict[tuple[int, tuple[str, ...]], tuple[str, ...]] = {}
+    for place, root in dict.fromkeys(runs):
+        argument = arguments[place]
+        names[place, root] = "/".join((str(argument.label), *root))
+        if argument.label is None:
+            last = map(stem_of, root[-1:]) if argument.loose else root[-1:]
+            paths[place, root] = (*argument.base.parts[1:], *root[:-1], *last)
+    names |= zip(paths, short_names(list(paths.values())), strict=True)
+    unique = dict(zip(names, numbered(list(map(shown, names.values()))), strict=True))
+    return list(map(unique.__getitem__, runs))
 
 
 def _believe(source: Source, key: str, value: object, *, described: bool) -> Source:
     """`source` with one fact from its content, if that is to be believed; a conflict is noted."""
-    known = getattr(source, key)
-    if known == value or (key == "host" and known is not None and _same_host(known, str(value))):
-        return source
-    used = known if known is not None and (described or key == "step") else value
-    change: dict[str, Any] = {key: used}
-    if known is None:
+    before = getattr(source, key)
+    change: dict[str, Any] = {key: value}
+    if before is None:
         return replace(source, **change)
-    told = "manifest" if described else "name"
-    message = f"the {told} says {key} {known}, the file says {value}: {used} is used"
+    if before == value or (key == "host" and _may_be_one_host(before, value)):
+        return source
+    if described or key == "step":
+        change[key] = before
+    author = "manifest" if described else "name"
+    message = f"the {author} says {key} {before}, the file says {value}: {change[key]} is used"
     severity: NoteSeverity = "warning" if key in ("rank", "world_size") else "info"
-    data = Data(field=key, told_by=told, said=str(known), used=str(used))
+    data = Data(field=key, told_by=author, said=str(before), used=str(change[key]))
     return replace(source, **change).with_note(severity, "conflict", message, data)
 
 
-def _same_host(one: str, other: str) -> bool:
-    """Whether two names may be one host, with and without its domain."""
-    return one.partition(".")[0].lower() == other.partition(".")[0].lower()
+def _may_be_one_host(first: object, second: object) -> bool:
+    """Whether two names may be one host, with and without its domain; unknown may be any."""
+    if first is None or second is None:
+        return True
+    return str(first).partition(".")[0].lower() == str(second).partition(".")[0].lower()
 
 
-def _nothing(arguments: Sequence[Argument], every: _Findings) -> TracekitError:
+def _nothing(arguments: Sequence[Argument], findings: _Findings) -> TracekitError:
     """The error for arguments without a single source, with what was found instead."""
-    counts = Counter(i.reason.text for i in every.ignored)
-    told = "; ".join(f"{count} of: {reason}" for reason, count in counts.most_common(4))
-    hint = f"passed over {told}" if told else "there is no file in it"
+    hint = "there is no file in it"
+    if findings.ignored:
+        counts = islice(_reason_counts(findings.ignored).items(), 4)
+        hint = f"passed over {'; '.join(f'{count} of: {reason}' for reason, count in counts)}"
     return TracekitError(f"no profile found in {_title(arguments)}", hint)
 
 
 def _title(arguments: Sequence[Argument]) -> str:
     """The arguments as typed, in a few words."""
-    texts = [shown(a.text) for a in arguments]
-    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
+    first = ", ".join(shown(argument.text) for argument in arguments[:3])
+    return f"{first} and {len(arguments) - 3} more" if len(arguments) > 3 else first

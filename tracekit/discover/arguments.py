@@ -8,18 +8,23 @@ import fnmatch
 import glob
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
 from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import natural, shown
+from tracekit.model.labels import natural, plural, shown
 from tracekit.model.trace import Note
 
 _MAGIC = frozenset("*?[")
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".swp", "~", ".crdownload")
+_BROKEN_LINKS = {
+    errno.ELOOP: "a link in a circle of links",
+    errno.ENOENT: "a link to nothing",
+}
 _TEMPORARY_NAME = Reason("temporary", "temporary: being written, or left by a process that died")
 
 
@@ -37,18 +42,15 @@ _PLURALS = {"refused": "refused", "unreadable": "unreadable", "duplicate": "dupl
 def counted(read: int, failed: int, states: Mapping[str, int]) -> FileCounts:
     """The counts of files by state; those that `failed` when they were read are refused. No profile is not counted."""
     counts = {**states, "refused": states.get("refused", 0) + failed}
-    return ("read", read), *(
-        (state, counts[state]) for state in _PLURALS if counts.get(state, 0) > 0
-    )
+    unread = ((state, counts.get(state, 0)) for state in _PLURALS)
+    return ("read", read), *filter(itemgetter(1), unread)
 
 
 def accounted(counts: FileCounts) -> str:
     """`26 files: 22 read, 2 refused, 1 unreadable, 1 duplicate`."""
-    total = sum(count for _, count in counts)
-    states = (
-        f"{count:,} {_PLURALS.get(state, state) if count > 1 else state}" for state, count in counts
-    )
-    return f"{total:,} {'file' if total == 1 else 'files'}: {', '.join(states)}"
+    total = sum(map(itemgetter(1), counts))
+    states = (f"{n:,} {plural(n, state, _PLURALS.get(state, state))}" for state, n in counts)
+    return f"{total:,} {plural(total, 'file')}: {', '.join(states)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +114,20 @@ def read_arguments(paths: Sequence[str | Path]) -> tuple[Argument, ...]:
     then `label=path`. A `Path` is never split at `=`.
     """
     arguments: list[Argument] = []
-    loose: list[tuple[str, Path]] = []
+    files: dict[Path, str] = {}
     place = 0
     for path in paths:
-        text = os.fspath(path)
         argument = _read_argument(path)
-        if argument.loose:
-            place = place if loose else len(arguments)
-            loose.append((text, argument.entries[0]))
-        else:
+        if not argument.loose:
             arguments.append(argument)
-    if loose:
-        files = tuple(dict.fromkeys(path for _, path in loose))
-        base = Path(os.path.commonpath([path.parent for path in files]))
-        text = loose[0][0] if len(files) == 1 else f"{len(files)} files"
-        arguments.insert(place, Argument(text, None, base, files, loose=True))
+            continue
+        if not files:
+            place = len(arguments)
+        files.setdefault(argument.entries[0], os.fspath(path))
+    if files:
+        base = _common_folder(files)
+        text = f"{len(files)} files" if len(files) > 1 else next(iter(files.values()))
+        arguments.insert(place, Argument(text, None, base, tuple(files), loose=True))
     return tuple(arguments)
 
 
@@ -186,8 +187,7 @@ def list_files(argument: Argument, exclude: Sequence[str]) -> Listing:
     for entry in reversed(argument.entries):
         # A pattern names files that nobody meant; a single file is read whatever it is called.
         folder = os.path.isdir(entry)  # noqa: PTH112 - false, not an error, where access is denied
-        reason = _pass_over(entry, argument.base, exclude, folder=folder) if several else None
-        if reason is not None:
+        if several and (reason := _pass_over(entry, argument.base, exclude, folder=folder)):
             listing.ignored.append(Ignored(entry, reason))
         elif folder:
             folders.append(entry)
@@ -219,12 +219,12 @@ def _read_argument(given: str | Path) -> Argument:
     path_text = text if label is None else str(path)
     argument = _existing(path_text, label) or _pattern(path_text, label)
     if argument is None:
-        magic = _MAGIC & set(text)
-        hint = "the pattern matches nothing" if magic else "check the spelling and the directory"
-        no_label = label is None or os.sep in label  # perhaps none was meant
-        raise TracekitError(
-            f"{shown(text if no_label else path_text)}: no such file or directory", hint
-        )
+        hint = "check the spelling and the directory"
+        if not _MAGIC.isdisjoint(text):
+            hint = "the pattern matches nothing"
+        if label is None or os.sep in label:  # perhaps no label was meant
+            path_text = text
+        raise TracekitError(f"{shown(path_text)}: no such file or directory", hint)
     return argument
 
 
@@ -256,11 +256,16 @@ def _pattern(text: str, label: str | None) -> Argument | None:
     # `**` yields a directory and what is in it: the directory alone is enough.
     names = set(matches)
     tops = [path for path in map(Path, matches) if names.isdisjoint(map(str, path.parents))]
-    if len(tops) == 1 or not tops:
-        return _existing(str(tops[0]), label, text) if tops else None
-    return Argument(
-        text, label, Path(os.path.commonpath([top.parent for top in tops])), tuple(tops)
-    )
+    if not tops:
+        return None
+    if len(tops) == 1:
+        return _existing(str(tops[0]), label, text)
+    return Argument(text, label, _common_folder(tops), tuple(tops))
+
+
+def _common_folder(paths: Iterable[Path]) -> Path:
+    """The nearest directory that all of them lie in."""
+    return Path(os.path.commonpath([path.parent for path in paths]))
 
 
 def split_pattern(text: str) -> tuple[Path, str]:
@@ -336,9 +341,8 @@ def _take_file(path: Path, base: Path, seen: set[tuple[int, int]], listing: List
 
 def _refuse(path: Path, error: OSError, listing: Listing) -> None:
     """Name what the system does not let us read."""
-    if path.is_symlink() and (error.errno == errno.ELOOP or isinstance(error, FileNotFoundError)):
-        circle = error.errno == errno.ELOOP
-        text = "a link in a circle of links" if circle else "a link to nothing"
+    text = _BROKEN_LINKS.get(error.errno or 0)
+    if text is not None and path.is_symlink():
         listing.ignored.append(Ignored(path, Reason("link", text)))
         return
     reason = why_unread(error)

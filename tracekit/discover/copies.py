@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import filterfalse
+from operator import attrgetter
+from pathlib import Path
 
 from tracekit.discover.arguments import Argument, Ignored
 from tracekit.discover.runs import Placed, groups
@@ -42,27 +45,18 @@ def counted_once(
         if argument.label is None:
             counted = _not_named_before(members, named_before)
             named_before += counted.placed
-        once = _once([member for member in counted.placed if not _is_log(member)])
-        counting = set(map(id, once.placed))
-        counted.placed = [m for m in counted.placed if _is_log(m) or id(m) in counting]
-        counted.ignored += once.ignored
-        counted.notes += once.notes
+        _leave_out_copies(counted, [list(filterfalse(_is_log, counted.placed))])
         counts.append(counted)
-    counts[0].notes += _told_apart(arguments, [counted.placed for counted in counts])
+    counts[0].notes += _named_apart(arguments, counts)
     return counts
 
 
 def without_copied_logs(members: Sequence[Placed], runs: Sequence[Hashable]) -> Counted:
     """The members without logs that hold what another log of their run holds."""
-    run_of = {id(member): run for member, run in zip(members, runs, strict=True)}
-    counted = Counted()
-    for logs in groups(filter(_is_log, members), lambda log: run_of[id(log)]):
-        once = _once(logs)
-        counted.ignored += once.ignored
-        counted.notes += once.notes
-        counted.placed += once.placed
-    counting = set(map(id, counted.placed))
-    counted.placed = [m for m in members if not _is_log(m) or id(m) in counting]
+    run_of = dict(zip(map(id, members), runs, strict=True))
+    counted = Counted(list(members))
+    logs = filter(_is_log, members)
+    _leave_out_copies(counted, groups(logs, lambda log: run_of[id(log)]))
     return counted
 
 
@@ -70,45 +64,53 @@ def _is_log(member: Placed) -> bool:
     return member.source.tool == "log"
 
 
-def _once(members: Sequence[Placed]) -> Counted:
-    """The members without copies of one another; of equals the one counts of which names and manifests say most.
+def _leave_out_copies(counted: Counted, parts: Iterable[Sequence[Placed]]) -> None:
+    """Let what is counted hold no copy of another of its part; of equals counts the one of which names and manifests say most.
 
     Then the one least deep, of the shortest name, first in natural order. One note a pair of directories.
     """
-    same_content = [same for same in groups(members, _content) if same[0].content is not None]
+    copy_ids: set[int] = set()
+    for members in parts:
+        originals = _originals(members)
+        pairs = [(member, originals[id(member)]) for member in members if id(member) in originals]
+        counted.ignored += [_passed_over(copy, _REASON) for copy, _ in pairs]
+        counted.notes += map(_note, groups(pairs, _folders))
+        copy_ids.update(originals)
+    counted.placed = [member for member in counted.placed if id(member) not in copy_ids]
+
+
+def _originals(members: Sequence[Placed]) -> dict[int, Placed]:
+    """What counts in place of a copy, by the identity of the copy."""
     originals: dict[int, Placed] = {}
-    for same in same_content:
-        original = min(same, key=_preference)
-        originals |= {id(copy): original for copy in same if copy is not original}
-    counted = Counted([member for member in members if id(member) not in originals])
-    copies = [member for member in members if id(member) in originals]
-    counted.ignored = [_passed_over(copy, _REASON) for copy in copies]
-    for pairs in groups([(copy, originals[id(copy)]) for copy in copies], _folders):
-        counted.notes.append(_note(pairs))
-    return counted
+    for same in groups(members, attrgetter("content")):
+        if same[0].content is not None:
+            original = min(same, key=_preference)
+            originals.update(dict.fromkeys(map(id, same), original))
+            del originals[id(original)]
+    return originals
 
 
 def _not_named_before(members: Sequence[Placed], before: Iterable[Placed]) -> Counted:
     """The members whose very path is not among those `before`."""
-    paths = {(member.source.node, member.source.path) for member in before}
-    again = [member for member in members if (member.source.node, member.source.path) in paths]
-    named_twice = set(map(id, again))
-    counted = Counted([member for member in members if id(member) not in named_twice])
-    counted.ignored = [_passed_over(member, _NAMED_TWICE) for member in again]
-    if again:
-        files = "1 file was" if len(again) == 1 else f"{len(again):,} files were"
+    paths = set(map(_path, before))
+    counted = Counted([member for member in members if _path(member) not in paths])
+    repeated = [member for member in members if _path(member) in paths]
+    if repeated:
+        counted.ignored = [_passed_over(member, _NAMED_TWICE) for member in repeated]
+        count = len(repeated)
+        files = "1 file was" if count == 1 else f"{count:,} files were"
         message = f"{files} named more than once, and counted once"
-        counted.notes = [Note("info", SAME_CONTENT, message, again[0].source.name, len(again))]
+        counted.notes = [Note("info", SAME_CONTENT, message, repeated[0].source.name, count)]
     return counted
 
 
-def _told_apart(arguments: Sequence[Argument], placed: Sequence[Sequence[Placed]]) -> list[Note]:
+def _named_apart(arguments: Sequence[Argument], counts: Sequence[Counted]) -> list[Note]:
     """A note for each two arguments that hold the same: a person named them apart, so both are runs."""
     first: dict[object, int] = {}
     shared: Counter[tuple[int, int]] = Counter()
-    for place, members in enumerate(placed):
-        for member in members:
-            identity = member.content or (member.source.node, member.source.path)
+    for place, counted in enumerate(counts):
+        for member in counted.placed:
+            identity = member.content or _path(member)
             if first.setdefault(identity, place) != place:
                 shared[first[identity], place] += 1
     notes: list[Note] = []
@@ -123,8 +125,9 @@ def _told_apart(arguments: Sequence[Argument], placed: Sequence[Sequence[Placed]
     return notes
 
 
-def _content(member: Placed) -> str | None:
-    return member.content
+def _path(member: Placed) -> tuple[str | None, Path]:
+    """Where a file lies, as one machine of a cluster sees it."""
+    return member.source.node, member.source.path
 
 
 def _preference(member: Placed) -> tuple[object, ...]:
@@ -134,9 +137,8 @@ def _preference(member: Placed) -> tuple[object, ...]:
         *(source.role, source.scope, source.step, source.rank, source.world_size),
         *(source.replica, source.topology, source.host, source.pid),
     )
-    named = sum(fact is not None for fact in facts)
     parts = member.parts
-    return -named, len(parts), len("/".join(parts)), tuple(map(natural, parts))
+    return facts.count(None), len(parts), len("/".join(parts)), tuple(map(natural, parts))
 
 
 def _passed_over(member: Placed, reason: Reason) -> Ignored:
@@ -151,8 +153,8 @@ def _folders(pair: tuple[Placed, Placed]) -> tuple[tuple[str, ...], tuple[str, .
 
 def _note(pairs: Sequence[tuple[Placed, Placed]]) -> Note:
     """What is said of copies that lie in one directory, of files in one directory."""
-    copy, original = (member.source.name for member in pairs[0])
-    message = f"the same content as {original}, which counts"
+    copy, original = pairs[0]
+    message = f"the same content as {original.source.name}, which counts"
     if len(pairs) > 1:
         message += f"; so with {len(pairs) - 1:,} more beside it"
-    return Note("warning", SAME_CONTENT, message, copy, len(pairs))
+    return Note("warning", SAME_CONTENT, message, copy.source.name, len(pairs))

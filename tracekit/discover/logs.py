@@ -36,15 +36,15 @@ def nearest(
     folder, up = argument.base, tuple[str, ...]()
     while len(argument.entries) == 1 and len(up) < 2 and _PROFILE_FOLDER.fullmatch(folder.name):
         folder, up = folder.parent, (*up, "..")
-        logs = [
-            (found, told)
-            for found in _files(folder, up, exclude)
-            if (told := look(found)) is not None
-        ]
-        lines = [log for log in logs if ".jsonl" in log[0].path.suffixes]
-        chosen = lines if len(lines) == 1 else logs
-        if len(chosen) == 1:
-            return chosen[0]
+        logs: list[tuple[Found, T]] = []
+        for file in _files(folder, up, exclude):
+            sight = look(file)
+            if sight is not None:
+                logs.append((file, sight))
+        json_lines = [log for log in logs if ".jsonl" in log[0].path.suffixes]
+        for candidates in (json_lines, logs):
+            if len(candidates) == 1:
+                return candidates[0]
         if logs:
             message = f"{len(logs)} driver logs lie here: name the one that belongs to the profile"
             return Note("info", "log", message, shown(str(folder)), data=Data(files=len(logs)))
@@ -53,22 +53,15 @@ def nearest(
 
 def _files(folder: Path, up: tuple[str, ...], exclude: Sequence[str]) -> list[Found]:
     """Files of a directory with the name of a log, in natural order; none where it cannot be read."""
-    found = []
+    files: list[Found] = []
     try:
         with os.scandir(folder) as scan:
             for entry in scan:
-                out = any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in exclude)
-                if _LOG_NAME.match(entry.name) and entry.is_file() and not out:
-                    path, status = folder / entry.name, entry.stat()
-                    found.append(
-                        Found(
-                            path,
-                            (*up, entry.name),
-                            status.st_size,
-                            status.st_mtime_ns,
-                            status.st_ino,
-                        )
-                    )
+                excluded = any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in exclude)
+                if _LOG_NAME.match(entry.name) and entry.is_file() and not excluded:
+                    status = entry.stat()
+                    identity = (status.st_size, status.st_mtime_ns, status.st_ino)
+                    files.append(Found(folder / entry.name, (*up, entry.name), *identity))
     except OSError:
         return []
-    return sorted(found, key=lambda f: natural(f.parts[-1]))[:MOST]
+    return sorted(files, key=lambda file: natural(file.parts[-1]))[:MOST]

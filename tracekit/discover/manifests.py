@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.model.codes import Data
-from tracekit.model.labels import shown, words
+from tracekit.model.labels import called, first_few, phrase, shown, words
 from tracekit.model.trace import Account, Note, Recorded, Source
 
 SCHEMAS = ("capture/1", "capture/2")
@@ -78,12 +78,15 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not complete JSON"
+        reason = getattr(error, "strerror", "not complete JSON")
         return Note("warning", "manifest", f"manifest not used: {reason}", name)
-    if not isinstance(data, dict) or data.get("schema") not in SCHEMAS:
-        found = data.get("schema") if isinstance(data, dict) else None
-        return Note("warning", "manifest", f"manifest not used: its schema is {found!r}", name)
+    if not isinstance(data, dict):
+        data = {}
+    schema = data.get("schema")
+    if schema not in SCHEMAS:
+        return Note("warning", "manifest", f"manifest not used: its schema is {schema!r}", name)
     wrong: list[str] = []
+    asked = _object(data, "asked", wrong)
     manifest = Manifest(
         path=path,
         name=name,
@@ -94,16 +97,15 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
         host=_text(data, "host", wrong),
         pid=_count(data, "pid", wrong),
         tool=_text(data, "tool", wrong),
-        steps=tuple(v for v in _list(data, "steps", wrong) if _is_count(v)),
-        stages=tuple(shown(v) for v in _list(data, "stages", wrong) if isinstance(v, str)),
+        steps=tuple(filter(is_count, _list(data, "steps", wrong))),
+        stages=_texts(data, "stages", wrong),
         files=tuple(_files(_list(data, "files", wrong), wrong)),
         captures=tuple(_captures(_list(data, "captures", wrong), wrong)),
-        discrete=_object(_object(data, "asked", wrong), "tool_config", wrong).get("discrete")
-        is True,
+        discrete=_object(asked, "tool_config", wrong).get("discrete") is True,
         ignored=_texts(data, "ignored", wrong),
         problems=_texts(data, "problems", wrong),
         in_place_of=_text(data, "in_place_of", wrong),
-        clock={k: v for k, v in _object(data, "clock", wrong).items() if _is_count(v)},
+        clock={k: v for k, v in _object(data, "clock", wrong).items() if is_count(v)},
         versions={k: str(v) for k, v in _object(data, "versions", wrong).items()},
         closed=_text(data, "status", wrong) == "closed",
     )
@@ -116,47 +118,30 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
 def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Listed], list[Note]]:
     """Which of the `present` files a manifest lists, and notes on those that are not there."""
     notes = list(manifest.notes)
-    known = {os.path.normpath(path) for path in present}
-    found: dict[Path, Listed] = {}
+    known_paths = set(map(os.path.normpath, present))
+    files: dict[Path, Listed] = {}
     missing: list[str] = []
     for listed in manifest.files:
-        path = _resolve(listed.path, manifest.path.parent, known)
+        path = _resolve(listed.path, manifest.path.parent, known_paths)
         if path is None:
             missing.append(shown(listed.path))
         else:
-            found[Path(path)] = listed
+            files[Path(path)] = listed
+    name, process = manifest.name, _who(manifest)
     if missing:
-        first = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
-        message = f"{_who(manifest)} wrote {len(missing)} file(s) that are not here: {first}"
-        notes.append(
-            Note(
-                "data_loss",
-                "missing",
-                message,
-                manifest.name,
-                len(missing),
-                data=Data(first=missing[0]),
-            )
-        )
+        count, data = len(missing), Data(first=missing[0])
+        message = f"{process} wrote {count} file(s) that are not here: {first_few(missing, 3)}"
+        notes.append(Note("data_loss", "missing", message, name, count, data=data))
     if not manifest.closed:
-        message = f"{_who(manifest)} never finished profiling: it died, or is still running"
-        notes.append(
-            Note("data_loss", "open", message, manifest.name, data=_process_data(manifest))
-        )
+        message = f"{process} never finished profiling: it died, or is still running"
+        data = Data(role=manifest.role, rank=manifest.rank, pid=manifest.pid, host=manifest.host)
+        notes.append(Note("data_loss", "open", message, name, data=data))
     if manifest.problems:
-        first = "; ".join(manifest.problems[:3]) + (" …" if len(manifest.problems) > 3 else "")
-        message = f"{_who(manifest)} could not profile all that was asked: {first}"
-        notes.append(
-            Note(
-                "warning",
-                "capture",
-                message,
-                manifest.name,
-                len(manifest.problems),
-                data=Data(problems=manifest.problems),
-            )
-        )
-    return found, notes
+        count, data = len(manifest.problems), Data(problems=manifest.problems)
+        problems = first_few(manifest.problems, 3, "; ")
+        message = f"{process} could not profile all that was asked: {problems}"
+        notes.append(Note("warning", "capture", message, name, count, data=data))
+    return files, notes
 
 
 def account_of(manifest: Manifest) -> Account:
@@ -175,7 +160,9 @@ def account_of(manifest: Manifest) -> Account:
 
 def configuration_notes(manifests: Iterable[Manifest]) -> list[Note]:
     """What of the run's configuration had no effect, as its processes said: a note each, with how many said it."""
-    counts = Counter(text for manifest in manifests for text in dict.fromkeys(manifest.ignored))
+    counts: Counter[str] = Counter()
+    for manifest in manifests:
+        counts.update(dict.fromkeys(manifest.ignored, 1))
     return [Note("info", "no-effect", text, "", count) for text, count in counts.items()]
 
 
@@ -183,10 +170,11 @@ def describe(source: Source, manifest: Manifest | Account, listed: Listed) -> So
     """`source` as its manifest describes it; where the name says otherwise, a note says so."""
     step = listed.step
     steps = {capture.step for capture in manifest.captures}
-    steps |= {*manifest.steps} if isinstance(manifest, Manifest) else set()
+    if isinstance(manifest, Manifest):
+        steps.update(manifest.steps)
     if step is None and len(steps) == 1:
         step = steps.pop()
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "role": manifest.role,
         "scope": listed.stage,
         "step": step,
@@ -195,34 +183,36 @@ def describe(source: Source, manifest: Manifest | Account, listed: Listed) -> So
         "host": manifest.host,
         "pid": manifest.pid,
     }
-    told = {key: value for key, value in told.items() if value is not None}
-    keys = ", ".join(told)
-    message = f"described by its process: {keys}; see {manifest.name}"
-    data = Data(fields=tuple(told))
+    facts = {key: value for key, value in facts.items() if value is not None}
+    message = f"described by its process: {', '.join(facts)}; see {manifest.name}"
+    data = Data(fields=tuple(facts))
     notes = [Note("info", "manifest", message, source.name, data=data)]
-    for key, value in told.items():
+    for key, value in facts.items():
         named = getattr(source, key)
         if named is not None and not _same(named, value):
             message = f"the name says {key} {named}, {manifest.name} says {value}: {value} is used"
             data = Data(field=key, told_by="name", said=str(named), used=str(value))
             notes.append(Note("warning", "conflict", message, source.name, data=data))
-    return replace(source, **told, notes=(*source.notes, *notes))
+    return replace(source, **facts, notes=(*source.notes, *notes))
 
 
 def told_by_manifest(source: Source) -> frozenset[str]:
     """The fields of `source` that a manifest filled."""
     filled: set[str] = set()
     for note in source.notes:
-        fields = note.data.get("fields", ()) if note.code == "manifest" else ()
-        filled.update(fields if isinstance(fields, tuple) else ())
+        fields = note.data.get("fields")
+        if note.code == "manifest" and isinstance(fields, tuple):
+            filled.update(fields)
     return frozenset(filled)
 
 
 def without_manifest(source: Source) -> Source:
     """`source` without what a manifest filled: it is another process than the manifest's."""
     unknown: dict[str, Any] = dict.fromkeys(told_by_manifest(source))
-    notes = tuple(n for n in source.notes if n.code != "manifest")
-    return replace(source, **unknown, notes=notes) if unknown else source
+    if not unknown:
+        return source
+    notes = tuple(note for note in source.notes if note.code != "manifest")
+    return replace(source, **unknown, notes=notes)
 
 
 def _same(named: object, told: object) -> bool:
@@ -234,23 +224,17 @@ def _same(named: object, told: object) -> bool:
 
 def _who(manifest: Manifest) -> str:
     """A process in words: `actor rank 3 (pid 17 on node1)`."""
-    rank = "" if manifest.rank is None else f"rank {manifest.rank}"
-    label = " ".join(filter(None, (manifest.role, rank))) or "a process"
-    place = [] if manifest.pid is None else [f"pid {manifest.pid}"]
-    place += [] if manifest.host is None else [f"on {manifest.host}"]
-    return f"{label} ({' '.join(place)})" if place else label
+    label = phrase(manifest.role, called("rank", manifest.rank)) or "a process"
+    place = phrase(called("pid", manifest.pid), called("on", manifest.host))
+    return f"{label} ({place})" if place else label
 
 
-def _process_data(manifest: Manifest) -> Data:
-    """Whose manifest it is, as data."""
-    return Data(role=manifest.role, rank=manifest.rank, pid=manifest.pid, host=manifest.host)
-
-
-def _resolve(recorded: str, folder: Path, known: set[str]) -> str | None:
+def _resolve(recorded: str, folder: Path, known_paths: set[str]) -> str | None:
     """The present file that a recorded path means, also after the directory was moved elsewhere."""
-    exact = os.path.normpath(folder / recorded)
-    beside = os.path.normpath(folder / Path(recorded).name)
-    return next((path for path in (exact, beside) if path in known), None)
+    for path in (folder / recorded, folder / Path(recorded).name):
+        if os.path.normpath(path) in known_paths:
+            return os.path.normpath(path)
+    return None
 
 
 def _files(entries: Sequence[Any], wrong: list[str]) -> Iterable[Listed]:
@@ -287,7 +271,7 @@ def _texts(data: Mapping[str, Any], key: str, wrong: list[str]) -> tuple[str, ..
     return tuple(shown(v) for v in _list(data, key, wrong) if isinstance(v, str))
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
     """Whether a JSON value is a number that ranks, steps and ids can be."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _INT64
 
@@ -295,7 +279,7 @@ def _is_count(value: object) -> bool:
 def _count(data: Mapping[str, Any], key: str, wrong: list[str]) -> int | None:
     """A non-negative integer, None where absent or anything else."""
     value = data.get(key)
-    if value is None or _is_count(value):
+    if value is None or is_count(value):
         return value
     wrong.append(key)
     return None
@@ -315,14 +299,18 @@ def _text(data: Mapping[str, Any], key: str, wrong: list[str]) -> str | None:
 def _list(data: Mapping[str, Any], key: str, wrong: list[str]) -> Sequence[Any]:
     """A list, empty where absent or anything else."""
     value = data.get(key)
-    if value is not None and not isinstance(value, list):
+    if isinstance(value, list):
+        return value
+    if value is not None:
         wrong.append(key)
-    return value if isinstance(value, list) else []
+    return []
 
 
 def _object(data: Mapping[str, Any], key: str, wrong: list[str]) -> Mapping[str, Any]:
     """An object, empty where absent or anything else."""
     value = data.get(key)
-    if value is not None and not isinstance(value, dict):
+    if isinstance(value, dict):
+        return value
+    if value is not None:
         wrong.append(key)
-    return value if isinstance(value, dict) else {}
+    return {}

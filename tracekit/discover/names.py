@@ -7,8 +7,10 @@ it leaves open, from the nearest upwards, until one says nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import attrgetter
 
 from tracekit.model.labels import words
 
@@ -58,8 +60,13 @@ def read_name(parts: tuple[str, ...]) -> NameFacts:
     relocated = _RELOCATED.match(stem)
     if relocated:
         stem = stem[relocated.end() :]
-    facts = next(f for layout in _LAYOUTS if (f := layout(stem, folders)) is not None)
     around = _read_folders(folders, stem)
+    for layout in _LAYOUTS:
+        facts = layout(stem, folders)
+        if facts is not None:
+            break
+    else:
+        facts = _plain(stem)
     if relocated:
         facts = _relocated(facts, relocated, around)
     return _over(around, facts)
@@ -175,13 +182,21 @@ def _over(below: NameFacts, above: NameFacts) -> NameFacts:
     """The facts of both, `above` where both speak."""
     if below == _NOTHING:
         return above
-    stated = {name: getattr(above, name) for name in NameFacts.__slots__}
-    return replace(below, **{name: value for name, value in stated.items() if value is not None})
+    values = zip(NameFacts.__slots__, attrgetter(*NameFacts.__slots__)(above), strict=True)
+    return replace(below, **{name: value for name, value in values if value is not None})
 
 
 def _world(rank: str, world: str | None) -> int | None:
     """World size, unless the rank does not fit into it."""
-    return int(world) if world is not None and int(rank) < int(world) else None
+    if world is None or int(rank) >= int(world):
+        return None
+    return int(world)
+
+
+def _stated_once(numbers: Iterable[int | None]) -> int | None:
+    """The number that is stated, None where there are several or none."""
+    different = set(numbers)
+    return different.pop() if len(different) == 1 else None
 
 
 def _verl(stem: str, folders: list[str]) -> NameFacts | None:
@@ -253,16 +268,14 @@ def _sglang(stem: str, folders: list[str]) -> NameFacts | None:
         return None
     pairs = m["ranks"].split("-")
     index = {dim.lower(): int(value) for dim, value in zip(pairs[::2], pairs[1::2], strict=True)}
+    topology = "-".join(f"{dim}{value}" for dim, value in index.items())
+    facts = NameFacts(scope=m["scope"], topology=topology)
     # Behind another data or pipeline rank the tensor rank is not the rank within the engine.
-    alone = index.get("dp", 0) == index.get("pp", 0) == 0
-    clock = _CLOCK_FOLDER.fullmatch(m["start"]) is not None
-    return NameFacts(
-        scope=m["scope"],
-        rank=index["tp"] if alone else None,
-        topology="-".join(f"{dim}{value}" for dim, value in index.items()),
-        start=m["start"] if clock else None,
-        worker=None if clock else m["start"],
-    )
+    if index.get("dp", 0) == index.get("pp", 0) == 0:
+        facts = replace(facts, rank=index["tp"])
+    if _CLOCK_FOLDER.fullmatch(m["start"]):
+        return replace(facts, start=m["start"])
+    return replace(facts, worker=m["start"])
 
 
 def _nsys_verl(stem: str, folders: list[str]) -> NameFacts | None:
@@ -272,7 +285,7 @@ def _nsys_verl(stem: str, folders: list[str]) -> NameFacts | None:
     if m is None:
         return None
     role, _, host = (m["owner"] or "").rpartition("_")  # a host name holds no underscore
-    part = f"range{int(m['part'])}" if m["part"] else None
+    part = _called("range", m["part"])
     return NameFacts(role=role or None, host=host or None, pid=int(m["pid"]), part=part)
 
 
@@ -283,9 +296,9 @@ def _nsys_nemo(stem: str, folders: list[str]) -> NameFacts | None:
     if m is None:
         return None
     first, last = int(m["first"]), int(m["stop"]) - 1
-    parts = [f"steps{first}-{last}"] if last > first else []
-    parts += [f"range{int(m['part'])}"] if m["part"] else []
-    return NameFacts(role=m["role"], step=first, pid=int(m["pid"]), part="-".join(parts) or None)
+    steps = f"steps{first}-{last}" if last > first else None
+    part = _joined(steps, _called("range", m["part"]))
+    return NameFacts(role=m["role"], step=first, pid=int(m["pid"]), part=part)
 
 
 def _handler(stem: str, folders: list[str]) -> NameFacts | None:
@@ -294,13 +307,13 @@ def _handler(stem: str, folders: list[str]) -> NameFacts | None:
     m = _HANDLER.fullmatch(stem)
     if m is None:
         return None
-    facts = replace(_plain(m["worker"], []), worker=m["worker"], start=m["start"])
+    facts = replace(_plain(m["worker"]), worker=m["worker"], start=m["start"])
     label = re.sub(r"[-_]?rank[-_]?[0-9]+\Z", "", m["worker"])
     if label != m["worker"] and is_scope(label):
         facts = replace(facts, scope=label)
-    process = _HOST_PID.fullmatch(m["worker"]) if facts.rank is None else None
+    process = _HOST_PID.fullmatch(m["worker"])
     # `worker_3` is a name with a counter; `node-7_1` is a container's first process.
-    if process is None or _NOT_A_HOST.fullmatch(process["host"].lower()):
+    if facts.rank is not None or process is None or _NOT_A_HOST.fullmatch(process["host"].lower()):
         return facts
     if len(process["pid"]) < 2 and process["host"].isalpha():
         return facts
@@ -308,20 +321,32 @@ def _handler(stem: str, folders: list[str]) -> NameFacts | None:
     return replace(facts, host=host, pid=pid, scope=process["scope"])
 
 
-def _plain(stem: str, folders: list[str]) -> NameFacts:
+def _plain(stem: str) -> NameFacts:
     """Any other name: a rank, step or pid that it states once and beyond doubt."""
-    del folders
-    found = [m for m in _RANK.finditer(stem) if not _OTHER_RANK.search(stem[: m.start()])]
-    ranks = {int(m[1]) for m in (*found, _RANK_SNAPSHOT.fullmatch(stem)) if m}
-    steps = {int(m[1]) for m in _STEP.finditer(stem)}
-    pids = {int(m[1]) for m in _PID.finditer(stem)}
-    worlds = {_world(m[1], m[2]) for m in found if m[2]}
+    ranks: list[int] = []
+    worlds: list[int | None] = []
+    for m in _RANK.finditer(stem):
+        if not _OTHER_RANK.search(stem[: m.start()]):
+            ranks.append(int(m[1]))
+            worlds.append(_world(m[1], m[2]))
+    if snapshot := _RANK_SNAPSHOT.fullmatch(stem):
+        ranks.append(int(snapshot[1]))
     return NameFacts(
-        rank=ranks.pop() if len(ranks) == 1 else None,
-        world_size=worlds.pop() if len(worlds) == 1 and len(found) == 1 else None,
-        step=steps.pop() if len(steps) == 1 else None,
-        pid=pids.pop() if len(pids) == 1 else None,
+        rank=_stated_once(ranks),
+        world_size=worlds[0] if len(worlds) == 1 else None,
+        step=_stated_once(map(int, _STEP.findall(stem))),
+        pid=_stated_once(map(int, _PID.findall(stem))),
     )
+
+
+def _called(word: str, number: str | None) -> str | None:
+    """A part with its number as recorded; None where there is no number."""
+    return f"{word}{int(number)}" if number else None
+
+
+def _joined(*parts: str | None) -> str | None:
+    """Those of the parts that say something, in one label; None where none does."""
+    return "-".join(filter(None, parts)) or None
 
 
 _LAYOUTS: tuple[Callable[[str, list[str]], NameFacts | None], ...] = (
@@ -333,7 +358,6 @@ _LAYOUTS: tuple[Callable[[str, list[str]], NameFacts | None], ...] = (
     _nsys_nemo,
     _nsys_verl,
     _handler,
-    _plain,
 )
 
 
@@ -343,30 +367,28 @@ def _relocated(facts: NameFacts, m: re.Match[str], around: NameFacts) -> NameFac
     The engine counts ranks within itself, and so do the files verl left in the replica's directory;
     the rank among all GPUs is kept beside them, in the topology.
     """
-    among_all = f"globalrank{int(m[2])}" if m[2] else None
-    topology = "-".join(filter(None, (among_all, facts.topology))) or None
+    topology = _joined(_called("globalrank", m[2]), facts.topology)
     role = "reward" if around.role in _REWARD else "rollout"
     return replace(facts, role=role, replica=int(m[1]), topology=topology)
 
 
 def _read_folders(folders: list[str], stem: str) -> NameFacts:
     """What the directories say, from the nearest up to the first that says nothing."""
-    facts = NameFacts()
-    for depth, folder in enumerate(reversed(folders)):
-        worker = _ROLL_FOLDER.fullmatch(folder) if depth < 4 else None
-        if worker:
+    for depth, folder in enumerate(folders[:-5:-1]):
+        if worker := _ROLL_FOLDER.fullmatch(folder):
             scope = folders[-1] if depth else None  # `<worker>/<function>/…`
             role, rank = worker[1] or worker[3], int(worker[2] or worker[4])
-            return _over(NameFacts(role=role, rank=rank, worker=folder, scope=scope), facts)
-    for depth, folder in enumerate(reversed(folders)):
-        above = folders[-depth - 2] if depth + 2 <= len(folders) else ""
-        said = _read_folder(folder, above, stem)
-        if said is None:
+            return NameFacts(role=role, rank=rank, worker=folder, scope=scope)
+    facts = NameFacts()
+    upwards = (*reversed(folders), "")
+    for folder, above in pairwise(upwards):
+        folder_facts = _read_folder(folder, above, stem)
+        if folder_facts is None:
             break
         # Below `reward_model/` the engines of the reward model write as the rollout's do.
-        if said.role in _REWARD and facts.role == "rollout":
+        if folder_facts.role in _REWARD and facts.role == "rollout":
             facts = replace(facts, role="reward")
-        facts = _over(said, facts)
+        facts = _over(folder_facts, facts)
     return facts
 
 

@@ -69,9 +69,10 @@ def passed_over(
             elif claims[export][1] != FOREIGN:
                 dropped[export] = REPORT_IS_READ
         elif file.path.suffix.lower() == STREAM_SUFFIX:
-            reports = (by_path.get((node, file.path.with_suffix(s))) for s in REPORT_SUFFIXES)
-            if any(report is not None and claims[report][0] == "nsys_rep" for report in reports):
-                dropped[place] = STREAM_OF_REPORT
+            for suffix in REPORT_SUFFIXES:
+                report = by_path.get((node, file.path.with_suffix(suffix)))
+                if report is not None and claims[report][0] == "nsys_rep":
+                    dropped[place] = STREAM_OF_REPORT
     return dropped
 
 
@@ -82,8 +83,8 @@ def export_beside(report: Path) -> Path:
 
 def stem_of_report(name: str) -> str:
     """The name of a report, stream or export without its suffix."""
-    suffix = next((s for s in _MISSED if name.lower().endswith(s)), "")
-    return name[: len(name) - len(suffix)]
+    stem, dot, suffix = name.rpartition(".")
+    return stem if f"{dot}{suffix}".lower() in _MISSED else name
 
 
 def is_stale(export: Path, report: Path) -> bool:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, filterfalse
 from typing import TypeVar
 
 from tracekit.discover.names import HOST_FOLDER, NameFacts, says_something
 from tracekit.model.codes import Data
-from tracekit.model.labels import natural, words
+from tracekit.model.labels import first_few, natural, words
 from tracekit.model.trace import NoteSeverity, Source
 
 T = TypeVar("T")
@@ -43,25 +44,25 @@ def run_roots(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]
     `loose` members were named file by file: their directories are runs unless the names of these state
     a role, stage …, and files of one directory that names do not tell apart are runs of their own.
     """
-    roots: list[tuple[str, ...]] = [() for _ in members]
-    pending = [(list(range(len(members))), 0)]
+    roots: list[tuple[str, ...]] = [()] * len(members)
+    pending: list[tuple[Sequence[int], int]] = [(range(len(members)), 0)]
     while pending:
         group, depth = pending.pop()
         children: dict[str, list[int]] = defaultdict(list)
         for i in group:
-            below = members[i].parts[depth:]
-            children[below[0] if len(below) > 1 else ""].append(i)
-        own = _own_runs(children, members, loose=loose) if len(children) > 1 else set()
+            folder = members[i].parts[:-1][depth : depth + 1]
+            children["".join(folder)].append(i)
+        run_folders = _run_folders(children, members, loose=loose)
         for name, child in children.items():
             if not name:
                 continue
-            if name in own:
+            if name in run_folders:
                 for i in child:
                     roots[i] = members[i].parts[: depth + 1]
             pending.append((child, depth + 1))
     if loose:
         for same in groups(range(len(members)), lambda i: members[i].parts[:-1]):
-            for i in _untold(same, members):
+            for i in _alike(same, members):
                 roots[i] = members[i].parts
     return roots
 
@@ -69,20 +70,20 @@ def run_roots(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]
 def roots_with_ids(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
     """For each member its run: a directory below the argument, and the run id where one holds several."""
     roots = _with_logs(members, loose=loose)
-    ids: dict[tuple[str, ...], set[str]] = {}
+    ids: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for placed, root in zip(members, roots, strict=True):
-        ids.setdefault(root, set()).update([placed.run_id] if placed.run_id else [])
-    return [
-        (*root, placed.run_id) if placed.run_id and len(ids[root]) > 1 else root
-        for placed, root in zip(members, roots, strict=True)
-    ]
+        if placed.run_id:
+            ids[root].add(placed.run_id)
+    for place, placed in enumerate(members):
+        if placed.run_id and len(ids[roots[place]]) > 1:
+            roots[place] = (*roots[place], placed.run_id)
+    return roots
 
 
 def _with_logs(placed: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
     """The run of each source; a log belongs to the run that it lies in or, failing that, to the only one below it."""
     traces = [p for p in placed if p.source.tool != "log"]
-    known = iter(run_roots(traces, loose=loose))
-    roots = {id(p): root for p, root in zip(traces, known, strict=True)}
+    roots = dict(zip(map(id, traces), run_roots(traces, loose=loose), strict=True))
     runs = set(roots.values())
     for log in placed:
         if id(log) in roots:
@@ -90,9 +91,11 @@ def _with_logs(placed: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]
         folder = log.parts[:-1]
         holding = [run for run in runs if folder[: len(run)] == run]
         below = [run for run in runs if run[: len(folder)] == folder]
-        near = [max(holding, key=len)] if holding else below
-        roots[id(log)] = near[0] if len(near) == 1 else folder
-    return [roots[id(p)] for p in placed]
+        if holding:
+            roots[id(log)] = max(holding, key=len)
+        else:
+            roots[id(log)] = below[0] if len(below) == 1 else folder
+    return list(map(roots.__getitem__, map(id, placed)))
 
 
 def short_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
@@ -104,13 +107,9 @@ def short_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
     ['base/run1', 'run2', 'opt/run1']
     """
     distinct = list(dict.fromkeys(paths))
-    cut = 0
-    if len(distinct) > 1 and len({p[-1:] for p in distinct}) < len(distinct):
-        shortest = min(map(len, distinct))
-        while cut < shortest - 1 and len({p[len(p) - 1 - cut] for p in distinct}) == 1:
-            cut += 1
-    names: dict[tuple[str, ...], str] = {}
-    taken: set[tuple[str, ...]] = set()
+    cut = _common_end(distinct)
+    names = dict.fromkeys(distinct, "")
+    used_ends: set[tuple[str, ...]] = set()
     waiting = {path: path[: len(path) - cut] for path in distinct}
     length = 0
     while waiting:
@@ -118,117 +117,139 @@ def short_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
         ends = {path: stem[-length:] for path, stem in waiting.items()}
         for same in groups(ends, ends.__getitem__):
             end = ends[same[0]]
-            if (len(same) == 1 and end not in taken) or len(end) < length:
+            if (len(same) == 1 and end not in used_ends) or len(end) < length:
                 names.update(dict.fromkeys(same, "/".join(end) or "/"))
-                taken.add(end)
-        waiting = {path: stem for path, stem in waiting.items() if path not in names}
-    return numbered([names[p] for p in distinct], distinct, paths)
+                used_ends.add(end)
+                for path in same:
+                    del waiting[path]
+    unique = dict(zip(names, numbered(list(names.values())), strict=True))
+    return list(map(unique.__getitem__, paths))
 
 
-def numbered(
-    names: Sequence[str], things: Sequence[Hashable], every: Sequence[Hashable]
-) -> list[str]:
-    """Names for `every` thing, where `names` are those of `things`: a second bearer gets `#2`."""
-    taken = set(names)
-    seen: dict[str, int] = defaultdict(int)
-    final: dict[Hashable, str] = {}
-    for name, thing in zip(names, things, strict=True):
-        seen[name] += 1
+def _common_end(paths: Sequence[tuple[str, ...]]) -> int:
+    """How many last parts all paths share, where some share their last; each keeps its first part."""
+    last_parts = {path[-1:] for path in paths}
+    if len(last_parts) == len(paths):
+        return 0
+    cut = 0
+    for parts in zip(*(path[:0:-1] for path in paths), strict=False):
+        if len(set(parts)) > 1:
+            break
+        cut += 1
+    return cut
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """The names, no two the same: a second bearer gets `#2`."""
+    used_names = set(names)
+    bearers: dict[str, int] = defaultdict(int)
+    unique_names: list[str] = []
+    for name in names:
+        bearers[name] += 1
         unique = name
-        while seen[name] > 1 and unique in taken:
-            unique = f"{name}#{seen[name]}"
-            seen[name] += unique in taken
-        taken.add(unique)
-        final[thing] = unique
-    return [final[thing] for thing in every]
+        while bearers[name] > 1 and unique in used_names:
+            unique = f"{name}#{bearers[name]}"
+            bearers[name] += unique in used_names
+        used_names.add(unique)
+        unique_names.append(unique)
+    return unique_names
 
 
 def mark_repeats(members: Sequence[Placed]) -> list[Source]:
     """The sources of one run: successive captures told apart by `part`, duplicates and doubts noted."""
-    sources = [m.source for m in members]
-    for same in groups(
-        range(len(members)), lambda i: (_key(members[i])[:-1], _process(members[i]))
-    ):
+    sources = [member.source for member in members]
+    keys = list(map(_key, members))
+    processes = list(map(_process, members))
+    places = range(len(members))
+    for same in groups(places, lambda i: (keys[i][:-1], processes[i])):
         _number_captures(same, members, sources)
-    for same in groups(
-        range(len(members)), lambda i: (_key(members[i]), sources[i].part, _process(members[i]))
-    ):
+    for same in groups(places, lambda i: (keys[i], sources[i].part, processes[i])):
         if len(same) > 1 and _is_known(members[same[0]]):
-            names = [sources[i].name for i in same]
-            for i in same:
-                other = next(name for name in names if name != sources[i].name)
-                message = f"the same role, scope, step, rank and process as {other}: both are kept"
-                sources[i] = sources[i].with_note(
-                    "warning", "duplicate", message, Data(other=other)
-                )
-    for same in groups(range(len(members)), lambda i: _key(members[i])):
+            _note_duplicates(same, sources)
+    for same in groups(places, keys.__getitem__):
         _note_shared_rank(same, sources)
     return sources
 
 
-def _own_runs(
+def _note_duplicates(same: Sequence[int], sources: list[Source]) -> None:
+    """Note that names tell these sources from one another in nothing."""
+    first, second = sources[same[0]].name, sources[same[1]].name
+    for i in same:
+        other = second if sources[i].name == first else first
+        message = f"the same role, scope, step, rank and process as {other}: both are kept"
+        sources[i] = sources[i].with_note("warning", "duplicate", message, Data(other=other))
+
+
+def _run_folders(
     children: dict[str, list[int]], members: Sequence[Placed], *, loose: bool
 ) -> set[str]:
-    """Which of the sub-directories `children` are runs; the key "" stands for files beside them."""
+    """Which of the sub-directories `children`, of several, are runs; the key "" stands for files beside them."""
+    if len(children) < 2:
+        return set()
     holders: dict[tuple[Key, str | None], dict[str, set[str | None]]] = defaultdict(dict)
     for name, child in children.items():
+        # Where a rank is unknown, another host makes it another process of the same run.
+        host = name if name.startswith(HOST_FOLDER) else None
         for i in child:
-            # Where a rank is unknown, another host makes it another process of the same run.
-            host = name if name.startswith(HOST_FOLDER) else None
             holders[_key(members[i]), host].setdefault(name, set()).add(members[i].run_id)
-    own: set[str] = set()
+    run_folders: set[str] = set()
     for by_name in holders.values():
         ids = set().union(*by_name.values())
-        one_run = len(ids) == 1 and None not in ids
-        if len(by_name) > 1 and not one_run:
-            own.update(by_name)
-    if own or loose:
-        own.update(name for name in children if not says_something(name))
-    return own - {""}
+        is_one_run = len(ids) == 1 and None not in ids
+        if len(by_name) > 1 and not is_one_run:
+            run_folders.update(by_name)
+    if run_folders or loose:
+        run_folders.update(filterfalse(says_something, children))
+    return run_folders - {""}
 
 
-def _untold(folder: Sequence[int], members: Sequence[Placed]) -> list[int]:
+def _alike(folder: Sequence[int], members: Sequence[Placed]) -> list[int]:
     """Which files of one directory their names do not tell from the others."""
-    untold: list[int] = []
+    alike_files: list[int] = []
     for same in groups(folder, lambda i: _key(members[i])):
-        # Files of unknown rank from different processes may well be the ranks of one run.
-        known = members[same[0]].source.rank is not None
-        for files in [same] if known else groups(same, lambda i: _process(members[i])):
+        if members[same[0]].source.rank is not None:
+            of_processes = [same]
+        else:  # files of unknown rank from different processes may well be the ranks of one run
+            of_processes = groups(same, lambda i: _process(members[i]))
+        for files in of_processes:
             starts = {members[i].facts.start for i in files} - {None}
-            captures = len({_process(members[i]) for i in files}) == 1 and len(starts) == len(files)
-            if not _is_known(members[files[0]]) or not (len(files) == 1 or captures):
-                untold += files
-    return untold
+            processes = {_process(members[i]) for i in files}
+            are_captures = len(processes) == 1 and len(starts) == len(files)
+            if not _is_known(members[files[0]]) or not (len(files) == 1 or are_captures):
+                alike_files += files
+    return alike_files
 
 
 def _number_captures(same: Sequence[int], members: Sequence[Placed], sources: list[Source]) -> None:
     """Name captures of one process `capture1`, `capture2` … where only the start tells them apart."""
-    starts = sorted({s for i in same if (s := members[i].facts.start) is not None}, key=natural)
-    if len(starts) < 2 or len({sources[i].part for i in same}) == len(same):
+    starts = {members[i].facts.start for i in same}
+    moments = sorted(filter(None, starts), key=natural)
+    parts = {sources[i].part for i in same}
+    if len(moments) < 2 or len(parts) == len(same):
         return
-    order = {start: n for n, start in enumerate(starts, 1)}
+    order = dict(zip(moments, count(1), strict=False))
     for i in same:
         start = members[i].facts.start
-        if start is not None:
+        if start:
             label = f"capture{order[start]}"
-            part = sources[i].part
-            sources[i] = replace(sources[i], part=f"{label}-{part}" if part else label)
+            part = "-".join(filter(None, (label, sources[i].part)))
+            sources[i] = replace(sources[i], part=part)
 
 
 def _note_shared_rank(same: Sequence[int], sources: list[Source]) -> None:
     """Note where several processes claim one rank of one role and step."""
     first = sources[same[0]]
-    pids = sorted({p for i in same if (p := sources[i].pid) is not None})
-    if first.rank is None or len(pids) < 2:
+    known_pids = {pid for i in same if (pid := sources[i].pid) is not None}
+    if first.rank is None or len(known_pids) < 2:
         return
+    pids = tuple(map(str, sorted(known_pids)))
     # The roles of colocated workers write memory snapshots under the same names.
     severity: NoteSeverity = "info" if first.tool == "torch_memory" else "warning"
-    claimants = ", ".join(map(str, pids[:4])) + (" …" if len(pids) > 4 else "")
     message = (
-        f"{len(pids)} processes (pid {claimants}) claim rank {first.rank}: two runs in one directory, "
-        "or roles that the names do not tell"
+        f"{len(pids)} processes (pid {first_few(pids, 4)}) claim rank {first.rank}: "
+        "two runs in one directory, or roles that the names do not tell"
     )
-    data = Data(rank=first.rank, pids=tuple(map(str, pids)))
+    data = Data(rank=first.rank, pids=pids)
     for i in same:
         sources[i] = sources[i].with_note(severity, "shared-rank", message, data)
 
@@ -236,8 +257,12 @@ def _note_shared_rank(same: Sequence[int], sources: list[Source]) -> None:
 def _key(member: Placed) -> Key:
     """What tells the sources of one run apart; labels in one spelling, the part last."""
     s = member.source
-    role, scope = (None if label is None else words(label) for label in (s.role, s.scope))
+    role, scope = _spelling(s.role), _spelling(s.scope)
     return (s.tool, role, scope, s.step, s.rank, s.replica, s.topology, s.part)
+
+
+def _spelling(label: str | None) -> str | None:
+    return None if label is None else words(label)
 
 
 def _process(member: Placed) -> Key:
@@ -247,7 +272,7 @@ def _process(member: Placed) -> Key:
 
 def _is_known(member: Placed) -> bool:
     """Whether the names say at all whose file it is."""
-    return member.source.rank is not None or any(v is not None for v in _process(member))
+    return (member.source.rank, *_process(member)) != (None,) * 4
 
 
 def groups(things: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:

@@ -35,14 +35,16 @@ def sample(sources: Sequence[Source], count: int) -> tuple[list[Source], list[No
     if len(ranks) <= count:
         return list(sources), []
     chosen = set(_spread(ranks, _groups(sources), count))
-    kept = [s for s in sources if s.rank is None or s.rank in chosen]
-    names = ", ".join(map(str, sorted(chosen)[:_SHOWN])) + (", …" if count > _SHOWN else "")
+    sampled = [source for source in sources if source.rank is None or source.rank in chosen]
+    names = list(map(str, sorted(chosen)))
+    if count > _SHOWN:
+        names[_SHOWN:] = ["…"]
     message = (
-        f"{count:,} of {len(ranks):,} ranks were read ({names}), chosen by number: "
-        f"{len(sources) - len(kept):,} sources were left out, and a straggler may be among them"
+        f"{count:,} of {len(ranks):,} ranks were read ({', '.join(names)}), chosen by number: "
+        f"{len(sources) - len(sampled):,} sources were left out, and a straggler may be among them"
     )
     data = Data(read=count, ranks=len(ranks))
-    return kept, [Note("warning", SAMPLED, message, data=data)]
+    return sampled, [Note("warning", SAMPLED, message, data=data)]
 
 
 def _groups(sources: Iterable[Source]) -> list[list[set[int]]]:
@@ -61,23 +63,22 @@ def _spread(
     ranks: npt.NDArray[np.int64], kinds: Sequence[Sequence[set[int]]], count: int
 ) -> list[int]:
     """`count` of these ranks, in the order in which they are chosen."""
+    places = np.arange(len(ranks))
     chosen = [int(ranks[0]), int(ranks[-1])][:count]
-    place = {int(rank): at for at, rank in enumerate(ranks)}
-    at = np.arange(len(ranks))
-    far = np.min([abs(at - place[rank]) for rank in chosen], axis=0)
+    far = np.minimum(places, places[::-1])
 
     def add(candidates: npt.NDArray[np.bool_]) -> None:
         """The candidate furthest from all chosen, the first of equals."""
         best = int(np.where(candidates, far, -1).argmax())
         chosen.append(int(ranks[best]))
-        np.minimum(far, abs(at - best), out=far)
+        np.minimum(far, abs(places - best), out=far)
 
     for groups in kinds:
         while len(chosen) < count:
-            missing = [group for group in groups if group.isdisjoint(chosen)]
+            missing = set().union(*filter(set(chosen).isdisjoint, groups))
             if not missing:
                 break
-            add(np.isin(ranks, list(set().union(*missing))))
+            add(np.isin(ranks, list(missing)))
     while len(chosen) < count:
         add(far > 0)
     return chosen

@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import filterfalse
+from operator import attrgetter
+from typing import TypeVar
 
 from tracekit.discover.names import WHOLE_STEP
 from tracekit.model.codes import Data
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import natural, shown, words
+from tracekit.model.labels import first_few, natural, shown, words
 from tracekit.model.stages import scope_stage, stage_filter
 from tracekit.model.trace import Note, Source
 from tracekit.model.units import numbers
+
+T = TypeVar("T")
 
 LEFT_OUT = "left-out"
 """The code of the notes that tell what was left out as asked."""
@@ -45,14 +51,14 @@ def parse_numbers(text: str) -> frozenset[int]:
     """
     numbers: set[int] = set()
     for piece in map(str.strip, text.split(",")):
-        first, dash, last = (part.strip() for part in piece.partition("-"))
-        ends = [first, last] if dash else [first]
-        if not all(end.isascii() and end.isdigit() and len(end) < 10 for end in ends):
+        ends = re.fullmatch(r"([0-9]{1,9})\s*(?:-\s*([0-9]{1,9}))?", piece)
+        if ends is None:
             raise TracekitError(f"{shown(piece)!r} is not a number or a range", "try 0-3,7")
-        low, high = int(ends[0]), int(ends[-1])
-        if high < low or high - low >= _LONGEST_RANGE:
-            reason = "ends before it begins" if high < low else "is too long"
-            raise TracekitError(f"the range {shown(piece)} {reason}", "try 0-3,7")
+        low, high = int(ends[1]), int(ends[2] or ends[1])
+        if high < low:
+            raise TracekitError(f"the range {shown(piece)} ends before it begins", "try 0-3,7")
+        if high - low >= _LONGEST_RANGE:
+            raise TracekitError(f"the range {shown(piece)} is too long", "try 0-3,7")
         numbers.update(range(low, high + 1))
     return frozenset(numbers)
 
@@ -105,32 +111,28 @@ def select(
 
     A driver's log speaks for every rank and stage: alone it is not what was asked for.
     """
-    kept = list(sources)
+    chosen = list(sources)
     notes: list[Note] = []
-    profiles = sum(source.tool != "log" for source in sources)
-    for what in ("rank", "step", "stage"):
-        before = len(kept)
-        kept = [
-            source
-            for source in kept
-            if wanted(
-                source,
-                ranks=ranks if what == "rank" else None,
-                steps=steps if what == "step" else None,
-                stages=stages if what == "stage" else None,
-            )
-        ]
-        if len(kept) < before:
-            left_out = before - len(kept)
+    filters = {
+        "rank": partial(wanted, ranks=ranks),
+        "step": partial(wanted, steps=steps),
+        "stage": partial(wanted, stages=stages),
+    }
+    for what, is_wanted in filters.items():
+        before = len(chosen)
+        chosen = list(filter(is_wanted, chosen))
+        if len(chosen) < before:
+            left_out = before - len(chosen)
             message = f"{left_out} of {before} sources left out by {what}"
             notes.append(Note("info", LEFT_OUT, message, count=left_out, data=Data(by=what)))
-    held = [of_name(source, stages) for source in sources]
     # A log may tell of steps that nobody profiled; it speaks of no rank, and of no stage where profiles are.
-    logs_alone = bool(kept) and all(source.tool == "log" for source in kept)
-    if not kept or (profiles and logs_alone and (ranks or stages)):
-        raise refusal(held, ranks, steps, stages, by_name=True)
-    chosen = {id(source) for source in kept}
-    return kept, [source for source in sources if id(source) not in chosen], notes
+    tool = attrgetter("tool")
+    logs_alone = set(map(tool, chosen)) == {"log"} != set(map(tool, sources))
+    if not chosen or (logs_alone and (ranks or stages)):
+        holdings = list(map(partial(of_name, stages=stages), sources))
+        raise refusal(holdings, ranks, steps, stages, by_name=True)
+    chosen_ids = set(map(id, chosen))
+    return chosen, [source for source in sources if id(source) not in chosen_ids], notes
 
 
 def of_name(source: Source, stages: Collection[str] | None = None) -> Holding:
@@ -138,15 +140,20 @@ def of_name(source: Source, stages: Collection[str] | None = None) -> Holding:
     stage = _stage(source)
     return Holding(
         source.rank,
-        frozenset() if source.step is None else frozenset({source.step}),
-        frozenset() if stage is None else frozenset({stage}),
+        _known(source.step),
+        _known(stage),
         is_log=source.tool == "log",
         has_stage=bool(stages) and stage is not None and wanted(source, stages=stages),
     )
 
 
+def _known(value: T | None) -> frozenset[T]:
+    """The value alone; nothing where it is not known."""
+    return frozenset() if value is None else frozenset({value})
+
+
 def left_out(
-    held: Sequence[Holding],
+    holdings: Sequence[Holding],
     unread: Sequence[Source],
     ranks: Collection[int] | None,
     steps: Collection[int] | None,
@@ -154,30 +161,33 @@ def left_out(
 ) -> list[Note]:
     """A note that counts processes which hold nothing of what was asked for; `TracekitError` where none holds it.
 
-    `held` were read, `unread` are sources that are something else by their names.
+    `holdings` were read, `unread` are sources that are something else by their names.
     """
     if not (ranks or steps or stages):
         return []
-    check([*(of_name(source, stages) for source in unread), *held], ranks, steps, stages)
-    others = sum(not holding.is_kept for holding in held)
-    message = f"{others} of {len(held)} sources hold nothing of what was asked for"
-    return [Note("info", LEFT_OUT, message, count=others)] if others else []
+    by_names = map(partial(of_name, stages=stages), unread)
+    check([*by_names, *holdings], ranks, steps, stages)
+    others = sum(not holding.is_kept for holding in holdings)
+    if not others:
+        return []
+    message = f"{others} of {len(holdings)} sources hold nothing of what was asked for"
+    return [Note("info", LEFT_OUT, message, count=others)]
 
 
 def check(
-    held: Sequence[Holding],
+    holdings: Sequence[Holding],
     ranks: Collection[int] | None,
     steps: Collection[int] | None,
     stages: Collection[str] | None,
 ) -> None:
     """Nothing; raises `TracekitError` where nothing that was kept is known to be what was asked for."""
-    kept = [holding for holding in held if holding.is_kept]
-    if not kept or _absent(kept, ranks, steps, stages):
-        raise refusal(held, ranks, steps, stages)
+    candidates = list(filter(attrgetter("is_kept"), holdings))
+    if not candidates or _absent(candidates, ranks, steps, stages):
+        raise refusal(holdings, ranks, steps, stages)
 
 
 def refusal(
-    held: Sequence[Holding],
+    holdings: Sequence[Holding],
     ranks: Collection[int] | None,
     steps: Collection[int] | None,
     stages: Collection[str] | None,
@@ -185,38 +195,46 @@ def refusal(
     by_name: bool = False,
 ) -> TracekitError:
     """The error for filters that select nothing: which of them, and what ranks, steps and stages there are."""
-    absent = _absent(held, ranks, steps, stages)
-    profiles = sum(not holding.is_log for holding in held)
-    count = f"{profiles} profiles" if profiles else f"{len(held)} logs"
-    lacking = f"has a {' or a '.join(absent)} that was asked for" if absent else ""
-    problem = f"none of {count} {lacking or 'holds all that was asked for'}"
-    ranks_there = {holding.rank for holding in held if holding.rank is not None}
-    steps_there = {step for holding in held for step in holding.steps}
-    stages_there = sorted({stage for holding in held for stage in holding.stages}, key=natural)
-    more = " …" if len(stages_there) > _MOST_STAGES else ""
-    there = {
-        "rank": numbers(ranks_there),
-        "step": numbers(steps_there),
-        "stage": ", ".join(map(shown, stages_there[:_MOST_STAGES])) + more,
+    absent = _absent(holdings, ranks, steps, stages)
+    profiles = sum(not holding.is_log for holding in holdings)
+    count = f"{profiles} profiles" if profiles else f"{len(holdings)} logs"
+    lacking = "holds all that was asked for"
+    if absent:
+        lacking = f"has a {' or a '.join(absent)} that was asked for"
+    known_ranks: set[int] = set()
+    known_steps: set[int] = set()
+    known_stages: set[str] = set()
+    for holding in holdings:
+        known_ranks |= _known(holding.rank)
+        known_steps |= holding.steps
+        known_stages |= holding.stages
+    known_values = {
+        "rank": numbers(known_ranks),
+        "step": numbers(known_steps),
+        "stage": first_few(list(map(shown, sorted(known_stages, key=natural))), _MOST_STAGES),
     }
-    listed = "; ".join(f"{what}s {values}" for what, values in there.items() if values)
-    unsaid = [f"no file here says its {what}" for what in absent if not there[what]]
-    of_files = " (a file of several steps is named by its first)" if by_name and steps_there else ""
-    hints = [f"there are {listed}{of_files}" if listed else "", *unsaid]
-    return TracekitError(problem, "; ".join(hint for hint in hints if hint))
+    hints = [f"{what}s {values}" for what, values in known_values.items() if values]
+    if hints:
+        hints[0] = f"there are {hints[0]}"
+    if by_name and known_steps:
+        hints[-1] += " (a file of several steps is named by its first)"
+    hints += [f"no file here says its {what}" for what in absent if not known_values[what]]
+    return TracekitError(f"none of {count} {lacking}", "; ".join(hints))
 
 
 def _absent(
-    held: Sequence[Holding],
+    holdings: Sequence[Holding],
     ranks: Collection[int] | None,
     steps: Collection[int] | None,
     stages: Collection[str] | None,
 ) -> list[str]:
     """What of rank, step and stage was asked for and nothing is known to have; a log has no say where profiles are."""
-    profiles = [holding for holding in held if not holding.is_log] or held
-    asked = {
-        "rank": not ranks or any(holding.rank in ranks for holding in profiles),
-        "step": not steps or any(not holding.steps.isdisjoint(steps) for holding in held),
-        "stage": not stages or any(holding.has_stage for holding in profiles),
-    }
-    return [what for what, is_there in asked.items() if not is_there]
+    profiles = list(filterfalse(attrgetter("is_log"), holdings)) or holdings
+    absent: list[str] = []
+    if ranks and not any(holding.rank in ranks for holding in profiles):
+        absent.append("rank")
+    if steps and all(holding.steps.isdisjoint(steps) for holding in holdings):
+        absent.append("step")
+    if stages and not any(map(attrgetter("has_stage"), profiles)):
+        absent.append("stage")
+    return absent

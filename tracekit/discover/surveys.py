@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 from tracekit.discover import nsys_files as nsys_pairs
@@ -90,26 +92,37 @@ def survey(argument: Argument, exclude: Sequence[str], sniff: Sniff) -> Survey:
     return Survey(argument, files, tuple(listing.ignored), tuple(listing.notes), log_above)
 
 
-def with_contents(files: Sequence[Looked]) -> tuple[Looked, ...]:
-    """The same files, of this machine, with the content of those that hold the same as another one of them."""
-    read = (one for one in files if isinstance(one.verdict, Sniffed) and one.verdict.reader)
-    contents = same_contents(one.found.path for one in read)
-    return tuple(replace(one, content=contents.get(one.found.path)) for one in files)
+def with_contents(surveys: Sequence[Survey]) -> list[Survey]:
+    """The same surveys, of this machine, with the content of files that hold the same as another in any of them."""
+    paths: list[Path] = []
+    for looked in chain.from_iterable(map(attrgetter("files"), surveys)):
+        if isinstance(looked.verdict, Sniffed) and looked.verdict.reader:
+            paths.append(looked.found.path)
+    contents = same_contents(paths)
+    completed: list[Survey] = []
+    for surveyed in surveys:
+        files = (replace(file, content=contents.get(file.found.path)) for file in surveyed.files)
+        completed.append(replace(surveyed, files=tuple(files)))
+    return completed
 
 
-def called(verdict: Verdict, name: str) -> Verdict:
-    """What a file is, once the file is called `name`."""
+def called(looked: Looked, name: str) -> Looked:
+    """The same file; what it is says that it is called `name`."""
+    verdict = looked.verdict
     if isinstance(verdict, Manifest):
         notes = tuple(replace(note, source=name) for note in verdict.notes)
-        return replace(verdict, name=name, notes=notes)
-    return replace(verdict, source=name) if isinstance(verdict, Note) else verdict
+        return replace(looked, verdict=replace(verdict, name=name, notes=notes))
+    if isinstance(verdict, Note):
+        return replace(looked, verdict=replace(verdict, source=name))
+    return looked
 
 
 def _as_log(found: Found, sniff: Sniff) -> Sniffed | None:
     """What a file is if it is a driver's log."""
     verdict = _read_head(found, sniff)
-    is_log = isinstance(verdict, Sniffed) and verdict.reader == "driver_log"
-    return verdict if isinstance(verdict, Sniffed) and is_log else None
+    if isinstance(verdict, Sniffed) and verdict.reader == "driver_log":
+        return verdict
+    return None
 
 
 def _read_head(found: Found, sniff: Sniff) -> Verdict:

@@ -423,5 +423,5 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def _host_labels(hosts: Mapping[str, str], nodes: Sequence[str]) -> dict[str, str]:
     """A label for the host of each node, no two the same; `nodes` say in what order they are numbered."""
     labels = [re.sub(r"[^0-9A-Za-z.-]+", "-", hosts[node]).strip("-.") or "host" for node in nodes]
-    unique = numbered(labels, nodes, nodes)
+    unique = numbered(labels)
     return {node: label.replace("#", "-") for node, label in zip(nodes, unique, strict=True)}

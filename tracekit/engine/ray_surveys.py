@@ -61,7 +61,7 @@ def look(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting | str:
     text = expanded(pattern)
     try:
         (argument,) = read_arguments([text])
-        seen = survey(argument, exclude, sniff)
+        (seen,) = with_contents([survey(argument, exclude, sniff)])
     except TracekitError as error:
         return error.problem
     path = str(split_label(text)[1])
@@ -78,7 +78,7 @@ def look(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting | str:
         argument.base.relative_to(anchor).parts,
         open_parts,
         argument.label,
-        with_contents(seen.files),
+        seen.files,
         tuple((ignored, _stamp_of(ignored.path)) for ignored in seen.ignored),
         seen.notes,
         seen.log_above(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from hashlib import blake2b
 
@@ -64,6 +64,16 @@ def phrase(*parts: str | None) -> str:
     'rank 3 actor'
     """
     return " ".join(filter(None, parts))
+
+
+def first_few(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first texts in a line, at most so many; `…` behind them where there are more.
+
+    >>> first_few(["a", "b", "c"], 2), first_few(["a", "b"], 2)
+    ('a, b …', 'a, b')
+    """
+    line = separator.join(texts[:most])
+    return f"{line} …" if len(texts) > most else line
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -235,7 +235,7 @@ def _labelled(sessions: Sequence[Session], host: str | None) -> list[Session]:
     several = [session for session in sessions if counts[session.name] > 1]
     names = short_names([_above_session(session).parts[1:] for session in several])
     hosts = [re.sub(r"[^0-9A-Za-z.-]+", "-", name).strip("-.") or "host" for name in names]
-    hosts = numbered(hosts, range(len(hosts)), range(len(hosts)))
+    hosts = numbered(hosts)
     labels = dict(zip(map(id, several), hosts, strict=True))
     labelled = []
     for session in sessions:

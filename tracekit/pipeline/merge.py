@@ -136,7 +136,7 @@ def _distinct(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
             pairs.append((index, name))
             wanted.append(other if counts[name] > 1 else name)
     renamed: list[dict[str, str]] = [{} for _ in parts]
-    for (index, name), unique in zip(pairs, numbered(wanted, pairs, pairs), strict=True):
+    for (index, name), unique in zip(pairs, numbered(wanted), strict=True):
         renamed[index][name] = unique
     return renamed
 

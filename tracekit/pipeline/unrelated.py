@@ -180,8 +180,7 @@ def _run_names(
         run if named & set(group) else shown(stem_of(group[0].rpartition("/")[2]))
         for group in groups
     ]
-    places = range(len(taken) + len(names))
-    unique = numbered([*taken, *names], places, places)[len(taken) :]
+    unique = numbered([*taken, *names])[len(taken) :]
     return [run if name == run else other for name, other in zip(names, unique, strict=True)]
 
 
