@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -146,16 +147,7 @@ def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Lis
 
 def account_of(manifest: Manifest) -> Account:
     """What a manifest says of its process, for files that name nothing but the process."""
-    return Account(
-        manifest.name,
-        manifest.pid,
-        manifest.host,
-        manifest.role,
-        manifest.rank,
-        manifest.world_size,
-        manifest.captures,
-        manifest.discrete,
-    )
+    return Account(*attrgetter(*Account.__slots__)(manifest))
 
 
 def configuration_notes(manifests: Iterable[Manifest]) -> list[Note]:

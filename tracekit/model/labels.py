@@ -73,7 +73,9 @@ def first_few(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     ('a, b …', 'a, b')
     """
     line = separator.join(texts[:most])
-    return f"{line} …" if len(texts) > most else line
+    if len(texts) > most:
+        line += " …"
+    return line
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
