@@ -25,11 +25,6 @@ NOT_YET = {
         "comprehensions_per_1000": 36,
         "conditionals_per_1000": 29,
     },
-    "pipeline": {
-        "empty_percent": 2,
-        "comprehensions_per_1000": 90,
-        "conditionals_per_1000": 37,
-    },
     "readers": {
         "empty_percent": 2,
         "comprehensions_per_1000": 39,

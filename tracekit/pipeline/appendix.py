@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -30,27 +32,26 @@ def remarks(measured: Measurements) -> tuple[Remark, ...]:
     What could not be read is named one by one, however much it is.
     """
     order = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
-    every_note = (*measured.notes, *faults.notes(measured))
-    notes = sorted(every_note, key=lambda n: (order[n.severity], n.code, n.source, n.message))
+    all_notes = (*measured.notes, *faults.notes(measured))
+    notes = sorted(all_notes, key=lambda n: (order[n.severity], n.code, n.source, n.message))
     same_text: dict[tuple[str, str, str], list[Remark]] = {}
     for note in notes:
         remark = Remark(note.severity, note.code, note.message, note.source, note.count)
         same_text.setdefault((note.severity, note.code, note.message), []).append(remark)
-    listed = {
-        key: [_together(same)] if len({remark.source for remark in same}) > MOST_ALIKE else same
-        for key, same in same_text.items()
-    }
-    rest_of = {key: iter(group) for key, group in listed.items()}
-    nexts = (next(rest_of[note.severity, note.code, note.message], None) for note in notes)
+    remaining: dict[tuple[str, str, str], Iterator[Remark]] = {}
+    for key, same in same_text.items():
+        sources = set(map(attrgetter("source"), same))
+        remaining[key] = iter([_together(same)] if len(sources) > MOST_ALIKE else same)
+    nexts = (next(remaining[note.severity, note.code, note.message], None) for note in notes)
     failures = (Remark("error", "unreadable", f.problem, f.source) for f in measured.failures)
-    return (*failures, *(remark for remark in nexts if remark is not None))
+    return (*failures, *filter(None, nexts))
 
 
 def _together(same: list[Remark]) -> Remark:
     """One remark for many that say the same: all their times, and whose the first are."""
-    names = list(dict.fromkeys(remark.source for remark in same))
+    names = list(dict.fromkeys(map(attrgetter("source"), same)))
     sources = f"{', '.join(names[:NAMED])} and {len(names) - NAMED:,} more"
-    return replace(same[0], source=sources, count=sum(remark.count for remark in same))
+    return replace(same[0], source=sources, count=sum(map(attrgetter("count"), same)))
 
 
 def values(measured: Measurements) -> Sheet | None:

@@ -6,6 +6,7 @@ What was not asked is absent: neither clear nor failed, and nothing is said that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from tracekit.analyses import ANALYSES, Analysis
@@ -13,6 +14,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.faults import unasked_tables
 from tracekit.model.labels import did_you_mean
 from tracekit.model.trace import Measurements
+from tracekit.pipeline.gather import all_of
 
 ALWAYS = frozenset({"captures", "stages", "steps"})
 """Tables that nearly every judgement and the first screen look at: who fills them is always measured."""
@@ -28,14 +30,14 @@ def chosen(
 
     Raises `TracekitError` for an id that no question has, and where none is left.
     """
-    every_id = [analysis.id for analysis in analyses]
+    all_ids = list(map(attrgetter("id"), analyses))
     for name in (*(only or ()), *skip):
-        if name not in every_id:
-            near = did_you_mean(name, every_id)
-            raise TracekitError(f"no question {name!r}{near}", f"one of {', '.join(every_id)}")
+        if name not in all_ids:
+            near = did_you_mean(name, all_ids)
+            raise TracekitError(f"no question {name!r}{near}", f"one of {', '.join(all_ids)}")
     if only is None and not skip:
         return None
-    ids = tuple(id_ for id_ in every_id if (only is None or id_ in only) and id_ not in skip)
+    ids = tuple(id_ for id_ in all_ids if (only is None or id_ in only) and id_ not in skip)
     if not ids and skip:
         raise TracekitError("no question is left to be asked", "skip fewer, or ask for others")
     return ids
@@ -59,13 +61,12 @@ def limits(
 ) -> Mapping[str, Any]:
     """The facts of measurements that were made for some questions alone; none where all were asked."""
     ids = chosen(only, skip, analyses)
-    own = [analysis.id for analysis in analyses if analysis.file]
-    of_files = {"own_questions": tuple(own)}
+    of_files = {"own_questions": tuple(analysis.id for analysis in analyses if analysis.file)}
     if ids is None:
         return of_files
-    every_table = {table for analysis in analyses for table in analysis.tables}
-    measured = [analysis.tables for analysis in to_measure(ids, tables, analyses)]
-    unasked = sorted(every_table.difference(SHARED, *measured))
+    all_tables = set(all_of(analyses, "tables"))
+    measured = all_of(to_measure(ids, tables, analyses), "tables")
+    unasked = sorted(all_tables.difference(SHARED, measured))
     return {**of_files, "questions": tuple(ids), "unasked": tuple(unasked)}
 
 
@@ -119,10 +120,9 @@ def _lacking(
             yield analysis.id
 
 
-def _unasked(part: Measurements, tables: Iterable[str]) -> list[str]:
+def _unasked(part: Measurements, tables: Iterable[str]) -> Iterator[str]:
     """Which of these tables were measured by nobody."""
-    unasked = unasked_tables(part)
-    return [table for table in tables if table in unasked]
+    return filter(unasked_tables(part).__contains__, tables)
 
 
 def facts(ids: Collection[str], parts: Iterable[Measurements]) -> Mapping[str, Any]:

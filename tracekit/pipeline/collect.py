@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from tracekit.discover import nsys_files as nsys_pairs
@@ -122,9 +123,9 @@ def suspects(wanted: Sequence[Wanted]) -> tuple[LeftOut, ...]:
 
     Told by heads and lists of tables: what a report holds is known only where its export lies beside it.
     """
-    paths = {file.path for file in wanted}
-    suspicions = ((file.path, _suspicion(file.path, paths)) for file in wanted)
-    return tuple(LeftOut(path, reason) for path, reason in suspicions if reason)
+    paths = set(map(attrgetter("path"), wanted))
+    suspicions = (LeftOut(file.path, _suspicion(file.path, paths)) for file in wanted)
+    return tuple(filter(attrgetter("reason"), suspicions))
 
 
 def _suspicion(path: Path, paths: set[Path]) -> str:
@@ -136,9 +137,8 @@ def _suspicion(path: Path, paths: set[Path]) -> str:
             return problem.text
         return EMPTY_CAPTURE if is_empty_capture(path) else ""
     if suffix == nsys_pairs.STREAM_SUFFIX:
-        reports = (path.with_suffix(end) for end in nsys_pairs.REPORT_SUFFIXES)
-        has_report = any(report in paths and _is_report(report) for report in reports)
-        return "" if has_report else nsys_pairs.LONE_STREAM.text
+        reports = filter(paths.__contains__, map(path.with_suffix, nsys_pairs.REPORT_SUFFIXES))
+        return "" if any(map(_is_report, reports)) else nsys_pairs.LONE_STREAM.text
     if suffix not in nsys_pairs.REPORT_SUFFIXES:
         return ""
     if not _is_report(path):
@@ -221,22 +221,23 @@ def _holds_reports(folder: Path) -> bool:
 
 def _session_name(folder: Path) -> str:
     """What to call the session of a directory of reports."""
-    names = (path.name for path in (folder, *folder.parents))
-    named = next((name for name in names if name.startswith(_SESSION)), None)
-    bare = folder.parent.parent if folder.parent.name == "logs" else folder
-    return named or bare.name or "session"
+    for path in (folder, *folder.parents):
+        if path.name.startswith(_SESSION):
+            return path.name
+    if folder.parent.name == "logs":
+        folder = folder.parent.parent
+    return folder.name or "session"
 
 
 def _labelled(sessions: Sequence[Session], host: str | None) -> list[Session]:
     """The sessions with `host`; where directories of one session came from several hosts, by what tells these apart."""
-    counts = Counter(session.name for session in sessions)
     if host is not None:
         return [replace(session, host=host) for session in sessions]
+    counts = Counter(map(attrgetter("name"), sessions))
     several = [session for session in sessions if counts[session.name] > 1]
     names = short_names([_above_session(session).parts[1:] for session in several])
     hosts = [re.sub(r"[^0-9A-Za-z.-]+", "-", name).strip("-.") or "host" for name in names]
-    hosts = numbered(hosts)
-    labels = dict(zip(map(id, several), hosts, strict=True))
+    labels = dict(zip(map(id, several), numbered(hosts), strict=True))
     labelled = []
     for session in sessions:
         label = labels.get(id(session), "").replace("#", "-")
@@ -246,8 +247,10 @@ def _labelled(sessions: Sequence[Session], host: str | None) -> list[Session]:
 
 def _above_session(session: Session) -> Path:
     """The directory that holds the one called by the session."""
-    above = (p.parent for p in session.folder.parents if p.name == session.name)
-    return next(above, session.folder)
+    for folder in session.folder.parents:
+        if folder.name == session.name:
+            return folder.parent
+    return session.folder
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str, int]]:
@@ -262,8 +265,9 @@ def _files(folder: Path) -> Iterator[tuple[Path, str, int]]:
             if name.lower().endswith(_BESIDE_STREAM):
                 reports.add(path.with_name(nsys_pairs.stem_of_report(name)))
     for path, size in sizes.items():
-        regular = size is not None and os.path.isfile(path) and not path.is_symlink()  # noqa: PTH113
-        reason = _why_not(path, size or 0, reports) if regular else "a link, or no regular file"
+        reason = "a link, or no regular file"
+        if size is not None and os.path.isfile(path) and not path.is_symlink():  # noqa: PTH113
+            reason = _why_not(path, size, reports)
         yield path, reason, size or 0
 
 

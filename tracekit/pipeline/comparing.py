@@ -82,7 +82,7 @@ def compare_paths(
         base, base_steps = (), (*base, *base_steps)
     if all(map(is_step_log, opt)):
         opt, opt_steps = (), (*opt, *opt_steps)
-    logs = tuple(read_logs(paths, options) for paths in (base_steps, opt_steps))
+    logs = read_logs(base_steps, options), read_logs(opt_steps, options)
     if bool(logs[0]) != bool(logs[1]):
         missing = names[1] if logs[0] else names[0]
         raise TracekitError(
@@ -113,8 +113,10 @@ def read_side(
         return Side(name, {}, (), {}, (), simulated=False)
     paths = sorted(paths, key=str)
     _check_whole(paths, options)
-    reports = [path for path in paths if _form(path) == "report"]
-    profiles = [path for path in paths if path not in reports]
+    reports: list[str | Path] = []
+    profiles: list[str | Path] = []
+    for path in paths:
+        (reports if _form(path) == "report" else profiles).append(path)
     inputs = []
     if profiles:
         result = pipeline.analyze(
@@ -227,10 +229,13 @@ def _report(path: Path) -> Report:
 def _names(base: Sequence[str | Path], opt: Sequence[str | Path]) -> tuple[str, str]:
     """What the sides are called: their own name where each is one path and the names differ."""
     if len(base) == len(opt) == 1:
-        names = [
-            label or path.name or str(path)
-            for label, path in (split_label(base[0]), split_label(opt[0]))
-        ]
-        if names[0] != names[1]:
-            return names[0], names[1]
+        base_name, opt_name = _name(base[0]), _name(opt[0])
+        if base_name != opt_name:
+            return base_name, opt_name
     return "base", "opt"
+
+
+def _name(argument: str | Path) -> str:
+    """The label of a path, else what its last part is called."""
+    label, path = split_label(argument)
+    return label or path.name or str(path)

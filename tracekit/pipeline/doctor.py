@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ from tracekit.health.checks import Capture, Diagnosis, diagnose
 from tracekit.health.ray_sessions import session_symptoms
 from tracekit.health.signs import NAMED, Symptom, signs
 from tracekit.model.codes import IGNORED
-from tracekit.model.labels import natural, shown
+from tracekit.model.labels import first_few, natural, plural, shown
 from tracekit.model.trace import Failure, Note, Source, Trace, Want
 from tracekit.model.units import numbers
 from tracekit.pipeline import run as pipeline
@@ -85,9 +87,10 @@ def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examinati
     notes = [*read_notes, *source_notes, *discovery.notes, *_ignored(ignored, paths)]
     symptoms = [*session_symptoms(_given(paths), _reports(discovery))]
     if not sources and not any(sign.code in NAMED for sign in signs(notes)):
-        count = f"{len(ignored):,} {'file' if len(ignored) == 1 else 'files'}"
-        symptoms.append(Symptom("no-profile", (), f"no profile among {count}"))
-    excluded = any(entry.reason.code == "excluded" for entry in ignored)
+        count = len(ignored)
+        message = f"no profile among {count:,} {plural(count, 'file')}"
+        symptoms.append(Symptom("no-profile", (), message))
+    excluded = "excluded" in map(attrgetter("reason.code"), ignored)
     read_count = len(outcomes) - len(failures)
     return Examination(
         title=discovery.title,
@@ -109,7 +112,7 @@ def _profilers(manifests: Sequence[Manifest]) -> Iterator[str]:
         processes[manifest.host, process] = manifest.in_place_of
     for replaced, count in Counter(processes.values()).most_common():
         place = f" in the place of {replaced}'s profiler" if replaced else ""
-        yield f"profiled by capture{place} ({count:,} {'process' if count == 1 else 'processes'})"
+        yield f"profiled by capture{place} ({count:,} {plural(count, 'process', 'processes')})"
 
 
 def look(source: Source, advance: Advance) -> tuple[Looked, ...]:
@@ -121,15 +124,18 @@ def look(source: Source, advance: Advance) -> tuple[Looked, ...]:
 def capture_of(trace: Trace) -> Capture:
     """When something happened in one process, and how much."""
     host, device = trace.get("host_ops"), trace.get("device_ops")
-    start = np.concatenate([frame["ts_ns"].to_numpy() for frame in (host, device)])
-    dur = np.concatenate([frame["dur_ns"].to_numpy() for frame in (host, device)])
+    start = np.concatenate([host["ts_ns"].to_numpy(), device["ts_ns"].to_numpy()])
+    dur = np.concatenate([host["dur_ns"].to_numpy(), device["dur_ns"].to_numpy()])
+    first_ns = last_ns = 0
+    if len(start):
+        first_ns, last_ns = int(start.min()), int((start + dur).max())
     steps: Windows = trace.derived(windows)
     counts = recorded_counts(trace)
     session = trace.meta.get("capture_uuid")
     return Capture(
         source=trace.source,
-        first_ns=int(start.min()) if len(start) else 0,
-        last_ns=int((start + dur).max()) if len(start) else 0,
+        first_ns=first_ns,
+        last_ns=last_ns,
         absolute_time=bool(trace.meta.get("absolute_time")),
         host_op_count=len(host),
         device_op_count=len(device),
@@ -149,15 +155,17 @@ def _given(paths: Sequence[str | Path]) -> list[Path]:
 
 def _above_files(paths: Sequence[str | Path]) -> list[Path]:
     """The directory from which files that were named one by one are named: the nearest that holds them all."""
-    folders = [os.path.dirname(os.path.abspath(p)) for p in paths if os.path.isfile(p)]  # noqa: PTH100, PTH113, PTH120
+    folders = [os.path.dirname(os.path.abspath(p)) for p in filter(os.path.isfile, paths)]  # noqa: PTH100, PTH120
     return [Path(os.path.commonpath(folders))] if folders else []
 
 
 def _reports(discovery: Discovery) -> list[Path]:
     """The files that nsys wrote, read or passed over."""
-    read = [source.path for source in discovery.sources if source.tool == "nsys"]
-    ignored = [entry.path for entry in discovery.ignored]
-    return read + [path for path in ignored if path.name.endswith(REPORT_SUFFIXES)]
+    reports = [source.path for source in discovery.sources if source.tool == "nsys"]
+    for entry in discovery.ignored:
+        if entry.path.name.endswith(REPORT_SUFFIXES):
+            reports.append(entry.path)
+    return reports
 
 
 def _ignored(ignored: Sequence[Ignored], paths: Sequence[str | Path]) -> Iterator[Note]:
@@ -165,10 +173,11 @@ def _ignored(ignored: Sequence[Ignored], paths: Sequence[str | Path]) -> Iterato
     bases = [*_given(paths), *_above_files(paths)]
     for entry in ignored:
         path = entry.path
-        base = next((folder for folder in bases if path.is_relative_to(folder)), None)
-        name = str(path.relative_to(base) if base else path)
+        base = next(filter(path.is_relative_to, bases), None)
+        if base:
+            path = path.relative_to(base)
         data = entry.reason.note_data()
-        yield Note("info", IGNORED, entry.reason.text, shown(name), data=data)
+        yield Note("info", IGNORED, entry.reason.text, shown(str(path)), data=data)
 
 
 def held(examination: Examination) -> tuple[str, ...]:
@@ -187,20 +196,20 @@ def _files_read(examination: Examination) -> str:
     if len(examination.file_counts) > 1:
         return accounted(examination.file_counts)
     count = examination.source_count
-    return f"{examination.read_count:,} of {count:,} {'file' if count == 1 else 'files'} read"
+    return f"{examination.read_count:,} of {count:,} {plural(count, 'file')} read"
 
 
 def _held_of(captures: Sequence[Capture]) -> Iterator[str]:
     """What the captures hold: runs, ranks, roles, steps, GPU work; empty where one of these is not known."""
-    sources = [capture.source for capture in captures]
-    runs = {source.run for source in sources}
+    sources = list(map(attrgetter("source"), captures))
+    runs = set(map(attrgetter("run"), sources))
     if len(runs) > 1:
         yield f"{len(runs):,} runs"
-    yield _numbered("rank", {source.rank for source in sources})
-    roles = sorted({source.role for source in sources if source.role is not None}, key=natural)
-    yield ", ".join(roles[:4]) + (" …" if len(roles) > 4 else "")
-    steps = {source.step for source in sources}.union(*(capture.steps for capture in captures))
-    yield _numbered("step", steps)
+    yield _numbered("rank", map(attrgetter("rank"), sources))
+    roles = set(map(attrgetter("role"), sources)) - {None}
+    yield first_few(sorted(roles, key=natural), 4)
+    steps = map(attrgetter("step"), sources)
+    yield _numbered("step", chain(steps, *map(attrgetter("steps"), captures)))
     with_gpu = len({capture.source.name for capture in captures if capture.device_op_count})
     if with_gpu:
         yield f"GPU work in {with_gpu:,}"
@@ -208,9 +217,9 @@ def _held_of(captures: Sequence[Capture]) -> Iterator[str]:
         yield "no GPU work"
 
 
-def _numbered(name: str, ids: set[int | None]) -> str:
+def _numbered(name: str, ids: Iterable[int | None]) -> str:
     """Ranks or steps as `ranks 0–7`; nothing where none is known."""
     known_ids = {id_ for id_ in ids if id_ is not None}
     if not known_ids:
         return ""
-    return f"{name if len(known_ids) == 1 else f'{name}s'} {numbers(known_ids)}"
+    return f"{plural(len(known_ids), name)} {numbers(known_ids)}"

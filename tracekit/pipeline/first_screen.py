@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +32,7 @@ from tracekit.job.tables import sheet
 from tracekit.model import faults
 from tracekit.model.codes import NO_EVENTS, NO_TIMES
 from tracekit.model.keys import looked_up
+from tracekit.model.labels import called, plural
 from tracekit.model.report import Better, Heading, Metric, Sheet
 from tracekit.model.trace import Measurements
 from tracekit.model.units import numbers, show
@@ -57,14 +58,14 @@ def identity(measured: Measurements) -> tuple[str, ...]:
         _fact(measured, _roles),
         _fact(measured, _steps),
         _versions(measured),
-        f"only {only_stages(measured)}" if only_stages(measured) else "",
+        called("only", only_stages(measured) or None),
         asked.told(measured),
         _fact(measured, _hardware),
         _files(measured),
         _checked(measured),
         measured.facts.engine,
     ]
-    return tuple(fact for fact in facts if fact)
+    return tuple(filter(None, facts))
 
 
 def _fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
@@ -83,11 +84,11 @@ def _runs(measured: Measurements) -> str:
 def _ranks(measured: Measurements) -> str:
     """`ranks 0–7 of 8`; a world size only when all agree on it."""
     captures = measured["captures"]
-    ranks = sorted(int(r) for r in captures["rank"].dropna().unique())
-    worlds = {int(w) for w in captures["world_size"].dropna().unique()}
+    ranks = sorted(map(int, captures["rank"].dropna().unique()))
+    worlds = captures["world_size"].dropna().unique()
     if not ranks:
         return "ranks unknown"
-    world = f" of {worlds.pop()}" if len(worlds) == 1 else ""
+    world = f" of {int(worlds[0])}" if len(worlds) == 1 else ""
     return _listed("rank", ranks, world)
 
 
@@ -96,27 +97,23 @@ def _listed(word: str, values: Sequence[int], of: str = "") -> str:
     short = numbers(values, MAX_PIECES)
     if short.endswith("…"):
         return f"{len(values):,} {word}s{of}: {short}"
-    return f"{word}{'' if len(values) == 1 else 's'} {short}{of}"
+    return f"{plural(len(values), word)} {short}{of}"
 
 
 def _roles(measured: Measurements) -> str:
     roles = measured["captures"]["role"].dropna().unique().tolist()
-    return (
-        ", ".join(map(str, roles))
-        if 0 < len(roles) <= 4
-        else f"{len(roles)} roles"
-        if roles
-        else ""
-    )
+    if len(roles) > 4:
+        return f"{len(roles)} roles"
+    return ", ".join(map(str, roles))
 
 
 def _steps(measured: Measurements) -> str:
     walls = job(measured).walls
-    step_numbers = sorted({int(step) for step in walls["step"].dropna()})
+    step_numbers = sorted(set(map(int, walls["step"].dropna())))
     if step_numbers:
         return _listed("step", step_numbers)
-    captures = "1 capture" if len(walls) == 1 else f"{len(walls):,} captures"
-    return f"{captures} without a step number" if len(walls) else ""
+    count = len(walls)
+    return f"{count:,} {plural(count, 'capture')} without a step number" if count else ""
 
 
 def _versions(measured: Measurements) -> str:
@@ -125,7 +122,7 @@ def _versions(measured: Measurements) -> str:
 
 def _named_values(values: Mapping[str, str]) -> str:
     """The values with their names, in the order of these."""
-    return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
+    return ", ".join(map(" ".join, sorted(values.items())))
 
 
 def _hardware(measured: Measurements) -> str:
@@ -139,8 +136,8 @@ def _hardware(measured: Measurements) -> str:
     if _is_apart(measured):
         counts = [devices_of(of_run) for _, of_run in seen.groupby("run", sort=False)]
         count = f"each {numbers(counts)}"
-    names = Counter(captures["device_name"].dropna().tolist())
-    model = names.most_common(1)[0][0] if len(names) == 1 else "GPU" if not names else "mixed GPUs"
+    names = captures["device_name"].dropna().unique().tolist() or ["GPU"]
+    model = "mixed GPUs" if len(names) > 1 else names[0]
     return f"{count} × {model}"
 
 
@@ -148,14 +145,14 @@ def _files(measured: Measurements) -> str:
     """`24 files, 3.1 GiB`: what was read."""
     files = {source.name: source.size_bytes for source in measured.sources}
     count = len(files)
-    return f"{count:,} {'file' if count == 1 else 'files'}, {show(sum(files.values()), 'bytes')}"
+    return f"{count:,} {plural(count, 'file')}, {show(sum(files.values()), 'bytes')}"
 
 
 def _checked(measured: Measurements) -> str:
     """`checked by 8 files of nsys`: what a second tool recorded of the same steps."""
     if measured.check is None:
         return ""
-    tools = ", ".join(sorted({source.tool for source in measured.check.sources}))
+    tools = ", ".join(sorted(set(map(attrgetter("tool"), measured.check.sources))))
     return f"checked by {tools}: {_files(measured.check)}"
 
 
@@ -189,10 +186,10 @@ def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
     walls = steps.walls
     if _is_apart(measured):
         return _steps_apart(steps)
-    several = len(walls) > 1
-    low, high = (
-        (float(walls["wall_ns"].min()), float(walls["wall_ns"].max())) if several else (None, None)
-    )
+    low: float | None = None
+    high: float | None = None
+    if len(walls) > 1:
+        low, high = float(walls["wall_ns"].min()), float(walls["wall_ns"].max())
     runs = len(walls["run"].unique())
     name = _unit_name(steps)
     if runs > 1:
@@ -212,20 +209,18 @@ def _unattributed(measured: Measurements) -> tuple[Metric, ...]:
 
 def _is_apart(measured: Measurements) -> bool:
     """Whether files of one directory were taken for several runs."""
-    return any(note.code == APART for note in measured.notes)
+    return APART in map(attrgetter("code"), measured.notes)
 
 
 def _steps_apart(steps: Job) -> tuple[Metric, ...]:
     """The step of each run, the longest first: of what does not belong together there is no mean."""
-    runs = dict.fromkeys(steps.walls["run"].astype(str))
-    ns_of = {run: ns for run in runs if (ns := steps.of(run).step_ns) is not None}
-    longest = sorted(ns_of, key=lambda run: -ns_of[run])[:MOST_APART]
-    return tuple(
-        Metric(
-            "step_wall", ns_of[run], "ns", "lower", label=f"{_unit_name(steps.of(run))} of {run}"
-        )
-        for run in longest
-    )
+    metrics: list[Metric] = []
+    for run in steps.walls["run"].astype(str).unique():
+        of_run = steps.of(run)
+        if of_run.step_ns is not None:
+            label = f"{_unit_name(of_run)} of {run}"
+            metrics.append(Metric("step_wall", of_run.step_ns, "ns", "lower", label=label))
+    return tuple(sorted(metrics, key=attrgetter("value"), reverse=True)[:MOST_APART])
 
 
 def _unit_name(steps: Job) -> str:
@@ -261,11 +256,11 @@ def only_stages(measured: Measurements) -> str:
     return ", ".join(measured.facts.stages)
 
 
-_PARTS = (
-    ("compute_ratio", "compute"),
-    ("exposed_comm_ratio", "exposed comm"),
-    ("copy_ratio", "copies"),
-    ("idle_ratio", "idle"),
+_PARTS: tuple[tuple[str, str, Better], ...] = (
+    ("compute_ratio", "compute", "higher"),
+    ("exposed_comm_ratio", "exposed comm", "lower"),
+    ("copy_ratio", "copies", "lower"),
+    ("idle_ratio", "idle", "lower"),
 )
 
 
@@ -274,16 +269,17 @@ def _gpu_shares(measured: Measurements) -> list[Metric]:
     rows = whole(measured, "gpu_time")
     if not len(rows):
         return []
-    windows = ("stage",) if only_stages(measured) else ("step", "capture")
-    window = next((name for name in windows if (rows["window"] == name).any()), "capture")
-    chosen = rows[rows["window"] == window]
-    total = gpu_shares.shares(summed(chosen, ["window"], gpu_shares.SUMMED)).iloc[0]
-    values: dict[str, Any] = {name: total.get(name) for name, _ in _PARTS}
-    values["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]
+    window = "stage" if only_stages(measured) else "step"
+    if not (rows["window"] == window).any():
+        window = "capture"
+    window_rows = rows[rows["window"] == window]
+    total = gpu_shares.shares(summed(window_rows, ["window"], gpu_shares.SUMMED)).iloc[0]
+    shares: dict[Any, Any] = total.to_dict()
+    shares["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]
     metrics = []
-    for name, label in _PARTS:
-        value = None if pd.isna(values[name]) else float(values[name])
-        better: Better = "higher" if name == "compute_ratio" else "lower"
+    for name, label, better in _PARTS:
+        share = shares.get(name)
+        value = None if pd.isna(share) else float(share)
         metrics.append(Metric(name, value, "ratio", better, label=label))
     return metrics
 
@@ -307,31 +303,28 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
     busy = _sound(measured, _busy, None)
     if busy is not None:
         stages = looked_up(stages, busy, WHERE, optional=WHERE)
+    headings = [*label_headings(measured), *_STAGE_HEADINGS]
+    if busy is not None:
+        headings.append(_GPU_BUSY)
+    headings.append(Heading("ranks", "ranks", "count"))
     slowest = _sound(measured, _slowest, None)
-    stages["slowest"] = [
-        (slowest or {}).get((run, text_or_none(role), stage))
-        for run, role, stage in zip(stages["run"], stages["role"], stages["canonical"], strict=True)
-    ]
+    if slowest is not None:
+        keys = zip(
+            stages["run"], map(text_or_none, stages["role"]), stages["canonical"], strict=True
+        )
+        stages["slowest"] = list(map(slowest.get, keys))
+        headings.append(_MOST_OWN_WORK)
     stages = stages.sort_values("wall_ns", ascending=False, kind="stable")
-    headings = (
-        *label_headings(measured),
-        Heading("canonical", "stage"),
-        Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps."),
-        Heading(
-            "share_ratio",
-            "share",
-            "ratio",
-            "Of the mean step wall; stages of different roles may overlap.",
-        ),
-        *(
-            (Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, over its GPUs."),)
-            if busy is not None
-            else ()
-        ),
-        Heading("ranks", "ranks", "count"),
-        *((_MOST_OWN_WORK,) if slowest is not None else ()),
-    )
     return sheet("overview", "Where the step goes", headings, stages)
+
+
+_SHARE_DOC = "Of the mean step wall; stages of different roles may overlap."
+_STAGE_HEADINGS = (
+    Heading("canonical", "stage"),
+    Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps."),
+    Heading("share_ratio", "share", "ratio", _SHARE_DOC),
+)
+_GPU_BUSY = Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, over its GPUs.")
 
 
 def _sound(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:
@@ -384,15 +377,9 @@ def _most_own_work(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
 
 def file_counts(measured: Measurements) -> FileCounts:
     """How many files were read, and how many not for which state; see `listing.counted`."""
-    read = len({source.name for source in measured.sources})
-    failed = len({failure.source for failure in measured.failures})
-    return counted(read, failed, measured.facts.files)
-
-
-def _accounting(measured: Measurements) -> list[str]:
-    """How many files were read and how many not, where not all were."""
-    counts = file_counts(measured)
-    return [accounted(counts)] if len(counts) > 1 else []
+    read = set(map(attrgetter("name"), measured.sources))
+    failed = set(map(attrgetter("source"), measured.failures))
+    return counted(len(read), len(failed), measured.facts.files)
 
 
 def cautions(measured: Measurements) -> tuple[str, ...]:
@@ -402,16 +389,19 @@ def cautions(measured: Measurements) -> tuple[str, ...]:
 
 def unseen(measured: Measurements) -> tuple[str, ...]:
     """What the numbers do not hold: the count of files, sources that failed or are damaged, what was left out or aside."""
-    lines = [f"{failure.source} ({failure.problem})" for failure in measured.failures]
-    lines += [
-        f"{note.source} ({note.message})"
-        for note in measured.notes
-        if note.severity == "data_loss" or note.code in (NO_EVENTS, NO_TIMES)
-    ]
-    if len(lines) > MAX_UNSEEN:
-        lines = [*lines[:MAX_UNSEEN], f"{len(lines) - MAX_UNSEEN:,} more such sources"]
-    lines += [note.message for note in measured.notes if note.code in (SAMPLED, LEFT_OUT)]
-    return (*_accounting(measured), *lines, *measured.facts.ignored)
+    sources = [f"{failure.source} ({failure.problem})" for failure in measured.failures]
+    choices: list[str] = []
+    for note in measured.notes:
+        if note.severity == "data_loss" or note.code in (NO_EVENTS, NO_TIMES):
+            sources.append(f"{note.source} ({note.message})")
+        if note.code in (SAMPLED, LEFT_OUT):
+            choices.append(note.message)
+    if len(sources) > MAX_UNSEEN:
+        sources[MAX_UNSEEN:] = [f"{len(sources) - MAX_UNSEEN:,} more such sources"]
+    counts = file_counts(measured)
+    if len(counts) > 1:
+        sources.insert(0, accounted(counts))
+    return (*sources, *choices, *measured.facts.ignored)
 
 
 MAX_UNSEEN = 8
@@ -439,8 +429,8 @@ def _number_types(measured: Measurements) -> str:
 
 def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:
     """What two reports must agree on to be compared: hardware, world size, roles, stages, versions, profiler options."""
-    pairs = {name: _sound(measured, part, "") for name, part in _FINGERPRINT.items()}
-    return tuple((name, value) for name, value in pairs.items() if value)
+    pairs = ((name, _sound(measured, part, "")) for name, part in _FINGERPRINT.items())
+    return tuple(filter(itemgetter(1), pairs))
 
 
 def _listed_of_captures(column: str) -> Callable[[Measurements], str]:
@@ -454,7 +444,7 @@ def _stages(measured: Measurements) -> str:
 
 
 def _distinct(values: Iterable[object]) -> str:
-    return ", ".join(sorted({str(value) for value in values}))
+    return ", ".join(sorted(set(map(str, values))))
 
 
 _FINGERPRINT: Mapping[str, Callable[[Measurements], str]] = {

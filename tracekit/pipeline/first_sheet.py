@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
-from tracekit.model.report import Cell, Section, Sheet
+from tracekit.model.report import Section, Sheet
 
 SHOWN = 8
 """Most rows of it; what they leave out is one more."""
@@ -28,12 +29,11 @@ def what_fills_memory(sections: Sequence[Section]) -> Sheet | None:
 
 def _cut(sheet: Sheet, columns: Sequence[str]) -> Sheet:
     """The first rows and these columns of a sheet; a column that says nothing is left out."""
-    indices = [
-        n
-        for n, heading in enumerate(sheet.headings)
-        if heading.name in columns and any(row[n] is not None for row in sheet.rows[:SHOWN])
-    ]
-    rows: list[tuple[Cell, ...]] = [tuple(row[n] for n in indices) for row in sheet.rows[:SHOWN]]
+    first_rows = sheet.rows[:SHOWN]
+    fits: list[bool] = []
+    for heading, cells in zip(sheet.headings, zip(*first_rows, strict=True), strict=True):
+        fits.append(heading.name in columns and set(cells) != {None})
+    rows = tuple(tuple(compress(row, fits)) for row in first_rows)
+    headings = tuple(compress(sheet.headings, fits))
     omitted = sheet.omitted + len(sheet.rows) - len(rows)
-    headings = tuple(sheet.headings[n] for n in indices)
-    return Sheet("overview", sheet.title, headings, tuple(rows), omitted, sheet.caption)
+    return Sheet("overview", sheet.title, headings, rows, omitted, sheet.caption)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any
 
 import pandas as pd
 
@@ -14,6 +17,7 @@ from tracekit.analyses import Tables
 from tracekit.discover.selection import Holding
 from tracekit.engine import Outcome
 from tracekit.model.tables import TABLES, concat
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Fault, Note, Source
 
 
@@ -53,12 +57,16 @@ def together(outcomes: Iterable[Measured], folding: Collection[str]) -> Iterator
         for outcome in batch:
             value = []
             for part in outcome.value or ():
-                folded = {name: part.tables[name] for name in part.tables if name in folding}
-                joining += [part.tables[name] for name in part.tables if name not in folding]
+                folded: dict[str, Tables] = {}
+                for name, tables in part.tables.items():
+                    if name in folding:
+                        folded[name] = tables
+                    else:
+                        joining.append(tables)
                 value.append(replace(part, tables=folded))
             values.append(value)
         joined = put_together(joining)
-        first = next((value for value in values if value), None)
+        first = next(filter(None, values), None)
         if first and joined:
             first[0] = replace(first[0], tables={"": joined, **first[0].tables})
         for outcome, value in zip(batch, values, strict=True):
@@ -67,8 +75,16 @@ def together(outcomes: Iterable[Measured], folding: Collection[str]) -> Iterator
 
 def put_together(parts: Sequence[Tables]) -> Tables:
     """The tables of several sources as one of each name."""
-    names = {name for part in parts for name in part}
-    return {n: concat(TABLES[n], [p[n] for p in parts if n in p]) for n in sorted(names)}
+    by_name: dict[str, list[Columns]] = defaultdict(list)
+    for tables in parts:
+        for name, rows in tables.items():
+            by_name[name].append(rows)
+    return {name: concat(TABLES[name], rows) for name, rows in sorted(by_name.items())}
+
+
+def all_of(parts: Iterable[object], name: str) -> Iterator[Any]:
+    """What all of the parts hold under one name, one after the other."""
+    return chain.from_iterable(map(attrgetter(name), parts))
 
 
 def give_back() -> None:

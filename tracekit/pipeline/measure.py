@@ -9,6 +9,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
+from operator import attrgetter
 from typing import Any, Literal
 
 from tracekit.analyses import Analysis, Tables
@@ -20,7 +22,7 @@ from tracekit.job.driver_log import timed_stage
 from tracekit.model.stages import canonical, stage_filter
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Fault, Source, Trace, Want, labelled
-from tracekit.pipeline.gather import MeasuredSource, light_text, put_together
+from tracekit.pipeline.gather import MeasuredSource, all_of, light_text, put_together
 from tracekit.process.cut import cut, stages_of, steps_of
 from tracekit.readers.loading import reader_named
 
@@ -85,8 +87,8 @@ def _logged_stages(trace: Trace) -> frozenset[str]:
     """The stages that a driver's log has times of."""
     if not trace.has("log_values"):
         return frozenset()
-    timed = {timed_stage(str(name)) for name in trace["log_values"]["name"].unique()}
-    return frozenset(stage for stage in timed if stage is not None)
+    stages = map(timed_stage, map(str, trace["log_values"]["name"].unique()))
+    return frozenset(filter(None, stages))
 
 
 def with_content(source: Source) -> Source:
@@ -188,10 +190,10 @@ def measured_part(
     on_question: Callable[[], None] = lambda: None,
 ) -> MeasuredSource:
     """What of a trace was asked for, measured; for nothing of it only what the trace holds."""
-    held = holding(trace, stages, is_kept=part is not None)
+    of_trace = holding(trace, stages, is_kept=part is not None)
     if part is None:
-        return MeasuredSource(trace.source, {}, (), {}, simulated=False, holding=held)
-    return replace(measured(part, analyses, on_question), holding=held)
+        return MeasuredSource(trace.source, {}, (), {}, simulated=False, holding=of_trace)
+    return replace(measured(part, analyses, on_question), holding=of_trace)
 
 
 def _recording(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -201,26 +203,31 @@ def _recording(meta: Mapping[str, Any]) -> dict[str, str]:
 
 def _versions(meta: Mapping[str, Any]) -> dict[str, str]:
     """Versions of what the run used, as far as the trace names them."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for label, key in (("CUDA", "cuda_runtime_version"), ("HIP", "hip_runtime_version")):
         number = meta.get(key)
         if isinstance(number, int) and not isinstance(number, bool) and 1000 <= number < 10**6:
-            found[label] = f"{number // 1000}.{number % 1000 // 10}"
+            versions[label] = f"{number // 1000}.{number % 1000 // 10}"
     distributed = meta.get("distributedInfo")
     if isinstance(distributed, dict) and isinstance(distributed.get("nccl_version"), str):
-        found["NCCL"] = distributed["nccl_version"]
-    return found
+        versions["NCCL"] = distributed["nccl_version"]
+    return versions
 
 
 def processes(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> frozenset[Process]:
     """The processes of which a source says something that is to be folded with what others say."""
-    folding = [analysis.id for analysis in analyses if analysis.fold is not None]
-    return frozenset(
-        _process(part)
-        for part in parts
-        if any(part.tables.get(id_) for id_ in folding)
-        or any(fault.question in folding for fault in part.faults)
-    )
+    ids = folding(analyses)
+    shared: set[Process] = set()
+    for part in parts:
+        failed = set(map(attrgetter("question"), part.faults))
+        if any(map(part.tables.get, ids)) or not ids.isdisjoint(failed):
+            shared.add(_process(part))
+    return frozenset(shared)
+
+
+def folding(analyses: Sequence[Analysis]) -> frozenset[str]:
+    """The ids of the questions that fold what they measured of one process."""
+    return frozenset(analysis.id for analysis in analyses if analysis.fold is not None)
 
 
 def folded(
@@ -231,7 +238,7 @@ def folded(
     Every part of a process has to be among them, in the order of the sources. Where a part could not be
     measured, or folding breaks, what the question says of the whole process is failed.
     """
-    parts = [part for source in sources for part in source]
+    parts = list(chain.from_iterable(sources))
     of_process: dict[Process, list[int]] = {}
     for place, part in enumerate(parts):
         of_process.setdefault(_process(part), []).append(place)
@@ -243,8 +250,8 @@ def folded(
                 folded_parts = _fold(analysis, [parts[i] for i in places])
                 for i, part in zip(places, folded_parts, strict=True):
                     parts[i] = part
-    rest_of = iter(parts)
-    return [tuple(next(rest_of) for _ in source) for source in sources]
+    remaining = iter(parts)
+    return [tuple(islice(remaining, len(source))) for source in sources]
 
 
 def _process(part: MeasuredSource) -> Process:
@@ -254,10 +261,10 @@ def _process(part: MeasuredSource) -> Process:
 def _fold(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequence[MeasuredSource]:
     """The parts of one process, what this question measured of them merged into the first."""
     assert analysis.fold is not None, "only what folds is folded"
+    for fault in all_of(parts, "faults"):
+        if fault.question == analysis.id:
+            return [_unfolded(analysis, part, fault.error) for part in parts]
     measured_parts = [part.tables.get(analysis.id, {}) for part in parts]
-    unmeasured = [f for part in parts for f in part.faults if f.question == analysis.id]
-    if unmeasured:
-        return [_unfolded(analysis, part, unmeasured[0].error) for part in parts]
     if not any(measured_parts):
         return parts
     try:
@@ -265,14 +272,14 @@ def _fold(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequence[Measu
     except Exception as error:
         log.exception("folding %s of %s failed", analysis.id, parts[0].source.name)
         return [_unfolded(analysis, part, described(error, analysis.file)) for part in parts]
-    rest = [_without(part, analysis.id) for part in parts]
-    return [replace(rest[0], tables={**rest[0].tables, analysis.id: merged}), *rest[1:]]
+    first, *others = [_without(part, analysis.id) for part in parts]
+    return [replace(first, tables={**first.tables, analysis.id: merged}), *others]
 
 
 def _unfolded(analysis: Analysis, part: MeasuredSource, error: str) -> MeasuredSource:
     """The part without what cannot be folded, which is failed unless it was before."""
     faults = part.faults
-    if not any(fault.question == analysis.id for fault in faults):
+    if analysis.id not in map(attrgetter("question"), faults):
         faults = (*faults, _fault(analysis, "folded", part.source, error))
     return replace(_without(part, analysis.id), faults=faults)
 
@@ -283,6 +290,9 @@ def _without(part: MeasuredSource, question: str) -> MeasuredSource:
 
 def in_order(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> list[Tables]:
     """The tables of every source, those that were folded last and by analysis."""
-    last = [analysis.id for analysis in analyses if analysis.fold is not None]
-    tables = [t for part in parts for id_, t in part.tables.items() if id_ not in last]
-    return tables + [part.tables[id_] for id_ in last for part in parts if id_ in part.tables]
+    last: dict[str, list[Tables]] = {a.id: [] for a in analyses if a.fold is not None}
+    tables: list[Tables] = []
+    for part in parts:
+        for id_, of_question in part.tables.items():
+            last.get(id_, tables).append(of_question)
+    return [*tables, *chain.from_iterable(last.values())]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from typing import TypeVar
 
 from tracekit.analyses import measured_tables
@@ -13,7 +14,9 @@ from tracekit.discover.runs import numbered
 from tracekit.model.codes import Data
 from tracekit.model.facts import Facts
 from tracekit.model.tables import concat
-from tracekit.model.trace import Failure, Fault, Measurements, Note
+from tracekit.model.tables.arrays import Columns
+from tracekit.model.trace import Failure, Fault, Measurements, Note, Source
+from tracekit.pipeline.gather import all_of
 
 T = TypeVar("T", Note, Failure, Fault)
 V = TypeVar("V")
@@ -36,21 +39,21 @@ def merge(
         rows = [part.columns(table.name) for part in parts if part.has(table.name)]
         if rows:
             tables[table.name] = concat(table, rows)
-    facts = [part.facts for part in parts]
+    facts = list(map(attrgetter("facts"), parts))
     return Measurements(
         tables,
-        tuple(chain.from_iterable(part.sources for part in parts)),
-        tuple(chain.from_iterable(part.failures for part in parts)),
-        (*chain.from_iterable(part.notes for part in parts), *_left_out(facts)),
+        tuple(all_of(parts, "sources")),
+        tuple(all_of(parts, "failures")),
+        (*all_of(parts, "notes"), *_left_out(facts)),
         _together(facts),
-        faults=tuple(chain.from_iterable(part.faults for part in parts)),
+        faults=tuple(all_of(parts, "faults")),
     )
 
 
 def _left_out(parts: Sequence[Facts]) -> Iterator[Note]:
     """A note where not all parts hold the same stages."""
-    if any(facts.stages != parts[0].stages for facts in parts):
-        stages = ", ".join(dict.fromkeys(chain.from_iterable(facts.stages for facts in parts)))
+    if len(set(map(attrgetter("stages"), parts))) > 1:
+        stages = ", ".join(dict.fromkeys(all_of(parts, "stages")))
         message = f"some of these measurements hold only the stages {stages}, not all"
         yield Note("warning", "left-out", message, data=Data(by="stage"))
 
@@ -58,38 +61,37 @@ def _left_out(parts: Sequence[Facts]) -> Iterator[Note]:
 def _together(parts: Sequence[Facts]) -> Facts:
     """The facts of several measurements as one."""
     file_counts: Counter[str] = Counter()
-    for facts in parts:
-        file_counts.update(facts.files)
     own_questions = set(parts[0].own_questions)
     for facts in parts:
+        file_counts.update(facts.files)
         own_questions.intersection_update(facts.own_questions)
     return Facts(
-        title=", ".join(facts.title for facts in parts),
-        versions=agreed([facts.versions for facts in parts]),
-        options=agreed([facts.options for facts in parts]),
-        ignored=tuple(chain.from_iterable(facts.ignored for facts in parts)),
+        title=", ".join(map(attrgetter("title"), parts)),
+        versions=agreed(map(attrgetter("versions"), parts)),
+        options=agreed(map(attrgetter("options"), parts)),
+        ignored=tuple(all_of(parts, "ignored")),
         files=dict(file_counts),
-        simulated=any(facts.simulated for facts in parts),
-        stages=tuple(dict.fromkeys(chain.from_iterable(facts.stages for facts in parts))),
-        work=_same([facts.work for facts in parts]) or {},
-        device_memory=_same([facts.device_memory for facts in parts]),
-        own_questions=tuple(name for name in parts[0].own_questions if name in own_questions),
-        excluded_count=sum(facts.excluded_count for facts in parts),
+        simulated=any(map(attrgetter("simulated"), parts)),
+        stages=tuple(dict.fromkeys(all_of(parts, "stages"))),
+        work=_same(map(attrgetter("work"), parts)) or {},
+        device_memory=_same(map(attrgetter("device_memory"), parts)),
+        own_questions=tuple(filter(own_questions.__contains__, parts[0].own_questions)),
+        excluded_count=sum(map(attrgetter("excluded_count"), parts)),
     )
 
 
-def _same(values: Sequence[V]) -> V | None:
+def _same(values: Iterable[V]) -> V | None:
     """What all of these are; None where they differ."""
-    return values[0] if all(value == values[0] for value in values) else None
+    first, *others = values
+    return first if others.count(first) == len(others) else None
 
 
 def labelled(part: Measurements, label: str) -> Measurements:
     """The measurements with their run called `label`, or `label/run` where they hold several."""
-    runs = dict.fromkeys(source.run for source in part.sources)
-    return _renamed(part, {run: _under(label, run, len(runs)) for run in runs}, {})
+    return _renamed(part, _run_labels(part, label), {})
 
 
-def agreed(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def agreed(versions: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """The versions that no source contradicts."""
     agreeing: dict[str, str] = {}
     contradicted: set[str] = set()
@@ -104,64 +106,50 @@ def _apart(
     parts: Sequence[Measurements], labels: Sequence[str | None], *, one_run: bool
 ) -> list[Measurements]:
     """The parts with other names for runs (unless they are one) and sources whose names another part uses too."""
-    runs = [_run_labels(part, label) for part, label in zip(parts, labels, strict=True)]
+    runs = list(map(_run_labels, parts, labels))
     if one_run:
-        new_runs = [{run: run for run in labelled_runs} for labelled_runs in runs]
+        new_runs = [dict(zip(labelled_runs, labelled_runs, strict=True)) for labelled_runs in runs]
     else:
         new_runs = _distinct(runs)
-    sources = []
+    sources: list[dict[str, str]] = []
     for part, label, names in zip(parts, labels, new_runs, strict=True):
-        run_of = {source.name: names[source.run] for source in part.sources}
-        failed = dict.fromkeys((failure.source for failure in part.failures), label)
-        sources.append(
-            {name: f"{run}/{name}" if run else name for name, run in (run_of | failed).items()}
-        )
-    renamings = zip(parts, new_runs, _distinct(sources), strict=True)
-    return [_renamed(part, names, new_names) for part, names, new_names in renamings]
+        run_of: dict[str, str | None] = {s.name: names[s.run] for s in part.sources}
+        run_of |= dict.fromkeys(map(attrgetter("source"), part.failures), label)
+        sources.append({name: "/".join(filter(None, (run_of[name], name))) for name in run_of})
+    return list(map(_renamed, parts, new_runs, _distinct(sources)))
 
 
 def _run_labels(part: Measurements, label: str | None) -> dict[str, str]:
     """What each run of a part is called where another part has a run of its name."""
-    runs = dict.fromkeys(source.run for source in part.sources)
-    return {run: _under(label, run, len(runs)) if label else run for run in runs}
+    runs = list(dict.fromkeys(map(attrgetter("run"), part.sources)))
+    if label and len(runs) > 1:
+        return {run: f"{label}/{run}" for run in runs}
+    return {run: label or run for run in runs}
 
 
 def _distinct(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """A new name for each name of each part, the one beside it where another part has the name too; each once."""
     counts = Counter(chain.from_iterable(parts))
-    pairs: list[tuple[int, str]] = []
     wanted: list[str] = []
-    for index, names in enumerate(parts):
+    for names in parts:
         for name, other in names.items():
-            pairs.append((index, name))
             wanted.append(other if counts[name] > 1 else name)
-    renamed: list[dict[str, str]] = [{} for _ in parts]
-    for (index, name), unique in zip(pairs, numbered(wanted), strict=True):
-        renamed[index][name] = unique
-    return renamed
-
-
-def _under(label: str, run: str, runs: int) -> str:
-    return label if runs == 1 else f"{label}/{run}"
+    unique = iter(numbered(wanted))
+    return [dict(zip(names, unique, strict=False)) for names in parts]
 
 
 def _renamed(
     part: Measurements, runs: Mapping[str, str], sources: Mapping[str, str]
 ) -> Measurements:
     """The same measurements with other names for runs and sources."""
-    tables = {
-        name: columns.renamed("run", runs).renamed("source", sources)
-        for name, columns in part.tables.items()
-    }
-    renamed_sources = [
-        replace(
-            source,
-            run=runs.get(source.run, source.run),
-            name=sources.get(source.name, source.name),
-            notes=_with_sources(source.notes, sources),
-        )
-        for source in part.sources
-    ]
+    tables: dict[str, Columns] = {}
+    for name, columns in part.tables.items():
+        tables[name] = columns.renamed("run", runs).renamed("source", sources)
+    renamed_sources: list[Source] = []
+    for source in part.sources:
+        run, name = runs.get(source.run, source.run), sources.get(source.name, source.name)
+        notes = _with_sources(source.notes, sources)
+        renamed_sources.append(replace(source, run=run, name=name, notes=notes))
     return replace(
         part,
         tables=tables,

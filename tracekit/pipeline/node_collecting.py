@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,10 @@ def offers(cluster: Cluster, patterns: Sequence[str], target: Path) -> Offer:
         if not isinstance(answer.value, Offer):
             left_out.append(LeftOut(Path(), answer.value or answer.problem, node.host))
             continue
-        wanted += [replace(file, node=node.host) for file in answer.value.plan.wanted]
-        left_out += [replace(file, node=node.host) for file in answer.value.plan.left_out]
-        doubted += [replace(file, node=node.host) for file in answer.value.suspects]
+        on_node = partial(replace, node=node.host)
+        wanted += map(on_node, answer.value.plan.wanted)
+        left_out += map(on_node, answer.value.plan.left_out)
+        doubted += map(on_node, answer.value.suspects)
     return Offer(Plan(tuple(wanted), tuple(left_out)), tuple(doubted))
 
 

@@ -6,12 +6,16 @@ two recordings of one process that begin at one nanosecond, or whose windows do,
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 
+from tracekit.analyses import Tables
 from tracekit.model.codes import Data
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.tables.arrays import Coded, Columns
@@ -49,18 +53,18 @@ def counted_once(sources: Sequence[tuple[MeasuredSource, ...]]) -> Sources:
 
     Frames may be those of several sources put together: the rows of what does not count are taken out of all.
     """
-    parts = [part for source in sources for part in source]
-    originals = _originals(parts)
+    originals = _originals(list(chain.from_iterable(sources)))
     if not originals:
         return list(sources)
-    counting = set(originals.values())
-    return [tuple(_without_copies(p, originals, counting) for p in source) for source in sources]
+    emptied = partial(_without_copies, originals=originals, counting=set(originals.values()))
+    return [tuple(map(emptied, source)) for source in sources]
 
 
 def _originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
     """The source that counts for each that does not."""
     of_process: dict[tuple[object, ...], list[MeasuredSource]] = {}
-    processes = Counter(part.source.name for part in parts)
+    name_of = attrgetter("source.name")
+    processes = Counter(map(name_of, parts))
     for part in parts:
         source = part.source
         is_single = processes[source.name] == 1 and source.pid is not None
@@ -71,9 +75,9 @@ def _originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
     originals: dict[str, str] = {}
     if not several:
         return originals
-    recordings = _recordings(parts, {part.source.name for same in several for part in same})
+    recordings = _recordings(parts, set(map(name_of, chain.from_iterable(several))))
     for same in several:
-        of_same = [recordings[p.source.name] for p in same if p.source.name in recordings]
+        of_same = filter(None, map(recordings.get, map(name_of, same)))
         originals |= _originals_of_process(of_same)
     return originals
 
@@ -93,55 +97,54 @@ def _originals_of_process(recordings: Iterable[_Recording]) -> dict[str, str]:
 
 def _is_same(less: _Recording, more: _Recording) -> bool:
     """Whether the one with fewer events begins when the other does, or half of its windows do."""
-    pairs = [(getattr(less.part.source, f), getattr(more.part.source, f)) for f in _FACTS]
-    if any(None not in pair and pair[0] != pair[1] for pair in pairs):
-        return False
+    facts = attrgetter(*_FACTS)
+    for pair in zip(facts(less.part.source), facts(more.part.source), strict=True):
+        if None not in pair and pair[0] != pair[1]:
+            return False
     shared = len(less.window_starts & more.window_starts)
     return less.start_ns == more.start_ns or 0 < len(less.window_starts) <= 2 * shared
 
 
 def _recordings(parts: Iterable[MeasuredSource], names: set[str]) -> dict[str, _Recording]:
     """The recordings of these sources whose clock counts from the Unix epoch, by name."""
-    tables: dict[str, list[Columns]] = {name: [] for name in ("captures", *_WINDOWS)}
+    tables: dict[str, list[Columns]] = {"captures": [], "steps": [], "stages": []}
     of_name: dict[str, MeasuredSource] = {}
     for part in parts:
         of_name[part.source.name] = part
         for measured in part.tables.values():
             for table in tables.keys() & measured.keys():
                 tables[table].append(measured[table])
-    starts: dict[str, set[int]] = {name: set() for name in names}
+    starts: dict[str, set[int]] = defaultdict(set)
     for table in _WINDOWS:
         rows = concat(TABLES[table], tables[table]).frame()
         for source, start_ns in zip(rows["source"], rows["ts_ns"].tolist(), strict=True):
-            if source in starts:
+            if source in names:
                 starts[source].add(start_ns)
     rows = concat(TABLES["captures"], tables["captures"]).frame()
     rows = rows[rows["absolute_time"] & rows["source"].isin(names)]
     events = rows["host_op_count"] + rows["device_op_count"]
+    recordings: dict[str, _Recording] = {}
     captures = zip(rows["source"], rows["ts_ns"].tolist(), events.tolist(), strict=True)
-    return {
-        source: _Recording(of_name[source], start_ns, count, frozenset(starts[source]))
-        for source, start_ns, count in captures
-        if count > 0
-    }
+    for source, start_ns, count in captures:
+        if count > 0:
+            window_starts = frozenset(starts[source])
+            recordings[source] = _Recording(of_name[source], start_ns, count, window_starts)
+    return recordings
 
 
 def _without_copies(
     part: MeasuredSource, originals: Mapping[str, str], counting: set[str]
 ) -> MeasuredSource:
     """A part without rows of sources that do not count; without anything else, where it is of such a source."""
-    tables = {
-        question: {name: _rows_but(rows, originals) for name, rows in frames.items()}
-        for question, frames in part.tables.items()
-    }
+    tables: dict[str, Tables] = {}
+    for question, frames in part.tables.items():
+        tables[question] = {name: _rows_but(rows, originals) for name, rows in frames.items()}
     name = part.source.name
     if name in originals:
-        message = (
-            f"the same recording as {originals[name]}, which holds as much or more of it and counts"
-        )
-        data = Data(original=originals[name])
-        notes = (Note("warning", SAME_RECORDING, message, name, data=data),)
-        return replace(part, tables=tables, notes=notes, faults=(), original=originals[name])
+        original = originals[name]
+        message = f"the same recording as {original}, which holds as much or more of it and counts"
+        notes = (Note("warning", SAME_RECORDING, message, name, data=Data(original=original)),)
+        return replace(part, tables=tables, notes=notes, faults=(), original=original)
     if name in counting:
         # That both are kept was said when neither was read.
         other_notes = tuple(note for note in part.notes if note.code != "duplicate")

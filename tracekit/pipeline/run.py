@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, filterfalse
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -30,6 +31,7 @@ from tracekit.job.device_size import parse_device_memory
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
+from tracekit.model.labels import plural
 from tracekit.model.report import Metric, Remark, Report, Section, Sheet
 from tracekit.model.tables import concat
 from tracekit.model.tables.arrays import Columns
@@ -40,12 +42,20 @@ from tracekit.pipeline import appendix, asked, recordings, saved, unrelated
 from tracekit.pipeline import first_screen as overview
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline.first_sheet import what_fills_memory
-from tracekit.pipeline.gather import Measured, MeasuredSource, give_back, light_text, together
+from tracekit.pipeline.gather import (
+    Measured,
+    MeasuredSource,
+    all_of,
+    give_back,
+    light_text,
+    together,
+)
 from tracekit.pipeline.measure import (
     READING_SHARE,
     Process,
     by_parts,
     folded,
+    folding,
     in_order,
     measured,
     measured_part,
@@ -147,18 +157,19 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
 
     Raises `TracekitError` when nothing was found, or when no source could be read.
     """
-    every = every_question(options.question_files)
-    ids = asked.chosen(options.questions, options.skip, every)
-    several = [paths] if isinstance(paths, str | Path) else list(paths)
+    questions = every_question(options.question_files)
+    ids = asked.chosen(options.questions, options.skip, questions)
+    if isinstance(paths, str | Path):
+        paths = [paths]
     profiles: list[str | Path] = []
     saved_parts: dict[str, Measurements] = {}
     labels: list[str | None] = []
     parts: list[Measurements] = []
     of_run: dict[str | int, tuple[str, list[Measurements]]] = {}
-    for given in several:
-        label, path = _saved(given)
-        if path is None:
-            profiles.append(given)
+    for argument in paths:
+        label, path = split_label(argument)
+        if saved.saved_form(path) != "measurements":
+            profiles.append(argument)
             continue
         if options.cuts:
             raise TracekitError(
@@ -167,19 +178,20 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
             )
         part = saved_parts[str(path)] = saved.load(path)
         # Saved files under one label are what several nodes measured of one run.
-        named = part if label is None else merging.labelled(part, label)
-        of_run.setdefault(label or len(of_run), (label or path.stem, []))[1].append(named)
+        if label is not None:
+            part = merging.labelled(part, label)
+        of_run.setdefault(label or len(of_run), (label or path.stem, []))[1].append(part)
     for name, measured_on in of_run.values():
         parts.append(merging.merge(measured_on, one_run=True))
         labels.append(name)
-    ids = asked.as_saved(ids, options.tables, saved_parts, every)
+    ids = asked.as_saved(ids, options.tables, saved_parts, questions)
     if profiles or options.on_every_node or not parts:
         parts.append(_read(profiles, replace(options, questions=ids, skip=())))
     measured = merging.merge(parts, labels)
     if ids is not None:
         # What several nodes saved of one run is one part by now, which no longer says what was asked.
-        held_by = [*saved_parts.values(), *parts]
-        measured = replace(measured, facts=replace(measured.facts, **asked.facts(ids, held_by)))
+        all_parts = [*saved_parts.values(), *parts]
+        measured = replace(measured, facts=replace(measured.facts, **asked.facts(ids, all_parts)))
     if options.work:
         measured = replace(measured, facts=replace(measured.facts, work=dict(options.work)))
     if options.device_memory is not None:
@@ -194,20 +206,14 @@ def _read(profiles: Sequence[str | Path], options: Options) -> Measurements:
     if options.engine == "ray":
         with connected(options.ray_address) as cluster:
             elsewhere, holes = on_nodes.surveys(cluster, options.on_every_node, options.exclude)
-            found = measure(discover(profiles, options, elsewhere), options, cluster)
-            return replace(found, failures=(*holes, *found.failures))
+            measured = measure(discover(profiles, options, elsewhere), options, cluster)
+            return replace(measured, failures=(*holes, *measured.failures))
     if options.on_every_node or options.ray_address:
         raise TracekitError(
             "--on-every-node and --ray-address are for Ray, and the local engine was asked for",
             "add --engine ray",
         )
     return measure(discover(profiles, options), options)
-
-
-def _saved(given: str | Path) -> tuple[str | None, Path | None]:
-    """(label, path) of an argument that is a file of saved measurements, by its content."""
-    label, path = split_label(given)
-    return (label, path) if saved.saved_form(path) == "measurements" else (None, None)
 
 
 def discover(
@@ -219,9 +225,8 @@ def discover(
 
     `elsewhere` is what nodes of a cluster have seen.
     """
-    several = [paths] if isinstance(paths, str | Path) else list(paths)
     return find(
-        several,
+        paths,
         exclude=options.exclude,
         ranks=_numbers(options.ranks),
         steps=_numbers(options.steps),
@@ -244,12 +249,14 @@ def measure(
     Here, or on the nodes of a cluster: they fold what they have measured before it travels.
     """
     files = tuple(str(Path(file).resolve()) for file in options.question_files)
-    every = every_question(files)
-    ids = asked.chosen(options.questions, options.skip, every)
-    to_measure = asked.to_measure(ids, options.tables, every)
+    questions = every_question(files)
+    ids = asked.chosen(options.questions, options.skip, questions)
+    if ids is not None:
+        to_measure = asked.to_measure(ids, options.tables, questions)
+        ids = tuple(map(attrgetter("id"), to_measure))
     work = partial(
         measure_source,
-        questions=None if ids is None else tuple(analysis.id for analysis in to_measure),
+        questions=ids,
         question_files=files,
         ranks=_numbers(options.ranks),
         steps=_numbers(options.steps),
@@ -258,8 +265,8 @@ def measure(
     line = progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
     with line as on_progress:
         if cluster is None:
-            here = local.run(work, found.sources, jobs=options.jobs, on_progress=on_progress)
-            return reduce(together(here, folding(files)), found, options)
+            results = local.run(work, found.sources, jobs=options.jobs, on_progress=on_progress)
+            return reduce(together(results, folding(questions)), found, options)
         outcomes = ray.run_folded(
             work,
             found.sources,
@@ -270,20 +277,16 @@ def measure(
             cluster=cluster,
             seen_by=on_nodes.places(cluster, found.sources, found.seen_by),
         )
-        reduced = reduce(together(outcomes, folding(files)), found, options, already_folded=True)
+        outcomes = together(outcomes, folding(questions))
+        reduced = reduce(outcomes, found, options, already_folded=True)
     count = len(cluster.nodes)
-    told = f"read by Ray on {count} {'node' if count == 1 else 'nodes'}"
-    return replace(reduced, facts=replace(reduced.facts, engine=told))
+    engine = f"read by Ray on {count} {plural(count, 'node')}"
+    return replace(reduced, facts=replace(reduced.facts, engine=engine))
 
 
 def every_question(files: tuple[str, ...]) -> tuple[Analysis, ...]:
     """All questions, and those of the user's files."""
     return loaded_with(ANALYSES, files)
-
-
-def folding(files: tuple[str, ...] = ()) -> frozenset[str]:
-    """The analyses that fold what they measured of one process."""
-    return frozenset(analysis.id for analysis in every_question(files) if analysis.fold is not None)
 
 
 def _processes(files: tuple[str, ...], parts: Sequence[MeasuredSource]) -> frozenset[Process]:
@@ -305,8 +308,9 @@ def measure_source(
     **chosen: Any,
 ) -> tuple[MeasuredSource, ...]:
     """One source read and measured for these questions (ids; None: all); `chosen` ranks, steps and stages are as for `read_source`."""
-    every = every_question(question_files)
-    analyses = [a for a in every if questions is None or a.id in questions]
+    analyses = every_question(question_files)
+    if questions is not None:
+        analyses = tuple(analysis for analysis in analyses if analysis.id in questions)
     source = with_content(source)
     with light_text():
         on_read = by_parts(advance, READING_SHARE)
@@ -316,27 +320,28 @@ def measure_source(
         parts = list(read_parts(source, on_read, want, **chosen))
         on_bytes = by_parts(advance, (1 - READING_SHARE) / max(1, len(parts) * len(analyses)))
         on_question = partial(on_bytes, source.size_bytes)
-        if not any(chosen.values()):
-            return tuple(
-                measured(part, analyses, on_question) for _, part in parts if part is not None
-            )
-        return tuple(
-            measured_part(trace, part, analyses, chosen["stages"], on_question)
-            for trace, part in parts
-        )
+        sources: list[MeasuredSource] = []
+        for trace, part in parts:
+            if any(chosen.values()):
+                stages = chosen["stages"]
+                sources.append(measured_part(trace, part, analyses, stages, on_question))
+            elif part is not None:
+                sources.append(measured(part, analyses, on_question))
+        return tuple(sources)
 
 
 def wanted(analyses: Sequence[Analysis] | None = None) -> Want:
     """What these questions, or all, together read of a source."""
-    asked_for = ANALYSES if analyses is None else analyses
+    if analyses is None:
+        analyses = ANALYSES
     return Want(
-        tables=frozenset(name for analysis in asked_for for name in analysis.reads) | {"threads"},
-        args=tuple(sorted({arg for analysis in asked_for for arg in analysis.args})),
+        tables=frozenset({"threads", *all_of(analyses, "reads")}),
+        args=tuple(sorted(set(all_of(analyses, "args")))),
     )
 
 
 def reduce(
-    given: Iterable[Measured],
+    outcomes: Iterable[Measured],
     found: Discovery,
     options: Options,
     *,
@@ -346,12 +351,16 @@ def reduce(
 
     Raises `TracekitError` where no source could be read.
     """
-    outcomes = list(given)
-    failures = tuple(outcome.failure for outcome in outcomes if outcome.failure is not None)
-    values = [outcome.value for outcome in outcomes if outcome.value is not None]
-    del outcomes
-    new_runs, apart = unrelated.told_apart(found, list(chain.from_iterable(values)))
-    values = _in_runs(values, new_runs)
+    failures: list[Failure] = []
+    values: list[tuple[MeasuredSource, ...]] = []
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            failures.append(outcome.failure)
+        if outcome.value is not None:
+            values.append(outcome.value)
+    new_runs, run_notes = unrelated.told_apart(found, list(chain.from_iterable(values)))
+    in_its_run = partial(unrelated.in_run, new_runs=new_runs)
+    values = [tuple(map(in_its_run, value)) for value in values]
     # What the nodes have folded may lie beside copies that none of them could tell.
     fold = recordings.counted_once if already_folded else partial(_folded, options.question_files)
     parts = list(chain.from_iterable(fold(values)))
@@ -359,13 +368,13 @@ def reduce(
         raise _unreadable(failures)
     light_parts = [replace(part, tables={}) for part in parts]
     questions = every_question(options.question_files)
-    tables_of_sources = [dict(tables) for tables in in_order(parts, questions)]
+    tables_of_sources = list(map(dict, in_order(parts, questions)))
     del values, parts
     tables = _concatenated(tables_of_sources, new_runs)
     give_back()
     measured = _with_sources(tables, light_parts, found, options)
-    notes = (*measured.notes, *found.notes, *apart, *_left_out(light_parts, found, options))
-    return replace(measured, failures=failures, notes=notes)
+    notes = (*measured.notes, *found.notes, *run_notes, *_left_out(light_parts, found, options))
+    return replace(measured, failures=tuple(failures), notes=notes)
 
 
 def _with_sources(
@@ -375,23 +384,20 @@ def _with_sources(
     options: Options,
 ) -> Measurements:
     """These tables with their sources, and what was noted of them; copies of others are only noted."""
-    copies = [part for part in light_parts if part.original is not None]
-    originals = [part for part in light_parts if part.original is None]
-    kept = [part for part in originals if part.holding is None or part.holding.is_kept]
+    copies: list[MeasuredSource] = []
+    parts: list[MeasuredSource] = []
+    for part in light_parts:
+        if part.original is not None:
+            copies.append(part)
+        elif part.holding is None or part.holding.is_kept:
+            parts.append(part)
     return Measurements(
         tables,
-        tuple(part.source for part in kept),
-        notes=tuple(chain.from_iterable(part.notes for part in (*kept, *copies))),
-        facts=_facts(kept, len(copies), found, options),
-        faults=tuple(chain.from_iterable(part.faults for part in kept)),
+        tuple(map(attrgetter("source"), parts)),
+        notes=tuple(all_of((*parts, *copies), "notes")),
+        facts=_facts(parts, len(copies), found, options),
+        faults=tuple(all_of(parts, "faults")),
     )
-
-
-def _in_runs(
-    values: Iterable[tuple[MeasuredSource, ...]], new_runs: Mapping[str, str]
-) -> list[tuple[MeasuredSource, ...]]:
-    """The sources in the runs that they belong to."""
-    return [tuple(unrelated.in_run(part, new_runs) for part in value) for value in values]
 
 
 def _unreadable(failures: Sequence[Failure]) -> TracekitError:
@@ -404,10 +410,10 @@ def _unreadable(failures: Sequence[Failure]) -> TracekitError:
 
 def _left_out(parts: Sequence[MeasuredSource], found: Discovery, options: Options) -> list[Note]:
     """The notes on what holds nothing of the ranks, steps and stages that were asked for."""
-    originals = [part for part in parts if part.original is None]
-    held = [part.holding for part in originals if part.holding is not None]
+    originals = filterfalse(attrgetter("original"), parts)
+    holdings = list(filter(None, map(attrgetter("holding"), originals)))
     cuts = _numbers(options.ranks), _numbers(options.steps), options.stages
-    return left_out(held, found.left_out, *cuts)
+    return left_out(holdings, found.left_out, *cuts)
 
 
 def _concatenated(
@@ -431,11 +437,11 @@ def _facts(
     questions = every_question(options.question_files)
     return Facts(
         title=found.title,
-        versions=merging.agreed([part.versions for part in parts]),
-        options=merging.agreed([part.options for part in parts]),
+        versions=merging.agreed(map(attrgetter("versions"), parts)),
+        options=merging.agreed(map(attrgetter("options"), parts)),
         ignored=tuple(_ignored(found)),
         files=found.state_counts(copies=copy_count),
-        simulated=any(part.simulated for part in parts),
+        simulated=any(map(attrgetter("simulated"), parts)),
         stages=tuple(options.stages),
         excluded_count=sum(ignored.reason.code == "excluded" for ignored in found.ignored),
         **asked.limits(options.questions, options.skip, options.tables, questions),
@@ -444,13 +450,8 @@ def _facts(
 
 def _ignored(found: Discovery) -> list[str]:
     """Files that no reader claimed, by reason."""
-    by_reason: dict[str, int] = {}
-    for ignored in found.ignored:
-        by_reason[ignored.reason.text] = by_reason.get(ignored.reason.text, 0) + 1
-    return [
-        f"{count:,} {'file' if count == 1 else 'files'}: {reason}"
-        for reason, count in sorted(by_reason.items())
-    ]
+    counts = sorted(found.ignored_counts().items())
+    return [f"{count:,} {plural(count, 'file')}: {reason}" for reason, count in counts]
 
 
 def judge(
@@ -464,9 +465,9 @@ def judge(
 
     With `progress` a line on the terminal counts the questions.
     """
-    every = every_question(question_files)
-    analyses = asked.of_measurements(measured, every)
-    limits = thresholds_of(every)
+    questions = every_question(question_files)
+    analyses = asked.of_measurements(measured, questions)
+    limits = thresholds_of(questions)
     if thresholds is not None:
         limits = thresholds.with_defaults(limits)
     counting = count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
@@ -481,19 +482,19 @@ def _judge(
     on_question: Callable[[], None],
 ) -> Report:
     errors: list[Remark] = []
-    found: list[Section] = []
+    sections: list[Section] = []
     for analysis in analyses:
         answer = _section(analysis, measured, limits, errors)
         if answer is not None:
-            found.append(answer)
+            sections.append(answer)
         on_question()
-    owned = {analysis.id: analysis.rules for analysis in analyses}
+    rules = {analysis.id: analysis.rules for analysis in analyses}
     if len(analyses) < len(ANALYSES):
-        limits = limits.only({"severity"}.union(*owned.values()))
-    if any(owned.values()):
-        found.append(checked.section(found, owned, limits))
+        limits = limits.only({"severity"}.union(*rules.values()))
+    if any(rules.values()):
+        sections.append(checked.section(sections, rules, limits))
     # What could not be asked of these sources is not what a reader came for: it comes last.
-    sections = sorted(found, key=lambda section: section.status == "skipped")
+    sections.sort(key=lambda section: section.status == "skipped")
 
     def first_screen(part: Callable[[Measurements], T], otherwise: T) -> T:
         """A part of the first screen; one that breaks is left out and said to be."""
@@ -546,8 +547,8 @@ def _section(
     What breaks is added to `errors`.
     """
     try:
-        own = (analysis.id, analysis.tables)
-        answer = faults.judged(measured, lambda m: analysis.judge(m, thresholds), *own)
+        question = (analysis.id, analysis.tables)
+        answer = faults.judged(measured, lambda m: analysis.judge(m, thresholds), *question)
     except Exception as error:
         log.exception("judging %s failed", analysis.id)
         what = f"{analysis.id} could not be judged: {described(error, analysis.file)}"
@@ -565,7 +566,7 @@ def _section(
 
 def _arises(analysis: Analysis, measured: Measurements, thresholds: Thresholds) -> bool:
     """Whether a question arises that says nothing without what failed: its own tables did, or it asks for others' in vain."""
-    if any(fault.question == analysis.id for fault in measured.faults):
+    if analysis.id in map(attrgetter("question"), measured.faults):
         return True
     try:
         return analysis.judge(measured, thresholds) is not None

@@ -18,6 +18,8 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields
+from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NoReturn, TypeVar, get_args
 
@@ -103,12 +105,13 @@ def save(measurements: Measurements, path: Path | str) -> None:
     manifest = {
         "schema": SCHEMA,
         "tables": {name: _described(TABLES[name], len(rows)) for name, rows in tables.items()},
-        "sources": [_source_json(source) for source in measurements.sources],
-        "failures": [_coded_json(failure) for failure in measurements.failures],
-        "notes": [_coded_json(note) for note in measurements.notes],
+        "sources": list(map(_source_json, measurements.sources)),
+        "failures": list(map(_coded_json, measurements.failures)),
+        "notes": list(map(_coded_json, measurements.notes)),
         "facts": as_json(measurements.facts),
-        **({"faults": list(map(asdict, measurements.faults))} if measurements.faults else {}),
     }
+    if measurements.faults:
+        manifest["faults"] = list(map(asdict, measurements.faults))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         _put(archive, _MANIFEST, _json_bytes(manifest), zipfile.ZIP_STORED)
@@ -125,7 +128,7 @@ def _in_order(tables: Mapping[str, Columns]) -> dict[str, Columns]:
 
 def _names() -> list[str]:
     """The names of all tables; from now on those of all questions are known."""
-    return [table.name for table in (*RAW, *measured_tables())]
+    return list(map(attrgetter("name"), (*RAW, *measured_tables())))
 
 
 def _put(archive: zipfile.ZipFile, name: str, data: bytes, compression: int) -> None:
@@ -152,14 +155,16 @@ def _source_json(source: Source) -> dict[str, Any]:
     """A source without its path and node, which only mean something where it was read."""
     names = (*_SOURCE_TEXTS, *_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS, "size_bytes")
     values = {name: getattr(source, name) for name in names}
-    return {**values, "notes": [_coded_json(note) for note in source.notes]}
+    return {**values, "notes": list(map(_coded_json, source.notes))}
 
 
 def _coded_json(coded: Note | Failure) -> dict[str, Any]:
     """A note or a failure with its code, and with its data where it has any."""
     values = {field.name: getattr(coded, field.name) for field in fields(coded)}
-    data = values.pop("data")
-    return {**values, "data": dict(data)} if data else values
+    data = dict(values.pop("data"))
+    if data:
+        values["data"] = data
+    return values
 
 
 def _json_bytes(value: Any) -> bytes:
@@ -178,7 +183,7 @@ def _blocks(table: Table, rows: Columns) -> Iterator[tuple[str, str, bytes]]:
         array = rows[name]
         if isinstance(array, Coded):
             yield name, "codes", array.codes.astype("<i4").tobytes()
-            yield name, "categories", _json_bytes([str(text) for text in array.texts])
+            yield name, "categories", _json_bytes(list(map(str, array.texts)))
         elif isinstance(array, Nullable):
             values = np.where(array.missing, 0, array.values)
             yield name, "data", values.astype(_VALUES[column.dtype]).tobytes()
@@ -305,11 +310,11 @@ def _measurements(archive: _Archive) -> Measurements:
     archive.finish()
     return Measurements(
         tables=_in_order(tables),
-        sources=tuple(_source(item) for item in _as_list(manifest.get("sources"), "sources")),
-        failures=tuple(_failure(item) for item in _as_list(manifest.get("failures"), "failures")),
-        notes=tuple(_note(item) for item in _as_list(manifest.get("notes"), "notes")),
+        sources=tuple(map(_source, _as_list(manifest.get("sources"), "sources"))),
+        failures=tuple(map(_failure, _as_list(manifest.get("failures"), "failures"))),
+        notes=tuple(map(_note, _as_list(manifest.get("notes"), "notes"))),
         facts=of_json(_as_object(manifest.get("facts"), "facts")),
-        faults=tuple(_fault(item) for item in _as_list(manifest.get("faults", []), "faults")),
+        faults=tuple(map(_fault, _as_list(manifest.get("faults", []), "faults"))),
     )
 
 
@@ -366,7 +371,7 @@ def _flags(
 def _coded(column: Column, entry: str, rows: int, archive: _Archive) -> Coded:
     """Texts of the saved list, or of the closed set of the column, which must hold what is used."""
     codes = np.frombuffer(archive.read(f"{entry}.codes", rows * 4), "<i4").astype(np.int32)
-    texts = [_as_text(text, entry) for text in _as_list(archive.json(f"{entry}.categories"), entry)]
+    texts = _texts(archive.json(f"{entry}.categories"), entry)
     if any("\ud800" <= letter <= "\udfff" for letter in set("".join(texts))):
         raise _Bad(f"{entry!r} holds half a character")
     if len(set(texts)) != len(texts):
@@ -374,48 +379,49 @@ def _coded(column: Column, entry: str, rows: int, archive: _Archive) -> Coded:
     if rows and not (codes.min() >= -1 and codes.max() < len(texts)):
         raise _Bad(f"{entry!r} holds a code that stands for nothing")
     if column.values:
-        code_of = {text: code for code, text in enumerate(column.values)}
+        code_of = dict(zip(column.values, count(), strict=False))
         # The last one is for code -1, which no closed column may hold.
         codes = np.array([*(code_of.get(text, -1) for text in texts), -1], np.int32)[codes]
         if (codes < 0).any():
             raise _Bad(f"{entry!r} holds a value that is not one of {', '.join(column.values)}")
-        texts = list(column.values)
+        texts = tuple(column.values)
     narrow = np.min_scalar_type(-max(len(texts), 1))
-    return Coded(codes.astype(narrow), tuple(texts))
+    return Coded(codes.astype(narrow), texts)
 
 
 def _source(item: Any) -> Source:
     """A source as saved: where its file lay is not known any more."""
     record = _as_object(item, "a source")
-    fields: dict[str, Any] = {name: _as_text(record.get(name), name) for name in _SOURCE_TEXTS}
-    fields |= {name: _maybe(_as_text, record.get(name), name) for name in _SOURCE_MAYBE_TEXTS}
-    fields |= {name: _maybe(_as_number, record.get(name), name) for name in _SOURCE_MAYBE_NUMBERS}
-    if fields["tool"] not in get_args(Tool):
-        raise _Bad(f"unknown tool {fields['tool']!r}", "use the tracekit that saved it")
+    values: dict[str, Any] = dict(
+        zip(_SOURCE_TEXTS, _texts_of(record, *_SOURCE_TEXTS), strict=True)
+    )
+    for name in (*_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS):
+        check = _as_text if name in _SOURCE_MAYBE_TEXTS else _as_number
+        values[name] = _maybe(check, record.get(name), name)
+    if values["tool"] not in get_args(Tool):
+        raise _Bad(f"unknown tool {values['tool']!r}", "use the tracekit that saved it")
     return Source(
-        path=Path(fields["name"]),
+        path=Path(values["name"]),
         size_bytes=_as_number(record.get("size_bytes"), "size_bytes", low=0),
-        notes=tuple(_note(note) for note in _as_list(record.get("notes"), "notes")),
-        **fields,
+        notes=tuple(map(_note, _as_list(record.get("notes"), "notes"))),
+        **values,
     )
 
 
 def _failure(item: Any) -> Failure:
     """A failure as saved."""
     record = _as_object(item, "a failure")
-    source, problem, hint = (
-        _as_text(record.get(name), name) for name in ("source", "problem", "hint")
-    )
+    source, problem, hint = _texts_of(record, "source", "problem", "hint")
     code = _as_text(record.get("code", UNKNOWN), "code")
     return Failure(source, problem, hint, code, _data(record))
 
 
-def _data(found: Mapping[str, Any]) -> Data:
+def _data(record: Mapping[str, Any]) -> Data:
     """The data beside a code; none where an older tracekit saved it."""
     values: dict[str, Datum] = {}
-    for name, value in _as_object(found.get("data", {}), "data").items():
+    for name, value in _as_object(record.get("data", {}), "data").items():
         if isinstance(value, list):
-            values[name] = tuple(_as_text(text, name) for text in value)
+            values[name] = _texts(value, name)
         elif isinstance(value, str | int | float):
             values[name] = value
         else:
@@ -426,13 +432,12 @@ def _data(found: Mapping[str, Any]) -> Data:
 def _fault(item: Any) -> Fault:
     """An error of tracekit as saved."""
     record = _as_object(item, "a fault")
-    names = ("question", "error", "source")
-    question, error, source = (_as_text(record.get(name), name) for name in names)
+    question, error, source = _texts_of(record, "question", "error", "source")
     action: Any = _as_text(record.get("action"), "action")
     if action not in ("measured", "folded"):
         raise _Bad(f"unknown action {action!r}", "use the tracekit that saved it")
-    lists = [(name, _as_list(record.get(name), name)) for name in ("tables", "metrics")]
-    tables, metrics = (tuple(_as_text(text, name) for text in texts) for name, texts in lists)
+    tables = _texts(record.get("tables"), "tables")
+    metrics = _texts(record.get("metrics"), "metrics")
     pid = _maybe(_as_number, record.get("pid"), "pid")
     file = _as_text(record.get("file", ""), "file")
     return Fault(question, action, error, source, pid, tables, metrics, file)
@@ -444,12 +449,20 @@ def _note(item: Any) -> Note:
     severity: Any = _as_text(record.get("severity"), "severity")
     if severity not in get_args(NoteSeverity):
         raise _Bad(f"unknown severity {severity!r}", "use the tracekit that saved it")
-    code, message, source = (
-        _as_text(record.get(name), name) for name in ("code", "message", "source")
-    )
-    count = _as_number(record.get("count"), "count", low=0)
+    code, message, source = _texts_of(record, "code", "message", "source")
+    times = _as_number(record.get("count"), "count", low=0)
     offset = _maybe(_as_number, record.get("offset"), "offset")
-    return Note(severity, code, message, source, count, offset, _data(record))
+    return Note(severity, code, message, source, times, offset, _data(record))
+
+
+def _texts_of(record: Mapping[str, Any], *names: str) -> list[str]:
+    """The texts of these names in a record, if they are texts."""
+    return [_as_text(record.get(name), name) for name in names]
+
+
+def _texts(value: Any, what: str) -> tuple[str, ...]:
+    """The value, if it is a list of texts."""
+    return tuple(_as_text(text, what) for text in _as_list(value, what))
 
 
 def _maybe(check: Callable[[Any, str], T], value: Any, what: str) -> T | None:

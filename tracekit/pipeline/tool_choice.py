@@ -5,8 +5,9 @@ Nothing is added up over tools: two profilers that saw the same step saw the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain, product, starmap
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +37,7 @@ def one_tool(measured: Measurements) -> Measurements:
 
 def _set_aside(measured: Measurements) -> frozenset[str]:
     """The names of the sources that are kept as a check."""
-    tools = {source.tool for source in measured.sources}
-    if not tools.issuperset(TIMING):
+    if not set(map(attrgetter("tool"), measured.sources)).issuperset(TIMING):
         return frozenset()
     steps = measured["steps"]
     set_aside: set[str] = set()
@@ -45,15 +45,16 @@ def _set_aside(measured: Measurements) -> frozenset[str]:
         seen = {tool: _places(of_run[of_run["tool"] == tool]) for tool in TIMING}
         if not all(seen.values()):
             continue
-        sizes = {tool: len(set().union(*seen[tool].values())) for tool in TIMING}
-        first = max(TIMING, key=lambda tool: sizes[tool])
-        answered = set().union(*seen[first].values())
-        candidates = {name: p for tool in TIMING if tool != first for name, p in seen[tool].items()}
-        set_aside |= {name for name, places in candidates.items() if _meets(places, answered)}
+        places_of = {tool: set().union(*seen[tool].values()) for tool in TIMING}
+        first = max(TIMING, key=lambda tool: len(places_of[tool]))
+        del seen[first]
+        for name, places in chain.from_iterable(map(dict.items, seen.values())):
+            if any(starmap(_may_be, product(places, places_of[first]))):
+                set_aside.add(name)
     return frozenset(set_aside)
 
 
-def _places(steps: pd.DataFrame) -> Mapping[str, set[Place]]:
+def _places(steps: pd.DataFrame) -> dict[str, set[Place]]:
     """The places of every source."""
     places: dict[str, set[Place]] = {}
     keys = steps[["source", "rank", "step"]].drop_duplicates()
@@ -63,13 +64,9 @@ def _places(steps: pd.DataFrame) -> Mapping[str, set[Place]]:
     return places
 
 
-def _meets(places: set[Place], answered: set[Place]) -> bool:
-    """Whether any of these places is, or may be, one that is answered already."""
-    return any(_may_be(place, other) for place in places for other in answered)
-
-
-def _may_be(one: Place, other: Place) -> bool:
-    return all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
+def _may_be(place: Place, other: Place) -> bool:
+    """Whether two places are one, as far as both are known."""
+    return all(a == b or a is None or b is None for a, b in zip(place, other, strict=True))
 
 
 def _is_of(columns: Columns, names: frozenset[str]) -> npt.NDArray[np.bool_]:
@@ -82,19 +79,19 @@ def _is_of(columns: Columns, names: frozenset[str]) -> npt.NDArray[np.bool_]:
 
 def _part(measured: Measurements, names: frozenset[str], *, kept: bool) -> Measurements:
     """The measurements of these sources, or of all others."""
-    tables = {
-        name: columns.where(_is_of(columns, names) == kept)
-        for name, columns in measured.tables.items()
-    }
+    tables: dict[str, Columns] = {}
+    for name, columns in measured.tables.items():
+        rows = columns.where(_is_of(columns, names) == kept)
+        if len(rows) or not len(columns):
+            tables[name] = rows
+    failures, notes = measured.failures, measured.notes
+    if kept:
+        failures, notes = (), tuple(note for note in notes if note.source in names)
     return Measurements(
-        {
-            name: rows
-            for name, rows in tables.items()
-            if len(rows) or not len(measured.tables[name])
-        },
-        tuple(s for s in measured.sources if (s.name in names) == kept),
-        measured.failures if not kept else (),
-        measured.notes if not kept else tuple(n for n in measured.notes if n.source in names),
+        tables,
+        tuple(source for source in measured.sources if (source.name in names) == kept),
+        failures,
+        notes,
         measured.facts,
-        faults=tuple(f for f in measured.faults if (f.source in names) == kept),
+        faults=tuple(fault for fault in measured.faults if (fault.source in names) == kept),
     )

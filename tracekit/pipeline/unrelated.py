@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -17,24 +18,16 @@ from tracekit.discover import Discovery
 from tracekit.discover.names import stem_of
 from tracekit.discover.runs import numbered
 from tracekit.model.codes import Data
-from tracekit.model.labels import shown
+from tracekit.model.keys import records
+from tracekit.model.labels import first_few, shown
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Note, Source
 from tracekit.pipeline.first_screen import APART
 from tracekit.pipeline.gather import MeasuredSource
 
-_NAMED = (
-    "role",
-    "scope",
-    "step",
-    "rank",
-    "world_size",
-    "replica",
-    "topology",
-    "part",
-    "host",
-    "pid",
+_SAID_BY_NAMES = attrgetter(
+    *("role", "scope", "step", "rank", "world_size", "replica", "topology", "part", "host", "pid")
 )
 _TOOLS = frozenset({"torch", "nsys"})
 """Snapshots and logs do not say at what time which process wrote them."""
@@ -67,7 +60,7 @@ def told_apart(
         return new_runs, notes
     captures = _rows("captures", parts)
     members = _process_groups(parts)
-    run_names = list(dict.fromkeys(part.source.run for part in parts))
+    run_names = list(dict.fromkeys(map(attrgetter("source.run"), parts)))
     for run in doubtful:
         groups = _groups(captures[captures["run"] == run], named, members)
         if len(groups) < 2:
@@ -94,7 +87,7 @@ def renamed(rows: Columns, new_runs: Mapping[str, str]) -> Columns:
     assert isinstance(sources, Coded), "sources are texts"
     assert isinstance(runs, Coded), "runs are texts"
     texts = tuple(dict.fromkeys((*runs.texts, *new_runs.values())))
-    place = {text: code for code, text in enumerate(texts)}
+    place = dict(zip(texts, range(len(texts)), strict=True))
     code_of = [place[new_runs[s]] if s in new_runs else -1 for s in sources.texts]
     codes = np.array([*code_of, -1])[sources.codes]
     codes = np.where(codes >= 0, codes, runs.codes)
@@ -107,12 +100,14 @@ def renamed(rows: Columns, new_runs: Mapping[str, str]) -> Columns:
 
 def _says_whose(source: Source) -> bool:
     """Whether names or a manifest say anything about the process that wrote a file: `source` is not read yet."""
-    return any(getattr(source, field) is not None for field in _NAMED)
+    return set(_SAID_BY_NAMES(source)) != {None}
 
 
 def _rows(table: str, parts: Iterable[MeasuredSource]) -> pd.DataFrame:
     """The rows that all sources measured for a table."""
-    rows = [tables[table] for part in parts for tables in part.tables.values() if table in tables]
+    rows: list[Columns] = []
+    for part in parts:
+        rows += [tables[table] for tables in part.tables.values() if table in tables]
     return concat(TABLES[table], rows).frame()
 
 
@@ -121,9 +116,7 @@ def _process_groups(parts: Sequence[MeasuredSource]) -> dict[str, set[str]]:
     rows = _rows("collectives", parts)[["source", "group", "group_size"]]
     rows = rows[(rows["group_size"] > 1).fillna(value=False)].drop_duplicates()
     members: dict[str, set[str]] = {}
-    for source, group in zip(
-        rows["source"].astype(object), rows["group"].astype(object), strict=True
-    ):
+    for source, group in records(rows, ["source", "group"]):
         # Every job has a group of that name.
         if isinstance(group, str) and ":" in group:
             members.setdefault(source, set()).add(group)
@@ -136,7 +129,8 @@ def _groups(
     """The sources of one run by what links them; one group where too little is known to tell."""
     clocked = captures[captures["absolute_time"] & captures["pid"].notna()]
     clocked = clocked[clocked["tool"].isin(_TOOLS)].sort_values("ts_ns", kind="stable")
-    links: Links = {source: source for source in clocked["source"].astype(object)}
+    names = clocked["source"].astype(object).tolist()
+    links: Links = dict(zip(names, names, strict=True))
     if named & {*captures["source"].astype(object)} and not named & links.keys():
         return []
     first_of: dict[Hashable, str] = {}
@@ -145,8 +139,10 @@ def _groups(
     for source, host, pid, world_size, ts_ns, dur_ns in rows.itertuples(index=False):
         keys: list[Hashable] = [("process", None if pd.isna(host) else host, pid)]
         keys += [("group", group) for group in members.get(source, ())]
-        keys += [("named",)] if source in named else []
-        keys += [("world", world_size)] if pd.notna(world_size) and world_size > 1 else []
+        if source in named:
+            keys.append("named")
+        if pd.notna(world_size) and world_size > 1:
+            keys.append(("world", world_size))
         for key in keys:
             _link(links, source, first_of.setdefault(key, source))
         if running and ts_ns < end_ns:
@@ -173,23 +169,22 @@ def _link(links: Links, source: str, other: str) -> None:
 
 
 def _run_names(
-    run: str, groups: Sequence[Sequence[str]], named: set[str], taken: Sequence[str]
+    run: str, groups: Sequence[Sequence[str]], named: set[str], used: Sequence[str]
 ) -> list[str]:
     """What each group is called: by its first file, or as before where names say whose the files are."""
-    names = [
-        run if named & set(group) else shown(stem_of(group[0].rpartition("/")[2]))
-        for group in groups
-    ]
-    unique = numbered([*taken, *names])[len(taken) :]
+    names: list[str] = []
+    for group in groups:
+        first_file = group[0].rpartition("/")[2]
+        names.append(run if named.intersection(group) else shown(stem_of(first_file)))
+    unique = numbered([*used, *names])[len(used) :]
     return [run if name == run else other for name, other in zip(names, unique, strict=True)]
 
 
 def _note(run: str, groups: Sequence[Sequence[str]], names: Sequence[str]) -> Note:
     """What is said of a directory that holds several runs."""
     count = sum(map(len, groups))
-    listed = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
     message = (
         f"{count:,} files of {run} share no process, time, world or process group: shown as {len(names):,} runs "
-        f"({listed}); name=DIRECTORY makes them one"
+        f"({first_few(names, _MOST_NAMED)}); name=DIRECTORY makes them one"
     )
     return Note("warning", APART, message, run, count, data=Data(runs=tuple(names)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,12 @@ import pandas as pd
 
 from tracekit.job.frames import stage_rows
 from tracekit.model.intervals import union
+from tracekit.model.keys import records
 from tracekit.model.report import Finding, Place, Report
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show
 from tracekit.pipeline.timeline.arguments import quoted
-from tracekit.pipeline.timeline.lanes import LEAD_NS, NOTES, Lane, Plan
+from tracekit.pipeline.timeline.lanes import LEAD_NS, NOTES, Lane, Plan, by_process, lane_of
 from tracekit.pipeline.timeline.rows import micros, named
 
 Ints = npt.NDArray[np.int64]
@@ -63,10 +65,8 @@ def annotate(measured: Measurements, report: Report, plan: Plan) -> Annotations:
     for lane in plan.processes():
         pid = lane.pid(NOTES)
         pieces.append(named(pid, f"{lane.name} · steps, stages, findings", pid))
-        for frame, first, what in (
-            (drawn.steps, _STEPS, "steps"),
-            (drawn.stages, _STAGES, "stages"),
-        ):
+        tracks = (drawn.steps, _STEPS, "steps"), (drawn.stages, _STAGES, "stages")
+        for frame, first, what in tracks:
             rows = frame[frame["process"] == lane.number]
             tally["omitted"] += max(len(rows) - MAX_RANGES, 0)
             rows = rows.nlargest(MAX_RANGES, "length", keep="first")
@@ -82,28 +82,29 @@ def _drawn(measured: Measurements, plan: Plan) -> _Drawn:
     steps["named"] = ["step" if pd.isna(n) else f"step {int(n)}" for n in steps["step"]]
     stages = stage_rows(measured)
     stages["named"] = stages["canonical"].astype(str)
-    steps, stages = (_moved(frame, lanes) for frame in (steps, stages))
+    steps, stages = _moved(steps, lanes), _moved(stages, lanes)
     captures = _moved(measured["captures"].assign(named="", step=None), lanes)
-    ends = [int(frame["end"].max()) for frame in (steps, stages, captures) if len(frame)]
-    return _Drawn(steps, stages, max(ends, default=1))
+    ends = np.concatenate([steps["end"], stages["end"], captures["end"]])
+    return _Drawn(steps, stages, int(ends.max()) if len(ends) else 1)
 
 
 def _moved(frame: pd.DataFrame, lanes: Mapping[str, tuple[Lane, ...]]) -> pd.DataFrame:
     """The rows of processes that are drawn: process, source, step, name, begin, length, end."""
-    keys = zip(frame["source"].astype(str), frame["pid"].astype(object), strict=True)
-    lanes_of_rows = [
-        _lane(lanes.get(name, ()), None if pd.isna(pid) else int(pid)) for name, pid in keys
-    ]
-    is_drawn = np.array([lane is not None for lane in lanes_of_rows], np.bool_)
-    drawn_lanes = [lane for lane in lanes_of_rows if lane is not None]
-    frame = frame[is_drawn]
-    begin = frame["ts_ns"].to_numpy(np.int64) - np.array(
-        [k.shift_ns for k in drawn_lanes], np.int64
-    )
+    numbers: list[int] = []
+    shifts_ns: list[int] = []
+    places: list[int] = []
+    for place, (name, pid) in enumerate(records(frame, ["source", "pid"])):
+        lane = lane_of(lanes.get(str(name), ()), pid)
+        if lane is not None:
+            places.append(place)
+            numbers.append(lane.number)
+            shifts_ns.append(lane.shift_ns)
+    frame = frame.iloc[places]
+    begin = frame["ts_ns"].to_numpy(np.int64) - np.array(shifts_ns, np.int64)
     length = np.maximum(frame["dur_ns"].to_numpy(np.int64), 0)
     return pd.DataFrame(
         {
-            "process": np.array([lane.number for lane in drawn_lanes], np.int64),
+            "process": np.array(numbers, np.int64),
             "source": frame["source"].astype(str).to_numpy(object),
             "step": frame["step"].to_numpy(),
             "name": frame["named"].to_numpy(object),
@@ -112,10 +113,6 @@ def _moved(frame: pd.DataFrame, lanes: Mapping[str, tuple[Lane, ...]]) -> pd.Dat
             "end": begin + length,
         }
     )
-
-
-def _lane(lanes: Sequence[Lane], pid: int | None) -> Lane | None:
-    return next((lane for lane in lanes if lane.source.pid == pid), None)
 
 
 # Tracks
@@ -138,7 +135,7 @@ def _ranges(
         yield named(pid, what, tid, what="thread", tid=tid)
     steps = rows["step"].astype(object)
     args = ["{}" if pd.isna(step) else f'{{"step":{int(step)}}}' for step in steps]
-    begin, length = (rows[name].to_numpy(np.int64) for name in ("begin", "length"))
+    begin, length = rows["begin"].to_numpy(np.int64), rows["length"].to_numpy(np.int64)
     yield _slices(pid, cells, rows["name"].tolist(), begin, length, args, tally)
 
 
@@ -166,7 +163,7 @@ def _findings(
     findings: Sequence[Finding], plan: Plan, drawn: _Drawn, tally: Counter[str]
 ) -> Iterator[str]:
     """Every finding on a track of its own, in each process where it is."""
-    by_number = {lane.number: lane for lane in plan.processes()}
+    by_number = by_process(plan.lanes)
     is_first = True
     for order, finding in enumerate(findings):
         tid = _FINDINGS + order
@@ -185,15 +182,8 @@ def _findings(
             pid = by_number[process].pid(NOTES)
             yield named(pid, f"finding {finding.rule}", tid, what="thread", tid=tid)
             count = len(largest)
-            yield _slices(
-                pid,
-                [tid] * count,
-                names * count,
-                starts[largest],
-                lengths[largest],
-                args * count,
-                tally,
-            )
+            rows = [tid] * count, names * count, starts[largest], lengths[largest], args * count
+            yield _slices(pid, *rows, tally)
         if not bounds_of:
             if is_first:
                 yield named(_WHOLE_RUN, "findings of the whole run", 0)
@@ -208,11 +198,11 @@ def _intervals(place: Place, plan: Plan, drawn: _Drawn) -> Iterator[tuple[int, i
     """(process, begin, end) of what a place names; nothing where that is not in the timeline."""
     lanes = [lane for lane in plan.lanes if _is_at(place, lane)]
     if place.start_ns is not None:
-        for lane in {lane.number: lane for lane in reversed(lanes)}.values():
-            end = place.start_ns if place.end_ns is None else place.end_ns
-            yield lane.number, place.start_ns - lane.shift_ns, end - lane.shift_ns
+        end_ns = place.start_ns if place.end_ns is None else place.end_ns
+        for lane in by_process(lanes).values():
+            yield lane.number, place.start_ns - lane.shift_ns, end_ns - lane.shift_ns
         return
-    processes = [lane.number for lane in lanes]
+    processes = list(map(attrgetter("number"), lanes))
     if place.stage is not None:
         stages = _rows_at(place, drawn.stages, processes)
         stages = stages[stages["name"] == place.stage]
@@ -234,15 +224,17 @@ def _rows_at(place: Place, frame: pd.DataFrame, processes: Sequence[int]) -> pd.
 
 def _bounds(rows: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
     """(process, begin, end) of the rows."""
-    return zip(*(rows[name].tolist() for name in ("process", "begin", "end")), strict=True)
+    return rows[["process", "begin", "end"]].itertuples(index=False, name=None)
 
 
 def _is_at(place: Place, lane: Lane) -> bool:
     """Whether a place may lie in a lane: nothing that it names is another."""
     source = lane.source
-    wanted = (place.source, place.role, place.rank)
-    actual = (source.name, source.role, source.rank)
-    return all(w is None or w == a for w, a in zip(wanted, actual, strict=True))
+    return (
+        place.source in (None, source.name)
+        and place.role in (None, source.role)
+        and place.rank in (None, source.rank)
+    )
 
 
 def _arguments(finding: Finding) -> str:

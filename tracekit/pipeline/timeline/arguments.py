@@ -32,13 +32,14 @@ class Arguments:
     """The recorded arguments of elements as text, ids moved by `shift`."""
 
     def __init__(self, sparse: Mapping[str, SparseColumn], shift: int) -> None:
-        self._columns = {key: column for key, column in sparse.items() if len(column.rows)}
         self._shift = shift
-        self._texts = {
-            key: _category_texts(key, column.categories)
-            for key, column in self._columns.items()
-            if column.categories is not None
-        }
+        self._columns: dict[str, SparseColumn] = {}
+        self._texts: dict[str, npt.NDArray[np.object_]] = {}
+        for key, column in sparse.items():
+            if len(column.rows):
+                self._columns[key] = column
+                if column.categories is not None:
+                    self._texts[key] = _category_texts(key, column.categories)
 
     def of(self, ids: Ints, queued: pd.DataFrame | None) -> list[str]:
         """`,"args":{…}` of each of these elements, ascending; device and stream from `queued`."""
@@ -51,12 +52,11 @@ class Arguments:
             is_same = ids[places] == column.rows[low:high]
             if is_same.any():
                 parts[places[is_same]] += self._of(key, column.values[low:high][is_same])
-        for key in QUEUE if queued is not None else ():
-            is_known = queued[key].notna().to_numpy() if queued is not None else ids < 0
-            values = (
-                queued[key].to_numpy(np.int64, na_value=0)[is_known] if queued is not None else ids
-            )
-            parts[is_known] += _each(f',"{key}":%d', values.tolist())
+        if queued is not None:
+            for key in QUEUE:
+                is_known = queued[key].notna().to_numpy()
+                values = queued[key].to_numpy(np.int64, na_value=0)[is_known]
+                parts[is_known] += _each(f',"{key}":%d', values.tolist())
         return [f',"args":{{{part[1:]}}}' if part else "" for part in parts.tolist()]
 
     def _of(self, key: str, values: Any) -> npt.NDArray[np.object_]:

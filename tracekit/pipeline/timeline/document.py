@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tracekit.model.version import VERSION
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.run import Options
 from tracekit.pipeline.timeline.annotations import Annotations, annotate
-from tracekit.pipeline.timeline.lanes import Lane, Plan, plan
+from tracekit.pipeline.timeline.lanes import Lane, Plan, lane_of, plan
 from tracekit.pipeline.timeline.rows import rows
 
 PIECE_BYTES = 2**20
@@ -155,10 +156,7 @@ def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
             source, advance, want, ranks=ranks, steps=steps, stages=stages
         )
         for trace in traces:
-            lane = next(
-                (candidate for candidate in candidates if candidate.source.pid == trace.source.pid),
-                None,
-            )
+            lane = lane_of(candidates, trace.source.pid)
             if lane is None:
                 continue
             for table, count, text in rows(trace, lane, is_part=bool(steps or stages)):
@@ -264,7 +262,7 @@ def _room(target: Path) -> Path | None:
 
 def _refuse_input(target: Path, found: Discovery) -> None:
     """Raise if the target is one of the files that are read, whatever it is called."""
-    if target.exists() and any(target.samefile(source.path) for source in found.sources):
+    if target.exists() and any(map(target.samefile, map(attrgetter("path"), found.sources))):
         raise TracekitError(f"{target}: is one of the files to be read", "name another file")
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import pandas as pd
 
 from tracekit.job.alignment import Owner, corrections
+from tracekit.model.labels import called, phrase
 from tracekit.model.trace import Measurements, Source
 
 Process = tuple[str, str | None, int | None, int | None, str | None, str]
@@ -53,8 +56,9 @@ class Lane:
 
     def device(self, device: int | None) -> int:
         """The place of one of its devices."""
-        is_numbered = device is not None and 0 <= device < UNKNOWN_DEVICE - FIRST_DEVICE
-        return FIRST_DEVICE + device if is_numbered and device is not None else UNKNOWN_DEVICE
+        if device is None or not 0 <= device < UNKNOWN_DEVICE - FIRST_DEVICE:
+            return UNKNOWN_DEVICE
+        return FIRST_DEVICE + device
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,20 @@ class Plan:
 
     def processes(self) -> list[Lane]:
         """The first lane of every process."""
-        return list({lane.number: lane for lane in reversed(self.lanes)}.values())[::-1]
+        return list(by_process(self.lanes).values())[::-1]
+
+
+def by_process(lanes: Sequence[Lane]) -> dict[int, Lane]:
+    """The first lane of every process by its number, the last process first."""
+    return {lane.number: lane for lane in reversed(lanes)}
+
+
+def lane_of(lanes: Sequence[Lane], pid: int | None) -> Lane | None:
+    """The lane of a process among those of its source; None where it is not drawn."""
+    for lane in lanes:
+        if lane.source.pid == pid:
+            return lane
+    return None
 
 
 def plan(measured: Measurements, *, correct_clocks: bool = True) -> Plan:
@@ -88,18 +105,16 @@ def plan(measured: Measurements, *, correct_clocks: bool = True) -> Plan:
     False. Runs, and processes whose clocks cannot be compared, are drawn as if they had begun together.
     """
     sources = [source for source in measured.sources if source.tool != "log"]
-    keys = [process_of(source) for source in sources]
+    keys = list(map(process_of, sources))
     order = sorted(set(keys), key=_drawn_at)
-    number = {key: index for index, key in enumerate(order)}
     names = dict(zip(order, _names(order), strict=True))
-    files = {
-        name: index for index, name in enumerate(dict.fromkeys(source.name for source in sources))
-    }
+    numbers = dict(zip(order, count(), strict=False))
+    files: dict[str, int] = {}
     room = min(_ROOM, _LARGEST_PID // (len(order) + 2))
-    lanes = [
-        Lane(number[key], names[key], room, source, files[source.name], index, 0)
-        for index, (source, key) in enumerate(zip(sources, keys, strict=True))
-    ]
+    lanes: list[Lane] = []
+    for index, (source, key) in enumerate(zip(sources, keys, strict=True)):
+        file = files.setdefault(source.name, len(files))
+        lanes.append(Lane(numbers[key], names[key], room, source, file, index, 0))
     if correct_clocks:
         lanes = list(_corrected(measured, lanes))
     lanes.sort(key=lambda lane: (lane.number, lane.source_number))
@@ -115,40 +130,34 @@ def process_of(source: Source) -> Process:
 def _drawn_at(key: Process) -> tuple[Any, ...]:
     """Runs, then ranks, then roles; what is unknown comes last."""
     run, role, replica, rank, host, whose = key
-    return (
-        run,
+    unknown_last = (
         rank is None,
         rank or 0,
         role is None,
         role or "",
         replica is None,
         replica or 0,
-        host or "",
-        len(whose),
-        whose,
     )
+    return (run, *unknown_last, host or "", len(whose), whose)
 
 
 def _names(order: Sequence[Process]) -> list[str]:
     """`rank 0 actor`, with the run where there are several, with the pid where that is needed."""
-    several = len({key[0] for key in order}) > 1
-    short = [_name(key, several) for key in order]
-    often = Counter(short)
-    return [
-        name if often[name] == 1 else f"{name} ({key[5]})"
-        for name, key in zip(short, order, strict=True)
-    ]
+    several = len(set(map(itemgetter(0), order))) > 1
+    names = [_name(key, several) for key in order]
+    bearers = Counter(names)
+    for index, key in enumerate(order):
+        if bearers[names[index]] > 1:
+            names[index] += f" ({key[5]})"
+    return names
 
 
 def _name(key: Process, several: bool) -> str:
     run, role, replica, rank, _, whose = key
-    parts = (
-        run if several else None,
-        f"rank {rank}" if rank is not None else None if role is not None else _whose(whose),
-        None if replica is None else f"replica {replica}",
-        role,
-    )
-    return " ".join(part for part in parts if part)
+    process = called("rank", rank)
+    if rank is None and role is None:
+        process = _whose(whose)
+    return phrase(run if several else None, process, called("replica", replica), role)
 
 
 def _whose(whose: str) -> str:
@@ -193,32 +202,28 @@ def _placed(measured: Measurements, lanes: Sequence[Lane]) -> Plan:
             continue
         begin = first[lane.source.name] - (lane.offset_ns or 0)
         zeros[domain] = min(zeros.get(domain, begin - LEAD_NS), begin - LEAD_NS)
-    moved = tuple(
-        replace(lane, shift_ns=zeros.get(domain, 0) + (lane.offset_ns or 0))
-        for lane, domain in zip(lanes, domains, strict=True)
-    )
-    epoch = next(
-        (zeros[domain] for domain in domains if len(domain) == 1 and domain in zeros), None
-    )
-    return Plan(moved, epoch, tuple(_apart(lanes, domains)))
+    moved: list[Lane] = []
+    epochs: list[int] = []
+    for lane, domain in zip(lanes, domains, strict=True):
+        moved.append(replace(lane, shift_ns=zeros.get(domain, 0) + (lane.offset_ns or 0)))
+        if len(domain) == 1 and domain in zeros:
+            epochs.append(zeros[domain])
+    return Plan(tuple(moved), next(iter(epochs), None), tuple(_apart(lanes, domains)))
 
 
 def _first(measured: Measurements, captures: pd.DataFrame) -> dict[str, int]:
     """When each source begins; on a clock that counts from the epoch, times before it do not count."""
-    starts = pd.concat(
-        [captures[["source", "ts_ns"]]]
-        + [measured[name][["source", "ts_ns"]] for name in ("steps", "stages")],
-        ignore_index=True,
-    )
+    tables = (captures, measured["steps"], measured["stages"])
+    starts = pd.concat([table[["source", "ts_ns"]] for table in tables], ignore_index=True)
     from_epoch = starts["source"].isin(captures["source"][captures["absolute_time"]])
     sound = starts[~from_epoch | (starts["ts_ns"] > _EPOCH_NS)]
     earliest = sound.groupby("source")["ts_ns"].min()
-    return {str(name): int(begin) for name, begin in earliest.items()}
+    return dict(zip(map(str, earliest.index), earliest.tolist(), strict=True))
 
 
 def _apart(lanes: Sequence[Lane], domains: Sequence[tuple[object, ...]]) -> Iterator[str]:
     """What is not on the one clock, in words."""
-    runs = list(dict.fromkeys(lane.source.run for lane in lanes))
+    runs = set(map(attrgetter("source.run"), lanes))
     if len(runs) > 1:
         yield f"{len(runs)} runs: all drawn as if they had begun together"
     distinct = len(set(domains))

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.keys import QUEUE, place_of
+from tracekit.model.labels import called
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.pipeline.timeline.arguments import ID_ROOM, Arguments, quoted
 from tracekit.pipeline.timeline.lanes import FIRST_OTHER, HOST, NOTES, Lane
@@ -50,9 +51,8 @@ def micros(ns: Ints) -> list[str]:
     ['1234.567', '-0.005']
     """
     microseconds, remainder = np.divmod(np.abs(ns), 1000)
-    texts = list(
-        map("%d.%03d".__mod__, zip(microseconds.tolist(), remainder.tolist(), strict=True))
-    )
+    numbers = zip(microseconds.tolist(), remainder.tolist(), strict=True)
+    texts = list(map("%d.%03d".__mod__, numbers))
     for row in np.flatnonzero(ns < 0).tolist():
         texts[row] = f"-{texts[row]}"
     return texts
@@ -76,7 +76,8 @@ def rows(trace: Trace, lane: Lane, *, is_part: bool) -> Iterator[tuple[str, int,
         yield from _windows(trace["windows"], places)
     if trace.has("flows"):
         flows = trace["flows"]
-        flows = _whole(flows, trace) if is_part else flows
+        if is_part:
+            flows = _linked(flows, trace)
         yield from _flows(flows, _ends(flows, trace, places), lane)
     yield "names", 0, places.names(trace.get("threads"))
 
@@ -98,17 +99,17 @@ def _told_by_tables(trace: Trace) -> Mapping[str, SparseColumn]:
         ("External id", "external_id"),
         ("bytes", "size_bytes"),
     ):
-        parts = []
+        id_parts, value_parts = [], []
         for name in ("host_ops", "device_ops", "syncs"):
             frame = trace.get(name)
-            if column in frame and len(frame):
+            if column in frame and frame[column].notna().any():
                 recorded = frame[frame[column].notna().to_numpy()]
-                parts.append((recorded["id"].to_numpy(), recorded[column].to_numpy(np.int64)))
-        if not any(len(ids) for ids, _ in parts):
-            continue
-        ids, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        order = np.argsort(ids, kind="stable")
-        columns[key] = _Column(ids[order], values[order])
+                id_parts.append(recorded["id"].to_numpy())
+                value_parts.append(recorded[column].to_numpy(np.int64))
+        if id_parts:
+            ids, values = np.concatenate(id_parts), np.concatenate(value_parts)
+            order = np.argsort(ids, kind="stable")
+            columns[key] = _Column(ids[order], values[order])
     return columns
 
 
@@ -136,16 +137,15 @@ class _Places:
         for device, stream in _queues(trace):
             pid = lane.pid(lane.device(device))
             tid = _tid(stream, len(queues))
-            label = "?" if device is None else str(device)
-            drawn[pid, tid] = (f"GPU {label}", "stream ?" if stream is None else f"stream {stream}")
+            drawn[pid, tid] = (f"GPU {_text(device)}", f"stream {_text(stream)}")
             queues[device, stream] = _place(pid, tid)
         threads = trace.get("threads")
-        used = (trace.get(name)["thread"].to_numpy() for name in ("host_ops", "memory_ops"))
-        own_pids = set(np.unique(np.concatenate(list(used))).tolist())
+        used = pd.concat([trace.get("host_ops")["thread"], trace.get("memory_ops")["thread"]])
+        own_pids = set(used.unique().tolist())
         other_pids: dict[object, int] = {lane.source.pid: HOST}
         texts = []
-        columns = (threads[name].astype(object) for name in ("thread", "pid", "tid"))
-        for number, *recorded in zip(*columns, strict=True):
+        columns = threads[["thread", "pid", "tid"]].astype(object)
+        for number, *recorded in columns.itertuples(index=False, name=None):
             pid_of, tid_of = map(_whole_number, recorded)
             # Ends of arrows on a device are known by its number and stream alone.
             if number not in own_pids and (pid_of, tid_of) in queues:
@@ -155,22 +155,21 @@ class _Places:
             pid, tid = lane.pid(process_number), _tid(tid_of, int(number))
             texts.append(_place(pid, tid))
             if number in own_pids:
-                label = "" if pid_of is None else f" (pid {pid_of})"
-                drawn[pid, tid] = (f"CPU{label}", "" if tid_of is None else f"thread {tid_of}")
+                process = "CPU" if pid_of is None else f"CPU (pid {pid_of})"
+                drawn[pid, tid] = (process, called("thread", tid_of))
         is_own = np.isin(np.arange(len(texts)), list(own_pids))
         return cls(lane, np.array([*texts, ""], object)[:-1], is_own, drawn, queues)
 
     def names(self, threads: pd.DataFrame) -> str:
         """The rows that name what was drawn, the recorded names of threads first."""
-        recorded = {
-            text: str(name)
-            for text, name in zip(self.thread, threads["name"].astype(object), strict=True)
-            if not pd.isna(name)
-        }
-        lines, seen = [], set()
+        is_named = threads["name"].notna().to_numpy(np.bool_)
+        names = threads["name"][is_named].astype(object).map(str)
+        recorded = dict(zip(self.thread[is_named], names, strict=True))
+        lines: list[str] = []
+        named_pids: set[int] = set()
         for (pid, tid), (process, thread) in self.drawn.items():
-            if pid not in seen:
-                seen.add(pid)
+            if pid not in named_pids:
+                named_pids.add(pid)
                 lines.append(named(pid, f"{self.lane.name} · {process}", pid))
             label = recorded.get(_place(pid, tid)) or thread or "thread ?"
             lines.append(named(pid, label, tid, what="thread", tid=tid))
@@ -179,14 +178,10 @@ class _Places:
 
 def _queues(trace: Trace) -> list[tuple[int | None, int | None]]:
     """Every (device, stream) on which the trace shows something."""
-    tables = [trace[name] for name in ("device_ops", "device_ranges", "syncs") if trace.has(name)]
-    if not tables:
-        return []
-    pairs = pd.concat([table[[*QUEUE]] for table in tables]).drop_duplicates().astype(object)
-    lines = [
-        (_whole_number(device), _whole_number(stream))
-        for device, stream in pairs.itertuples(index=False, name=None)
-    ]
+    tables = (trace.get(name)[[*QUEUE]] for name in ("device_ops", "device_ranges", "syncs"))
+    pairs = pd.concat(tables).drop_duplicates().astype(object)
+    rows = pairs.itertuples(index=False, name=None)
+    lines = [(_whole_number(device), _whole_number(stream)) for device, stream in rows]
     return sorted(lines, key=lambda pair: [(v is None, v or 0) for v in pair])
 
 
@@ -196,8 +191,9 @@ def _place(pid: int, tid: int) -> str:
 
 def _tid(recorded: int | None, number: int) -> int:
     """The thread id as recorded, if every program takes it; else one of our own."""
-    fits = recorded is not None and 0 <= recorded < _LARGEST_TID
-    return recorded if fits and recorded is not None else _LARGEST_TID + number
+    if recorded is None or not 0 <= recorded < _LARGEST_TID:
+        return _LARGEST_TID + number
+    return recorded
 
 
 # The tables
@@ -207,24 +203,26 @@ def _table(
     name: str, frame: pd.DataFrame, places: _Places, arguments: Arguments
 ) -> Iterator[tuple[str, int, str]]:
     """Intervals and allocator instants, with every argument that was recorded."""
-    instant = name == "memory_ops"
-    on_device = "stream" in frame
-    start = ',\n{"ph":"i","s":"t","name":"[memory]","cat":"cpu_instant_event",' if instant else None
-    named_rows = None if instant else _heads(name, frame)
+    heads_of = None if name == "memory_ops" else _heads(name, frame)
     for low in range(0, len(frame), CHUNK):
         part = frame.iloc[low : low + CHUNK]
-        heads = [start] * len(part) if named_rows is None else named_rows(low, low + CHUNK)
-        where = _on_queue(part, places) if on_device else places.thread[part["thread"]].tolist()
+        if "stream" in frame:
+            queued, where = part, _on_queue(part, places)
+        else:
+            queued, where = None, places.thread[part["thread"]].tolist()
         begin = micros(part["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
-        args = arguments.of(part["id"].to_numpy(np.int64), part if on_device else None)
-        if instant:
-            cells = zip(heads, where, begin, args, strict=True)
-            texts = map('%s%s,"ts":%s%s}'.__mod__, cells)
+        args = arguments.of(part["id"].to_numpy(np.int64), queued)
+        if heads_of is None:
+            instants = zip(where, begin, args, strict=True)
+            texts = map((_INSTANT + '%s,"ts":%s%s}').__mod__, instants)
         else:
             length = micros(part["dur_ns"].to_numpy(np.int64))
-            timed = zip(heads, where, begin, length, args, strict=True)
+            timed = zip(heads_of(low, low + CHUNK), where, begin, length, args, strict=True)
             texts = map('%s%s,"ts":%s,"dur":%s%s}'.__mod__, timed)
         yield name, len(part), "".join(texts)
+
+
+_INSTANT = ',\n{"ph":"i","s":"t","name":"[memory]","cat":"cpu_instant_event",'
 
 
 def _heads(name: str, frame: pd.DataFrame) -> Callable[[int, int], list[str]]:
@@ -260,10 +258,9 @@ def _on_queue(part: pd.DataFrame, places: _Places) -> list[str]:
     pairs = part[[*QUEUE]]
     number = np.asarray(pairs.groupby([*QUEUE], dropna=False, sort=False).ngroup(), np.int64)
     first = pairs[~pd.Series(number).duplicated().to_numpy()].astype(object)
-    texts = [
-        places.queues[_whole_number(device), _whole_number(stream)]
-        for device, stream in first.itertuples(index=False, name=None)
-    ]
+    texts: list[str] = []
+    for device, stream in first.itertuples(index=False, name=None):
+        texts.append(places.queues[_whole_number(device), _whole_number(stream)])
     names: list[str] = np.array(texts, object)[number].tolist()
     return names
 
@@ -272,9 +269,10 @@ def _allocated(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int,
     """The allocated bytes of each device as a counter, as they were after every allocation and free."""
     measured = frame[frame["allocated_bytes"].notna()]
     for key, of_device in measured.groupby(["device_type", "device"], dropna=False, sort=True):
-        kind, device = (_whole_number(value) for value in key)
-        where = "CPU" if kind == 0 else f"device {'?' if device is None else device}"
-        where += " (from the driver)" if kind == DRIVER else ""
+        kind, device = map(_whole_number, key)
+        where = "CPU" if kind == 0 else f"device {_text(device)}"
+        if kind == DRIVER:
+            where += " (from the driver)"
         head = f',\n{{"ph":"C","name":{quoted(f"allocated memory, {where}")},'
         head += f'"pid":{places.lane.pid(HOST)},"tid":0,"ts":'
         for low in range(0, len(of_device), CHUNK):
@@ -287,6 +285,10 @@ def _allocated(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int,
 
 def _whole_number(value: Any) -> int | None:
     return None if pd.isna(value) else int(value)
+
+
+def _text(number: int | None) -> str:
+    return "?" if number is None else str(number)
 
 
 def _counters(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int, str]]:
@@ -336,7 +338,7 @@ def _flows(
     )
     ids = number + 1 + lane.trace_number * ID_ROOM
     phases = {"start": '"s"', "step": '"t","bp":"e"', "end": '"f","bp":"e"'}
-    phase_texts = np.array([phases[name] for name in closed["phase"].cat.categories], object)
+    phase_texts = np.array(list(map(phases.__getitem__, closed["phase"].cat.categories)), object)
     for low in range(0, len(closed), CHUNK):
         part = closed.iloc[low : low + CHUNK]
         cells = zip(
@@ -374,8 +376,8 @@ def _ends(flows: pd.DataFrame, trace: Trace, places: _Places) -> npt.NDArray[np.
     return names
 
 
-def _whole(flows: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+def _linked(flows: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     """The arrows of which both ends begin with something that is still there."""
-    starts = [trace[name]["ts_ns"] for name in ("host_ops", "device_ops") if trace.has(name)]
-    left = flows[flows["ts_ns"].isin(pd.concat(starts))] if starts else flows.iloc[:0]
-    return left[left.groupby(["cat", "flow"], observed=True)["flow"].transform("size") > 1]
+    starts = pd.concat([trace.get("host_ops")["ts_ns"], trace.get("device_ops")["ts_ns"]])
+    ends = flows[flows["ts_ns"].isin(starts)]
+    return ends[ends.groupby(["cat", "flow"], observed=True)["flow"].transform("size") > 1]
