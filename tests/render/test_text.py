@@ -98,8 +98,8 @@ def test_a_report_of_nothing_is_still_a_report():
 
 
 def test_an_analysis_that_found_nothing_says_so():
-    report = Report("quiet", "0.1.0", sections=(Section("idle", "Idle"),))
-    assert "No findings." in render(report)
+    sections = (Section("idle", "Idle"), Section("rules", "Which rules were checked?"))
+    assert "No findings." in render(Report("quiet", "0.1.0", sections=sections))
 
 
 def test_the_amount_stands_near_its_claim_on_a_very_wide_terminal():

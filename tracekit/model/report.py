@@ -6,10 +6,14 @@ A table's cells are plain values in the unit of their column; only `render` roun
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 SCHEMA = "tracekit.report/1"
 """Version of the JSON form: additions keep it, a change of meaning raises it."""
+
+RULES = "rules"
+"""The id of the section on what every rule says; where no question with a rule was asked, there is none."""
 
 Cell = int | float | str | bool | None
 Unit = Literal["", "ns", "bytes", "ratio", "factor", "count", "gb_per_s", "text", "id"]
@@ -264,17 +268,18 @@ class Report:
     schema: str = SCHEMA
 
     @property
+    def asks_rules(self) -> bool:
+        """Whether any question that was asked has a rule."""
+        return any(section.id == RULES for section in self.sections)
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """All findings, what gives most first, then by severity, then in a fixed order."""
-        found = [finding for section in self.sections for finding in section.findings]
-        return tuple(
-            sorted(
-                found,
-                key=lambda f: (
-                    -(f.recoverable_ns or 0),
-                    SEVERITIES.index(f.severity),
-                    f.rule,
-                    f.claim,
-                ),
-            )
-        )
+        findings = chain.from_iterable(section.findings for section in self.sections)
+        return tuple(sorted(findings, key=_importance))
+
+
+def _importance(finding: Finding) -> tuple[int, int, str, str]:
+    """What findings are ordered by."""
+    grade = SEVERITIES.index(finding.severity)
+    return -(finding.recoverable_ns or 0), grade, finding.rule, finding.claim

@@ -137,7 +137,7 @@ def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
     findings, left = phrases.first_findings(report, options.top)
     if not findings:
         judged = report.sections and not left and not report.answer
-        return [("findings", ["### No findings"])] if judged else []
+        return [("findings", [f"### {phrases.no_findings(report)}"])] if judged else []
     blocks = [("findings", ["### Worth fixing first"])]
     amounts = phrases.recoverable(findings)
     for number, (finding, amount) in enumerate(zip(findings, amounts, strict=True), 1):

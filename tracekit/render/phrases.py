@@ -99,6 +99,13 @@ def first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
     return first, len(findings) - len(first)
 
 
+def no_findings(report: Report) -> str:
+    """What is said where nothing is worth fixing: none was found, or no rule was there to find any."""
+    if report.asks_rules:
+        return "No findings"
+    return "No rules were asked"
+
+
 def claim(finding: Finding) -> str:
     """The claim; where no time says how grave it is, the severity does."""
     text = printable(finding.claim, SENTENCE)

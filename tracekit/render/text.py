@@ -215,7 +215,7 @@ def _findings(report: Report, options: Options, width: int) -> list[Line]:
     findings, left = phrases.first_findings(report, limit)
     if not findings:
         judged = report.sections and not left and not report.answer
-        return [[("No findings.", "bold")], []] if judged else []
+        return [[(f"{phrases.no_findings(report)}.", "bold")], []] if judged else []
     amounts = phrases.recoverable(findings)
     times, shares = (max(_cells(amount[i]) for amount in amounts) for i in (0, 1))
     amount_width = min(times + _GAP + shares, width - 20)

@@ -9,10 +9,11 @@ import pandas as pd
 
 from tracekit.analyses.rules import RULES
 from tracekit.job.tables import as_headings, sheet
+from tracekit.model.report import RULES as RULES_SECTION
 from tracekit.model.report import Section, Verdict
 from tracekit.model.thresholds import Thresholds
 
-ID, TITLE = "rules", "Which rules were checked?"
+TITLE = "Which rules were checked?"
 
 ANSWERS = ("fired", "failed", "clear", "insufficient data", "not applicable")
 
@@ -44,7 +45,7 @@ def section(
         columns=["rule", "name", "value"],
     )
     return Section(
-        ID,
+        RULES_SECTION,
         TITLE,
         sheets=(
             sheet(
