@@ -126,13 +126,13 @@ def test_no_column_is_left_out_that_there_is_room_for(width):
     row = tuple("name" * 9 if n % 5 == 0 else n for n in range(30))
     table = grid(Sheet("t", "T", headings, (row,)))
     columns, widths = text._fit(table, width)
-    natural = text._natural(table)
+    natural = text._widths(table, text._NAME_WIDTH)
     assert text._total(widths) <= width
     room = width - text._total([natural[at] for at in columns])
     assert all(natural[at] + 2 > room for at in range(30) if at not in columns)
     lines = text._sheet(table, width, titled=True)
     words = " ".join("".join(piece for piece, _ in line) for line in lines)
-    whole = text._full_width(table)
+    whole = text._total(text._widths(table, text._SHRUNK))
     assert f"(COLUMNS={whole} shows all, or -o report.html)" in words
     assert len(text._fit(table, whole)[0]) == 30
     assert len(text._fit(table, whole - 1)[0]) < 30

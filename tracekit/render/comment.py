@@ -7,6 +7,7 @@ from hashlib import sha256
 from tracekit.model.report import Report
 from tracekit.render import phrases
 from tracekit.render.markdown import (
+    careful_block,
     line_start,
     section_choices,
     sentence,
@@ -29,25 +30,22 @@ def pull_request_comment(
 
     The marker is the same whenever the sides are called the same: a bot finds its comment by it.
     """
-    limit_rows = None if options.verbose else options.top
     identity = " · ".join(map(sentence, phrases.identity(report)))
     below = [line_start(sentence(line)) for line in report.basis]
     head = [marker(*sides), f"**tracekit: {sentence(report.answer).strip()}**", *below]
     blocks = [("answer", ["\n\n".join([*head, line_start(identity)])])]
-    blocks.append(("careful", ["\n".join(f"- Careful: {sentence(c)}" for c in report.cautions)]))
+    blocks.append(careful_block(report))
+    folded = []
     for section in report.sections:
         if section.id == GATE:
             lines = [sheet_block(sheet, None) for sheet in section.sheets]
             lines += ["\n".join(f"- {sentence(caveat)}" for caveat in section.caveats)]
-            blocks.append(("gate", ["\n\n".join(line for line in lines if line)]))
+            blocks.append(("gate", ["\n\n".join(filter(None, lines))]))
+        else:
+            folded.append((section.title, section_choices(section, options)))
     if report.overview:
-        blocks.append(("overview", [sheet_block(report.overview, limit_rows)]))
-    blocks += [
-        (section.title, section_choices(section, options))
-        for section in report.sections
-        if section.id != GATE
-    ]
-    return within_limit(blocks, limit)
+        blocks.append(("overview", [sheet_block(report.overview, options.overview_rows)]))
+    return within_limit([*blocks, *folded], limit)
 
 
 def marker(base: str, opt: str) -> str:

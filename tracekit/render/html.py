@@ -72,7 +72,7 @@ class Picture:
 
     id: str
     title: str
-    svg: Markup | None
+    svg: Markup
     note: str
     chart: Chart
 
@@ -81,7 +81,7 @@ def render_html(report: Report, _options: Options) -> str:
     """The page; where it would be too large, the largest tables lose rows first, and it says so."""
     report = _few_ranks(report)
     pictures = _pictures(report)
-    svg_size = sum(len(picture.svg or "") for picture in chain.from_iterable(pictures))
+    svg_size = sum(len(picture.svg) for picture in chain.from_iterable(pictures))
     rows, items = _fitting_rows(report, LIMIT * 17 // 20 - svg_size), _ITEMS
     while True:
         page = _page(report, pictures, rows, items)
@@ -106,7 +106,7 @@ def _few_ranks(report: Report) -> Report:
 def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) -> str:
     """The page with at most so many rows a table, and so many items in any other list."""
     short, dropped = _trimmed(report, items)
-    style, script = (_inlined(name) for name in ("report.css", "report.js"))
+    style, script = map(_inlined, ("report.css", "report.js"))
     findings = short.findings
     numbers = {id(finding): number for number, finding in enumerate(findings, 1)}
     ids = _unique_ids()
@@ -171,11 +171,15 @@ def _inlined(name: str) -> str:
 
 def _policy(style: str, script: str) -> str:
     """The content security policy: these two inlined texts and nothing else."""
-    hashes = [b64encode(sha256(text.encode("utf-8")).digest()).decode() for text in (style, script)]
     return (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def _digest(text: str) -> str:
+    """The hash by which a browser knows an inlined text."""
+    return f"sha256-{b64encode(sha256(text.encode('utf-8')).digest()).decode()}"
 
 
 def _shown_sheet(sheet: Sheet, limit: int, id_: str) -> ShownSheet:
@@ -193,12 +197,14 @@ def _shown_sheet(sheet: Sheet, limit: int, id_: str) -> ShownSheet:
 def _shown_cell(value: Cell, text: str, column: Column) -> ShownCell:
     """The cell with what its text does not say."""
     if isinstance(value, str):
-        full = printable(value, _TITLE_LIMIT) if len(text) >= NAME_LIMIT else ""
-        return ShownCell(text, full=full)
-    raw = _raw(value) if column.numeric else ""
+        if len(text) < NAME_LIMIT:
+            return ShownCell(text)
+        return ShownCell(text, full=printable(value, _TITLE_LIMIT))
+    if not column.numeric:
+        return ShownCell(text)
     if column.unit == "ratio" and value is not None and text != UNKNOWN:
-        return ShownCell(text, raw, bar=_width(value))
-    return ShownCell(text, raw)
+        return ShownCell(text, _raw(value), bar=_width(value))
+    return ShownCell(text, _raw(value))
 
 
 def _raw(value: Cell) -> str:
@@ -212,7 +218,7 @@ def _raw(value: Cell) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.8g}"
-    return str(int(value)) if isinstance(value, bool) else repr(value)
+    return str(int(value))
 
 
 def _width(ratio: float) -> str:
@@ -236,7 +242,7 @@ def _pictures(report: Report) -> list[list[Picture]]:
         pictures.append([])
         for chart in section.charts[:_ITEMS]:
             picture = _picture(chart, ids(slug(chart.id)), tones, left)
-            left -= len(picture.svg or "")
+            left -= len(picture.svg)
             pictures[-1].append(picture)
     return pictures
 
@@ -246,32 +252,35 @@ def _picture(chart: Chart, name: str, tones: dict[str, str], room: int) -> Pictu
     from markupsafe import Markup
 
     few = bounded(replace(chart, id=name))
-    notes = [printable(chart.caption, 2_000)] if chart.caption else []
-    svg = None
+    notes = [printable(chart.caption, 2_000)]
+    svg = Markup("")
+    if few.kind != "gantt":
+        tones = {}
     try:
         # Every text in it is escaped where it is drawn.
-        svg = Markup(draw(few, tones if few.kind == "gantt" else None))  # noqa: S704
+        svg = Markup(draw(few, tones))  # noqa: S704
     except TracekitError as error:
         notes.append(f"Not drawn: {printable(str(error), phrases.SENTENCE)}.")
-    if svg is not None and len(svg.encode("utf-8")) > room:
-        svg = None
+    if len(svg.encode("utf-8")) > room:
+        svg = Markup("")
         notes.append("Not drawn, to keep this page under 5 MB; the JSON report has its numbers.")
     elif few.omitted:
         notes.append(f"{show(few.omitted, 'count')} smaller marks or further rows are not drawn.")
     title = printable(chart.title or chart.id, 300)
-    return Picture(f"chart-{name}", title, svg, " ".join(notes), few)
+    return Picture(f"chart-{name}", title, svg, " ".join(filter(None, notes)), few)
 
 
 def _row_link(place: Place, pictures: Iterable[Picture]) -> str:
     """The id of the row of the first time line that shows the place, or nothing."""
     for picture in pictures:
         chart = picture.chart
-        if picture.svg is None or _is_elsewhere(chart, place):
+        if not picture.svg or _is_elsewhere(chart, place):
             continue
-        rows = [row for row, rank in enumerate(chart.ranks) if rank == place.rank]
-        if rows:
-            of_role = (row for row in rows if place.role and place.role == chart.roles[row])
-            return row_id(chart, next(of_role, rows[0]))
+        row = chart.ranks.index(place.rank)
+        owner, owners = (place.rank, place.role), list(zip(chart.ranks, chart.roles, strict=True))
+        if place.role and owner in owners:
+            row = owners.index(owner)
+        return row_id(chart, row)
     return ""
 
 
@@ -292,9 +301,12 @@ def _unjudged(section: Section) -> list[tuple[str, str]]:
             reasons.setdefault((verdict.rule, verdict.answer), []).append(verdict.reason)
     unjudged = []
     for (rule, answer), (first, *further) in reasons.items():
-        reason = f": {printable(first, phrases.SENTENCE)}" if first else ""
-        more = f"; and {show(len(further), 'count')} more" if further else ""
-        unjudged.append((printable(rule, 60), f"{answer}{reason}{more}"))
+        why: str = answer
+        if first:
+            why += f": {printable(first, phrases.SENTENCE)}"
+        if further:
+            why += f"; and {show(len(further), 'count')} more"
+        unjudged.append((printable(rule, 60), why))
     return unjudged
 
 
@@ -332,7 +344,13 @@ def _fitting_rows(report: Report, budget: int) -> int:
 
 def _row_cost(row: tuple[Cell, ...]) -> int:
     """About how many bytes the row takes in the page."""
-    return 20 + sum(120 if isinstance(v, float) else 55 + len(str(v)[:_TITLE_LIMIT]) for v in row)
+    cost = 20
+    for value in row:
+        if isinstance(value, float):
+            cost += 120
+        else:
+            cost += 55 + len(str(value)[:_TITLE_LIMIT])
+    return cost
 
 
 def _trimmed(report: Report, items: int) -> tuple[Report, int]:
@@ -353,7 +371,9 @@ def _trimmed(report: Report, items: int) -> tuple[Report, int]:
         if isinstance(value, Chart):
             return value
         if is_dataclass(value) and not isinstance(value, type):
-            limit = min(items, _ITEMS_OF_A_FINDING) if isinstance(value, Finding) else items
+            limit = items
+            if isinstance(value, Finding):
+                limit = min(items, _ITEMS_OF_A_FINDING)
             parts = {field.name: cut(getattr(value, field.name), limit) for field in fields(value)}
             return replace(value, **parts)
         return value

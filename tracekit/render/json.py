@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import chain
 from math import isfinite
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -62,7 +63,7 @@ def from_json(text: str) -> Report:
 
 def read_json(text: str, kinds: Mapping[str, type]) -> Any:
     """What a JSON text holds, as the dataclass of the schema it names; as strict as `from_json`."""
-    names = [_name(kind) for kind in kinds.values()]
+    names = list(map(_name, kinds.values()))
     wanted, hint = " or ".join(names), _HINTS[names[0]]
     try:
         raw = json.loads(
@@ -75,10 +76,10 @@ def read_json(text: str, kinds: Mapping[str, type]) -> Any:
     if not isinstance(raw, dict) or "schema" not in raw:
         raise TracekitError(f"not a {wanted}: no schema is named", hint)
     schema = raw["schema"]
-    kind = kinds.get(schema) if isinstance(schema, str) else None
-    if kind is None:
+    if not isinstance(schema, str) or schema not in kinds:
         schemas, name = " and ".join(kinds), printable(str(schema), 60)
         raise TracekitError(f"a {wanted} of schema {name}; this version reads {schemas}", hint)
+    kind = kinds[schema]
     return _typed(raw, kind, _name(kind))
 
 
@@ -102,7 +103,7 @@ def _plain(value: object, where: str) -> object:
     if isinstance(value, tuple):
         return _listed(value, where)
     if is_dataclass(value):
-        names = [field.name for field in fields(value)]
+        names = map(attrgetter("name"), fields(value))
         return {name: _plain(getattr(value, name), f"{where}.{name}") for name in names}
     raise TracekitError(f"{where} holds a {type(value).__name__}, which is not a plain value")
 
@@ -170,15 +171,15 @@ def _typed(value: object, kind: Any, where: str) -> Any:
 
 def _one_of(value: object, kinds: tuple[Any, ...], where: str) -> Any:
     """The value as one of the scalar types, or as the one dataclass among them."""
-    if any(_is_a(value, kind) for kind in kinds):
+    if type(value) in kinds:
         return value
     if float in kinds and _is_a(value, int):
         return _whole_as_float(value, where)
     for kind in kinds:
         if is_dataclass(kind):
             return _record(value, kind, where)
-    names = " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)
-    return _fail(where, names, value)
+    names = [kind.__name__ for kind in kinds]
+    return _fail(where, " or ".join(names).replace("NoneType", "null"), value)
 
 
 def _items(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
@@ -221,14 +222,11 @@ def _record(value: object, kind: Any, where: str) -> Any:
 @cache
 def _hints(kind: Any) -> dict[str, tuple[Any, bool]]:
     """The annotation of every field, and whether it must be given."""
-    hints = get_type_hints(kind)
-    return {
-        field.name: (
-            hints[field.name],
-            field.default is MISSING and field.default_factory is MISSING,
-        )
-        for field in fields(kind)
-    }
+    types, hints = get_type_hints(kind), {}
+    for field in fields(kind):
+        required = field.default is MISSING and field.default_factory is MISSING
+        hints[field.name] = (types[field.name], required)
+    return hints
 
 
 def _is_a(value: object, kind: object) -> bool:
@@ -247,7 +245,9 @@ def _whole_as_float(value: object, where: str) -> float:
 
 def _fail(where: str, wanted: str, value: object) -> NoReturn:
     """Raises what is wrong, on one line and without the whole of a hostile value."""
-    text = f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
+    text = type(value).__name__
+    if isinstance(value, list):
+        text = f"a list of {len(value)}"
     if isinstance(value, str):
         text = repr(printable(value, 40))
     raise _wrong(where, f"is {text}, not {wanted}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from tracekit.model.report import Finding, Metric, Report, Section, Sheet
 from tracekit.model.units import UNKNOWN, show
@@ -30,14 +31,18 @@ def render_markdown(report: Report, options: Options) -> str:
     if report.answer or report.headline:
         blocks.append(("headline", [_headline(report)]))
     if report.overview:
-        limit = None if options.verbose else options.top
-        blocks.append(("overview", [sheet_block(report.overview, limit)]))
-    blocks.append(("careful", ["\n".join(f"- Careful: {sentence(c)}" for c in report.cautions)]))
+        blocks.append(("overview", [sheet_block(report.overview, options.overview_rows)]))
+    blocks.append(careful_block(report))
     blocks += _findings(report, options)
     blocks.append(("not analysed", [_gaps(report)]))
     blocks += [(section.title, section_choices(section, options)) for section in report.sections]
     blocks.append(("data quality", [_remarks(report)]))
     return within_limit(blocks)
+
+
+def careful_block(report: Report) -> tuple[str, list[str]]:
+    """What to keep in mind, as a list."""
+    return "careful", ["\n".join(f"- Careful: {sentence(text)}" for text in report.cautions)]
 
 
 def sentence(text: str) -> str:
@@ -49,7 +54,7 @@ def sentence(text: str) -> str:
     out = _entities(printable(text, phrases.SENTENCE))
     # Within a word an underscore means nothing, and escaped it is hard to read in the raw text.
     out = re.sub(r"(?<=[^\W_])_(?=[^\W_])", "\0", out)
-    out = _SPECIAL.sub(lambda match: "&vert;" if match[0] == "|" else f"\\{match[0]}", out)
+    out = _SPECIAL.sub(r"\\\g<0>", out).replace(r"\|", "&vert;")
     return _LIVE.sub(lambda match: f"{match[0]}&#8203;", out).replace("\0", "_")
 
 
@@ -97,8 +102,7 @@ def _bold(text: str) -> str:
 
 def _headline(report: Report) -> str:
     """The answer as a heading, the other numbers below it."""
-    numbers = list(map(_metric, report.headline))
-    first = sentence(report.answer) if report.answer else numbers.pop(0)
+    first, *numbers = filter(None, [sentence(report.answer), *map(_metric, report.headline)])
     below = list(map(sentence, report.basis))
     if numbers:
         below.append(" · ".join(numbers))
@@ -114,10 +118,10 @@ def sheet_block(sheet: Sheet, limit: int | None) -> str:
     """A table under its title, with what is left out and its caption below."""
     table: Grid = grid(sheet, limit, _NAME)
     lines = [_bold(table.title), ""]
-    titles = [sentence(column.title) for column in table.columns]
-    dashes = ["---:" if column.numeric else ":---" for column in table.columns]
-    lines += [_row(titles), f"|{'|'.join(dashes)}|"]
-    lines += [_row(list(map(code, row))) for row in table.rows]
+    dashes = {True: "---:", False: ":---"}
+    lines.append(_row(sentence(column.title) for column in table.columns))
+    lines.append(f"|{'|'.join(dashes[column.numeric] for column in table.columns)}|")
+    lines += [_row(map(code, row)) for row in table.rows]
     note = phrases.rows_left(
         len(table.rows), table.more, table.omitted, "all in the HTML or CSV report"
     )
@@ -127,7 +131,7 @@ def sheet_block(sheet: Sheet, limit: int | None) -> str:
     return "\n".join(lines)
 
 
-def _row(cells: list[str]) -> str:
+def _row(cells: Iterable[str]) -> str:
     """A line of a table."""
     return f"| {' | '.join(cells)} |"
 
@@ -136,8 +140,9 @@ def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
     """The ranked list, one block a finding, so that a cut takes the last ones first."""
     findings, left = phrases.first_findings(report, options.top)
     if not findings:
-        judged = report.sections and not left and not report.answer
-        return [("findings", [f"### {phrases.no_findings(report)}"])] if judged else []
+        if left or report.answer or not report.sections:
+            return []
+        return [("findings", [f"### {phrases.no_findings(report)}"])]
     blocks = [("findings", ["### Worth fixing first"])]
     amounts = phrases.recoverable(findings)
     for number, (finding, amount) in enumerate(zip(findings, amounts, strict=True), 1):
@@ -150,26 +155,23 @@ def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
 
 def _finding(finding: Finding, number: int, amount: tuple[str, str]) -> str:
     """One finding as a list item: what it costs at most, the claim, what to try, evidence, places."""
-    cost = "" if finding.recoverable_ns is None else _cost(amount)
-    lines = [f"{number}. **{code(finding.rule, 60)}**{cost}<br>"]
-    lines.append(f"   {line_start(sentence(phrases.claim(finding)))}")
+    head = f"{number}. **{code(finding.rule, 60)}**"
+    if finding.recoverable_ns is not None:
+        time, share = map(sentence, amount)
+        head += f" — up to **{time}** per step ({share})"
+    lines = [f"{head}<br>", f"   {line_start(sentence(phrases.claim(finding)))}"]
     if finding.advice:
         lines.append(f"   <br>→ {sentence(finding.advice)}")
     if finding.evidence:
         facts = " · ".join(map(_metric, finding.evidence[:8]))
         lines.append(f"   <br><sub>Evidence: {facts}</sub>")
     if finding.places:
-        where = "; ".join(sentence(phrases.place_phrase(place)) for place in finding.places[:3])
-        more = f"; {len(finding.places) - 3} more" if len(finding.places) > 3 else ""
-        lines.append(f"   <br><sub>Where: {where}{more}</sub>")
+        places = [sentence(phrases.place_phrase(place)) for place in finding.places[:3]]
+        if len(finding.places) > 3:
+            places.append(f"{len(finding.places) - 3} more")
+        lines.append(f"   <br><sub>Where: {'; '.join(places)}</sub>")
     lines += [f"   <br><sub>Careful: {sentence(caveat)}</sub>" for caveat in finding.caveats[:4]]
     return "\n".join(lines)
-
-
-def _cost(amount: tuple[str, str]) -> str:
-    """What the finding may give back, as the end of its first line."""
-    time, share = (sentence(text) for text in amount)
-    return f" — up to **{time}** per step ({share})"
 
 
 def _gaps(report: Report) -> str:
@@ -191,7 +193,9 @@ def section_choices(section: Section, options: Options) -> list[str]:
     """The section in ever fewer rows, so that a long one is shortened before it is dropped."""
     if not (section.sheets or section.metrics or section.caveats):
         return [""]
-    largest = _ROWS_VERBOSE if options.verbose else options.top
+    largest = options.top
+    if options.verbose:
+        largest = _ROWS_VERBOSE
     limits = [largest, *(rows for rows in (50, 10, 3) if rows < largest)]
     return [_section(section, rows) for rows in limits]
 
@@ -199,8 +203,9 @@ def section_choices(section: Section, options: Options) -> list[str]:
 def _section(section: Section, rows: int) -> str:
     """The section, folded away: its numbers, tables and caveats."""
     title = _summary(section.title)
-    status = "" if section.status == "ok" else f" ({section.status})"
-    parts = [f"<details><summary>{title}{status}</summary>"]
+    if section.status != "ok":
+        title += f" ({section.status})"
+    parts = [f"<details><summary>{title}</summary>"]
     if section.metrics:
         parts.append(line_start("; ".join(map(_metric, section.metrics))))
     parts += [sheet_block(sheet, rows) for sheet in section.sheets]
@@ -250,9 +255,10 @@ def within_limit(blocks: list[tuple[str, list[str]]], limit: int = LIMIT) -> str
             missing.append(name)
             continue
         shortened = shortened or chosen is not choices[0]
-        text += ("\n\n" if text else "") + chosen
+        text = "\n\n".join(filter(None, (text, chosen)))
     if missing or shortened:
         names = ", ".join(code(name, 24) for name in missing[:4]) or "rows of long tables"
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        text += f"\n\n*Cut at {show(limit, 'count')} characters; left out: {names}{more}.*"
+        if len(missing) > 4:
+            names += f" and {len(missing) - 4} more"
+        text += f"\n\n*Cut at {show(limit, 'count')} characters; left out: {names}.*"
     return text + "\n"

@@ -13,3 +13,10 @@ class Options:
     verbose: bool = False
     width: int | None = None
     color: bool = False
+
+    @property
+    def overview_rows(self) -> int | None:
+        """How many rows of the overview are shown; None where all are."""
+        if self.verbose:
+            return None
+        return self.top

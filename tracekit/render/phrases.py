@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
+from operator import attrgetter
 
 from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Sheet
 from tracekit.model.units import (
@@ -50,21 +52,28 @@ def metric_range(metric: Metric) -> str:
     """
     scale = _metric_scale(metric)
     low, high = (cell(bound, scale).removesuffix(" %") for bound in (metric.low, metric.high))
-    if metric.low is not None and metric.high is not None:
-        words = printable(metric.bounds, 40)
-        span = f"{low}–{high}"
-        full = f"{span} %" if metric.unit == "ratio" else with_label(span, scale)
-        return f"{words} {full}" if words else span
-    if metric.low is not None:
+    if metric.low is None and metric.high is None:
+        return ""
+    if metric.high is None:
         return f"≥ {low}"
-    return f"≤ {high}" if metric.high is not None else ""
+    if metric.low is None:
+        return f"≤ {high}"
+    words = printable(metric.bounds, 40)
+    span = f"{low}–{high}"
+    if not words:
+        return span
+    if metric.unit == "ratio":
+        return f"{words} {span} %"
+    return f"{words} {with_label(span, scale)}"
 
 
 def metric_phrase(metric: Metric) -> str:
     """Name, number and bounds: `Step 1,842 ms (1,795 to 1,910)`, with a dash for `to`."""
     bounds = metric_range(metric)
     phrase = f"{metric_label(metric)} {metric_value(metric)}"
-    return f"{phrase} ({bounds})" if bounds else phrase
+    if bounds:
+        phrase += f" ({bounds})"
+    return phrase
 
 
 def place_phrase(place: Place) -> str:
@@ -78,14 +87,12 @@ def place_phrase(place: Place) -> str:
 
 def recoverable(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """For each finding the time and the share of a step it may give back, times in one unit."""
-    scale = column_unit([finding.recoverable_ns for finding in findings], "ns", figures=3)
-    return [
-        (
-            with_label(cell(finding.recoverable_ns, scale), scale),
-            show(finding.recoverable_ratio, "ratio"),
-        )
-        for finding in findings
-    ]
+    scale = column_unit(map(attrgetter("recoverable_ns"), findings), "ns", figures=3)
+    amounts = []
+    for finding in findings:
+        time = with_label(cell(finding.recoverable_ns, scale), scale)
+        amounts.append((time, show(finding.recoverable_ratio, "ratio")))
+    return amounts
 
 
 def first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
@@ -94,8 +101,8 @@ def first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
     A finding of high severity is always among them: one about data or memory may give no time back.
     """
     findings, limit = report.findings, max(limit, 0)
-    grave = [finding for finding in findings[limit:] if finding.severity == SEVERITIES[0]]
-    first = [*findings[:limit], *grave]
+    first = [*findings[:limit]]
+    first += (finding for finding in findings[limit:] if finding.severity == SEVERITIES[0])
     return first, len(findings) - len(first)
 
 
@@ -133,15 +140,18 @@ def remarks_summary(remarks: Sequence[Remark]) -> str:
         if remark.severity in counts:
             counts[remark.severity] += remark.count
     return " · ".join(
-        f"{show(count, 'count')} × {words[kind]}" for kind, count in counts.items() if count
+        f"{show(counts[kind], 'count')} × {words[kind]}" for kind in filter(counts.get, words)
     )
 
 
 def remark_phrase(remark: Remark) -> str:
     """The remark, how often it was made, and of which source."""
-    times = f" ({show(remark.count, 'count')} times)" if remark.count != 1 else ""
-    source = f"{printable(remark.source, 160)}: " if remark.source else ""
-    return f"{source}{printable(remark.message, SENTENCE)}{times}"
+    phrase = printable(remark.message, SENTENCE)
+    if remark.source:
+        phrase = f"{printable(remark.source, 160)}: {phrase}"
+    if remark.count != 1:
+        phrase += f" ({show(remark.count, 'count')} times)"
+    return phrase
 
 
 def rows_left(shown: int, more: int, omitted: int, where: str) -> str:
@@ -157,11 +167,11 @@ def rows_left(shown: int, more: int, omitted: int, where: str) -> str:
 
 def every_sheet(report: Report) -> list[tuple[str, Sheet]]:
     """All sheets with the id of their section: the overview, the sections', and the values."""
-    sheets = [("", report.overview)] if report.overview else []
-    sheets += [(section.id, sheet) for section in report.sections for sheet in section.sheets]
-    if report.values:
-        sheets.append(("", report.values))
-    return sheets
+    sheets = [("", report.overview)]
+    for section in report.sections:
+        sheets += zip(repeat(section.id), section.sheets)
+    sheets.append(("", report.values))
+    return [(id_, sheet) for id_, sheet in sheets if sheet]
 
 
 def _metric_scale(metric: Metric) -> Scale:
@@ -171,8 +181,10 @@ def _metric_scale(metric: Metric) -> Scale:
 
 def _when(place: Place) -> str:
     """The time of a place: its start, and how long it lasts."""
+    if place.start_ns is None and place.end_ns is None:
+        return ""
     if place.start_ns is None:
-        return "" if place.end_ns is None else f"until {moment(place.end_ns)}"
+        return f"until {moment(place.end_ns)}"
     if place.end_ns is None:
         return f"at {moment(place.start_ns)}"
     return f"at {moment(place.start_ns)} for {show(place.end_ns - place.start_ns, 'ns')}"

@@ -6,8 +6,10 @@ What stands together is told by `tracekit.model.stats.groups`. JSON, CSV and Par
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter, itemgetter
+from typing import TypeVar
 
 from tracekit.model.report import Cell, Heading, Ranked, Sheet
 from tracekit.model.stats.groups import alike, middle
@@ -24,6 +26,7 @@ _LARGEST = 10**18
 
 _NUMBER = re.compile(r"(?<![0-9])([0-9]{1,9})(?![0-9])")
 
+T = TypeVar("T")
 Row = tuple[Cell, ...]
 
 
@@ -33,7 +36,7 @@ def few_rows(sheet: Sheet, limit: int | None) -> Sheet:
     A row of several ranks has the lower median of every number; the range of the value by which they are
     compared is in two columns of its own. Ranks of which that is unknown stand together, last.
     """
-    names = [heading.name for heading in sheet.headings]
+    names = list(map(attrgetter("name"), sheet.headings))
     ranked = sheet.ranked
     if ranked is None or limit is None or limit < 2 or len(sheet.rows) <= limit:
         return sheet
@@ -41,7 +44,7 @@ def few_rows(sheet: Sheet, limit: int | None) -> Sheet:
         return sheet
     value, member = names.index(ranked.value), names.index(ranked.member)
     kinds = _kinds(sheet.rows, names, ranked)
-    if max(len({row[member] for row in rows}) for rows in kinds) <= limit:
+    if max(len(set(_cells(rows, member))) for rows in kinds) <= limit:
         return sheet
     row_count = min(max(limit // len(kinds), 2), MOST_ROWS)
     groups: list[list[Row]] = []
@@ -59,9 +62,11 @@ def _grouped(
     for index, heading in enumerate(sheet.headings):
         is_member = index == member
         column = [_in_one_cell(_cells(group, index), heading, member=is_member) for group in groups]
-        is_text = is_member or any(isinstance(cell, str) for cell in column)
         columns.append(column)
-        headings.append(replace(heading, unit="text") if is_text else heading)
+        if is_member or any(isinstance(cell, str) for cell in column):
+            headings.append(replace(heading, unit="text"))
+        else:
+            headings.append(heading)
     compared = sheet.headings[value]
     title = compared.title or ranked.value
     sizes = [_numbers(_cells(group, value)) for group in groups]
@@ -80,7 +85,7 @@ def _grouped(
 
 def _cells(rows: Sequence[Row], column: int) -> list[Cell]:
     """A column of the rows."""
-    return [row[column] for row in rows]
+    return list(map(itemgetter(column), rows))
 
 
 def _kinds(rows: Sequence[Row], names: Sequence[str], ranked: Ranked) -> list[list[Row]]:
@@ -104,13 +109,12 @@ def _caption(sheet: Sheet, groups: Sequence[Sequence[Row]], title: str) -> str:
     )
     if count < len(sheet.rows):
         note = f"{show(len(sheet.rows) - count, 'count')} further rows are not shown. {note}"
-    caption = sheet.caption.removesuffix(".")
-    return f"{caption}. {note}." if caption else f"{note}."
+    return f"{'. '.join(filter(None, (sheet.caption.removesuffix('.'), note)))}."
 
 
 def _groups(rows: Sequence[Row], value: int, ranked: Ranked, limit: int) -> list[list[Row]]:
     """The rows in at most `limit` groups of those alike, the worst first; those of no known value last."""
-    sign = 1 if ranked.worst == "high" else -1
+    sign = {"high": 1, "low": -1}[ranked.worst]
     measured: list[Row] = []
     unknown: list[Row] = []
     sizes: list[int | float] = []
@@ -121,11 +125,12 @@ def _groups(rows: Sequence[Row], value: int, ranked: Ranked, limit: int) -> list
         else:
             measured.append(row)
             sizes.append(sign * number)
-    groups = [
-        list(map(measured.__getitem__, indices))
-        for indices in alike(sizes, max(limit - bool(unknown), 1))
-    ]
-    return [*groups, unknown] if unknown else groups
+    groups = []
+    for indices in alike(sizes, max(limit - bool(unknown), 1)):
+        groups.append(list(map(measured.__getitem__, indices)))
+    if unknown:
+        groups.append(unknown)
+    return groups
 
 
 def _in_one_cell(cells: Sequence[Cell], heading: Heading, *, member: bool) -> Cell:
@@ -136,42 +141,54 @@ def _in_one_cell(cells: Sequence[Cell], heading: Heading, *, member: bool) -> Ce
     if len(distinct) == 1:
         return distinct[0]
     values = _numbers(cells)
-    integers = {value for value in values if isinstance(value, int)}
+    integers = set(_of_kind(values, int))
     if heading.unit == "id" and len(integers) == len(distinct):
         return numbers(integers, PIECES)
     if heading.unit in ("text", "id"):
-        texts = [cell for cell in distinct if isinstance(cell, str)]
-        name = _in_one(texts) if len(texts) == len(distinct) else ""
+        texts = _of_kind(distinct, str)
+        name = ""
+        if len(texts) == len(distinct):
+            name = _in_one(texts)
         return name or f"{show(len(distinct), 'count')} different"
-    return values[middle(range(len(values)), values)] if values else None
+    if not values:
+        return None
+    return values[middle(range(len(values)), values)]
 
 
 def _who(cells: Sequence[Cell]) -> str:
     """The ranks of a row: `5`, or `8–503, 512–999 (984 rows)`; of processes what their names have in common."""
     if len(cells) == 1:
         return "" if cells[0] is None else str(cells[0])
-    ranks = {cell for cell in cells if isinstance(cell, int)}
-    names = list(dict.fromkeys(cell for cell in cells if isinstance(cell, str)))
-    who = numbers(ranks, PIECES) if ranks else _in_one(names)
+    ranks = set(_of_kind(cells, int))
+    names = list(dict.fromkeys(_of_kind(cells, str)))
     more = ""
+    if ranks:
+        who = numbers(ranks, PIECES)
+    else:
+        who = _in_one(names)
     if not who:
         who = ", ".join(names[:2])
-        more = " …" if len(names) > 2 else ""
+        more = " …" * (len(names) > 2)
     if None in cells:
-        who = f"{who}, unknown" if who else "unknown"
+        who = ", ".join(filter(None, (who, "unknown")))
     return f"{who}{more} ({show(len(cells), 'count')} rows)"
+
+
+def _of_kind(cells: Iterable[Cell], kind: type[T]) -> list[T]:
+    """Those of the cells that are of this type."""
+    return [cell for cell in cells if isinstance(cell, kind)]
 
 
 def _in_one(names: Sequence[str]) -> str:
     """Names that differ in one number as one, `rank 0–7 actor`; nothing where they differ in more."""
-    pieces = [_NUMBER.split(name) for name in names]
-    if len({len(parts) for parts in pieces}) != 1:
+    pieces = list(map(_NUMBER.split, names))
+    if len(set(map(len, pieces))) != 1:
         return ""
     columns = list(zip(*pieces, strict=True))
     different = [index for index, column in enumerate(columns) if len(set(column)) > 1]
     if len(different) != 1 or not different[0] % 2:
         return ""
-    words = [column[0] for column in columns]
+    words = pieces[0]
     words[different[0]] = numbers(set(map(int, columns[different[0]])), PIECES)
     return "".join(words)
 
@@ -181,11 +198,13 @@ def _number(cell: Cell) -> int | float | None:
     if isinstance(cell, bool) or not isinstance(cell, int | float):
         return None
     # A whole number may be too large for a float, and is compared as it is.
-    return cell if abs(cell) < _LARGEST else None
+    if abs(cell) < _LARGEST:
+        return cell
+    return None
 
 
 def _numbers(cells: Sequence[Cell]) -> list[int | float]:
     """Those of the cells that are numbers and can be compared with others."""
     if set(map(type, cells)) <= {int, float}:
         return [cell for cell in cells if abs(cell) < _LARGEST]  # type: ignore[arg-type, misc]
-    return [number for cell in cells if (number := _number(cell)) is not None]
+    return [number for number in map(_number, cells) if number is not None]

@@ -5,7 +5,10 @@ Plain without colour: no escape codes, no box drawing, nothing at the end of a l
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from io import StringIO
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from tracekit.model.report import Finding, Report, Section, Severity
@@ -26,6 +29,7 @@ FIRST_FINDINGS = 5
 """Findings on the first screen: what one can act on today; the rest are one flag away."""
 
 _GAP = 2
+_BETWEEN = " " * _GAP, ""
 _NAME_WIDTH = 56
 _SHRUNK = 20
 _SMALLEST = 6
@@ -48,8 +52,7 @@ def render_text(report: Report, options: Options) -> str:
     elif report.headline:
         lines += [*_headline(report, width), []]
     if report.overview:
-        table = grid(report.overview, None if options.verbose else options.top)
-        lines += [*_sheet(table, width, titled=False), []]
+        lines += [*_sheet(grid(report.overview, options.overview_rows), width, titled=False), []]
     lines += _cautions(report, min(width, WIDEST))
     lines += _findings(report, options, min(width, WIDEST))
     lines += _gaps(report, options, width)
@@ -67,7 +70,7 @@ def _headline(report: Report, width: int) -> list[Line]:
     first, *further = map(phrases.metric_phrase, report.headline)
     line = "  ".join(further)
     if _cells(first) + 6 + _cells(line) <= width:
-        return [[(first, "bold"), ("      " if line else "", ""), (line, "")]]
+        return [[(first, "bold"), ("      ", ""), (line, "")]]
     return [*_wrap(first, width, style="bold"), *_pack(further, "  ", width)]
 
 
@@ -75,44 +78,28 @@ def _sheet(table: Grid, width: int, *, titled: bool, where: str = "-v for all") 
     """A table in its width; without a title line the title stands over the names."""
     columns, widths = _fit(table, width)
     lines: list[Line] = []
-    head = [] if titled else _title_over_names(table, columns, widths)
-    if not head:
+    head: Line = []
+    names = 0
+    if not titled:
+        names = bisect_left(columns, name_columns(table))
+    span = _total(widths[:names])
+    if names and _cells(table.title) <= span:
+        head += [(_pad(table.title, span), "bold"), _BETWEEN]
+    else:
         lines += _wrap(table.title, width, style="bold")
-    if not (head or titled):
-        head = _blank_over_names(table, columns, widths)
+        if names:
+            head += [(" " * span, ""), _BETWEEN]
     cells = list(zip(columns, widths, strict=True))
-    for index, size in cells[_names_in(table, columns) if head else 0 :]:
+    for index, size in cells[names:]:
         column = table.columns[index]
-        head += [
-            (" " * _GAP if head else "", ""),
-            (_pad(column.title, size, column.numeric), "dim"),
-        ]
+        head += [(_pad(column.title, size, column.numeric), "dim"), _BETWEEN]
     lines.append(head)
     for row in table.rows:
         line: Line = []
         for index, size in cells:
-            line.append((" " * _GAP if line else "", ""))
-            line.append((_pad(row[index], size, table.columns[index].numeric), ""))
+            line += [(_pad(row[index], size, table.columns[index].numeric), ""), _BETWEEN]
         lines.append(line)
     return lines + _below_sheet(table, columns, width, where)
-
-
-def _names_in(table: Grid, columns: list[int]) -> int:
-    """How many of these columns name the row."""
-    return sum(index < name_columns(table) for index in columns)
-
-
-def _title_over_names(table: Grid, columns: list[int], widths: list[int]) -> Line:
-    """The title over the columns that name the row; nothing where it does not fit there."""
-    names = _names_in(table, columns)
-    span = _total(widths[:names])
-    return [(_pad(table.title, span), "bold")] if names and _cells(table.title) <= span else []
-
-
-def _blank_over_names(table: Grid, columns: list[int], widths: list[int]) -> Line:
-    """Room over the columns that name the row; nothing where there are none."""
-    names = _names_in(table, columns)
-    return [(" " * _total(widths[:names]), "")] if names else []
 
 
 def _below_sheet(table: Grid, columns: list[int], width: int, where: str) -> list[Line]:
@@ -123,7 +110,7 @@ def _below_sheet(table: Grid, columns: list[int], width: int, where: str) -> lis
         lines += _wrap(f"… {note}", width, style="dim")
     if len(columns) < len(table.columns):
         titles = [c.title for index, c in enumerate(table.columns) if index not in columns]
-        how = f"COLUMNS={_full_width(table)} shows all, or -o report.html"
+        how = f"COLUMNS={_total(_widths(table, _SHRUNK))} shows all, or -o report.html"
         text = f"Not shown at this width: {', '.join(titles)} ({how})"
         lines += _wrap(text, width, style="dim")
     return lines + _wrap(table.caption, width, style="dim")
@@ -134,51 +121,45 @@ def _fit(table: Grid, width: int) -> tuple[list[int], list[int]]:
 
     Of those that went, narrower ones come back where there is room without cutting a name.
     """
-    natural, keep = _natural(table), answer_columns(table)
+    natural, keep = _widths(table, _NAME_WIDTH), answer_columns(table)
     columns = _columns_of_width(table, natural, width)
     floor = _SHRUNK if len(columns) > len(keep) else _SMALLEST
-    widths = _shrink([natural[index] for index in columns], columns, table, width, floor)
+    widths = _shrink(list(map(natural.__getitem__, columns)), columns, table, width, floor)
     while _total(widths) > width and len(columns) > 1:
         # Narrower than even the answer: the name and one number are what is left.
-        last = len(columns) - 1
-        dropped = last if last == 1 or table.columns[columns[1]].numeric else 1
+        dropped = 1
+        if table.columns[columns[1]].numeric:
+            dropped = len(columns) - 1
         del columns[dropped], widths[dropped]
-    return columns, [width] if _total(widths) > width else widths
+    if _total(widths) > width:
+        widths = [width]
+    return columns, widths
 
 
 def _columns_of_width(table: Grid, natural: list[int], width: int) -> list[int]:
     """The columns of the answer, and of the others those that there is room for."""
-    shrunk, keep = _shrunk(table), answer_columns(table)
+    shrunk, keep = _widths(table, _SHRUNK), answer_columns(table)
     columns = list(range(len(natural)))
-    loose = [index for index in columns if index not in keep]
+    loose = sorted(set(columns) - keep)
     dropped: list[int] = []
-    while loose and _total([shrunk[index] for index in columns]) > width:
+    while loose and _total(map(shrunk.__getitem__, columns)) > width:
         dropped.append(loose.pop())
         columns.remove(dropped[-1])
     for index in sorted(dropped):
-        if _total([natural[column] for column in (*columns, index)]) <= width:
+        if _total(map(natural.__getitem__, (*columns, index))) <= width:
             columns = sorted([*columns, index])
     return columns
 
 
-def _natural(table: Grid) -> list[int]:
-    """The width that each column asks for: its widest cell, of names no more than a person reads."""
-    natural = []
+def _widths(table: Grid, longest_name: int) -> list[int]:
+    """The width that each column asks for: its widest cell; names may be cut to so much, numbers not."""
+    widths = []
     for index, column in enumerate(table.columns):
         size = max(_cells(column.title), *(_cells(row[index]) for row in table.rows), 0)
-        natural.append(size if column.numeric else min(size, _NAME_WIDTH))
-    return natural
-
-
-def _shrunk(table: Grid) -> list[int]:
-    """The least width of each column beside others: names may be cut, numbers not."""
-    widths = zip(_natural(table), table.columns, strict=True)
-    return [size if column.numeric else min(size, _SHRUNK) for size, column in widths]
-
-
-def _full_width(table: Grid) -> int:
-    """The width at which every column is shown."""
-    return _total(_shrunk(table))
+        if not column.numeric:
+            size = min(size, longest_name)
+        widths.append(size)
+    return widths
 
 
 def _shrink(
@@ -194,30 +175,36 @@ def _shrink(
     return widths
 
 
-def _total(widths: list[int]) -> int:
+def _total(widths: Iterable[int]) -> int:
     """The width of a line of columns."""
-    return sum(widths) + _GAP * (len(widths) - 1)
+    return sum(size + _GAP for size in widths) - _GAP
 
 
 def _cautions(report: Report, width: int) -> list[Line]:
     """What to keep in mind, one below the other."""
     lines: list[Line] = []
+    label = "Careful: "
     for caution in report.cautions:
         first, *further = _wrap(printable(caution, phrases.SENTENCE), width - 9) or [[]]
-        lines.append([("         " if lines else "Careful: ", "bold"), *first])
-        lines += _indented(further, 11)
-    return [*lines, []] if lines else []
+        lines += [[(label, "bold"), *first], *_indented(further, 11)]
+        label = " " * len(label)
+    if lines:
+        lines.append([])
+    return lines
 
 
 def _findings(report: Report, options: Options, width: int) -> list[Line]:
     """The ranked list: what it costs at most, the claim, and what to try."""
-    limit = options.top if options.verbose else min(options.top, FIRST_FINDINGS)
+    limit = options.top
+    if not options.verbose:
+        limit = min(limit, FIRST_FINDINGS)
     findings, left = phrases.first_findings(report, limit)
     if not findings:
-        judged = report.sections and not left and not report.answer
-        return [[(f"{phrases.no_findings(report)}.", "bold")], []] if judged else []
+        if left or report.answer or not report.sections:
+            return []
+        return [[(f"{phrases.no_findings(report)}.", "bold")], []]
     amounts = phrases.recoverable(findings)
-    times, shares = (max(_cells(amount[i]) for amount in amounts) for i in (0, 1))
+    times, shares = (max(map(_cells, texts)) for texts in zip(*amounts, strict=True))
     amount_width = min(times + _GAP + shares, width - 20)
     title, aside = "Worth fixing first", "up to, per step"
     fill = max(width - _cells(title) - max(_cells(aside), amount_width), 1)
@@ -283,15 +270,17 @@ def _gaps(report: Report, options: Options, width: int) -> list[Line]:
     lines: list[Line] = []
     gaps = phrases.not_analysed(report)
     if gaps:
-        listed = gaps if options.verbose else gaps[:6]
-        if len(gaps) > len(listed):
-            listed.append(f"{len(gaps) - len(listed)} more (-v)")
-        lines += _pack(["Not analysed: " + listed[0], *listed[1:]], " · ", width, hang="  ")
+        if len(gaps) > 6 and not options.verbose:
+            gaps[6:] = [f"{len(gaps) - 6} more (-v)"]
+        lines += _pack(["Not analysed: " + gaps[0], *gaps[1:]], " · ", width, hang=2)
     summary = phrases.remarks_summary(report.remarks)
     if summary:
-        hint = "" if options.verbose else "  (-v to list)"
-        lines += _pack([f"Data quality: {summary}{hint}"], " · ", width)
-    return [*lines, []] if lines else []
+        if not options.verbose:
+            summary += "  (-v to list)"
+        lines += _pack([f"Data quality: {summary}"], " · ", width)
+    if lines:
+        lines.append([])
+    return lines
 
 
 def _section(section: Section, options: Options, width: int) -> list[Line]:
@@ -309,7 +298,9 @@ def _section(section: Section, options: Options, width: int) -> list[Line]:
         lines += [*_sheet(grid(sheet, options.top), width, titled=True, where=where), []]
     for caveat in section.caveats:
         lines += _wrap(f"Careful: {printable(caveat, phrases.SENTENCE)}", width)
-    return [*lines, []] if lines[-1] else lines
+    if lines[-1]:
+        lines.append([])
+    return lines
 
 
 def _remarks(report: Report, width: int) -> list[Line]:
@@ -324,16 +315,18 @@ def _remarks(report: Report, width: int) -> list[Line]:
     return lines
 
 
-def _pack(items: list[str], between: str, width: int, hang: str = "") -> list[Line]:
-    """The items in a row, broken between them where possible; later lines begin with `hang`."""
+def _pack(items: list[str], between: str, width: int, hang: int = 0) -> list[Line]:
+    """The items in a row, broken between them where possible; later lines begin with `hang` blanks."""
     rows: list[str] = []
     for item in items:
-        if rows and _cells(rows[-1] + between + item) + len(hang) <= width:
+        if rows and _cells(rows[-1] + between + item) + hang <= width:
             rows[-1] += between + item
         else:
             rows.append(item)
-    lines = [line for row in rows for line in _wrap(row, width - len(hang))]
-    return [*lines[:1], *([(hang, ""), *line] for line in lines[1:])]
+    lines: list[Line] = []
+    for row in rows:
+        lines += _wrap(row, width - hang)
+    return [*lines[:1], *_indented(lines[1:], hang)]
 
 
 def _wrap(text: str, width: int, style: str = "") -> list[Line]:
@@ -368,13 +361,16 @@ def _pad(text: str, width: int, right: bool = False) -> str:
             text = shorten(text, keep)
             size, keep = _cells(text), keep - 1
     fill = " " * (width - size)
-    return fill + text if right else text + fill
+    if right:
+        return fill + text
+    return text + fill
 
 
 def _print(lines: list[Line], options: Options, width: int) -> str:
     """The lines as one string; colour only where asked for, whatever the environment says."""
     if not options.color:
-        return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
+        texts = ("".join(map(itemgetter(0), line)).rstrip() for line in lines)
+        return "\n".join([*texts, ""])
     from rich.console import Console
     from rich.text import Text
 

@@ -15,6 +15,7 @@ from tracekit.render.charts.layout import (
     Glyph,
     Key,
     Part,
+    Step,
     Stroke,
     Swatch,
     Words,
@@ -83,27 +84,41 @@ def _sample(kind: str, series: int, tone: str, x: float, y: float) -> Glyph | St
 
 def axis_below(axis: Axis, left: float, width: float, top: float, bottom: float) -> list[Part]:
     """The axis under a plot: a line up through it at every tick, the number below."""
-    ticks = [(left + share * width, label) for share, label in axis.ticks]
-    lines = tuple(step for x, _ in ticks for step in down(x, top, bottom))
-    parts: list[Part] = [Stroke("grid", lines)] if lines else []
-    for x, label in ticks:
-        is_at_edge = x + breadth(label) / 2 > WIDTH
-        anchor: Anchor = "end" if is_at_edge else "middle"
-        parts.append(Words(x, bottom + FONT + 4, short(label), "tick", anchor))
-    return parts
+    lines: list[Step] = []
+    labels: list[Part] = []
+    for share, label in axis.ticks:
+        x = left + share * width
+        lines += down(x, top, bottom)
+        anchor: Anchor = "middle"
+        if x + breadth(label) / 2 > WIDTH:
+            anchor = "end"
+        labels.append(Words(x, bottom + FONT + 4, short(label), "tick", anchor))
+    return _grid(lines, labels)
 
 
 def axis_beside(axis: Axis, left: float, width: float, top: float, height: float) -> list[Part]:
     """The axis left of a plot: a line across it at every tick, the number before it."""
-    ticks = [(top + height * (1 - share), label) for share, label in axis.ticks]
-    lines = tuple(step for y, _ in ticks for step in across(left, y, width))
-    parts: list[Part] = [Stroke("grid", lines)] if lines else []
-    return parts + [Words(left - 8, y + 4, short(label), "tick", "end") for y, label in ticks]
+    lines: list[Step] = []
+    labels: list[Part] = []
+    for share, label in axis.ticks:
+        y = top + height * (1 - share)
+        lines += across(left, y, width)
+        labels.append(Words(left - 8, y + 4, short(label), "tick", "end"))
+    return _grid(lines, labels)
+
+
+def _grid(lines: Sequence[Step], labels: Sequence[Part]) -> list[Part]:
+    """The lines of an axis and what stands beside them; nothing of an axis without ticks."""
+    if not lines:
+        return []
+    return [Stroke("grid", tuple(lines)), *labels]
 
 
 def box(x: float, y: float, width: float, height: float, gap: float = 0.5) -> Box:
     """The box of a mark; a gap parts it from the next, never too thin to see."""
-    return Box(x, y, width - gap if width > 3 else max(width, 0.6), height)
+    if width > 3:
+        return Box(x, y, width - gap, height)
+    return Box(x, y, max(width, 0.6), height)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +134,11 @@ class Bar:
 def areas(bars: Sequence[Bar]) -> list[Part]:
     """The bars: the largest told of one by one, the others as one area of each role."""
     order = sorted(range(len(bars)), key=lambda index: (-bars[index].weight, index))
-    told_of = sorted(order[:TOLD])
     untold: dict[str, list[Box]] = {}
     for index in sorted(order[TOLD:]):
         untold.setdefault(bars[index].role, []).append(bars[index].box)
     parts: list[Part] = [Area(role, tuple(boxes)) for role, boxes in untold.items()]
-    return parts + [
-        Area(bar.role, (bar.box,), bar.tip) for bar in (bars[index] for index in told_of)
-    ]
+    for index in sorted(order[:TOLD]):
+        bar = bars[index]
+        parts.append(Area(bar.role, (bar.box,), bar.tip))
+    return parts

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from itertools import product
 from math import log
+from operator import attrgetter
 
 from tracekit.model.units import Scale, cell, show
 from tracekit.render.charts.axis import Axis, axis
-from tracekit.render.charts.marks import Mark
+from tracekit.render.charts.marks import Mark, plain
 
 _ROOM = Fraction(2)
 _MOST_TICKS = 9
@@ -40,9 +42,8 @@ def log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
     One very wide interval would make all others too short to see.
     """
     band = 1 + Fraction(within) * 2
-    factors = _positive(mark.value for mark in marks)
+    factors, lows, highs = (_positive(marks, name) for name in ("value", "start", "end"))
     smallest, largest = min([*factors, 1 / band]), max([*factors, band])
-    lows, highs = _positive(mark.start for mark in marks), _positive(mark.end for mark in marks)
     low = min(smallest, max(min([*lows, smallest]), smallest / _ROOM))
     high = max(largest, min(max([*highs, largest]), largest * _ROOM))
     if low == high:
@@ -50,12 +51,14 @@ def log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
     ends = (_log(low), _log(high))
     pad = (ends[1] - ends[0]) * 0.03
     bare = LogAxis(ends[0] - pad, ends[1] + pad, ())
-    ticks = _near(bare, low, high) if high < low * _NARROW else _far(bare, low, high)
-    return LogAxis(bare.low, bare.high, ticks)
+    if high < low * _NARROW:
+        return replace(bare, ticks=_near(bare, low, high))
+    return replace(bare, ticks=_far(bare, low, high))
 
 
-def _positive(numbers: Iterable[Fraction | None]) -> list[Fraction]:
-    """Those of the numbers that a log axis can hold."""
+def _positive(marks: Iterable[Mark], name: str) -> list[Fraction]:
+    """Those of the numbers of this name that a log axis can hold."""
+    numbers = map(attrgetter(name), marks)
     return [number for number in numbers if number is not None and number > 0]
 
 
@@ -63,8 +66,12 @@ def _near(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, st
     """Ticks at equal steps, of a range so narrow that they do not crowd at one end."""
     flat = axis([low, high], "factor", about=7)
     size = flat.high - flat.low
-    ticks = [(bare.at(flat.low + Fraction(share) * size), text) for share, text in flat.ticks]
-    return tuple((place, text) for place, text in ticks if place <= 1)
+    ticks = []
+    for share, text in flat.ticks:
+        place = bare.at(flat.low + Fraction(share) * size)
+        if place <= 1:
+            ticks.append((place, text))
+    return tuple(ticks)
 
 
 def _far(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str], ...]:
@@ -74,8 +81,11 @@ def _far(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str
     if len(powers) > _MOST_TICKS:
         step = -(-(last - first) // _MOST_TICKS)
         powers, multiples = range(-(-first // step) * step, last + 1, step), [1]
-    values = [(times * Fraction(10) ** power, power) for power in powers for times in multiples]
-    inside = [(value, power) for value, power in values if low <= value <= high]
+    inside = []
+    for power, times in product(powers, multiples):
+        value = times * Fraction(10) ** power
+        if low <= value <= high:
+            inside.append((value, power))
     if len(inside) > _MOST_TICKS:
         tens = [(value, power) for value, power in inside if value == Fraction(10) ** power]
         inside = tens or inside
@@ -89,10 +99,9 @@ def _power(value: Fraction) -> int:
 
 def _words(value: Fraction, power: int) -> str:
     """The factor as text, with the decimals that it has."""
-    number = int(value) if value.denominator == 1 else float(value)
     if not -6 < power < 12:
-        return show(number, "factor")
-    return cell(number, Scale("×", Decimal(1), max(-power, 0), "factor"))
+        return show(plain(value), "factor")
+    return cell(plain(value), Scale("×", Decimal(1), max(-power, 0), "factor"))
 
 
 def _log(value: Fraction) -> float:
