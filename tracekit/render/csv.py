@@ -24,8 +24,8 @@ def _table(sheet: Sheet) -> bytes:
     """One table with its header; unknown is an empty field."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\r\n", quoting=csv.QUOTE_MINIMAL)
-    writer.writerow([_text(name) for name in column_names(sheet)])
-    writer.writerows([_field(value) for value in row] for row in sheet.rows)
+    writer.writerow(map(_text, column_names(sheet)))
+    writer.writerows(map(_field, row) for row in sheet.rows)
     return out.getvalue().encode("utf-8")
 
 
@@ -34,7 +34,7 @@ def _field(value: Cell) -> str:
     if value is None or (isinstance(value, float) and not isfinite(value)):
         return ""
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return str(value).lower()
     return _text(value) if isinstance(value, str) else repr(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 
 from tracekit.model.report import Cell, Heading, Sheet
 from tracekit.model.units import UNKNOWN, Scale, cell, column_unit
@@ -40,7 +41,7 @@ def grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIMIT) -
     sheet = few_rows(sheet, limit)
     scales = []
     for index, heading in enumerate(sheet.headings):
-        scales.append(column_unit((row[index] for row in sheet.rows), heading.unit))
+        scales.append(column_unit(map(itemgetter(index), sheet.rows), heading.unit))
     rows: list[tuple[str, ...]] = []
     for row in sheet.rows if limit is None else sheet.rows[: max(limit, 0)]:
         cells = zip(row, scales, strict=True)

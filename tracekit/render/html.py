@@ -236,7 +236,7 @@ def _share_of(metric: Metric) -> str:
 def _pictures(report: Report) -> list[list[Picture]]:
     """The pictures of the charts of each section; at most 2 MB are drawn, and 400 of a section shown."""
     ids, left = _unique_ids(), _PICTURES
-    tones = stage_tones(chart for section in report.sections for chart in section.charts)
+    tones = stage_tones(chain.from_iterable(section.charts for section in report.sections))
     pictures: list[list[Picture]] = []
     for section in report.sections:
         pictures.append([])
@@ -254,8 +254,6 @@ def _picture(chart: Chart, name: str, tones: dict[str, str], room: int) -> Pictu
     few = bounded(replace(chart, id=name))
     notes = [printable(chart.caption, 2_000)]
     svg = Markup("")
-    if few.kind != "gantt":
-        tones = {}
     try:
         # Every text in it is escaped where it is drawn.
         svg = Markup(draw(few, tones))  # noqa: S704
@@ -301,12 +299,9 @@ def _unjudged(section: Section) -> list[tuple[str, str]]:
             reasons.setdefault((verdict.rule, verdict.answer), []).append(verdict.reason)
     unjudged = []
     for (rule, answer), (first, *further) in reasons.items():
-        why: str = answer
-        if first:
-            why += f": {printable(first, phrases.SENTENCE)}"
-        if further:
-            why += f"; and {show(len(further), 'count')} more"
-        unjudged.append((printable(rule, 60), why))
+        reason = f": {printable(first, phrases.SENTENCE)}" if first else ""
+        more = f"; and {show(len(further), 'count')} more" if further else ""
+        unjudged.append((printable(rule, 60), f"{answer}{reason}{more}"))
     return unjudged
 
 
@@ -344,13 +339,7 @@ def _fitting_rows(report: Report, budget: int) -> int:
 
 def _row_cost(row: tuple[Cell, ...]) -> int:
     """About how many bytes the row takes in the page."""
-    cost = 20
-    for value in row:
-        if isinstance(value, float):
-            cost += 120
-        else:
-            cost += 55 + len(str(value)[:_TITLE_LIMIT])
-    return cost
+    return 20 + sum(120 if isinstance(v, float) else 55 + len(str(v)[:_TITLE_LIMIT]) for v in row)
 
 
 def _trimmed(report: Report, items: int) -> tuple[Report, int]:
@@ -371,9 +360,7 @@ def _trimmed(report: Report, items: int) -> tuple[Report, int]:
         if isinstance(value, Chart):
             return value
         if is_dataclass(value) and not isinstance(value, type):
-            limit = items
-            if isinstance(value, Finding):
-                limit = min(items, _ITEMS_OF_A_FINDING)
+            limit = min(items, _ITEMS_OF_A_FINDING) if isinstance(value, Finding) else items
             parts = {field.name: cut(getattr(value, field.name), limit) for field in fields(value)}
             return replace(value, **parts)
         return value

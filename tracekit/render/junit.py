@@ -66,14 +66,15 @@ def _result(gate: Gate, inconclusive_fails: bool, untested_passes: bool) -> tupl
 
 def _name(gate: Gate) -> str:
     """The rule, with the role where a rule is tested for several."""
-    metric = gate.metric if gate.metric not in gate.rule else ""
-    return _text(f"{gate.rule} [{metric}]" if metric else gate.rule)
+    if gate.metric in gate.rule:
+        return _text(gate.rule)
+    return _text(f"{gate.rule} [{gate.metric}]")
 
 
 def _sentence(gate: Gate) -> str:
     """What was found, and why it is no more than that."""
-    word = f"{gate.outcome}: " if gate.outcome != "pass" else ""
-    return word + gate.claim + "".join(f" ({caveat})" for caveat in gate.caveats)
+    sentence = gate.claim + "".join(f" ({caveat})" for caveat in gate.caveats)
+    return sentence if gate.outcome == "pass" else f"{gate.outcome}: {sentence}"
 
 
 def _properties(case: ET.Element, gate: Gate) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from math import isfinite
 
-from tracekit.model.report import Cell, Metric, Report, Sheet, Unit
+from tracekit.model.report import Cell, Metric, Report, Section, Sheet, Unit
 from tracekit.render.escape import printable
 from tracekit.render.options import Options
 
@@ -53,20 +53,19 @@ def render_openmetrics(report: Report, _options: Options) -> str:
 
 def _samples(report: Report) -> Iterator[Sample]:
     """Everything that is written, question by question."""
-    parts = [("report", report.headline), *((s.id, s.metrics) for s in report.sections)]
-    for part, metrics in parts:
-        for metric in metrics:
-            yield from _of_metric(part, metric)
+    for section in (Section("report", "", metrics=report.headline), *report.sections):
+        for metric in section.metrics:
+            yield from _of_metric(section.id, metric)
     if report.overview is not None:
         yield from _of_sheet(report.overview)
 
 
 def _of_metric(part: str, metric: Metric) -> Iterator[Sample]:
     """A figure, and the ends of its interval with the label `bound`."""
-    for value, bound in ((metric.value, ""), (metric.low, "low"), (metric.high, "high")):
+    low, high = {"bound": "low"}, {"bound": "high"}
+    for value, labels in ((metric.value, {}), (metric.low, low), (metric.high, high)):
         number = _in_base(value, metric.unit)
         if number is not None:
-            labels = {"bound": bound} if bound else {}
             yield _named(f"{part}_{metric.name}", metric.unit), labels, number
 
 
@@ -107,13 +106,13 @@ def _named(name: str, unit: Unit) -> tuple[str, str]:
     """(the name of a family, which ends in its unit, that unit)."""
     base = _BASE.get(unit, ("", 1.0))[0]
     plain = _plain(f"tracekit_{name}".removesuffix("_ns").removesuffix(f"_{base}"))
-    return (f"{plain}_{base}", base) if base else (plain, "")
+    return "_".join(filter(None, (plain, base))), base
 
 
 def _plain(name: str) -> str:
     """The name of letters, digits and underscores, with which it begins or a letter."""
     text = re.sub(r"[^0-9A-Za-z_]", "_", name[:_LONGEST])
-    return text if re.match(r"[A-Za-z_]", text) else f"_{text}"
+    return re.sub(r"^(?![A-Za-z_])", "_", text)
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -17,6 +17,4 @@ class Options:
     @property
     def overview_rows(self) -> int | None:
         """How many rows of the overview are shown; None where all are."""
-        if self.verbose:
-            return None
-        return self.top
+        return None if self.verbose else self.top

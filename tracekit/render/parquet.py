@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 from math import isfinite
+from operator import itemgetter
 from typing import Any
 
 from tracekit.model.errors import TracekitError
@@ -34,7 +35,7 @@ def _table(sheet: Sheet, pa: Any) -> Any:
     """The sheet as a pyarrow table."""
     columns, described = [], []
     for index, (name, heading) in enumerate(zip(column_names(sheet), sheet.headings, strict=True)):
-        values = [row[index] for row in sheet.rows]
+        values = list(map(itemgetter(index), sheet.rows))
         columns.append(_array(values, heading.unit, pa))
         meta = {"unit": heading.unit, "title": _utf8(heading.title), "doc": _utf8(heading.doc)}
         described.append(pa.field(_utf8(name), columns[-1].type, metadata=meta))

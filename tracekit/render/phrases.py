@@ -52,28 +52,21 @@ def metric_range(metric: Metric) -> str:
     """
     scale = _metric_scale(metric)
     low, high = (cell(bound, scale).removesuffix(" %") for bound in (metric.low, metric.high))
-    if metric.low is None and metric.high is None:
-        return ""
     if metric.high is None:
-        return f"≥ {low}"
+        return f"≥ {low}" if metric.low is not None else ""
     if metric.low is None:
         return f"≤ {high}"
     words = printable(metric.bounds, 40)
     span = f"{low}–{high}"
-    if not words:
-        return span
-    if metric.unit == "ratio":
-        return f"{words} {span} %"
-    return f"{words} {with_label(span, scale)}"
+    full = f"{span} %" if metric.unit == "ratio" else with_label(span, scale)
+    return f"{words} {full}" if words else span
 
 
 def metric_phrase(metric: Metric) -> str:
     """Name, number and bounds: `Step 1,842 ms (1,795 to 1,910)`, with a dash for `to`."""
     bounds = metric_range(metric)
     phrase = f"{metric_label(metric)} {metric_value(metric)}"
-    if bounds:
-        phrase += f" ({bounds})"
-    return phrase
+    return f"{phrase} ({bounds})" if bounds else phrase
 
 
 def place_phrase(place: Place) -> str:
@@ -108,9 +101,7 @@ def first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
 
 def no_findings(report: Report) -> str:
     """What is said where nothing is worth fixing: none was found, or no rule was there to find any."""
-    if report.asks_rules:
-        return "No findings"
-    return "No rules were asked"
+    return "No findings" if report.asks_rules else "No rules were asked"
 
 
 def claim(finding: Finding) -> str:
@@ -146,12 +137,9 @@ def remarks_summary(remarks: Sequence[Remark]) -> str:
 
 def remark_phrase(remark: Remark) -> str:
     """The remark, how often it was made, and of which source."""
-    phrase = printable(remark.message, SENTENCE)
-    if remark.source:
-        phrase = f"{printable(remark.source, 160)}: {phrase}"
-    if remark.count != 1:
-        phrase += f" ({show(remark.count, 'count')} times)"
-    return phrase
+    times = f" ({show(remark.count, 'count')} times)" if remark.count != 1 else ""
+    source = f"{printable(remark.source, 160)}: " if remark.source else ""
+    return f"{source}{printable(remark.message, SENTENCE)}{times}"
 
 
 def rows_left(shown: int, more: int, omitted: int, where: str) -> str:
@@ -181,10 +169,8 @@ def _metric_scale(metric: Metric) -> Scale:
 
 def _when(place: Place) -> str:
     """The time of a place: its start, and how long it lasts."""
-    if place.start_ns is None and place.end_ns is None:
-        return ""
     if place.start_ns is None:
-        return f"until {moment(place.end_ns)}"
+        return "" if place.end_ns is None else f"until {moment(place.end_ns)}"
     if place.end_ns is None:
         return f"at {moment(place.start_ns)}"
     return f"at {moment(place.start_ns)} for {show(place.end_ns - place.start_ns, 'ns')}"

@@ -62,11 +62,9 @@ def _grouped(
     for index, heading in enumerate(sheet.headings):
         is_member = index == member
         column = [_in_one_cell(_cells(group, index), heading, member=is_member) for group in groups]
+        is_text = is_member or any(isinstance(cell, str) for cell in column)
         columns.append(column)
-        if is_member or any(isinstance(cell, str) for cell in column):
-            headings.append(replace(heading, unit="text"))
-        else:
-            headings.append(heading)
+        headings.append(replace(heading, unit="text") if is_text else heading)
     compared = sheet.headings[value]
     title = compared.title or ranked.value
     sizes = [_numbers(_cells(group, value)) for group in groups]
@@ -128,9 +126,7 @@ def _groups(rows: Sequence[Row], value: int, ranked: Ranked, limit: int) -> list
     groups = []
     for indices in alike(sizes, max(limit - bool(unknown), 1)):
         groups.append(list(map(measured.__getitem__, indices)))
-    if unknown:
-        groups.append(unknown)
-    return groups
+    return [*groups, unknown] if unknown else groups
 
 
 def _in_one_cell(cells: Sequence[Cell], heading: Heading, *, member: bool) -> Cell:
@@ -146,13 +142,9 @@ def _in_one_cell(cells: Sequence[Cell], heading: Heading, *, member: bool) -> Ce
         return numbers(integers, PIECES)
     if heading.unit in ("text", "id"):
         texts = _of_kind(distinct, str)
-        name = ""
-        if len(texts) == len(distinct):
-            name = _in_one(texts)
+        name = _in_one(texts) if len(texts) == len(distinct) else ""
         return name or f"{show(len(distinct), 'count')} different"
-    if not values:
-        return None
-    return values[middle(range(len(values)), values)]
+    return values[middle(range(len(values)), values)] if values else None
 
 
 def _who(cells: Sequence[Cell]) -> str:
@@ -161,11 +153,8 @@ def _who(cells: Sequence[Cell]) -> str:
         return "" if cells[0] is None else str(cells[0])
     ranks = set(_of_kind(cells, int))
     names = list(dict.fromkeys(_of_kind(cells, str)))
+    who = numbers(ranks, PIECES) if ranks else _in_one(names)
     more = ""
-    if ranks:
-        who = numbers(ranks, PIECES)
-    else:
-        who = _in_one(names)
     if not who:
         who = ", ".join(names[:2])
         more = " …" * (len(names) > 2)
@@ -198,9 +187,7 @@ def _number(cell: Cell) -> int | float | None:
     if isinstance(cell, bool) or not isinstance(cell, int | float):
         return None
     # A whole number may be too large for a float, and is compared as it is.
-    if abs(cell) < _LARGEST:
-        return cell
-    return None
+    return cell if abs(cell) < _LARGEST else None
 
 
 def _numbers(cells: Sequence[Cell]) -> list[int | float]:

@@ -131,9 +131,7 @@ def _fit(table: Grid, width: int) -> tuple[list[int], list[int]]:
         if table.columns[columns[1]].numeric:
             dropped = len(columns) - 1
         del columns[dropped], widths[dropped]
-    if _total(widths) > width:
-        widths = [width]
-    return columns, widths
+    return columns, [width] if _total(widths) > width else widths
 
 
 def _columns_of_width(table: Grid, natural: list[int], width: int) -> list[int]:
@@ -195,9 +193,7 @@ def _cautions(report: Report, width: int) -> list[Line]:
 
 def _findings(report: Report, options: Options, width: int) -> list[Line]:
     """The ranked list: what it costs at most, the claim, and what to try."""
-    limit = options.top
-    if not options.verbose:
-        limit = min(limit, FIRST_FINDINGS)
+    limit = options.top if options.verbose else min(options.top, FIRST_FINDINGS)
     findings, left = phrases.first_findings(report, limit)
     if not findings:
         if left or report.answer or not report.sections:
@@ -361,9 +357,7 @@ def _pad(text: str, width: int, right: bool = False) -> str:
             text = shorten(text, keep)
             size, keep = _cells(text), keep - 1
     fill = " " * (width - size)
-    if right:
-        return fill + text
-    return text + fill
+    return fill + text if right else text + fill
 
 
 def _print(lines: list[Line], options: Options, width: int) -> str:

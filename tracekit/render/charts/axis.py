@@ -56,8 +56,10 @@ def axis(
         first, last = low // step, -(-high // step)
         low, high = first * step, last * step
     ends = Axis(low, high, ())
-    tick_values = [index * step for index in range(first, last + 1)]
-    ticks = [(ends.at(value), _text(value, scale, digits)) for value in tick_values]
+    ticks = []
+    for index in range(first, last + 1):
+        value = index * step
+        ticks.append((ends.at(value), _text(value, scale, digits)))
     return Axis(low, high, tuple(ticks))
 
 

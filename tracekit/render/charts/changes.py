@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import chain
+from operator import attrgetter
 
 from tracekit.model.report import Chart
 from tracekit.model.units import MINUS, show
@@ -71,7 +73,7 @@ def factor_words(mark: Mark) -> str:
     middle = _factor(mark.value)
     if mark.start is None or mark.end is None:
         return f"{middle}, no interval"
-    low, high = (_factor(end).removesuffix("×") for end in (mark.start, mark.end))
+    low, high = (_factor(end).removesuffix("×") for end in mark.span)
     return f"{middle} [{low}, {high}]"
 
 
@@ -133,7 +135,7 @@ def means(marks: Sequence[Mark]) -> dict[int, Fraction]:
 def waterfall(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
     """Bars from where the last one ended, with thin lines between them and the change beside each."""
     rows = rows_of(chart, top, 24, 96, names=330)
-    ends = [end for mark in marks for end in mark.span if end]
+    ends = filter(None, chain.from_iterable(map(attrgetter("span"), marks)))
     amounts = axis(ends, chart.x_unit, zero=True, wide=True)
     bars, words = [], []
     links: list[Step] = []
@@ -149,8 +151,10 @@ def waterfall(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: fl
         if mark.row + 1 < len(rows.names):
             link_x = rows.x(amounts, mark.span[1])
             links += downwards(link_x, y + rows.pitch * 0.86, rows.pitch * 0.28)
-    link = [Stroke("base", tuple(links))] if links else []
-    return framed(chart, rows, amounts, [*areas(bars), *link, *words])
+    parts = areas(bars)
+    if links:
+        parts.append(Stroke("base", tuple(links)))
+    return framed(chart, rows, amounts, [*parts, *words])
 
 
 KINDS = (

@@ -23,7 +23,7 @@ def extents(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: floa
     amounts = axis(numbers(marks)[0], chart.x_unit, zero=True)
     bars = []
     for mark in marks:
-        x, end = (rows.x(amounts, place) for place in mark.span)
+        x, end = rows.ends(amounts, mark)
         name = f"{chart.rows[mark.row]} · {chart.series[mark.series]}"
         bars.append(
             _bar(chart, mark, tones, name, box(x, rows.y(mark.row), end - x, rows.pitch - 1))
@@ -38,7 +38,7 @@ def icicle(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
     amounts = axis(numbers(marks)[0], chart.x_unit, zero=True)
     bars, words = [], []
     for mark in marks:
-        x, end = (rows.x(amounts, place) for place in mark.span)
+        x, end = rows.ends(amounts, mark)
         y, name = rows.y(mark.row), chart.series[mark.series]
         bars.append(_bar(chart, mark, tones, name, box(x, y, end - x, rows.pitch - 1)))
         text = fitted(name, end - x - 8)

@@ -89,11 +89,9 @@ def axis_below(axis: Axis, left: float, width: float, top: float, bottom: float)
     for share, label in axis.ticks:
         x = left + share * width
         lines += down(x, top, bottom)
-        anchor: Anchor = "middle"
-        if x + breadth(label) / 2 > WIDTH:
-            anchor = "end"
+        anchor: Anchor = "end" if x + breadth(label) / 2 > WIDTH else "middle"
         labels.append(Words(x, bottom + FONT + 4, short(label), "tick", anchor))
-    return _grid(lines, labels)
+    return [Stroke("grid", tuple(lines)), *labels]
 
 
 def axis_beside(axis: Axis, left: float, width: float, top: float, height: float) -> list[Part]:
@@ -104,21 +102,12 @@ def axis_beside(axis: Axis, left: float, width: float, top: float, height: float
         y = top + height * (1 - share)
         lines += across(left, y, width)
         labels.append(Words(left - 8, y + 4, short(label), "tick", "end"))
-    return _grid(lines, labels)
-
-
-def _grid(lines: Sequence[Step], labels: Sequence[Part]) -> list[Part]:
-    """The lines of an axis and what stands beside them; nothing of an axis without ticks."""
-    if not lines:
-        return []
     return [Stroke("grid", tuple(lines)), *labels]
 
 
 def box(x: float, y: float, width: float, height: float, gap: float = 0.5) -> Box:
     """The box of a mark; a gap parts it from the next, never too thin to see."""
-    if width > 3:
-        return Box(x, y, width - gap, height)
-    return Box(x, y, max(width, 0.6), height)
+    return Box(x, y, width - gap if width > 3 else max(width, 0.6), height)
 
 
 @dataclass(frozen=True, slots=True)

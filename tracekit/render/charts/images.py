@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import singledispatch
 from importlib import import_module
 from io import BytesIO
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from tracekit.model.errors import TracekitError
@@ -78,6 +78,7 @@ _DASHES = {
 """What parts the lines of series whose tone is another's, as on the page."""
 
 _INK, _PAPER = "#1f2326", "#ffffff"
+_EDGES = {_PAPER: _COLORS["base"]}
 _SHAPES = ("o", "s", "D", "^")
 _ANCHORS = {"": "left", "start": "left", "middle": "center", "end": "right"}
 
@@ -102,13 +103,13 @@ def plots(report: Report) -> Iterator[tuple[str, bytes]]:
     """
     matplotlib = matplotlib_or_refuse()
     names: set[str] = set()
-    charts = [(section.id, chart) for section in report.sections for chart in section.charts]
-    roles = stage_tones(chart for _, chart in charts)
-    for section, chart in charts:
-        name = unique_name(file_name(f"{section}-{chart.id}"), names)
-        picture = layout(chart, roles if chart.kind == "gantt" else None)
-        for suffix in FORMATS:
-            yield f"{name}.{suffix}", painted(picture, suffix, matplotlib)
+    roles = stage_tones(chain.from_iterable(section.charts for section in report.sections))
+    for section in report.sections:
+        for chart in section.charts:
+            name = unique_name(file_name(f"{section.id}-{chart.id}"), names)
+            picture = layout(chart, roles)
+            for suffix in FORMATS:
+                yield f"{name}.{suffix}", painted(picture, suffix, matplotlib)
 
 
 def matplotlib_or_refuse() -> Any:
@@ -178,7 +179,7 @@ def _paint_areas(axes: Any, areas: Iterable[Any], matplotlib: Any) -> None:
             right, bottom = box.x + box.width, box.y + box.height
             corners.append(((box.x, box.y), (right, box.y), (right, bottom), (box.x, bottom)))
             colors.append(_COLORS[area.role])
-    edges = [_COLORS["base"] if color == _PAPER else "none" for color in colors]
+    edges = [_EDGES.get(color, "none") for color in colors]
     axes.add_collection(
         matplotlib.collections.PolyCollection(
             corners, facecolors=colors, edgecolors=edges, linewidths=0.4, zorder=2
@@ -208,8 +209,10 @@ def _paint_words(words: Words, axes: Any) -> None:
 @_paint_part.register
 def _paint_stroke(stroke: Stroke, axes: Any) -> None:
     *look, tone = stroke.role.split()
-    width = 2.0 if look else 1.0
-    dashes = (0, _DASHES[tone]) if look == ["line"] and tone in _DASHES else "solid"
+    width = 1.0 + bool(look)
+    dashes: Any = "solid"
+    if look == ["line"] and tone in _DASHES:
+        dashes = 0, _DASHES[tone]
     for xs, ys in _lines(stroke.steps):
         axes.plot(
             xs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from operator import attrgetter
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Chart, ChartKind
@@ -29,13 +30,14 @@ def layout(chart: Chart, roles: Mapping[str, str] | None = None) -> Layout:
     """Where everything of a chart stands; TracekitError where a mark refers to a row or series not there.
 
     At most 2,000 marks of 300 rows are drawn, the largest (`bounded` tells how many went). `roles` are the
-    tones of series by name, so that a name has one tone in all pictures of a page.
+    tones of series by name, so that a name has one tone in all time lines of a page.
     """
     chart = bounded(chart)
     kind = KINDS[chart.kind]
     placed = marks(chart)
-    pairs = zip(chart.series, tones(chart.series), strict=True)
-    series = [(roles or {}).get(name, tone) for name, tone in pairs]
+    series = tones(chart.series)
+    if chart.kind == "gantt" and roles:
+        series = list(map(roles.get, chart.series, series))
     keys, top = legend(chart.series, series, kind.sample)
     if placed:
         drawing = kind.draw(chart, placed, series, top)
@@ -99,9 +101,9 @@ def bounded(chart: Chart) -> Chart:
     if "row" in kind.fields:
         raw = tuple(mark for mark in raw if not _is_beyond(mark[0]))
     if len(raw) > MOST_MARKS and not problem(chart):
-        sizes = [mark.size for mark in marks_of(replace(chart, marks=raw), kind)]
+        sizes = list(map(attrgetter("size"), marks_of(replace(chart, marks=raw), kind)))
         largest = sorted(range(len(raw)), key=lambda index: (-sizes[index], index))[:MOST_MARKS]
-        raw = tuple(raw[index] for index in sorted(largest))
+        raw = tuple(map(raw.__getitem__, sorted(largest)))
     omitted = chart.omitted + len(chart.marks) - len(raw)
     return replace(
         chart,
@@ -120,8 +122,10 @@ def _is_beyond(row: object) -> bool:
 
 def _caption(chart: Chart) -> str:
     """What the chart says below itself, and how many marks it leaves out."""
-    omitted = f"{show(chart.omitted, 'count')} marks left out" if chart.omitted else ""
-    return ". ".join(text.rstrip(".") for text in (chart.caption, omitted) if text)
+    texts = [chart.caption]
+    if chart.omitted:
+        texts.append(f"{show(chart.omitted, 'count')} marks left out")
+    return ". ".join(text.rstrip(".") for text in texts if text)
 
 
 def _sentence(chart: Chart, count: int) -> str:
@@ -136,4 +140,6 @@ def _sentence(chart: Chart, count: int) -> str:
 def _listed(names: Sequence[str]) -> str:
     """The first names."""
     listed = ", ".join(short(fitted(name, 240)) for name in names[:_LISTED])
-    return f"{listed} …" if len(names) > _LISTED else listed
+    if len(names) > _LISTED:
+        listed += " …"
+    return listed

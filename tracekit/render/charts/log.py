@@ -51,9 +51,8 @@ def log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
     ends = (_log(low), _log(high))
     pad = (ends[1] - ends[0]) * 0.03
     bare = LogAxis(ends[0] - pad, ends[1] + pad, ())
-    if high < low * _NARROW:
-        return replace(bare, ticks=_near(bare, low, high))
-    return replace(bare, ticks=_far(bare, low, high))
+    ticks = _near(bare, low, high) if high < low * _NARROW else _far(bare, low, high)
+    return replace(bare, ticks=ticks)
 
 
 def _positive(marks: Iterable[Mark], name: str) -> list[Fraction]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from math import isfinite
+from operator import attrgetter
 from typing import Literal
 
 from tracekit.model.report import Chart, ChartKind
@@ -84,7 +86,8 @@ def marks_of(chart: Chart, kind: Kind) -> list[Mark]:
 
 def numbers(marks: Sequence[Mark]) -> tuple[list[Fraction], list[Fraction]]:
     """All positions and all known values of the marks."""
-    places = [place for mark in marks for place in (mark.start, mark.end) if place is not None]
+    ends = chain.from_iterable(map(attrgetter("start", "end"), marks))
+    places = [place for place in ends if place is not None]
     return places, [mark.value for mark in marks if mark.value is not None]
 
 
@@ -106,8 +109,6 @@ def plain(value: Fraction) -> int | float:
 def _mark(raw: Sequence[Number], fields: Sequence[str]) -> Mark:
     """The numbers of one mark by name."""
     named = dict(zip(fields, raw, strict=True))
-    start, end, value, label = (
-        exact(named.get(name)) for name in ("start", "end", "value", "label")
-    )
+    start, end, value, label = map(exact, map(named.get, ("start", "end", "value", "label")))
     row, series = (int(named.get(name) or 0) for name in ("row", "series"))
     return Mark(row, series, start, end, value, label)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 
 from tracekit.model.report import Chart
 from tracekit.model.units import UNKNOWN, show
@@ -45,6 +46,11 @@ class Rows:
         """Where a value lies across the plot."""
         return self.left + axis.at(value) * self.width
 
+    def ends(self, axis: Axis, mark: Mark) -> tuple[float, float]:
+        """Where a mark begins and ends across the plot."""
+        start, end = mark.span
+        return self.x(axis, start), self.x(axis, end)
+
     def y(self, row: int) -> float:
         """Where a row begins."""
         return self.top + row * self.pitch
@@ -68,7 +74,7 @@ def gantt(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float)
     height = (rows.pitch - (4 if rows.pitch > 10 else 1)) / lane_count
     bars, words = [], []
     for mark, lane in zip(marks, lanes, strict=True):
-        x, end = (rows.x(time, place) for place in mark.span)
+        x, end = rows.ends(time, mark)
         y = rows.y(mark.row) + 2 + lane * height
         name, tone = chart.series[mark.series], tones[mark.series]
         area = box(x, y, end - x, height - 1)
@@ -83,8 +89,7 @@ def bars(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) 
     is_single = len(chart.series) == 1
     rows = rows_of(chart, top, 24, 84 if is_single else 12)
     ends = stacked(marks)
-    known_ends = [end for pair in ends if pair for end in pair]
-    amounts = axis(known_ends, chart.unit, zero=True)
+    amounts = axis(chain.from_iterable(filter(None, ends)), chart.unit, zero=True)
     bars, words = [], []
     for mark, pair in zip(marks, ends, strict=True):
         middle, tone = rows.middle(mark.row), tones[mark.series]
@@ -111,7 +116,7 @@ def heatmap(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: flo
     gap = 1 if rows.pitch > 4 else 0
     cells = []
     for mark in marks:
-        x, end = (rows.x(time, place) for place in mark.span)
+        x, end = rows.ends(time, mark)
         area = box(x, rows.y(mark.row), end - x, rows.pitch - gap, 0)
         interval = " – ".join(_place(chart, place) for place in mark.span)
         tip = f"{short(chart.rows[mark.row])}, {short(interval)}: {short(_amount(mark, chart))}"
@@ -197,8 +202,8 @@ def stacked(marks: Sequence[Mark]) -> list[tuple[Fraction, Fraction] | None]:
 
 def _scale(chart: Chart, values: Sequence[Fraction]) -> tuple[Fraction, Fraction]:
     """The least and the largest value that the tones of cells stand for; a share is one of the whole."""
-    low = min(Fraction(0), *values) if values else Fraction(0)
-    high = max(values, default=Fraction(0))
+    low, high = min(values, default=Fraction(0)), max(values, default=Fraction(0))
+    low = min(low, Fraction(0))
     if chart.unit == "ratio" and high <= 1:
         high = max(high, Fraction(1))
     return low, high

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 
 from tracekit.model.report import Chart
 from tracekit.model.units import show
@@ -105,8 +106,7 @@ def histogram(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: fl
         start = tops.get(mark.span, Fraction(0))
         tops[mark.span] = start + (mark.value or 0)
         stacks.append((start, tops[mark.span]))
-    ends = [end for stack in stacks for end in stack]
-    up = axis(ends, chart.unit, about=4, zero=True, wide=True)
+    up = axis(chain.from_iterable(stacks), chart.unit, about=4, zero=True, wide=True)
     plot = _plot(axis(numbers(marks)[0], chart.x_unit), up, top + 6)
     bars = []
     for mark, stack in zip(marks, stacks, strict=True):
