@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -125,8 +126,8 @@ class MemoryProfiler:
             allocated = _mean([(row.time, row.allocated_bytes) for row in rows])
             reserved = _mean([(row.time, row.reserved_bytes) for row in rows])
             by_device[device] = {
-                "peak_allocated": max(row.max_allocated_bytes for row in rows),
-                "peak_reserved": max(row.max_reserved_bytes for row in rows),
+                "peak_allocated": max(map(attrgetter("max_allocated_bytes"), rows)),
+                "peak_reserved": max(map(attrgetter("max_reserved_bytes"), rows)),
                 "avg_allocated": allocated,
                 "avg_reserved": reserved,
                 "memory_efficiency": allocated / reserved if allocated and reserved else None,

@@ -61,11 +61,11 @@ class MetricsLogger:
                 "training/trainable_parameters": trainable_parameters,
             }
             numbers |= dict(self._read()) | more
-            finite: dict[str, float] = {
-                name: value for name, value in numbers.items() if _is_finite(value)
-            }
-            for name, value in finite.items():
-                self._seen[name].append(value)
+            finite: dict[str, float] = {}
+            for name, value in numbers.items():
+                if _is_finite(value):
+                    finite[name] = value
+                    self._seen[name].append(value)
             self._steps.add(step)
         self._file.append({"step": step, "time": time.time(), "data": finite})
         return finite

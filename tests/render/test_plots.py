@@ -27,7 +27,7 @@ from tracekit.model.report import Chart, Report, Section
 from tracekit.render.charts import images
 from tracekit.render.charts.frame import tones
 from tracekit.render.charts.kinds import KINDS, layout
-from tracekit.render.charts.layout import Area, Dot, Glyph, Stroke, Words
+from tracekit.render.charts.shapes import Area, Dot, Glyph, Stroke, Words
 
 SAMPLES = (gantt(), bars(), heatmap(), lines(), histogram(), hostile_chart(), single_bars())
 

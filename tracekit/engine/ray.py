@@ -108,7 +108,7 @@ def run_folded(
 
 def _members(outcomes: Sequence[Outcome[Kept]], group: Iterable[int]) -> list[Outcome[Kept]]:
     """The outcomes of one group."""
-    return [outcomes[index] for index in group]
+    return list(map(outcomes.__getitem__, group))
 
 
 def connected_by_key(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int, ...]]:

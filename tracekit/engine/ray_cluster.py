@@ -165,10 +165,9 @@ def _ask(
 ) -> dict[str, Told[T]]:
     """What each node answered."""
     remote = ray.remote(num_cpus=0, max_retries=0)(function)
-    tasks = {
-        node: remote.options(scheduling_strategy=hard_affinity(node)).remote(*args)
-        for node in nodes
-    }
+    tasks = {}
+    for node in nodes:
+        tasks[node] = remote.options(scheduling_strategy=hard_affinity(node)).remote(*args)
     try:
         # Waited for together, so that all get the time; then each is asked how it went.
         if tasks and timeout_s is not None:
@@ -206,9 +205,8 @@ def _answer(ray: Any, task: Any, timeout_s: float | None) -> Told[Any] | Traceki
 def in_short(error: BaseException) -> str:
     """An error of Ray in one line: the last line of a stack says what happened."""
     cause = getattr(error, "cause", None) or error
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    last_line = lines[-1] if lines else ""
-    return shown(f"{type(cause).__name__}: {last_line}"[:300])
+    lines = ["", *filter(None, map(str.strip, str(cause).splitlines()))]
+    return shown(f"{type(cause).__name__}: {lines[-1]}"[:300])
 
 
 def _ray() -> Any:
@@ -363,20 +361,14 @@ def _probed(ray: Any) -> Cluster:
         )
     cpus = {row["NodeID"]: int(row["Resources"].get("CPU", 0)) for row in rows}
     hosts = _host_labels({row["NodeID"]: str(row["NodeManagerHostname"]) for row in rows}, [*names])
-    nodes = tuple(
-        Node(
-            id_,
-            name,
-            _cores(cpus[id_], answers[id_].value),
-            _memory(answers[id_].value),
-            hosts[id_],
-        )
-        for id_, name in names.items()
-    )
+    nodes = []
+    for id_, name in names.items():
+        facts = answers[id_].value
+        nodes.append(Node(id_, name, _cores(cpus[id_], facts), _memory(facts), hosts[id_]))
     lost = {node: answer.problem for node, answer in answers.items() if answer.gone}
     if len(lost) == len(nodes):
         raise TracekitError("no node of the Ray cluster answers", "look at it with: ray status")
-    return Cluster(nodes, str(ray.get_runtime_context().get_node_id()), lost)
+    return Cluster(tuple(nodes), str(ray.get_runtime_context().get_node_id()), lost)
 
 
 def _difference(facts: Mapping[str, Any] | None) -> str:
@@ -411,10 +403,9 @@ def _memory(facts: Mapping[str, Any] | None) -> int | None:
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What to call each node, by its id: `host (address)`, with the start of the id where that is not enough."""
-    plain = {
-        row["NodeID"]: shown(f"{row['NodeManagerHostname']} ({row['NodeManagerAddress']})")
-        for row in rows
-    }
+    plain = {}
+    for row in rows:
+        plain[row["NodeID"]] = shown(f"{row['NodeManagerHostname']} ({row['NodeManagerAddress']})")
     labels = list(plain.values())
     names = {n: p if labels.count(p) == 1 else f"{p} {n[:8]}" for n, p in plain.items()}
     return dict(sorted(names.items(), key=lambda item: natural(item[1])))

@@ -28,18 +28,16 @@ def surveys(
     """
     if not patterns:
         return [], []
-    before = dict(cluster.lost)
+    away = dict(cluster.lost)
     answers = everywhere(cluster, _look, list(patterns), list(exclude))
     # A node that cannot say what it holds is a hole, not an empty place.
-    away = before | {
-        node: answer.problem for node, answer in answers.items() if answer.value is None
-    }
-    holes = [
-        Failure(
-            cluster.name(node), f"the node was not looked at: {problem}", NODE_HINT, "node-lost"
-        )
-        for node, problem in away.items()
-    ]
+    for node, answer in answers.items():
+        if answer.value is None:
+            away[node] = answer.problem
+    holes = []
+    for node, problem in away.items():
+        reason = f"the node was not looked at: {problem}"
+        holes.append(Failure(cluster.name(node), reason, NODE_HINT, "node-lost"))
     notes: list[Note] = []
     names = {node.id: node.name for node in cluster.nodes}
     hosts = {node.id: node.host for node in cluster.nodes}
@@ -73,18 +71,19 @@ def places(
 
     `known` are those found on several nodes; of files found by the driver every node is asked.
     """
-    of_driver = [source for source in sources if source.node is None]
-    stamps = {s.name: stamp for s in of_driver if (stamp := _stamp(str(s.path))) is not None}
+    nodes = dict(known)
+    stamps: dict[str, Stamp] = {}
+    for source in sources:
+        if source.node is None and (stamp := _stamp(str(source.path))):
+            stamps[source.name] = stamp
     if not stamps:
-        return dict(known)
+        return nodes
     answers = everywhere(cluster, _same, list(stamps.values()))
-    seen = {
-        name: tuple(
+    for place, name in enumerate(stamps):
+        nodes[name] = tuple(
             node for node, answer in answers.items() if answer.value and answer.value[place]
         )
-        for place, name in enumerate(stamps)
-    }
-    return {**known, **seen}
+    return nodes
 
 
 def _look(patterns: Sequence[str], exclude: Sequence[str]) -> list[Sighting | str]:

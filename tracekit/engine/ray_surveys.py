@@ -98,12 +98,11 @@ def union(
     """
     argument, base = _argument(pattern, sightings)
     files = _apart(_once(base, sightings), hosts)
-    files.sort(key=lambda one: tuple(map(natural, one.found.parts)))
-    notes = (
-        replace(note, message=f"{note.message} (on {names[node]})")
-        for node, seen in sightings.items()
-        for note in seen.notes
-    )
+    files.sort(key=lambda looked: tuple(map(natural, looked.found.parts)))
+    notes = []
+    for node, seen in sightings.items():
+        for note in seen.notes:
+            notes.append(replace(note, message=f"{note.message} (on {names[node]})"))
     log = _log(pattern, argument, sightings)
     return Survey(argument, tuple(files), _ignored_once(sightings), tuple(notes), lambda: log)
 

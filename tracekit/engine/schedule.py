@@ -119,7 +119,7 @@ class Schedule:
         members: Iterable[int] | None = None,
     ) -> None:
         self._costs = costs
-        self._sizes = costs if len(costs) <= MANY else [cost.bit_length() for cost in costs]
+        self._sizes = costs if len(costs) <= MANY else list(map(int.bit_length, costs))
         self._workers = workers
         self._budget = budget
         self._waiting = sorted(range(len(costs)) if members is None else members, key=self._turn)
@@ -131,7 +131,7 @@ class Schedule:
         """The index of a source that may start now, which then counts as running; None if none may."""
         full = len(self._running) >= self._workers  # most of the time: no look at each that waits
         waiting = () if full else self._waiting
-        chosen = next((index for index in waiting if self._fits(index)), None)
+        chosen = next(filter(self._fits, waiting), None)
         if chosen is not None:
             self._waiting.remove(chosen)
         elif self._retries and not self._waiting and not self._running:
@@ -144,7 +144,7 @@ class Schedule:
         """Whether a source may run beside those that do; any source may run alone."""
         if not self._running:
             return True
-        held_bytes = sum(self._costs[other] for other in self._running)
+        held_bytes = sum(map(self._costs.__getitem__, self._running))
         return self._budget is None or held_bytes + self._costs[index] <= self._budget
 
     def _turn(self, index: int) -> tuple[int, int]:

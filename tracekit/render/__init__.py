@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
+from operator import attrgetter
 from pathlib import PurePath
 from typing import Protocol
 
@@ -94,7 +96,7 @@ def renderer(name: str) -> Renderer:
     for candidate in RENDERERS:
         if candidate.name == name:
             return candidate
-    names = [candidate.name for candidate in RENDERERS]
+    names = list(map(attrgetter("name"), RENDERERS))
     near = did_you_mean(name, names)
     raise TracekitError(f"no output format {name!r}{near}", f"there are: {', '.join(names)}")
 
@@ -118,7 +120,7 @@ def format_of(path: PurePath | str) -> str:
     for candidate in RENDERERS:
         if suffix in candidate.suffixes:
             return candidate.name
-    suffixes = [suffix for candidate in RENDERERS for suffix in candidate.suffixes]
+    suffixes = list(chain.from_iterable(map(attrgetter("suffixes"), RENDERERS)))
     near = did_you_mean(suffix, suffixes)
     raise TracekitError(
         f"{path}: no output format ends in {suffix!r}{near}", f"there are: {' '.join(suffixes)}"

@@ -31,7 +31,7 @@ def pull_request_comment(
     The marker is the same whenever the sides are called the same: a bot finds its comment by it.
     """
     identity = " · ".join(map(sentence, phrases.identity(report)))
-    below = [line_start(sentence(line)) for line in report.basis]
+    below = map(line_start, map(sentence, report.basis))
     head = [marker(*sides), f"**tracekit: {sentence(report.answer).strip()}**", *below]
     blocks = [("answer", ["\n\n".join([*head, line_start(identity)])])]
     blocks.append(careful_block(report))

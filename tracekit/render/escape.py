@@ -34,7 +34,7 @@ def shorten(text: str, limit: int) -> str:
         return "…"[:limit]
     tail = (limit - 1) // 2
     head = limit - 1 - tail
-    return text[:head] + "…" + (text[-tail:] if tail else "")
+    return text[:head] + "…" + text[len(text) - tail :]
 
 
 def _visible(character: str) -> str:

@@ -7,12 +7,14 @@ security policy names the two inlined files by hash, so nothing a profile says c
 from __future__ import annotations
 
 from base64 import b64encode
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from hashlib import sha256
 from itertools import accumulate, chain
 from math import isfinite
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +83,7 @@ def render_html(report: Report, _options: Options) -> str:
     """The page; where it would be too large, the largest tables lose rows first, and it says so."""
     report = _few_ranks(report)
     pictures = _pictures(report)
-    svg_size = sum(len(picture.svg) for picture in chain.from_iterable(pictures))
+    svg_size = sum(map(len, map(attrgetter("svg"), chain.from_iterable(pictures))))
     rows, items = _fitting_rows(report, LIMIT * 17 // 20 - svg_size), _ITEMS
     while True:
         page = _page(report, pictures, rows, items)
@@ -327,14 +329,12 @@ def _fitting_rows(report: Report, budget: int) -> int:
     sheets = [sheet for _, sheet in phrases.every_sheet(report) if sheet is not report.values]
     limit = budget // 40
     costs = [list(accumulate(map(_row_cost, sheet.rows[:limit]), initial=0)) for sheet in sheets]
-    low, high = 0, max((len(cost) for cost in costs), default=0)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if sum(cost[min(middle, len(cost) - 1)] for cost in costs) <= budget:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+
+    def cost_of(rows: int) -> int:
+        return sum(cost[min(rows, len(cost) - 1)] for cost in costs)
+
+    most = max(map(len, costs), default=0)
+    return max(bisect_right(range(most + 1), budget, key=cost_of) - 1, 0)
 
 
 def _row_cost(row: tuple[Cell, ...]) -> int:

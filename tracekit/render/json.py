@@ -178,8 +178,8 @@ def _one_of(value: object, kinds: tuple[Any, ...], where: str) -> Any:
     for kind in kinds:
         if is_dataclass(kind):
             return _record(value, kind, where)
-    names = [kind.__name__ for kind in kinds]
-    return _fail(where, " or ".join(names).replace("NoneType", "null"), value)
+    names = " or ".join(map(attrgetter("__name__"), kinds))
+    return _fail(where, names.replace("NoneType", "null"), value)
 
 
 def _items(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:

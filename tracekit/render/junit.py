@@ -94,8 +94,7 @@ def _properties(case: ET.Element, gate: Gate) -> None:
     listed = ET.SubElement(case, "properties")
     for name, value in numbers.items():
         if value not in (None, ""):
-            text = repr(value) if isinstance(value, float) else str(value)
-            ET.SubElement(listed, "property", name=name, value=text)
+            ET.SubElement(listed, "property", name=name, value=str(value))
 
 
 def _text(text: str) -> str:

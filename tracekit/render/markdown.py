@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from operator import attrgetter
 
 from tracekit.model.report import Finding, Metric, Report, Section, Sheet
 from tracekit.model.units import UNKNOWN, show
@@ -119,7 +120,7 @@ def sheet_block(sheet: Sheet, limit: int | None) -> str:
     table: Grid = grid(sheet, limit, _NAME)
     lines = [_bold(table.title), ""]
     dashes = {True: "---:", False: ":---"}
-    lines.append(_row(sentence(column.title) for column in table.columns))
+    lines.append(_row(map(sentence, map(attrgetter("title"), table.columns))))
     lines.append(f"|{'|'.join(dashes[column.numeric] for column in table.columns)}|")
     lines += [_row(map(code, row)) for row in table.rows]
     note = phrases.rows_left(
@@ -166,7 +167,7 @@ def _finding(finding: Finding, number: int, amount: tuple[str, str]) -> str:
         facts = " · ".join(map(_metric, finding.evidence[:8]))
         lines.append(f"   <br><sub>Evidence: {facts}</sub>")
     if finding.places:
-        places = [sentence(phrases.place_phrase(place)) for place in finding.places[:3]]
+        places = list(map(sentence, map(phrases.place_phrase, finding.places[:3])))
         if len(finding.places) > 3:
             places.append(f"{len(finding.places) - 3} more")
         lines.append(f"   <br><sub>Where: {'; '.join(places)}</sub>")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 from math import isfinite
 from operator import itemgetter
+from types import NoneType
 from typing import Any
 
 from tracekit.model.errors import TracekitError
@@ -49,7 +50,7 @@ def _table(sheet: Sheet, pa: Any) -> Any:
 
 def _array(values: list[Cell], unit: Unit, pa: Any) -> Any:
     """The column in the narrowest type that holds every value exactly: text where nothing else does."""
-    kinds = {type(value) for value in values if value is not None}
+    kinds = set(map(type, values)) - {NoneType}
     if not kinds:
         return pa.array(values, _empty_type(unit, pa))
     if kinds == {bool}:
@@ -66,7 +67,7 @@ def _empty_type(unit: Unit, pa: Any) -> Any:
     """The type of a column without a value."""
     if unit in _WHOLE:
         return pa.int64()
-    return pa.string() if unit == "text" else pa.float64()
+    return {"text": pa.string()}.get(unit, pa.float64())
 
 
 def _is_int64(value: Cell) -> bool:

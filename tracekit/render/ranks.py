@@ -62,7 +62,7 @@ def _grouped(
     for index, heading in enumerate(sheet.headings):
         is_member = index == member
         column = [_in_one_cell(_cells(group, index), heading, member=is_member) for group in groups]
-        is_text = is_member or any(isinstance(cell, str) for cell in column)
+        is_text = is_member or bool(_of_kind(column, str))
         columns.append(column)
         headings.append(replace(heading, unit="text") if is_text else heading)
     compared = sheet.headings[value]
@@ -126,7 +126,7 @@ def _groups(rows: Sequence[Row], value: int, ranked: Ranked, limit: int) -> list
     groups = []
     for indices in alike(sizes, max(limit - bool(unknown), 1)):
         groups.append(list(map(measured.__getitem__, indices)))
-    return [*groups, unknown] if unknown else groups
+    return list(filter(None, [*groups, unknown]))
 
 
 def _in_one_cell(cells: Sequence[Cell], heading: Heading, *, member: bool) -> Cell:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 
 from tracekit.model.report import Cell, Heading, Report, Sheet, Unit
 from tracekit.render import phrases
@@ -92,5 +93,5 @@ def _remarks(report: Report) -> Sheet:
         Heading("source", "source"),
         Heading("times", "times", "count"),
     )
-    rows = tuple((r.severity, r.code, r.message, r.source, r.count) for r in report.remarks)
+    rows = tuple(map(attrgetter("severity", "code", "message", "source", "count"), report.remarks))
     return Sheet("remarks", "Remarks", headings, rows)

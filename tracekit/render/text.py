@@ -227,25 +227,16 @@ def _finding(f: Finding, number: int, amount: str, width: int, rules: int) -> li
     rule, style = printable(f.rule, 32), _COLORS[f.severity]
     claim_width = width - 5 - rules - _GAP - _GAP - _cells(amount)
     claim = phrases.claim(f)
-    lines: list[Line] = []
     if claim_width >= 28:
         first, *further = _wrap(claim, claim_width) or [[]]
-        text = _pad("".join(piece for piece, _ in first), claim_width)
-        lines.append(
-            [
-                (f"{number:>3}  ", ""),
-                (_pad(rule, rules), style),
-                (f"  {text}  ", ""),
-                (amount, "bold"),
-            ]
-        )
-        lines += _indented(further, 5 + rules + _GAP)
+        text = _pad("".join(map(itemgetter(0), first)), claim_width)
+        middle = [(_pad(rule, rules), style), (f"  {text}  ", "")]
+        below = _indented(further, 5 + rules + _GAP)
     else:
         room = width - 5 - _GAP - _cells(amount)
-        lines.append(
-            [(f"{number:>3}  ", ""), (_pad(rule, room), style), ("  ", ""), (amount, "bold")]
-        )
-        lines += _indented(_wrap(claim, width - 5), 5)
+        middle = [(_pad(rule, room), style), _BETWEEN]
+        below = _indented(_wrap(claim, width - 5), 5)
+    lines: list[Line] = [[(f"{number:>3}  ", ""), *middle, (amount, "bold")], *below]
     advice = printable(f.advice, phrases.SENTENCE)
     if advice.strip():
         first, *further = _wrap(advice, width - 7)

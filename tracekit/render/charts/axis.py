@@ -69,7 +69,7 @@ def _ends(low: Fraction, high: Fraction, *, zero: bool) -> tuple[Fraction, Fract
         low = min(low, Fraction(0))
     if zero and high < 0:
         high = Fraction(0)
-    return low, high + 1 if low == high else high
+    return low, high + (low == high)
 
 
 def _round_step(rough: Fraction) -> Fraction:

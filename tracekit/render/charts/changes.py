@@ -11,7 +11,10 @@ from tracekit.model.report import Chart
 from tracekit.model.units import MINUS, show
 from tracekit.render.charts.axis import axis
 from tracekit.render.charts.frame import Bar, areas, axis_below, box
-from tracekit.render.charts.layout import (
+from tracekit.render.charts.log import LogAxis, log_axis
+from tracekit.render.charts.marks import Kind, Mark, is_started, numbers, plain
+from tracekit.render.charts.rows import AXIS, Rows, framed, row_names, rows_of
+from tracekit.render.charts.shapes import (
     Area,
     Drawing,
     Glyph,
@@ -23,9 +26,6 @@ from tracekit.render.charts.layout import (
     down,
     downwards,
 )
-from tracekit.render.charts.log import LogAxis, log_axis
-from tracekit.render.charts.marks import Kind, Mark, is_started, numbers, plain
-from tracekit.render.charts.rows import AXIS, Rows, framed, row_names, rows_of
 from tracekit.render.charts.text import short
 
 _ROOMY = 14

@@ -8,9 +8,9 @@ from tracekit.model.report import Chart
 from tracekit.model.units import show
 from tracekit.render.charts.axis import axis
 from tracekit.render.charts.frame import Bar, areas, axis_below, box, on
-from tracekit.render.charts.layout import WIDTH, Box, Drawing, Words
 from tracekit.render.charts.marks import Kind, Mark, numbers, plain
 from tracekit.render.charts.rows import AXIS, Rows, framed, rows_of
+from tracekit.render.charts.shapes import WIDTH, Box, Drawing, Words
 from tracekit.render.charts.text import FONT, breadth, fitted, short
 
 _LEAST, _MARGIN = 40, 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tracekit.render.charts.axis import Axis
-from tracekit.render.charts.layout import (
+from tracekit.render.charts.shapes import (
     WIDTH,
     Anchor,
     Area,

@@ -15,22 +15,9 @@ from typing import Any
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Report
+from tracekit.render.charts import shapes
 from tracekit.render.charts.kinds import layout, stage_tones
-from tracekit.render.charts.layout import (
-    WIDTH,
-    Area,
-    Dot,
-    Glyph,
-    Group,
-    Key,
-    Layout,
-    Part,
-    Row,
-    Step,
-    Stroke,
-    Swatch,
-    Words,
-)
+from tracekit.render.charts.shapes import WIDTH
 from tracekit.render.charts.text import FONT, fitted
 from tracekit.render.tables import file_name, unique_name
 
@@ -124,10 +111,10 @@ def matplotlib_or_refuse() -> Any:
     return library
 
 
-def painted(picture: Layout, suffix: str, matplotlib: Any) -> bytes:
+def painted(picture: shapes.Layout, suffix: str, matplotlib: Any) -> bytes:
     """The picture in one of `FORMATS`, whatever the user's own settings of matplotlib are."""
     unsaid = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[suffix]
-    caption = _CAPTION if picture.caption else 0
+    caption = _CAPTION * bool(picture.caption)
     height = _TITLE + picture.height + caption + 2 * _MARGIN
     # A figure of its own, unknown to pyplot, is drawn without a window on any machine.
     with matplotlib.style.context(["default", _SETTINGS]), warnings.catch_warnings():
@@ -144,11 +131,11 @@ def painted(picture: Layout, suffix: str, matplotlib: Any) -> bytes:
     return file.getvalue()
 
 
-def _paint(axes: Any, picture: Layout, matplotlib: Any) -> None:
+def _paint(axes: Any, picture: shapes.Layout, matplotlib: Any) -> None:
     """Nothing; afterwards the axes show the picture, its title above and its caption below."""
     axes.text(0, -_TITLE / 2, fitted(picture.title, 0.8 * WIDTH), fontsize=1.2 * FONT * _POINT)
     for shape, parts in groupby(_flat(picture.parts), type):
-        if shape is Area:
+        if shape is shapes.Area:
             _paint_areas(axes, parts, matplotlib)
             continue
         for part in parts:
@@ -157,15 +144,15 @@ def _paint(axes: Any, picture: Layout, matplotlib: Any) -> None:
     axes.text(0, picture.height + FONT, caption, fontsize=FONT * _POINT, color=_COLORS["tick"])
 
 
-def _flat(parts: Iterable[Part | Swatch]) -> Iterator[Part | Swatch]:
+def _flat(parts: Iterable[shapes.Part | shapes.Swatch]) -> Iterator[shapes.Part | shapes.Swatch]:
     """The parts of parts, in their order; the areas that a link leads to are not painted."""
     for part in parts:
-        if isinstance(part, Group):
+        if isinstance(part, shapes.Group):
             yield from part.parts
-        elif isinstance(part, Key):
+        elif isinstance(part, shapes.Key):
             yield from _flat(part.samples)
             yield part.words
-        elif not isinstance(part, Row):
+        elif not isinstance(part, shapes.Row):
             yield part
         elif part.name is not None:
             yield part.name
@@ -173,13 +160,13 @@ def _flat(parts: Iterable[Part | Swatch]) -> Iterator[Part | Swatch]:
 
 def _paint_areas(axes: Any, areas: Iterable[Any], matplotlib: Any) -> None:
     """Nothing; afterwards the axes show these areas."""
-    corners, colors = [], []
+    corners, colors, edges = [], [], []
     for area in areas:
         for box in area.boxes:
             right, bottom = box.x + box.width, box.y + box.height
             corners.append(((box.x, box.y), (right, box.y), (right, bottom), (box.x, bottom)))
             colors.append(_COLORS[area.role])
-    edges = [_EDGES.get(color, "none") for color in colors]
+            edges.append(_EDGES.get(colors[-1], "none"))
     axes.add_collection(
         matplotlib.collections.PolyCollection(
             corners, facecolors=colors, edgecolors=edges, linewidths=0.4, zorder=2
@@ -195,7 +182,7 @@ def _paint_part(part: Any, axes: Any) -> None:  # noqa: ARG001 - of those who pa
 
 
 @_paint_part.register
-def _paint_words(words: Words, axes: Any) -> None:
+def _paint_words(words: shapes.Words, axes: Any) -> None:
     axes.text(
         words.x,
         words.y,
@@ -207,7 +194,7 @@ def _paint_words(words: Words, axes: Any) -> None:
 
 
 @_paint_part.register
-def _paint_stroke(stroke: Stroke, axes: Any) -> None:
+def _paint_stroke(stroke: shapes.Stroke, axes: Any) -> None:
     *look, tone = stroke.role.split()
     width = 1.0 + bool(look)
     dashes: Any = "solid"
@@ -225,7 +212,7 @@ def _paint_stroke(stroke: Stroke, axes: Any) -> None:
 
 
 @_paint_part.register
-def _paint_glyph(glyph: Glyph, axes: Any) -> None:
+def _paint_glyph(glyph: shapes.Glyph, axes: Any) -> None:
     tone = glyph.role.split()[-1]
     color = _COLORS[_DEEP.get(tone, tone)]
     axes.plot(
@@ -240,18 +227,18 @@ def _paint_glyph(glyph: Glyph, axes: Any) -> None:
 
 
 @_paint_part.register
-def _paint_dot(dot: Dot, axes: Any) -> None:
+def _paint_dot(dot: shapes.Dot, axes: Any) -> None:
     color = _COLORS[_DEEP.get(dot.role, dot.role)]
     axes.plot([dot.x], [dot.y], "o", color=color, markersize=6 * _POINT, zorder=3)
 
 
 @_paint_part.register
-def _paint_swatch(swatch: Swatch, axes: Any) -> None:
+def _paint_swatch(swatch: shapes.Swatch, axes: Any) -> None:
     xs, ys = [swatch.x, swatch.x + 12], [swatch.y, swatch.y + 12]
     axes.fill_between(xs, ys[0], ys[1], color=_COLORS[swatch.role], linewidth=0, zorder=2)
 
 
-def _lines(steps: Iterable[Step]) -> Iterator[tuple[list[float], list[float]]]:
+def _lines(steps: Iterable[shapes.Step]) -> Iterator[tuple[list[float], list[float]]]:
     """(xs, ys) of every line that the pen draws without being lifted."""
     xs: list[float] = []
     ys: list[float] = []

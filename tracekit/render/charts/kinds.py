@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import filterfalse
 from operator import attrgetter
 
 from tracekit.model.errors import TracekitError
@@ -12,8 +13,8 @@ from tracekit.model.report import Chart, ChartKind
 from tracekit.model.units import show
 from tracekit.render.charts import changes, extents, rows, xy
 from tracekit.render.charts.frame import legend, tones
-from tracekit.render.charts.layout import Drawing, Layout, Words
-from tracekit.render.charts.marks import Kind, Mark, marks_of
+from tracekit.render.charts.marks import Kind, Mark, Number, marks_of
+from tracekit.render.charts.shapes import Drawing, Layout, Words
 from tracekit.render.charts.text import fitted, short, slug
 
 KINDS: dict[ChartKind, Kind] = {
@@ -99,7 +100,7 @@ def bounded(chart: Chart) -> Chart:
     kind = KINDS[chart.kind]
     raw = chart.marks
     if "row" in kind.fields:
-        raw = tuple(mark for mark in raw if not _is_beyond(mark[0]))
+        raw = tuple(filterfalse(_is_beyond, raw))
     if len(raw) > MOST_MARKS and not problem(chart):
         sizes = list(map(attrgetter("size"), marks_of(replace(chart, marks=raw), kind)))
         largest = sorted(range(len(raw)), key=lambda index: (-sizes[index], index))[:MOST_MARKS]
@@ -115,9 +116,9 @@ def bounded(chart: Chart) -> Chart:
     )
 
 
-def _is_beyond(row: object) -> bool:
+def _is_beyond(mark: Sequence[Number]) -> bool:
     """Whether a mark is of a row that is not drawn; what is no row is for `problem` to tell."""
-    return type(row) is int and row >= MOST_ROWS
+    return type(mark[0]) is int and mark[0] >= MOST_ROWS
 
 
 def _caption(chart: Chart) -> str:

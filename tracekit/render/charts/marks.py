@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Literal
 
 from tracekit.model.report import Chart, ChartKind
-from tracekit.render.charts.layout import Drawing
+from tracekit.render.charts.shapes import Drawing
 
 Number = int | float | None
 
@@ -37,7 +37,7 @@ class Mark:
         """What the mark weighs against others: its length, else its amount; unknown weighs nothing."""
         if self.start is not None and self.end is not None:
             return abs(self.end - self.start)
-        return abs(self.value) if self.value is not None else Fraction(0)
+        return abs(self.value or Fraction(0))
 
     @property
     def span(self) -> tuple[Fraction, Fraction]:

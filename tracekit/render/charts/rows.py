@@ -11,8 +11,8 @@ from tracekit.model.report import Chart
 from tracekit.model.units import UNKNOWN, show
 from tracekit.render.charts.axis import Axis, axis
 from tracekit.render.charts.frame import Bar, areas, axis_below, box, on
-from tracekit.render.charts.layout import WIDTH, Area, Drawing, Key, Part, Row, Words
 from tracekit.render.charts.marks import Kind, Mark, numbers, plain
+from tracekit.render.charts.shapes import WIDTH, Area, Drawing, Key, Part, Row, Words
 from tracekit.render.charts.text import FONT, breadth, fitted, short, slug
 from tracekit.render.escape import printable
 
@@ -113,7 +113,7 @@ def heatmap(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: flo
     places, values = numbers(marks)
     time = axis(places, chart.x_unit)
     low, high = _scale(chart, values)
-    gap = 1 if rows.pitch > 4 else 0
+    gap = int(rows.pitch > 4)
     cells = []
     for mark in marks:
         x, end = rows.ends(time, mark)

@@ -10,24 +10,12 @@ from functools import singledispatch
 from html import escape
 from typing import Any
 
-from tracekit.render.charts.layout import (
-    WIDTH,
-    Area,
-    Box,
-    Dot,
-    Glyph,
-    Group,
-    Key,
-    Layout,
-    Row,
-    Stroke,
-    Swatch,
-    Words,
-)
+from tracekit.render.charts import shapes
+from tracekit.render.charts.shapes import WIDTH
 from tracekit.render.charts.text import short
 
 
-def svg(layout: Layout) -> str:
+def svg(layout: shapes.Layout) -> str:
     """The picture as an `<svg>` element."""
     name = f"chart-{layout.id}"
     opening = (
@@ -57,23 +45,23 @@ def element(part: Any) -> str:
 
 
 @element.register
-def _area(area: Area) -> str:
+def _area(area: shapes.Area) -> str:
     return _path(area.role, "".join(map(_box, area.boxes)), area.tip)
 
 
 @element.register
-def _stroke(stroke: Stroke) -> str:
+def _stroke(stroke: shapes.Stroke) -> str:
     steps = (letter + " ".join(map(number, numbers)) for letter, numbers in stroke.steps)
     return _path(stroke.role, "".join(steps), stroke.tip)
 
 
 @element.register
-def _glyph(glyph: Glyph) -> str:
+def _glyph(glyph: shapes.Glyph) -> str:
     return _path(glyph.role, _glyph_path(glyph), glyph.tip)
 
 
 @element.register
-def _dot(dot: Dot) -> str:
+def _dot(dot: shapes.Dot) -> str:
     return (
         f'<circle class="{dot.role}" cx="{number(dot.x)}" cy="{number(dot.y)}" r="3">'
         f"{_title(dot.tip)}</circle>"
@@ -81,7 +69,7 @@ def _dot(dot: Dot) -> str:
 
 
 @element.register
-def _words(words: Words) -> str:
+def _words(words: shapes.Words) -> str:
     role = f' class="{words.role}"' if words.role else ""
     anchor = f' text-anchor="{words.anchor}"' if words.anchor else ""
     return (
@@ -91,18 +79,18 @@ def _words(words: Words) -> str:
 
 
 @element.register
-def _swatch(swatch: Swatch) -> str:
+def _swatch(swatch: shapes.Swatch) -> str:
     x, y = number(swatch.x), number(swatch.y)
     return f'<rect class="{swatch.role}" x="{x}" y="{y}" width="12" height="12" rx="2"/>'
 
 
 @element.register
-def _key(key: Key) -> str:
+def _key(key: shapes.Key) -> str:
     return "".join(map(element, (*key.samples, key.words)))
 
 
 @element.register
-def _row(row: Row) -> str:
+def _row(row: shapes.Row) -> str:
     name = element(row.name) if row.name else ""
     return (
         f'<g class="row" id="{row.id}"><rect x="0" y="{number(row.y)}" '
@@ -111,7 +99,7 @@ def _row(row: Row) -> str:
 
 
 @element.register
-def _group(group: Group) -> str:
+def _group(group: shapes.Group) -> str:
     return f"<g>{_title(group.tip)}{''.join(map(element, group.parts))}</g>"
 
 
@@ -126,13 +114,13 @@ def _title(tip: str) -> str:
     return f"<title>{escape(tip)}</title>" if tip else ""
 
 
-def _box(box: Box) -> str:
+def _box(box: shapes.Box) -> str:
     """A rectangle as a piece of a path, which many share."""
     x, y, width, height = map(number, (box.x, box.y, box.width, box.height))
     return f"M{x} {y}h{width}v{height}H{x}z"
 
 
-def _glyph_path(glyph: Glyph) -> str:
+def _glyph_path(glyph: shapes.Glyph) -> str:
     """The circle, square, diamond or triangle of a series as a path."""
     x, y, size = glyph.x, glyph.y, glyph.size
     shape = glyph.series % 4

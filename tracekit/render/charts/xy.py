@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
+from typing import Literal
 
 from tracekit.model.report import Chart
 from tracekit.model.units import show
 from tracekit.render.charts.axis import Axis, axis
 from tracekit.render.charts.frame import Bar, areas, axis_below, axis_beside, box
-from tracekit.render.charts.layout import WIDTH, Dot, Drawing, Part, Step, Stroke, across
 from tracekit.render.charts.marks import Kind, Mark, is_started, numbers, plain
+from tracekit.render.charts.shapes import WIDTH, Dot, Drawing, Part, Step, Stroke, across
 from tracekit.render.charts.text import breadth, short
 
 _HEIGHT = 220.0
@@ -76,12 +77,13 @@ def lines(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float)
 def _steps(plot: _Plot, points: Sequence[Mark]) -> tuple[Step, ...]:
     """The line through the points, interrupted where y is unknown."""
     steps: list[Step] = []
-    is_drawing = False
+    letter: Literal["M", "L"] = "M"
     for mark in points:
-        if mark.value is not None:
-            place = (plot.x(mark.place), plot.y(mark.value))
-            steps.append(("L", place) if is_drawing else ("M", place))
-        is_drawing = mark.value is not None
+        if mark.value is None:
+            letter = "M"
+        else:
+            steps.append((letter, (plot.x(mark.place), plot.y(mark.value))))
+            letter = "L"
     return tuple(steps)
 
 
