@@ -18,13 +18,6 @@ AIM = {
 """What every package is held to, unless it has a limit of its own below."""
 
 NOT_YET = {
-    "cli": {"conditionals_per_1000": 33},
-    "engine": {"comprehensions_per_1000": 41},
-    "model": {
-        "empty_percent": 2,
-        "comprehensions_per_1000": 36,
-        "conditionals_per_1000": 29,
-    },
     "readers": {
         "empty_percent": 2,
         "comprehensions_per_1000": 39,
@@ -32,9 +25,7 @@ NOT_YET = {
         "complex_functions": 8,
         "fmt_skips": 28,
     },
-    "render": {"comprehensions_per_1000": 61, "conditionals_per_1000": 44},
     "capture": {"in_cycles": 2},
-    "metrics": {"comprehensions_per_1000": 44},
 }
 """Packages that are not there yet, with a limit just above what they have: limits here only fall, and go where the aim is met."""
 

@@ -9,6 +9,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.model.labels import plural
 
 if TYPE_CHECKING:
     from tracekit.cli.outputs import Target
@@ -107,11 +108,11 @@ def _tell_work(measurements: Measurements, elapsed_s: float) -> None:
     sizes = {source.name: source.size_bytes for source in measurements.sources}
     count, size = len(sizes), show(sum(sizes.values()), "bytes")
     duration = show(round(elapsed_s * 1e9), "ns")
-    terminal.tell(f"read {count:,} {'file' if count == 1 else 'files'}, {size} in {duration}")
+    terminal.tell(f"read {count:,} {plural(count, 'file')}, {size} in {duration}")
 
 
 def _tell_targets(targets: list[Target], save: str | None) -> None:
     """Nothing; says which files were written, the saved measurements last."""
     files = [target.path for target in targets if not target.printed]
-    for path in [*files, save] if save else files:
+    for path in filter(None, [*files, save]):
         terminal.tell(f"wrote {path}")

@@ -164,7 +164,7 @@ def tell_github(
 
     files = [target for target in wanted if not target.printed]
     pages = [target.path for kind in ("html", "md") for target in files if target.format == kind]
-    _append("GITHUB_OUTPUT", step_outputs({**values, "report": pages[0] if pages else ""}))
+    _append("GITHUB_OUTPUT", step_outputs({**values, "report": next(iter(pages), "")}))
 
 
 def comparison_outputs(comparison: Comparison) -> dict[str, str | float | None]:

@@ -11,7 +11,8 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
-from tracekit.cli.layout import columns
+from tracekit.cli.layout import columns, listed
+from tracekit.model.labels import plural
 
 if TYPE_CHECKING:
     from tracekit.pipeline.collect import Kept, LeftOut, Plan, Session, Wanted
@@ -223,12 +224,8 @@ def _suspect(suspects: Sequence[LeftOut], *, verbose: bool) -> str:
 
 def _listed(title: str, files: Sequence[LeftOut], *, verbose: bool) -> str:
     """Files and the reason of each, the first of many."""
-    limit = len(files) if verbose else _SHOWN
-    rows = [{"file": _where(file), "reason": file.reason} for file in files[:limit]]
-    lines = [title, columns(rows)]
-    if len(files) > limit:
-        lines.append(f"… and {len(files) - limit:,} more (-v)")
-    return "\n".join(lines)
+    rows = [{"file": _where(file), "reason": file.reason} for file in files]
+    return "\n".join(listed(title, rows, _SHOWN, verbose=verbose))
 
 
 def _where(file: LeftOut) -> str:
@@ -243,11 +240,11 @@ def _files(wanted: Sequence[Wanted]) -> str:
     from tracekit.model.units import show
 
     count, size = len(wanted), show(sum(file.size_bytes for file in wanted), "bytes")
-    return f"{count:,} {'file' if count == 1 else 'files'} ({size})"
+    return f"{count:,} {plural(count, 'file')} ({size})"
 
 
 def _named(session: Session) -> str:
     """A session in words."""
     from tracekit.render.escape import printable
 
-    return printable(session.name + (f" on {session.host}" if session.host else ""))
+    return printable(" on ".join(filter(None, (session.name, session.host))))

@@ -11,6 +11,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.model.labels import plural
 
 if TYPE_CHECKING:
     from tracekit.health.checks import Diagnosis
@@ -86,8 +87,10 @@ def _as_text(examination: Examination, *, verbose: bool, color: bool) -> Iterato
     from tracekit.render.escape import printable
 
     diagnoses = examination.diagnoses
-    count = f"{len(diagnoses):,} {'thing' if len(diagnoses) == 1 else 'things'} to know"
-    yield f"{printable(examination.title)}: {count if diagnoses else 'nothing wrong was found'}"
+    summary = "nothing wrong was found"
+    if diagnoses:
+        summary = f"{len(diagnoses):,} {plural(len(diagnoses), 'thing')} to know"
+    yield f"{printable(examination.title)}: {summary}"
     limit = len(diagnoses) if verbose else _SHOWN
     for diagnosis in diagnoses[:limit]:
         yield ""
@@ -113,6 +116,8 @@ def _lines(diagnosis: Diagnosis, *, verbose: bool, color: bool) -> Iterator[str]
     if places:
         more = len(diagnosis.places) - len(places)
         listed = ", ".join(printable(place, place_length) for place in places)
-        yield f"  files: {listed} and {more:,} more" if more else f"  files: {listed}"
+        if more:
+            listed += f" and {more:,} more"
+        yield f"  files: {listed}"
     yield f"  cause: {printable(diagnosis.cause)}"
     yield f"  to do: {printable(diagnosis.remedy)}"

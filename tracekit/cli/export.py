@@ -8,6 +8,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.model.labels import plural
 
 if TYPE_CHECKING:
     from tracekit.pipeline.run import Options
@@ -75,7 +76,7 @@ def _tell(exported: Exported, target: str, *, verbose: bool) -> None:
     processes = len({lane.number for lane in exported.lanes})
     annotations = exported.annotations
     terminal.tell(
-        f"{rows:,} rows of {processes:,} {'process' if processes == 1 else 'processes'}, "
+        f"{rows:,} rows of {processes:,} {plural(processes, 'process', 'processes')}, "
         f"{annotations.count:,} steps, stages and findings"
     )
     if verbose:

@@ -11,6 +11,7 @@ import click
 from tracekit.cli import ci, gating, terminal
 from tracekit.cli import options as opt
 from tracekit.model.errors import TracekitError
+from tracekit.model.labels import plural
 
 if TYPE_CHECKING:
     from tracekit.cli.outputs import Target
@@ -141,10 +142,10 @@ def _held(side: Side, outcomes: tuple[Gate, ...], changes: int) -> Report:
 
     section = gate_section(outcomes)
     if changes:
-        are = "rule is about a change" if changes == 1 else "rules are about changes"
+        are = plural(changes, "rule is about a change", "rules are about changes")
         note = f"{changes} {are} and not held here: tracekit compare BASE OPT"
         section = replace(section, caveats=(*section.caveats, note))
-    remarks = ("SIMULATED DATA",) if side.simulated else ()
+    remarks = ("SIMULATED DATA",) * side.simulated
     return _report(side, remarks, gate_word(outcomes), section)
 
 
@@ -153,13 +154,7 @@ def _report(side: Side, remarks: tuple[str, ...], answer: str, section: Section)
     from tracekit.model.report import Report
     from tracekit.model.version import VERSION
 
-    return Report(
-        title=side.name,
-        tool_version=VERSION,
-        identity=(side.name, *remarks),
-        answer=answer,
-        sections=(section,),
-    )
+    return Report(side.name, VERSION, (side.name, *remarks), answer=answer, sections=(section,))
 
 
 def _tested(side: Side, tested: SelfTest) -> Report:

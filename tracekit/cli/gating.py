@@ -137,7 +137,9 @@ def tell(rules: Rules, gates: Sequence[Gate]) -> None:
     failing = [gate for gate in gates if gate.outcome != "pass"]
     for gate in failing[:_MOST_LINES]:
         reasons = "".join(f" ({caveat})" for caveat in gate.caveats)
-        word = gate.outcome if gate.severity == "error" else f"{gate.outcome}, only warns"
+        word: str = gate.outcome
+        if gate.severity != "error":
+            word += ", only warns"
         terminal.tell(f"tracekit: gate: {word}: {printable(gate.claim + reasons)}")
     if len(failing) > _MOST_LINES:
         terminal.tell(f"tracekit: gate: {len(failing) - _MOST_LINES} more")

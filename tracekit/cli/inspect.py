@@ -11,7 +11,8 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
-from tracekit.cli.layout import columns
+from tracekit.cli.layout import columns, listed
+from tracekit.model.labels import plural
 
 if TYPE_CHECKING:
     from tracekit.discover import Discovery
@@ -75,7 +76,7 @@ def _as_typed(path: Path) -> str:
 
 def _as_text(discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verbose: bool) -> str:
     """A table of the files, then what was ignored and what is odd; what no file has is left out."""
-    lines = [f"{discovery.title}: {len(rows):,} {'file' if len(rows) == 1 else 'files'} to read"]
+    lines = [f"{discovery.title}: {len(rows):,} {plural(len(rows), 'file')} to read"]
     if rows:
         table = [_line(row) for row in rows]
         lines += ["", columns(table, right=("step", "pid", "size", "replica"))]
@@ -95,9 +96,7 @@ def _line(row: Mapping[str, object]) -> dict[str, Any]:
     from tracekit.model.units import show
 
     line = dict(row)
-    world_size, size_bytes, notes = (
-        line.pop(name) for name in ("world_size", "size_bytes", "notes")
-    )
+    world_size, size_bytes, notes = map(line.pop, ("world_size", "size_bytes", "notes"))
     if world_size is not None and line["rank"] is not None:
         line["rank"] = f"{line['rank']}/{world_size}"
     return {**line, "size": show(int(str(size_bytes)), "bytes"), "notes": notes}
@@ -105,12 +104,7 @@ def _line(row: Mapping[str, object]) -> dict[str, Any]:
 
 def _ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
     """The lines on what is not read, the first of many."""
-    ignored = discovery.ignored
-    limit = len(ignored) if verbose else _SHOWN_IGNORED
-    table = [
-        {"file": _as_typed(entry.path), "reason": entry.reason.text} for entry in ignored[:limit]
-    ]
-    lines = ["", f"Ignored: {len(ignored):,}", columns(table)]
-    if len(ignored) > limit:
-        lines.append(f"… and {len(ignored) - limit:,} more (-v)")
-    return lines
+    table = []
+    for entry in discovery.ignored:
+        table.append({"file": _as_typed(entry.path), "reason": entry.reason.text})
+    return ["", *listed(f"Ignored: {len(table):,}", table, _SHOWN_IGNORED, verbose=verbose)]

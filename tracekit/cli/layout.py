@@ -21,6 +21,15 @@ def columns(rows: Sequence[Mapping[str, object]], right: Collection[str] = ()) -
     return "\n".join("  ".join(line).rstrip() for line in zip(*blocks, strict=True))
 
 
+def listed(
+    title: str, rows: Sequence[Mapping[str, object]], most: int, *, verbose: bool
+) -> list[str]:
+    """The lines of a table under its title: of its first rows, or of all with `verbose`."""
+    if verbose or len(rows) <= most:
+        return [title, columns(rows)]
+    return [title, columns(rows[:most]), f"… and {len(rows) - most:,} more (-v)"]
+
+
 def _cell(value: object) -> str:
     """One value as it is shown; unknown is a dash."""
     return UNKNOWN if value in (None, "") else printable(str(value))

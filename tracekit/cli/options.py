@@ -249,7 +249,7 @@ def _options(given: Mapping[str, Any]) -> Options:
 
     counts = {name: given[name] for name in _WORK if given.get(name) is not None}
     # What was not given at all is None, also of what can be given several times.
-    stated = {name: None if given.get(name) == () else given.get(name) for name in _READING}
+    stated = {name: given.get(name) for name in _READING if given.get(name) != ()}
     shows_progress = not given.get("quiet", True)
     return pipeline.options_of({**stated, "work": counts, "progress": shows_progress})
 

@@ -36,10 +36,10 @@ def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
     else:
         names = [table.name for table in (*schema.RAW, *analyses.measured_tables())]
         near = did_you_mean(name, names)
-        everything = f"one of {', '.join(names)}"
-        raise TracekitError(
-            f"no table {name!r}{near}", "tracekit tables shows all" if near else everything
-        )
+        hint = "tracekit tables shows all"
+        if not near:
+            hint = f"one of {', '.join(names)}"
+        raise TracekitError(f"no table {name!r}{near}", hint)
     terminal.say(text + "\n")
     return 0
 
@@ -49,7 +49,7 @@ def _everything(*, markdown: bool) -> str:
     from tracekit.analyses import measured_tables
     from tracekit.model.tables import KEYS, RAW
 
-    heading = "## {}" if markdown else "{}"
+    heading = "## " * markdown + "{}"
     parts = [heading.format("Read from a trace"), *_tables(RAW, (), markdown=markdown)]
     parts += [
         heading.format("Measured; every row begins with"),

@@ -105,20 +105,16 @@ def described(error: Exception) -> tuple[str, str]:
         return str(error), error.hint
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
-        command = context.command_path if context else "tracekit"
+        command = getattr(context, "command_path", "tracekit")
         return _misused(error), f"{command} --help"
     if isinstance(error, MemoryError):
-        return (
-            "memory ran out",
-            "read fewer at once (--jobs 1), or fewer files (--exclude, --steps)",
-        )
+        remedy = "read fewer at once (--jobs 1), or fewer files (--exclude, --steps)"
+        return "memory ran out", remedy
     if isinstance(error, OSError) and error.errno is not None:
         subject = f"{error.filename}: " if error.filename else ""
-        full = error.errno == errno.ENOSPC
-        return (
-            f"{subject}{error.strerror}",
-            "free some space" if full else "check the path and permissions",
-        )
+        remedies = {errno.ENOSPC: "free some space"}
+        remedy = remedies.get(error.errno, "check the path and permissions")
+        return f"{subject}{error.strerror}", remedy
     place = f"report this line and your command{_issues()}; -v shows the stack"
     return f"internal error: {type(error).__name__}: {error}", place
 

@@ -53,9 +53,6 @@ def as_json(facts: Facts) -> dict[str, Any]:
 def of_json(saved: Mapping[str, Any]) -> Facts:
     """The facts that were saved as these values; what is of another kind than it should be is not known."""
     questions = saved.get("questions")
-    memory = saved.get("device_memory")
-    excluded = saved.get("excluded_count")
-    engine = saved.get("engine", "")
     return Facts(
         title=str(saved.get("title", "")),
         versions=_texts_by_name(saved.get("versions")),
@@ -67,11 +64,16 @@ def of_json(saved: Mapping[str, Any]) -> Facts:
         questions=_texts(questions) if isinstance(questions, list) else None,
         unasked=_texts(saved.get("unasked")),
         own_questions=_texts(saved.get("own_questions")),
-        engine=engine if isinstance(engine, str) else "",
+        engine=_of_kind(saved.get("engine"), str, ""),
         work=_numbers(saved.get("work"), int, float),
-        device_memory=memory if type(memory) is int else None,
-        excluded_count=excluded if type(excluded) is int else 0,
+        device_memory=_of_kind(saved.get("device_memory"), int, None),
+        excluded_count=_of_kind(saved.get("excluded_count"), int, 0),
     )
+
+
+def _of_kind(value: Any, kind: type, otherwise: Any) -> Any:
+    """The value where it is of this very type: a truth value is no number."""
+    return value if type(value) is kind else otherwise
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.model.codes import OF_ERRORS
+from tracekit.model.keys import equal
 from tracekit.model.labels import plural
 from tracekit.model.report import Remark, Section, Verdict
 from tracekit.model.trace import Fault, Measurements, Note, Source
@@ -183,11 +184,8 @@ def _of(
     rows = frame["source"].isin(gone).to_numpy(np.bool_)
     for name, pid in captures:
         if name not in gone:
-            of_pid = (
-                frame["pid"].isna() if pid is None else frame["pid"].eq(pid).fillna(value=False)
-            )
             # What pandas hands out may not be written to.
-            rows = rows | (frame["source"].eq(name) & of_pid).to_numpy(np.bool_)
+            rows = rows | (equal(frame["source"], name) & equal(frame["pid"], pid))
     return rows
 
 

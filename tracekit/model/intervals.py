@@ -64,7 +64,7 @@ def union_all(sets: Sequence[Intervals]) -> Intervals:
     """The points covered by any of the sets."""
     sets = [s for s in sets if len(s.start)]
     if len(sets) < 2:
-        return sets[0] if sets else EMPTY
+        return next(iter(sets), EMPTY)
     return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
 
 

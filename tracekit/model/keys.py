@@ -76,13 +76,13 @@ def of_keys(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
         if count < 2:
             continue
         if room * count >= 2**62:
-            number, found = pd.factorize(number)
-            room = len(found)
+            number, distinct = pd.factorize(number)
+            room = len(distinct)
         number = number * count + codes
         room *= count
     if room > max(len(number), FEW):
-        number, found = pd.factorize(number)
-        return number, first_of_each(number, len(found))
+        number, distinct = pd.factorize(number)
+        return number, first_of_each(number, len(distinct))
     # A table of all there could be: in order of their first rows they are as they appear.
     first = np.full(room, len(number), np.int64)
     first[number[::-1]] = np.arange(len(number) - 1, -1, -1)
@@ -144,10 +144,10 @@ def places_of(
     >>> places_of(pd.DataFrame({"rank": [1, 2, 1]}), table, ["rank"])
     array([ 1, -1,  1])
     """
-    own, wanted = numbered_alike(by, table, rows)
-    place = np.full(int(max(own.max(initial=-1), wanted.max(initial=-1))) + 1, -1, np.int64)
-    place[own] = np.arange(len(table))
-    assert (place[own] == np.arange(len(table))).all(), f"a key of {by} stands in several rows"
+    of_table, wanted = numbered_alike(by, table, rows)
+    place = np.full(int(max(of_table.max(initial=-1), wanted.max(initial=-1))) + 1, -1, np.int64)
+    place[of_table] = np.arange(len(table))
+    assert (place[of_table] == np.arange(len(table))).all(), f"a key of {by} stands in several rows"
     places = place[wanted]
     for name in set(by) - set(optional):
         places[rows[name].isna().to_numpy(np.bool_)] = -1
@@ -185,8 +185,8 @@ def _beside(
 
 def is_among(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Which rows have keys that stand in any row of `table`; missing is a key like any other."""
-    own, wanted = numbered_alike(by, table, rows)
-    return np.isin(wanted, own)
+    of_table, wanted = numbered_alike(by, table, rows)
+    return np.isin(wanted, of_table)
 
 
 def first_of_each(number: Ints, count: int) -> Ints:
@@ -213,9 +213,9 @@ def _codes(column: pd.Series[Any]) -> tuple[Ints, int]:
         array = np.asarray(array, object)  # no copy
     of_text = isinstance(array, np.ndarray) and array.dtype == object and len(array) > FEW
     # Missing ones come as -1: to ask for a number of theirs takes pandas a look at every value more.
-    codes, found = _of_objects(array) if of_text else pd.factorize(array)
+    codes, distinct = _of_objects(array) if of_text else pd.factorize(array)
     low = int(codes.min(initial=0))
-    return codes - low, len(found) - low
+    return codes - low, len(distinct) - low
 
 
 def _of_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, npt.NDArray[Any]]:
@@ -225,11 +225,11 @@ def _of_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, npt.NDArray[Any]
     """
     addresses = _addresses(values)
     if (addresses == addresses[0]).all():
-        once, found = pd.factorize(values[:1])
-        return np.full(len(values), once[0], np.int64), found
+        once, distinct = pd.factorize(values[:1])
+        return np.full(len(values), once[0], np.int64), distinct
     place, lies = pd.factorize(addresses)
-    once, found = pd.factorize(values[first_of_each(place, len(lies))])
-    return once[place], found
+    once, distinct = pd.factorize(values[first_of_each(place, len(lies))])
+    return once[place], distinct
 
 
 def _addresses(values: npt.NDArray[np.object_]) -> npt.NDArray[np.intp]:
@@ -250,10 +250,10 @@ def as_python(column: Any) -> list[Any]:
     if missing.any():
         values = values.copy()
         values[missing] = None
-    found: list[Any] = values.tolist()
-    if set(map(type, found)) <= PLAIN:
-        return found
-    return [value.item() if hasattr(value, "item") else value for value in found]
+    items: list[Any] = values.tolist()
+    if set(map(type, items)) <= PLAIN:
+        return items
+    return [value.item() if hasattr(value, "item") else value for value in items]
 
 
 def records(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -263,13 +263,13 @@ def records(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, ..
 
 def equal(column: pd.Series[Any], value: object) -> npt.NDArray[np.bool_]:
     """Which values of a column are this one, a missing value equalling a missing one."""
+    if pd.isna(value):  # type: ignore[call-overload]
+        return column.isna().to_numpy(np.bool_)
+    if column.dtype == object and len(column) > FEW:
+        codes, distinct = _of_objects(column.to_numpy())
+        return np.append(distinct == value, False)[codes].astype(np.bool_)
     array: Any = column.array
-    if column.dtype == object and len(array) > FEW:
-        codes, found = _of_objects(column.to_numpy())
-        same = found == value if not pd.isna(value) else np.zeros(len(found), np.bool_)  # type: ignore[call-overload]
-        return np.append(same, bool(pd.isna(value)))[codes].astype(np.bool_)  # type: ignore[call-overload]
-    found = array.isna() if pd.isna(value) else array == value  # type: ignore[call-overload]
-    return np.asarray(pd.array(found, dtype="boolean").fillna(value=False), np.bool_)
+    return np.asarray(pd.array(array == value, dtype="boolean").fillna(value=False), np.bool_)
 
 
 def by_group(group: Ints, start: Ints) -> Ints:
@@ -289,9 +289,9 @@ def by_group(group: Ints, start: Ints) -> Ints:
 
 def summed(group: Ints, values: Ints, count: int) -> Ints:
     """Exact integer sums by group; group -1 counts nowhere."""
-    known = group >= 0
-    if not known.all():
-        group, values = group[known], values[known]
+    counts = group >= 0
+    if not counts.all():
+        group, values = group[counts], values[counts]
     largest = max(abs(int(values.max(initial=0))), abs(int(values.min(initial=0))))
     if len(values) * largest < EXACT:
         return np.bincount(group, values, count).astype(np.int64)

@@ -123,8 +123,7 @@ def profiler_step(name: str) -> int | None:
     >>> profiler_step("ProfilerStep#12"), profiler_step("train_batch")
     (12, None)
     """
-    match = _PROFILER_STEP.match(name)
-    return int(match.group(1)) if match else None
+    return _number(_PROFILER_STEP, name)
 
 
 def numbered_step(name: str) -> int | None:
@@ -133,7 +132,12 @@ def numbered_step(name: str) -> int | None:
     >>> [numbered_step(name) for name in ("step 12", "train_step_3", "step:0", "denoise_step_3", "steps")]
     [12, 3, 0, None, None]
     """
-    match = _NUMBERED_STEP.match(name)
+    return _number(_NUMBERED_STEP, name)
+
+
+def _number(pattern: re.Pattern[str], name: str) -> int | None:
+    """The number in a name that begins as the pattern says."""
+    match = pattern.match(name)
     return int(match.group(1)) if match else None
 
 
@@ -161,8 +165,8 @@ def may_be_stage(name: str) -> bool:
     >>> may_be_stage("actor_update"), may_be_stage("nccl:all_reduce"), may_be_stage("step[DECODE bs=8]")
     (True, False, False)
     """
-    known = _NOT_A_STAGE.match(name) is not None or name.endswith(_COMPILING)
-    return not known and not is_collective(name)
+    is_other = _NOT_A_STAGE.match(name) is not None or name.endswith(_COMPILING)
+    return not is_other and not is_collective(name)
 
 
 def is_collective(name: str) -> bool:

@@ -27,7 +27,7 @@ class Thresholds:
 
     def only(self, rules: Collection[str]) -> Thresholds:
         """Those of these rules alone."""
-        return Thresholds({rule: of for rule, of in self.values.items() if rule in rules})
+        return Thresholds({rule: limits for rule, limits in self.values.items() if rule in rules})
 
     def severity(self, recoverable_ratio: float | None) -> Severity:
         """How much a finding matters by the share of the step that it would give back."""

@@ -127,7 +127,9 @@ class Want:
 
     def table(self, name: str) -> bool:
         """Whether `name` is wanted."""
-        return name != "flows" if self.tables is None else name in self.tables
+        if self.tables is None:
+            return name != "flows"
+        return name in self.tables
 
     def column(self, name: str) -> bool:
         """Whether a nullable column is needed."""
@@ -195,13 +197,14 @@ class Trace:
                 f"read: {', '.join(sorted(self.sparse)) or 'none'}",
             )
         column = self.sparse[key]
-        ids = column.rows if table is None else self[table]["id"].to_numpy()
-        at, there = place_of(column.rows, ids)
-        index = pd.Index(ids, name="id") if table is None else self[table].index
-        found = _nullable(column, at, ~there)
+        ids, index = column.rows, pd.Index(column.rows, name="id")
+        if table is not None:
+            ids, index = self[table]["id"].to_numpy(), self[table].index
+        places, is_recorded = place_of(column.rows, ids)
+        values = _nullable(column, places, ~is_recorded)
         # Said outright for text, which pandas from 3.0 on would otherwise take for `str`.
-        dtype = object if column.categories is not None else found.dtype
-        return pd.Series(found, index=index, name=key, dtype=dtype)
+        dtype = object if column.categories is not None else values.dtype
+        return pd.Series(values, index=index, name=key, dtype=dtype)
 
     def derived(self, function: Callable[[Trace], T]) -> T:
         """`function(self)`, computed once: what several analyses of one trace share."""
@@ -236,10 +239,8 @@ def labelled(table: Table, columns: Mapping[str, Any], source: Source) -> Column
     for name, column in KEYS.items():
         value = source.name if name == "source" else getattr(source, name)
         if column.dtype == "category":
-            code = -1 if value is None else 0
-            keys[name] = Coded(
-                np.full(length, code, np.int8), () if value is None else (str(value),)
-            )
+            texts = () if value is None else (str(value),)
+            keys[name] = Coded(np.full(length, len(texts) - 1, np.int8), texts)
         else:
             numbers = np.full(length, value or 0, np.int64)
             keys[name] = Nullable(numbers, np.full(length, value is None))

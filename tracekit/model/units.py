@@ -162,8 +162,7 @@ def show(value: Value, unit: str, figures: int = 3) -> str:
     scale = column_unit([value], unit, figures)
     text = cell(value, scale)
     if unit == "ratio" and text == "100 %" and _is_number(value) and value < 1:
-        text = f"{value:.1%}".replace("%", " %")
-        return text if text != "100.0 %" else ">99.9 %"
+        return f"{value:.1%}".replace("%", " %").replace("100.0 %", ">99.9 %")
     return with_label(text, scale)
 
 
@@ -242,7 +241,7 @@ def _digits(largest: Decimal, unit: str, figures: int) -> int:
 def _rounded(exact: Decimal, scale: Scale) -> str:
     """The number in its scale: separators, a true minus, and never 0 for what is not 0."""
     scaled = _EXACT.divide(exact, scale.factor)
-    sign = MINUS if scaled < 0 else ""
+    sign = MINUS * (scaled < 0)
     if scaled.copy_abs() >= _TOO_LONG:
         return f"{sign}{_FOUR.create_decimal(scaled).copy_abs():.3e}".replace("e+", "e")
     step = _ONE.scaleb(-scale.digits, context=_EXACT)
@@ -257,11 +256,10 @@ def _rounded(exact: Decimal, scale: Scale) -> str:
 def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
     """The quantity in base units, rounded to a whole one; exact decimal arithmetic throughout."""
     match = _QUANTITY.fullmatch(text.strip().replace("µ", "u").replace("μ", "u"))
-    factor = units.get(match[5]) if match else None
-    if match is None or factor is None:
-        clipped = text if len(text) <= 40 else text[:40] + "…"
+    if match is None or match[5] not in units:
+        clipped = text[:40] + "…" * (len(text) > 40)
         raise TracekitError(f"not a {what}: {clipped!r}", f"write it like {examples}")
     number = Decimal(match[2].replace(",", "") + (match[3] or "") + (match[4] or ""))
-    total = Context(prec=400).multiply(number, Decimal(factor))
+    total = Context(prec=400).multiply(number, Decimal(units[match[5]]))
     quantity = int(total.to_integral_value(context=_EXACT))
     return -quantity if match[1] in ("-", MINUS) else quantity

@@ -71,9 +71,12 @@ def estimate(runs: Runs, *, level: float = 0.95) -> Estimate:
     parts = checked(runs, positive=False)
     steps = np.concatenate(parts)
     scale = float(np.abs(steps).max()) or 1.0
-    unit: Unit = "run" if len(parts) > 1 else "step"
     means = np.array([part.mean() for part in parts])
-    units = (means if unit == "run" else parts[0]) / scale
+    unit: Unit = "step"
+    label: Cover = "within-run"
+    units = parts[0] / scale
+    if len(parts) > 1:
+        unit, label, units = "run", "run-to-run", means / scale
     rho = None
     sd = se = df = low = high = None
     if len(units) > 1:
@@ -90,7 +93,8 @@ def estimate(runs: Runs, *, level: float = 0.95) -> Estimate:
     if se and df:
         half = float(t_quantile(0.5 + level / 2, df)) * se * scale
         low, high = mean - half, mean + half
-    label: Cover = "run-to-run" if unit == "run" else "within-run"
+    else:
+        label = "no interval"
     return Estimate(
         runs=len(parts),
         steps=len(steps),
@@ -106,7 +110,7 @@ def estimate(runs: Runs, *, level: float = 0.95) -> Estimate:
         low=low,
         high=high,
         rho=rho,
-        label="no interval" if low is None else label,
+        label=label,
         level=level,
     )
 
@@ -135,10 +139,9 @@ def checked(runs: Runs, *, positive: bool, side: str = "") -> list[Floats]:
             fine &= part > 0
         if not fine.all():
             place = int(np.argmin(fine))
-            wanted = "a positive finite number" if positive else "a finite number"
-            raise ValueError(
-                f"{prefix}run {number}, step {place + 1}: {part[place]!s} is not {wanted}"
-            )
+            wanted = "positive finite" if positive else "finite"
+            stated = f"{prefix}run {number}, step {place + 1}: {part[place]!s}"
+            raise ValueError(f"{stated} is not a {wanted} number")
         parts.append(part)
     return parts
 

@@ -27,7 +27,7 @@ def alike(values: Sequence[float], most: int) -> list[list[int]]:
     [[1], [3], [0, 2, 4, 5, 6]]
     """
     order = sorted(range(len(values)), key=lambda place: (-values[place], place))
-    ranked = [values[place] for place in order]
+    ranked = list(map(values.__getitem__, order))
     if len(ranked) < 2:
         return [order] if order else []
     gaps = [high - low for high, low in pairwise(ranked)]

@@ -58,7 +58,7 @@ def needed(
     delta = threshold(comparison, effect)
     if comparison.se is None or not comparison.spreads:
         return NOTHING
-    worse = 0.0 if change is None else log1p(change)
+    worse = log1p(change or 0.0)
 
     def decides(spreads: tuple[Spread, ...]) -> bool:
         probabilities = chances(worse, spreads, delta, comparison.level)

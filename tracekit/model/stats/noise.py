@@ -74,7 +74,7 @@ def calibrate(runs: Runs) -> Noise:
         sd=sd if sd > ROUNDING else 0.0,
         df=len(parts) - 1.0,
         runs=len(parts),
-        steps=min(len(part) for part in parts),
+        steps=min(map(len, parts)),
         rho=None if rho is None else min(max(rho, -1.0), 1.0),
     )
 

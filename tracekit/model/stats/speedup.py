@@ -297,7 +297,7 @@ def _side(parts: list[Floats], spread: float | None) -> Side:
     return Side(
         runs=len(parts),
         steps=len(steps),
-        fewest=min(len(part) for part in parts),
+        fewest=min(map(len, parts)),
         mean=float(np.mean([part.mean() for part in parts])),
         median=float(np.median(steps)),
         spread=spread,

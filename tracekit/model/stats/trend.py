@@ -101,7 +101,7 @@ def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Lim
     xs, ys = _thin(x, y)
     if len(xs) < limits.min_count:
         return Growth(theil_sen(xs, ys))
-    warm_up = 3 if len(xs) >= 10 else 2 if len(xs) >= 7 else 1
+    warm_up = 1 + (len(xs) >= 7) + (len(xs) >= 10)
     xs, ys = xs[warm_up:], ys[warm_up:]
     slope = theil_sen(xs, ys)
     late = theil_sen(xs[len(xs) // 2 :], ys[len(ys) // 2 :])
@@ -115,14 +115,16 @@ def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Lim
     thirds = [float(np.median(part)) for part in parts]
     rising = thirds[0] < thirds[1] < thirds[2]
     split = _best_split(ys)
-    by = float(np.median(ys[split:]) - np.median(ys[:split])) if split else 0.0
+    shift = None
+    if split:
+        shift = float(xs[split]), float(np.median(ys[split:]) - np.median(ys[:split]))
     return Growth(
         slope,
         warm_up,
         float(ys.max() - ys.min()),
         max(_kendall(ys), _hamed_rao(ys, residuals)),
         _beside_a_shift(ys, split),
-        (float(xs[split]), by) if split else None,
+        shift,
         rising and late.per_x >= limits.late_ratio * slope.per_x,
         late.per_x,
         _detectable(deviation, ys, limits),

@@ -135,9 +135,10 @@ def why_capped(comparison: Speedup, assume_independent_steps: bool) -> tuple[Cap
 
 def _sign(better: Better) -> int:
     """1 where a rise is for the worse, −1 where it is for the better."""
-    if better not in ("lower", "higher"):
+    signs = {"lower": 1, "higher": -1}
+    if better not in signs:
         raise ValueError(f"better is 'lower' or 'higher', not {better!r}")
-    return 1 if better == "lower" else -1
+    return signs[better]
 
 
 def _log_effect(effect: float) -> float:

@@ -99,10 +99,10 @@ def class_title(kind: str, cause: str = "") -> str:
     >>> class_title("idle", "sync"), class_title("host")
     ('idle: stream wait', 'host ops')
     """
-    title = CLASS_TITLES[kind][0] if kind in CLASS_TITLES else kind
-    return (
-        f"{title}: {CAUSE_TITLES[cause][0] if cause in CAUSE_TITLES else cause}" if cause else title
-    )
+    title = CLASS_TITLES.get(kind, (kind,))[0]
+    if not cause:
+        return title
+    return f"{title}: {CAUSE_TITLES.get(cause, (cause,))[0]}"
 
 
 TABLES: tuple[Table, ...] = (

@@ -50,7 +50,7 @@ class Table:
         """
         data = data or {}
         if length is None:
-            length = len(next(iter(data.values()))) if data else 0
+            length = len(next(iter(data.values()), ()))
         missing = {n for n, c in self.columns.items() if n not in data and not c.nullable}
         unknown = data.keys() - self.columns.keys()
         if unknown or (missing and data):
@@ -81,16 +81,15 @@ class Table:
 
     def fits(self, columns: Columns) -> None:
         """Raise `SchemaError` unless these are exactly its columns, in this order, of these types."""
-        want = [(name, column.dtype) for name, column in self.columns.items()]
-        have = [(name, dtype_of(array)) for name, array in columns.arrays.items()]
-        if want != have:
-            odd = sorted(set(want) ^ set(have))
-            raise SchemaError(f"{self.name}: columns differ from the schema: {odd or 'order'}")
+        self._compare([(name, dtype_of(array)) for name, array in columns.arrays.items()])
 
     def check(self, frame: pd.DataFrame) -> None:
         """Raise `SchemaError` unless `frame` has exactly these columns, in this order, of these types."""
+        self._compare([(str(name), str(dtype)) for name, dtype in frame.dtypes.items()])
+
+    def _compare(self, have: list[tuple[str, str]]) -> None:
+        """Raise `SchemaError` unless these are the names and types of its columns."""
         want = [(name, column.dtype) for name, column in self.columns.items()]
-        have = [(str(name), str(dtype)) for name, dtype in frame.dtypes.items()]
         if want != have:
             odd = sorted(set(want) ^ set(have))
             raise SchemaError(f"{self.name}: columns differ from the schema: {odd or 'order'}")
@@ -173,8 +172,8 @@ def _open_texts(values: Any) -> Coded:
             order = np.argsort(texts)
             place = np.append(np.argsort(order), -1).astype(np.min_scalar_type(-max(len(texts), 1)))
             return Coded(place[codes], tuple(texts[order].tolist()))
-    found = pd.Categorical(values)
-    return Coded(found.codes, tuple(map(str, found.categories)))
+    categorical = pd.Categorical(values)
+    return Coded(categorical.codes, tuple(map(str, categorical.categories)))
 
 
 def coded(codes: Any, like: pd.Series[Any]) -> Any:
