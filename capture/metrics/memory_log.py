@@ -61,11 +61,7 @@ class MemoryProfiler:
     """
 
     def __init__(
-        self,
-        path: str | Path | None = None,
-        *,
-        rank: int | None = None,
-        reset_peaks: bool = False,
+        self, path: str | Path | None = None, *, rank: int | None = None, reset_peaks: bool = False
     ) -> None:
         self.memory_stats: list[MemoryRow] = []
         self._file = JsonLines(path)

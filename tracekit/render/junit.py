@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from xml.etree import ElementTree as ET
 
 from tracekit.model.report import Gate
@@ -79,18 +80,9 @@ def _sentence(gate: Gate) -> str:
 
 def _properties(case: ET.Element, gate: Gate) -> None:
     """The numbers of a gate, as they are; unknown ones are left out."""
-    numbers = {
-        "unit": gate.unit,
-        "limit": gate.limit,
-        "value": gate.value,
-        "low": gate.low,
-        "high": gate.high,
-        "metric_unit": gate.metric_unit,
-        "base": gate.base,
-        "opt": gate.opt,
-        "severity": gate.severity,
-        "test": "point" if gate.point else "interval",
-    }
+    names = ("unit", "limit", "value", "low", "high", "metric_unit", "base", "opt", "severity")
+    numbers = dict(zip(names, attrgetter(*names)(gate), strict=True))
+    numbers["test"] = "point" if gate.point else "interval"
     listed = ET.SubElement(case, "properties")
     for name, value in numbers.items():
         if value not in (None, ""):

@@ -40,11 +40,8 @@ def _table(sheet: Sheet, pa: Any) -> Any:
         columns.append(_array(values, heading.unit, pa))
         meta = {"unit": heading.unit, "title": _utf8(heading.title), "doc": _utf8(heading.doc)}
         described.append(pa.field(_utf8(name), columns[-1].type, metadata=meta))
-    meta = {
-        "title": _utf8(sheet.title),
-        "caption": _utf8(sheet.caption),
-        "omitted": str(sheet.omitted),
-    }
+    meta = {"title": _utf8(sheet.title), "caption": _utf8(sheet.caption)}
+    meta["omitted"] = str(sheet.omitted)
     return pa.Table.from_arrays(columns, schema=pa.schema(described, metadata=meta))
 
 

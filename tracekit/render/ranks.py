@@ -72,13 +72,8 @@ def _grouped(
     for index, (name, extreme) in enumerate((("lowest", min), ("highest", max)), value + 1):
         columns.insert(index, [extreme(values, default=None) for values in sizes])
         headings.insert(index, Heading(f"{ranked.value}_{name}", name, compared.unit, doc))
-    return replace(
-        sheet,
-        headings=tuple(headings),
-        rows=tuple(zip(*columns, strict=True)),
-        ranked=None,
-        caption=_caption(sheet, groups, title),
-    )
+    rows, caption = tuple(zip(*columns, strict=True)), _caption(sheet, groups, title)
+    return replace(sheet, headings=tuple(headings), rows=rows, ranked=None, caption=caption)
 
 
 def _cells(rows: Sequence[Row], column: int) -> list[Cell]:

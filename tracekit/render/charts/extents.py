@@ -60,11 +60,5 @@ def _bar(chart: Chart, mark: Mark, tones: Sequence[str], name: str, area: Box) -
 _FIELDS = ("row", "series", "start", "end")
 KINDS = (
     Kind("extents", _FIELDS, "Parts of amounts as bars beside one another", extents),
-    Kind(
-        "icicle",
-        _FIELDS,
-        "A tree of bars, each above those that are parts of it",
-        icicle,
-        sample="",
-    ),
+    Kind("icicle", _FIELDS, "A tree of bars, each above those that are parts of it", icicle, ""),
 )

@@ -128,13 +128,7 @@ def heatmap(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: flo
 
 KINDS = (
     Kind("gantt", ("row", "series", "start", "end"), "Bars on one time axis", gantt),
-    Kind(
-        "bars",
-        ("row", "series", "value"),
-        "Bars of amounts",
-        bars,
-        is_placed=lambda mark: mark.row >= 0,
-    ),
+    Kind("bars", ("row", "series", "value"), "Bars of amounts", bars, is_placed=lambda _: True),
     Kind("heatmap", ("row", "start", "end", "value"), "Coloured cells", heatmap, sample=""),
 )
 

@@ -24,8 +24,8 @@ def svg(layout: shapes.Layout) -> str:
         f'<title id="{name}--title">{escape(short(layout.title))}</title>\n'
         f'<desc id="{name}--desc">{escape(layout.sentence)}</desc>\n'
     )
-    parts = (f"{element(part)}\n" for part in layout.parts)
-    return f"{opening}{''.join(parts)}</svg>\n"
+    parts = "\n".join((*map(element, layout.parts), "</svg>"))
+    return f"{opening}{parts}\n"
 
 
 def number(value: float) -> str:
