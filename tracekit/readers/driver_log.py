@@ -45,8 +45,8 @@ _BULLET = re.compile(
 )
 _TIMER = re.compile(r"timing_s/|timing/train/|perf/time_per_step")
 _LOGGED_NUMBER = re.compile(r"(?:timing_s|perf)/[\w/]{1,80}:(?:np\.\w{1,20}\()?[0-9]")
-_STEP_KEYS = ("step", "global_step", "_step", "training/global_step", "train/global_step")
-_TIME_KEYS = ("_timestamp", "timestamp", "time")
+STEP_KEYS = ("step", "global_step", "_step", "training/global_step", "train/global_step")
+TIME_KEYS = ("_timestamp", "timestamp", "time")
 _PRINTED = {
     "Total step time": "total_step_time",
     "Total validation time": "total_validation_time",
@@ -71,25 +71,16 @@ def sniff(head: bytes) -> bool:
         return False
     if _DRIVER.search(text):
         return True
-    return bool(_HEADING.search(text)) and any(
-        name in _PRINTED for name in _bullets(lines)
-    )  # fmt: skip
+    bullets = filter(None, map(_BULLET.search, lines))
+    return bool(_HEADING.search(text)) and any(bullet[1] in _PRINTED for bullet in bullets)
 
 
 def _is_step_line(line: str) -> bool:
     """Whether one line gives the timers of a step, as JSON or as verl's console prints them."""
-    if line.startswith("{"):
-        found = _json(line) if _TIMER.search(line) else None
-        return found is not None and _step_of(found) is not None
-    return bool(_STEP_LINE.search(line) and _LOGGED_NUMBER.search(line))
-
-
-def _bullets(lines: list[str]) -> Iterator[str]:
-    """The names of the durations in a list of NeMo-RL."""
-    for line in lines:
-        match = _BULLET.search(line)
-        if match:
-            yield match[1]
+    if not line.startswith("{"):
+        return bool(_STEP_LINE.search(line) and _LOGGED_NUMBER.search(line))
+    logged = json_object(line) if _TIMER.search(line) else None
+    return logged is not None and _step_of(logged) is not None
 
 
 @dataclass(slots=True)
@@ -176,45 +167,47 @@ def _lines(
 def _take(line: str, number: int, log: _Log) -> None:
     """Put the numbers of one line into the log."""
     if line.startswith("{"):
-        found = _json(line)
-        if found is not None:
-            _take_object(found, number, log)
+        logged = json_object(line)
+        if logged is not None:
+            _take_object(logged, number, log)
         elif _TIMER.search(line):
             log.damaged += 1
         return
-    text = _ANSI.sub("", line) if "\x1b" in line else line
+    text = line
+    if "\x1b" in line:
+        text = _ANSI.sub("", line)
     match = _STEP_LINE.search(text)
     if match:
         step = int(match[1])
         for piece in text[match.end() :].split(" - "):
             name, _, value = piece.rpartition(":")
-            shown = _NUMBER.fullmatch(value.strip())
-            if name and shown:
-                log.add(number, step, name.strip(), float(shown[1]))
+            printed = _NUMBER.fullmatch(value.strip())
+            if name and printed:
+                log.add(number, step, name.strip(), float(printed[1]))
         return
     match = _HEADING.search(text)
     if match:
         log.heading = int(match[1])
         return
-    if log.heading is not None and (shown := _BULLET.search(text)):
-        name = _PRINTED.get(shown[1], shown[1])
+    if log.heading is not None and (bullet := _BULLET.search(text)):
+        name = _PRINTED.get(bullet[1], bullet[1])
         kind = "validation" if name == "total_validation_time" else "train"
-        log.add(number, log.heading, f"timing/{kind}/{name}", float(shown[2]))
+        log.add(number, log.heading, f"timing/{kind}/{name}", float(bullet[2]))
 
 
-def _json(line: str) -> dict[str, Any] | None:
+def json_object(line: str) -> dict[str, Any] | None:
     """The object of a JSON line, None for anything else."""
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
-def _step_of(found: Mapping[str, Any]) -> int | None:
+def _step_of(logged: Mapping[str, Any]) -> int | None:
     """The step that an object is about; None where it names none."""
-    for key in _STEP_KEYS:
-        value = found.get(key)
+    for key in STEP_KEYS:
+        value = logged.get(key)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_STEP:
@@ -222,15 +215,16 @@ def _step_of(found: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _take_object(found: Mapping[str, Any], number: int, log: _Log) -> None:
+def _take_object(logged: Mapping[str, Any], number: int, log: _Log) -> None:
     """The numbers of one JSON line; those of `data` under their own names, of other objects below theirs."""
-    step = _step_of(found)
+    step = _step_of(logged)
     if step is None:
         return
-    logged_ns = next((t for key in _TIME_KEYS if (t := _unix_ns(found.get(key))) is not None), None)
-    for key, value in found.items():
+    times = map(unix_ns, map(logged.get, TIME_KEYS))
+    logged_ns = next(filter(None, times), None)
+    for key, value in logged.items():
         if not isinstance(value, dict):
-            if key not in _STEP_KEYS and key not in _TIME_KEYS:
+            if key not in STEP_KEYS and key not in TIME_KEYS:
                 log.add(number, step, key, value, logged_ns)
             continue
         prefix = "" if key == "data" else f"{key}/"
@@ -238,10 +232,12 @@ def _take_object(found: Mapping[str, Any], number: int, log: _Log) -> None:
             log.add(number, step, prefix + name, inner, logged_ns)
 
 
-def _unix_ns(value: object) -> int | None:
+def unix_ns(value: object) -> int | None:
     """Seconds since the Unix epoch in ns; None for what can be no such time."""
     number = _number(value)
-    return None if number is None or not 1e9 < number < 1e10 else round(number * 1e9)
+    if number is None or not 1e9 < number < 1e10:
+        return None
+    return round(number * 1e9)
 
 
 def _frame(log: _Log) -> pd.DataFrame:
@@ -259,22 +255,25 @@ def _frame(log: _Log) -> pd.DataFrame:
     )
     last = frame[~frame.duplicated(["step", "name"], keep="last")].reset_index(drop=True)
     table = TABLES["log_values"]
-    return (
-        table.frame({str(name): last[name].array for name in last}) if len(last) else table.frame()
-    )
+    if last.empty:
+        return table.frame()
+    return table.frame({str(name): last[name].array for name in last})
 
 
 def _notes(log: _Log, losses: list[Loss], source: str) -> Iterator[Note]:
     """What was passed over, in words."""
-    told: tuple[tuple[NoteSeverity, str, str, int], ...] = (
-        ("warning", "log-line", "lines with timers that are no whole JSON were passed over", log.damaged),
+    damaged = "lines with timers that are no whole JSON were passed over"
+    not_finite = "logged values that are no finite number were left out"
+    repeated = "steps were logged more than once: the last values count"
+    counts: tuple[tuple[NoteSeverity, str, str, int], ...] = (
+        ("warning", "log-line", damaged, log.damaged),
         ("warning", "log-long-line", "lines of over 1 MiB were passed over", log.too_long),
-        ("info", "log-not-finite", "logged values that are no finite number were left out", log.not_finite),
+        ("info", "log-not-finite", not_finite, log.not_finite),
         ("warning", "log-cut", f"values beyond the first {MAX_VALUES:,} were left out", log.over),
         ("info", "log-empty", "a driver's log without the numbers of any step", int(not log.value)),
-        ("info", "log-repeated", "steps were logged more than once: the last values count", _repeated(log)),
-    )  # fmt: skip
-    return log_notes(losses, told, source)
+        ("info", "log-repeated", repeated, _repeated(log)),
+    )
+    return log_notes(losses, counts, source)
 
 
 def _repeated(log: _Log) -> int:

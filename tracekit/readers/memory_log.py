@@ -8,11 +8,11 @@ them (`allocated, cached, max_allocated, max_cached`); others cannot be read as 
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,10 @@ MAX_RANKS = 10_000
 
 MAX_BYTES = 2**50
 
-_STEPS = ("step", "global_step", "_step", "training/global_step", "train/global_step", "iteration", "iter")  # fmt: skip
+_STEPS = (*driver_log.STEP_KEYS, "iteration", "iter")
 _RANKS = ("rank", "global_rank")
 _DEVICES = ("device", "gpu", "local_rank")
 _POINTS = ("description", "point", "phase", "stage", "tag", "label", "name")
-_TIMES = ("_timestamp", "timestamp", "time")
 _GUIDE = frozenset({"allocated", "cached", "max_allocated", "max_cached"})
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}(?:\.0*)?\Z")
@@ -66,9 +65,9 @@ def sniff(head: bytes) -> bool:
 
 def _is_row(row: Row) -> bool:
     """Whether a row tells of an amount of memory and of the step, or is as the guide logs it."""
-    keys = {key.lower() for key in row}
-    amounts = [key for key in row if quantity_of(key) is not None]
-    return bool(amounts) and (bool(keys & set(_STEPS)) or keys >= _GUIDE)
+    keys = set(map(str.lower, row))
+    has_amount = any(quantity_of(key) is not None for key in row)
+    return has_amount and (not keys.isdisjoint(_STEPS) or keys >= _GUIDE)
 
 
 def _header(line: str) -> list[str] | None:
@@ -91,15 +90,12 @@ def _fields(line: str, delimiter: str) -> list[str] | None:
 
 def _object(line: str) -> dict[str, object] | None:
     """The values of a JSON line by their names, those of objects in it below theirs; None for anything else."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return dict(_flat(found, "", 0)) if isinstance(found, dict) else None
+    logged = driver_log.json_object(line)
+    return None if logged is None else dict(_flat(logged, "", 0))
 
 
-def _flat(found: Mapping[str, object], prefix: str, depth: int) -> Iterator[tuple[str, object]]:
-    for key, value in list(found.items())[:MAX_COLUMNS]:
+def _flat(values: Mapping[str, object], prefix: str, depth: int) -> Iterator[tuple[str, object]]:
+    for key, value in islice(values.items(), MAX_COLUMNS):
         if not isinstance(value, dict):
             yield prefix + key, value
         elif depth < MAX_DEPTH:
@@ -121,7 +117,8 @@ class _Log:
     names: dict[str, int] = field(default_factory=dict[str, int])
     points: dict[str, int] = field(default_factory=dict[str, int])
     ranks: set[int | None] = field(default_factory=set["int | None"])
-    known: dict[str, bool] = field(default_factory=dict[str, bool])
+    looked: dict[str, bool] = field(default_factory=dict[str, bool])
+    """Which names are those of an amount, of the names looked at so far."""
     too_long: int = 0
     damaged: int = 0
     unsound: int = 0
@@ -129,9 +126,9 @@ class _Log:
 
     def is_amount(self, name: str) -> bool:
         """Whether a name is that of an amount of memory."""
-        if name not in self.known and len(self.known) < MAX_COLUMNS:
-            self.known[name] = quantity_of(name) is not None
-        return self.known.get(name, False)
+        if name not in self.looked and len(self.looked) < MAX_COLUMNS:
+            self.looked[name] = quantity_of(name) is not None
+        return self.looked.get(name, False)
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
@@ -151,17 +148,25 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     facts = read_name(tuple(source.name.split("/")))
     traces: list[Trace] = []
     for rank in frame["rank"].sort_values().unique().tolist() or [None]:
-        untold = rank is None or rank is pd.NA
-        mine = frame[frame["rank"].isna() if untold else frame["rank"].eq(rank).fillna(value=False)]
-        number = facts.rank if untold else int(rank)
+        if rank is None or rank is pd.NA:
+            number, of_rank = facts.rank, frame["rank"].isna()
+        else:
+            number, of_rank = int(rank), frame["rank"].eq(rank).fillna(value=False)
         who = replace(source, rank=number, role=facts.role, pid=facts.pid, host=facts.host)
-        table = TABLES["memory_log"]
-        columns = {name: mine[name].array for name in table.columns}
-        made = table.frame(columns, len(mine)) if len(mine) else table.frame()
-        tables = {"memory_log": made} if want.table("memory_log") else {}
-        meta = {"element_count": len(mine), "absolute_time": False}
-        traces.append(Trace(who, tables, () if traces else notes, meta))
+        rows = frame[of_rank]
+        tables = {"memory_log": _table(rows)} if want.table("memory_log") else {}
+        meta = {"element_count": len(rows), "absolute_time": False}
+        traces.append(Trace(who, tables, notes, meta))
+        notes = ()  # those of the log go with the first
     return traces
+
+
+def _table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The table of these rows of the log."""
+    table = TABLES["memory_log"]
+    if rows.empty:
+        return table.frame()
+    return table.frame({name: rows[name].array for name in table.columns}, len(rows))
 
 
 def _take_all(rows: Iterator[tuple[int, str | None]], log: _Log) -> None:
@@ -178,9 +183,7 @@ def _take_all(rows: Iterator[tuple[int, str | None]], log: _Log) -> None:
                 _take(row, number, log)
         elif header is None:
             header = _header(line) or [""]
-            delimiter = next(
-                (d for d in (",", ";", "\t") if len(_fields(line, d) or ()) == len(header)), ","
-            )
+            delimiter = _delimiter(line, len(header))
         elif line.strip():
             fields = _fields(line, delimiter)
             if fields is None or len(fields) != len(header):
@@ -189,18 +192,24 @@ def _take_all(rows: Iterator[tuple[int, str | None]], log: _Log) -> None:
                 _take(dict(zip(header, fields, strict=True)), number, log)
 
 
+def _delimiter(line: str, width: int) -> str:
+    """What parts the so many columns of a CSV."""
+    for delimiter in (",", ";", "\t"):
+        if len(_fields(line, delimiter) or ()) == width:
+            return delimiter
+    return ","
+
+
 def _take(row: Row, number: int, log: _Log) -> None:
     """Put the amounts of one row into the log."""
     lower = {key.lower(): value for key, value in row.items()}
-    step, rank, device = (_whole(lower, keys) for keys in (_STEPS, _RANKS, _DEVICES))
+    rank = _whole(lower, _RANKS)
     if rank not in log.ranks and len(log.ranks) >= MAX_RANKS:
         log.over += 1
         return
     log.ranks.add(rank)
-    point = next((v for key in _POINTS if isinstance(v := lower.get(key), str) and v), "")
-    logged = next((n for key in _TIMES if (n := _number(lower.get(key))) is not None), None)
-    logged_ns = round(logged * 1e9) if logged is not None and 1e9 < logged < 1e10 else None
-    text = _SURROGATE.sub("\ufffd", point[:MAX_TEXT])
+    step, device = _whole(lower, _STEPS), _whole(lower, _DEVICES)
+    logged_ns, point = _logged_ns(lower), _point(lower)
     for name, value in row.items():
         if not log.is_amount(name):
             continue
@@ -216,9 +225,25 @@ def _take(row: Row, number: int, log: _Log) -> None:
         log.step.append(step)
         log.rank.append(rank)
         log.device.append(device)
-        log.point.append(log.points.setdefault(text, len(log.points)) if text else -1)
+        log.point.append(log.points.setdefault(point, len(log.points)) if point else -1)
         log.name.append(log.names.setdefault(name, len(log.names)))
         log.value.append(amount)
+
+
+def _logged_ns(row: Row) -> int | None:
+    """When a row was logged, by the first of its times that is a number."""
+    numbers = map(_number, map(row.get, driver_log.TIME_KEYS))
+    seconds = next((number for number in numbers if number is not None), None)
+    return driver_log.unix_ns(seconds)
+
+
+def _point(row: Row) -> str:
+    """The point in a step that a row tells of; empty where it tells of none."""
+    for key in _POINTS:
+        text = row.get(key)
+        if isinstance(text, str) and text:
+            return _SURROGATE.sub("\ufffd", text[:MAX_TEXT])
+    return ""
 
 
 def _number(value: object) -> float | None:
@@ -250,18 +275,21 @@ def _frame(log: _Log) -> tuple[pd.DataFrame, list[str]]:
     """(the columns of the table and `rank`, the names whose unit is not told)."""
     name, value = np.array(log.name, np.int64), np.array(log.value, np.float64)
     guide = {name.lower() for name in log.names} >= _GUIDE
-    factor, what, unknown = [0.0], [""], []
+    factors, quantities, unknown = list[float](), list[str](), list[str]()
     for code, text in enumerate(log.names):
-        told = quantity_of(text)
-        assert told is not None, "only amounts are kept"
-        unit = told[1] or _unit(value[name == code], guide=guide)
-        unknown += [] if unit else [text]
-        factor.append(float(unit or 0))
-        what.append(told[0])
+        amount = quantity_of(text)
+        assert amount is not None, "only amounts are kept"
+        quantity, unit = amount
+        unit = unit or _unit(value[name == code], guide=guide)
+        if not unit:
+            unknown.append(text)
+        factors.append(float(unit or 0))
+        quantities.append(quantity)
+    factor = np.array(factors)[name]
     with np.errstate(over="ignore"):  # damage: left out below
-        size = value * np.array(factor)[name + 1]
-    sound = (np.array(factor)[name + 1] > 0) & (size < MAX_BYTES)
-    log.unsound += int(((np.array(factor)[name + 1] > 0) & ~sound).sum())
+        size = value * factor
+    sound = (factor > 0) & (size < MAX_BYTES)
+    log.unsound += int(((factor > 0) & ~sound).sum())
     frame = pd.DataFrame(
         {
             "line": np.array(log.line, np.int64),
@@ -271,7 +299,7 @@ def _frame(log: _Log) -> tuple[pd.DataFrame, list[str]]:
             "point": pd.Categorical.from_codes(
                 np.array(log.point, np.int64), categories=pd.Index(list(log.points), dtype="str")
             ),
-            "quantity": np.array(what, object)[name + 1],
+            "quantity": np.array(quantities, object)[name],
             "size_bytes": np.where(sound, np.rint(size), 0).astype(np.int64),
             "rank": pd.array(log.rank, dtype="Int64"),
         }
@@ -283,9 +311,9 @@ def _unit(values: np.ndarray[Any, Any], *, guide: bool) -> int | None:
     """The unit of numbers whose name tells none: bytes where they are whole and large; None where it is not known."""
     if not len(values):
         return None
-    if bool((values == np.rint(values)).all()) and float(values.max()) >= UNITS["mb"]:
-        return 1
-    return UNITS["gb"] if guide and float(values.max()) < UNITS["mb"] else None
+    if float(values.max()) >= UNITS["mb"]:
+        return 1 if bool((values == np.rint(values)).all()) else None
+    return UNITS["gb"] if guide else None
 
 
 def _notes(
@@ -293,12 +321,15 @@ def _notes(
 ) -> Iterator[Note]:
     """What was passed over, in words."""
     named = _SURROGATE.sub("\ufffd", ", ".join(name[:MAX_TEXT] for name in unknown[:8]))
-    told: tuple[tuple[NoteSeverity, str, str, int], ...] = (
-        ("warning", "log-unit", f"amounts of memory in no known unit were left out: {named}", len(unknown)),
+    no_unit = f"amounts of memory in no known unit were left out: {named}"
+    unsound = "amounts that are no number, negative or impossible were left out"
+    over = f"values beyond the first {MAX_VALUES:,}, or ranks beyond {MAX_RANKS:,}, were left out"
+    counts: tuple[tuple[NoteSeverity, str, str, int], ...] = (
+        ("warning", "log-unit", no_unit, len(unknown)),
         ("warning", "log-line", "lines that are no whole row were passed over", log.damaged),
         ("warning", "log-long-line", "lines of over 1 MiB were passed over", log.too_long),
-        ("info", "log-not-finite", "amounts that are no number, negative or impossible were left out", log.unsound),
-        ("warning", "log-cut", f"values beyond the first {MAX_VALUES:,}, or ranks beyond {MAX_RANKS:,}, were left out", log.over),
+        ("info", "log-not-finite", unsound, log.unsound),
+        ("warning", "log-cut", over, log.over),
         ("info", "log-empty", "a log of memory without any amount", int(empty)),
-    )  # fmt: skip
-    return log_notes(losses, told, source)
+    )
+    return log_notes(losses, counts, source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +28,7 @@ class Rows:
         self.keep_names = keep.keep_names
         self.labels = {n: LabelColumn(values.label, str) for n in ("ph", "cat", "name")}
         self.labels |= {n: LabelColumn(values.identity, int, str) for n in ("pid", "tid")}
-        self.times = {name: TimeColumn() for name in ("ts", "dur")}
+        self.times = {"ts": TimeColumn(), "dur": TimeColumn()}
         self.args, self.fields = KeyedColumns(), KeyedColumns()
         self.skipped: dict[str, int] = {}
         self.count = 0
@@ -55,19 +56,11 @@ class Rows:
     def add_parsed(self, events: list[dict[str, Any]]) -> None:
         """Append events that the json module parsed: column by column, which is fastest."""
         if self.skip_cats:
-            cats, skips = self.skip_cats, self._skips
-            events = [
-                event
-                for event in events
-                # Of nearly all rows the first line decides, without a call.
-                if (type(cat := event.get("cat")) is str and cat not in cats)
-                or not skips(_parsed_label(cat), event.get("name"))
-            ]
-        for name, labels in self.labels.items():
-            labels.extend([event.pop(name, None) for event in events])
-        for name, times in self.times.items():
-            times.extend([event.pop(name, None) for event in events])
-        args_shapes, fields_shapes = _Shapes(), _Shapes()
+            events = self._without_skipped(events)
+        for name, column in (self.labels | self.times).items():
+            column.extend([event.pop(name, None) for event in events])
+        args_shapes: _Shapes = defaultdict(_Shape)
+        fields_shapes: _Shapes = defaultdict(_Shape)
         for row, event in enumerate(events, self.count):
             args = event.get("args")
             if type(args) is dict:
@@ -75,14 +68,23 @@ class Rows:
                 args_shapes[tuple(args)].add(row, args)
             if event:
                 fields_shapes[tuple(event)].add(row, event)
-        for keys, shape in args_shapes.items():
-            for key, parsed in zip(keys, shape.columns(), strict=True):
-                if self._wants(key):
-                    self.args.column(key).extend(shape.rows, parsed)
-        for keys, shape in fields_shapes.items():
-            for key, parsed in zip(keys, shape.columns(), strict=True):
-                self.fields.column(key).extend(shape.rows, parsed)
+        for key, rows, parsed in _columns(args_shapes):
+            if self._wants(key):
+                self.args.column(key).extend(rows, parsed)
+        for key, rows, parsed in _columns(fields_shapes):
+            self.fields.column(key).extend(rows, parsed)
         self.count += len(events)
+
+    def _without_skipped(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The events whose rows are kept; the others are counted."""
+        cats, skips = self.skip_cats, self._skips
+        return [
+            event
+            for event in events
+            # Of nearly all rows the first line decides, without a call.
+            if (type(cat := event.get("cat")) is str and cat not in cats)
+            or not skips(_parsed_label(cat), event.get("name"))
+        ]
 
     def finish(self) -> dict[str, object]:
         """The columns by the names that `Scan` gives them."""
@@ -121,17 +123,16 @@ class _Shape:
         self.rows.append(row)
         self.objects.append(members)
 
-    def columns(self) -> Iterator[tuple[Any, ...]]:
-        """The values of one key after another, by row."""
-        return zip(*[members.values() for members in self.objects], strict=True)
+
+_Shapes = defaultdict[tuple[str, ...], _Shape]
 
 
-class _Shapes(dict[tuple[str, ...], _Shape]):
-    """Shapes by their keys."""
-
-    def __missing__(self, keys: tuple[str, ...]) -> _Shape:
-        shape = self[keys] = _Shape()
-        return shape
+def _columns(shapes: _Shapes) -> Iterator[tuple[str, array[int], tuple[Any, ...]]]:
+    """(key, rows, the value of each row) of every key of every shape."""
+    for keys, shape in shapes.items():
+        values_by_key = zip(*map(dict.values, shape.objects), strict=True)
+        for key, parsed in zip(keys, values_by_key, strict=True):
+            yield key, shape.rows, parsed
 
 
 def _parsed_label(parsed: Any) -> str | None:

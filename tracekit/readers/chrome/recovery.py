@@ -51,16 +51,16 @@ class _Segment:
 
 
 def examine(
-    data: memoryview, found: Place | int, *, at_end: bool, max_bytes: int, repair: bool = True
+    data: memoryview, next_place: Place | int, *, at_end: bool, max_bytes: int, repair: bool = True
 ) -> Verdict:
     """What the element at the start of `data` is.
 
-    `found` is what `find_place` tells about `data` from 1; `at_end` if the text ends with `data`.
+    `next_place` is what `find_place` tells about `data` from 1; `at_end` if the text ends with `data`.
     """
     place = None
     limit = max_bytes
-    if isinstance(found, Place) and found.position < max_bytes:
-        place, limit = found, found.position
+    if isinstance(next_place, Place) and next_place.position < max_bytes:
+        place, limit = next_place, next_place.position
     too_long = place is None and len(data) >= max_bytes
     is_open = place is None and not at_end and not too_long
     segment = _Segment(data=data[:limit], is_open=is_open)
@@ -69,19 +69,22 @@ def examine(
     if data[0] != 0x7B:
         verdict = _pass_over(data, segment, at_end=at_end)
     elif repair:
-        try:
-            verdict = Verdict(Action.REPAIRED, *_write_event(segment))
-        except Stop as reason:
-            stop = reason
-            if stop.reason == INCOMPLETE and segment.is_open:
-                return Verdict(Action.MORE)
+        verdict, stop = _repaired(segment)
     if verdict is None:
-        return _lost(
-            data, stop, place, is_last=at_end and isinstance(found, int), too_long=too_long
-        )
-    if segment.is_open and isinstance(found, int) and verdict.length > found:
+        is_last = at_end and isinstance(next_place, int)
+        return _lost(data, stop, place, is_last=is_last, too_long=too_long)
+    if is_open and isinstance(next_place, int) and verdict.length > next_place:
         return Verdict(Action.MORE)  # a place may yet turn up within the element
     return verdict
+
+
+def _repaired(segment: _Segment) -> tuple[Verdict | None, Stop]:
+    """(the verdict on an event that can be written out, or that needs more bytes; where form a. stopped)."""
+    try:
+        return Verdict(Action.REPAIRED, *_write_event(segment)), Stop(BROKEN, 0)
+    except Stop as stop:
+        needs_more = stop.reason == INCOMPLETE and segment.is_open
+        return Verdict(Action.MORE) if needs_more else None, stop
 
 
 def _lost(
@@ -136,10 +139,10 @@ _INNER_QUOTES = re.compile(rb'\\.|"', re.DOTALL)
 _AFTER_OBJECT = rb"\}" + SPACE + rb"(?:[,}\]]|\Z)"
 _ANY_KEY = rb'"(?:[^"\\]|\\.){0,256}+"' + SPACE + rb":"
 _AFTER_KEY = re.compile(SPACE + rb":")
+_AFTER_COMMA = SPACE + rb"(?:" + _AFTER_OBJECT + rb"|" + _ANY_KEY + rb")"
 _AFTER_VALUE = re.compile(
-    SPACE + rb"(?:" + _AFTER_OBJECT + rb"|," + SPACE + rb"(?:" + _AFTER_OBJECT + rb"|" + _ANY_KEY + rb"))",
-    re.DOTALL,
-)  # fmt: skip
+    SPACE + rb"(?:" + _AFTER_OBJECT + rb"|," + _AFTER_COMMA + rb")", re.DOTALL
+)
 _AFTER_ITEM = re.compile(SPACE + rb"[,\]}:]")
 _AFTER_ESCAPED_ITEM = re.compile(SPACE + rb"(?:[\]}]|," + SPACE + rb'["\[{0-9])')
 _LONGEST_CONTEXT_BYTES = 1024
