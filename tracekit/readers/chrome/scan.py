@@ -6,6 +6,7 @@ whatever; `RECOVERY.md` beside this file is the grammar that both follow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,6 +50,19 @@ class Sparse:
     rows: npt.NDArray[np.int32]
     values: npt.NDArray[Any]
     categories: list[Any] | None = None
+
+
+def with_zeros(
+    values: Sequence[float | None], dtype: type[np.number[Any]]
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """(the numbers with 0 for None, which of them are numbers)."""
+    is_number = np.array([value is not None for value in values], np.bool_)
+    return np.array([value or 0 for value in values], dtype), is_number
+
+
+def smallest_type(count: int) -> Any:
+    """The smallest type of the codes of so many texts, with -1 for none."""
+    return np.min_scalar_type(-count - 1)
 
 
 class Json(str):

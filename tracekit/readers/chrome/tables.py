@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pandas as pd
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS, TABLES
 from tracekit.readers.chrome.arena import Arena
 from tracekit.readers.chrome.classes import CLASS_CODE, CLASS_NAMES
-from tracekit.readers.chrome.scan import Codes, Scan, Sparse
+from tracekit.readers.chrome.scan import Codes, Scan, Sparse, smallest_type, with_zeros
 
 Ints = npt.NDArray[np.int64]
 
@@ -149,23 +150,25 @@ def counters(rows: Rows) -> pd.DataFrame | None:
     positions = rows.of("counter")
     if not len(positions):
         return None
-    names = [str(value) for value in rows.scan.name.values]
-    samples: list[tuple[Ints, list[str], npt.NDArray[np.float64]]] = []
+    name = rows.scan.name
+    samples: list[tuple[Ints, npt.NDArray[np.object_], npt.NDArray[np.float64]]] = []
     for key, column in rows.scan.args.items():
         values, is_number = _numbers(column, len(rows.ts_ns))
         hit = positions[is_number[positions]]
-        codes = rows.scan.name.codes[hit]
-        samples.append((hit, [f"{names[c]}.{key}" if c >= 0 else key for c in codes], values[hit]))
-    if not any(len(hit) for hit, _, _ in samples):
+        if len(hit):
+            used, inverse = np.unique(name.codes[hit], return_inverse=True)
+            series = [f"{name.values[code]}.{key}" if code >= 0 else key for code in used.tolist()]
+            samples.append((hit, np.array(series, object)[inverse], values[hit]))
+    if not samples:
         return None
-    ids = np.concatenate([hit for hit, _, _ in samples])
+    ids, names, values = map(np.concatenate, zip(*samples, strict=True))
     order = np.argsort(ids, kind="stable")
     return TABLES["counters"].frame(
         {
             "id": ids[order].astype(np.int32),
             "ts_ns": rows.ts_ns[ids[order]],
-            "name": np.array([name for _, series, _ in samples for name in series], object)[order],
-            "value": np.concatenate([values for _, _, values in samples])[order],
+            "name": names[order],
+            "value": values[order],
         }
     )
 
@@ -212,7 +215,7 @@ def threads(rows: Rows) -> pd.DataFrame:
             "pid": whole(scan.pid, pids),
             "tid": whole(scan.tid, tids),
             "name": thread_names,
-            "process_name": [process_names.get(code) for code in pids.tolist()],
+            "process_name": list(map(process_names.get, pids.tolist())),
         },
         count,
     )
@@ -282,8 +285,8 @@ def category(rows: Rows, column: Codes, at: Ints) -> pd.Categorical:
     used = np.zeros(len(column.values) + 1, np.bool_)
     used[codes] = True  # -1, no value, marks the last place
     used = used[:-1]
-    texts = [str(value) for value, keep in zip(column.values, used.tolist(), strict=True) if keep]
-    small = next(kind for kind in (np.int8, np.int16, np.int32) if len(texts) <= np.iinfo(kind).max)
+    texts = list(map(str, compress(column.values, used.tolist())))
+    small = smallest_type(len(texts))
     renumber = np.full(len(used) + 1, -1, small)
     renumber[:-1][used] = np.arange(len(texts))
     numbered = renumber.take(codes, out=rows.arena.empty(len(at), small), mode="wrap")
@@ -308,9 +311,8 @@ def _whole(rows: Rows, column: Codes, at: Ints) -> Any:
 
 def _as_whole(column: Codes) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """(integer, whether there is none) for every code of a column, and last for -1."""
-    values = [_int64(value) for value in column.values]
-    number = np.array([*(v or 0 for v in values), 0], np.int64)
-    return number, np.array([*(v is None for v in values), True], np.bool_)
+    number, is_integer = with_zeros([*map(_int64, column.values), None], np.int64)
+    return number, ~is_integer
 
 
 def _argument(rows: Rows, at: Ints, *keys: str) -> Any:
@@ -337,9 +339,8 @@ def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
     """(the values as int64, which of them are integers in its range; None for all)."""
     values = column.values
     if column.categories is not None:
-        whole_numbers = [_int64(value) for value in column.categories]
-        table = np.array([v or 0 for v in whole_numbers], np.int64)
-        return table[values], np.array([v is not None for v in whole_numbers])[values]
+        number, is_integer = with_zeros(list(map(_int64, column.categories)), np.int64)
+        return number[values], is_integer[values]
     if values.dtype == np.int64:
         return values, None
     if values.dtype == np.uint64:
@@ -357,19 +358,25 @@ def _numbers(column: Sparse, length: int) -> tuple[npt.NDArray[np.float64], npt.
         number[column.rows[finite]] = column.values[finite]
         is_number[column.rows[finite]] = True
     else:
-        plain = [
-            v if isinstance(v, int | float) and not isinstance(v, bool) else None
-            for v in column.categories
-        ]
-        number[column.rows] = np.array([v or 0 for v in plain], np.float64)[column.values]
-        is_number[column.rows] = np.array([v is not None for v in plain])[column.values]
+        numbers, is_known = with_zeros(list(map(_plain_number, column.categories)), np.float64)
+        number[column.rows] = numbers[column.values]
+        is_number[column.rows] = is_known[column.values]
     return number, is_number
 
 
+def _plain_number(value: object) -> float | None:
+    """A number as it is, None for anything else, truth values included."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value
+
+
 def _labels(column: Sparse) -> list[str]:
-    if column.categories is None:
-        return [str(value) for value in column.values.tolist()]
-    return [str(column.categories[code]) for code in column.values.tolist()]
+    """The value of each of a column's rows as text."""
+    labels = column.values.tolist()
+    if column.categories is not None:
+        labels = map(column.categories.__getitem__, labels)
+    return list(map(str, labels))
 
 
 def _value(column: Codes, row: int) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from tracekit.readers.nsys import metrics as nsys_metrics
 from tracekit.readers.nsys import nvtx as nsys_nvtx
 from tracekit.readers.nsys.contents import CALL_NOUNS, Contents, contents
 from tracekit.readers.nsys.database import MISSING, Database, damage_notes, opened
-from tracekit.readers.nsys.gather import UNKNOWN, same, whole_numbers
+from tracekit.readers.nsys.gather import UNKNOWN, known, same, whole_numbers
 from tracekit.readers.nsys.memory import MemoryOps
 from tracekit.readers.nsys.nvtx import HostRows
 from tracekit.readers.nsys.opening import MAGIC
@@ -40,6 +40,7 @@ _ODD: Mapping[str, tuple[NoteSeverity, str]] = {
     "negative-time": ("info", "{} began before the recording did"),
     "no-name": ("warning", "{} without a name: its text is not in the file"),
 }
+_OF_NO_PROCESS = ("profiler-warning", "no-gpu-rows")
 _MAX_ROWS = 2**31 - 1
 
 
@@ -64,24 +65,19 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         of_file = [replace(note, source=source.name) for note in file_contents.notes]
         of_file += damage_notes(db, source.name)
     advance(1)
-    return [
-        replace(trace, notes=_said_once(trace.notes, traces[:number], () if number else of_file))
-        for number, trace in enumerate(traces)
-    ]
+    first, *others = _without_repeats(traces)
+    return [replace(first, notes=(*of_file, *first.notes)), *others]
 
 
-def _said_once(
-    notes: Collection[Note], before: Collection[Trace], first: Collection[Note]
-) -> tuple[Note, ...]:
-    """The notes of a process without what the profiler said of no process in particular, if that was noted before."""
-    told_before = {(n.code, n.message, n.count) for trace in before for n in trace.notes}
-    codes_before = ("profiler-warning", "no-gpu-rows")
-    fresh = [
-        n
-        for n in notes
-        if n.code not in codes_before or (n.code, n.message, n.count) not in told_before
-    ]
-    return (*first, *fresh)
+def _without_repeats(traces: Iterable[Trace]) -> Iterator[Trace]:
+    """The Traces without what the profiler said of no process in particular, where that was noted of one before."""
+    said: set[tuple[str, str, int | None]] = set()
+    for trace in traces:
+        fresh = [note for note in trace.notes if (note.code, note.message, note.count) not in said]
+        yield replace(trace, notes=tuple(fresh))
+        for note in fresh:
+            if note.code in _OF_NO_PROCESS:
+                said.add((note.code, note.message, note.count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,49 +92,58 @@ class _Draft:
     notes: list[Note] = field(default_factory=list[Note])
 
 
-def _trace(db: Database, found: Contents, pid: int, source: Source, want: Want) -> Trace:
+def _trace(db: Database, file_contents: Contents, pid: int, source: Source, want: Want) -> Trace:
     """The Trace of one process."""
-    draft, known_pid = _Draft(source, want, pid), None if pid == UNKNOWN else pid
-    ranges, opens = _ranges(draft, found)
-    memory = _memory(found, pid)
-    tids = nsys_host.tids_of(found.calls, pid)
+    draft = _Draft(source, want, pid)
+    ranges, opens = _ranges(draft, file_contents)
+    memory = _memory(file_contents, pid)
+    tids = nsys_host.tids_of(file_contents.calls, pid)
+    range_count = 0
     for host_rows in (ranges, opens):
-        tids |= set(np.unique(host_rows.tid).tolist()) if host_rows is not None else set()
-    threads = sorted(tids | {UNKNOWN} if memory is not None else tids)
+        if host_rows is not None:
+            tids.update(np.unique(host_rows.tid).tolist())
+            range_count += len(host_rows.ts_ns)
+    if memory is not None:
+        tids.add(UNKNOWN)
+    threads = sorted(tids)
     if want.table("host_ops") and (ranges is not None or nsys_host.recorded(db)):
-        _add_host(draft, found, ranges, threads)
+        _add_host(draft, file_contents, ranges, threads)
     if opens is not None and want.table("open_ranges"):
         _add(draft, "open_ranges", nsys_host.open_ranges(opens, pid, threads))
-    _add_device(draft, found)
+    _add_device(draft, file_contents)
     if memory is not None:
         draft.notes.extend(memory.notes)
-        _add(draft, "memory_ops", _memory_ops(memory, known_pid, threads.index(UNKNOWN)))
-    _add(draft, "counters", _counters(db, found, pid))
+        _add(draft, "memory_ops", _memory_ops(memory, pid, threads.index(UNKNOWN)))
+    _add(draft, "counters", _counters(db, file_contents, pid))
     if want.table("windows"):
-        _add(draft, "windows", _window(found))
+        _add(draft, "windows", _window(file_contents))
     rows = _row_count(draft)
     if want.table("host_ops") and want.table("device_ops"):
-        counts = {
-            "api_count": _count(draft, "host_ops", "runtime"),
-            "device_op_count": len(draft.tables.get("device_ops", ())),
-            "range_count": sum(len(r.ts_ns) for r in (ranges, opens) if r is not None),
-        }
-        draft.notes.extend(
-            (*nsys_content.absences(db, known_pid, **counts), *_unmatched(draft.tables))
-        )
+        draft.notes.extend(_absences(db, draft, range_count))
     if want.table("threads"):
-        named = found.ranges.thread_names if found.ranges is not None else {}
+        named = {} if file_contents.ranges is None else file_contents.ranges.thread_names
         draft.tables["threads"] = nsys_host.threads(db, pid, threads, named)
-    draft.notes.extend(nsys_content.diagnostics(db, known_pid))
-    identity = found.identities.get(pid, nsys_identity.Identity())
-    facts = {"host": nsys_identity.hostname(db), **nsys_identity.facts(identity, known_pid)}
+    draft.notes.extend(nsys_content.diagnostics(db, known(pid)))
+    identity = file_contents.identities.get(pid, nsys_identity.Identity())
+    facts = {"host": nsys_identity.hostname(db), **nsys_identity.facts(identity, known(pid))}
     return Trace(
-        complete(_of_process(source, found, pid, identity), facts),
+        complete(_of_process(source, file_contents, pid, identity), facts),
         draft.tables,
         tuple(replace(note, source=source.name) for note in draft.notes),
-        _meta(db, found, pid, identity) | {"element_count": rows},
+        _meta(db, file_contents, pid, identity) | {"element_count": rows},
         draft.args,
     )
+
+
+def _absences(db: Database, draft: _Draft, range_count: int) -> list[Note]:
+    """Notes on what one would expect of a process with so many ranges, and is not there."""
+    tables = draft.tables
+    counts = {
+        "api_count": _count(draft, "host_ops", "runtime"),
+        "device_op_count": len(tables.get("device_ops", ())),
+        "range_count": range_count,
+    }
+    return [*nsys_content.absences(db, known(draft.pid), **counts), *_unmatched(tables)]
 
 
 def _row_count(draft: _Draft) -> int:
@@ -167,57 +172,61 @@ def _add(
     draft.tables[name] = frame
 
 
-def _ranges(draft: _Draft, found: Contents) -> tuple[HostRows | None, HostRows | None]:
+def _ranges(draft: _Draft, file_contents: Contents) -> tuple[HostRows | None, HostRows | None]:
     """(the complete ranges, those still open at the end) of one process."""
-    if found.ranges is None:
+    ranges = file_contents.ranges
+    if ranges is None:
         return None, None
-    # Ranges of an unknown process are those of the only one.
-    whose = None if len(found.pids) == 1 else draft.pid
-    draft.notes.extend(nsys_nvtx.notes(found.ranges, whose))
-    return (
-        nsys_nvtx.of_process(found.ranges, whose),
-        nsys_nvtx.open_of_process(found.ranges, whose),
-    )
+    owner = _owner(file_contents, draft.pid)
+    draft.notes.extend(nsys_nvtx.notes(ranges, owner))
+    return nsys_nvtx.of_process(ranges, owner), nsys_nvtx.open_of_process(ranges, owner)
+
+
+def _owner(file_contents: Contents, pid: int) -> int | None:
+    """Whose ranges are those of a process: those of an unknown one are the only one's, so that this has all (None)."""
+    return None if len(file_contents.pids) == 1 else pid
 
 
 def _add_host(
-    draft: _Draft, found: Contents, ranges: HostRows | None, threads: Sequence[int]
+    draft: _Draft, file_contents: Contents, ranges: HostRows | None, threads: Sequence[int]
 ) -> None:
     """Add `host_ops`."""
-    for noun, calls in zip(CALL_NOUNS, found.calls, strict=True):
+    for noun, calls in zip(CALL_NOUNS, file_contents.calls, strict=True):
         draft.notes.extend(_odd(nsys_host.odd(calls, draft.pid), noun))
-    host = nsys_host.host_ops(found.calls, ranges, draft.pid, threads)
+    host = nsys_host.host_ops(file_contents.calls, ranges, draft.pid, threads)
     _add(draft, "host_ops", host.frame, host.args)
 
 
-def _add_device(draft: _Draft, found: Contents) -> None:
+def _add_device(draft: _Draft, file_contents: Contents) -> None:
     """Add `device_ops` and `syncs`; a process without such rows used no device as far as is known."""
-    if found.device is not None and draft.pid in found.device.processes:
-        device = nsys_device.device_ops(found.device, draft.pid)
+    if file_contents.device is not None and draft.pid in file_contents.device.processes:
+        device = nsys_device.device_ops(file_contents.device, draft.pid)
         draft.notes.extend(_odd(device.odd, "rows of GPU work"))
-        _add(draft, "device_ops", device.frame if len(device.frame) else None, device.args)
-    if found.syncs is not None and draft.pid in found.syncs.processes:
-        syncs = nsys_device.syncs(found.syncs, draft.pid, found.contexts)
+        if len(device.frame):
+            _add(draft, "device_ops", device.frame, device.args)
+    if file_contents.syncs is not None and draft.pid in file_contents.syncs.processes:
+        syncs = nsys_device.syncs(file_contents.syncs, draft.pid, file_contents.contexts)
         draft.notes.extend(_odd(syncs.odd, "synchronisation records"))
-        _add(draft, "syncs", syncs.frame if len(syncs.frame) else None)
+        if len(syncs.frame):
+            _add(draft, "syncs", syncs.frame)
 
 
 def _of_process(
-    source: Source, found: Contents, pid: int, identity: nsys_identity.Identity
+    source: Source, file_contents: Contents, pid: int, identity: nsys_identity.Identity
 ) -> Source:
     """The source as far as what its name says holds for one of its processes."""
-    if source.pid is not None and len(found.pids) > 1 and pid != source.pid:
+    if source.pid is not None and len(file_contents.pids) > 1 and pid != source.pid:
         # The name is that of another process of the file, or of its launcher.
-        another = source.pid in found.pids
-        source = replace(source, pid=None, rank=None if another else source.rank)
-        source = replace(without_manifest(source), accounts=())
+        if source.pid in file_contents.pids:
+            source = replace(source, rank=None)
+        source = replace(without_manifest(replace(source, pid=None)), accounts=())
     if source.role is not None or any(account.pid == pid for account in source.accounts):
         return source
     return replace(source, role=identity.role)
 
 
 def _meta(
-    db: Database, found: Contents, pid: int, identity: nsys_identity.Identity
+    db: Database, file_contents: Contents, pid: int, identity: nsys_identity.Identity
 ) -> dict[str, Any]:
     """What is known of the file and the process, under fixed keys; Kineto's where it has any."""
     group = {
@@ -225,27 +234,27 @@ def _meta(
         "world_size": identity.world_size,
         "backend": identity.backend,
     }
-    group = {key: value for key, value in group.items() if value is not None}
-    used = found.used.get(pid, frozenset())
-    gpus = nsys_content.device_properties(db, None if pid == UNKNOWN else pid, used)
-    whose = None if len(found.pids) == 1 else pid
-    marks = 0 if found.ranges is None else nsys_nvtx.counted(found.ranges, "marks", whose)
-    return {
-        **nsys_content.meta(db),
-        "absolute_time": found.clock.absolute,
-        **({"deviceProperties": gpus} if gpus else {}),
-        **({"mark_count": marks} if marks else {}),
-        **({"distributedInfo": group} if group else {}),
-    }
+    meta = {**nsys_content.meta(db), "absolute_time": file_contents.clock.absolute}
+    used = file_contents.used.get(pid, frozenset())
+    if gpus := nsys_content.device_properties(db, known(pid), used):
+        meta["deviceProperties"] = gpus
+    if file_contents.ranges is not None:
+        marks = nsys_nvtx.counted(file_contents.ranges, "marks", _owner(file_contents, pid))
+        if marks:
+            meta["mark_count"] = marks
+    if group := nsys_content.without_unknown(group):
+        meta["distributedInfo"] = group
+    return meta
 
 
 def _odd(counts: Mapping[str, int], noun: str) -> list[Note]:
     """Notes about rows that are odd."""
-    return [
-        Note(_ODD[what][0], what, _ODD[what][1].format(noun), count=number)
-        for what, number in counts.items()
-        if number
-    ]
+    notes = []
+    for what, number in counts.items():
+        if number:
+            severity, text = _ODD[what]
+            notes.append(Note(severity, what, text.format(noun), count=number))
+    return notes
 
 
 def _unmatched(tables: Mapping[str, pd.DataFrame]) -> list[Note]:
@@ -258,26 +267,28 @@ def _unmatched(tables: Mapping[str, pd.DataFrame]) -> list[Note]:
         return []
     device = tables["device_ops"]["correlation"].to_numpy(np.int64, na_value=MISSING)
     count = int(np.count_nonzero(~np.isin(device, calls.to_numpy(np.int64))))
+    if not count:
+        return []
     text = "device ops without the call that launched them, as of those launched before the recording began"
-    return [Note("info", "unmatched-launches", text, count=count)] if count else []
+    return [Note("info", "unmatched-launches", text, count=count)]
 
 
-def _memory(found: Contents, pid: int) -> MemoryOps | None:
+def _memory(file_contents: Contents, pid: int) -> MemoryOps | None:
     """What is recorded of the GPU memory of a process; of an unknown process it is that of the only one."""
-    if found.memory is None:
+    if file_contents.memory is None:
         return None
-    of_unknown = found.memory.get(UNKNOWN) if len(found.pids) == 1 else None
-    return found.memory.get(pid, of_unknown)
+    of_unknown = file_contents.memory.get(UNKNOWN) if len(file_contents.pids) == 1 else None
+    return file_contents.memory.get(pid, of_unknown)
 
 
-def _memory_ops(memory: MemoryOps, pid: int | None, thread: int) -> pd.DataFrame:
+def _memory_ops(memory: MemoryOps, pid: int, thread: int) -> pd.DataFrame:
     """`memory_ops`: what was got from the driver, which does not say on which thread."""
     length = len(memory.ts_ns)
     return TABLES["memory_ops"].frame(
         {
             "id": np.arange(length, dtype=np.int32),
             "ts_ns": memory.ts_ns,
-            "pid": same(pid, length),
+            "pid": same(known(pid), length),
             "thread": np.full(length, thread, np.int32),
             "device_type": same(DRIVER, length),
             "device": whole_numbers(np.where(memory.device < 0, MISSING, memory.device)),
@@ -288,35 +299,33 @@ def _memory_ops(memory: MemoryOps, pid: int | None, thread: int) -> pd.DataFrame
     )
 
 
-def _counters(db: Database, found: Contents, pid: int) -> pd.DataFrame | None:
+def _counters(db: Database, file_contents: Contents, pid: int) -> pd.DataFrame | None:
     """`counters`: the samples of the GPUs of this process; None where there are none."""
-    if found.samples is None:
+    if file_contents.samples is None:
         return None
-    gpus = {
-        user_pid: nsys_content.gpu_numbers(
-            db, None if user_pid == UNKNOWN else user_pid, found.used.get(user_pid, frozenset())
-        )
-        for user_pid in found.pids
-    }
-    positions = nsys_metrics.owners(found.samples, gpus).get(pid)
+    gpus = {}
+    for user_pid in file_contents.pids:
+        used = file_contents.used.get(user_pid, frozenset())
+        gpus[user_pid] = nsys_content.gpu_numbers(db, known(user_pid), used)
+    positions = nsys_metrics.owners(file_contents.samples, gpus).get(pid)
     if positions is None or not len(positions):
         return None
-    codes = found.samples.name[positions]
-    names = pd.Index(found.samples.names, dtype="str")
-    value = found.samples.value[positions]
+    codes = file_contents.samples.name[positions]
+    names = pd.Index(file_contents.samples.names, dtype="str")
+    value = file_contents.samples.value[positions]
     return TABLES["counters"].frame(
         {
             "id": np.arange(len(positions), dtype=np.int32),
-            "ts_ns": found.samples.ts_ns[positions],
+            "ts_ns": file_contents.samples.ts_ns[positions],
             "name": pd.Categorical.from_codes(codes, categories=names).remove_unused_categories(),
             "value": pd.arrays.FloatingArray(value, np.zeros(len(positions), np.bool_)),
         }
     )
 
 
-def _window(found: Contents) -> pd.DataFrame | None:
+def _window(file_contents: Contents) -> pd.DataFrame | None:
     """`windows`: the capture; None where its end is not known."""
-    clock = found.clock
+    clock = file_contents.clock
     if clock.end_ns is None or clock.end_ns < clock.start_ns:
         return None
     return TABLES["windows"].frame(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,7 +123,7 @@ def _gapless(scan: _Scan, last: int) -> dict[str, Ints] | None:
 
     Bounds on row ids need no inner query, through which every value would have to go.
     """
-    joined = ", ".join(f"group_concat(coalesce({sql}, {MISSING}))" for sql in scan.sql.values())
+    joined = ", ".join(f"group_concat({_present(sql)})" for sql in scan.sql.values())
     bounds = one_row(
         scan.db,
         f"SELECT count(*), {joined} FROM {quoted(scan.table)} NOT INDEXED"
@@ -132,11 +132,8 @@ def _gapless(scan: _Scan, last: int) -> dict[str, Ints] | None:
     )
     if bounds[0] != BLOCK_ROWS:
         return None
-    columns = {
-        name: _parsed(text, BLOCK_ROWS) for name, text in zip(scan.sql, bounds[1:], strict=True)
-    }
-    good = {name: column for name, column in columns.items() if column is not None}
-    return good if len(good) == len(columns) else None
+    columns = _columns(scan, bounds[1:], BLOCK_ROWS)
+    return columns if len(columns) == len(scan.sql) else None
 
 
 def _backward(scan: _Scan, stop: int) -> Iterator[dict[str, Ints]]:
@@ -163,35 +160,44 @@ def _block(
     scan: _Scan, limits: str | None, order: str, size: int
 ) -> tuple[dict[str, Ints], int, int]:
     """(columns, number of rows, last row id in reading order) of at most `size` rows."""
-    for careful in (False, True):
-        cells = ", ".join(
-            f"{_whole(sql) if careful else f'coalesce({sql}, {MISSING})'} AS c{i}"
-            for i, sql in enumerate(scan.sql.values())
-        )
-        conditions = [scan.row_id + " " + limits] if limits else []
-        conditions += [f"({scan.where})"] if scan.where else []
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    where = _condition(scan, limits)
+    end = "min(r)" if order else "max(r)"
+    joined = ", ".join(f"group_concat(c{i})" for i in range(len(scan.sql)))
+    for guarded in (_present, _whole):
+        cells = ", ".join(f"{guarded(sql)} AS c{i}" for i, sql in enumerate(scan.sql.values()))
         inner = (
             f"SELECT {scan.row_id} AS r, {cells} FROM {quoted(scan.table)} NOT INDEXED{where}"
             f" ORDER BY {scan.row_id}{order} LIMIT {size}"
         )
-        end = "min(r)" if order else "max(r)"
-        joined = ", ".join(f"group_concat(c{i})" for i in range(len(scan.sql)))
-        block = one_row(
-            scan.db, f"SELECT {end}, count(*), {joined} FROM ({inner})", scan.parameters
-        )
-        length = int(block[1])
+        sql = f"SELECT {end}, count(*), {joined} FROM ({inner})"
+        last, length, *block = one_row(scan.db, sql, scan.parameters)
         if not length:
-            return {name: np.empty(0, np.int64) for name in scan.sql}, 0, 0
-        columns = {
-            name: _parsed(text, length) for name, text in zip(scan.sql, block[2:], strict=True)
-        }
-        good = {name: column for name, column in columns.items() if column is not None}
-        if len(good) == len(columns):
-            return good, length, int(block[0])
-        assert not careful, "guarded values are integers"
-        _count_odd(scan, columns, where, order, size)
-    raise AssertionError
+            return {}, 0, 0
+        columns = _columns(scan, block, length)
+        if len(columns) == len(scan.sql):
+            return columns, length, last
+        _count_odd(scan, sorted(scan.sql.keys() - columns.keys()), where, order, size)
+    raise AssertionError("guarded values are integers")
+
+
+def _condition(scan: _Scan, limits: str | None) -> str:
+    """SQL for which rows are read, within these limits of the row id."""
+    conditions = []
+    if limits:
+        conditions.append(f"{scan.row_id} {limits}")
+    if scan.where:
+        conditions.append(f"({scan.where})")
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _columns(scan: _Scan, texts: Sequence[object], length: int) -> dict[str, Ints]:
+    """Those of the columns that are integers all through, from their texts."""
+    columns = {}
+    for name, text in zip(scan.sql, texts, strict=True):
+        column = _parsed(text, length)
+        if column is not None:
+            columns[name] = column
+    return columns
 
 
 def _parsed(text: object, length: int) -> Ints | None:
@@ -207,16 +213,18 @@ def _parsed(text: object, length: int) -> Ints | None:
     return numbers if len(numbers) == length else None
 
 
+def _present(sql: str) -> str:
+    """SQL for a value, `MISSING` instead of NULL."""
+    return f"coalesce({sql}, {MISSING})"
+
+
 def _whole(sql: str) -> str:
     """SQL for a value that counts only if it is an integer."""
     return f"iif(typeof({sql}) = 'integer', {sql}, {MISSING})"
 
 
-def _count_odd(
-    scan: _Scan, columns: Mapping[str, Ints | None], where: str, order: str, size: int
-) -> None:
-    """Count the values of a block that are neither integers nor NULL."""
-    bad = [name for name, column in columns.items() if column is None]
+def _count_odd(scan: _Scan, bad: Collection[str], where: str, order: str, size: int) -> None:
+    """Count the values of a block, in these columns, that are neither integers nor NULL."""
     cells = ", ".join(f"{scan.sql[name]} AS c{i}" for i, name in enumerate(bad))
     sums = ", ".join(f"sum(typeof(c{i}) NOT IN ('integer', 'null'))" for i in range(len(bad)))
     inner = (

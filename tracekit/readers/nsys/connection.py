@@ -45,10 +45,8 @@ _KNOWN_BY = (
     "EXPORT_META_DATA",
     "NVTX_EVENTS",
 )
-_DAMAGE = frozenset(
-    {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG,
-     sqlite3.SQLITE_INTERRUPT}
-)  # fmt: skip
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB}
+_DAMAGE |= {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ def quoted(name: str) -> str:
 
 def row_id(columns: frozenset[str]) -> str:
     """What the row id of a table with these columns is called."""
-    shadowed = {name.lower() for name in columns}
+    shadowed = set(map(str.lower, columns))
     return next(alias for alias in _ROW_IDS if alias not in shadowed)
 
 
@@ -149,15 +147,20 @@ def one_line(error: Exception) -> str:
     """SQLite's words, on one line and not long."""
     if isinstance(error, UnicodeDecodeError):
         return "a name in it is no text"
-    return " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())[:200]
+    return printable(str(error))[:200]
+
+
+def printable(text: str) -> str:
+    """The text on one line, without control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def damage_notes(db: Database, name: str) -> list[Note]:
     """Notes about what of the file could not be read, for the source of this name."""
-    notes = [
-        Note("warning", OPENED, warned.text, name, data=Data(state=warned.state))
-        for warned in db.warnings
-    ]
+    notes: list[Note] = []
+    for warned in db.warnings:
+        data = Data(state=warned.state)
+        notes.append(Note("warning", OPENED, warned.text, name, data=data))
     for table, lost in sorted(db.lost.items()):
         message = f"{table}: reading ended at damage ({lost.message}); {lost.rows:,} rows were read"
         data = Data(table=table, rows=lost.rows, says=lost.message)
@@ -211,10 +214,8 @@ def _described(
     for (name,) in listed:
         if isinstance(name, str) and (stored := _columns(connection, name)):
             columns[name] = stored
-    is_known = any(name in columns for name in _KNOWN_BY) or any(
-        t.startswith("CUPTI_") for t in columns
-    )
-    if "StringIds" not in columns or not is_known:
+    is_export = any(table in _KNOWN_BY or table.startswith("CUPTI_") for table in columns)
+    if "StringIds" not in columns or not is_export:
         hint = "an export is made by: nsys export --type sqlite REPORT.nsys-rep"
         raise refused(path, NOT_AN_EXPORT, hint)
     return Database(path, connection, columns, source.size_bytes, source.warnings)
@@ -224,12 +225,10 @@ def _columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
     """The stored columns of a table; none where its rows cannot be told apart by row id."""
     listed = connection.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
     names = frozenset(str(row[1]) for row in listed)
-    shadowed = {name.lower() for name in names}
-    alias = next((r for r in _ROW_IDS if r not in shadowed), None)
-    if alias is None or not names:
+    if not names or set(map(str.lower, names)).issuperset(_ROW_IDS):
         return frozenset()
     try:
-        connection.execute(f"SELECT {alias} FROM {quoted(table)} LIMIT 0")
+        connection.execute(f"SELECT {row_id(names)} FROM {quoted(table)} LIMIT 0")
     except sqlite3.OperationalError:
         return frozenset()
     return names

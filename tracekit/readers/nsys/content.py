@@ -13,6 +13,7 @@ from typing import Any
 
 from tracekit.model.codes import Data
 from tracekit.model.trace import Note, NoteSeverity
+from tracekit.readers.nsys.connection import printable
 from tracekit.readers.nsys.database import Database, has, integers, rows
 
 EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -77,96 +78,100 @@ class Clock:
 def clock(db: Database) -> tuple[Clock, list[Note]]:
     """(the file's clock, notes on it): a shift that the exporter applied is undone."""
     notes: list[Note] = []
-    utc = _first_integer(db, START, "utcEpochNs")
-    is_known = utc is not None and 0 < utc < MAX_NS
+    utc = _first_integer(db, START, "utcEpochNs") or 0
+    is_known = 0 < utc < MAX_NS
+    if not is_known:
+        utc = 0
     exporter = _exporter(db)
     configured = _whole(exporter.get("EXPORT_CONFIG_TIME_SHIFT"))
     shift = configured or _whole(exporter.get("EXPORT_PARAM_TIME_SHIFT"))
     if exporter.get("EXPORT_PARAM_TIME_NORMALIZE", "").lower() == "true" and abs(shift) < _ABSOLUTE:
         # Made absolute by the exporter, and whatever else it was told to add.
-        shift += utc if is_known and utc is not None else 0
+        shift += utc
     if shift:
         text = f"the exporter shifted all times by {shift} ns, which is undone"
         notes.append(Note("info", "time-shift", text, data=Data(shift_ns=shift)))
     if not is_known:
         text = "the time of the capture's start is not recorded: times are relative"
         notes.append(Note("warning", "base-time", text))
-    base = (utc if is_known and utc is not None else 0) - shift
-    duration = _first_integer(db, "ANALYSIS_DETAILS", "duration")
-    end = shift + duration if duration is not None and 0 < duration < MAX_NS else None
-    return Clock(base, shift, end, is_known), notes
+    duration = _first_integer(db, "ANALYSIS_DETAILS", "duration") or 0
+    end = shift + duration if 0 < duration < MAX_NS else None
+    return Clock(utc - shift, shift, end, is_known), notes
 
 
 def meta(db: Database) -> dict[str, Any]:
     """Versions, and what the capture was told to record, under fixed keys; what is unknown is left out."""
     exported, captured = _exporter(db), _capture(db)
     system = _system(db)
-    install = _VERSION.search(system.get("TargetInstallDir", ""))
-    exporter = _VERSION.search(exported.get("EXPORT_PRODUCT_VERSION", ""))
+    exporter = _version(exported.get("EXPORT_PRODUCT_VERSION"))
     facts: dict[str, Any] = {
-        "nsys_version": (install or exporter or [None])[0],
-        "nsys_exporter_version": exporter[0] if exporter else None,
+        "nsys_version": _version(system.get("TargetInstallDir")) or exporter,
+        "nsys_exporter_version": exporter,
         "nsys_schema": _plain(exported.get("EXPORT_SCHEMA_VERSION")),
         "capture_uuid": _plain(captured.get("PROFILING_SESSION_UUID")),
         "host_name": _plain(system.get("Hostname")),
         "cuda_driver_version": _whole(system.get("CudaDriverVersion")) or None,
         "gpu_driver_version": _plain(system.get("NvDriverVersion")),
         "cuda_graph_trace": _plain(captured.get("CUDA_GRAPH_TRACE_OPTIONS:MODE")),
-        "gpu_memory_usage": _switch(captured.get("COLLECT_GPU_MEMORY_USAGE")),
+        "gpu_memory_usage": _SWITCHES.get(captured.get("COLLECT_GPU_MEMORY_USAGE", "").lower()),
     }
+    return without_unknown(facts)
+
+
+def without_unknown(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that are known, those that are not None."""
     return {key: value for key, value in facts.items() if value is not None}
 
 
 def capture_year(db: Database) -> int | None:
     """The year of the nsys that captured, as far as the file says; the exporter's only where it is the older one."""
-    install = _VERSION.search(_system(db).get("TargetInstallDir", ""))
-    if install is not None:
-        return int(install[0][:4])
-    exporter = _VERSION.search(_exporter(db).get("EXPORT_PRODUCT_VERSION", ""))
+    version = _version(_system(db).get("TargetInstallDir"))
+    if version is not None:
+        return int(version[:4])
+    version = _version(_exporter(db).get("EXPORT_PRODUCT_VERSION"))
     # A report may be exported by any nsys from its own version on.
-    return int(exporter[0][:4]) if exporter is not None and int(exporter[0][:4]) <= 2022 else None
+    if version is None or int(version[:4]) > 2022:
+        return None
+    return int(version[:4])
+
+
+def _version(text: str | None) -> str | None:
+    """The version of nsys in a text; None where there is none."""
+    match = _VERSION.search(text or "")
+    return match and match[0]
 
 
 def device_properties(db: Database, pid: int | None, used: Collection[int]) -> list[dict[str, Any]]:
     """The GPUs of a process as Kineto lists them: `id` is the CUDA ordinal; those `used`, else all of the host."""
     if not has(db, "TARGET_INFO_GPU", "id"):
         return []
-    columns = ["id", "cuDevice", *_PROPERTIES.values()]
-    present = [name for name in columns if has(db, "TARGET_INFO_GPU", name)]
-    gpus = [
-        dict(zip(present, row, strict=True))
-        for row in rows(db, "TARGET_INFO_GPU", tuple(present), limit=1024)
-    ]
+    columns = ("id", "cuDevice", *_PROPERTIES.values())
     ordinal = _ordinals(db, pid)
     listed = []
-    for gpu in gpus:
+    for row in rows(db, "TARGET_INFO_GPU", columns, limit=1024):
+        gpu = dict(zip(columns, row, strict=True))
         number = gpu["id"]
         if ordinal:
             number = ordinal.get(number)
-        elif _is_ordinal(gpu.get("cuDevice")):
+        elif _is_ordinal(gpu["cuDevice"]):
             number = gpu["cuDevice"]
         if not _is_ordinal(number):
             continue
-        entry = {key: gpu.get(column) for key, column in _PROPERTIES.items()}
-        listed.append({"id": number, **{k: v for k, v in entry.items() if _is_plain(v)}})
+        entry = {"id": number}
+        for key, column in _PROPERTIES.items():
+            if _is_plain(gpu[column]):
+                entry[key] = gpu[column]
+        listed.append(entry)
     listed.sort(key=lambda entry: (entry["id"], str(entry.get("uuid", ""))))
-    used_devices = [entry for entry in listed if entry["id"] in set(used)]
-    return used_devices or listed
+    return [entry for entry in listed if entry["id"] in used] or listed
 
 
 def _ordinals(db: Database, pid: int | None) -> dict[Any, Any]:
     """The CUDA ordinal that a process gives each GPU, by the profiler's number of it; empty where not recorded."""
     if pid is None or not has(db, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
         return {}
-    pairs = rows(
-        db,
-        "TARGET_INFO_CUDA_DEVICE",
-        ("gpuId", "cudaId"),
-        where="pid = ?",
-        parameters=(pid,),
-        limit=1024,
-    )
-    return dict(pairs)
+    numbers = ("gpuId", "cudaId")
+    return dict(rows(db, "TARGET_INFO_CUDA_DEVICE", numbers, "pid = ?", (pid,), limit=1024))
 
 
 def gpu_numbers(db: Database, pid: int | None, used: Collection[int]) -> frozenset[int]:
@@ -179,14 +184,13 @@ def diagnostics(db: Database, pid: int | None) -> list[Note]:
     """What the profiler warned of, of this process and of none in particular: a note a text, with its count."""
     if not has(db, "DIAGNOSTIC_EVENT", "severity", "text"):
         return []
-    where, parameters = "severity >= 2", ()
+    where, parameters = "severity >= 2", list[int]()
     if pid is not None and has(db, "DIAGNOSTIC_EVENT", "globalPid"):
         # Process number 0 and negative ids stand for the machine.
-        where += (
-            " AND (globalPid IS NULL OR globalPid < 0 OR (globalPid >> 24) & 16777215 IN (0, ?))"
-        )
-        parameters = (pid,)  # type: ignore[assignment]
-    texts = rows(db, "DIAGNOSTIC_EVENT", ("text",), where=where, parameters=parameters)
+        of_process = "globalPid IS NULL OR globalPid < 0 OR (globalPid >> 24) & 16777215 IN (0, ?)"
+        where += f" AND ({of_process})"
+        parameters.append(pid)
+    texts = rows(db, "DIAGNOSTIC_EVENT", ("text",), where, parameters)
     counted = Counter(_shortened(text) for (text,) in texts if isinstance(text, str) and text)
     ordered = sorted(counted.items(), key=lambda item: (_rank(item[0]), item[0]))
     notes = [_diagnostic(text, count) for text, count in ordered[:MAX_DIAGNOSTICS]]
@@ -198,9 +202,12 @@ def diagnostics(db: Database, pid: int | None) -> list[Note]:
 
 
 def _severity(text: str) -> NoteSeverity:
-    if _LOST.search(text):
-        return "warning" if _PERHAPS.search(text) else "data_loss"
-    return "info" if _ROUTINE.search(text) else "warning"
+    is_loss = _LOST.search(text) is not None
+    if is_loss and not _PERHAPS.search(text):
+        return "data_loss"
+    if not is_loss and _ROUTINE.search(text):
+        return "info"
+    return "warning"
 
 
 def _diagnostic(text: str, count: int) -> Note:
@@ -225,12 +232,14 @@ def absences(
     """
     notes = []
     if not device_op_count and (api_count or _rows_of(db, "TARGET_INFO_GPU")):
-        why = "CUDA calls were recorded" if api_count else "the capture lists a GPU"
+        severity: NoteSeverity = "info"
+        why = "the capture lists a GPU"
+        if api_count:
+            severity, why = "warning", "CUDA calls were recorded"
         text = (
             f"{why}, but no work of a GPU: the capture window may have missed it, the GPU work may be that of "
             "another process, or the profiler failed to get it from the driver"
         )
-        severity: NoteSeverity = "warning" if api_count else "info"
         notes.append(Note(severity, "no-gpu-rows", text, data=Data(called=bool(api_count))))
     if not range_count and _domains(db, pid):
         text = (
@@ -245,13 +254,11 @@ def _domains(db: Database, pid: int | None) -> bool:
     """Whether this process created an NVTX domain."""
     if not has(db, "NVTX_EVENTS", "eventType", "globalTid"):
         return False
-    where = (
-        "eventType = 75" if pid is None else "eventType = 75 AND (globalTid >> 24) & 16777215 = ?"
-    )
-    parameters = () if pid is None else (pid,)
-    return bool(
-        rows(db, "NVTX_EVENTS", ("eventType",), where=where, parameters=parameters, limit=1)
-    )
+    where, parameters = "eventType = 75", list[int]()
+    if pid is not None:
+        where += " AND (globalTid >> 24) & 16777215 = ?"
+        parameters.append(pid)
+    return bool(rows(db, "NVTX_EVENTS", ("eventType",), where, parameters, limit=1))
 
 
 def _rows_of(db: Database, table: str) -> bool:
@@ -262,33 +269,31 @@ def _rows_of(db: Database, table: str) -> bool:
 
 def _exporter(db: Database) -> dict[str, str]:
     """What the exporter says of itself, under the names that are used here."""
-    wanted = (
-        "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION", "EXPORT_PARAM_TIME_NORMALIZE",
-        "EXPORT_PARAM_TIME_SHIFT", "EXPORT_CONFIG_TIME_SHIFT",
-    )  # fmt: skip
     for table in EXPORT_TABLES:
-        pairs = _named(db, table, wanted)
+        pairs = _named(db, table, _OF_EXPORTER)
         if pairs:
             return pairs
     return {}
 
 
+_OF_EXPORTER = (
+    *("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION", "EXPORT_PARAM_TIME_NORMALIZE"),
+    *("EXPORT_PARAM_TIME_SHIFT", "EXPORT_CONFIG_TIME_SHIFT"),
+)
+_OF_CAPTURE = (
+    *("PROFILING_SESSION_UUID", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "COLLECT_GPU_MEMORY_USAGE"),
+)
+_OF_SYSTEM = ("TargetInstallDir", "Hostname", "CudaDriverVersion", "NvDriverVersion")
+
+
 def _capture(db: Database) -> dict[str, str]:
     """What the capture was told to do, under the names that are used here."""
-    return _named(
-        db,
-        "META_DATA_CAPTURE",
-        ("PROFILING_SESSION_UUID", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "COLLECT_GPU_MEMORY_USAGE"),
-    )
+    return _named(db, "META_DATA_CAPTURE", _OF_CAPTURE)
 
 
 def _system(db: Database) -> dict[str, str]:
     """What is recorded of the machine, under the names that are used here."""
-    return _named(
-        db,
-        "TARGET_INFO_SYSTEM_ENV",
-        ("TargetInstallDir", "Hostname", "CudaDriverVersion", "NvDriverVersion"),
-    )
+    return _named(db, "TARGET_INFO_SYSTEM_ENV", _OF_SYSTEM)
 
 
 def _named(db: Database, table: str, names: tuple[str, ...]) -> dict[str, str]:
@@ -314,21 +319,22 @@ def _first_integer(db: Database, table: str, column: str) -> int | None:
 
 def _whole(text: str | None) -> int:
     """The integer that a text is, 0 for any other."""
-    return int(text) if text is not None and re.fullmatch(r"[+-]?[0-9]{1,18}", text) else 0
+    if text is None or not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        return 0
+    return int(text)
 
 
-def _switch(text: str | None) -> int | None:
-    return {"true": 1, "false": 0}.get(text.lower()) if text is not None else None
+_SWITCHES = {"true": 1, "false": 0}
 
 
 def _plain(text: str | None) -> str | None:
     """A short text on one line, None for an empty one."""
-    return _shortened(text) or None if text is not None else None
+    return _shortened(text or "") or None
 
 
 def _shortened(text: str) -> str:
     """A text on one line, without control characters, cut at `MAX_TEXT`."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_TEXT]).split())
+    line = printable(text[: 4 * MAX_TEXT])
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
 
 
@@ -337,6 +343,6 @@ def _is_ordinal(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    return (isinstance(value, str) and bool(value) and len(value) <= MAX_TEXT) or (
-        isinstance(value, int) and 0 <= value < 2**62
-    )
+    if isinstance(value, str):
+        return 0 < len(value) <= MAX_TEXT
+    return isinstance(value, int) and 0 <= value < 2**62

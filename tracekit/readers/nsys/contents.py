@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from tracekit.model.trace import Note, Want
 from tracekit.readers.nsys import content as nsys_content
@@ -37,81 +37,86 @@ class Contents:
     """
 
     clock: Clock
-    pids: tuple[int, ...]
-    device: DeviceRows | None
-    syncs: DeviceRows | None
-    contexts: Mapping[tuple[int, int], int]
-    calls: tuple[Calls, ...]
-    ranges: Ranges | None
-    memory: Mapping[int, MemoryOps] | None
-    samples: Samples | None
-    used: Mapping[int, frozenset[int]]
-    identities: Mapping[int, Identity]
-    notes: tuple[Note, ...]
+    pids: tuple[int, ...] = ()
+    device: DeviceRows | None = None
+    syncs: DeviceRows | None = None
+    contexts: Mapping[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    calls: tuple[Calls, ...] = ()
+    ranges: Ranges | None = None
+    memory: Mapping[int, MemoryOps] | None = None
+    samples: Samples | None = None
+    used: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
+    identities: Mapping[int, Identity] = field(default_factory=dict[int, Identity])
+    notes: tuple[Note, ...] = ()
 
 
 def contents(db: Database, want: Want, advance: Callable[[float], None]) -> Contents:
     """What of the file is wanted; `advance` is told the share that is done."""
     clock, notes = nsys_content.clock(db)
-    device = syncs = None
-    if want.table("device_ops") and nsys_device.recorded(db):
-        device = nsys_device.read(db, clock, want)
-    advance(0.3)
-    if want.table("syncs") and nsys_device.SYNC in db.columns:
-        syncs = nsys_device.read_syncs(db, clock)
-    contexts = {} if syncs is None else nsys_device.devices_of_contexts(db)
-    host = want.table("host_ops")
-    calls = (nsys_host.read_cuda(db, clock), *nsys_host.read_other(db, clock)) if host else ()
-    advance(0.6)
-    ranges = nsys_nvtx.ranges(db, clock, want.args) if host or want.table("open_ranges") else None
-    advance(0.9)
-    memory = nsys_memory.read(db, clock) if want.table("memory_ops") else None
-    samples = None
+    tables = _tables(db, want, clock, advance)
     if want.table("counters"):
-        samples = nsys_metrics.read(db, clock)
         notes += nsys_metrics_json.unread(db)
-
-    used = {} if device is None else nsys_device.used(device)
-    profiled = {*used, *(memory or ()), *(nsys_nvtx.processes(ranges) if ranges else ())}
-    profiled |= calls[0].processes.keys() if calls else set()
-    without_work = set(calls[1].processes) if calls else set()
-    pids, left_out = _processes(profiled, without_work)
+    used = {} if tables.device is None else nsys_device.used(tables.device)
+    pids, left_out = _processes(*_owners(tables, used))
     if left_out:
         text = "processes with nothing but calls of the operating system are left out"
         notes.append(Note("info", "other-processes", text, count=left_out))
-    for rows in (device, syncs, *calls):
-        if rows is not None:
-            folded(rows.processes, [pid for pid in pids if pid != UNKNOWN])
-    if len(used) == 1 and UNKNOWN in used and len(pids) == 1:
-        used = {pids[0]: used[UNKNOWN]}
     known_pids = [pid for pid in pids if pid != UNKNOWN]
+    for rows in (tables.device, tables.syncs, *tables.calls):
+        if rows is not None:
+            folded(rows.processes, known_pids)
+    if len(pids) == 1 and [*used] == [UNKNOWN]:
+        used = {pids[0]: used[UNKNOWN]}
     identities = nsys_identity.identities(db, known_pids, nsys_payloads.ranks(db), sorted(used))
     notes += nsys_identity.notes(identities)
-    if samples is not None:
-        notes += samples.notes
-    return Contents(
-        clock,
-        pids,
-        device,
-        syncs,
-        contexts,
-        calls,
-        ranges,
-        memory,
-        samples,
-        used,
-        identities,
-        tuple(notes),
-    )
+    if tables.samples is not None:
+        notes += tables.samples.notes
+    return replace(tables, pids=pids, used=used, identities=identities, notes=tuple(notes))
+
+
+def _tables(db: Database, want: Want, clock: Clock, advance: Callable[[float], None]) -> Contents:
+    """The tables that are wanted and recorded, for all processes; whose they are is not looked at yet."""
+    tables = Contents(clock)
+    if want.table("device_ops") and nsys_device.recorded(db):
+        tables = replace(tables, device=nsys_device.read(db, clock, want))
+    advance(0.3)
+    if want.table("syncs") and nsys_device.SYNC in db.columns:
+        syncs, contexts = nsys_device.read_syncs(db, clock), nsys_device.devices_of_contexts(db)
+        tables = replace(tables, syncs=syncs, contexts=contexts)
+    if want.table("host_ops"):
+        calls = (nsys_host.read_cuda(db, clock), *nsys_host.read_other(db, clock))
+        tables = replace(tables, calls=calls)
+    advance(0.6)
+    if want.table("host_ops") or want.table("open_ranges"):
+        tables = replace(tables, ranges=nsys_nvtx.ranges(db, clock, want.args))
+    advance(0.9)
+    if want.table("memory_ops"):
+        tables = replace(tables, memory=nsys_memory.read(db, clock))
+    if want.table("counters"):
+        tables = replace(tables, samples=nsys_metrics.read(db, clock))
+    return tables
+
+
+def _owners(tables: Contents, used: Collection[int]) -> tuple[set[int], set[int]]:
+    """(the processes with ranges, calls of CUDA or work of a GPU, those with calls of the operating system)."""
+    profiled = {*used, *(tables.memory or ())}
+    if tables.ranges is not None:
+        profiled.update(nsys_nvtx.processes(tables.ranges))
+    if not tables.calls:
+        return profiled, set()
+    cuda, system, _ = tables.calls
+    return profiled | cuda.processes.keys(), set(system.processes)
 
 
 def _processes(profiled: set[int], others: set[int]) -> tuple[tuple[int, ...], int]:
     """(the processes that get a Trace, how many are left out): those with more than calls of the system."""
     pids = sorted(profiled - {UNKNOWN})
-    if len(pids) > 1:
-        pids += [UNKNOWN] if UNKNOWN in profiled else []
+    left_out = len(others - {*pids, UNKNOWN})
+    if len(pids) > 1 and UNKNOWN in profiled:
+        pids.append(UNKNOWN)
     if pids:
-        return tuple(pids), len(others - {*pids, UNKNOWN})
-    system = sorted(others - {UNKNOWN})
+        return tuple(pids), left_out
+    if left_out == 1 and not profiled:
+        return tuple(others - {UNKNOWN}), 0
     # Where nothing else was recorded, the file is taken as a whole.
-    return (tuple(system) if len(system) == 1 and not profiled else (UNKNOWN,)), 0
+    return (UNKNOWN,), 0

@@ -22,10 +22,8 @@ from tracekit.readers.nsys.connection import (
     quoted,
 )
 
-__all__ = [
-    "MISSING", "Database", "Ints", "Numbers", "blocks", "damage_notes", "has", "integers",
-    "opened", "quoted", "rows", "take_missing", "texts", "tolerant",
-]  # fmt: skip
+__all__ = ["MISSING", "Database", "Ints", "Numbers", "blocks", "damage_notes", "has", "integers"]
+__all__ += ["opened", "quoted", "rows", "take_missing", "texts", "tolerant"]
 
 Bools = npt.NDArray[np.bool_]
 
@@ -62,17 +60,14 @@ def integers(
     )
     values: dict[str, Ints] = {}
     for name in names:
-        empty = [np.empty(0, np.int64)]
         # Each block is let go as soon as it is copied: the peak is the result and one column.
-        values[name] = np.concatenate([part.pop(name) for part in parts] or empty)
-    length = len(values[names[0]]) if names else 0
+        values[name] = np.concatenate([np.empty(0, np.int64), *(part.pop(name) for part in parts)])
+    length = len(next(iter(values.values()), ()))
     if order and length:
         row_order = np.lexsort([values[name] for name in reversed(order)])
         for name in names:
             values[name] = values[name][row_order]
-    missing: dict[str, Bools | None] = {}
-    for name in names:
-        missing[name] = take_missing(values[name])
+    missing = {name: take_missing(column) for name, column in values.items()}
     return Numbers(values, missing, length)
 
 
@@ -100,7 +95,7 @@ def texts(
     if ids is None:
         _gather(db, table, sql, blobs)
         return blobs
-    wanted = sorted({int(i) for i in ids})
+    wanted = sorted(set(map(int, ids)))
     for first in range(0, len(wanted), 10_000):
         id_list = ",".join(map(str, wanted[first : first + 10_000]))
         _gather(db, table, f"{sql} AND {k} IN ({id_list})", blobs)
@@ -119,15 +114,17 @@ def rows(
     present = db.columns.get(table)
     if present is None:
         return []
-    cells = [
-        f"CASE WHEN typeof({q}) IN ('text', 'blob') THEN substr({q}, 1, 65536) ELSE {q} END"
-        if name in present
-        else "NULL"
-        for name, q in ((name, quoted(name)) for name in columns)
-    ]
-    sql = f"SELECT {', '.join(cells)} FROM {quoted(table)}"
-    sql += f" WHERE {where}" if where else ""
+    cells = ", ".join(_cell(name) if name in present else "NULL" for name in columns)
+    sql = f"SELECT {cells} FROM {quoted(table)}"
+    if where:
+        sql += f" WHERE {where}"
     return tolerant(db, table, f"{sql} LIMIT {int(limit)}", parameters)
+
+
+def _cell(name: str) -> str:
+    """SQL for the value in a column, of a long text or blob the beginning."""
+    q = quoted(name)
+    return f"CASE WHEN typeof({q}) IN ('text', 'blob') THEN substr({q}, 1, 65536) ELSE {q} END"
 
 
 def tolerant(

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.labels import phrase
 from tracekit.model.tables import DEVICE_OP_KINDS, TABLES
 from tracekit.model.trace import Want
 from tracekit.readers.chrome.classes import COMMUNICATION
@@ -40,15 +41,11 @@ KERNEL, MEMCPY, MEMSET, GRAPH, SYNC = (
 CONTEXTS = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM")
 
 _KIND = {name: code for code, name in enumerate(DEVICE_OP_KINDS)}
-_WAYS = (
-    None, "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
-    "HtoD", "DtoH", "DtoD",
-)  # fmt: skip
+_PLAIN_WAYS = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 _UNIFIED = 11
 """Copies from this kind on are those of unified memory, which its driver makes."""
-_MEMORIES = (
-    "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown",
-)  # fmt: skip
+_WAYS = dict(enumerate((*_PLAIN_WAYS, "HtoD", "DtoH", "DtoD"), 1))
+_MEMORIES = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
 _SYNCS = ("Unknown Sync", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 _NO_STREAM = 2**32 - 1
 _NONE = 1023
@@ -115,7 +112,7 @@ def device_ops(found: DeviceRows, pid: int) -> DeviceTable:
     of_process = found.processes.pop(pid, Process())
     ts, dur = of_process.column("ts_ns"), of_process.column("dur_ns")
     codes, kind = of_process.column("name", np.int32), of_process.column("kind", np.int8)
-    shared = [label is not None and bool(COMMUNICATION.search(label)) for label in found.labels]
+    shared = [bool(COMMUNICATION.search(label or "")) for label in found.labels]
     collective = np.array([*shared, False])[codes] & (kind == _KIND["kernel"])
     kind[collective] = _KIND["collective"]
     name = category(codes, found.labels)
@@ -147,15 +144,13 @@ def device_ops(found: DeviceRows, pid: int) -> DeviceTable:
 
 def used(found: DeviceRows) -> dict[int, frozenset[int]]:
     """The devices that each process used."""
-    return {
-        pid: frozenset(
-            number
-            for part in of_process.parts.get("device", [])
-            for number in np.unique(part).tolist()
-            if number >= 0
-        )
-        for pid, of_process in found.processes.items()
-    }
+    devices: dict[int, frozenset[int]] = {}
+    for pid, of_process in found.processes.items():
+        numbers = set[int]()
+        for part in of_process.parts.get("device", []):
+            numbers.update(np.unique(part[part >= 0]).tolist())
+        devices[pid] = frozenset(numbers)
+    return devices
 
 
 def read_syncs(db: Database, clock: Clock) -> DeviceRows:
@@ -243,23 +238,21 @@ def _key(db: Database, table: str) -> str:
     if table == GRAPH:
         return column(db, table, "graphId")
     if table == MEMSET:
-        return _bounded(column(db, table, "memKind"))
-    way, source, target = (
-        _bounded(column(db, table, name)) for name in ("copyKind", "srcKind", "dstKind")
-    )
+        return _bounded(db, table, "memKind")
+    way, source, target = (_bounded(db, table, name) for name in ("copyKind", "srcKind", "dstKind"))
     return f"({way} << 20) | ({source} << 10) | {target}"
 
 
-def _bounded(sql: str) -> str:
-    return f"(coalesce({sql}, {_NONE}) & {_NONE})"
+def _bounded(db: Database, table: str, name: str) -> str:
+    """SQL for a small number in a column."""
+    return f"(coalesce({column(db, table, name)}, {_NONE}) & {_NONE})"
 
 
 def _copy_name(key: int) -> str:
     """The name of a copy as Kineto writes it, from its packed way and memories."""
     way, source, target = key >> 20, (key >> 10) & _NONE, key & _NONE
-    way_name = _WAYS[way] if 0 <= way < len(_WAYS) else None
-    name = f"Memcpy {way_name}" if way_name else "Memcpy"
-    if way_name and way >= _UNIFIED:
+    name = phrase("Memcpy", _WAYS.get(way))
+    if way in _WAYS and way >= _UNIFIED:
         return f"{name} (Unified Memory)"
     if _NONE in (source, target):
         return name
@@ -275,11 +268,11 @@ def _graph_name(key: int) -> str:
 
 
 def _sync_name(key: int) -> str:
-    return _SYNCS[key] if 0 <= key < len(_SYNCS) else _SYNCS[0]
+    return dict(enumerate(_SYNCS)).get(key, _SYNCS[0])
 
 
 def _memory(kind: int) -> str:
-    return _MEMORIES[kind] if 0 <= kind < len(_MEMORIES) else "Unknown"
+    return dict(enumerate(_MEMORIES)).get(kind, "Unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +287,9 @@ def _plain(name: str, *tables: str) -> _Argument:
     """The number in a column of these tables (no tables: of all)."""
 
     def sql(db: Database, table: str) -> str | None:
-        is_of_table = not tables or table in tables
-        return column(db, table, name) if is_of_table and has(db, table, name) else None
+        if (tables and table not in tables) or not has(db, table, name):
+            return None
+        return column(db, table, name)
 
     return _Argument(sql)
 

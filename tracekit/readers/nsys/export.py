@@ -154,7 +154,9 @@ def _run(nsys: Program, folder: Path, report: str, limit_s: float) -> str | None
     it started have ended.
     """
     arguments = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true"]
-    arguments += ["--quiet", "true", *(["--include-blobs=true"] if nsys.takes_blobs else [])]
+    arguments += ["--quiet", "true"]
+    if nsys.takes_blobs:
+        arguments.append("--include-blobs=true")
     arguments += ["--output", EXPORT_NAME, report]
     output_path = folder / "said.txt"
     with output_path.open("wb") as stream:
@@ -197,7 +199,7 @@ def _signals_held() -> Iterator[None]:
         yield
     finally:
         for asked, handler in before.items():
-            signal.signal(asked, signal.SIG_DFL if handler is None else handler)
+            signal.signal(asked, handler or signal.SIG_DFL)
         for number in received:
             signal.raise_signal(number)
 

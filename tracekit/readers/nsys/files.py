@@ -25,17 +25,12 @@ _END_MARK, _END_BYTES, _TAIL_BYTES = b"U3w[END]", 16, 1 << 20
 """A whole report ends with its list of sections, eight bytes that say where that begins, and the mark."""
 
 _ROOTS = frozenset({"TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "EXPORT_META_DATA"})
+_ACTIVITIES = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME", "SYNCHRONIZATION")
 _RECORDED: Mapping[str, str] = {
     "NVTX_EVENTS": "WHERE eventType IN (59, 60, 70, 71)",
-    **dict.fromkeys(
-        (
-            "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET",
-            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
-            "CUDA_GPU_MEMORY_USAGE_EVENTS", "GPU_METRICS", "GENERIC_EVENTS",
-        ),
-        "",
-    ),
-}  # fmt: skip
+    **dict.fromkeys((f"CUPTI_ACTIVITY_KIND_{name}" for name in _ACTIVITIES), ""),
+    **dict.fromkeys(("CUDA_GPU_MEMORY_USAGE_EVENTS", "GPU_METRICS", "GENERIC_EVENTS"), ""),
+}
 """What one profiles for, by table, and which of its rows count: of NVTX ranges, not domains and names."""
 
 _MOST_STEPS = 100_000_000

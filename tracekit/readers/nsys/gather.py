@@ -6,15 +6,17 @@ One pass over a table serves every process of the file; what is kept is a list o
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.readers.chrome.scan import Sparse
+from tracekit.readers.chrome.scan import Sparse, smallest_type
 from tracekit.readers.nsys.content import Clock
 from tracekit.readers.nsys.database import (
     MISSING,
@@ -32,6 +34,9 @@ UNKNOWN = -1
 TIME_LIMIT = 2**61
 """With this as the bound of clock, start and duration each, no sum of the three can overflow."""
 
+ABSENT = "NULL"
+"""SQL for a column that a table does not have."""
+
 _VERSION = re.compile(r"_v[0-9]{4,}(_ptsz|_ptds)?\Z")
 
 
@@ -39,18 +44,23 @@ _VERSION = re.compile(r"_v[0-9]{4,}(_ptsz|_ptds)?\Z")
 class Process:
     """The rows of one process: the parts of each column, and how many rows are odd in which way."""
 
-    parts: dict[str, list[npt.NDArray[Any]]] = field(
-        default_factory=dict[str, list[npt.NDArray[Any]]]
+    parts: defaultdict[str, list[npt.NDArray[Any]]] = field(
+        default_factory=lambda: defaultdict(list)
     )
-    odd: dict[str, int] = field(default_factory=dict[str, int])
+    odd: Counter[str] = field(default_factory=Counter[str])
 
     def column(self, name: str, dtype: Any = np.int64) -> npt.NDArray[Any]:
         """A column as one array, which this lets go of; empty where there is none."""
         parts = self.parts.pop(name, [])
-        return np.concatenate(parts, dtype=dtype) if parts else np.empty(0, dtype)
+        return np.concatenate([np.empty(0, dtype), *parts], dtype=dtype)
 
 
 ByProcess = dict[int, Process]
+
+
+def known(pid: int) -> int | None:
+    """The number of a process, None for an unknown one."""
+    return None if pid == UNKNOWN else pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +80,16 @@ class Names:
         """The text of every code: of StringIds for keys of kind `string`, else as `others` say; None if unknown."""
         ids = [key for kind, key in self.codes if kind == "string" and key != MISSING]
         label_texts = texts(db, "StringIds", "id", "value", ids)
-        return [
-            label_texts.get(key) if kind == "string" else others[kind](key)
-            for kind, key in self.codes
-        ]
+        text_of: dict[str, Callable[[int], str | None]] = {"string": label_texts.get, **others}
+        return [text_of[kind](key) for kind, key in self.codes]
 
 
 def column(db: Database, table: str, *names: str) -> str:
-    """SQL for the first of these columns that is there and not NULL in a row; NULL where there is none."""
-    there = [quoted(name) for name in names if has(db, table, name)]
-    return f"coalesce({', '.join(there)})" if len(there) > 1 else (there or ["NULL"])[0]
+    """SQL for the first of these columns that is there and not NULL in a row; `ABSENT` where there is none."""
+    present = [quoted(name) for name in names if has(db, table, name)]
+    if len(present) > 1:
+        return f"coalesce({', '.join(present)})"
+    return "".join(present) or ABSENT
 
 
 def process_of(db: Database, table: str) -> str:
@@ -125,13 +135,10 @@ def gather(
             selected = pid == owner
             process = into.setdefault(owner, Process())
             for what, which in odd.items():
-                number = int(np.count_nonzero(which & selected))
-                process.odd[what] = process.odd.get(what, 0) + number
-            is_kept = selected & ~lost
+                process.odd[what] += int(np.count_nonzero(which & selected))
+            is_kept = None if complete else selected & ~lost
             for name, values in columns.items():
-                process.parts.setdefault(name, []).append(
-                    _narrow(values, None if complete else is_kept)
-                )
+                process.parts[name].append(_narrow(values, is_kept))
 
 
 def _durations(
@@ -156,14 +163,17 @@ def folded(processes: ByProcess, pids: Sequence[int]) -> None:
     """Give the rows of an unknown process to the only one there is; without any, all are of an unknown one."""
     if len(pids) > 1:
         return
-    target = pids[0] if pids else UNKNOWN
-    for pid in [p for p in processes if p != target and (not pids or p == UNKNOWN)]:
+    target, others = UNKNOWN, [*processes]
+    if pids:
+        target, others = pids[0], [UNKNOWN]
+    for pid in others:
+        if pid == target or pid not in processes:
+            continue
         other = processes.pop(pid)
         into = processes.setdefault(target, Process())
         for name, parts in other.parts.items():
-            into.parts.setdefault(name, []).extend(parts)
-        for what, number in other.odd.items():
-            into.odd[what] = into.odd.get(what, 0) + number
+            into.parts[name].extend(parts)
+        into.odd.update(other.odd)
 
 
 def constant(value: int, length: int) -> Ints:
@@ -192,11 +202,11 @@ def same(value: int | None, length: int) -> Any:
 
 def category(codes: npt.NDArray[np.int32], labels: Sequence[str | None]) -> pd.Categorical:
     """The labels of these codes, with only those categories that occur, in sorted order."""
-    used = np.bincount(codes, minlength=len(labels)) > 0 if len(codes) else np.zeros(len(labels))
-    texts_ = sorted({t for t, u in zip(labels, used.tolist(), strict=True) if u and t is not None})
-    place = {text: number for number, text in enumerate(texts_)}
-    small: Any = next(k for k in (np.int8, np.int16, np.int32) if len(texts_) <= np.iinfo(k).max)
-    table = np.array([-1 if t is None else place.get(t, -1) for t in labels] or [-1], small)
+    used = np.bincount(codes, minlength=len(labels)) > 0
+    occurring = set(compress(labels, used.tolist()))
+    texts_ = sorted(label for label in occurring if label is not None)
+    place: dict[str | None, int] = {text: number for number, text in enumerate(texts_)}
+    table = np.array([place.get(label, -1) for label in labels] or [-1], smallest_type(len(texts_)))
     return pd.Categorical.from_codes(table[codes], categories=pd.Index(texts_, dtype="str"))
 
 
@@ -259,14 +269,15 @@ def _deduplicated(
     return Sparse(rows, table[codes], [*place])
 
 
-def _narrow(values: npt.NDArray[Any], kept: Bools | None) -> npt.NDArray[Any]:
-    """The integers that are `kept` (None: all) in the smallest type that holds them, in memory of their own."""
-    if len(values) and not values.strides[0]:
-        return np.broadcast_to(
-            values[0], len(values) if kept is None else int(np.count_nonzero(kept))
-        )
-    if kept is not None:
-        values = values[kept]
+def _narrow(values: npt.NDArray[Any], is_kept: Bools | None) -> npt.NDArray[Any]:
+    """The integers that are kept (None: all) in the smallest type that holds them, in memory of their own."""
+    is_constant = len(values) > 0 and not values.strides[0]
+    if is_constant and is_kept is not None:
+        return np.broadcast_to(values[0], int(np.count_nonzero(is_kept)))
+    if is_constant:
+        return np.broadcast_to(values[0], len(values))
+    if is_kept is not None:
+        values = values[is_kept]
     if not len(values):
         return values
     low, high = int(values.min()), int(values.max())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from tracekit.readers.nsys.gather import (
     column,
     constant,
     gather,
+    known,
     order,
     plain_name,
     same,
@@ -91,7 +93,7 @@ def recorded(db: Database) -> bool:
 
 def odd(calls: Calls, pid: int) -> Mapping[str, int]:
     """How many calls of one process are odd in which way."""
-    return calls.processes[pid].odd if pid in calls.processes else {}
+    return calls.processes.get(pid, Process()).odd
 
 
 def host_ops(
@@ -102,11 +104,9 @@ def host_ops(
     `threads` are the numbers of all threads of the process, ascending; the column counts by them.
     """
     parts = [_of_calls(calls_of_kind, pid) for calls_of_kind in calls]
+    before = sum(len(part["ts_ns"]) for part in parts)
     if ranges is not None:
         parts.append(_of_ranges(ranges))
-    before = sum(len(part["ts_ns"]) for part in parts) - (
-        0 if ranges is None else len(ranges.ts_ns)
-    )
     ts, dur = _taken(parts, "ts_ns"), _taken(parts, "dur_ns")
     tid, kind = _taken(parts, "tid"), _taken(parts, "kind")
     name: Any = pd.api.types.union_categoricals([part.pop("name") for part in parts])
@@ -120,7 +120,7 @@ def host_ops(
         "name": name[positions],
         "kind": pd.Categorical.from_codes(kind[positions], categories=kinds),
         "cat": cat[positions],
-        "pid": same(pid if pid >= 0 else None, len(positions)),
+        "pid": same(known(pid), len(positions)),
     }
     # Each column is let go of before the next is made.
     del ts, dur, kind, name, cat
@@ -146,7 +146,7 @@ def open_ranges(ranges: HostRows, pid: int, threads: Sequence[int]) -> pd.DataFr
             "dur_ns": ranges.dur_ns,
             "name": ranges.name,
             "cat": ranges.cat,
-            "pid": same(pid if pid >= 0 else None, len(ranges.ts_ns)),
+            "pid": same(known(pid), len(ranges.ts_ns)),
             "tid": numbered_threads(ranges.tid),
             "thread": np.searchsorted(np.array(threads, np.int64), ranges.tid).astype(np.int32),
         }
@@ -156,13 +156,14 @@ def open_ranges(ranges: HostRows, pid: int, threads: Sequence[int]) -> pd.DataFr
 def threads(db: Database, pid: int, tids: Sequence[int], named: Mapping[int, str]) -> pd.DataFrame:
     """`threads` of one process; the names that a program gave through NVTX (`named`, by id) count first."""
     process = _process_name(db, pid)
-    names = _thread_names(db, pid, process) | {
-        gtid & _LAST_24: name for gtid, name in named.items() if (gtid >> 24) & _LAST_24 == pid
-    }
+    names = _thread_names(db, pid, process)
+    for gtid, name in named.items():
+        if (gtid >> 24) & _LAST_24 == pid:
+            names[gtid & _LAST_24] = name
     return TABLES["threads"].frame(
         {
             "thread": np.arange(len(tids), dtype=np.int32),
-            "pid": same(pid if pid >= 0 else None, len(tids)),
+            "pid": same(known(pid), len(tids)),
             "tid": numbered_threads(np.array(tids, np.int64)),
             "name": [names.get(tid) for tid in tids],
             "process_name": [process] * len(tids),
@@ -218,7 +219,9 @@ def _of_calls(calls: Calls, pid: int) -> _Part:
     of_process = calls.processes.pop(pid, Process())
     ts = of_process.column("ts_ns")
     cat = of_process.column("cat", np.int8)
-    correlation = of_process.column("correlation") if "correlation" in of_process.parts else None
+    correlation = of_process.column("correlation")
+    if not len(correlation):
+        correlation = constant(MISSING, len(ts))
     return {
         "ts_ns": ts,
         "dur_ns": of_process.column("dur_ns"),
@@ -226,7 +229,7 @@ def _of_calls(calls: Calls, pid: int) -> _Part:
         "kind": _KINDS[cat],
         "cat": category(cat.astype(np.int32), CATEGORIES),
         "name": category(of_process.column("name", np.int32), calls.labels),
-        "correlation": constant(MISSING, len(ts)) if correlation is None else correlation,
+        "correlation": correlation,
     }
 
 
@@ -275,18 +278,14 @@ def _thread_names(db: Database, pid: int, process: str | None) -> dict[int, str]
     if not has(db, "ThreadNames", "globalTid", "nameId"):
         return {}
     condition = "typeof(globalTid) = 'integer' AND (globalTid >> 24) & 16777215 = ?"
-    id_pairs = [
-        (int(gtid) & _LAST_24, int(name))
-        for gtid, name in rows(
-            db, "ThreadNames", ("globalTid", "nameId"), where=condition, parameters=(pid,)
-        )
-        if isinstance(name, int)
-    ]
-    labels = texts(db, "StringIds", "id", "value", [name for _, name in id_pairs])
-    names: dict[int, str] = {}
-    for tid, name in sorted(
-        ((tid, labels[key]) for tid, key in id_pairs if labels.get(key)),
-        key=lambda item: (item[1] == process, item[1]),
-    ):
-        names.setdefault(tid, name)
+    recorded = rows(db, "ThreadNames", ("globalTid", "nameId"), condition, (pid,))
+    id_pairs = [(int(gtid) & _LAST_24, key) for gtid, key in recorded if isinstance(key, int)]
+    labels = texts(db, "StringIds", "id", "value", [key for _, key in id_pairs])
+    names_of: defaultdict[int, set[str]] = defaultdict(set)
+    for tid, key in id_pairs:
+        if labels.get(key):
+            names_of[tid].add(labels[key])
+    names = {}
+    for tid, choices in names_of.items():
+        names[tid] = min(choices, key=lambda name: (name == process, name))
     return names

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 
 from tracekit.model.codes import Data
 from tracekit.model.trace import Note
+from tracekit.readers.nsys.content import without_unknown
 from tracekit.readers.nsys.database import Database, has, rows
 
 NUMBERS = (
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK",
-    "RAY_LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
-    "SLURM_PROCID", "SLURM_NTASKS",
-)  # fmt: skip
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
+    *("RAY_LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    *("PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS"),
+)
 """Variables that hold a number."""
 
 LABELS = ("WG_PREFIX", "WG_BACKEND")
@@ -78,23 +79,20 @@ def identities(
     some are `on_gpu`, the others are no ranks.
     """
     variables = environment(db)
-    host, role = hostname(db), _role(variables.get("WG_PREFIX"))
-    backend = variables.get("WG_BACKEND")
-    everyone = Identity(
-        host, None, None, role, backend if backend and _ROLE.fullmatch(backend) else None
-    )
-    by_nccl = {pid: pair for pid, pair in (made or {}).items() if pid in pids}
+    backend = _ROLE.fullmatch(variables.get("WG_BACKEND", ""))
+    everyone = Identity(host=hostname(db), role=_role(variables.get("WG_PREFIX")))
+    if backend is not None:
+        everyone = replace(everyone, backend=backend[0])
+    by_nccl = {pid: _by_nccl(everyone, pair) for pid, pair in (made or {}).items() if pid in pids}
     ordered = sorted(pids)
     if len(ordered) == 1:
         identity = _alone(db, variables, everyone)
-        if identity.rank is None and ordered[0] in by_nccl:
-            identity = _by_nccl(everyone, by_nccl[ordered[0]])
+        if identity.rank is None:
+            identity = by_nccl.get(ordered[0], identity)
         return {ordered[0]: identity}
-    if by_nccl and len(set(by_nccl.values())) == len(by_nccl):
-        return {
-            pid: _by_nccl(everyone, by_nccl[pid]) if pid in by_nccl else everyone for pid in ordered
-        }
     by_pid = dict.fromkeys(ordered, everyone)
+    if by_nccl and len(set(by_nccl.values())) == len(by_nccl):
+        return by_pid | by_nccl
     workers = [pid for pid in ordered if pid in on_gpu] or ordered
     first, world = _first_rank(db, variables, len(workers))
     if first is not None:
@@ -103,17 +101,16 @@ def identities(
     return by_pid
 
 
-def notes(found: Mapping[int, Identity]) -> list[Note]:
+def notes(by_pid: Mapping[int, Identity]) -> list[Note]:
     """By what the ranks are known, where no variable of the process itself tells them."""
-    if len(found) > 1 and all(identity.rank is None for identity in found.values()):
+    if len(by_pid) > 1 and all(identity.rank is None for identity in by_pid.values()):
         text = "several processes in one file, and nothing in it tells which rank each is"
         return [Note("info", "rank-rule", text)]
-    rules = sorted(
-        {identity.rule for identity in found.values() if identity.rule in (_BY_ORDER, _BY_NCCL)}
-    )
+    rules = {identity.rule for identity in by_pid.values()}
     return [
         Note("info", "rank-rule", f"the rank is known by {rule}", data=Data(rule=rule))
-        for rule in rules
+        for rule in (_BY_ORDER, _BY_NCCL)
+        if rule in rules
     ]
 
 
@@ -125,7 +122,7 @@ def facts(identity: Identity, pid: int | None) -> dict[str, object]:
         "host": identity.host,
         "pid": pid,
     }
-    return {key: value for key, value in values.items() if value is not None}
+    return without_unknown(values)
 
 
 def hostname(db: Database) -> str | None:
@@ -210,8 +207,10 @@ def _flags(db: Database) -> dict[str, int]:
             values = {str(value).partition("=")[2] for (value,) in option_rows}
             for (name,) in _named(db, _ARGUMENT, f"--{spelt}", ("name",)):
                 values |= _next_argument(db, str(name), f"--{spelt}")
-            if values:
-                flags[meaning] = int(next(iter(values))) if _is_number(values) else -1
+            if _is_number(values):
+                flags[meaning] = int(values.pop())
+            elif values:
+                flags[meaning] = -1
     return flags
 
 
@@ -220,26 +219,28 @@ def _next_argument(db: Database, name: str, flag: str) -> set[str]:
     begin, _, place = name.rpartition("_")
     if not place.isdigit() or len(place) > 9:
         return set()
-    setting = rows(db, _SETTINGS, ("name",), "name = ? AND value = ?", (name, flag), limit=1)
+    if not rows(db, _SETTINGS, ("name",), "name = ? AND value = ?", (name, flag), limit=1):
+        return set()
     following = f"{begin}_{int(place) + 1}"
     condition = "name = ? AND length(value) <= 7 AND value GLOB '[0-9]*'"
-    values = rows(db, _SETTINGS, ("value",), condition, (following,), limit=2) if setting else []
+    values = rows(db, _SETTINGS, ("value",), condition, (following,), limit=2)
     return {str(value) for (value,) in values}
 
 
-def _alone(db: Database, told: Mapping[str, str], everyone: Identity) -> Identity:
+def _alone(db: Database, variables: Mapping[str, str], everyone: Identity) -> Identity:
     """Who the only process of a file is, as its environment says."""
-    pairs = (*_PAIRS, _SLURM) if not _is_set(db, _IN_RAY) else _PAIRS
-    for rank, world in pairs:
-        if rank in told:
-            number, size = _number(told[rank]), _number(told.get(world, ""))
+    for rank, world in (*_PAIRS, _SLURM):
+        if rank in variables and not ((rank, world) == _SLURM and _is_set(db, _IN_RAY)):
+            number, size = _number(variables[rank]), _number(variables.get(world, ""))
             if number is not None and (size is None or number < size):
                 rule = f"the variable {rank}"
                 return replace(everyone, rank=number, world_size=size, rule=rule)
     return everyone
 
 
-def _first_rank(db: Database, told: Mapping[str, str], count: int) -> tuple[int | None, int | None]:
+def _first_rank(
+    db: Database, variables: Mapping[str, str], count: int
+) -> tuple[int | None, int | None]:
     """(rank of the first process, world size), where so many processes are known to be all of a node or job."""
     flags = _flags(db)
     nodes, process_count = flags.get("nodes", 1), flags.get("processes")
@@ -249,10 +250,11 @@ def _first_rank(db: Database, told: Mapping[str, str], count: int) -> tuple[int 
         return flags["node"] * count, nodes * count
     if process_count is not None:
         return None, None
-    world, local = _number(told.get("WORLD_SIZE", "")), _number(told.get("LOCAL_WORLD_SIZE", ""))
+    world = _number(variables.get("WORLD_SIZE", ""))
+    local = _number(variables.get("LOCAL_WORLD_SIZE", ""))
     if world == count and local in (None, count):
         return 0, count
-    node = _number(told.get("GROUP_RANK", told.get("NODE_RANK", "")))
+    node = _number(variables.get("GROUP_RANK", variables.get("NODE_RANK", "")))
     if node is not None and local == count and (world is None or (node + 1) * count <= world):
         return node * count, world
     return None, None
@@ -276,5 +278,6 @@ def _is_number(values: Collection[str]) -> bool:
 
 def _number(text: str) -> int | None:
     """The number that digits alone are, None for anything else, and for what no job has."""
-    number = int(text) if re.fullmatch("[0-9]{1,7}", text) else None
-    return number if number is not None and number < _MOST else None
+    if not re.fullmatch("[0-9]{1,7}", text) or int(text) >= _MOST:
+        return None
+    return int(text)

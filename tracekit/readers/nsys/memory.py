@@ -107,20 +107,18 @@ def _split(
 ) -> dict[int, MemoryOps]:
     """The rows by process, with the notes on each."""
     pid = frame["pid"].to_numpy()
-    pids = sorted(
-        {*pid.tolist(), *(number for counts in odd.values() for number in counts.index.tolist())}
-    )
+    counted = {code: counts.to_dict() for code, counts in odd.items()}
+    of_odd = (counts.index.to_numpy(np.int64) for counts in odd.values())
+    pids = np.unique(np.concatenate([pid, *of_odd])).tolist()
     columns = [frame[name].to_numpy() for name in ("start", "deviceId", "size", "held")]
     columns[0] = columns[0] + clock.base_ns
     low, high = np.searchsorted(pid, pids, "left"), np.searchsorted(pid, pids, "right")
-    counted = {code: counts.to_dict() for code, counts in odd.items()}
     by_pid = {}
     for number, first, last in zip(pids, low.tolist(), high.tolist(), strict=True):
-        notes = [
-            Note(severity, code, text, count=counted[code][number])
-            for code, (severity, text) in _ODD.items()
-            if number in counted[code]
-        ]
+        notes = []
+        for code, (severity, text) in _ODD.items():
+            if number in counted[code]:
+                notes.append(Note(severity, code, text, count=counted[code][number]))
         ts, device, size, levels = (column[first:last] for column in columns)
         by_pid[number] = MemoryOps(ts, device, size, levels, tuple(notes))
     return by_pid

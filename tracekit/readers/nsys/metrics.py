@@ -35,13 +35,7 @@ def _read(db: Database, clock: Clock) -> Samples | None:
     """
     if not has(db, TABLE, "timestamp", "typeId", "metricId", "value"):
         return None
-    listed = {
-        (type_, metric): name
-        for type_, metric, name in sorted(
-            rows(db, NAMES, ("typeId", "metricId", "metricName")), key=str
-        )
-        if isinstance(type_, int) and isinstance(metric, int) and isinstance(name, str) and name
-    }
+    names = _names(db)
     code_of: dict[str, int] = {}
     parts: list[Part] = []
     untimed = unnamed = 0
@@ -49,33 +43,36 @@ def _read(db: Database, clock: Clock) -> Samples | None:
     thousandth = {"value": 'CAST(round("value" * 1000) AS INTEGER)'}
     for block in blocks(db, TABLE, ("timestamp", "typeId", "metricId"), expressions=thousandth):
         pair = pd.MultiIndex.from_arrays([block["typeId"], block["metricId"]])
-        # pandas 2.2 cannot number no pairs at all.
-        codes, distinct = pd.factorize(pair) if len(pair) else (np.empty(0, np.intp), pair)
-        texts = [
-            series(key[0], listed[key]) if key in listed else None for key in distinct.tolist()
-        ]
-        table = np.array(
-            [-1 if text is None else code_of.setdefault(text, len(code_of)) for text in texts],
-            np.int32,
-        )
-        name = table[codes] if len(codes) else np.empty(0, np.int32)
+        codes, distinct = pd.factorize(pair)
+        table = []
+        for key in distinct.tolist():
+            text = names.get(key)
+            table.append(code_of.setdefault(text, len(code_of)) if text else -1)
+        name = np.array(table, np.int32)[codes]
         ts = block["timestamp"]
         timed = (ts > -MAX_NS) & (ts < MAX_NS)
         is_sample = (name >= 0) & (block["value"] != MISSING)
         untimed += int((~timed).sum())
         unnamed += int((timed & ~is_sample).sum())
         keep = timed & is_sample
-        parts.append((
-            ts[keep] + clock.base_ns,
-            (block["typeId"][keep] & GPU_MASK).astype(np.int16),
-            name[keep],
-            block["value"][keep] / 1000,
-        ))  # fmt: skip
+        gpu = (block["typeId"][keep] & GPU_MASK).astype(np.int16)
+        parts.append((ts[keep] + clock.base_ns, gpu, name[keep], block["value"][keep] / 1000))
     counts = (
         ("no-time", "samples of GPU metrics without a usable time were left out", untimed),
         ("no-name", "samples of GPU metrics without a name or a value were left out", unnamed),
     )
     return joined(parts, list(code_of), counts)
+
+
+def _names(db: Database) -> dict[tuple[int, int], str]:
+    """What the samples of each listed (type, metric) are called."""
+    names: dict[tuple[int, int], str] = {}
+    for type_, metric, name in sorted(
+        rows(db, NAMES, ("typeId", "metricId", "metricName")), key=str
+    ):
+        if isinstance(type_, int) and isinstance(metric, int) and isinstance(name, str) and name:
+            names[type_, metric] = series(type_, name)
+    return names
 
 
 def owners(found: Samples, gpus: Mapping[int, Collection[int]]) -> dict[int, npt.NDArray[np.int64]]:

@@ -80,18 +80,18 @@ def read(db: Database, clock: Clock) -> Samples | None:
         _add(samples, ts[object_rows], type_[object_rows], objects)
     if not seen:
         return None
-    with_numbers = (
-        set(np.unique(np.concatenate([p[2] for p in samples.parts])).tolist())
-        if samples.parts
-        else set()
-    )
-    no_number = sum(n for code, n in samples.no_number.items() if code in with_numbers)
+    with_numbers = set[int]()
+    for _, _, codes, _ in samples.parts:
+        with_numbers.update(np.unique(codes).tolist())
+    no_number = sum(map(samples.no_number.__getitem__, with_numbers))
+    unreadable = "records of GPU metrics whose JSON cannot be read were left out"
+    over = "records of GPU metrics of yet another set of names were left out"
     counts = (
         ("no-time", "samples of GPU metrics without a usable time were left out", samples.untimed),
         ("no-name", "samples of GPU metrics without a name or a value were left out", no_number),
-        ("bad-json", "records of GPU metrics whose JSON cannot be read were left out", samples.unreadable),
-        ("too-many", "records of GPU metrics of yet another set of names were left out", samples.over),
-    )  # fmt: skip
+        ("bad-json", unreadable, samples.unreadable),
+        ("too-many", over, samples.over),
+    )
     return joined(samples.parts, list(samples.code_of), counts)
 
 
@@ -130,8 +130,9 @@ def _types(db: Database) -> list[int]:
 
 def _named(data: object) -> str:
     """The name that a description gives, empty where it gives none."""
-    properties = _object(data) if isinstance(data, str) else None
-    name = properties.get("Name") if properties is not None else None
+    if not isinstance(data, str):
+        return ""
+    name = (_object(data) or {}).get("Name")
     return name if isinstance(name, str) else ""
 
 
@@ -180,8 +181,8 @@ def _object(text: str) -> dict[str, Any] | None:
 
 def _objects(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]]]:
     """(which texts are an object, the objects): all decoded in one go, one by one only where one of them is damaged."""
-    has_text = np.array([text is not None for text in texts_], np.bool_)
-    recorded_texts = [text for text in texts_ if text is not None]
+    text_rows = np.flatnonzero(np.fromiter(map(bool, texts_), np.bool_, len(texts_)))
+    recorded_texts = list(filter(None, texts_))
     try:
         # The zeros show whether a text held more, or less, than one value.
         parsed = _decode(f"[{',0,'.join(recorded_texts)}]")
@@ -189,20 +190,19 @@ def _objects(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]]]:
         parsed = []
     objects = parsed[::2]
     sound = len(parsed) == max(2 * len(recorded_texts) - 1, 0) and not any(parsed[1::2])
-    if not sound or set(map(type, objects)) - {dict}:
-        objects = [_object(text) for text in recorded_texts]
-    is_object = np.array([record is not None for record in objects], np.bool_)
-    return np.flatnonzero(has_text)[is_object], [record for record in objects if record is not None]
+    if sound and set(map(type, objects)) <= {dict}:
+        return text_rows, objects
+    decoded = list(map(_object, recorded_texts))
+    object_rows = [row for row, record in enumerate(decoded) if record is not None]
+    return text_rows[object_rows], [record for record in decoded if record is not None]
 
 
 def _add(found: _Found, ts: Ints, type_: Ints, objects: list[dict[str, Any]]) -> None:
     """Add the samples of one block; those with the same keys together."""
     if not objects:
         return
-    keys = np.array(
-        [f"{len(type_number)}\x1f" + "\x1f".join(type_number) for type_number in objects], object
-    )
-    codes, distinct = pd.factorize(keys)
+    keys = [f"{len(sample)}\x1f" + "\x1f".join(sample) for sample in objects]
+    codes, distinct = pd.factorize(np.array(keys, object))
     for code, text in enumerate(distinct.tolist()):
         positions = np.flatnonzero(codes == code)
         if text not in found.sets and len(found.sets) >= MAX_SETS:
@@ -214,14 +214,9 @@ def _add(found: _Found, ts: Ints, type_: Ints, objects: list[dict[str, Any]]) ->
         metric = np.array([name.lower() not in _NO_METRICS for name in names], np.bool_)
         for type_number in np.unique(type_[positions]).tolist():
             of_series = type_[positions] == type_number
-            coded = [_code(found, series(type_number, name)) for name in names]
-            _add_set(
-                found,
-                ts[positions][of_series],
-                type_number,
-                np.array(coded, np.int32)[metric],
-                values[of_series][:, metric],
-            )
+            coded = np.array([_code(found, series(type_number, name)) for name in names], np.int32)
+            times, numbers = ts[positions][of_series], values[of_series][:, metric]
+            _add_set(found, times, type_number, coded[metric], numbers)
 
 
 def _code(found: _Found, name: str) -> int:
@@ -242,17 +237,13 @@ def _add_set(
     timed = (ts > -MAX_NS) & (ts < MAX_NS)
     found.untimed += int((~timed).sum()) * len(codes)
     numbers = np.isfinite(values) & (codes >= 0)
-    for code, count in zip(
-        codes.tolist(), (timed[:, None] & ~numbers).sum(axis=0).tolist(), strict=True
-    ):
+    no_number = (timed[:, None] & ~numbers).sum(axis=0)
+    for code, count in zip(codes.tolist(), no_number.tolist(), strict=True):
         found.no_number[code] += count
     keep = (numbers & timed[:, None]).ravel()
-    found.parts.append((
-        np.repeat(ts + found.base_ns, len(codes))[keep],
-        np.full(int(keep.sum()), type_ & GPU_MASK, np.int16),
-        np.tile(codes, len(ts))[keep],
-        values.ravel()[keep],
-    ))  # fmt: skip
+    times = np.repeat(ts + found.base_ns, len(codes))[keep]
+    gpu = np.full(len(times), type_ & GPU_MASK, np.int16)
+    found.parts.append((times, gpu, np.tile(codes, len(ts))[keep], values.ravel()[keep]))
 
 
 def _values(objects: list[dict[str, Any]], width: int) -> npt.NDArray[np.float64]:
@@ -265,8 +256,8 @@ def _values(objects: list[dict[str, Any]], width: int) -> npt.NDArray[np.float64
     except (DeprecationWarning, ValueError):
         numbers = np.empty(0)
     if len(numbers) != len(objects) * width:
-        each = chain.from_iterable(map(dict.values, objects))
-        numbers = np.fromiter(map(_number, each), np.float64, len(objects) * width)
+        members = chain.from_iterable(map(dict.values, objects))
+        numbers = np.fromiter(map(_number, members), np.float64, len(objects) * width)
     return numbers.reshape(len(objects), width)
 
 

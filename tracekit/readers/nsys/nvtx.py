@@ -13,7 +13,7 @@ import pandas as pd
 
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.trace import Note, NoteSeverity
-from tracekit.readers.chrome.scan import Sparse
+from tracekit.readers.chrome.scan import Sparse, smallest_type
 from tracekit.readers.nsys import nvtx_args as nsys_nvtx_args
 from tracekit.readers.nsys import nvtx_rows as nsys_nvtx_rows
 from tracekit.readers.nsys.content import MAX_NS, Clock, capture_year
@@ -268,10 +268,7 @@ def _categorical(codes: Codes, names: list[str]) -> pd.Categorical:
     used = np.zeros(len(names) + 1, np.bool_)
     used[codes] = True  # -1, no name, marks the last place
     used_codes = np.flatnonzero(used[:-1])
-    small = next(
-        kind for kind in (np.int8, np.int16, np.int32) if len(used_codes) <= np.iinfo(kind).max
-    )
-    renumber = np.full(len(names) + 1, -1, small)
+    renumber = np.full(len(names) + 1, -1, smallest_type(len(used_codes)))
     renumber[used_codes] = np.arange(len(used_codes))
     texts = pd.Index([names[code] for code in used_codes.tolist()], dtype="str")
     numbered: npt.NDArray[Any] = renumber[codes]
@@ -311,22 +308,17 @@ def _categories(rows: Rows, at: Codes) -> tuple[Codes, list[str]]:
     keys = place.astype(np.int64) * width
     named = np.flatnonzero((rows.type == DOMAIN) & (rows.name >= 0))
     # In the order of their texts, so that of several names of one domain the same counts in any order of rows.
-    recorded = sorted(
-        (rows.names[name], key)
-        for name, key in zip(
-            rows.name[named].tolist(),
-            (keys[rows.thread[named]] + rows.domain[named]).tolist(),
-            strict=True,
-        )
-    )
-    texts = {key: name for name, key in recorded if name}
+    named_keys = keys[rows.thread[named]] + rows.domain[named]
+    names = map(rows.names.__getitem__, rows.name[named].tolist())
+    pairs = sorted(zip(names, named_keys.tolist(), strict=True))
+    texts = {key: name for name, key in pairs if name}
     cats = [DEFAULT_CATEGORY, OP_CATEGORY, *sorted({*texts.values()} - {DEFAULT_CATEGORY})]
     number = {name: code for code, name in enumerate(cats) if name != OP_CATEGORY or code > 1}
-    known_keys = np.array(sorted(texts), np.int64)
-    code = np.array([number.get(texts[key], 0) for key in known_keys.tolist()] + [0], np.int32)
+    sorted_keys = sorted(texts)
+    code = np.array([*(number.get(texts[key], 0) for key in sorted_keys), 0], np.int32)
     category_keys = keys[rows.thread[at]] + rows.domain[at]
-    slot = np.searchsorted(known_keys, category_keys)
-    hit = np.append(known_keys, [-1])[slot] == category_keys
+    slot = np.searchsorted(np.array(sorted_keys, np.int64), category_keys)
+    hit = np.array([*sorted_keys, -1], np.int64)[slot] == category_keys
     return np.where(hit, code[slot], np.int32(0)), cats
 
 
@@ -335,7 +327,7 @@ def _thread_names(rows: Rows) -> dict[int, str]:
     positions = np.flatnonzero((rows.type == THREAD_NAME) & (rows.name >= 0))
     positions = positions[np.lexsort((rows.name[positions], rows.start[positions]))]
     gtids = rows.gtids[rows.thread[positions]].tolist()
-    names = (rows.names[code] for code in rows.name[positions].tolist())
+    names = map(rows.names.__getitem__, rows.name[positions].tolist())
     return {gtid: name for gtid, name in zip(gtids, names, strict=True) if gtid >= 0 and name}
 
 

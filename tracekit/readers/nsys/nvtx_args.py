@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,8 @@ from tracekit.readers.chrome.values import compact, is_too_deep
 from tracekit.readers.nsys import payload_texts as nsys_payload_texts
 from tracekit.readers.nsys import payloads as nsys_payloads
 from tracekit.readers.nsys.connection import row_id
-from tracekit.readers.nsys.database import MISSING, Database, blocks, has, quoted, rows, texts
+from tracekit.readers.nsys.database import MISSING, Database, blocks, has, rows, texts
+from tracekit.readers.nsys.gather import ABSENT, column, wanted
 from tracekit.readers.nsys.nvtx_rows import (
     OP_ID,
     SEQUENCE,
@@ -31,8 +33,14 @@ from tracekit.readers.nsys.nvtx_rows import (
 Ints = npt.NDArray[np.int64]
 
 ARGS = (
-    "Sequence number", "op_id", "Input Dims", "payload", "payload fields", "category", "end tid",
-)  # fmt: skip
+    "Sequence number",
+    "op_id",
+    "Input Dims",
+    "payload",
+    "payload fields",
+    "category",
+    "end tid",
+)
 """The arguments of single ranges; those of collectives are `nsys_payloads.ARGS`."""
 
 _WHOLE = ("uint64Value", "int64Value", "uint32Value", "int32Value")
@@ -57,13 +65,14 @@ def read(
     where = places(found, at)
     arguments: dict[str, Sparse] = {}
     for key in ARGS:
-        if args is None or key in args:
-            column = _one(db, key, where, found, at)
-            if column is not None and len(column.rows):
-                arguments[key] = column
+        if wanted(args, key):
+            argument = _argument(db, key, where, found, at)
+            if argument is not None and len(argument.rows):
+                arguments[key] = argument
     if nsys_payloads.recorded(db) and (args is None or nsys_payloads.wanted(args)):
-        columns = nsys_payloads.collectives(db, found, at, where)
-        arguments |= {key: column for key, column in columns.items() if args is None or key in args}
+        for key, argument in nsys_payloads.collectives(db, found, at, where).items():
+            if wanted(args, key):
+                arguments[key] = argument
     return arguments
 
 
@@ -77,7 +86,7 @@ def compacted(
     return Sparse(row, codes.astype(np.int32), [categories[code] for code in used.tolist()])
 
 
-def _one(
+def _argument(
     db: Database, key: str, where: Places, found: Rows, at: npt.NDArray[np.int32]
 ) -> Sparse | None:
     """One argument of all rows."""
@@ -111,18 +120,11 @@ def _whole_numbers(db: Database, value: str, condition: str, where: Places) -> S
 
 def _pairs(db: Database, value: str, condition: str) -> tuple[Ints, Ints]:
     """(row ids, integers) of the rows of a condition in which an SQL expression is an integer."""
-    parts = list(
-        blocks(
-            db,
-            TABLE,
-            (),
-            where=condition,
-            expressions={"row": row_id(db.columns[TABLE]), "value": value},
-        )
-    )
-    empty = [np.empty(0, np.int64)]
-    row = np.concatenate([part["row"] for part in parts] or empty)
-    values = np.concatenate([part["value"] for part in parts] or empty)
+    pairs = [np.empty((2, 0), np.int64)]
+    expressions = {"row": row_id(db.columns[TABLE]), "value": value}
+    for block in blocks(db, TABLE, (), where=condition, expressions=expressions):
+        pairs.append(np.stack([block["row"], block["value"]]))
+    row, values = np.hstack(pairs)
     is_known = values != MISSING
     return row[is_known], values[is_known]
 
@@ -152,48 +154,45 @@ def _dims(db: Database, where: Places) -> Sparse | None:
         pass
     if not ids:
         return None
-    shapes = [_shapes(text) for text in code_of]
     # Pages of a damaged file may come twice, and their rows with them.
     row_ids, first = np.unique(np.concatenate(ids), return_index=True)
-    code = np.concatenate(codes)[first]
-    has_shape = np.array([shape is not None for shape in shapes], np.bool_)[code]
-    position, which = placed(where, row_ids[has_shape])
     # Different tails of one list (ids of inputs follow it) are the same shapes.
-    unique = list(dict.fromkeys(shape for shape in shapes if shape is not None))
-    number = {shape: code for code, shape in enumerate(unique)}
-    table = np.array([-1 if shape is None else number[shape] for shape in shapes], np.int32)
-    return compacted(
-        position.astype(np.int32), table[code[has_shape][which]], [Json(s) for s in unique]
-    )
+    return _texts(row_ids, np.concatenate(codes)[first], map(_shapes, code_of), where)
 
 
-def _shapes(text: str) -> str | None:
-    """The list that a text begins with, as compact JSON; None where it is no list of lists of numbers."""
+def _texts(row: Ints, code: Ints, values: Iterable[str], where: Places) -> Sparse:
+    """The JSON of these rows, by their codes into `values`, of which several may be equal; an empty one is none."""
+    number: dict[str, int] = {}
+    table = [number.setdefault(text, len(number)) if text else -1 for text in values]
+    new_code = np.array(table, np.int32)[code]
+    has_text = new_code >= 0
+    position, which = placed(where, row[has_text])
+    return compacted(position.astype(np.int32), new_code[has_text][which], list(map(Json, number)))
+
+
+def _shapes(text: str) -> str:
+    """The list that a text begins with, as compact JSON; empty where it is no list of lists of numbers."""
     if len(text) > _MAX_DIMS:
-        return None
+        return ""
     try:
         value, _ = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
-        return None
-    return compact(value) if isinstance(value, list) else None
+        return ""
+    return compact(value) if isinstance(value, list) else ""
 
 
 def _payload(db: Database, where: Places) -> Sparse | None:
     """The number that a range was given; floats where any of them is one."""
-    value_columns = [name for name in _WHOLE if has(db, TABLE, name)]
-    fractions = [name for name in _FRACTIONS if has(db, TABLE, name)]
-    parts: list[tuple[Ints, npt.NDArray[np.generic]]] = []
-    if value_columns:
-        value = f"coalesce({', '.join(map(quoted, value_columns))}, NULL)"
-        parts.append(_pairs(db, value, f"{value} IS NOT NULL"))
-    if fractions:
-        value = f"coalesce({', '.join(map(quoted, fractions))}, NULL)"
-        parts.append(_floats(db, value))
+    integer, fraction = column(db, TABLE, *_WHOLE), column(db, TABLE, *_FRACTIONS)
+    parts: list[tuple[Ints, npt.NDArray[Any]]] = []
+    if integer != ABSENT:
+        parts.append(_pairs(db, integer, f"{integer} IS NOT NULL"))
+    if fraction != ABSENT:
+        parts.append(_floats(db, fraction))
     parts = [part for part in parts if len(part[0])]
     if not parts:
         return None
-    row = np.concatenate([row for row, _ in parts])
-    values = np.concatenate([values for _, values in parts])
+    row, values = map(np.concatenate, zip(*parts, strict=True))
     _, first = np.unique(row, return_index=True)  # a row has one payload
     position, which = placed(where, row[first])
     return Sparse(position.astype(np.int32), values[first][which])
@@ -204,29 +203,18 @@ def _fields(db: Database, where: Places) -> Sparse | None:
     if not nsys_payload_texts.recorded(db):
         return None
     fields = nsys_payload_texts.read(db)
-    number: dict[str, int] = {}
-    table = np.array(
-        [-1 if (t := _container(text)) is None else number.setdefault(t, len(number)) for text in fields.texts],
-        np.int32,
-    )  # fmt: skip
-    is_known = table[fields.code] >= 0 if len(table) else np.zeros(0, np.bool_)
-    position, which = placed(where, fields.row[is_known])
-    return compacted(
-        position.astype(np.int32),
-        table[fields.code[is_known][which]],
-        [Json(text) for text in number],
-    )
+    return _texts(fields.row, fields.code, map(_container, fields.texts), where)
 
 
-def _container(text: str) -> str | None:
-    """An object or array as compact JSON; None for any other text."""
+def _container(text: str) -> str:
+    """An object or array as compact JSON; empty for any other text."""
     if is_too_deep(text):
-        return None
+        return ""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return None
-    return compact(value) if isinstance(value, dict | list) else None
+        return ""
+    return compact(value) if isinstance(value, dict | list) else ""
 
 
 def _floats(db: Database, value: str) -> tuple[Ints, npt.NDArray[np.float64]]:
@@ -244,19 +232,7 @@ def _floats(db: Database, value: str) -> tuple[Ints, npt.NDArray[np.float64]]:
 
 def _category(db: Database, where: Places, found: Rows, at: npt.NDArray[np.int32]) -> Sparse | None:
     """The names of the ranges' categories; those without a name are left out."""
-    if not has(db, TABLE, "category", "globalTid"):
-        return None
-    listed = rows(
-        db, TABLE, ("globalTid", "domainId", "category", "text", "textId"), where="eventType = 33"
-    )
-    ids = {row[4] for row in listed if isinstance(row[4], int)}
-    registered = texts(db, "StringIds", "id", "value", sorted(ids))
-    names = {
-        (gtid >> 24, domain, category): registered.get(text_id) or text
-        for gtid, domain, category, text, text_id in sorted(listed, key=str)
-        if isinstance(gtid, int) and isinstance(category, int)
-    }
-    names = {key: name for key, name in names.items() if isinstance(name, str) and name}
+    names = _category_names(db)
     if not names:
         return None
     row, category = _pairs(db, "category", "category > 0")
@@ -267,13 +243,28 @@ def _category(db: Database, where: Places, found: Rows, at: npt.NDArray[np.int32
     domain = found.domains[found.domain[at[position]]]
     keys = pd.MultiIndex.from_arrays([gtid >> 24, domain, category[which]])
     codes, distinct = pd.factorize(keys)
-    names_of_code = [names.get(key) for key in distinct.tolist()]
-    has_name = np.array([name is not None for name in names_of_code], np.bool_)[codes]
-    unique = sorted({name for name in names_of_code if name is not None})
-    table = np.array(
-        [-1 if name is None else unique.index(name) for name in names_of_code], np.int32
-    )
-    return compacted(position[has_name].astype(np.int32), table[codes[has_name]], unique)
+    labels = [names.get(key, "") for key in distinct.tolist()]
+    unique = sorted(set(labels) - {""})
+    number = {name: code for code, name in enumerate(unique)}
+    new_codes = np.array([number.get(name, -1) for name in labels], np.int32)[codes]
+    has_name = new_codes >= 0
+    return compacted(position[has_name].astype(np.int32), new_codes[has_name], unique)
+
+
+def _category_names(db: Database) -> dict[tuple[Any, ...], str]:
+    """The names of categories by (process, domain, category); of several the last by their texts counts."""
+    if not has(db, TABLE, "category", "globalTid"):
+        return {}
+    columns = ("globalTid", "domainId", "category", "text", "textId")
+    listed = rows(db, TABLE, columns, where="eventType = 33")
+    ids = {text_id for *_, text_id in listed if isinstance(text_id, int)}
+    registered = texts(db, "StringIds", "id", "value", sorted(ids))
+    names: dict[tuple[Any, ...], str] = {}
+    for gtid, domain, category, text, text_id in sorted(listed, key=str):
+        if isinstance(gtid, int) and isinstance(category, int):
+            name = registered.get(text_id) or text
+            names[gtid >> 24, domain, category] = name if isinstance(name, str) else ""
+    return {key: name for key, name in names.items() if name}
 
 
 def _other_end(db: Database, where: Places) -> Sparse | None:

@@ -73,9 +73,11 @@ def read(db: Database, *, with_rows: bool) -> Rows:
         row = block["row"]
         registered = block["textId"]
         # One number for both kinds of names: from 0 on the inline ones, from -2 down the registered ones.
-        inline = _inline(db, row, keys) if (registered == MISSING).any() else None
+        inline: Codes | int = -1
+        if (registered == MISSING).any():
+            inline = _inline(db, row, keys)
         usable = (registered >= 0) & (registered < 2**31 - 2)
-        label = np.where(usable, -2 - registered, -1 if inline is None else inline)
+        label = np.where(usable, -2 - registered, inline)
         type_ = block["eventType"]
         parts["start"].append(block["start"])
         parts["end"].append(block["end"])
@@ -120,8 +122,10 @@ def places(rows: Rows, at: npt.NDArray[np.int32]) -> Places:
 
 def placed(where: Places, row: Ints) -> tuple[Ints, Ints]:
     """(positions, ascending; which of `row` they are of), for those of the row ids that have a place."""
-    slot = np.minimum(np.searchsorted(where.row, row), max(len(where.row) - 1, 0))
-    hit = np.flatnonzero(where.row[slot] == row) if len(where.row) else np.empty(0, np.int64)
+    if not len(where.row):
+        return where.position, where.position
+    slot = np.minimum(np.searchsorted(where.row, row), len(where.row) - 1)
+    hit = np.flatnonzero(where.row[slot] == row)
     position = where.position[slot[hit]]
     order = np.argsort(position, kind="stable")
     return position[order], hit[order]
@@ -182,16 +186,15 @@ def _keys(db: Database, low: int, high: int, length: int) -> Iterator[bytes]:
 def _numbered(values: Ints, numbers: defaultdict[int, int]) -> Codes:
     """The numbers of these values, few of which differ; every negative one is -1."""
     distinct, inverse = np.unique(np.maximum(values, -1), return_inverse=True)
-    codes = np.array([numbers[value] for value in distinct.tolist()], np.int32)
-    return codes[inverse]
+    codes = list(map(numbers.__getitem__, distinct.tolist()))
+    return np.array(codes, np.int32)[inverse]
 
 
 def _joined(
     parts: dict[str, list[npt.NDArray[Any]]], name: str, dtype: type[Any]
 ) -> npt.NDArray[Any]:
     """The blocks of a column as one array; they are given up."""
-    blocks_of = parts.pop(name, [])
-    return np.concatenate(blocks_of) if blocks_of else np.empty(0, dtype)
+    return np.concatenate([np.empty(0, dtype), *parts.pop(name, [])])
 
 
 def _names(db: Database, label: Codes, keys: list[bytes]) -> tuple[list[str], Bools, Codes]:
@@ -201,18 +204,17 @@ def _names(db: Database, label: Codes, keys: list[bytes]) -> tuple[list[str], Bo
     ids = -2 - labels.astype(np.int64)
     registered = texts(db, "StringIds", "id", "value", ids)
     number: defaultdict[tuple[str, bool], int] = defaultdict(count().__next__)
-    inline = np.array([*(number[_told(key)] for key in keys), -1], np.int32)
+    inline = np.array([*map(number.__getitem__, map(_name, keys)), -1], np.int32)
     # An id without a text is a name that is not known.
-    by_id = np.array(
-        [number[registered[i], False] if i in registered else -1 for i in ids.tolist()], np.int32
-    )
+    by_id = [number[registered[i], False] if i in registered else -1 for i in ids.tolist()]
     codes = inline[np.maximum(label, -1)]
     if len(other):
-        codes[other] = by_id[place]
-    return [name for name, _ in number], np.array([op for _, op in number], np.bool_), codes
+        codes[other] = np.array(by_id, np.int32)[place]
+    names, is_op = map(itemgetter(0), number), map(itemgetter(1), number)
+    return list(names), np.fromiter(is_op, np.bool_, len(number)), codes
 
 
-def _told(key: bytes) -> tuple[str, bool]:
+def _name(key: bytes) -> tuple[str, bool]:
     """(name, whether it is that of an operator) of what `_key` made."""
     text = key.decode("utf-8", "replace")
     kind, name = text[:1], text[1:]

@@ -18,7 +18,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.readers.nsys.connection import damaged, is_damage, row_id
+from tracekit.readers.nsys.content import without_unknown
 from tracekit.readers.nsys.database import MISSING, TEXT_LIMIT, Database, has, texts
+from tracekit.readers.nsys.gather import column
 from tracekit.readers.nsys.nvtx_rows import TABLE
 
 Ints = npt.NDArray[np.int64]
@@ -73,11 +75,9 @@ def _any_value(db: Database, columns: Sequence[str]) -> bool:
 
 def read(db: Database) -> Texts:
     """What the rows carry; the inline text counts before the one in StringIds."""
-    inline = "jsonText" if has(db, TABLE, "jsonText") else "NULL"
-    number = "jsonTextId" if has(db, TABLE, "jsonTextId") else "NULL"
+    inline, number, thread = (column(db, TABLE, name) for name in (*COLUMNS, "globalTid"))
     row = row_id(db.columns[TABLE])
     text = f"iif(typeof({inline}) = 'text' AND length({inline}) < {MAX_TEXT}, {inline}, NULL)"
-    thread = "globalTid" if has(db, TABLE, "globalTid") else "NULL"
     sql = (
         f"SELECT {row}, iif(typeof({thread}) = 'integer', {thread}, {MISSING}), {text}, iif(typeof({number}) = 'integer', {number}, NULL) FROM {TABLE}"
         f" WHERE {inline} IS NOT NULL OR {number} IS NOT NULL ORDER BY {row}"
@@ -118,8 +118,7 @@ def fields(text: str) -> Mapping[str, int]:
         return {}
     if not isinstance(values, dict):
         return {}
-    integers = {name: _whole(value) for name, value in values.items()}
-    return {name: value for name, value in integers.items() if value is not None}
+    return without_unknown({name: _whole(value) for name, value in values.items()})
 
 
 def _whole(value: Any) -> int | None:
@@ -143,9 +142,8 @@ def _resolved(
 ) -> tuple[Ints, list[str]]:
     """(the text of each row, -1 for none; the texts): ids are looked up."""
     # Texts of StringIds come cut at `MAX_TEXT`: one of that length may be such, and is no JSON any more.
-    registered = texts(
-        db, "StringIds", "id", "value", [key for key in keys if isinstance(key, int)]
-    )
+    ids = [key for key in keys if isinstance(key, int)]
+    registered = texts(db, "StringIds", "id", "value", ids)
     place: dict[str, int] = {}
     table = []
     for key in keys:

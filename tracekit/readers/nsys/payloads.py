@@ -20,13 +20,15 @@ from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys import payload_texts as nsys_payload_texts
 from tracekit.readers.nsys.connection import row_id
 from tracekit.readers.nsys.database import MISSING, Database, has, rows
+from tracekit.readers.nsys.gather import column
 from tracekit.readers.nsys.nvtx_rows import TABLE, Places, Rows, placed
 
 Ints = npt.NDArray[np.int64]
 
 ARGS = (
-    "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Name",
-)  # fmt: skip
+    *("Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype"),
+    "Process Group Name",
+)
 """The arguments that a collective's range gets, under the names that Kineto has for them."""
 
 SCHEMAS, ENTRIES = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
@@ -35,9 +37,11 @@ RANKS, RANK, DEVICE = "No. of ranks", "Rank", "CUDA device"
 _FIELDS = (COMMUNICATOR, SIZE, RANKS, RANK, DEVICE)
 
 _TYPES: Mapping[int, str] = {
-    5: "<i4", 6: "<u4", 7: "<i8", 8: "<u8", 9: "<i8", 10: "<u8", 15: "<i4", 16: "<u4", 17: "<i8", 18: "<u8",
-    22: "<u8",
-}  # fmt: skip
+    **dict.fromkeys((5, 15), "<i4"),
+    **dict.fromkeys((6, 16), "<u4"),
+    **dict.fromkeys((7, 9, 17), "<i8"),
+    **dict.fromkeys((8, 10, 18, 22), "<u8"),
+}
 """NVTX's numbers of integer types; all others are not read."""
 
 _HEADER = 32
@@ -47,8 +51,9 @@ _MAX_BYTES = 2**60
 _MAX_BLOB = 4096
 _BLOCK = 16_384
 CALLS = (
-    "allreduce", "allgather", "reducescatter", "broadcast", "bcast", "reduce", "alltoall", "send", "recv",
-)  # fmt: skip
+    *("allreduce", "allgather", "reducescatter", "broadcast", "bcast", "reduce"),
+    *("alltoall", "send", "recv"),
+)
 """NCCL's calls that move data, as they are named behind its prefix."""
 
 _CALL = re.compile(f"p?nccl({'|'.join(CALLS)})\\Z", re.IGNORECASE)
@@ -214,10 +219,8 @@ def ranks(db: Database) -> dict[int, tuple[int, int]]:
         frame["count"] == frame.groupby("pid")["count"].transform("max")
     ].drop_duplicates()
     single = largest[~largest["pid"].duplicated(keep=False)].sort_values("pid")
-    return {
-        int(p): (int(r), int(n))
-        for p, r, n in zip(single["pid"], single["rank"], single["count"], strict=True)
-    }
+    pairs = zip(single["rank"].tolist(), single["count"].tolist(), strict=True)
+    return dict(zip(single["pid"].tolist(), pairs, strict=True))
 
 
 def _known(row: npt.NDArray[np.int32], values: pd.Series[int]) -> Sparse:
@@ -239,13 +242,15 @@ def _rank_counts(told: Payloads, communicator: Ints) -> Ints:
 
 def _read(db: Database) -> Payloads:
     """All payloads that can be read, by row id; a binary one counts before its JSON."""
-    nothing = np.empty((2 + len(_FIELDS), 0), np.int64)
-    blobs = _of_blobs(db) if _has_blobs(db) else nothing
-    spelled = _of_texts(db) if nsys_payload_texts.recorded(db) else nothing
-    both = np.hstack([blobs, spelled])
+    parts = [np.empty((2 + len(_FIELDS), 0), np.int64)]
+    if _has_blobs(db):
+        parts.append(_of_blobs(db))
+    if nsys_payload_texts.recorded(db):
+        parts.append(_of_texts(db))
+    columns = np.hstack(parts)
     # The first of a row is its binary one, also where pages of a damaged file come twice.
-    _, first = np.unique(both[0], return_index=True)
-    row, thread, communicator, size, count, rank, _ = both[:, first]
+    _, first = np.unique(columns[0], return_index=True)
+    row, thread, communicator, size, count, rank, _ = columns[:, first]
     return Payloads(row, thread, communicator, size, count, rank)
 
 
@@ -267,20 +272,17 @@ def _of_texts(db: Database) -> npt.NDArray[np.int64]:
                 named[text_code] = True
                 table[_FIELDS.index(name), text_code] = _kept(name, value)
     has_field = named[text_fields.code]
-    return np.vstack(
-        [
-            text_fields.row[has_field],
-            text_fields.thread[has_field],
-            table[:, text_fields.code[has_field]],
-        ]
-    )
+    values = table[:, text_fields.code[has_field]]
+    return np.vstack([text_fields.row[has_field], text_fields.thread[has_field], values])
 
 
 def _kept(name: str, value: int) -> int:
     """A field as it is kept: a communicator's id is any 64 bits, those above int64 wrap round; others are bounded."""
     if name == COMMUNICATOR:
         return value - 2**64 if value >= 2**63 else value
-    return value if 0 <= value <= _MAX_BYTES else -1
+    if not 0 <= value <= _MAX_BYTES:
+        return -1
+    return value
 
 
 def _layout(db: Database) -> dict[int, dict[str, tuple[int, str]]]:
@@ -298,7 +300,7 @@ def _layout(db: Database) -> dict[int, dict[str, tuple[int, str]]]:
 def _blobs(db: Database) -> Iterator[tuple[Ints, Ints, npt.NDArray[np.uint8]]]:
     """(row ids, threads, bytes) of payloads of one length each, block by block."""
     row = row_id(db.columns[TABLE])
-    thread = "globalTid" if has(db, TABLE, "globalTid") else "NULL"
+    thread = column(db, TABLE, "globalTid")
     sql = (
         f"SELECT {row}, iif(typeof({thread}) = 'integer', {thread}, {MISSING}), binaryData FROM {TABLE}"
         f" WHERE typeof(binaryData) = 'blob' AND length(binaryData) BETWEEN {_HEADER + 1} AND {_MAX_BLOB}"
@@ -311,18 +313,11 @@ def _blobs(db: Database) -> Iterator[tuple[Ints, Ints, npt.NDArray[np.uint8]]]:
             length = frame["blob"].str.len().to_numpy(np.int64)
             for blob_bytes in np.unique(length).tolist():
                 same_length = frame[length == blob_bytes]
-                raw = np.frombuffer(b"".join(same_length["blob"]), np.uint8).reshape(
-                    len(same_length), blob_bytes
-                )
-                yield (
-                    same_length["row"].to_numpy(np.int64),
-                    same_length["thread"].to_numpy(np.int64),
-                    raw,
-                )
-    except (
-        sqlite3.DatabaseError
-    ):  # what was read before the damage counts, and the ranges tell of it
-        return
+                raw = np.frombuffer(b"".join(same_length["blob"]), np.uint8)
+                keys, threads = same_length[["row", "thread"]].to_numpy(np.int64).T
+                yield keys, threads, raw.reshape(-1, blob_bytes)
+    except sqlite3.DatabaseError:
+        return  # what was read before the damage counts, and the ranges tell of it
 
 
 def _decoded(

@@ -14,6 +14,11 @@ Ints = npt.NDArray[np.int64]
 Part = tuple[Ints, npt.NDArray[np.int16], npt.NDArray[np.int32], npt.NDArray[np.float64]]
 """Unix ns, the profiler's number of the GPU, a code into the names, the value: of one block of samples."""
 
+_NOTHING: Part = (
+    *(np.empty(0, np.int64), np.empty(0, np.int16)),
+    *(np.empty(0, np.int32), np.empty(0, np.float64)),
+)
+
 GPU_MASK = 0xFF
 """The profiler's number of the GPU is the low byte of a sample's type."""
 
@@ -39,10 +44,7 @@ def joined(
     parts: Sequence[Part], names: list[str], counts: Sequence[tuple[str, str, int]]
 ) -> Samples:
     """The samples of all parts in their order; `counts` are (code, text, how many) of what was left out."""
-    ts_ns = np.concatenate([part[0] for part in parts] or [np.empty(0, np.int64)])
-    gpu = np.concatenate([part[1] for part in parts] or [np.empty(0, np.int16)])
-    name = np.concatenate([part[2] for part in parts] or [np.empty(0, np.int32)])
-    value = np.concatenate([part[3] for part in parts] or [np.empty(0, np.float64)])
+    ts_ns, gpu, name, value = map(np.concatenate, zip(_NOTHING, *parts, strict=True))
     order = _order(ts_ns, name, value, names)
     notes = tuple(Note("warning", code, text, count=count) for code, text, count in counts if count)
     return Samples(ts_ns[order], gpu[order], name[order], value[order], names, notes)
