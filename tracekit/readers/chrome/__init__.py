@@ -19,7 +19,7 @@ import pandas as pd
 from tracekit.discover import complete
 from tracekit.model.codes import NO_EVENTS, NO_TIMES, Data
 from tracekit.model.tables import HOST_OP_KINDS
-from tracekit.model.trace import Note, Source, Trace, Want
+from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.readers import unpack
 from tracekit.readers.chrome import stream as chrome_stream
 from tracekit.readers.chrome import tables as chrome_tables
@@ -30,9 +30,9 @@ from tracekit.readers.chrome.tables import Rows, Scratch
 from tracekit.readers.loss import Loss
 
 ARGUMENTS = (
-    "correlation", "External id", "external id", "device", "stream", "bytes", "Bytes",
-    "Device Type", "Device Id", "Total Allocated", "Total Reserved", "Collective name", "name",
-)  # fmt: skip
+    *("correlation", "External id", "external id", "device", "stream", "bytes", "Bytes"),
+    *("Device Type", "Device Id", "Total Allocated", "Total Reserved", "Collective name", "name"),
+)
 """Arguments that the tables are made of: read whatever `Want.args` says."""
 
 STACK_ARGUMENTS = ("Call stack", "Module Hierarchy")
@@ -83,16 +83,12 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         # Calls of modules alone do not say that the host was recorded.
         rows.classes[rows.classes == CLASS_CODE["python"]] = CLASS_CODE["ignored"]
     if base_is_odd:
-        notes.append(
-            Note(
-                "warning",
-                "base-time",
-                "baseTimeNanoseconds is no time: times are relative",
-                source.name,
-            )
-        )
-    frames = {name: build(rows) for name, build in TABLE_BUILDERS.items() if want.table(name)}
-    tables = {name: frame for name, frame in frames.items() if frame is not None}
+        message = "baseTimeNanoseconds is no time: times are relative"
+        notes.append(Note("warning", "base-time", message, source.name))
+    tables = {}
+    for name, build in TABLE_BUILDERS.items():
+        if want.table(name) and (frame := build(rows)) is not None:
+            tables[name] = frame
     meta = {
         **_writable(scan.meta),
         "absolute_time": int(rows.ts_ns.max(initial=0)) > 10**17,
@@ -229,16 +225,12 @@ def _facts(scan: Scan, rows: Rows) -> dict[str, object]:
 
 def _loss_notes(losses: tuple[Loss, ...], name: str) -> list[Note]:
     """Losses in words: what, how much, where."""
-    lossless = {"repaired", "metadata"}
-    return [
-        Note(
-            "warning" if loss.kind in lossless else "data_loss",
-            loss.kind,
-            f"{LOSSES[loss.kind]} ({loss.size_bytes:,} bytes, from byte {loss.offset:,})",
-            name,
-            loss.count,
-            loss.offset,
-            Data(size_bytes=loss.size_bytes),
-        )
-        for loss in losses
-    ]
+    notes = []
+    for loss in losses:
+        severity: NoteSeverity = "data_loss"
+        if loss.kind in ("repaired", "metadata"):
+            severity = "warning"
+        text = f"{LOSSES[loss.kind]} ({loss.size_bytes:,} bytes, from byte {loss.offset:,})"
+        data = Data(size_bytes=loss.size_bytes)
+        notes.append(Note(severity, loss.kind, text, name, loss.count, loss.offset, data))
+    return notes

@@ -6,7 +6,7 @@ Covers the categories of 2021 (`Operator`, `Kernel` …), of today, of ROCm, XPU
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,8 @@ COMMUNICATION = re.compile(
 PHASES = "XiIsftCM"
 """Phases that are read: complete, instant (two spellings), flow start/end/step, counter, metadata."""
 
-CLASS_NAMES = (
-    *HOST_OP_KINDS, *DEVICE_OP_KINDS,
-    "device_range", "sync", "window", "memory", "flow", "counter", "meta", "ignored",
-)  # fmt: skip
+_OTHERS = ("device_range", "sync", "window", "memory", "flow", "counter", "meta", "ignored")
+CLASS_NAMES = (*HOST_OP_KINDS, *DEVICE_OP_KINDS, *_OTHERS)
 CLASS_CODE = {name: code for code, name in enumerate(CLASS_NAMES)}
 
 CLASS_OF_CATEGORY: Mapping[str, str] = {
@@ -67,9 +65,9 @@ CLASS_OF_CATEGORY: Mapping[str, str] = {
 
 def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
     """(class code, index into PHASES) of every row; phase -1 is one that is not read."""
-    phases = [_phase(value) for value in scan.ph.values]
+    phases = list(map(_phase, scan.ph.values))
     phase = _by_value(scan.ph, phases, -1)
-    out = _by_value(scan.ph, [_CLASS_OF_PHASE[p] for p in phases], CLASS_CODE["ignored"])
+    out = _by_value(scan.ph, map(_CLASS_OF_PHASE.__getitem__, phases), CLASS_CODE["ignored"])
     complete = phase == PHASES.index("X")
     category = _by_value(
         scan.cat,
@@ -93,8 +91,8 @@ def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
 
 _CLASS_OF_PHASE = {
     -1: CLASS_CODE["ignored"],
-    **{PHASES.index(p): CLASS_CODE["ignored"] for p in "XiI"},
-    **{PHASES.index(p): CLASS_CODE["flow"] for p in "sft"},
+    **dict.fromkeys(map(PHASES.index, "XiI"), CLASS_CODE["ignored"]),
+    **dict.fromkeys(map(PHASES.index, "sft"), CLASS_CODE["flow"]),
     PHASES.index("C"): CLASS_CODE["counter"],
     PHASES.index("M"): CLASS_CODE["meta"],
 }
@@ -113,7 +111,7 @@ def _phase(value: object) -> int:
     return PHASES.find(value) if isinstance(value, str) and len(value) == 1 else -1
 
 
-def _by_value(column: Codes, by_value: list[int], absent: int) -> Bytes8:
+def _by_value(column: Codes, by_value: Iterable[int], absent: int) -> Bytes8:
     """`by_value[code]` of every row, `absent` where the row has no value."""
     # -1, a row without a value, counts from the end: it finds `absent`.
     return np.array([*by_value, absent], np.int8).take(column.codes, mode="wrap")

@@ -27,11 +27,9 @@ PH_WITHIN_BYTES = 2**16
 """How far after its start an event must name its phase."""
 
 _LONGEST_TOKEN_BYTES = 320
-_TOKENS = re.compile(
-    rb"(?P<start>\{" + SPACE + rb'"(?P<key>' + EVENT_KEYS + rb')"' + SPACE + rb":)"
-    rb"|(?P<end>\]" + SPACE + rb"," + SPACE + rb'"(?:' + TOP_LEVEL_KEYS + rb')"' + SPACE + rb":)"
-    rb'|"ph"' + SPACE + rb":"
-)  # fmt: skip
+_START = rb"(?P<start>\{" + SPACE + rb'"(?P<key>' + EVENT_KEYS + rb')"' + SPACE + rb":)"
+_END = rb"(?P<end>\]" + SPACE + rb"," + SPACE + rb'"(?:' + TOP_LEVEL_KEYS + rb')"' + SPACE + rb":)"
+_TOKENS = re.compile(_START + rb"|" + _END + rb'|"ph"' + SPACE + rb":")
 _FINAL_BRACKETS = re.compile(rb"\]" + SPACE + rb"\}" + SPACE + rb"\Z")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -109,21 +110,18 @@ def _common_times(parsed: list[Any]) -> array[int]:
     kinds = set(map(type, parsed)) - {type(None)}
     if kinds == {Number}:
         # Nearly every time has three decimals, so that only the point has to go.
-        return array(
-            "q",
-            [
-                0 if t is None
-                else int(t[:-4] + t[-3:]) if t[-4:-3] == "."
-                else _needed_nanoseconds(t)
-                for t in parsed
-            ],
-        )  # fmt: skip
+        times = [
+            0 if t is None else (int(t[:-4] + t[-3:]) if t[-4:-3] == "." else _needed_time(t))
+            for t in parsed
+        ]
+        return array("q", times)
     if kinds <= {int}:
         return array("q", [0 if t is None else t * 1000 for t in parsed])
     raise TypeError
 
 
-def _needed_nanoseconds(text: str) -> int:
+def _needed_time(text: str) -> int:
+    """Nanoseconds of a number with a point; raises on what is none."""
     integer_part, _, fraction = text.partition(".")
     if len(fraction) in (1, 2):  # digits: with an exponent JSON has three characters at least
         return int(integer_part + fraction.ljust(3, "0"))
@@ -264,11 +262,9 @@ class ValueColumn:
         float_bits, float_codes = np.unique(bits, return_inverse=True)
         floats = float_bits.view(np.float64)
         values = [*integers.tolist(), *floats.tolist(), *self.code_of.coded]
-        codes = np.concatenate([
-            integer_codes.astype(np.int32),
-            (float_codes + len(integers)).astype(np.int32),
-            as_numpy(self.codes, np.int32) + np.int32(len(integers) + len(floats)),
-        ])  # fmt: skip
+        float_codes += len(integers)
+        other_codes = as_numpy(self.codes, np.int32) + np.int32(len(integers) + len(floats))
+        codes = np.concatenate([integer_codes, float_codes, other_codes], dtype=np.int32)
         ordered = self._ordered(self.integer_rows + self.float_rows + self.coded_rows, codes)
         first_use = np.full(len(values), len(codes), dtype=np.int64)
         np.minimum.at(first_use, ordered.values, np.arange(len(codes)))
@@ -320,12 +316,8 @@ def _is_deep(parsed: Any) -> bool:
     """Whether a parsed array or object nests deeper than `MAX_DEPTH`."""
     layer = [parsed]
     for _ in range(MAX_DEPTH):
-        children = [
-            child
-            for container in layer
-            for child in (container.values() if isinstance(container, dict) else container)
-        ]
-        layer = [child for child in children if isinstance(child, list | dict)]
+        children = (each.values() if isinstance(each, dict) else each for each in layer)
+        layer = [c for c in chain.from_iterable(children) if isinstance(c, list | dict)]
         if not layer:
             return False
     return True

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.readers.chrome import _scan
-from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, Codes, Keep, Scalar, Sparse
+from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, Codes, Keep, Scalar, Sparse, with_zeros
 from tracekit.readers.chrome.values import (
     INT64_MAX,
     decode,
@@ -81,7 +81,7 @@ class NativeScanner:
         """
         if not self._keep.skip_cats:
             return None
-        cats = [decode_label(raw) for raw in _raw_texts(cat[1])]
+        cats = list(map(decode_label, _raw_texts(cat[1])))
         unwanted = [text in self._keep.skip_cats for text in cats]
         if not any(unwanted):
             return None
@@ -158,7 +158,7 @@ def _codes(
     codes = _array(block, np.int32)
     if kept is not None:
         codes = codes[kept]
-    values: list[Scalar] = [value_of(raw) for raw in _raw_texts(texts)]
+    values: list[Scalar] = list(map(value_of, _raw_texts(texts)))
     return Codes(codes, _distinct(codes, values, settled=kept is None, none_is_absent=True))
 
 
@@ -169,9 +169,9 @@ def _times(
     times, has = _array(taken[0], np.int64), _array(taken[1], np.bool_)
     if taken[2] is not None:
         odd = _arrays(taken[2])
-        resolved = [nanoseconds(raw) for raw in _raw_texts(odd.texts)]
-        times[odd.rows] = np.array([time or 0 for time in resolved], np.int64)[odd.values]
-        has[odd.rows] = np.array([time is not None for time in resolved])[odd.values]
+        resolved, is_time = with_zeros(list(map(nanoseconds, _raw_texts(odd.texts))), np.int64)
+        times[odd.rows] = resolved[odd.values]
+        has[odd.rows] = is_time[odd.values]
     if kept is None:
         return times, has
     return times[kept], has[kept]
@@ -232,7 +232,7 @@ def _sparse(column: _Column) -> Sparse:
     if column.kinds is not None:
         is_text = column.kinds == TEXT
         codes = column.values[is_text].astype(np.int32)
-    decoded = [decode(raw) for raw in _raw_texts(column.texts)]
+    decoded = list(map(decode, _raw_texts(column.texts)))
     decoded = _distinct(codes, decoded, settled=column.settled)
     numbers = _numbers(column, is_text, codes, decoded)
     if numbers is not None:

@@ -24,10 +24,9 @@ _NOT_QUOTE = re.compile(rb'[^"\\]*+')
 _CONTAINER_STOP = re.compile(rb'["]|[\[{]++|[\]}]++')
 _OPENING = b"[{"
 
-MEMBER = re.compile(
-    rb'"(?P<key>[^"\\]*+)"' + SPACE + rb":" + SPACE
-    + rb'(?P<value>"[^"\\]*+"|' + BARE + rb")" + SPACE + rb"(?P<stop>[,}])"
-)  # fmt: skip
+_KEY = rb'"(?P<key>[^"\\]*+)"' + SPACE + rb":" + SPACE
+_VALUE = rb'(?P<value>"[^"\\]*+"|' + BARE + rb")" + SPACE
+MEMBER = re.compile(_KEY + _VALUE + rb"(?P<stop>[,}])")
 """The common member: a key, a string without escapes or a bare value, and what follows it."""
 
 

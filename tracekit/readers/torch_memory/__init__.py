@@ -60,18 +60,18 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         snapshot, settings = _understood(root, path, max_dicts)
         simulated = _simulated(root)
         del root
-    history = snapshot.tables.get("allocations")
     balances = snapshot_balance.balances(snapshot.tables)
     notes = snapshot_balance.notes(balances, snapshot.tables, settings, source.name)
     meta = {
         "absolute_time": _is_absolute(snapshot.tables),
-        "entry_count": 0 if history is None else len(history),
+        "entry_count": len(snapshot.tables.get("allocations", ())),
         "element_count": sum(len(snapshot.tables.get(name, ())) for name in _ELEMENTS),
         "text_bytes": size,
         "allocator_settings": settings,
         "balances": snapshot_balance.described(balances),
-        **({"simulated": simulated} if simulated else {}),
     }
+    if simulated:
+        meta["simulated"] = simulated
     tables = {name: frame for name, frame in snapshot.tables.items() if want.table(name)}
     odd = (*_from_profile(snapshot, source.name), *_unknown(snapshot, source.name))
     return [Trace(source, tables, (*notes, *odd), meta)]
@@ -101,7 +101,8 @@ def _settings(root: object) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, value in recorded.items():
         plain[_plain(key)] = _simple(value, left)
-        left -= len(value) if isinstance(value, dict | list) else 0
+        if isinstance(value, dict | list):
+            left -= len(value)
     return plain
 
 
@@ -114,7 +115,9 @@ def _simple(value: object, most: int) -> object:
         return [_simple(v, 0) for v in value[: max(most, 0)] if type(v) not in (dict, list)]
     if type(value) is str:
         return _plain(value)
-    return value if type(value) in (int, float, bool, type(None)) else None
+    if type(value) in (int, float, bool):
+        return value
+    return None
 
 
 def _plain(text: str) -> str:
@@ -123,7 +126,9 @@ def _plain(text: str) -> str:
 
 def _simulated(root: object) -> str:
     """What whoever made a snapshot up says under the key that traces say it by; nothing for a real one."""
-    label = root.get("simulated") if type(root) is dict else None
+    if type(root) is not dict:
+        return ""
+    label = root.get("simulated")
     if type(label) is str:
         return _plain(label)
     return "SIMULATED" if label is True else ""
@@ -132,9 +137,10 @@ def _simulated(root: object) -> str:
 def _is_absolute(tables: Mapping[str, pd.DataFrame]) -> bool:
     """Whether the times are Unix times: false where none was recorded."""
     for name in ("allocations", "annotations"):
-        latest = tables[name]["ts_ns"].max() if name in tables else pd.NA
-        if not pd.isna(latest) and int(latest) > 10**17:
-            return True
+        if name in tables:
+            latest = tables[name]["ts_ns"].max()
+            if not pd.isna(latest) and int(latest) > 10**17:
+                return True
     return False
 
 
@@ -155,6 +161,7 @@ def _unknown(snapshot: Contents, name: str) -> list[Note]:
     if not unknown:
         return []
     counted = [f"{_plain(what)} ({count:,})" for what, count in sorted(unknown.items())]
-    more = f" and {len(counted) - _MOST_NAMED:,} more" if len(counted) > _MOST_NAMED else ""
-    message = f"not understood and left aside: {', '.join(counted[:_MOST_NAMED])}{more}"
+    message = f"not understood and left aside: {', '.join(counted[:_MOST_NAMED])}"
+    if len(counted) > _MOST_NAMED:
+        message += f" and {len(counted) - _MOST_NAMED:,} more"
     return [Note("info", "not-understood", message, name, int(np.sum(list(unknown.values()))))]

@@ -75,7 +75,7 @@ def wrong_shape(path: Path, where: str, problem: str) -> TraceFormatError:
 def records(path: Path, name_of: NameOf, lists: Sequence[object], most: int) -> Records:
     """The dictionaries of several lists as one; no more of them than the file can hold at `most`."""
     if set(map(type, lists)) - {list}:
-        odd = next(i for i, each in enumerate(lists) if type(each) is not list)
+        odd = _first_not(lists, list)
         raise wrong_shape(path, name_of(odd), f"expected a list, found {_kind(lists[odd])}")
     groups = cast(Sequence[list[Any]], lists)
     starts = [0, *accumulate(map(len, groups))]
@@ -85,11 +85,15 @@ def records(path: Path, name_of: NameOf, lists: Sequence[object], most: int) -> 
     rows: list[Any] = groups[0] if len(groups) == 1 else list(chain.from_iterable(groups))
     entries = Records(path, rows, name_of, starts[:-1])
     if set(map(type, rows)) - {dict}:
-        row = next(i for i, value in enumerate(rows) if type(value) is not dict)
-        raise wrong_shape(
-            path, entries.place(row), f"expected a dictionary, found {_kind(rows[row])}"
-        )
+        row = _first_not(rows, dict)
+        problem = f"expected a dictionary, found {_kind(rows[row])}"
+        raise wrong_shape(path, entries.place(row), problem)
     return entries
+
+
+def _first_not(things: Sequence[object], *kinds: type) -> int:
+    """The place of the first thing that is of none of these types."""
+    return next(place for place, thing in enumerate(things) if type(thing) not in kinds)
 
 
 def keys_of(of: Records) -> set[str]:
@@ -98,10 +102,10 @@ def keys_of(of: Records) -> set[str]:
     for start in range(0, len(of.rows), _CHUNK):
         rows = {id(row): row for row in of.rows[start : start + _CHUNK]}
         keys.update(*rows.values())  # one with many keys may stand in many places
-    odd = [key for key in keys if type(key) is not str]
-    if odd:
-        row = next(i for i, value in enumerate(of.rows) if odd[0] in value)
-        raise wrong_shape(of.path, of.place(row), f"expected text as key, found {_kind(odd[0])}")
+    odd = next((key for key in keys if type(key) is not str), "")
+    if odd != "":
+        row = next(i for i, value in enumerate(of.rows) if odd in value)
+        raise wrong_shape(of.path, of.place(row), f"expected text as key, found {_kind(odd)}")
     return keys
 
 
@@ -113,12 +117,12 @@ def values(of: Records, key: str) -> list[Any]:
         return list(map(methodcaller("get", key), of.rows))
 
 
-def check_kinds(of: Records, key: str, found: list[Any], *kinds: type) -> set[type]:
+def check_kinds(of: Records, key: str, recorded: list[Any], *kinds: type) -> set[type]:
     """The types that values have; `TraceFormatError` if any is neither of `kinds` nor None."""
-    types = set(map(type, found))
+    types = set(map(type, recorded))
     if types - {*kinds, type(None)}:
-        row = next(i for i, v in enumerate(found) if v is not None and type(v) not in kinds)
-        problem = f"expected {_KINDS[kinds[0]]}, found {_kind(found[row])}"
+        row = _first_not(recorded, *kinds, type(None))
+        problem = f"expected {_KINDS[kinds[0]]}, found {_kind(recorded[row])}"
         raise wrong_shape(of.path, f"{of.place(row)}.{key}", problem)
     return types
 
@@ -257,6 +261,5 @@ def _kind(value: object) -> str:
 
 def _meaning(high: int) -> str:
     """What the integers below this bound are."""
-    return {MAX_SIZE: "a number of bytes", UINT64: "an integer of 64 bits"}.get(
-        high, "a time in µs"
-    )
+    meanings = {MAX_SIZE: "a number of bytes", UINT64: "an integer of 64 bits"}
+    return meanings.get(high, "a time in µs")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -195,38 +196,46 @@ def _allocations(
         "memory": _closed(host[group].astype(np.int8), ("device", "host")),
         "device": Numbers(np.maximum(number, 0), number < 0).nullable(),
         "action": _coded(codes, [a if a in ACTIONS else "other" for a in names], ACTIONS),
-        **_column(keys, "ts_ns", "time_us", lambda key: nanoseconds(entries, key).nullable()),
-        **_column(keys, "address", "addr", lambda key: addresses(entries, key).nullable()),
-        **_column(keys, "size_bytes", "size", lambda key: sizes(entries, key).nullable()),
-        **_column(
-            keys, "device_free_bytes", "device_free", lambda key: sizes(entries, key).nullable()
-        ),
-        **_column(keys, "stream", "stream", lambda key: addresses(entries, key).nullable()),
-        **_column(keys, "pool", "pool_id", lambda key: pools(entries, key)),
+        **_columns(entries, keys, _OF_ENTRIES),
         **_described(stacks, entries, keys),
     }
     made.tables["allocations"] = TABLES["allocations"].frame(columns, len(group))
 
 
+_Plan = tuple[tuple[str, str, Callable[[Records, str], Any]], ...]
+"""Columns: the name, the key that it is made of, and how."""
+
+_OF_ENTRIES: _Plan = (
+    ("ts_ns", "time_us", nanoseconds),
+    ("address", "addr", addresses),
+    ("size_bytes", "size", sizes),
+    ("device_free_bytes", "device_free", sizes),
+    ("stream", "stream", addresses),
+    ("pool", "pool_id", pools),
+)
+
+
 def _described(stacks: Stacks, of: Records, keys: set[str]) -> dict[str, Any]:
     """The columns that actions and blocks share: who asked for it, and what for."""
-    return {
-        **_column(keys, "stack", "frames", lambda key: stack_column(stacks, of, key).nullable()),
-        **_column(
-            keys,
-            "forward_stack",
-            "forward_frames",
-            lambda key: stack_column(stacks, of, key).nullable(),
-        ),
-        **_column(keys, "compile_context", "compile_context", lambda key: texts(of, key)),
-        **_column(keys, "user_metadata", "user_metadata", lambda key: texts(of, key)),
-        **_column(keys, "category", "category", lambda key: texts(of, key)),
-    }
+    stack = partial(stack_column, stacks)
+    plan: _Plan = (
+        ("stack", "frames", stack),
+        ("forward_stack", "forward_frames", stack),
+        ("compile_context", "compile_context", texts),
+        ("user_metadata", "user_metadata", texts),
+        ("category", "category", texts),
+    )
+    return _columns(of, keys, plan)
 
 
-def _column(keys: set[str], name: str, key: str, make: Any) -> dict[str, Any]:
-    """The column `name` made of a key, where any record has it."""
-    return {name: make(key)} if key in keys else {}
+def _columns(of: Records, keys: set[str], plan: _Plan) -> dict[str, Any]:
+    """The columns of a plan whose key any record has."""
+    columns: dict[str, Any] = {}
+    for name, key, make in plan:
+        if key in keys:
+            column = make(of, key)
+            columns[name] = column.nullable() if isinstance(column, Numbers) else column
+    return columns
 
 
 def _segments(
@@ -247,21 +256,8 @@ def _segments(
         "memory": memory,
         "device": device.nullable(),
         "address": start.nullable(),
-        **_column(keys, "size_bytes", "total_size", lambda key: sizes(segments, key).nullable()),
-        **_column(
-            keys, "allocated_bytes", "allocated_size", lambda key: sizes(segments, key).nullable()
-        ),
-        **_column(keys, "active_bytes", "active_size", lambda key: sizes(segments, key).nullable()),
-        **_column(
-            keys, "requested_bytes", "requested_size", lambda key: sizes(segments, key).nullable()
-        ),
-        **_column(keys, "stream", "stream", lambda key: addresses(segments, key).nullable()),
-        **_column(keys, "kind", "segment_type", lambda key: texts(segments, key)),
-        **_column(keys, "pool", "segment_pool_id", lambda key: pools(segments, key)),
-        **_column(keys, "expandable", "is_expandable", lambda key: _truths(segments, key)),
-        **_column(
-            keys, "stack", "frames", lambda key: stack_column(stacks, segments, key).nullable()
-        ),
+        **_columns(segments, keys, _OF_SEGMENTS),
+        **_columns(segments, keys, (("stack", "frames", partial(stack_column, stacks)),)),
     }
     made.tables["memory_segments"] = TABLES["memory_segments"].frame(columns, count)
     lists = [[] if blocks is None else blocks for blocks in values(segments, "blocks")]
@@ -291,13 +287,12 @@ def _blocks(
     before -= size.values
     first = np.array(of.starts, np.int64)[outer["segment"]]
     follows = start.values + before - before[first] if len(before) else before
+    start_of_block = np.where(address.missing, follows, address.values)
     columns = {
         **outer,
-        "address": Numbers(
-            np.where(address.missing, follows, address.values), address.missing & start.missing
-        ).nullable(),
+        "address": Numbers(start_of_block, address.missing & start.missing).nullable(),
         "size_bytes": size.nullable(),
-        **_column(keys, "requested_bytes", "requested_size", lambda key: sizes(of, key).nullable()),
+        **_columns(of, keys, (("requested_bytes", "requested_size", sizes),)),
         "state": _coded(codes, [_STATE_OF.get(name, "other") for name in names], STATES),
         **_described(stacks, of, keys),
     }
@@ -346,18 +341,18 @@ _STAGES = ("start", "end", "other")
 def _user_ranges(of: Records, is_range: npt.NDArray[np.bool_], device: Ints) -> pd.DataFrame:
     """The annotations among the actions of torch 2.4: the frame's name says START or END, its file what of."""
     rows = list(compress(of.rows, is_range))
-    frames = [row.get("frames") for row in rows]
-    first: list[Any] = [f[0] if type(f) is list and f else {} for f in frames]
-    for row, frame in zip(np.flatnonzero(is_range).tolist(), first, strict=True):
-        if type(frame) is not dict:
-            raise wrong_shape(of.path, f"{of.place(row)}.frames", "expected dictionaries")
+    first: list[Any] = []
+    for place, row in zip(np.flatnonzero(is_range).tolist(), rows, strict=True):
+        frames = row.get("frames")
+        first.append(frames[0] if type(frames) is list and frames else {})
+        if type(first[-1]) is not dict:
+            raise wrong_shape(of.path, f"{of.place(place)}.frames", "expected dictionaries")
     first_frames = Records(of.path, first, lambda _: "frames of user_defined", [0])
     codes, names = distinct(first_frames, "name")
     number = device[is_range]
+    ranges = Records(of.path, rows, lambda _: "user_defined", [0])
     columns = {
-        "ts_ns": nanoseconds(
-            Records(of.path, rows, lambda _: "user_defined", [0]), "time_us"
-        ).nullable(),
+        "ts_ns": nanoseconds(ranges, "time_us").nullable(),
         "device": Numbers(np.maximum(number, 0), number < 0).nullable(),
         "stage": _coded(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
         "name": texts(first_frames, "filename"),
@@ -376,15 +371,25 @@ def _without(of: Records, is_removed: npt.NDArray[np.bool_]) -> Records:
     )
 
 
-def _truths(of: Records, key: str) -> Any:
+def _truths(of: Records, key: str) -> Numbers:
     """Truth values as 1 and 0, missing where none was recorded."""
     recorded = values(of, key)
-    odd = [i for i, value in enumerate(recorded) if value is not None and type(value) is not bool]
-    if odd:
-        raise wrong_shape(of.path, f"{of.place(odd[0])}.{key}", "expected a truth value")
-    missing = is_none(recorded)
-    truth = np.fromiter((value is True for value in recorded), np.int64, len(recorded))
-    return Numbers(truth, missing).nullable()
+    for row, value in enumerate(recorded):
+        if type(value) not in (bool, type(None)):
+            raise wrong_shape(of.path, f"{of.place(row)}.{key}", "expected a truth value")
+    return Numbers(np.fromiter(map(bool, recorded), np.int64, len(recorded)), is_none(recorded))
+
+
+_OF_SEGMENTS: _Plan = (
+    ("size_bytes", "total_size", sizes),
+    ("allocated_bytes", "allocated_size", sizes),
+    ("active_bytes", "active_size", sizes),
+    ("requested_bytes", "requested_size", sizes),
+    ("stream", "stream", addresses),
+    ("kind", "segment_type", texts),
+    ("pool", "segment_pool_id", pools),
+    ("expandable", "is_expandable", _truths),
+)
 
 
 def _coded(codes: npt.NDArray[np.int32], names: Iterable[str], closed: tuple[str, ...]) -> Any:

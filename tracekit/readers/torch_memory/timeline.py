@@ -50,9 +50,8 @@ _EARLIEST_US = 10**14
 _BEFORE = -1
 """The time of what was there before the recording."""
 
-_CHANGE = (
-    rb"\[" + SPACE + INTEGER + COMMA + rb"[0-9]" + COMMA + INTEGER + COMMA + rb"[0-9]{1,2}+" + SPACE + rb"\]"
-)  # fmt: skip
+_CHANGE_NUMBERS = COMMA.join((INTEGER, rb"[0-9]", INTEGER, rb"[0-9]{1,2}+"))
+_CHANGE = rb"\[" + SPACE + _CHANGE_NUMBERS + SPACE + rb"\]"
 _LEVELS = rb"\[" + SPACE + rb"0" + (COMMA + INTEGER) * len(CATEGORIES) + SPACE + rb"\]"
 
 _OPEN = re.compile(SPACE + rb"\[" + SPACE)
@@ -64,10 +63,9 @@ _NO_CHANGE = re.compile(_OPEN.pattern + rb"\]" + SPACE + rb"\Z")
 _FIRST_CHANGE = re.compile(_OPEN.pattern + _CHANGE + rb"(?!" + COMMA + rb"\[" + SPACE + rb"[\[\]])")
 """A change, and not four times that levels follow."""
 
-_KNOWN_CHANGE = re.compile(
-    _OPEN.pattern + rb"\[" + SPACE + rb"(?:-1" + COMMA + rb"1|[1-9][0-9]{17,18}+" + COMMA + rb"[2-4])"
-    + COMMA + rb"-?[0-9]{1,15}+" + COMMA + rb"[0-7]" + SPACE + rb"\]"
-)  # fmt: skip
+_KNOWN_ACTION = rb"(?:-1" + COMMA + rb"1|[1-9][0-9]{17,18}+" + COMMA + rb"[2-4])"
+_KNOWN_NUMBERS = COMMA.join((_KNOWN_ACTION, rb"-?[0-9]{1,15}+", rb"[0-7]"))
+_KNOWN_CHANGE = re.compile(_OPEN.pattern + rb"\[" + SPACE + _KNOWN_NUMBERS + SPACE + rb"\]")
 _TIMES = re.compile(_OPEN_TIMES.pattern + rb"((?:" + INTEGER + COMMA + rb")*+)" + INTEGER + rb"?+")
 _FIRST_LEVELS = re.compile(_TO_LEVELS.pattern + rb"(?:" + _LEVELS + rb"|\]" + SPACE + rb"\])")
 
