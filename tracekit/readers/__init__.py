@@ -46,18 +46,18 @@ READERS: tuple[Reader, ...] = (
 def head(path: Path) -> tuple[bytes, Reason | None]:
     """(the first bytes of a file's text, why there are none); what is packed is unpacked for it."""
     for careful in (False, True):
-        found = bytearray()
+        start = bytearray()
         try:
             for block in unpack.blocks(path, [], size=HEAD_BYTES, careful=careful):
-                found += block
-                if len(found) >= HEAD_BYTES:
+                start += block
+                if len(start) >= HEAD_BYTES:
                     break
         except unpack.Unproven:
             continue
         except OSError as error:
             text = error.strerror or type(error).__name__
             return b"", replace(why_unread(error), text=text)
-        return bytes(found[:HEAD_BYTES]), None if found else _no_text(path)
+        return bytes(start[:HEAD_BYTES]), None if start else _no_text(path)
     return b"", _no_text(path)
 
 

@@ -59,36 +59,36 @@ class FileBytes:
 
     def peek(self, count: int) -> bytes:
         """The next `count` bytes without taking them; fewer at the end of the file."""
-        found = b""
-        while len(found) < count and (piece := self.take()):
-            found += piece
-        self.give_back(found)
-        return found[:count]
+        data = b""
+        while len(data) < count and (piece := self.take()):
+            data += piece
+        self.give_back(data)
+        return data[:count]
 
     def exactly(self, count: int) -> bytes:
         """The next `count` bytes."""
-        found = b""
-        while len(found) < count:
-            piece = self.take(count - len(found))
+        data = b""
+        while len(data) < count:
+            piece = self.take(count - len(data))
             if not piece:
                 raise Truncated
-            found += piece
-        return found
+            data += piece
+        return data
 
     def skip_text(self) -> None:
         """Pass over a text and the zero byte that ends it."""
         while piece := self.take():
-            _, zero, rest = piece.partition(b"\0")
+            _, zero, following = piece.partition(b"\0")
             if zero:
-                self.give_back(rest)
+                self.give_back(following)
                 return
         raise Truncated
 
     def skip_zeros(self) -> None:
         """Pass over zero bytes."""
         while piece := self.take():
-            if rest := piece.lstrip(b"\0"):
-                self.give_back(rest)
+            if following := piece.lstrip(b"\0"):
+                self.give_back(following)
                 return
 
     def pieces(self, size: int) -> Iterator[bytes]:

@@ -137,20 +137,20 @@ def inflate_careful(source: FileBytes, size: int) -> Iterator[bytes]:
     the state before it, in smaller steps; the result does not depend on `size`.
     """
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    before, piece, given = inflater.copy(), b"", 0
+    before, piece, delivered = inflater.copy(), b"", 0
     while not inflater.eof:
-        rest = inflater.unconsumed_tail
+        tail = inflater.unconsumed_tail
         try:
-            block = inflater.decompress(rest, size)
-            if not block and not rest and not inflater.eof:
-                before, piece, given = inflater.copy(), source.needed(), 0
+            block = inflater.decompress(tail, size)
+            if not block and not tail and not inflater.eof:
+                before, piece, delivered = inflater.copy(), source.needed(), 0
                 block = inflater.decompress(piece, size)
         except zlib.error:
-            found = _up_to_fault(before, piece)
-            for start in range(given, len(found), size):
-                yield found[start : start + size]
+            text = _up_to_fault(before, piece)
+            for start in range(delivered, len(text), size):
+                yield text[start : start + size]
             raise Damaged from None
-        given += len(block)
+        delivered += len(block)
         if block:
             yield block
     source.give_back(inflater.unused_data)
@@ -158,20 +158,20 @@ def inflate_careful(source: FileBytes, size: int) -> Iterator[bytes]:
 
 def _up_to_fault(inflater: Any, piece: bytes) -> bytes:
     """What a piece of input that fails gives before it does."""
-    found = bytearray()
+    text = bytearray()
     position, step = 0, 256
     while position < len(piece):
         before = inflater.copy()
         try:
-            found += inflater.decompress(piece[position : position + step])
+            text += inflater.decompress(piece[position : position + step])
         except zlib.error:
             if step == 1:
-                found += _before_fault_within(before, piece[position])
+                text += _before_fault_within(before, piece[position])
                 break
             inflater, step = before, 1
         else:
             position += step
-    return bytes(found)
+    return bytes(text)
 
 
 def _before_fault_within(inflater: Any, byte: int) -> bytes:
@@ -180,28 +180,28 @@ def _before_fault_within(inflater: Any, byte: int) -> bytes:
     Even a step of one byte of output keeps that byte to itself if the fault follows at once. It is
     certain all the same if the lower bits of the input give it, whatever the higher ones are.
     """
-    known, _ = _in_steps(inflater.copy(), byte)
+    sure, _ = _in_steps(inflater.copy(), byte)
     for bits in range(1, 8):
         low = byte % 2**bits
         variants = [
             _in_steps(inflater.copy(), low + (high << bits)) for high in range(2 ** (8 - bits))
         ]
-        longer = {found[: len(known) + 1] for found, failed in variants if len(found) > len(known)}
-        stuck = any(len(found) <= len(known) and not failed for found, failed in variants)
+        longer = {text[: len(sure) + 1] for text, failed in variants if len(text) > len(sure)}
+        stuck = any(len(text) <= len(sure) and not failed for text, failed in variants)
         if len(longer) == 1 and not stuck:
             (certain,) = longer
-            return certain if certain.startswith(known) else known
-    return known
+            return certain if certain.startswith(sure) else sure
+    return sure
 
 
 def _in_steps(inflater: Any, byte: int) -> tuple[bytes, bool]:
     """What one byte of input gives, and whether it fails."""
-    found = bytearray()
+    text = bytearray()
     try:
         step = inflater.decompress(bytes((byte,)), 1)
         while step:
-            found += step
+            text += step
             step = inflater.decompress(inflater.unconsumed_tail, 1)
     except zlib.error:
-        return bytes(found), True
-    return bytes(found), False
+        return bytes(text), True
+    return bytes(text), False

@@ -21,20 +21,20 @@ def lines(
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, str | None]]:
     """(number from 1, text) of every line; None instead of one beyond the bound. Only a line feed ends a line."""
-    number, rest, skipping = 0, b"", False
+    number, tail, skipping = 0, b"", False
     for block in unpack.blocks(path, losses, careful=careful, on_bytes=on_bytes):
-        *whole, rest = (rest + block).split(b"\n")
-        for line in whole:
+        *complete, tail = (tail + block).split(b"\n")
+        for line in complete:
             number += 1
             long = skipping or len(line) > MAX_LINE_BYTES
             yield number, None if long else line.decode("utf-8", "replace")
             skipping = False
-        if len(rest) > MAX_LINE_BYTES:
-            rest, skipping = b"", True
+        if len(tail) > MAX_LINE_BYTES:
+            tail, skipping = b"", True
     if skipping:
         yield number + 1, None
-    elif rest:
-        yield number + 1, rest.decode("utf-8", "replace")
+    elif tail:
+        yield number + 1, tail.decode("utf-8", "replace")
 
 
 def log_notes(

@@ -39,9 +39,9 @@ def load(
         raise TracekitError(
             f"{path} is a directory", "load one file of it, or use tracekit.analyze"
         )
-    told = sniff(path)
-    if told.reader is None:
-        raise refused(path, told.reason or _NO_FORMAT, "see what can be read: tracekit inspect")
+    sniffed = sniff(path)
+    if sniffed.reader is None:
+        raise refused(path, sniffed.reason or _NO_FORMAT, "see what can be read: tracekit inspect")
     want = Want(
         None if tables is None else frozenset(tables),
         None if args is None else tuple(args),
@@ -49,8 +49,8 @@ def load(
         python,
         stacks,
     )
-    source = find([path], sniff=lambda _: told).sources[0]
-    traces = reader_named(told.reader).read(source, want, None)
+    source = find([path], sniff=lambda _: sniffed).sources[0]
+    traces = reader_named(sniffed.reader).read(source, want, None)
     if len(traces) != 1:
         pids = ", ".join(str(trace.source.pid) for trace in traces)
         raise TracekitError(f"{path} holds {len(traces)} processes: {pids}", "use tracekit.analyze")

@@ -53,8 +53,8 @@ def blocks(
             yield from source.pieces(size)
         else:
             faults = losses if careful else []
-            most = max(FREE_BYTES, MOST_TIMES * os.fstat(file.fileno()).st_size)
-            yield from _others(source, path, faults, size, most, careful=careful)
+            max_bytes = max(FREE_BYTES, MOST_TIMES * os.fstat(file.fileno()).st_size)
+            yield from _others(source, path, faults, size, max_bytes, careful=careful)
             if faults and not careful:
                 raise Unproven
 
@@ -78,13 +78,13 @@ def _others(
     source: FileBytes, path: Path, losses: list[Loss], size: int, most: int, *, careful: bool
 ) -> Iterator[bytes]:
     """The text of a file that is packed and not gzip, up to the first fault and to `most` bytes."""
-    kind, given = "", 0
+    kind, delivered = "", 0
     try:
         for block in _unpacked(source, path, size, careful=careful):
-            if given + len(block) > most:
+            if delivered + len(block) > most:
                 kind = "packed-bomb"
                 break
-            given += len(block)
+            delivered += len(block)
             yield block
     except Truncated:
         kind = "packed-truncated"
@@ -93,7 +93,7 @@ def _others(
     except unpack_zip.WrongSum:
         kind = "packed-crc"
     if kind:
-        losses.append(Loss(kind, offset=given, count=1, size_bytes=0))
+        losses.append(Loss(kind, offset=delivered, count=1, size_bytes=0))
 
 
 def _unpacked(source: FileBytes, path: Path, size: int, *, careful: bool) -> Iterator[bytes]:

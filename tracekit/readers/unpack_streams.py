@@ -117,7 +117,7 @@ def _stream(
     """The text of one stream."""
     decoder = form.decoder()
     begin = fed = source.offset
-    given = 0
+    delivered = 0
     while not decoder.eof:
         piece = b""
         if decoder.needs_input:
@@ -131,16 +131,16 @@ def _stream(
                     f"{form.name} {_TOO_LARGE}", "decompress it first"
                 ) from None
             if careful:
-                yield from _up_to_fault(path, form, (begin, fed), given)
+                yield from _up_to_fault(path, form, (begin, fed), delivered)
             raise Damaged from None
-        given += len(block)
+        delivered += len(block)
         if block:
             yield block
     source.give_back(decoder.unused_data)
 
 
-def _up_to_fault(path: Path, form: Form, where: tuple[int, int], given: int) -> Iterator[bytes]:
-    """What a stream gives after `given` bytes of text and before its fault.
+def _up_to_fault(path: Path, form: Form, where: tuple[int, int], delivered: int) -> Iterator[bytes]:
+    """What a stream gives after `delivered` bytes of text and before its fault.
 
     It is unpacked once more, from its begin: quickly up to the input that fails, and that byte by byte.
     """
@@ -156,8 +156,8 @@ def _up_to_fault(path: Path, form: Form, where: tuple[int, int], given: int) -> 
                 block = decoder.decompress(piece, _STEP_BYTES if near else PIECE_BYTES)
             except Exception:  # noqa: BLE001 - the fault that was met before
                 return
-            if new := block[given:]:
+            if new := block[delivered:]:
                 yield new
-            given = max(given - len(block), 0)
+            delivered = max(delivered - len(block), 0)
             if decoder.needs_input and not piece and not block:
                 return

@@ -64,13 +64,13 @@ def member(source: FileBytes, size: int, inflate: Inflate) -> Iterator[bytes]:
         raise OtherPackingError("a zip archive with a password", _UNZIP)
     sized = not flags & _SIZE_FOLLOWS and packed != _UNKNOWN
     if method == _STORED and sized:
-        found = _stored(source, packed, size)
+        blocks = _stored(source, packed, size)
     elif method == _DEFLATED:
-        found = inflate(source, size)
+        blocks = inflate(source, size)
     else:
         raise OtherPackingError(f"a zip archive packed by method {method}", _UNZIP)
     total = 0
-    for block in found:
+    for block in blocks:
         total = zlib.crc32(block, total)
         yield block
     if flags & _SIZE_FOLLOWS:

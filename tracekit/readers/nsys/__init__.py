@@ -65,19 +65,19 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         of_file = [replace(note, source=source.name) for note in file_contents.notes]
         of_file += damage_notes(db, source.name)
     advance(1)
-    first, *others = _without_repeats(traces)
-    return [replace(first, notes=(*of_file, *first.notes)), *others]
+    first, *following = _without_repeats(traces)
+    return [replace(first, notes=(*of_file, *first.notes)), *following]
 
 
 def _without_repeats(traces: Iterable[Trace]) -> Iterator[Trace]:
     """The Traces without what the profiler said of no process in particular, where that was noted of one before."""
-    said: set[tuple[str, str, int | None]] = set()
+    noted: set[tuple[str, str, int | None]] = set()
     for trace in traces:
-        fresh = [note for note in trace.notes if (note.code, note.message, note.count) not in said]
+        fresh = [note for note in trace.notes if (note.code, note.message, note.count) not in noted]
         yield replace(trace, notes=tuple(fresh))
         for note in fresh:
             if note.code in _OF_NO_PROCESS:
-                said.add((note.code, note.message, note.count))
+                noted.add((note.code, note.message, note.count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +97,8 @@ def _trace(db: Database, file_contents: Contents, pid: int, source: Source, want
     draft = _Draft(source, want, pid)
     ranges, opens = _ranges(draft, file_contents)
     memory = _memory(file_contents, pid)
-    tids = nsys_host.tids_of(file_contents.calls, pid)
-    range_count = 0
-    for host_rows in (ranges, opens):
-        if host_rows is not None:
-            tids.update(np.unique(host_rows.tid).tolist())
-            range_count += len(host_rows.ts_ns)
-    if memory is not None:
-        tids.add(UNKNOWN)
-    threads = sorted(tids)
+    all_ranges = [rows for rows in (ranges, opens) if rows is not None]
+    threads = _threads(file_contents, pid, all_ranges, memory)
     if want.table("host_ops") and (ranges is not None or nsys_host.recorded(db)):
         _add_host(draft, file_contents, ranges, threads)
     if opens is not None and want.table("open_ranges"):
@@ -119,7 +112,7 @@ def _trace(db: Database, file_contents: Contents, pid: int, source: Source, want
         _add(draft, "windows", _window(file_contents))
     rows = _row_count(draft)
     if want.table("host_ops") and want.table("device_ops"):
-        draft.notes.extend(_absences(db, draft, range_count))
+        draft.notes.extend(_absences(db, draft, all_ranges))
     if want.table("threads"):
         named = {} if file_contents.ranges is None else file_contents.ranges.thread_names
         draft.tables["threads"] = nsys_host.threads(db, pid, threads, named)
@@ -135,13 +128,25 @@ def _trace(db: Database, file_contents: Contents, pid: int, source: Source, want
     )
 
 
-def _absences(db: Database, draft: _Draft, range_count: int) -> list[Note]:
-    """Notes on what one would expect of a process with so many ranges, and is not there."""
+def _threads(
+    file_contents: Contents, pid: int, ranges: Iterable[HostRows], memory: MemoryOps | None
+) -> list[int]:
+    """The numbers of the threads of a process, ascending; that of memory operations is unknown."""
+    tids = nsys_host.tids_of(file_contents.calls, pid)
+    for rows in ranges:
+        tids.update(np.unique(rows.tid).tolist())
+    if memory is not None:
+        tids.add(UNKNOWN)
+    return sorted(tids)
+
+
+def _absences(db: Database, draft: _Draft, ranges: Iterable[HostRows]) -> list[Note]:
+    """Notes on what one would expect of a process with these ranges, and is not there."""
     tables = draft.tables
     counts = {
         "api_count": _count(draft, "host_ops", "runtime"),
         "device_op_count": len(tables.get("device_ops", ())),
-        "range_count": range_count,
+        "range_count": sum(len(rows.ts_ns) for rows in ranges),
     }
     return [*nsys_content.absences(db, known(draft.pid), **counts), *_unmatched(tables)]
 

@@ -301,15 +301,13 @@ def _three(letter: str) -> _Argument:
     def sql(db: Database, table: str) -> str | None:
         if table != KERNEL or not has(db, table, *names):
             return None
-        x, y, z = (
-            f"({column(db, table, name)} & {most})" for name, most in zip(names, _MOST, strict=True)
-        )
-        return f"({x} << 32) | ({y} << 16) | {z}"
+        x, y, z = (column(db, table, name) for name in names)
+        return f"(({x} & {_MOST_X}) << 32) | (({y} & {_MOST_YZ}) << 16) | ({z} & {_MOST_YZ})"
 
     return _Argument(sql, lambda key: f"[{key >> 32}, {key >> 16 & 0xFFFF}, {key & 0xFFFF}]")
 
 
-_MOST = (2**31 - 1, 2**16 - 1, 2**16 - 1)
+_MOST_X, _MOST_YZ = 2**31 - 1, 2**16 - 1
 """The largest grid that CUDA allows on each axis; blocks are smaller."""
 
 

@@ -163,10 +163,10 @@ def folded(processes: ByProcess, pids: Sequence[int]) -> None:
     """Give the rows of an unknown process to the only one there is; without any, all are of an unknown one."""
     if len(pids) > 1:
         return
-    target, others = UNKNOWN, [*processes]
+    target, sources = UNKNOWN, [*processes]
     if pids:
-        target, others = pids[0], [UNKNOWN]
-    for pid in others:
+        target, sources = pids[0], [UNKNOWN]
+    for pid in sources:
         if pid == target or pid not in processes:
             continue
         other = processes.pop(pid)
