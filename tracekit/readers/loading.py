@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tracekit.discover import Sniffed
@@ -42,13 +43,13 @@ def load(
     sniffed = sniff(path)
     if sniffed.reader is None:
         raise refused(path, sniffed.reason or _NO_FORMAT, "see what can be read: tracekit inspect")
-    want = Want(
-        None if tables is None else frozenset(tables),
-        None if args is None else tuple(args),
-        None if columns is None else frozenset(columns),
-        python,
-        stacks,
-    )
+    want = Want(python=python, stacks=stacks)
+    if tables is not None:
+        want = replace(want, tables=frozenset(tables))
+    if args is not None:
+        want = replace(want, args=tuple(args))
+    if columns is not None:
+        want = replace(want, columns=frozenset(columns))
     source = find([path], sniff=lambda _: sniffed).sources[0]
     traces = reader_named(sniffed.reader).read(source, want, None)
     if len(traces) != 1:

@@ -7,6 +7,7 @@ import lzma
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Protocol
 
@@ -73,21 +74,19 @@ def _xz() -> Decoder:
 
 _SKIPPED = tuple(bytes((0x50 + number, 0x2A, 0x4D, 0x18)) for number in range(16))
 
+_BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+
 FORMS: tuple[Form, ...] = (
     Form("Zstandard", (b"\x28\xb5\x2f\xfd", *_SKIPPED), _zstandard, ".zst"),
     Form("xz", (b"\xfd7zXZ\0",), _xz, ".xz", padded=True),
     Form(
         "bzip2",
-        tuple(
-            b"BZh%d%s" % (level, block)
-            for level in range(1, 10)
-            for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
-        ),
+        tuple(b"BZh%d%s" % pair for pair in product(range(1, 10), _BZIP2_BLOCKS)),
         bz2.BZ2Decompressor,
         ".bz2",
     ),
 )
-LONGEST_MAGIC = max(len(magic) for form in FORMS for magic in form.magics)
+LONGEST_MAGIC = max(len(max(form.magics, key=len)) for form in FORMS)
 
 
 def form_of(head: bytes) -> Form | None:

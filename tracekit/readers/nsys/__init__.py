@@ -26,7 +26,7 @@ from tracekit.readers.nsys import metrics as nsys_metrics
 from tracekit.readers.nsys import nvtx as nsys_nvtx
 from tracekit.readers.nsys.contents import CALL_NOUNS, Contents, contents
 from tracekit.readers.nsys.database import MISSING, Database, damage_notes, opened
-from tracekit.readers.nsys.gather import UNKNOWN, known, same, whole_numbers
+from tracekit.readers.nsys.gather import UNKNOWN, pid_or_none, same, whole_numbers
 from tracekit.readers.nsys.memory import MemoryOps
 from tracekit.readers.nsys.nvtx import HostRows
 from tracekit.readers.nsys.opening import MAGIC
@@ -116,9 +116,9 @@ def _trace(db: Database, file_contents: Contents, pid: int, source: Source, want
     if want.table("threads"):
         named = {} if file_contents.ranges is None else file_contents.ranges.thread_names
         draft.tables["threads"] = nsys_host.threads(db, pid, threads, named)
-    draft.notes.extend(nsys_content.diagnostics(db, known(pid)))
+    draft.notes.extend(nsys_content.diagnostics(db, pid_or_none(pid)))
     identity = file_contents.identities.get(pid, nsys_identity.Identity())
-    facts = {"host": nsys_identity.hostname(db), **nsys_identity.facts(identity, known(pid))}
+    facts = {"host": nsys_identity.hostname(db), **nsys_identity.facts(identity, pid_or_none(pid))}
     return Trace(
         complete(_of_process(source, file_contents, pid, identity), facts),
         draft.tables,
@@ -148,7 +148,7 @@ def _absences(db: Database, draft: _Draft, ranges: Iterable[HostRows]) -> list[N
         "device_op_count": len(tables.get("device_ops", ())),
         "range_count": sum(len(rows.ts_ns) for rows in ranges),
     }
-    return [*nsys_content.absences(db, known(draft.pid), **counts), *_unmatched(tables)]
+    return [*nsys_content.absences(db, pid_or_none(draft.pid), **counts), *_unmatched(tables)]
 
 
 def _row_count(draft: _Draft) -> int:
@@ -241,7 +241,7 @@ def _meta(
     }
     meta = {**nsys_content.meta(db), "absolute_time": file_contents.clock.absolute}
     used = file_contents.used.get(pid, frozenset())
-    if gpus := nsys_content.device_properties(db, known(pid), used):
+    if gpus := nsys_content.device_properties(db, pid_or_none(pid), used):
         meta["deviceProperties"] = gpus
     if file_contents.ranges is not None:
         marks = nsys_nvtx.counted(file_contents.ranges, "marks", _owner(file_contents, pid))
@@ -293,7 +293,7 @@ def _memory_ops(memory: MemoryOps, pid: int, thread: int) -> pd.DataFrame:
         {
             "id": np.arange(length, dtype=np.int32),
             "ts_ns": memory.ts_ns,
-            "pid": same(known(pid), length),
+            "pid": same(pid_or_none(pid), length),
             "thread": np.full(length, thread, np.int32),
             "device_type": same(DRIVER, length),
             "device": whole_numbers(np.where(memory.device < 0, MISSING, memory.device)),
@@ -311,7 +311,7 @@ def _counters(db: Database, file_contents: Contents, pid: int) -> pd.DataFrame |
     gpus = {}
     for user_pid in file_contents.pids:
         used = file_contents.used.get(user_pid, frozenset())
-        gpus[user_pid] = nsys_content.gpu_numbers(db, known(user_pid), used)
+        gpus[user_pid] = nsys_content.gpu_numbers(db, pid_or_none(user_pid), used)
     positions = nsys_metrics.owners(file_contents.samples, gpus).get(pid)
     if positions is None or not len(positions):
         return None

@@ -58,7 +58,7 @@ class Process:
 ByProcess = dict[int, Process]
 
 
-def known(pid: int) -> int | None:
+def pid_or_none(pid: int) -> int | None:
     """The number of a process, None for an unknown one."""
     return None if pid == UNKNOWN else pid
 

@@ -24,8 +24,8 @@ from tracekit.readers.nsys.gather import (
     column,
     constant,
     gather,
-    known,
     order,
+    pid_or_none,
     plain_name,
     same,
     thread_of,
@@ -120,7 +120,7 @@ def host_ops(
         "name": name[positions],
         "kind": pd.Categorical.from_codes(kind[positions], categories=kinds),
         "cat": cat[positions],
-        "pid": same(known(pid), len(positions)),
+        "pid": same(pid_or_none(pid), len(positions)),
     }
     # Each column is let go of before the next is made.
     del ts, dur, kind, name, cat
@@ -146,7 +146,7 @@ def open_ranges(ranges: HostRows, pid: int, threads: Sequence[int]) -> pd.DataFr
             "dur_ns": ranges.dur_ns,
             "name": ranges.name,
             "cat": ranges.cat,
-            "pid": same(known(pid), len(ranges.ts_ns)),
+            "pid": same(pid_or_none(pid), len(ranges.ts_ns)),
             "tid": numbered_threads(ranges.tid),
             "thread": np.searchsorted(np.array(threads, np.int64), ranges.tid).astype(np.int32),
         }
@@ -163,7 +163,7 @@ def threads(db: Database, pid: int, tids: Sequence[int], named: Mapping[int, str
     return TABLES["threads"].frame(
         {
             "thread": np.arange(len(tids), dtype=np.int32),
-            "pid": same(known(pid), len(tids)),
+            "pid": same(pid_or_none(pid), len(tids)),
             "tid": numbered_threads(np.array(tids, np.int64)),
             "name": [names.get(tid) for tid in tids],
             "process_name": [process] * len(tids),

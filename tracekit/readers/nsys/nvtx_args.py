@@ -33,13 +33,8 @@ from tracekit.readers.nsys.nvtx_rows import (
 Ints = npt.NDArray[np.int64]
 
 ARGS = (
-    "Sequence number",
-    "op_id",
-    "Input Dims",
-    "payload",
-    "payload fields",
-    "category",
-    "end tid",
+    *("Sequence number", "op_id", "Input Dims", "payload", "payload fields"),
+    *("category", "end tid"),
 )
 """The arguments of single ranges; those of collectives are `nsys_payloads.ARGS`."""
 

@@ -257,8 +257,10 @@ def _read(db: Database) -> Payloads:
 def _of_blobs(db: Database) -> npt.NDArray[np.int64]:
     """What binary payloads tell: row ids, threads and `_FIELDS`, a row each."""
     layout = _layout(db)
-    parts = [np.stack(part) for blobs in _blobs(db) for part in _decoded(blobs, layout)]
-    return np.hstack([np.empty((2 + len(_FIELDS), 0), np.int64), *parts])
+    parts = [np.empty((2 + len(_FIELDS), 0), np.int64)]
+    for blobs in _blobs(db):
+        parts.extend(map(np.stack, _decoded(blobs, layout)))
+    return np.hstack(parts)
 
 
 def _of_texts(db: Database) -> npt.NDArray[np.int64]:

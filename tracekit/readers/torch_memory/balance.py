@@ -143,7 +143,9 @@ def notes(
     name: str,
 ) -> list[Note]:
     """What the checks of a snapshot tell of it: only what is not as it should be."""
-    device_notes = [note for balance in device_balances for note in _unbalanced(balance, name)]
+    device_notes: list[Note] = []
+    for balance in device_balances:
+        device_notes += _unbalanced(balance, name)
     device_notes += _of_segments(tables, name)
     history = tables.get("allocations")
     if history is None:
