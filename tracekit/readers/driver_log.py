@@ -44,6 +44,9 @@ _BULLET = re.compile(
     r"[•*-] ([^:]{1,300}): ([0-9]{1,15}(?:\.[0-9]{1,12})?)s(?: \([0-9.]{1,12}%\))?\s*\Z"
 )
 _TIMER = re.compile(r"timing_s/|timing/train/|perf/time_per_step")
+_TIMERS = ("timing_s/", "timing/train/", "perf/")
+"""One of these is in every line of a step: without them no line needs to be looked at."""
+
 _LOGGED_NUMBER = re.compile(r"(?:timing_s|perf)/[\w/]{1,80}:(?:np\.\w{1,20}\()?[0-9]")
 STEP_KEYS = ("step", "global_step", "_step", "training/global_step", "train/global_step")
 TIME_KEYS = ("_timestamp", "timestamp", "time")
@@ -63,15 +66,16 @@ def sniff(head: bytes) -> bool:
     """
     if not head or b"\0" in head:
         return False
-    text = _ANSI.sub("", head.decode("utf-8", "replace"))
-    lines = text.splitlines()
-    if any(_is_step_line(line) for line in lines):
+    text = head.decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if any(timers in text for timers in _TIMERS) and any(map(_is_step_line, text.splitlines())):
         return True
     if text.startswith(("{", "[")):
         return False
     if _DRIVER.search(text):
         return True
-    bullets = filter(None, map(_BULLET.search, lines))
+    bullets = filter(None, map(_BULLET.search, text.splitlines()))
     return bool(_HEADING.search(text)) and any(bullet[1] in _PRINTED for bullet in bullets)
 
 

@@ -52,12 +52,16 @@ Row = Mapping[str, object]
 
 def sniff(head: bytes) -> bool:
     """Whether text begins like a log of memory: JSON lines or CSV with an amount of memory for each step."""
-    if not head or b"\0" in head or driver_log.sniff(head):
+    if not head or b"\0" in head:
         return False
-    text = head.decode("utf-8", "replace")
-    first, *more = text.splitlines() or [""]
+    return _tells_memory(head.decode("utf-8", "replace")) and not driver_log.sniff(head)
+
+
+def _tells_memory(text: str) -> bool:
+    """Whether one of the first lines, or the header of a CSV, names an amount of memory and the step."""
+    first, *more = text.splitlines()[:51] or [""]
     if first.startswith("{"):
-        rows = (_object(line) for line in (first, *more[:50]))
+        rows = map(_object, (first, *more))
         return any(row is not None and _is_row(row) for row in rows)
     header = _header(first)
     return header is not None and _is_row(dict.fromkeys(header))
