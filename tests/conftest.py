@@ -21,6 +21,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Who watches from a terminal of another width sees the same: tests that ask for a width set it.
 os.environ.pop("COLUMNS", None)
 
+# Every test measures for itself: what one of them kept would hide from another what it breaks.
+os.environ["TRACEKIT_NO_CACHE"] = "1"
+
 # Reference counts free nearly all that tests make: looking for cycles among everything that was imported and
 # collected took one part in twenty of their time.
 gc.set_threshold(50_000, 50, 100)

@@ -29,6 +29,7 @@ COMMANDS = (
     "collect",
     "explain",
     "tables",
+    "cache",
     "completion",
 )
 """Each is `command` in the module of its name."""

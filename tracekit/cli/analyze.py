@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 @opt.questions
 @opt.top
 @opt.jobs
+@opt.cache
 @opt.cluster
 @opt.work
 @opt.device_memory

@@ -142,6 +142,7 @@ def _step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
 @gating.options
 @opt.top
 @opt.jobs
+@opt.cache
 @opt.strict()
 @opt.quiet
 @opt.verbose

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     help="With --self-test: let one run decide, as if its steps were runs.",
 )
 @opt.jobs
+@opt.cache
 @opt.strict()
 @opt.quiet
 @opt.verbose

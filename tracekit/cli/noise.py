@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @opt.drop_first
 @opt.top
 @opt.jobs
+@opt.cache
 @opt.quiet
 @opt.verbose
 @opt.reading

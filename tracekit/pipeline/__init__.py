@@ -32,6 +32,7 @@ def analyze(  # noqa: PLR0913 - one per option
     questions: str | Sequence[str] | None = None,
     skip: str | Sequence[str] = (),
     question_files: str | Sequence[str] = (),
+    cache: bool = True,
 ) -> Report:
     """The report on a profile directory, a file, a glob, or several of them.
 
@@ -42,6 +43,7 @@ def analyze(  # noqa: PLR0913 - one per option
     Python files that end with a question of your own (`examples/own_question.py`), which is asked as well.
     The engine "ray" reads every file on the node of a Ray cluster where it lies: at `ray_address`, else
     RAY_ADDRESS, else one that is started here; each node looks at the patterns `on_every_node` itself.
+    What is measured of a file is kept for the next time, and used if the file did not change: `cache` False does neither.
     Raises `TracekitError` when nothing was found or could be read.
     """
     chosen = {
@@ -59,6 +61,7 @@ def analyze(  # noqa: PLR0913 - one per option
         "questions": questions,
         "skip": skip,
         "question_files": question_files,
+        "cache": cache,
     }
     return pipeline.analyze(path, pipeline.options_of(chosen)).report
 
@@ -80,6 +83,7 @@ def compare(  # noqa: PLR0913 - one per option
     force: bool = False,
     work: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {}),
     sample: int | None = None,
+    cache: bool = True,
 ) -> Comparison:
     """What changed from `base` to `opt`, each one or several profiles, saved measurements or reports.
 
@@ -108,6 +112,7 @@ def compare(  # noqa: PLR0913 - one per option
         "exclude": exclude,
         "jobs": jobs,
         "sample": sample,
+        "cache": cache,
     }
     options = pipeline.options_of(reading)
     return comparing.compare_paths(before, after, options, choices, work=work).comparison

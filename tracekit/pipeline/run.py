@@ -38,7 +38,7 @@ from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Failure, Measurements, Note, Source, Want
 from tracekit.model.version import VERSION
-from tracekit.pipeline import appendix, asked, recordings, saved, unrelated
+from tracekit.pipeline import appendix, asked, kept, recordings, saved, unrelated
 from tracekit.pipeline import first_screen as overview
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline.first_sheet import what_fills_memory
@@ -97,7 +97,8 @@ class Options:
     GPU has, where a person tells; `sample` how many ranks are to be read. With the engine "ray" sources are read on the nodes of the cluster at
     `ray_address` (None: one started here), and `on_every_node` are patterns that each node looks at itself.
     Of the `questions` (ids; None: all) those in `skip` are left out; of what no question asks only `tables` are measured.
-    `question_files` are Python files of the user, each with a question that is asked as well.
+    `question_files` are Python files of the user, each with a question that is asked as well. With `cache` what is
+    measured of a file is kept, and what was kept of it is used.
     """
 
     ranks: str | None = None
@@ -116,6 +117,7 @@ class Options:
     skip: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     question_files: tuple[str, ...] = ()
+    cache: bool = True
 
     @property
     def cuts(self) -> bool:
@@ -254,18 +256,20 @@ def measure(
     if ids is not None:
         to_measure = asked.to_measure(ids, options.tables, questions)
         ids = tuple(map(attrgetter("id"), to_measure))
-    work = partial(
-        measure_source,
-        questions=ids,
-        question_files=files,
-        ranks=_numbers(options.ranks),
-        steps=_numbers(options.steps),
-        stages=options.stages,
-    )
+    chosen: dict[str, Any] = {
+        "questions": ids,
+        "ranks": _numbers(options.ranks),
+        "steps": _numbers(options.steps),
+        "stages": options.stages,
+    }
+    work = partial(measure_source, question_files=files, **chosen)
     line = progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
     with line as on_progress:
         if cluster is None:
-            results = local.run(work, found.sources, jobs=options.jobs, on_progress=on_progress)
+            run = partial(local.run, jobs=options.jobs, on_progress=on_progress)
+            # What a file of the user's asks may rest on anything: it is not kept.
+            shelf = kept.shelf_for(chosen) if options.cache and not files else None
+            results = kept.outcomes(work, found.sources, shelf, run)
             return reduce(together(results, folding(questions)), found, options)
         outcomes = ray.run_folded(
             work,

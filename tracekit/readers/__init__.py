@@ -16,20 +16,31 @@ HEAD_BYTES = 2**16
 """How much of a file's text a reader sees to claim it."""
 
 
+def nothing_beside(path: Path) -> tuple[str, ...] | None:
+    """What most readers read besides the file: nothing."""
+    del path
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One format: `sniff` tells it by its first (inflated) bytes, `read` gives its Traces."""
+    """One format: `sniff` tells it by its first (inflated) bytes, `read` gives its Traces.
+
+    `beside` tells the state of all else that it reads for a file; None where that may change at any time.
+    """
 
     name: str
     tool: Tool
     sniff: Callable[[bytes], bool]
     read: Callable[[Source, Want, Callable[[int], None] | None], list[Trace]]
+    beside: Callable[[Path], tuple[str, ...] | None] = nothing_beside
 
 
 def _reader(name: str, tool: Tool, file: str = "") -> Reader:
     """The format that a file of this directory reads, by default the one of that name."""
     module = import_module(f"tracekit.readers.{file or name}")
-    return Reader(name, tool, module.sniff, module.read)
+    beside = getattr(module, "beside", nothing_beside)
+    return Reader(name, tool, module.sniff, module.read, beside)
 
 
 READERS: tuple[Reader, ...] = (

@@ -26,6 +26,7 @@ from tracekit.readers.nsys import metrics as nsys_metrics
 from tracekit.readers.nsys import nvtx as nsys_nvtx
 from tracekit.readers.nsys.contents import CALL_NOUNS, Contents, contents
 from tracekit.readers.nsys.database import MISSING, Database, damage_notes, opened
+from tracekit.readers.nsys.files import has_journal
 from tracekit.readers.nsys.gather import UNKNOWN, pid_or_none, same, whole_numbers
 from tracekit.readers.nsys.memory import MemoryOps
 from tracekit.readers.nsys.nvtx import HostRows
@@ -47,6 +48,11 @@ _MAX_ROWS = 2**31 - 1
 def sniff(head: bytes) -> bool:
     """Whether a file begins like an SQLite database, or like one of which the first page was never written."""
     return head.startswith(MAGIC) or (len(head) >= 512 and not head[:512].strip(b"\0"))
+
+
+def beside(path: Path) -> tuple[str, ...] | None:
+    """Nothing is read beside the file, but a journal of changes that SQLite has not written to it yet."""
+    return None if has_journal(path) else ()
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:

@@ -109,7 +109,7 @@ def is_empty_capture(path: Path) -> bool:
 def _header_problem(header: bytes, size: int, path: Path) -> Reason | None:
     """What the first bytes and the size of a file say against its being a whole database."""
     problem = unreadable(header, size)
-    if problem is not None or _has_journal(path):
+    if problem is not None or has_journal(path):
         return problem
     missing = full_size(header) - size
     if missing <= 0:
@@ -127,12 +127,12 @@ def _table_problem(path: Path) -> Reason | None:
     except (sqlite3.Error, ValueError) as error:
         text = f"damaged SQLite database: {error}"
         problem = Reason("damaged-database", text, Data(says=str(error)))
-    if not tables and _has_journal(path):  # what is in the journal only its reader can tell
+    if not tables and has_journal(path):  # what is in the journal only its reader can tell
         return None if path.suffix.lower() == EXPORT_SUFFIX else FOREIGN
     return None if _is_export(tables) else problem
 
 
-def _has_journal(path: Path) -> bool:
+def has_journal(path: Path) -> bool:
     """Whether SQLite keeps changes of this database in a file beside it."""
     return any(path.with_name(path.name + end).exists() for end in ("-wal", "-journal"))
 

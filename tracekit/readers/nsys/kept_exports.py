@@ -1,35 +1,25 @@
 """Exports of reports, kept by content so that each report is exported once: never in the user's folder.
 
-They lie in `$TRACEKIT_CACHE`, else `$XDG_CACHE_HOME/tracekit`, else `~/.cache/tracekit`, readable by their owner
-only, since an export holds the environment of what was profiled. Whoever reads one holds a shared lock on it; the
-oldest that nobody holds go when all together exceed the limit.
+Whoever reads one holds it; see `model.cache` for where they lie and how they are forgotten.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracekit.discover.contents import content_digest
+from tracekit.model import cache
 from tracekit.model.codes import why_unread
-from tracekit.model.errors import TracekitError, refused
-from tracekit.model.units import parse_size
+from tracekit.model.errors import refused
 from tracekit.readers.nsys import export as nsys_export
 from tracekit.readers.nsys.files import export_problem
 
-CACHE_VARIABLE = "TRACEKIT_CACHE"
-LIMIT_VARIABLE = "TRACEKIT_CACHE_LIMIT"
-LIMIT_BYTES = 20_000_000_000
-
-_FOLDER = "nsys"
-_PARTIAL = "partial-"
-_ABANDONED_S = 86_400.0
+_KIND = "nsys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +43,17 @@ def export_of(report: Path) -> Iterator[Export]:
         except OSError as error:
             text = f"cannot be exported: {error.strerror or type(error).__name__}"
             reason = replace(why_unread(error), text=text)
-            raise refused(report, reason, f"see {CACHE_VARIABLE}, and the free space") from error
+            raise refused(
+                report, reason, f"see {cache.CACHE_VARIABLE}, and the free space"
+            ) from error
         yield export
 
 
 def _export(stack: contextlib.ExitStack, report: Path) -> Export:
     """The export of a report; what it needs is released with `stack`."""
     nsys = nsys_export.program()
-    limit = _limit()
-    folder = _cache()
+    limit = cache.limit_bytes()
+    folder = cache.folder(_KIND)
     digest = content_digest(report)
     if folder is not None:
         stored = _kept(stack, folder, digest, nsys)
@@ -69,7 +61,7 @@ def _export(stack: contextlib.ExitStack, report: Path) -> Export:
             return stored
     if nsys is None:
         raise nsys_export.not_installed(report)
-    work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=folder)))
+    work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=cache.PARTIAL, dir=folder)))
     new_export = nsys_export.export(report, nsys, work)
     if folder is None:
         return Export(new_export, nsys.version, made=True)
@@ -77,39 +69,11 @@ def _export(stack: contextlib.ExitStack, report: Path) -> Export:
     if stored is not None:  # another process was faster
         return stored
     new_export.chmod(0o600)
-    _hold(stack, new_export)
+    cache.hold(stack, new_export)
     target = folder / _name(digest, nsys)
     new_export.replace(target)
-    _forget_oldest(folder, limit)
+    cache.forget_oldest(limit)
     return Export(target, nsys.version, made=True)
-
-
-def _limit() -> int:
-    """How many bytes all exports together may take; raises `TracekitError` for what is no size."""
-    text = os.environ.get(LIMIT_VARIABLE)
-    try:
-        return parse_size(text) if text else LIMIT_BYTES
-    except TracekitError as error:
-        raise TracekitError(f"{LIMIT_VARIABLE}: {error.problem}", error.hint) from error
-
-
-def _cache() -> Path | None:
-    """The directory of kept exports, made if need be; None where it cannot be ours and ours alone."""
-    named, xdg = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        if named:
-            above = Path(named).absolute()
-        elif os.path.isabs(xdg):  # noqa: PTH117 - the text, before it is a path
-            above = Path(xdg, "tracekit")
-        else:
-            above = Path.home() / ".cache" / "tracekit"
-        folder = above / _FOLDER
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except (OSError, RuntimeError, ValueError):
-        return None
-    is_ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-    return folder if is_ours and os.access(folder, os.R_OK | os.W_OK | os.X_OK) else None
 
 
 def _name(digest: str, nsys: nsys_export.Program) -> str:
@@ -126,7 +90,7 @@ def _kept(
     else:
         names = sorted(folder.glob(f"{digest}-*.sqlite"), reverse=True)
     for path in names:
-        if not _hold(stack, path):
+        if not cache.hold(stack, path):
             continue
         if export_problem(path) is not None:
             path.unlink(missing_ok=True)
@@ -136,65 +100,9 @@ def _kept(
     return None
 
 
-def _hold(stack: contextlib.ExitStack, path: Path) -> bool:
-    """Whether the file is there and will stay until `stack` ends."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    stack.callback(os.close, descriptor)
-    _lock(descriptor, exclusive=False)
-    try:
-        now = path.stat()
-    except OSError:
-        return False
-    lock_status = os.fstat(descriptor)
-    return (now.st_dev, now.st_ino) == (lock_status.st_dev, lock_status.st_ino)
-
-
-def _lock(descriptor: int, *, exclusive: bool) -> bool:
-    """Whether the lock was had at once; a file system without locks gives every shared one."""
-    try:
-        import fcntl
-
-        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except (OSError, ImportError):
-        return not exclusive
-    return True
-
-
-def _forget_oldest(folder: Path, limit: int) -> None:
-    """Remove exports, the longest unused first, until they are within the limit; and what crashes left behind."""
-    exports: list[tuple[int, int, Path]] = []
-    for path in folder.iterdir():
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            if path.name.startswith(_PARTIAL):
-                if time.time() - status.st_mtime > _ABANDONED_S:
-                    shutil.rmtree(path, ignore_errors=True)
-            elif path.suffix == ".sqlite":
-                exports.append((status.st_mtime_ns, status.st_size, path))
-    total = sum(size for _, size, _ in exports)
-    for _, size, path in sorted(exports):
-        if total <= limit:
-            return
-        if _removed(path):
-            total -= size
-
-
-def _removed(path: Path) -> bool:
-    """Whether an export was removed: nobody was reading it."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        if not _lock(descriptor, exclusive=True):
-            return False
-        path.unlink(missing_ok=True)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+def state(report: Path) -> tuple[str, ...]:
+    """What decides which export of a report is read: the exports kept of it, and the nsys that is installed."""
+    nsys = nsys_export.program()
+    folder = cache.folder(_KIND)
+    kept = folder.glob(f"{content_digest(report)}-*.sqlite") if folder is not None else ()
+    return (nsys.version if nsys is not None else "no nsys", *sorted(path.name for path in kept))

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from tracekit.discover.contents import content_digest
 from tracekit.discover.nsys_files import FOREIGN, export_beside, is_stale
 from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import TraceFormatError, TracekitError, refused
 from tracekit.model.labels import shown
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.readers.nsys import kept_exports
-from tracekit.readers.nsys.files import REPORT_MAGIC, export_problem
+from tracekit.readers.nsys.files import REPORT_MAGIC, export_problem, has_journal
 
 _ABSENT = Reason("no-export", "not there")
 _STALE = Reason("stale-export", "older than the report")
@@ -23,6 +24,18 @@ _STALE = Reason("stale-export", "older than the report")
 def sniff(head: bytes) -> bool:
     """Whether a file begins as reports of Nsight Systems do."""
     return head.startswith(REPORT_MAGIC)
+
+
+def beside(path: Path) -> tuple[str, ...] | None:
+    """The export beside the report, by its content, and what decides which export is read in place of it."""
+    export_path = export_beside(path)
+    flaw = _flaw(export_path, path)
+    if flaw is _ABSENT:
+        return kept_exports.state(path)
+    if has_journal(export_path):
+        return None
+    of_report = kept_exports.state(path) if flaw is not None else ()
+    return (content_digest(export_path), "" if flaw is None else flaw.text, *of_report)
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:

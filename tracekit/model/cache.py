@@ -1,0 +1,152 @@
+"""What tracekit keeps on disk for the next run: where it lies, how much it may be, and how it is forgotten.
+
+It lies in `$TRACEKIT_CACHE`, else `$XDG_CACHE_HOME/tracekit`, else `~/.cache/tracekit`, a directory for each kind of
+thing, readable by their owner only: they hold names and the environment of what was profiled. Whoever needs a file
+to stay holds a shared lock on it; the longest unused that nobody holds go when all together exceed the limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+from tracekit.model.errors import TracekitError
+from tracekit.model.units import parse_size
+
+CACHE_VARIABLE = "TRACEKIT_CACHE"
+LIMIT_VARIABLE = "TRACEKIT_CACHE_LIMIT"
+LIMIT_BYTES = 20_000_000_000
+
+KINDS = {"measured": "*.measured", "nsys": "*.sqlite"}
+"""The directory of each kind of thing that is kept, and how its files are called."""
+
+PARTIAL = "partial-"
+"""What is still being written begins with this, and is never taken for the thing itself."""
+
+_ABANDONED_S = 86_400.0
+
+
+def above() -> Path | None:
+    """The directory that holds all that is kept, which need not exist; None where no place is known."""
+    named, xdg = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME", "")
+    if named:
+        return Path(named).absolute()
+    if os.path.isabs(xdg):  # noqa: PTH117 - the text, before it is a path
+        return Path(xdg, "tracekit")
+    try:
+        return Path.home() / ".cache" / "tracekit"
+    except RuntimeError:
+        return None
+
+
+def folder(kind: str) -> Path | None:
+    """The directory of one kind, made if need be; None where it cannot be ours and ours alone."""
+    try:
+        directory = above()
+        if directory is None:
+            return None
+        of_kind = directory / kind
+        of_kind.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = of_kind.stat()
+    except (OSError, ValueError):
+        return None
+    is_ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    return of_kind if is_ours and os.access(of_kind, os.R_OK | os.W_OK | os.X_OK) else None
+
+
+def limit_bytes() -> int:
+    """How many bytes all that is kept may take together; raises `TracekitError` for what is no size."""
+    text = os.environ.get(LIMIT_VARIABLE)
+    try:
+        return parse_size(text) if text else LIMIT_BYTES
+    except TracekitError as error:
+        raise TracekitError(f"{LIMIT_VARIABLE}: {error.problem}", error.hint) from error
+
+
+def entries(kind: str) -> list[tuple[int, int, Path]]:
+    """(when it was last used in ns, its bytes, its path) of everything of one kind that is kept, in that order."""
+    directory = above()
+    kept: list[tuple[int, int, Path]] = []
+    if directory is None:
+        return kept
+    with contextlib.suppress(OSError):
+        for path in (directory / kind).glob(KINDS[kind]):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                kept.append((status.st_mtime_ns, status.st_size, path))
+    return sorted(kept)
+
+
+def forget_oldest(limit: int) -> None:
+    """Nothing; the longest unused are removed until all together are within the limit, and what crashes left behind."""
+    kept = sorted(entry for kind in KINDS for entry in entries(kind))
+    total = sum(size for _, size, _ in kept)
+    for _, size, path in kept:
+        if total <= limit:
+            break
+        if removed(path):
+            total -= size
+    _remove_abandoned()
+
+
+def _remove_abandoned() -> None:
+    """Nothing; what began to be written long ago, and never was finished, is removed."""
+    directory = above()
+    if directory is None:
+        return
+    for path in directory.glob(f"*/{PARTIAL}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime <= _ABANDONED_S:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+
+
+def removed(path: Path) -> bool:
+    """Whether a file was removed: nobody held it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if not lock(descriptor, exclusive=True):
+            return False
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def hold(stack: contextlib.ExitStack, path: Path) -> bool:
+    """Whether the file is there and will stay until `stack` ends."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    stack.callback(os.close, descriptor)
+    lock(descriptor, exclusive=False)
+    try:
+        now = path.stat()
+    except OSError:
+        return False
+    lock_status = os.fstat(descriptor)
+    return (now.st_dev, now.st_ino) == (lock_status.st_dev, lock_status.st_ino)
+
+
+def lock(descriptor: int, *, exclusive: bool) -> bool:
+    """Whether the lock was had at once; a file system without locks gives every shared one."""
+    try:
+        import fcntl
+
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except (OSError, ImportError):
+        return not exclusive
+    return True

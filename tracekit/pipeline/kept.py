@@ -1,0 +1,179 @@
+"""What was measured of each file, kept for the next look: a file that did not change is read and measured once.
+
+An entry is found by everything that its tables rest on: the bytes of the file and of what its reader reads beside
+it, what discovery knows of the file, the questions and what was chosen, the code of tracekit and the libraries it
+computes with. What failed, and what questions of the user's own measured, is not kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache as once
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.engine import Advance, Outcome, Work
+from tracekit.model import cache
+from tracekit.model.trace import Source
+from tracekit.pipeline.gather import Measured, MeasuredSource
+from tracekit.pipeline.measure import with_content
+from tracekit.pipeline.packed import packed, unpacked
+from tracekit.readers.loading import reader_named
+
+OFF_VARIABLE = "TRACEKIT_NO_CACHE"
+"""With this in the environment nothing that was measured is kept, and nothing that was kept is used."""
+
+_KIND = "measured"
+_SUFFIX = cache.KINDS[_KIND].removeprefix("*")
+_MEASURING = ("analyses", "discover", "model", "pipeline", "process", "readers")
+"""The packages whose code decides what is measured."""
+
+_NOWHERE = {"path", "node"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Where the entries of one run lie, and what all their tables rest on besides their files."""
+
+    folder: Path
+    basis: str
+
+
+def shelf_for(chosen: Mapping[str, Any]) -> Shelf | None:
+    """The shelf for what was `chosen` to be measured; None where nothing may be kept."""
+    folder = None if os.environ.get(OFF_VARIABLE) else cache.folder(_KIND)
+    if folder is None:
+        return None
+    said = sorted((name, _in_order(value)) for name, value in chosen.items())
+    libraries = platform.python_version(), np.__version__, pd.__version__
+    return Shelf(folder, repr((_code(), libraries, said)))
+
+
+def _in_order(value: Any) -> Any:
+    """The value, a set in an order that is always the same."""
+    return sorted(value) if isinstance(value, frozenset) else value
+
+
+@once
+def _code() -> str:
+    """The digest of the code that measures."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for name in _MEASURING:
+        for path in sorted((package / name).rglob("*")):
+            if path.suffix in {".py", ".so", ".pyd", ".toml"}:
+                data = path.read_bytes()
+                digest.update(f"{path.relative_to(package)} {len(data)}\n".encode() + data)
+    return digest.hexdigest()
+
+
+def outcomes(
+    work: Work[tuple[MeasuredSource, ...]],
+    sources: Sequence[Source],
+    shelf: Shelf | None,
+    run: Callable[[Work[tuple[MeasuredSource, ...]], Sequence[Source]], Iterator[Measured]],
+) -> Iterator[Measured]:
+    """What became of each source, in their order: as it was kept, or as `run` makes it of `work`, which is then kept.
+
+    Without a shelf nothing is kept.
+    """
+    if shelf is None:
+        yield from run(work, sources)
+        return
+    states = {source.name: _state(source.path) for source in sources}
+    sources = [with_content(source) for source in sources]
+    entries = [_entry(source, shelf) for source in sources]
+    unmeasured = [
+        source
+        for source, entry in zip(sources, entries, strict=True)
+        if entry is None or not entry.exists()
+    ]
+    missing = set(map(id, unmeasured))
+    keeping = _Keeping(work, shelf, states)
+    made = run(keeping, unmeasured)
+    try:
+        for source, entry in zip(sources, entries, strict=True):
+            if id(source) in missing or entry is None:
+                yield next(made)
+                continue
+            kept = _taken(entry, source)
+            yield Outcome(source, kept) if kept is not None else next(run(keeping, [source]))
+    finally:
+        close = getattr(made, "close", None)
+        if close is not None:
+            close()
+        if unmeasured:
+            cache.forget_oldest(cache.limit_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class _Keeping:
+    """Work that keeps what it made of a source, if that is still as it was found."""
+
+    work: Work[tuple[MeasuredSource, ...]]
+    shelf: Shelf
+    states: Mapping[str, tuple[int, int] | None]
+
+    def __call__(self, source: Source, advance: Advance) -> tuple[MeasuredSource, ...]:
+        """What the work made of the source, which is kept unless a question failed."""
+        parts = self.work(source, advance)
+        entry = _entry(source, self.shelf)
+        is_same = self.states[source.name] == _state(source.path)
+        if entry is not None and is_same and not any(part.faults for part in parts):
+            _put(entry, parts, source)
+        return parts
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """(bytes, when it was changed) of a file, by which a change is seen; None where that cannot be told."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _entry(source: Source, shelf: Shelf) -> Path | None:
+    """Where what is measured of a source is kept; None where it changes, or cannot be read."""
+    try:
+        beside = reader_named(source.reader).beside(source.path)
+    except OSError:
+        return None
+    if beside is None or source.content is None:
+        return None
+    names = (field.name for field in fields(Source) if field.name not in _NOWHERE)
+    known = [(name, getattr(source, name)) for name in names]
+    digest = hashlib.sha256(repr((shelf.basis, known, beside)).encode("utf-8", "surrogatepass"))
+    return shelf.folder / f"{digest.hexdigest()}{_SUFFIX}"
+
+
+def _taken(entry: Path, source: Source) -> tuple[MeasuredSource, ...] | None:
+    """What was kept; None where it is gone or damaged."""
+    try:
+        parts = unpacked(entry.read_bytes(), source)
+        os.utime(entry)
+    except (OSError, ValueError):
+        return None
+    return parts
+
+
+def _put(entry: Path, parts: Sequence[MeasuredSource], source: Source) -> None:
+    """Nothing; afterwards the entry is kept, whole, unless it cannot be."""
+    temporary = entry.with_name(f"{cache.PARTIAL}{os.urandom(8).hex()}")
+    with contextlib.suppress(OSError, TypeError):
+        try:
+            data = packed(parts, source)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            temporary.replace(entry)
+        finally:
+            temporary.unlink(missing_ok=True)

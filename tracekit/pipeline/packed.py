@@ -1,0 +1,201 @@
+"""What was measured of a source as bytes, and back: numbers as they lie in memory behind a JSON head that says where.
+
+    magic, then compressed:  length of the head (8 bytes), head, the arrays of all tables, each begun at a multiple of 8
+
+The bytes are our own and lie in a directory of ours; that they are whole and of this form is checked all the same,
+and whatever is wrong with them is a `ValueError`.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import numpy as np
+
+from tracekit.discover.selection import Holding
+from tracekit.model.codes import Data
+from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable
+from tracekit.model.trace import Note, Source
+from tracekit.pipeline.gather import MeasuredSource
+
+_MAGIC = b"tracekit measured 1\n"
+_HEAD_LENGTH_BYTES = 8
+_ALIGNED_BYTES = 8
+_FASTEST = 1
+
+_PLACE = {"path", "node"}
+"""What a source says of where it lies now."""
+
+_CODES, _NULLABLE, _NUMBERS = "codes", "nullable", "numbers"
+
+
+def packed(parts: Sequence[MeasuredSource], source: Source) -> bytes:
+    """What was measured of `source`, as bytes. Raises `TypeError` for what JSON cannot hold."""
+    blocks: list[bytes] = []
+    head = json.dumps([_part_json(part, source, blocks) for part in parts]).encode("ascii")
+    padded = head + b" " * (-len(head) % _ALIGNED_BYTES)
+    length = len(padded).to_bytes(_HEAD_LENGTH_BYTES, "little")
+    return _MAGIC + zlib.compress(b"".join((length, padded, *blocks)), _FASTEST)
+
+
+def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
+    """What was measured of `source` as `packed` wrote it; raises `ValueError` for anything else."""
+    if not data.startswith(_MAGIC):
+        raise ValueError("another form")
+    try:
+        # A bytearray: arrays that share it may be written to, as those that were measured now.
+        content = bytearray(zlib.decompress(data[len(_MAGIC) :]))
+        head_end = _HEAD_LENGTH_BYTES + int.from_bytes(content[:_HEAD_LENGTH_BYTES], "little")
+        blocks = _Blocks(content, head_end)
+        parts = json.loads(content[_HEAD_LENGTH_BYTES:head_end])
+        return tuple(_part(part, source, blocks) for part in parts)
+    except (zlib.error, ArithmeticError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"damaged: {error}") from error
+
+
+def _part_json(part: MeasuredSource, source: Source, blocks: list[bytes]) -> dict[str, Any]:
+    """One process as its head has it; its arrays are added to the blocks."""
+    return {
+        "source": _changes(part.source, source),
+        "tables": {
+            question: {name: _columns_json(columns, blocks) for name, columns in tables.items()}
+            for question, tables in part.tables.items()
+        },
+        "notes": _notes_json(part.notes),
+        "versions": dict(part.versions),
+        "simulated": part.simulated,
+        "options": dict(part.options),
+        "holding": _holding_json(part.holding),
+    }
+
+
+def _part(record: Mapping[str, Any], source: Source, blocks: _Blocks) -> MeasuredSource:
+    """One process as its head has it."""
+    return MeasuredSource(
+        _changed(source, record["source"]),
+        {
+            question: {name: _columns(name, columns, blocks) for name, columns in tables.items()}
+            for question, tables in record["tables"].items()
+        },
+        _notes(record["notes"]),
+        record["versions"],
+        record["simulated"],
+        record["options"],
+        _holding(record["holding"]),
+    )
+
+
+def _changes(now: Source, before: Source) -> dict[str, Any]:
+    """What the reader completed of a source. Raises `TypeError` where that is nothing for JSON."""
+    changes: dict[str, Any] = {}
+    for name in (field.name for field in fields(Source)):
+        value = getattr(now, name)
+        if name in _PLACE or value == getattr(before, name):
+            continue
+        changes[name] = _notes_json(value) if name == "notes" else value
+    return changes
+
+
+def _changed(source: Source, changes: Mapping[str, Any]) -> Source:
+    """The source as its reader completed it."""
+    values = dict(changes)
+    if "notes" in values:
+        values["notes"] = _notes(values["notes"])
+    return replace(source, **values)
+
+
+def _notes_json(notes: Iterable[Note]) -> list[dict[str, Any]]:
+    """Notes by the names of their fields."""
+    return [
+        {field.name: getattr(note, field.name) for field in fields(Note)}
+        | {"data": dict(note.data)}
+        for note in notes
+    ]
+
+
+def _notes(records: Iterable[Mapping[str, Any]]) -> tuple[Note, ...]:
+    """The notes of these records; lists in their data were tuples."""
+    notes = []
+    for record in records:
+        data = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in record["data"].items()
+        }
+        notes.append(Note(**{**record, "data": Data(**data)}))
+    return tuple(notes)
+
+
+def _holding_json(holding: Holding | None) -> dict[str, Any] | None:
+    """What a process holds, its sets as lists."""
+    if holding is None:
+        return None
+    return {**asdict(holding), "steps": sorted(holding.steps), "stages": sorted(holding.stages)}
+
+
+def _holding(record: Mapping[str, Any] | None) -> Holding | None:
+    """What a process holds."""
+    if record is None:
+        return None
+    sets = {name: frozenset(record[name]) for name in ("steps", "stages")}
+    return Holding(**{**record, **sets})
+
+
+def _columns_json(columns: Columns, blocks: list[bytes]) -> list[Any]:
+    """[rows, the kind of each column]; the names of the columns are those of the table."""
+    return [len(columns), [_array_json(array, blocks) for array in columns.arrays.values()]]
+
+
+def _columns(name: str, record: Sequence[Any], blocks: _Blocks) -> Columns:
+    """The rows of one table."""
+    length, kinds = record
+    arrays = [_array(kind, length, blocks) for kind in kinds]
+    return Columns(length, dict(zip(TABLES[name].columns, arrays, strict=True)))
+
+
+def _array_json(array: Array, blocks: list[bytes]) -> list[Any]:
+    """[kind, type, texts if there are any] of one column, its numbers added to the blocks."""
+    if isinstance(array, Coded):
+        return [_CODES, _block(array.codes, blocks), array.texts]
+    if isinstance(array, Nullable):
+        _block(array.missing, blocks)
+        return [_NULLABLE, _block(array.values, blocks)]
+    return [_NUMBERS, _block(array, blocks)]
+
+
+def _array(record: Sequence[Any], length: int, blocks: _Blocks) -> Array:
+    """One column of so many rows."""
+    kind, dtype = record[:2]
+    if kind == _CODES:
+        return Coded(blocks.next(dtype, length), tuple(record[2]))
+    if kind == _NULLABLE:
+        missing = blocks.next("bool", length)
+        return Nullable(blocks.next(dtype, length), missing)
+    return blocks.next(dtype, length)
+
+
+def _block(array: np.ndarray[Any, Any], blocks: list[bytes]) -> str:
+    """The type of an array, of which the bytes are added to the blocks."""
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"an array of {array.dtype} cannot be kept")
+    data = array.tobytes()
+    blocks += (data, bytes(-len(data) % _ALIGNED_BYTES))
+    return str(array.dtype)
+
+
+class _Blocks:
+    """The arrays of all tables, one after the other."""
+
+    def __init__(self, content: bytearray, start: int) -> None:
+        self._content = content
+        self._start = start
+
+    def next(self, dtype: str, length: int) -> np.ndarray[Any, Any]:
+        """The next array; it shares the memory of all. Raises `ValueError` behind the end."""
+        array = np.frombuffer(self._content, dtype, length, self._start)
+        self._start += array.nbytes + -array.nbytes % _ALIGNED_BYTES
+        return array
