@@ -37,6 +37,9 @@ COMMANDS = (
 PROGRAM = "tracekit"
 COMPLETE = "_TRACEKIT_COMPLETE"
 
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""What keeps numpy and pandas from starting threads that nothing here needs: workers can be forked then."""
+
 FAILED, INTERRUPTED = 2, 130
 
 
@@ -82,6 +85,8 @@ class Commands(click.Group):
 
             return shell_complete(self, {}, PROGRAM, COMPLETE, instruction)
         terminal.prepare()
+        for name, value in ONE_THREAD.items():
+            os.environ.setdefault(name, value)
         context: click.Context | None = None
         try:
             with self.make_context(PROGRAM, args) as context:

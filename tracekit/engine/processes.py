@@ -19,6 +19,7 @@ from functools import partial
 from multiprocessing import connection, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, NoReturn
 
@@ -53,7 +54,7 @@ class Processes(Generic[R]):
 
     def __init__(self, function: Work[R]) -> None:
         self._payload = pickle.dumps(function)
-        self._preload = _module_of(function)
+        self._preload = _modules_of(function)
         self._idle: list[_Worker] = []
         self._busy: dict[int, _Worker] = {}
         self._sources: dict[int, Source] = {}
@@ -118,10 +119,10 @@ class Processes(Generic[R]):
 def _hire(payload: bytes, preload: list[str]) -> _Worker:
     """A new worker process, started so that it runs nothing of the program's main module.
 
-    Forking from a server that has imported everything costs ~10 ms and shares its memory; forking
-    from here would not be safe once there are threads; spawning imports pandas again in each worker.
+    Forked from here it has imported everything: that is not safe once there are threads. Then it is forked from a
+    server that imports it all once more, or where there is no fork, each worker imports it.
     """
-    method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+    method = _start_method()
     context: Any = get_context(method)
     driver_end, worker_end = context.Pipe()
     args = (worker_end, payload, _LOG.level, dict(os.environ))
@@ -133,6 +134,14 @@ def _hire(payload: bytes, preload: list[str]) -> _Worker:
             process.start()
     worker_end.close()
     return _Worker(process, driver_end)
+
+
+def _start_method() -> str:
+    """How a process is started: forked from here where nothing else runs in this one, as the command line sees to."""
+    tasks = Path("/proc/self/task")
+    if sys.platform == "linux" and tasks.is_dir() and len(list(tasks.iterdir())) == 1:
+        return "fork"
+    return "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 
 
 def _start_server(preload: list[str]) -> None:
@@ -252,9 +261,16 @@ def _end_of(exitcode: int | None) -> str:
     return f"was killed ({name}{', usually for memory' if name == 'SIGKILL' else ''})"
 
 
-def _module_of(function: Callable[..., Any]) -> list[str]:
-    """The modules worth importing once for all workers: pandas and the function's own."""
-    while isinstance(function, partial):
-        function = function.func
-    module = getattr(function, "__module__", None)
-    return ["pandas"] if module in (None, "__main__") else ["pandas", module]
+def _modules_of(function: Callable[..., Any]) -> list[str]:
+    """The modules worth importing once for all workers: pandas, the function's own, and those of functions that it calls."""
+    modules = ["pandas"]
+    functions = [function]
+    while functions:
+        function = functions.pop()
+        if isinstance(function, partial):
+            functions += [function.func, *filter(callable, function.args)]
+            continue
+        module = getattr(function, "__module__", None)
+        if module not in (None, "__main__", *modules):
+            modules.append(module)
+    return modules

@@ -14,6 +14,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache as once
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def outcomes(
         if entry is None or not entry.exists()
     ]
     missing = set(map(id, unmeasured))
-    keeping = _Keeping(work, shelf, states)
+    keeping = partial(_measured_and_kept, work, shelf, states)
     made = run(keeping, unmeasured)
     try:
         for source, entry in zip(sources, entries, strict=True):
@@ -114,22 +115,20 @@ def outcomes(
             cache.forget_oldest(cache.limit_bytes())
 
 
-@dataclass(frozen=True, slots=True)
-class _Keeping:
-    """Work that keeps what it made of a source, if that is still as it was found."""
-
-    work: Work[tuple[MeasuredSource, ...]]
-    shelf: Shelf
-    states: Mapping[str, tuple[int, int] | None]
-
-    def __call__(self, source: Source, advance: Advance) -> tuple[MeasuredSource, ...]:
-        """What the work made of the source, which is kept unless a question failed."""
-        parts = self.work(source, advance)
-        entry = _entry(source, self.shelf)
-        is_same = self.states[source.name] == _state(source.path)
-        if entry is not None and is_same and not any(part.faults for part in parts):
-            _put(entry, parts, source)
-        return parts
+def _measured_and_kept(
+    work: Work[tuple[MeasuredSource, ...]],
+    shelf: Shelf,
+    states: Mapping[str, tuple[int, int] | None],
+    source: Source,
+    advance: Advance,
+) -> tuple[MeasuredSource, ...]:
+    """What the work makes of a source, which is kept if the file is as it was found and no question failed."""
+    parts = work(source, advance)
+    entry = _entry(source, shelf)
+    is_same = states[source.name] == _state(source.path)
+    if entry is not None and is_same and not any(part.faults for part in parts):
+        _put(entry, parts, source)
+    return parts
 
 
 def _state(path: Path) -> tuple[int, int] | None:
