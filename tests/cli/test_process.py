@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from chrome_builder import step, write
 
 import tracekit
 
@@ -154,3 +155,24 @@ def test_what_an_export_needs_is_asked_for_before_the_work(call, pipeline, tmp_p
         "          try: pip install 'tracekit[parquet]'",
     ]
     assert pipeline.calls == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
+def test_pandas_is_imported_once_however_many_processes_read(tmp_path):
+    for rank in (0, 1):
+        path = write(
+            tmp_path / f"rank{rank}.json", [step(1, 0, 100 + rank)], rank=rank, world_size=2
+        )
+        with path.open("a") as file:
+            file.write(" " * 2_000_000)  # too large for one process, and nothing to read
+    done = subprocess.run(
+        [*TRACEKIT, "analyze", str(tmp_path), "-q"],
+        env={**ENVIRONMENT, "PYTHONPROFILEIMPORTTIME": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    assert imported.count("pandas") == 1
+    assert "multiprocessing.popen_fork" in imported
