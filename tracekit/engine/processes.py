@@ -270,7 +270,7 @@ def _modules_of(function: Callable[..., Any]) -> list[str]:
         if isinstance(function, partial):
             functions += [function.func, *filter(callable, function.args)]
             continue
-        module = getattr(function, "__module__", None)
-        if module not in (None, "__main__", *modules):
+        module = str(getattr(function, "__module__", None) or "__main__")
+        if module not in ("__main__", *modules):
             modules.append(module)
     return modules
