@@ -32,7 +32,7 @@ def command(*, clear: bool, as_json: bool, verbose: bool) -> int:
         problem = "there is no place to keep anything: no home directory is known"
         raise TracekitError(problem, f"name one in {cache.CACHE_VARIABLE}")
     limit = cache.limit_bytes()
-    counts = _cleared() if clear else {kind: _counted(kind) for kind in cache.KINDS}
+    counts = {kind: _counted(kind, clear=clear) for kind in cache.KINDS}
     if as_json:
         kinds = {kind: {"files": files, "bytes": size} for kind, (files, size) in counts.items()}
         state = {"path": str(directory), "limit_bytes": limit, "kinds": kinds}
@@ -48,16 +48,7 @@ def command(*, clear: bool, as_json: bool, verbose: bool) -> int:
     return 0
 
 
-def _counted(kind: str) -> tuple[int, int]:
-    """(files, bytes) of one kind."""
-    kept = cache.entries(kind)
-    return len(kept), sum(size for _, size, _ in kept)
-
-
-def _cleared() -> dict[str, tuple[int, int]]:
-    """(files, bytes) of each kind that were removed."""
-    counts = {}
-    for kind in cache.KINDS:
-        sizes = [size for _, size, path in cache.entries(kind) if cache.removed(path)]
-        counts[kind] = len(sizes), sum(sizes)
-    return counts
+def _counted(kind: str, *, clear: bool) -> tuple[int, int]:
+    """(files, bytes) of one kind; to `clear`, of those that were removed now."""
+    sizes = [size for _, size, path in cache.entries(kind) if not clear or cache.removed(path)]
+    return len(sizes), sum(sizes)

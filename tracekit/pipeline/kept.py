@@ -12,7 +12,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cache as once
 from functools import partial
 from pathlib import Path
@@ -37,25 +37,26 @@ _SUFFIX = cache.KINDS[_KIND].removeprefix("*")
 _MEASURING = ("analyses", "discover", "model", "pipeline", "process", "readers")
 """The packages whose code decides what is measured."""
 
-_NOWHERE = {"path", "node"}
-
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Where the entries of one run lie, and what all their tables rest on besides their files."""
+    """Where the entries of one run lie, how much may lie there, and what all their tables rest on besides their files."""
 
     folder: Path
+    limit_bytes: int
     basis: str
 
 
 def shelf_for(chosen: Mapping[str, Any]) -> Shelf | None:
-    """The shelf for what was `chosen` to be measured; None where nothing may be kept."""
-    folder = None if os.environ.get(OFF_VARIABLE) else cache.folder(_KIND)
-    if folder is None:
+    """The shelf for what was `chosen` to be measured; None where nothing may be kept.
+
+    Raises `TracekitError` where the limit that the environment sets is no size.
+    """
+    if os.environ.get(OFF_VARIABLE) or (folder := cache.folder(_KIND)) is None:
         return None
-    said = sorted((name, _in_order(value)) for name, value in chosen.items())
+    said = [(name, _in_order(chosen[name])) for name in sorted(chosen)]
     libraries = platform.python_version(), np.__version__, pd.__version__
-    return Shelf(folder, repr((_code(), libraries, said)))
+    return Shelf(folder, cache.limit_bytes(), repr((_code(), libraries, said)))
 
 
 def _in_order(value: Any) -> Any:
@@ -89,43 +90,38 @@ def outcomes(
     if shelf is None:
         yield from run(work, sources)
         return
-    states = {source.name: _state(source.path) for source in sources}
-    sources = [with_content(source) for source in sources]
-    entries = [_entry(source, shelf) for source in sources]
-    unmeasured = [
-        source
-        for source, entry in zip(sources, entries, strict=True)
-        if entry is None or not entry.exists()
-    ]
-    missing = set(map(id, unmeasured))
+    states: dict[Path, tuple[int, int] | None] = {}
+    looked: list[tuple[Source, Path | None]] = []
+    for found in sources:
+        states[found.path] = _state(found.path)
+        source = with_content(found)
+        entry = _entry(source, shelf)
+        looked.append((source, entry if entry is not None and entry.exists() else None))
     keeping = partial(_measured_and_kept, work, shelf, states)
+    unmeasured = [source for source, entry in looked if entry is None]
     made = run(keeping, unmeasured)
-    try:
-        for source, entry in zip(sources, entries, strict=True):
-            if id(source) in missing or entry is None:
-                yield next(made)
-                continue
-            kept = _taken(entry, source)
-            yield Outcome(source, kept) if kept is not None else next(run(keeping, [source]))
-    finally:
-        close = getattr(made, "close", None)
-        if close is not None:
-            close()
-        if unmeasured:
-            cache.forget_oldest(cache.limit_bytes())
+    for source, entry in looked:
+        if entry is None:
+            yield next(made)
+        elif (parts := _taken(entry, source)) is not None:
+            yield Outcome(source, parts)
+        else:
+            yield from run(keeping, [source])
+    if unmeasured:
+        cache.forget_oldest(shelf.limit_bytes)
 
 
 def _measured_and_kept(
     work: Work[tuple[MeasuredSource, ...]],
     shelf: Shelf,
-    states: Mapping[str, tuple[int, int] | None],
+    states: Mapping[Path, tuple[int, int] | None],
     source: Source,
     advance: Advance,
 ) -> tuple[MeasuredSource, ...]:
     """What the work makes of a source, which is kept if the file is as it was found and no question failed."""
     parts = work(source, advance)
     entry = _entry(source, shelf)
-    is_same = states[source.name] == _state(source.path)
+    is_same = states[source.path] == _state(source.path)
     if entry is not None and is_same and not any(part.faults for part in parts):
         _put(entry, parts, source)
     return parts
@@ -148,9 +144,9 @@ def _entry(source: Source, shelf: Shelf) -> Path | None:
         return None
     if beside is None or source.content is None:
         return None
-    names = (field.name for field in fields(Source) if field.name not in _NOWHERE)
-    known = [(name, getattr(source, name)) for name in names]
-    digest = hashlib.sha256(repr((shelf.basis, known, beside)).encode("utf-8", "surrogatepass"))
+    anywhere = repr(replace(source, path=Path(), node=None))
+    rests_on = repr((shelf.basis, anywhere, beside))
+    digest = hashlib.sha256(rests_on.encode("utf-8", "surrogatepass"))
     return shelf.folder / f"{digest.hexdigest()}{_SUFFIX}"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -28,8 +28,8 @@ _HEAD_LENGTH_BYTES = 8
 _ALIGNED_BYTES = 8
 _FASTEST = 1
 
-_PLACE = {"path", "node"}
-"""What a source says of where it lies now."""
+_SOURCE_FIELDS = {field.name for field in fields(Source)} - {"path", "node"}
+"""What a source says besides where it lies now."""
 
 _CODES, _NULLABLE, _NUMBERS = "codes", "nullable", "numbers"
 
@@ -62,10 +62,7 @@ def _part_json(part: MeasuredSource, source: Source, blocks: list[bytes]) -> dic
     """One process as its head has it; its arrays are added to the blocks."""
     return {
         "source": _changes(part.source, source),
-        "tables": {
-            question: {name: _columns_json(columns, blocks) for name, columns in tables.items()}
-            for question, tables in part.tables.items()
-        },
+        "tables": _each(part.tables, lambda _, columns: _columns_json(columns, blocks)),
         "notes": _notes_json(part.notes),
         "versions": dict(part.versions),
         "simulated": part.simulated,
@@ -78,10 +75,7 @@ def _part(record: Mapping[str, Any], source: Source, blocks: _Blocks) -> Measure
     """One process as its head has it."""
     return MeasuredSource(
         _changed(source, record["source"]),
-        {
-            question: {name: _columns(name, columns, blocks) for name, columns in tables.items()}
-            for question, tables in record["tables"].items()
-        },
+        _each(record["tables"], lambda name, columns: _columns(name, columns, blocks)),
         _notes(record["notes"]),
         record["versions"],
         record["simulated"],
@@ -90,14 +84,25 @@ def _part(record: Mapping[str, Any], source: Source, blocks: _Blocks) -> Measure
     )
 
 
+def _each(
+    tables_by_question: Mapping[str, Mapping[str, Any]], change: Callable[[str, Any], Any]
+) -> dict[str, dict[str, Any]]:
+    """The tables of every question, each as `change` makes it of its name and itself."""
+    changed: dict[str, dict[str, Any]] = {}
+    for question, tables in tables_by_question.items():
+        changed[question] = {name: change(name, table) for name, table in tables.items()}
+    return changed
+
+
 def _changes(now: Source, before: Source) -> dict[str, Any]:
     """What the reader completed of a source. Raises `TypeError` where that is nothing for JSON."""
     changes: dict[str, Any] = {}
-    for name in (field.name for field in fields(Source)):
+    for name in _SOURCE_FIELDS:
         value = getattr(now, name)
-        if name in _PLACE or value == getattr(before, name):
-            continue
-        changes[name] = _notes_json(value) if name == "notes" else value
+        if value != getattr(before, name):
+            changes[name] = value
+    if "notes" in changes:
+        changes["notes"] = _notes_json(now.notes)
     return changes
 
 
@@ -111,21 +116,21 @@ def _changed(source: Source, changes: Mapping[str, Any]) -> Source:
 
 def _notes_json(notes: Iterable[Note]) -> list[dict[str, Any]]:
     """Notes by the names of their fields."""
-    return [
-        {field.name: getattr(note, field.name) for field in fields(Note)}
-        | {"data": dict(note.data)}
-        for note in notes
-    ]
+    records = []
+    for note in notes:
+        record = {field.name: getattr(note, field.name) for field in fields(Note)}
+        records.append({**record, "data": dict(note.data)})
+    return records
 
 
 def _notes(records: Iterable[Mapping[str, Any]]) -> tuple[Note, ...]:
     """The notes of these records; lists in their data were tuples."""
     notes = []
     for record in records:
-        data = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in record["data"].items()
-        }
+        data = dict(record["data"])
+        for name, value in data.items():
+            if isinstance(value, list):
+                data[name] = tuple(value)
         notes.append(Note(**{**record, "data": Data(**data)}))
     return tuple(notes)
 
@@ -141,8 +146,8 @@ def _holding(record: Mapping[str, Any] | None) -> Holding | None:
     """What a process holds."""
     if record is None:
         return None
-    sets = {name: frozenset(record[name]) for name in ("steps", "stages")}
-    return Holding(**{**record, **sets})
+    steps, stages = frozenset(record["steps"]), frozenset(record["stages"])
+    return Holding(**{**record, "steps": steps, "stages": stages})
 
 
 def _columns_json(columns: Columns, blocks: list[bytes]) -> list[Any]:
