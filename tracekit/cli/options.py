@@ -37,6 +37,18 @@ stages = click.option(
 exclude = click.option(
     "--exclude", multiple=True, metavar="GLOB", help="Leave out files of this name. Repeatable."
 )
+jobs = click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Files read at once [default: the cores, as far as memory allows].",
+)
+cache = click.option(
+    "--cache/--no-cache",
+    default=True,
+    help="Keep what is measured of each file, and use it while the file is unchanged [default: --cache].",
+)
 device_memory = click.option(
     "--device-memory",
     metavar="SIZE",
@@ -133,19 +145,6 @@ def collected(
 
     return decorated
 
-
-jobs = click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Files read at once [default: the cores, as far as memory allows].",
-)
-cache = click.option(
-    "--cache/--no-cache",
-    default=True,
-    help="Keep what is measured of each file, and use it while the file is unchanged [default: --cache].",
-)
 
 selection = together(ranks, sample, steps, stages, exclude)
 

@@ -48,7 +48,7 @@ class Shelf:
 
 
 def shelf_for(chosen: Mapping[str, Any]) -> Shelf | None:
-    """The shelf for what was `chosen` to be measured; None where nothing may be kept.
+    """The shelf for what was `chosen`, all that measuring is told besides the source; None where nothing may be kept.
 
     Raises `TracekitError` where the limit that the environment sets is no size.
     """

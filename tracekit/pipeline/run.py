@@ -256,19 +256,20 @@ def measure(
     if ids is not None:
         to_measure = asked.to_measure(ids, options.tables, questions)
         ids = tuple(map(attrgetter("id"), to_measure))
-    chosen: dict[str, Any] = {
-        "questions": ids,
-        "ranks": _numbers(options.ranks),
-        "steps": _numbers(options.steps),
-        "stages": options.stages,
-    }
-    work = partial(measure_source, question_files=files, **chosen)
+    work = partial(
+        measure_source,
+        questions=ids,
+        question_files=files,
+        ranks=_numbers(options.ranks),
+        steps=_numbers(options.steps),
+        stages=options.stages,
+    )
     line = progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
     with line as on_progress:
         if cluster is None:
             run = partial(local.run, jobs=options.jobs, on_progress=on_progress)
             # What a file of the user's asks may rest on anything: it is not kept.
-            shelf = kept.shelf_for(chosen) if options.cache and not files else None
+            shelf = kept.shelf_for(work.keywords) if options.cache and not files else None
             results = kept.outcomes(work, found.sources, shelf, run)
             return reduce(together(results, folding(questions)), found, options)
         outcomes = ray.run_folded(
