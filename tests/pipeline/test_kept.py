@@ -13,6 +13,7 @@ from chrome_builder import annotation, launched, op, step, write
 from command_line import invoke
 from hypothesis import given
 from hypothesis import strategies as st
+from nsys_programs import copies, install, put_export, put_report
 
 from tracekit.discover.selection import Holding
 from tracekit.model.codes import Data
@@ -141,6 +142,18 @@ def test_what_was_chosen_is_part_of_the_question(profile, tmp_path, measured_now
         assert first == look(profile, tmp_path, cache=False, **options)
 
 
+def test_a_file_of_which_nothing_was_kept_is_not_read_to_know_that(
+    profile, tmp_path, measured_now, monkeypatch
+):
+    look(profile, tmp_path)
+    write(profile / "rank9.json", rows_of(9), rank=9, world_size=RANKS)
+    read = []
+    really = kept.with_content
+    monkeypatch.setattr(kept, "with_content", lambda one: read.append(one.name) or really(one))
+    look(profile, tmp_path)
+    assert sorted(read) == [*(f"rank{rank}.json" for rank in range(RANKS)), "rank9.json"]
+
+
 def test_other_code_measures_again(profile, tmp_path, measured_now, monkeypatch):
     look(profile, tmp_path)
     monkeypatch.setattr(kept, "_code", lambda: "of another version")
@@ -263,6 +276,20 @@ def test_a_database_with_a_journal_is_not_kept(tmp_path):
     assert reader_named("nsys").beside(tmp_path / "a.sqlite") == ()
     (tmp_path / "a.sqlite-wal").write_bytes(b"changes")
     assert reader_named("nsys").beside(tmp_path / "a.sqlite") is None
+
+
+def test_a_report_that_is_exported_now_is_kept_once_its_export_is(
+    tmp_path, monkeypatch, measured_now
+):
+    export = put_export(tmp_path / "good.sqlite")
+    report = put_report(tmp_path / "data" / "worker_process_4711.1.nsys-rep")
+    install(tmp_path, monkeypatch, copies(export))
+    assert "exported by nsys" in look(report, tmp_path)[1]
+    second = look(report, tmp_path)
+    assert len(measured_now) == 2
+    assert look(report, tmp_path) == second
+    assert len(measured_now) == 2
+    assert look(report, tmp_path, cache=False) == second
 
 
 SOURCE = Source(Path("a.json"), "a.json", "chrome")

@@ -1,8 +1,8 @@
 """What was measured of each file, kept for the next look: a file that did not change is read and measured once.
 
-An entry is found by everything that its tables rest on: the bytes of the file and of what its reader reads beside
-it, what discovery knows of the file, the questions and what was chosen, the code of tracekit and the libraries it
-computes with. What failed, and what questions of the user's own measured, is not kept.
+An entry is found by everything that its tables rest on: what discovery knows of the file, the questions and what was
+chosen, the code of tracekit and the libraries it computes with; and the bytes of the file and of what its reader reads
+beside it. What failed, and what questions of the user's own measured, is not kept.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ OFF_VARIABLE = "TRACEKIT_NO_CACHE"
 """With this in the environment nothing that was measured is kept, and nothing that was kept is used."""
 
 _KIND = "measured"
+_BETWEEN = "-"
 _SUFFIX = cache.KINDS[_KIND].removeprefix("*")
 _MEASURING = ("analyses", "discover", "model", "pipeline", "process", "readers")
 """The packages whose code decides what is measured."""
@@ -90,14 +91,14 @@ def outcomes(
     if shelf is None:
         yield from run(work, sources)
         return
-    states: dict[Path, tuple[int, int] | None] = {}
-    looked: list[tuple[Source, Path | None]] = []
-    for found in sources:
-        states[found.path] = _state(found.path)
-        source = with_content(found)
-        entry = _entry(source, shelf)
-        looked.append((source, entry if entry is not None and entry.exists() else None))
-    keeping = partial(_measured_and_kept, work, shelf, states)
+    names = {path.name.partition(_BETWEEN)[0] for path in shelf.folder.iterdir()}
+    entries: list[Path | None] = []
+    for source in sources:
+        # A file of which nothing was kept is not read for its digest alone.
+        entry = _entry(with_content(source), shelf) if _who(source, shelf) in names else None
+        entries.append(entry if entry is not None and entry.exists() else None)
+    keeping = partial(_measured_and_kept, work, shelf)
+    looked = list(zip(sources, entries, strict=True))
     unmeasured = [source for source, entry in looked if entry is None]
     made = run(keeping, unmeasured)
     for source, entry in looked:
@@ -112,18 +113,16 @@ def outcomes(
 
 
 def _measured_and_kept(
-    work: Work[tuple[MeasuredSource, ...]],
-    shelf: Shelf,
-    states: Mapping[Path, tuple[int, int] | None],
-    source: Source,
-    advance: Advance,
+    work: Work[tuple[MeasuredSource, ...]], shelf: Shelf, found: Source, advance: Advance
 ) -> tuple[MeasuredSource, ...]:
-    """What the work makes of a source, which is kept if the file is as it was found and no question failed."""
-    parts = work(source, advance)
+    """What the work makes of a source, which is kept if nothing changed meanwhile and no question failed."""
+    state = _state(found.path)
+    source = with_content(found)
     entry = _entry(source, shelf)
-    is_same = states[source.path] == _state(source.path)
+    parts = work(source, advance)
+    is_same = state == _state(source.path) and entry == _entry(source, shelf)
     if entry is not None and is_same and not any(part.faults for part in parts):
-        _put(entry, parts, source)
+        _put(entry, parts, found)
     return parts
 
 
@@ -136,6 +135,12 @@ def _state(path: Path) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
+def _who(source: Source, shelf: Shelf) -> str:
+    """The digest of all that its tables rest on besides bytes on disk."""
+    anywhere = replace(source, path=Path(), node=None, content=None)
+    return _digest(shelf.basis, anywhere)
+
+
 def _entry(source: Source, shelf: Shelf) -> Path | None:
     """Where what is measured of a source is kept; None where it changes, or cannot be read."""
     try:
@@ -144,10 +149,13 @@ def _entry(source: Source, shelf: Shelf) -> Path | None:
         return None
     if beside is None or source.content is None:
         return None
-    anywhere = repr(replace(source, path=Path(), node=None))
-    rests_on = repr((shelf.basis, anywhere, beside))
-    digest = hashlib.sha256(rests_on.encode("utf-8", "surrogatepass"))
-    return shelf.folder / f"{digest.hexdigest()}{_SUFFIX}"
+    content = _digest(source.content, beside)
+    return shelf.folder / f"{_who(source, shelf)}{_BETWEEN}{content}{_SUFFIX}"
+
+
+def _digest(*values: object) -> str:
+    """The digest of what these values are shown as."""
+    return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _taken(entry: Path, source: Source) -> tuple[MeasuredSource, ...] | None:
