@@ -51,7 +51,7 @@ NO_STAGES = (
     "ProfilerStep#3", "Torch-Compiled Region: 0/0", "execute_context_1(64)_generation_3(3)",
     "step[DECODE bs=32]", "step[EXTEND bs=2 toks=1025]", "step[DRAFT_EXTEND]", "step[IDLE]",
     "entire_frame_compile (dynamo_timed)", "_recursive_post_grad_passes (dynamo_timed)",
-    "<class 'torch.nn.modules.linear.Linear'>", "enumerate(DataPipe)#ShufflerIterDataPipe",
+    "<class 'torch.nn.modules.linear.Linear'>", "enumerate(DataPipe)#ShufflerIterDataPipe", "", " ",
 )  # fmt: skip
 
 

@@ -162,11 +162,13 @@ def is_known_stage(name: str) -> bool:
 def may_be_stage(name: str) -> bool:
     """Whether a range of this name can be a stage: not a collective, an optimizer call, an engine's iteration …
 
+    A range without a name is none either.
+
     >>> may_be_stage("actor_update"), may_be_stage("nccl:all_reduce"), may_be_stage("step[DECODE bs=8]")
     (True, False, False)
     """
     is_other = _NOT_A_STAGE.match(name) is not None or name.endswith(_COMPILING)
-    return not is_other and not is_collective(name)
+    return bool(name.strip()) and not is_other and not is_collective(name)
 
 
 def is_collective(name: str) -> bool:
