@@ -59,6 +59,24 @@ def test_get_gives_the_empty_table_where_nothing_was_recorded(trace):
     assert trace.get("host_ops") is trace["host_ops"]
 
 
+def test_the_bare_arrays_of_columns_are_made_once(trace):
+    assert trace.numbers("host_ops", "ts_ns").tolist() == [0, 10]
+    assert trace.texts("host_ops", "name").texts == ("op0", "op1")
+    assert trace.texts("host_ops", "kind").codes.tolist() == [0, 0]
+    assert trace.nullable("host_ops", "external_id").missing.tolist() == [True, True]
+    assert trace.array("host_ops", "ts_ns") is trace.array("host_ops", "ts_ns")
+    assert len(trace.numbers("device_ops", "ts_ns")) == 0
+    assert trace.texts("device_ops", "name").texts == ()
+
+
+@pytest.mark.parametrize(
+    ("ask", "column"), [("numbers", "name"), ("texts", "ts_ns"), ("nullable", "ts_ns")]
+)
+def test_a_column_of_another_kind_than_asked_for_is_an_error_of_ours(trace, ask, column):
+    with pytest.raises(AssertionError, match=f"host_ops.{column}"):
+        getattr(trace, ask)("host_ops", column)
+
+
 @pytest.mark.parametrize("ask", [lambda t: t["nonsense"], lambda t: t.arg("k", "nonsense")])
 def test_a_table_that_does_not_exist_is_an_error_of_ours(trace, ask):
     with pytest.raises(TracekitError):

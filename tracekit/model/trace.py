@@ -19,7 +19,7 @@ from tracekit.model.facts import Facts
 from tracekit.model.keys import place_of
 from tracekit.model.metrics import described
 from tracekit.model.tables import KEYS, TABLES, Table
-from tracekit.model.tables.arrays import Coded, Columns, Nullable
+from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, bare
 
 T = TypeVar("T")
 Tool = Literal["torch", "nsys", "torch_memory", "log"]
@@ -161,6 +161,9 @@ class Trace:
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sparse: Mapping[str, SparseColumn] = field(default_factory=dict[str, SparseColumn], repr=False)
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _arrays: dict[tuple[str, str], Array] = field(
+        default_factory=dict[tuple[str, str], Array], init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         """Check every table against its schema and freeze the mapping."""
@@ -184,6 +187,34 @@ class Trace:
     def get(self, name: str) -> pd.DataFrame:
         """The frame of one table, the empty table when it was not recorded."""
         return self.tables[name] if name in self.tables else TABLES[name].empty()
+
+    def array(self, table: str, column: str) -> Array:
+        """The bare array of a column (`model.tables.arrays`), made once: without a row where the table was not recorded.
+
+        A frame takes longer to be asked for a column than most small ones take to be worked on.
+        """
+        place = table, column
+        if place not in self._arrays:
+            self._arrays[place] = bare(self.get(table)[column].array)
+        return self._arrays[place]
+
+    def numbers(self, table: str, column: str) -> npt.NDArray[Any]:
+        """The values of a column of numbers that no row lacks."""
+        array = self.array(table, column)
+        assert isinstance(array, np.ndarray), f"{table}.{column}: no row lacks it"
+        return array
+
+    def texts(self, table: str, column: str) -> Coded:
+        """The texts of a column, by their codes."""
+        array = self.array(table, column)
+        assert isinstance(array, Coded), f"{table}.{column}: texts"
+        return array
+
+    def nullable(self, table: str, column: str) -> Nullable:
+        """The numbers of a column that rows may lack."""
+        array = self.array(table, column)
+        assert isinstance(array, Nullable), f"{table}.{column}: rows may lack it"
+        return array
 
     def arg(self, key: str, table: str | None = None) -> pd.Series[Any]:
         """The recorded values of one `args` key: for the rows of `table`, missing as NA; else by element `id`.
