@@ -6,6 +6,7 @@ shell completion must not wait for pandas.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -39,6 +40,9 @@ COMPLETE = "_TRACEKIT_COMPLETE"
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """What keeps numpy and pandas from starting threads that nothing here needs: workers can be forked then."""
+
+NEW_OBJECTS = 100_000
+"""The collector of cycles looks after so many new objects: with its 700 it takes a twentieth of a small analysis to find nothing."""
 
 FAILED, INTERRUPTED = 2, 130
 
@@ -87,6 +91,7 @@ class Commands(click.Group):
         terminal.prepare()
         for name, value in ONE_THREAD.items():
             os.environ.setdefault(name, value)
+        gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
         context: click.Context | None = None
         try:
             with self.make_context(PROGRAM, args) as context:

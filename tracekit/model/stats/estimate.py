@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.stats.student import student_quantile
+
 Floats = npt.NDArray[np.float64]
 Runs = Sequence[Sequence[float] | Floats]
 """The runs of one side, each the values of its steps in order, already one value a step."""
@@ -91,7 +93,7 @@ def estimate(runs: Runs, *, level: float = 0.95) -> Estimate:
             se, df = float(variance) ** 0.5, float(degrees)
     mean = float(means.mean())
     if se and df:
-        half = float(t_quantile(0.5 + level / 2, df)) * se * scale
+        half = student_quantile(0.5 + level / 2, float(df)) * se * scale
         low, high = mean - half, mean + half
     else:
         label = "no interval"
@@ -195,7 +197,7 @@ def variance_of_mean(x: Floats, rho: float | Floats) -> tuple[Floats, Floats]:
 
 
 def t_quantile(probability: float | Floats, df: float | Floats) -> Floats:
-    """The quantile of Student's t; degrees of freedom need not be whole."""
+    """The quantiles of Student's t of arrays (of one: `student.student_quantile`); degrees of freedom need not be whole."""
     from scipy.special import stdtrit
 
     return np.asarray(stdtrit(df, probability), np.float64)
