@@ -14,6 +14,7 @@ from tracekit.discover import complete
 from tracekit.discover.manifests import without_manifest
 from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import refused
+from tracekit.model.keys import place_of
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.levels import DRIVER
@@ -273,11 +274,13 @@ def _unmatched(tables: Mapping[str, pd.DataFrame]) -> list[Note]:
     if "device_ops" not in tables or "host_ops" not in tables:
         return []
     host = tables["host_ops"]
-    calls = host["correlation"].array[(host["kind"] == "runtime").to_numpy()].dropna()
+    called = host["correlation"].to_numpy(np.int64, na_value=MISSING)
+    calls = np.sort(called[(called != MISSING) & (host["kind"] == "runtime").to_numpy()])
     if not len(calls):
         return []
     device = tables["device_ops"]["correlation"].to_numpy(np.int64, na_value=MISSING)
-    count = int(np.count_nonzero(~np.isin(device, calls.to_numpy(np.int64))))
+    _, has_call = place_of(calls, device)
+    count = int(np.count_nonzero(~has_call))
     if not count:
         return []
     text = "device ops without the call that launched them, as of those launched before the recording began"
