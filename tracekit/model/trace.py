@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar
@@ -20,6 +21,7 @@ from tracekit.model.keys import place_of
 from tracekit.model.metrics import described
 from tracekit.model.tables import KEYS, TABLES, Table
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, bare
+from tracekit.model.tables.table import FEW_ROWS, Column, Dtype
 
 T = TypeVar("T")
 Tool = Literal["torch", "nsys", "torch_memory", "log"]
@@ -265,19 +267,42 @@ def labelled(table: Table, columns: Mapping[str, Any], source: Source) -> Column
     """Measured rows: `columns` with the key columns of `source` put before them."""
     length = len(next(iter(columns.values()), ()))
     if not length:
-        return table.cast()
-    keys: dict[str, Any] = {}
-    for name, column in KEYS.items():
-        value = source.name if name == "source" else getattr(source, name)
-        if column.dtype == "category":
-            texts = () if value is None else (str(value),)
-            keys[name] = Coded(np.full(length, len(texts) - 1, np.int8), texts)
-        else:
-            numbers = np.full(length, value or 0, np.int64)
-            keys[name] = Nullable(numbers, np.full(length, value is None))
+        return table.no_rows()
     if table.name == "metrics":
         columns = described(columns)
+    keys = {
+        name: _same(column, source.name if name == "source" else getattr(source, name), length)
+        for name, column in KEYS.items()
+    }
     return table.cast({**keys, **columns}, length)
+
+
+def _same(column: Column, value: str | int | None, length: int) -> Array:
+    """A column with one value in all rows; the few rows of most tables share theirs."""
+    if length > FEW_ROWS:
+        return _filled(column.dtype, value, length)
+    filled = _few_filled(column.dtype, value)
+    if isinstance(filled, Coded):
+        return Coded(filled.codes[:length], filled.texts)
+    return Nullable(filled.values[:length], filled.missing[:length])
+
+
+@lru_cache(1024)
+def _few_filled(dtype: Dtype, value: str | int | None) -> Coded | Nullable:
+    """A column of a few rows with one value, not to be written to."""
+    filled = _filled(dtype, value, FEW_ROWS)
+    of_column = (filled.codes,) if isinstance(filled, Coded) else (filled.values, filled.missing)
+    for array in of_column:
+        array.setflags(write=False)
+    return filled
+
+
+def _filled(dtype: Dtype, value: str | int | None, length: int) -> Coded | Nullable:
+    """A column with one value in all rows; None is missing."""
+    if dtype == "category":
+        texts = () if value is None else (str(value),)
+        return Coded(np.full(length, len(texts) - 1, np.int8), texts)
+    return Nullable(np.full(length, value or 0, np.int64), np.full(length, value is None))
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,14 @@ import pandas as pd
 
 from tracekit.model.intervals import Intervals, covered, union
 from tracekit.model.stages import may_be_stage, numbered_step, profiler_step, scope_stage
+from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Note, Trace
 from tracekit.process.by_name import is_named
 from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.replay import replays
 from tracekit.process.placement import Placement, placement
-from tracekit.process.steps import Windows, windows
+from tracekit.process.stage_at import outer_ranges
+from tracekit.process.steps import Stages, Steps, Windows, windows
 
 READS = frozenset(
     [
@@ -109,15 +111,16 @@ def _snapshot(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
 
 def steps_of(trace: Trace) -> frozenset[int]:
     """The numbers of the steps that a process is known to hold."""
+    step = trace.source.step
+    named = frozenset() if step is None else frozenset({step})
     if trace.source.tool == "log":
         columns = [trace[name]["step"] for name in ("log_values", "memory_log") if trace.has(name)]
     elif trace.source.tool == "torch_memory":
         replays_of = trace.derived(replays)
         columns = [snapshot_windows.steps(trace, replay)["step"] for replay in replays_of]
     else:
-        columns = [trace.derived(windows).steps["step"]]
-    step = trace.source.step
-    named = frozenset() if step is None else frozenset({step})
+        recorded = trace.derived(windows).step_rows.step
+        return named.union(recorded.values[~recorded.missing].tolist())
     return named.union(*(map(int, column.dropna().unique()) for column in columns))
 
 
@@ -128,39 +131,42 @@ def stages_of(trace: Trace) -> frozenset[str]:
     named = frozenset() if scope is None or source.scope is None else frozenset({source.scope})
     if source.tool in ("log", "torch_memory"):
         return named
-    stages = trace.derived(windows).stages
-    outermost = map(str, stages.loc[stages["parent"].isna(), "stage"].unique())
-    return named.union(name for name in outermost if may_be_stage(name))
+    stages = trace.derived(outer_ranges).stage
+    outermost = (stages.texts[code] for code in np.unique(stages.codes).tolist() if code >= 0)
+    return named.union(filter(may_be_stage, outermost))
 
 
-def _windows_within(found: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:
+def _windows_within(
+    recorded: Windows, chosen: Intervals, steps: frozenset[int] | None
+) -> Windows:
     """The chosen steps at their whole length, and the ranges that start in the chosen time."""
-    steps_inside = found.steps
+    steps_inside, ranges = recorded.step_rows, recorded.stage_rows
     if steps is not None:
-        steps_inside = found.steps[_in_steps(found.steps["step"], steps)]
-    start = found.stages["ts_ns"].to_numpy()
-    inside = found.stages[covered(chosen, start, start + 1) > 0]
-    return replace(
-        found, steps=steps_inside.reset_index(drop=True), stages=inside.reset_index(drop=True)
-    )
+        steps_inside = steps_inside.at(np.flatnonzero(_are_in(steps_inside.step, steps)))
+    is_inside = covered(chosen, ranges.ts_ns, ranges.ts_ns + 1) > 0
+    return Windows(steps_inside, ranges.at(np.flatnonzero(is_inside)), recorded.dropped)
 
 
 def _chosen(
-    trace: Trace, found: Windows, steps: frozenset[int] | None, stage: StageFilter | None
+    trace: Trace, recorded: Windows, steps: frozenset[int] | None, stage: StageFilter | None
 ) -> Intervals | None:
     """The chosen time; None when nothing is to be cut."""
     if steps is None and stage is None:
         return None
-    frame = found.steps
+    rows: Steps | Stages = recorded.step_rows
     if stage is not None:
-        top = found.stages[found.stages["parent"].isna()]
-        role = trace.source.role
-        wanted = [stage(str(name), role) for name in top["stage"]]
-        frame = top[np.array(wanted, np.bool_)]
+        ranges, role = recorded.stage_rows, trace.source.role
+        wanted = [*(stage(name, role) for name in ranges.stage.texts), False]
+        is_wanted = np.array(wanted, np.bool_)[ranges.stage.codes] & (ranges.parent.codes < 0)
+        rows = ranges.at(np.flatnonzero(is_wanted))
     if steps is not None:
-        frame = frame[_in_steps(frame["step"], steps)]
-    start = frame["ts_ns"].to_numpy()
-    return union(start, start + np.maximum(frame["dur_ns"].to_numpy(), 1))
+        rows = rows.at(np.flatnonzero(_are_in(rows.step, steps)))
+    return union(rows.ts_ns, rows.ts_ns + np.maximum(rows.dur_ns, 1))
+
+
+def _are_in(numbers: Nullable, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
+    """Which rows are of these steps, or of a step without a number."""
+    return np.isin(numbers.values, list(steps)) | numbers.missing
 
 
 def _in_steps(column: pd.Series, steps: frozenset[int]) -> npt.NDArray[np.bool_]:

@@ -8,9 +8,10 @@ import pandas as pd
 
 from tracekit.model.intervals import window_at
 from tracekit.model.stages import may_be_stage
+from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named, named
-from tracekit.process.steps import windows
+from tracekit.process.by_name import codes_at, is_named, named
+from tracekit.process.steps import Stages, windows
 
 Ints = npt.NDArray[np.int64]
 
@@ -19,29 +20,41 @@ MAX_NAMES = 64
 """More names of ranges that are no stages than this are numbered pieces, such as iterations of an engine."""
 
 
-def outermost_ranges(trace: Trace) -> pd.DataFrame:
-    """The annotated ranges of the step thread that lie in no other, in order of start: rows of `windows`."""
-    stages = trace.derived(windows).stages
-    return stages[stages["parent"].isna()].reset_index(drop=True)
+def outer_ranges(trace: Trace) -> Stages:
+    """The annotated ranges of the step thread that lie in no other, in order of start."""
+    ranges = trace.derived(windows).stage_rows
+    return ranges.at(np.flatnonzero(ranges.parent.codes < 0))
 
 
-def outermost_stages(trace: Trace) -> pd.DataFrame:
+def outer_stages(trace: Trace) -> Stages:
     """The outermost ranges, but for those that are no stages where these have thousands of names.
 
     What happens in those is outside any range, and belongs to the stage that the file names, if it names one.
     """
-    ranges = trace.derived(outermost_ranges)
-    may_be = is_named(ranges["stage"], may_be_stage)
-    if ranges["stage"][~may_be].nunique(dropna=False) <= MAX_NAMES:
+    ranges = trace.derived(outer_ranges)
+    may_be = is_named(ranges.stage, may_be_stage)
+    if len(np.unique(ranges.stage.codes[~may_be])) <= MAX_NAMES:
         return ranges
-    return ranges[may_be].reset_index(drop=True)
+    return ranges.at(np.flatnonzero(may_be))
+
+
+def outermost_ranges(trace: Trace) -> pd.DataFrame:
+    """The frame of `outer_ranges`."""
+    ranges = trace.derived(outer_ranges)
+    return Columns(len(ranges), ranges.arrays).frame()
+
+
+def outermost_stages(trace: Trace) -> pd.DataFrame:
+    """The frame of `outer_stages`."""
+    stages = trace.derived(outer_stages)
+    return Columns(len(stages), stages.arrays).frame()
 
 
 def stage_at(trace: Trace, ts_ns: Ints) -> Ints:
     """For each instant, the code of the outermost stage then in the categories of `stage_names`; -1 outside."""
-    stages = trace.derived(outermost_stages)
-    codes = np.append(stages["stage"].cat.codes.to_numpy().astype(np.int64), -1)
-    return codes[row_at(stages, ts_ns)]
+    stages = trace.derived(outer_stages)
+    codes = np.append(stages.stage.codes.astype(np.int64), -1)
+    return codes[stages.row_at(ts_ns)]
 
 
 def row_at(windows_: pd.DataFrame, ts_ns: Ints) -> Ints:
@@ -52,10 +65,16 @@ def row_at(windows_: pd.DataFrame, ts_ns: Ints) -> Ints:
 
 def range_at(trace: Trace, ts_ns: Ints) -> npt.NDArray[np.object_]:
     """The recorded name of the outermost range then, whatever it is, for each instant; None outside."""
-    ranges = trace.derived(outermost_ranges)
-    return named(ranges["stage"], row_at(ranges, ts_ns))
+    ranges = trace.derived(outer_ranges)
+    return named(ranges.stage, ranges.row_at(ts_ns))
+
+
+def range_codes_at(trace: Trace, ts_ns: Ints) -> Coded:
+    """The same as codes of names."""
+    ranges = trace.derived(outer_ranges)
+    return Coded(codes_at(ranges.stage, ranges.row_at(ts_ns)), ranges.stage.texts)
 
 
 def stage_names(trace: Trace) -> list[str]:
     """The names that the codes of `stage_at` stand for."""
-    return [str(name) for name in trace.derived(outermost_stages)["stage"].cat.categories]
+    return list(trace.derived(outer_stages).stage.texts)

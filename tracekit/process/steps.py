@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import union, window_at
+from tracekit.model.keys import numbered
 from tracekit.model.stages import (
     is_collective,
     is_known_stage,
@@ -19,125 +22,268 @@ from tracekit.model.stages import (
     profiler_step,
     scope_stage,
 )
+from tracekit.model.tables.arrays import Coded, Columns, Nullable
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named
 from tracekit.process.nesting import nesting
 from tracekit.process.updates import stage_codes
 
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 MAX_STAGES = 20_000
 """Most ranges of one source kept one by one; beyond it the outermost first, then the longest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Steps and stages in order of start, as columns of the measured tables `steps` and `stages`.
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Windows in order of start."""
 
-    `steps` has step, occurrence, origin, ts_ns, dur_ns; `stages` has step, stage, parent, occurrence,
-    ts_ns, dur_ns: the annotated ranges of the step thread. `dropped` ranges were beyond the cap.
+    ts_ns: Ints
+    dur_ns: Ints
+
+    def __len__(self) -> int:
+        """The number of windows."""
+        return len(self.ts_ns)
+
+    @property
+    def end_ns(self) -> Ints:
+        """When each of them ends."""
+        return self.ts_ns + self.dur_ns
+
+    def row_at(self, ts_ns: Ints) -> Ints:
+        """The window that each instant lies in, the last that began; -1 outside all."""
+        return window_at(self.ts_ns, self.end_ns, ts_ns)
+
+    def or_start_at(self, ts_ns: Ints) -> Ints:
+        """The same, where a window without length holds the instant of its start."""
+        return window_at(self.ts_ns, self.ts_ns + np.maximum(self.dur_ns, 1), ts_ns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps(Spans):
+    """Steps in order of start, the columns of the measured table `steps`; `origin` is that of all."""
+
+    step: Nullable
+    occurrence: npt.NDArray[np.int32]
+    origin: str
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The columns by name."""
+        return {
+            "step": self.step,
+            "occurrence": self.occurrence,
+            "origin": Coded(np.zeros(len(self), np.int8), (self.origin,)),
+            "ts_ns": self.ts_ns,
+            "dur_ns": self.dur_ns,
+        }
+
+    def at(self, rows: npt.NDArray[Any]) -> Steps:
+        """Those of some rows."""
+        return Steps(
+            self.ts_ns[rows],
+            self.dur_ns[rows],
+            Nullable(self.step.values[rows], self.step.missing[rows]),
+            self.occurrence[rows],
+            self.origin,
+        )
+
+    def numbers(self, rows: Ints) -> Nullable:
+        """The number of the step of each row; missing for -1, and where it has no number."""
+        values, missing = np.append(self.step.values, 0), np.append(self.step.missing, True)
+        return Nullable(values[rows], missing[rows])
+
+    def number_at(self, ts_ns: Ints) -> Nullable:
+        """The number of the step that each instant lies in; missing outside all, and where it has no number."""
+        return self.numbers(self.or_start_at(ts_ns))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages(Spans):
+    """Ranges in order of start, the columns of the measured table `stages`."""
+
+    step: Nullable
+    stage: Coded
+    parent: Coded
+    occurrence: npt.NDArray[np.int32]
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The columns by name."""
+        return {
+            "step": self.step,
+            "stage": self.stage,
+            "parent": self.parent,
+            "occurrence": self.occurrence,
+            "ts_ns": self.ts_ns,
+            "dur_ns": self.dur_ns,
+        }
+
+    def at(self, rows: npt.NDArray[Any]) -> Stages:
+        """Those of some rows."""
+        return Stages(
+            self.ts_ns[rows],
+            self.dur_ns[rows],
+            Nullable(self.step.values[rows], self.step.missing[rows]),
+            Coded(self.stage.codes[rows], self.stage.texts),
+            Coded(self.parent.codes[rows], self.parent.texts),
+            self.occurrence[rows],
+        )
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Steps and stages in order of start: `stages` are the annotated ranges of the step thread.
+
+    `dropped` ranges were beyond the cap.
     """
 
-    steps: pd.DataFrame
-    stages: pd.DataFrame
+    step_rows: Steps
+    stage_rows: Stages
     dropped: int = 0
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The steps as a frame: step, occurrence, origin, ts_ns, dur_ns."""
+        steps = Columns(len(self.step_rows), self.step_rows.arrays).frame()
+        return steps.astype({"origin": object})
+
+    @cached_property
+    def stages(self) -> pd.DataFrame:
+        """The stages as a frame: step, stage, parent, occurrence, ts_ns, dur_ns."""
+        return Columns(len(self.stage_rows), self.stage_rows.arrays).frame()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Host:
+    """What is looked at of every row of `host_ops`."""
+
+    names: Coded
+    is_range: Mask
+    thread: npt.NDArray[np.int32]
+    ts_ns: Ints
+    dur_ns: Ints
+
+    def ranges(self, wanted: Callable[[str], object]) -> Mask:
+        """Which rows are ranges of a wanted name."""
+        return self.is_range & is_named(self.names, wanted)
 
 
 def windows(trace: Trace) -> Windows:
     """The steps and stages that annotations, or failing them the file itself, tell of."""
-    host = trace.get("host_ops")
-    number = [profiler_step(str(name)) for name in host["name"].cat.categories]
-    is_range = (host["kind"] == "range").to_numpy()
-    is_step = is_range & is_named(host["name"], lambda name: profiler_step(name) is not None)
-    origin = "profiler"
+    host = _Host(
+        trace.texts("host_ops", "name"),
+        is_named(trace.texts("host_ops", "kind"), "range".__eq__),
+        *(trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns")),
+    )
+    number_of, origin = profiler_step, "profiler"
+    is_step = host.ranges(_is_profiler_step)
     if not is_step.any():
-        is_step, number, origin = _numbered_ranges(trace, host, is_range), _numbers(host), "range"
-    named = is_range & ~is_step & ~is_named(host["name"], is_collective)
-    named &= ~_unnumbered_steps(trace, host, is_range)
-    plausible = named & is_named(host["name"], may_be_stage)
+        number_of, origin = numbered_step, "range"
+        is_step = _numbered_ranges(trace, host)
+    named = host.is_range & ~is_step & ~is_named(host.names, is_collective)
+    named &= ~_unnumbered_steps(trace, host)
+    plausible = named & is_named(host.names, may_be_stage)
     thread = _busiest_thread(host, next((m for m in (is_step, plausible, named) if m.any()), named))
-    on_thread = (host["thread"] == thread).to_numpy() if thread is not None else is_range & False
+    on_thread = host.is_range & False if thread is None else host.thread == thread
     is_stage = named & on_thread
-    steps = _annotated_steps(host, np.flatnonzero(is_step & on_thread), number, origin)
+    steps = _annotated_steps(trace, host, np.flatnonzero(is_step & on_thread), number_of, origin)
     if not len(steps):
         steps = _file_steps(trace, host, np.flatnonzero(plausible & on_thread))
     if len(steps) and any(account.captures for account in trace.source.accounts):
         # A process that was recorded all the time went through other steps too: nobody captured those.
-        is_stage &= step_at(steps, host["ts_ns"].to_numpy()) >= 0
+        is_stage &= steps.or_start_at(host.ts_ns) >= 0
     stages, dropped = _stages(trace, host, is_stage, steps)
     return Windows(steps, stages, dropped)
 
 
-def _busiest_thread(host: pd.DataFrame, mask: npt.NDArray[np.bool_]) -> int | None:
+def _is_profiler_step(name: str) -> bool:
+    return profiler_step(name) is not None
+
+
+def _is_numbered_step(name: str) -> bool:
+    return numbered_step(name) is not None
+
+
+def _busiest_thread(host: _Host, mask: Mask) -> int | None:
     """The thread on which the chosen rows cover most time; the lowest of equals, None without rows."""
     rows = np.flatnonzero(mask)
     if not len(rows):
         return None
-    thread = host["thread"].to_numpy()[rows]
-    start = host["ts_ns"].to_numpy()[rows]
-    end = start + host["dur_ns"].to_numpy()[rows]
+    thread, start = host.thread[rows], host.ts_ns[rows]
+    if (thread == thread[0]).all():
+        return int(thread[0])
+    end = start + host.dur_ns[rows]
     totals = {int(t): union(start[thread == t], end[thread == t]).total for t in np.unique(thread)}
     return min(totals, key=lambda t: (-totals[t], t))
 
 
-def _numbers(host: pd.DataFrame) -> list[int | None]:
-    """The number of each name that a program gives to a step of its own."""
-    return [numbered_step(str(name)) for name in host["name"].cat.categories]
-
-
-def _numbered_ranges(
-    trace: Trace, host: pd.DataFrame, is_range: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
+def _numbered_ranges(trace: Trace, host: _Host) -> Mask:
     """Which rows are ranges `step n` that divide the recording: not those within a stage, or within their like.
 
     Where the file itself is a step or a stage, or its process says which steps it captured, such ranges are
     pieces of that.
     """
-    is_numbered = is_range & is_named(host["name"], lambda name: numbered_step(name) is not None)
     source = trace.source
     is_capture = source.step is not None or any(account.captures for account in source.accounts)
     if is_capture or scope_stage(source.scope, source.role) is not None:
-        is_numbered[:] = False
-    if rows := np.flatnonzero(is_numbered).tolist():
-        above = is_numbered | (is_range & is_named(host["name"], is_known_stage))
-        nested = trace.derived(nesting).nearest(above, np.array(rows)) >= 0
-        is_numbered[np.array(rows)[nested]] = False
+        return np.zeros(len(host.ts_ns), np.bool_)
+    is_numbered = host.ranges(_is_numbered_step)
+    rows = np.flatnonzero(is_numbered)
+    if len(rows):
+        above = is_numbered | host.ranges(is_known_stage)
+        is_numbered[rows[trace.derived(nesting).nearest(above, rows) >= 0]] = False
     return is_numbered
 
 
-def _unnumbered_steps(
-    trace: Trace, host: pd.DataFrame, is_range: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
+def _unnumbered_steps(trace: Trace, host: _Host) -> Mask:
     """Which rows are ranges `step` or the like around known stages: they would hide what they hold."""
-    around = is_range & is_named(host["name"], is_whole_step)
-    is_whole = np.zeros(len(host), np.bool_)
+    around = host.ranges(is_whole_step)
+    is_whole = np.zeros(len(around), np.bool_)
     if around.any():
-        stages = np.flatnonzero(is_range & is_named(host["name"], is_known_stage))
+        stages = np.flatnonzero(host.ranges(is_known_stage))
         outer = trace.derived(nesting).nearest(around, stages)
         is_whole[outer[outer >= 0]] = True
     return is_whole
 
 
 def _annotated_steps(
-    host: pd.DataFrame, rows: Ints, number: list[int | None], origin: str
-) -> pd.DataFrame:
+    trace: Trace,
+    host: _Host,
+    rows: Ints,
+    number_of: Callable[[str], int | None],
+    origin: str,
+) -> Steps:
     """One row a `ProfilerStep#n` (or a range `step n`)."""
-    # Of steps with one start the longest comes last, whatever their order: `step_of` takes the last.
-    steps_in_order = host.iloc[rows].sort_values(["ts_ns", "dur_ns", "id"], kind="stable")
-    step = pd.array([number[code] for code in steps_in_order["name"].cat.codes], dtype="Int64")
-    by_step = pd.Series(step).groupby(pd.Series(step), dropna=False)
-    return pd.DataFrame(
-        {
-            "step": step,
-            "occurrence": by_step.cumcount().to_numpy(np.int32),
-            "origin": np.full(len(steps_in_order), origin, object),
-            "ts_ns": steps_in_order["ts_ns"].to_numpy(),
-            "dur_ns": steps_in_order["dur_ns"].to_numpy(),
-        }
+    # Of steps with one start the longest comes last, whatever their order: `number_at` takes the last.
+    ids = trace.numbers("host_ops", "id")
+    rows = rows[np.lexsort((ids[rows], host.dur_ns[rows], host.ts_ns[rows]))]
+    numbers = [number_of(host.names.texts[code]) for code in host.names.codes[rows].tolist()]
+    step = np.array(numbers, np.int64)
+    return Steps(
+        host.ts_ns[rows],
+        host.dur_ns[rows],
+        Nullable(step, np.zeros(len(step), np.bool_)),
+        _occurrence(step),
+        origin,
     )
 
 
-def _file_steps(trace: Trace, host: pd.DataFrame, plausible: Ints) -> pd.DataFrame:
+def _occurrence(keys: Ints) -> npt.NDArray[np.int32]:
+    """How many equal keys stand before each.
+
+    >>> _occurrence(np.array([7, 3, 7, 7])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    occurrence = np.empty(len(keys), np.int32)
+    occurrence[order] = np.arange(len(keys)) - np.searchsorted(ordered, ordered)
+    return occurrence
+
+
+def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
     """The source as one step, or as the steps that its process says it captured.
 
     A step lasts from the first to the last thing the host did (the device, without a host). What is recorded
@@ -145,33 +291,33 @@ def _file_steps(trace: Trace, host: pd.DataFrame, plausible: Ints) -> pd.DataFra
     steps in a row, named by the first, is told by stages that all come equally often: it is divided where the
     first stage begins anew.
     """
-    busy = host[~host["kind"].isin(("overhead", "python", "other"))]
-    frame = busy if len(busy) else trace.get("device_ops")
-    start = frame["ts_ns"].to_numpy()
-    end = start + frame["dur_ns"].to_numpy()
-    numbers: list[Any] = []
+    busy = ~is_named(trace.texts("host_ops", "kind"), ("overhead", "python", "other").__contains__)
+    if busy.any():
+        start, length = host.ts_ns[busy], host.dur_ns[busy]
+    else:
+        start, length = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))
+    end = start + length
+    numbers: list[int | None] = []
     bounds: list[tuple[int, int]] = []
     for step, first, last in _captured(trace, start):
         inside = (start >= first) & (start < last)
-        of_capture = plausible[_starts_within(host, plausible, first, last)]
+        begun = host.ts_ns[plausible]
+        of_capture = plausible[(begun >= first) & (begun < last)]
         ends = [*_divisions(trace, host, of_capture), int(end[inside].max())]
         begins = [int(start[inside].min()), *ends[:-1]]
         bounds += zip(begins, ends, strict=True)
-        numbers += [pd.NA if step is None else step + place for place in range(len(begins))]
+        numbers += [None if step is None else step + place for place in range(len(begins))]
     stage = scope_stage(trace.source.scope, trace.source.role)
     is_stage = stage is not None or any(account.discrete for account in trace.source.accounts)
-    step_numbers = pd.array(numbers, dtype="Int64")
-    unknown = np.asarray(step_numbers.isna(), np.int32)
+    unknown = np.array([number is None for number in numbers], np.bool_)
     begin, finish = np.array(bounds, np.int64).reshape(-1, 2).T
-    return pd.DataFrame(
-        {
-            "step": step_numbers,
-            "occurrence": np.where(unknown, np.cumsum(unknown, dtype=np.int32) - 1, 0),
-            "origin": np.full(len(bounds), "stage" if is_stage else "file", object),
-            "ts_ns": begin,
-            "dur_ns": finish - begin,
-        }
-    ).astype({"occurrence": np.int32})
+    return Steps(
+        begin,
+        finish - begin,
+        Nullable(np.array([number or 0 for number in numbers], np.int64), unknown),
+        np.where(unknown, np.cumsum(unknown, dtype=np.int32) - 1, 0).astype(np.int32),
+        "stage" if is_stage else "file",
+    )
 
 
 _INT64 = np.iinfo(np.int64)
@@ -204,59 +350,45 @@ def _captured(trace: Trace, start: Ints) -> list[tuple[int | None, int, int]]:
     return [(trace.source.step, _INT64.min, _INT64.max)]
 
 
-def _starts_within(host: pd.DataFrame, rows: Ints, first: int, last: int) -> npt.NDArray[np.bool_]:
-    """Which of some rows of the host begin in a capture."""
-    start = host["ts_ns"].to_numpy()[rows]
-    return np.asarray((start >= first) & (start < last))
-
-
-def _divisions(trace: Trace, host: pd.DataFrame, plausible: Ints) -> list[int]:
+def _divisions(trace: Trace, host: _Host, plausible: Ints) -> list[int]:
     """Where a capture of several steps begins its second, third … step; empty for one step."""
-    if scope_stage(trace.source.scope, trace.source.role) is not None:
+    if len(plausible) < 4 or scope_stage(trace.source.scope, trace.source.role) is not None:
         return []
-    mask = np.zeros(len(host), np.bool_)
-    mask[plausible] = True
-    outer = plausible[trace.derived(nesting).nearest(mask, plausible) < 0]
-    names, counts = np.unique(host["name"].cat.codes.to_numpy()[outer], return_counts=True)
+    is_plausible = np.zeros(len(host.ts_ns), np.bool_)
+    is_plausible[plausible] = True
+    outer = plausible[trace.derived(nesting).nearest(is_plausible, plausible) < 0]
+    codes, start = host.names.codes[outer], host.ts_ns[outer]
+    names, counts = np.unique(codes, return_counts=True)
     if len(names) < 2 or counts.min() < 2 or counts.min() != counts.max():
         return []
-    start = host["ts_ns"].to_numpy()[outer]
-    first = host["name"].cat.codes.to_numpy()[outer[start.argmin()]]
-    return sorted(start[host["name"].cat.codes.to_numpy()[outer] == first].tolist())[1:]
+    return sorted(start[codes == codes[start.argmin()]].tolist())[1:]
 
 
-def _stages(
-    trace: Trace, host: pd.DataFrame, kept: npt.NDArray[np.bool_], steps: pd.DataFrame
-) -> tuple[pd.DataFrame, int]:
-    """(one row a kept range, how many were beyond the cap); of ranges within their like, the outermost."""
-    rows = np.flatnonzero(kept)
-    parent = trace.derived(nesting).nearest(kept, rows)
-    codes, categories = stage_codes(host, trace.derived(nesting), rows, parent)
+def _stages(trace: Trace, host: _Host, is_stage: Mask, steps: Steps) -> tuple[Stages, int]:
+    """(one row a range that is a stage, how many were beyond the cap); of ranges within their like, the outermost."""
+    rows = np.flatnonzero(is_stage)
+    parent = trace.derived(nesting).nearest(is_stage, rows)
+    codes, texts = stage_codes(trace, rows, parent)
     nested_like = (parent >= 0) & (codes[parent] == codes[rows])
     rows, parent = rows[~nested_like], parent[~nested_like]
-    dur = host["dur_ns"].to_numpy()
     if dropped := max(len(rows) - MAX_STAGES, 0):
-        weight = np.where(parent < 0, np.iinfo(np.int64).max, dur[rows])
+        weight = np.where(parent < 0, np.iinfo(np.int64).max, host.dur_ns[rows])
         chosen = np.sort(np.argsort(-weight, kind="stable")[:MAX_STAGES])
         rows, parent = rows[chosen], parent[chosen]
-    start = host["ts_ns"].to_numpy()
-    order = np.lexsort((rows, start[rows]))
+    order = np.lexsort((rows, host.ts_ns[rows]))
     rows, parent = rows[order], parent[order]
-    step = step_of(steps, start[rows])
-    frame = pd.DataFrame(
-        {
-            "step": step,
-            "stage": pd.Categorical.from_codes(codes[rows], categories=categories),
-            "parent": pd.Categorical.from_codes(
-                np.where(parent >= 0, codes[parent], -1), categories=categories
-            ),
-            "ts_ns": start[rows],
-            "dur_ns": dur[rows],
-        }
+    step, stage = steps.number_at(host.ts_ns[rows]), codes[rows]
+    _, step_place = numbered(np.where(step.missing, -1, step.values))
+    narrow = np.min_scalar_type(-max(len(texts), 1))
+    stages = Stages(
+        host.ts_ns[rows],
+        host.dur_ns[rows],
+        step,
+        Coded(stage.astype(narrow), texts),
+        Coded(np.where(parent >= 0, codes[parent], -1).astype(narrow), texts),
+        _occurrence(step_place * (len(texts) + 1) + stage + 1),
     )
-    keys = [step.to_numpy(np.int64, na_value=-1), codes[rows]]
-    frame.insert(3, "occurrence", frame.groupby(keys).cumcount().to_numpy(np.int32))
-    return frame, dropped
+    return stages, dropped
 
 
 def step_of(steps: pd.DataFrame, ts_ns: Ints) -> Any:

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.errors import SchemaError
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, bare, dtype_of, joined
+
+FEW_ROWS = 1000
+"""Of so few rows Python compares texts sooner than pandas is asked to, and missing numbers share their arrays."""
 
 Dtype = Literal["int32", "int64", "Int64", "Float64", "bool", "category"]
 
@@ -115,10 +120,16 @@ def _cast(column: Column, given: Any, length: int) -> Array:
         return _all_missing(column, length)
     if isinstance(given, Nullable) and column.nullable:
         return given
-    if isinstance(given, np.ndarray) and given.dtype == column.dtype:
-        return given
-    if isinstance(given, np.ndarray) and column.dtype == "Int64" and given.dtype == np.int64:
-        return Nullable(given, np.zeros(len(given), np.bool_))
+    if isinstance(given, pd.arrays.IntegerArray | pd.arrays.FloatingArray) and column.nullable:
+        if str(given.dtype) == column.dtype:
+            return bare(given)
+    if isinstance(given, np.ndarray):
+        if given.dtype == _NUMBERS[column.dtype] and not column.nullable:
+            return given
+        if column.dtype == "Int64" and given.dtype == np.int64:
+            return Nullable(given, np.zeros(len(given), np.bool_))
+        if column.dtype == "Float64" and given.dtype == np.float64:
+            return Nullable(given, np.isnan(given))
     if not column.nullable:
         given = np.asarray(given)
     cast: Any = pd.array(given, dtype=column.dtype)
@@ -128,14 +139,37 @@ def _cast(column: Column, given: Any, length: int) -> Array:
     return bare(cast)
 
 
+_NUMBERS = {
+    "int32": np.dtype(np.int32),
+    "int64": np.dtype(np.int64),
+    "Int64": np.dtype(np.int64),
+    "Float64": np.dtype(np.float64),
+    "bool": np.dtype(np.bool_),
+}
+
+
 def _all_missing(column: Column, length: int) -> Array:
     """A nullable column without any value; an empty one where values are required."""
-    missing = np.ones(length, np.bool_)
-    if column.dtype == "Int64":
-        return Nullable(np.zeros(length, np.int64), missing)
-    if column.dtype == "Float64":
-        return Nullable(np.zeros(length), missing)
-    return np.array([], dtype=column.dtype)
+    if not column.nullable:
+        return np.array([], dtype=column.dtype)
+    if length > FEW_ROWS:
+        return _missing(column.dtype, length)
+    missing = _few_missing(column.dtype)
+    return Nullable(missing.values[:length], missing.missing[:length])
+
+
+def _missing(dtype: Dtype, length: int) -> Nullable:
+    """So many missing numbers."""
+    return Nullable(np.zeros(length, _NUMBERS[dtype]), np.ones(length, np.bool_))
+
+
+@cache
+def _few_missing(dtype: Dtype) -> Nullable:
+    """A few missing numbers, which all short columns without a value share."""
+    missing = _missing(dtype, FEW_ROWS)
+    missing.values.setflags(write=False)
+    missing.missing.setflags(write=False)
+    return missing
 
 
 def _coded(column: Column, given: Any, length: int) -> Coded:
@@ -143,11 +177,8 @@ def _coded(column: Column, given: Any, length: int) -> Coded:
     if given is None:
         return Coded(np.full(length, -1, np.int8), column.values)
     values = given.array if isinstance(given, pd.Series) else given
-    if not column.values:
-        return _open_texts(values)
-    coded = values if isinstance(values, Coded) else bare(pd.Categorical(values))
-    assert isinstance(coded, Coded), "a categorical is coded"
-    if coded.texts == column.values and not (coded.codes < 0).any():
+    coded = values if isinstance(values, Coded) else _open_texts(values)
+    if not column.values or (coded.texts == column.values and not (coded.codes < 0).any()):
         return coded
     code_of = {text: code for code, text in enumerate(column.values)}
     codes = np.array([*(code_of.get(text, -1) for text in coded.texts), -1], np.int8)[coded.codes]
@@ -165,15 +196,28 @@ def _open_texts(values: Any) -> Coded:
         return values
     if isinstance(values, pd.Categorical):
         return Coded(values.codes, tuple(values.categories.tolist()))
-    array = np.array(values, object)
+    array = np.asarray(values, object)
     if array.ndim == 1:
-        codes, texts = pd.factorize(array)
-        if all(type(text) is str for text in texts.tolist()):
-            order = np.argsort(texts)
-            place = np.append(np.argsort(order), -1).astype(np.min_scalar_type(-max(len(texts), 1)))
-            return Coded(place[codes], tuple(texts[order].tolist()))
+        codes, texts = _numbered_texts(array)
+        if set(map(type, texts)) <= {str}:
+            order = sorted(range(len(texts)), key=texts.__getitem__)
+            place = np.full(len(texts) + 1, -1, np.min_scalar_type(-max(len(texts), 1)))
+            place[order] = np.arange(len(texts))
+            return Coded(place[codes], tuple(map(texts.__getitem__, order)))
     categorical = pd.Categorical(values)
     return Coded(categorical.codes, tuple(map(str, categorical.categories)))
+
+
+def _numbered_texts(array: npt.NDArray[np.object_]) -> tuple[npt.NDArray[np.intp], list[Any]]:
+    """(the number of the text in each row, -1 for none; the texts), in order of appearance."""
+    if len(array) <= FEW_ROWS:
+        values = array.tolist()
+        if set(map(type, values)) <= {str, NoneType}:
+            texts = [text for text in dict.fromkeys(values) if text is not None]
+            code_of = {None: -1, **{text: code for code, text in enumerate(texts)}}
+            return np.fromiter(map(code_of.__getitem__, values), np.intp, len(values)), texts
+    codes, distinct = pd.factorize(array)
+    return codes, distinct.tolist()
 
 
 def coded(codes: Any, like: pd.Series[Any]) -> Any:
