@@ -9,7 +9,7 @@ import pytest
 from chrome_builder import BASE_NS, annotation, launched, memcpy, memset, op, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from process.idle_traces import LIMITS, load
+from process.idle_traces import LIMITS, frame_of, load
 
 import tracekit
 from tracekit.model.errors import TracekitError
@@ -46,7 +46,8 @@ def anything(draw):
 
 
 def slot_table(trace):
-    return exclusive_slots(trace, trace.derived(LIMITS) if trace.has("device_ops") else ())
+    devices = trace.derived(LIMITS) if trace.has("device_ops") else ()
+    return frame_of(exclusive_slots(trace, devices))
 
 
 @settings(max_examples=10, deadline=None)

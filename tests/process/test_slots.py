@@ -2,7 +2,7 @@
 
 import pandas as pd
 from chrome_builder import BACKWARD, annotation, kernel, launched, op, step
-from process.idle_traces import LIMITS, load
+from process.idle_traces import LIMITS, frame_of, load
 
 from tracekit.process import slots
 from tracekit.process.slots import exclusive_slots
@@ -11,7 +11,7 @@ from tracekit.process.slots import exclusive_slots
 
 
 def table(trace, limits=LIMITS):
-    return exclusive_slots(trace, trace.derived(limits))
+    return frame_of(exclusive_slots(trace, trace.derived(limits)))
 
 
 def told(frame, *columns):
@@ -160,7 +160,7 @@ def test_a_step_without_device_work_is_idle(tmp_path):
 
 
 def host_table(tmp_path, rows):
-    return exclusive_slots(load(tmp_path, rows), ())
+    return frame_of(exclusive_slots(load(tmp_path, rows), ()))
 
 
 def test_without_a_device_the_innermost_op_counts(tmp_path):
@@ -229,7 +229,7 @@ def test_while_another_thread_runs_the_backward_pass_its_ops_count(tmp_path):
 
 def test_a_file_that_is_a_stage_is_a_window_of_its_own(tmp_path):
     trace = load(tmp_path, [op("a", 0, 20), op("b", 30, 20)])
-    frame = exclusive_slots(trace, ())
+    frame = frame_of(exclusive_slots(trace, ()))
     assert frame["step"].isna().all()
     assert told(frame, "class", "op") == {
         ("host", "a"): (1, 20), ("host", "b"): (1, 20), ("no_op", "(no op)"): (1, 10),

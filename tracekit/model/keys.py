@@ -5,13 +5,15 @@ Fast where keys lie close together, as made-up keys do, and where rows are few.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from tracekit.model.tables.arrays import Array, Coded, Nullable, at_rows
 
 Ints = npt.NDArray[np.int64]
 
@@ -70,9 +72,22 @@ def of_keys(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
     Missing keys are keys like any other. As `groupby(by, dropna=False, sort=False).ngroup()`, without
     the groups: most tables that are judged have a few dozen rows.
     """
-    number, room = np.zeros(len(frame), np.int64), 1
-    for name in by:
-        codes, count = _codes(frame[name])
+    return _combined(len(frame), [_codes(frame[name]) for name in by])
+
+
+def of_arrays(arrays: Sequence[Array]) -> tuple[Ints, Ints]:
+    """The same for keys in bare arrays.
+
+    >>> of_arrays([np.array([7, 3, 7]), Coded(np.array([0, -1, 0], np.int8), ("gen",))])
+    (array([0, 1, 0]), array([0, 1]))
+    """
+    return _combined(len(arrays[0]), list(map(_array_codes, arrays)))
+
+
+def _combined(length: int, keys: Sequence[tuple[Ints, int]]) -> tuple[Ints, Ints]:
+    """(for each row the number of its combination of codes, in order of appearance; the first row of each)."""
+    number, room = np.zeros(length, np.int64), 1
+    for codes, count in keys:
         if count < 2:
             continue
         if room * count >= 2**62:
@@ -218,6 +233,21 @@ def _codes(column: pd.Series[Any]) -> tuple[Ints, int]:
     return codes - low, len(distinct) - low
 
 
+def _array_codes(array: Array) -> tuple[Ints, int]:
+    """(a number for each value of a bare array, below the second); missing ones have one of their own."""
+    if isinstance(array, Coded):
+        return array.codes.astype(np.int64) + 1, len(array.texts) + 1
+    if isinstance(array, Nullable):
+        codes, count = _array_codes(array.values)
+        return np.where(array.missing, 0, codes + 1), count + 1
+    if array.dtype == np.int64:
+        distinct, codes = numbered(array)
+        return codes, len(distinct)
+    # Missing texts come as -1.
+    codes, distinct = pd.factorize(array)
+    return codes + 1, len(distinct) + 1
+
+
 def _of_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, npt.NDArray[Any]]:
     """As `pandas.factorize`, in a tenth of its time where few objects stand in many rows, as texts of categories do.
 
@@ -306,3 +336,10 @@ def place_of(
     """(for each wanted number its place in the ascending keys, whether it is there); any place where not."""
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return place, keys[place] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)
+
+
+def sums_of(keys: Mapping[str, Array], values: Mapping[str, Ints]) -> dict[str, Array]:
+    """One row for each combination of keys, in order of appearance, with the sums of the values; missing keys are keys."""
+    group, first = of_arrays(list(keys.values()))
+    sums = {name: summed(group, array, len(first)) for name, array in values.items()}
+    return {**{name: at_rows(array, first) for name, array in keys.items()}, **sums}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.keys import numbered
 from tracekit.model.tables.arrays import Coded, bare
+from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,7 +39,40 @@ def is_named(
     return chosen_rows
 
 
+def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
+    """Which rows of a table of ops are of one of these kinds."""
+    return is_named(trace.texts(table, "kind"), kinds.__contains__)
+
+
+def narrow(codes: Ints, texts: Sequence[str]) -> Coded:
+    """Texts by their number, the codes as narrow as pandas would make them; -1 is missing."""
+    return Coded(codes.astype(np.min_scalar_type(-max(len(texts), 1))), tuple(texts))
+
+
 def _coded(column: Coded | pd.Series[Any]) -> Coded:
     names = column if isinstance(column, Coded) else bare(column.array)
     assert isinstance(names, Coded), "names are coded"
     return names
+
+
+def by_value(
+    codes: Ints, values: Sequence[Any], function: Callable[[Any], Any]
+) -> npt.NDArray[np.object_]:
+    """`function` of the value that each code stands for, called once for each that occurs; -1 gives None.
+
+    >>> by_value(np.array([1, -1, 1]), ["a", "b"], str.upper)
+    array(['B', None, 'B'], dtype=object)
+    """
+    occurring, place = numbered(codes)
+    table = np.full(len(occurring), None, object)
+    for number, code in enumerate(occurring.tolist()):
+        if code >= 0:
+            table[number] = function(values[code])
+    per_row: npt.NDArray[np.object_] = table[place]
+    return per_row
+
+
+def is_none(values: npt.NDArray[np.object_]) -> npt.NDArray[np.bool_]:
+    """Which of some objects are None."""
+    none: Any = None
+    return np.asarray(np.equal(values, none), np.bool_)

@@ -136,9 +136,7 @@ def stages_of(trace: Trace) -> frozenset[str]:
     return named.union(filter(may_be_stage, outermost))
 
 
-def _windows_within(
-    recorded: Windows, chosen: Intervals, steps: frozenset[int] | None
-) -> Windows:
+def _windows_within(recorded: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:
     """The chosen steps at their whole length, and the ranges that start in the chosen time."""
     steps_inside, ranges = recorded.step_rows, recorded.stage_rows
     if steps is not None:

@@ -16,7 +16,7 @@ from tracekit.process.idle import DeviceIdle
 from tracekit.process.launches import Launches, launches
 from tracekit.process.op_paths import op_paths
 from tracekit.process.parts import NO_OP, NONE, UNLINKED, Parts, keyed, together
-from tracekit.process.stage_at import outermost_stages, stage_at
+from tracekit.process.stage_at import outer_stages, stage_at
 from tracekit.process.work_classes import work_stages
 
 Ints = npt.NDArray[np.int64]
@@ -32,18 +32,18 @@ def device_slots(
     A device op is in the window in which it runs, and of the stage it belongs to by its launch. Windows that
     cannot be afforded are left out.
     """
-    ops, links = trace["device_ops"], trace.derived(launches)
+    links = trace.derived(launches)
     keys, key, path_rows = _keys(trace, links)
-    start = ops["ts_ns"].to_numpy()
-    end = start + ops["dur_ns"].to_numpy()
-    names = ops["name"].cat.categories
-    rank = np.append(np.argsort(np.argsort(names.to_numpy(object))), -1)[ops["name"].cat.codes]
+    start = trace.numbers("device_ops", "ts_ns")
+    end = start + trace.numbers("device_ops", "dur_ns")
+    names, streams = trace.texts("device_ops", "name"), trace.nullable("device_ops", "stream")
+    rank = np.append(np.argsort(np.argsort(np.array(names.texts, object))), -1)[names.codes]
     slots = []
     for idle in devices:
         rows = idle.rows
         shared_windows = np.flatnonzero(affordable(start[rows], end[rows], low, high))
         kind = keys[1][key[rows]]
-        stream = ops["stream"].iloc[rows].to_numpy(np.int64, na_value=-1)
+        stream = np.where(streams.missing[rows], -1, streams.values[rows])
         launched = np.where(links.linked[rows], links.ts_ns[rows], 0)
         ties = (launched, stream, rank[rows])
         got = shared(
@@ -56,25 +56,23 @@ def device_slots(
 
 def _keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, Ints]:
     """(the distinct keys of device ops, the key of each op, a row of `host_ops` for each path)."""
-    ops = trace["device_ops"]
     classes = [CLASSES.index(_CLASS_OF_KIND.get(kind, kind)) for kind in DEVICE_OP_KINDS]
-    kind = np.array(classes, np.int64)[ops["kind"].cat.codes.to_numpy()]
+    kind = np.array(classes, np.int64)[trace.texts("device_ops", "kind").codes]
     callers, caller = numbered(links.op)
     path, path_rows = np.full(len(callers), NO_OP), np.empty(0, np.int64)
     has_caller = callers >= 0
     path[has_caller], path_rows = op_paths(trace, callers[has_caller])
     path = np.where(links.linked, path[caller], UNLINKED)
-    none = np.full(len(ops), NONE, np.int64)
-    name = ops["name"].cat.codes.to_numpy().astype(np.int64)
+    name = trace.texts("device_ops", "name").codes.astype(np.int64)
+    none = np.full(len(name), NONE, np.int64)
     keys, key = keyed((trace.derived(work_stages), kind, none, path, name))
     return keys, key, path_rows
 
 
 def _idle(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept: Ints) -> Parts:
     """Idle time of each window by the stage at that time and by cause."""
-    stages = trace.derived(outermost_stages)
-    begin = stages["ts_ns"].to_numpy()
-    cuts = np.unique(np.concatenate((low, high, begin, begin + stages["dur_ns"].to_numpy())))
+    stages = trace.derived(outer_stages)
+    cuts = np.unique(np.concatenate((low, high, stages.ts_ns, stages.end_ns)))
     window, cell = beginning(cuts, low[kept], high[kept])
     stage = stage_at(trace, cuts)
     until = np.append(cuts[1:], cuts[-1:])

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import Intervals, union
 from tracekit.model.stages import is_collective
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named
+from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import nesting
 
@@ -43,18 +42,16 @@ class HostActivity:
 
 def host_activity(trace: Trace) -> HostActivity:
     """What all host threads together did, as unions."""
-    host = trace.get("host_ops")
-    kind = host["kind"].astype("str").to_numpy()
-    loader = is_named(host["name"], lambda name: _LOADER.match(name) is not None)
-    collection = is_named(host["name"], lambda name: _COLLECTION.search(name) is not None)
-    collection &= np.isin(kind, ("range", "op", "other"))
-    collective = is_named(host["name"], is_collective) & (kind == "range")
-    busy = np.isin(kind, ("op", "runtime")) | collective
+    names = trace.texts("host_ops", "name")
+    collection = is_named(names, _COLLECTION.search)
+    collection &= of_kind(trace, "host_ops", "range", "op", "other")
+    collective = is_named(names, is_collective) & of_kind(trace, "host_ops", "range")
+    busy = of_kind(trace, "host_ops", "op", "runtime") | collective
     return HostActivity(
-        _union(host, loader),
-        _union(host, collection),
-        _union(host, kind == "overhead"),
-        _union(host, busy),
+        _union(trace, is_named(names, _LOADER.match)),
+        _union(trace, collection),
+        _union(trace, of_kind(trace, "host_ops", "overhead")),
+        _union(trace, busy),
     )
 
 
@@ -76,14 +73,12 @@ def sync_calls(trace: Trace) -> SyncCalls:
 
     An asynchronous copy counts when its memory is pageable and the call returned after the copy ended.
     """
-    host = trace.get("host_ops")
-    runtime = (host["kind"] == "runtime").to_numpy()
-    chosen = is_named(host["name"], _synchronises) & runtime
+    runtime = of_kind(trace, "host_ops", "runtime")
+    chosen = is_named(trace.texts("host_ops", "name"), _synchronises) & runtime
     chosen[_waited_copies(trace)] = True
     rows = np.flatnonzero(chosen)
-    end = host["ts_ns"].to_numpy()[rows] + host["dur_ns"].to_numpy()[rows]
-    rows = rows[np.lexsort((rows, end))]
-    is_op = (host["kind"] == "op").to_numpy()
+    rows = rows[np.lexsort((rows, _ends(trace, "host_ops", rows)))]
+    is_op = of_kind(trace, "host_ops", "op")
     tree = trace.derived(nesting)
     inner = tree.nearest(is_op, rows)
     outer = inner.copy()
@@ -104,17 +99,23 @@ def _synchronises(name: str) -> bool:
 
 def _waited_copies(trace: Trace) -> Ints:
     """Rows of `host_ops`: calls that copied pageable memory and returned after their copy had ended."""
-    device, host = trace.get("device_ops"), trace.get("host_ops")
-    if not len(device) or not len(host):
+    names = trace.texts("device_ops", "name")
+    if not len(names) or not len(trace.texts("host_ops", "name")):
         return np.empty(0, np.int64)
     links: Launches = trace.derived(launches)
-    pageable = is_named(device["name"], lambda name: "pageable" in name.lower())
-    rows = np.flatnonzero(pageable & (device["kind"] == "memcpy").to_numpy() & (links.call >= 0))
+    pageable = is_named(names, lambda name: "pageable" in name.lower())
+    rows = np.flatnonzero(pageable & of_kind(trace, "device_ops", "memcpy") & (links.call >= 0))
     call: Ints = links.call[rows]
-    returned = host["ts_ns"].to_numpy()[call] + host["dur_ns"].to_numpy()[call]
-    ended = device["ts_ns"].to_numpy()[rows] + device["dur_ns"].to_numpy()[rows]
+    returned = _ends(trace, "host_ops", call)
+    ended = _ends(trace, "device_ops", rows)
     waiting_calls: Ints = call[returned >= ended]
     return waiting_calls
+
+
+def _ends(trace: Trace, table: str, rows: Ints) -> Ints:
+    """When these rows of a table end."""
+    ends: Ints = trace.numbers(table, "ts_ns")[rows] + trace.numbers(table, "dur_ns")[rows]
+    return ends
 
 
 def launching_threads(trace: Trace, rows: Ints) -> Mask:
@@ -122,13 +123,13 @@ def launching_threads(trace: Trace, rows: Ints) -> Mask:
 
     Only such threads can leave the device without work; a watchdog that waits for it cannot.
     """
-    host = trace.get("host_ops")
     links: Launches = trace.derived(launches)
     launched_by = np.where(links.call[rows] >= 0, links.call[rows], links.op[rows])
-    thread = host["thread"].to_numpy()
+    thread = trace.numbers("host_ops", "thread")
     return np.isin(thread, np.unique(thread[launched_by[launched_by >= 0]]))
 
 
-def _union(host: pd.DataFrame, chosen: Mask) -> Intervals:
-    start = host["ts_ns"].to_numpy()[chosen]
-    return union(start, start + host["dur_ns"].to_numpy()[chosen])
+def _union(trace: Trace, chosen: Mask) -> Intervals:
+    rows = np.flatnonzero(chosen)
+    start = trace.numbers("host_ops", "ts_ns")[rows]
+    return union(start, start + trace.numbers("host_ops", "dur_ns")[rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +12,9 @@ import pandas as pd
 
 from tracekit.model.intervals import Intervals, covered, union, union_all
 from tracekit.model.keys import numbered, summed
+from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, trimmed
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named
+from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.host_activity import (
     HostActivity,
     SyncCalls,
@@ -23,9 +25,9 @@ from tracekit.process.host_activity import (
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, nesting
 from tracekit.process.sound import sound_dur_ns
-from tracekit.process.stage_at import outermost_ranges
+from tracekit.process.stage_at import outer_ranges
 from tracekit.process.stalls import opening_ns
-from tracekit.process.steps import step_at, windows
+from tracekit.process.steps import Stages, Steps, windows
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -83,46 +85,48 @@ class HostSide:
 
 def host_side(trace: Trace) -> HostSide:
     """What every row of `host_ops` is."""
-    host = trace.get("host_ops")
+    names = trace.texts("host_ops", "name")
     tree: Nesting = trace.derived(nesting)
     # Profilers of 2021 record annotations as ops.
-    op = (host["kind"] == "op").to_numpy() & ~_named(host, _ANNOTATION)
+    op = of_kind(trace, "host_ops", "op") & ~_named(names, _ANNOTATION)
     rows = np.flatnonzero(op)
     above = tree.nearest(op, rows)
     leaf, call = op.copy(), op.copy()
     leaf[above[above >= 0]] = False
     call[rows[above >= 0]] = False
-    runtime = (host["kind"] == "runtime").to_numpy()
-    timed = host["kind"].isin(("op", "range", "runtime", "overhead")).to_numpy()
-    annotated = host["kind"].isin(("op", "range")).to_numpy()
-    launch = _outermost(tree, runtime & _named(host, _LAUNCH))
-    optimizer = annotated & _named(host, _OPTIMIZER)
-    within = np.full(len(host), -1, np.int64)
+    runtime = of_kind(trace, "host_ops", "runtime")
+    timed = of_kind(trace, "host_ops", "op", "range", "runtime", "overhead")
+    annotated = of_kind(trace, "host_ops", "op", "range")
+    launch = _outermost(tree, runtime & _named(names, _LAUNCH))
+    optimizer = annotated & _named(names, _OPTIMIZER)
+    within = np.full(len(op), -1, np.int64)
     if optimizer.any():
-        within = tree.nearest(optimizer, np.arange(len(host)))
+        within = tree.nearest(optimizer, np.arange(len(op)))
     return HostSide(
         op,
         leaf,
         call,
         launch,
-        launch & _named(host, _GRAPH_LAUNCH),
-        _outermost(tree, runtime & _named(host, _SYNC)),
-        _outermost(tree, runtime & _named(host, _ALLOCATOR)),
-        _outermost(tree, timed & _named(host, _COMPILING)),
-        _outermost(tree, annotated & _named(host, _LOADER)),
+        launch & _named(names, _GRAPH_LAUNCH),
+        _outermost(tree, runtime & _named(names, _SYNC)),
+        _outermost(tree, runtime & _named(names, _ALLOCATOR)),
+        _outermost(tree, timed & _named(names, _COMPILING)),
+        _outermost(tree, annotated & _named(names, _LOADER)),
         optimizer,
         within,
     )
 
 
-def _named(host: pd.DataFrame, pattern: re.Pattern[str]) -> Mask:
+def _named(names: Coded, pattern: re.Pattern[str]) -> Mask:
     """Which rows have a name that the pattern matches from its start; never a row without a name."""
-    return is_named(host["name"], lambda name: pattern.match(name[:MAX_NAME]))
+    return is_named(names, lambda name: pattern.match(name[:MAX_NAME]))
 
 
 def _outermost(tree: Nesting, mask: Mask) -> Mask:
     """The rows of the mask that no other row of it encloses."""
     rows = np.flatnonzero(mask)
+    if len(rows) < 2:
+        return mask
     out = mask.copy()
     out[rows[tree.nearest(mask, rows) >= 0]] = False
     return out
@@ -130,13 +134,13 @@ def _outermost(tree: Nesting, mask: Mask) -> Mask:
 
 def step_thread(trace: Trace) -> int | None:
     """The thread on which steps and stages are annotated; None where none is."""
-    host, steps_and_stages = trace.get("host_ops"), trace.derived(windows)
-    profiled = steps_and_stages.steps[steps_and_stages.steps["origin"].isin(("profiler", "range"))]
-    starts = np.concatenate(
-        (profiled["ts_ns"].to_numpy(), steps_and_stages.stages["ts_ns"].to_numpy())
-    )
-    mask = (host["kind"] == "range").to_numpy() & host["ts_ns"].isin(starts).to_numpy()
-    threads, counts = np.unique(host["thread"].to_numpy()[mask], return_counts=True)
+    recorded = trace.derived(windows)
+    starts = recorded.stage_rows.ts_ns
+    if recorded.step_rows.origin in ("profiler", "range"):
+        starts = np.concatenate((recorded.step_rows.ts_ns, starts))
+    ranges = np.flatnonzero(of_kind(trace, "host_ops", "range"))
+    rows = ranges[np.isin(trace.numbers("host_ops", "ts_ns")[ranges], starts)]
+    threads, counts = np.unique(trace.numbers("host_ops", "thread")[rows], return_counts=True)
     return int(threads[counts.argmax()]) if len(threads) else None
 
 
@@ -144,22 +148,40 @@ def step_thread(trace: Trace) -> int | None:
 class HostWindows:
     """The steps, then their outermost stages by name: where host work is counted.
 
-    `frame` has window, step, occurrence, stage, wall_ns (Σ of equal stages); `steps` and `stages` are windows
-    in order of start, `stage_slot` the row of `frame` that each stage belongs to.
+    `columns` are window, step, occurrence, stage, wall_ns (Σ of equal stages); `steps` and `stages` are windows
+    in order of start, `stage_slot` the row of `columns` that each stage belongs to.
     """
 
-    frame: pd.DataFrame
-    steps: pd.DataFrame
-    stages: pd.DataFrame
+    step: Nullable
+    occurrence: npt.NDArray[np.int32]
+    stage: Coded
+    columns: Mapping[str, Array]
+    steps: Steps
+    stages: Stages
     stage_slot: Ints
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.step)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The columns as a frame."""
+        return Columns(len(self), self.columns).frame()
+
+    def steps_of(self, rows: Ints) -> dict[str, Array]:
+        """The columns step and occurrence of these rows; -1 is in no step."""
+        values, missing = np.append(self.step.values, 0), np.append(self.step.missing, True)
+        occurrence = np.append(self.occurrence, np.int32(0))[rows]
+        return {"step": Nullable(values[rows], missing[rows]), "occurrence": occurrence}
 
     def step_at(self, ts_ns: Ints) -> Ints:
         """The row of the step that each instant lies in, -1 outside all."""
-        return step_at(self.steps, ts_ns)
+        return self.steps.or_start_at(ts_ns)
 
     def stage_at(self, ts_ns: Ints) -> Ints:
         """The row of the stage of its step that each instant lies in, -1 outside all."""
-        row = step_at(self.stages, ts_ns)
+        row = self.stages.or_start_at(ts_ns)
         return np.where(row >= 0, self.stage_slot[row], -1) if len(self.stage_slot) else row
 
     def both(self, ts_ns: Ints) -> tuple[Ints, Ints]:
@@ -170,38 +192,35 @@ class HostWindows:
 
     def covered(self, busy: Intervals) -> Ints:
         """How much of every row these intervals cover, by time."""
-        out = np.zeros(len(self.frame), np.int64)
-        for windows_, slot in (
-            (self.steps, np.arange(len(self.steps))),
-            (self.stages, self.stage_slot),
-        ):
-            start = windows_["ts_ns"].to_numpy()
-            np.add.at(out, slot, covered(busy, start, start + windows_["dur_ns"].to_numpy()))
-        return out
+        of_steps = covered(busy, self.steps.ts_ns, self.steps.end_ns)
+        of_stages = covered(busy, self.stages.ts_ns, self.stages.end_ns)
+        slot = np.concatenate((np.arange(len(self.steps)), self.stage_slot))
+        return summed(slot, np.concatenate((of_steps, of_stages)), len(self))
 
 
 def host_windows(trace: Trace) -> HostWindows:
     """The steps and outermost stages of a trace as places to count in."""
-    steps, stages = trace.derived(windows).steps, trace.derived(outermost_ranges)
-    step_row = step_at(steps, stages["ts_ns"].to_numpy())
-    codes = stages["stage"].cat.codes.to_numpy().astype(np.int64)
-    width = len(stages["stage"].cat.categories) + 1
-    keys, group = numbered((step_row + 1) * width + codes + 1)
-    step, name = keys // width - 1, keys % width - 1
-    names = np.array([*stages["stage"].cat.categories, None], object)
-    wall = summed(group, stages["dur_ns"].to_numpy(), len(keys))
-    number = pd.Series(steps["step"].array, dtype="Int64").reindex(step).array
-    occurrence = np.array([*steps["occurrence"], 0], np.int32)[step]
-    frame = pd.DataFrame(
-        {
-            "window": ["step"] * len(steps) + ["stage"] * len(keys),
-            "step": pd.concat([pd.Series(steps["step"].array), pd.Series(number)]).array,
-            "occurrence": np.concatenate((steps["occurrence"].to_numpy(np.int32), occurrence)),
-            "stage": np.concatenate((np.full(len(steps), None, object), names[name])),
-            "wall_ns": np.concatenate((steps["dur_ns"].to_numpy(), wall)),
-        }
-    )
-    return HostWindows(frame, steps, stages, group.astype(np.int64) + len(steps))
+    steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    step_row, texts = steps.or_start_at(stages.ts_ns), stages.stage.texts
+    width = len(texts) + 1
+    keys, group = numbered((step_row + 1) * width + stages.stage.codes + 1)
+    rows = np.concatenate((np.arange(len(steps)), keys // width - 1))
+    wall = summed(group, stages.dur_ns, len(keys))
+    step = steps.numbers(rows)
+    no_stage = np.full(len(steps), -1)
+    stage = trimmed(Coded(np.concatenate((no_stage, keys % width - 1)), texts))
+    occurrence = np.append(steps.occurrence, np.int32(0))[rows]
+    columns: dict[str, Array] = {
+        "window": Coded(
+            np.repeat(np.array([0, 1], np.int8), (len(steps), len(keys))), ("step", "stage")
+        ),
+        "step": step,
+        "occurrence": occurrence,
+        "stage": stage,
+        "wall_ns": np.concatenate((steps.dur_ns, wall)),
+    }
+    slot = group.astype(np.int64) + len(steps)
+    return HostWindows(step, occurrence, stage, columns, steps, stages, slot)
 
 
 def uncounted(start: Ints, end: Ints) -> Ints:
@@ -216,11 +235,16 @@ def uncounted(start: Ints, end: Ints) -> Ints:
 
 def device_busy(trace: Trace) -> dict[int, Intervals]:
     """When each device runs anything; by position of the device among those recorded."""
-    ops = trace.get("device_ops")
-    number, _ = pd.factorize(ops["device"], use_na_sentinel=False)
-    start = ops["ts_ns"].to_numpy()
+    number = trace.derived(device_places)
+    start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.derived(sound_dur_ns)
     return {int(n): union(start[number == n], end[number == n]) for n in np.unique(number)}
+
+
+def device_places(trace: Trace) -> Ints:
+    """Per device op the position of its device among those recorded, in order of appearance."""
+    device = trace.nullable("device_ops", "device")
+    return pd.factorize(np.where(device.missing, -1, device.values))[0]
 
 
 def launch_gaps(trace: Trace) -> list[Intervals]:
@@ -233,14 +257,13 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
     """
     if not trace.has("device_ops", "host_ops"):
         return []
-    ops = trace["device_ops"]
     side, links = trace.derived(host_side), trace.derived(launches)
-    start = ops["ts_ns"].to_numpy()
+    start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.derived(sound_dur_ns)
     single = ordinary(trace) & (links.call >= 0)
     single[single] = side.within_optimizer[links.call[single]] < 0
     causes = _elsewhere(trace, side)
-    number, _ = pd.factorize(ops["device"], use_na_sentinel=False)
+    number = trace.derived(device_places)
     by_device = []
     for device in np.unique(number):
         rows = np.flatnonzero(number == device)
@@ -259,7 +282,7 @@ def ordinary(trace: Trace) -> Mask:
     """Which device ops are compute kernels with a known launch that was not that of a whole graph."""
     side: HostSide = trace.derived(host_side)
     links: Launches = trace.derived(launches)
-    kernel = (trace["device_ops"]["kind"] == "kernel").to_numpy()
+    kernel = of_kind(trace, "device_ops", "kernel")
     called = np.flatnonzero(links.call >= 0)
     by_graph = np.zeros(len(kernel), np.bool_)
     by_graph[called] = side.graph_launch[links.call[called]]
@@ -268,15 +291,15 @@ def ordinary(trace: Trace) -> Mask:
 
 def _elsewhere(trace: Trace, side: HostSide) -> Intervals:
     """When a launching thread is in a call that explains a gap by itself, or returns from one that waits."""
-    host = trace["host_ops"]
-    feeding = launching_threads(trace, np.arange(len(trace["device_ops"])))
+    host_start, host_dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    feeding = launching_threads(trace, np.arange(len(trace.numbers("device_ops", "ts_ns"))))
     syncs: SyncCalls = trace.derived(sync_calls)
     waits = side.sync.copy()
     waits[syncs.row] = True
     rows = np.flatnonzero((waits | side.allocator | side.compiling | side.loader) & feeding)
-    start = host["ts_ns"].to_numpy()[rows]
-    length = np.maximum(host["dur_ns"].to_numpy()[rows], 1)
+    start = host_start[rows]
+    length = np.maximum(host_dur[rows], 1)
     # A gap that begins just as such a call returns follows it.
-    length = np.where(waits[rows], host["dur_ns"].to_numpy()[rows] + 1, length)
+    length = np.where(waits[rows], host_dur[rows] + 1, length)
     did: HostActivity = trace.derived(host_activity)
     return union_all([union(start, start + length), did.loader, did.collection])

@@ -12,13 +12,13 @@ from tracekit.model.keys import numbered
 from tracekit.model.stages import is_collective
 from tracekit.model.tables.slots import CLASSES
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named
+from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.host_side import step_thread
 from tracekit.process.nesting import innermost_of
 from tracekit.process.op_paths import op_paths
 from tracekit.process.own_work import BACKWARD
 from tracekit.process.parts import NO_OP, NONE, Parts, keyed, merged
-from tracekit.process.stage_at import outermost_stages, stage_at
+from tracekit.process.stage_at import outer_stages, stage_at
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -37,16 +37,15 @@ def host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[Parts], Ints]:
     runs the backward pass; where they are in none, the collective that they wait for. Windows that cannot be
     afforded are left out.
     """
-    host = trace.get("host_ops")
-    start = host["ts_ns"].to_numpy()
-    collective = is_named(host["name"], is_collective)
+    start = trace.numbers("host_ops", "ts_ns")
+    collective = is_named(trace.texts("host_ops", "name"), is_collective)
     lanes = _lanes(trace, collective)
     flying = _flying(trace)
     cuts = _cuts(trace, [low, high], np.concatenate((*lanes, flying)))
     row = np.full(len(cuts), -1, np.int64)
     for lane in lanes:
         free = np.flatnonzero(row < 0)
-        thread = np.repeat(host["thread"].to_numpy()[lane[:1]], len(free))
+        thread = np.repeat(trace.numbers("host_ops", "thread")[lane[:1]], len(free))
         row[free] = innermost_of(trace, lane, thread, cuts[free])
     ops = np.concatenate(lanes)
     nothing = np.flatnonzero(row < 0)
@@ -86,16 +85,16 @@ _COLLECTIVE, _HOST, _NO_OP = (CLASSES.index(name) for name in ("collective", "ho
 
 def _lanes(trace: Trace, collective: Bools) -> list[Ints]:
     """Ops and collectives, as rows of `host_ops`: of the step thread, then of each thread of the backward pass."""
-    host = trace.get("host_ops")
-    thread, op = host["thread"].to_numpy(), (host["kind"] == "op").to_numpy()
-    first = step_thread(trace)
+    names = trace.texts("host_ops", "name")
+    thread, op = trace.numbers("host_ops", "thread"), of_kind(trace, "host_ops", "op")
+    first = trace.derived(step_thread)
     if first is None:
         threads, counts = np.unique(thread[op] if op.any() else thread, return_counts=True)
         first = int(threads[counts.argmax()]) if len(threads) else -1
-    backward = op & is_named(host["name"], lambda name: name.startswith(BACKWARD))
+    backward = op & is_named(names, lambda name: name.startswith(BACKWARD))
     backward_threads, counts = np.unique(thread[backward & (thread != first)], return_counts=True)
     backward_threads = backward_threads[np.argsort(-counts, kind="stable")][: MAX_THREADS - 1]
-    chosen = op | (collective & (host["kind"] == "range").to_numpy())
+    chosen = op | (collective & of_kind(trace, "host_ops", "range"))
     return [
         np.flatnonzero(chosen & (thread == number))
         for number in (first, *backward_threads.tolist())
@@ -104,24 +103,22 @@ def _lanes(trace: Trace, collective: Bools) -> list[Ints]:
 
 def _flying(trace: Trace) -> Ints:
     """The rows of `host_ops` that last as long as a collective, by when they end."""
-    host = trace.get("host_ops")
-    is_range = (host["kind"] == "range").to_numpy()
-    rows = np.flatnonzero(is_named(host["name"], _IN_FLIGHT.match) & is_range)
-    start, length = host["ts_ns"].to_numpy()[rows], host["dur_ns"].to_numpy()[rows]
-    names = host["name"].cat.categories.to_numpy(object)
-    rank = np.append(np.argsort(np.argsort(names)), -1)[host["name"].cat.codes.to_numpy()[rows]]
+    names = trace.texts("host_ops", "name")
+    is_range = of_kind(trace, "host_ops", "range")
+    rows = np.flatnonzero(is_named(names, _IN_FLIGHT.match) & is_range)
+    if not len(rows):
+        return rows
+    start, length = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    rank = np.argsort(np.argsort(np.array(names.texts, object)))[names.codes[rows]]
     return rows[np.lexsort((rank, start, start + length))]
 
 
 def _cuts(trace: Trace, edges: list[Ints], rows: Ints) -> Ints:
     """Every instant at which a window, a stage or any of these rows begins or ends."""
-    host, stages = trace.get("host_ops"), trace.derived(outermost_stages)
-    for start, length in (
-        (host["ts_ns"].to_numpy()[rows], host["dur_ns"].to_numpy()[rows]),
-        (stages["ts_ns"].to_numpy(), stages["dur_ns"].to_numpy()),
-    ):
-        edges = [*edges, start, start + length]
-    return np.unique(np.concatenate(edges))
+    stages = trace.derived(outer_stages)
+    start, length = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    of_stages = (stages.ts_ns, stages.end_ns)
+    return np.unique(np.concatenate((*edges, start, start + length, *of_stages)))
 
 
 def _awaited(trace: Trace, flying: Ints, work: Ints, ts_ns: Ints) -> Ints:
@@ -130,11 +127,10 @@ def _awaited(trace: Trace, flying: Ints, work: Ints, ts_ns: Ints) -> Ints:
     In a pause in which collectives end it is waited for them until the last of these does: for the one that
     ends next, as long as any is in flight. A pause in which none ends is Python at work.
     """
-    host = trace.get("host_ops")
-    start = host["ts_ns"].to_numpy()
-    end = start + host["dur_ns"].to_numpy()
     if not len(flying) or not len(ts_ns):
         return np.full(len(ts_ns), -1, np.int64)
+    start = trace.numbers("host_ops", "ts_ns")
+    end = start + trace.numbers("host_ops", "dur_ns")
     busy = union(start[work], end[work])
     resumes = np.append(busy.start, np.iinfo(np.int64).max)[np.searchsorted(busy.start, ts_ns)]
     begun, ended = np.sort(start[flying]), end[flying]

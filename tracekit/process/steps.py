@@ -22,9 +22,9 @@ from tracekit.model.stages import (
     profiler_step,
     scope_stage,
 )
-from tracekit.model.tables.arrays import Coded, Columns, Nullable
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows, repeated_text
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named
+from tracekit.process.by_name import is_named, narrow, of_kind
 from tracekit.process.nesting import nesting
 from tracekit.process.updates import stage_codes
 
@@ -74,7 +74,7 @@ class Steps(Spans):
         return {
             "step": self.step,
             "occurrence": self.occurrence,
-            "origin": Coded(np.zeros(len(self), np.int8), (self.origin,)),
+            "origin": repeated_text(self.origin, len(self)),
             "ts_ns": self.ts_ns,
             "dur_ns": self.dur_ns,
         }
@@ -84,7 +84,7 @@ class Steps(Spans):
         return Steps(
             self.ts_ns[rows],
             self.dur_ns[rows],
-            Nullable(self.step.values[rows], self.step.missing[rows]),
+            at_rows(self.step, rows),
             self.occurrence[rows],
             self.origin,
         )
@@ -125,9 +125,9 @@ class Stages(Spans):
         return Stages(
             self.ts_ns[rows],
             self.dur_ns[rows],
-            Nullable(self.step.values[rows], self.step.missing[rows]),
-            Coded(self.stage.codes[rows], self.stage.texts),
-            Coded(self.parent.codes[rows], self.parent.texts),
+            at_rows(self.step, rows),
+            at_rows(self.stage, rows),
+            at_rows(self.parent, rows),
             self.occurrence[rows],
         )
 
@@ -174,7 +174,7 @@ def windows(trace: Trace) -> Windows:
     """The steps and stages that annotations, or failing them the file itself, tell of."""
     host = _Host(
         trace.texts("host_ops", "name"),
-        is_named(trace.texts("host_ops", "kind"), "range".__eq__),
+        of_kind(trace, "host_ops", "range"),
         *(trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns")),
     )
     number_of, origin = profiler_step, "profiler"
@@ -291,7 +291,7 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
     steps in a row, named by the first, is told by stages that all come equally often: it is divided where the
     first stage begins anew.
     """
-    busy = ~is_named(trace.texts("host_ops", "kind"), ("overhead", "python", "other").__contains__)
+    busy = ~of_kind(trace, "host_ops", "overhead", "python", "other")
     if busy.any():
         start, length = host.ts_ns[busy], host.dur_ns[busy]
     else:
@@ -379,13 +379,12 @@ def _stages(trace: Trace, host: _Host, is_stage: Mask, steps: Steps) -> tuple[St
     rows, parent = rows[order], parent[order]
     step, stage = steps.number_at(host.ts_ns[rows]), codes[rows]
     _, step_place = numbered(np.where(step.missing, -1, step.values))
-    narrow = np.min_scalar_type(-max(len(texts), 1))
     stages = Stages(
         host.ts_ns[rows],
         host.dur_ns[rows],
         step,
-        Coded(stage.astype(narrow), texts),
-        Coded(np.where(parent >= 0, codes[parent], -1).astype(narrow), texts),
+        narrow(stage, texts),
+        narrow(np.where(parent >= 0, codes[parent], -1), texts),
         _occurrence(step_place * (len(texts) + 1) + stage + 1),
     )
     return stages, dropped

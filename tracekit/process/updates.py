@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tracekit.model.stages import canonical
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named
+from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.nesting import nesting
 
 Ints = npt.NDArray[np.int64]
@@ -31,7 +31,7 @@ def stage_codes(trace: Trace, rows: Ints, parent: Ints) -> tuple[Ints, tuple[str
     codes, texts = names.codes.astype(np.int64), names.texts
     if BATCH not in texts:
         return codes, texts
-    is_range = is_named(trace.texts("host_ops", "kind"), "range".__eq__)
+    is_range = of_kind(trace, "host_ops", "range")
     updates = is_range & is_named(names, lambda name: canonical(name) == "update_actor")
     batches = np.flatnonzero(codes[rows] == texts.index(BATCH))
     batches = batches[trace.derived(nesting).nearest(updates, rows[batches]) < 0]

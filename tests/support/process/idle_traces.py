@@ -3,6 +3,7 @@
 from chrome_builder import launch, launched, write
 
 import tracekit
+from tracekit.model.tables.arrays import Columns
 from tracekit.process.idle import IdleTime
 
 LIMITS = IdleTime(kernel_wait_ns=30_000, silence_ns=20_000_000)
@@ -10,6 +11,11 @@ LIMITS = IdleTime(kernel_wait_ns=30_000, silence_ns=20_000_000)
 
 def load(tmp_path, rows, **meta):
     return tracekit.load(write(tmp_path / "rank0.json", rows, **meta))
+
+
+def frame_of(arrays):
+    """The frame of columns as measuring gives them."""
+    return Columns(len(next(iter(arrays.values()), ())), arrays).frame()
 
 
 def only(tmp_path, rows, limits=LIMITS):

@@ -21,14 +21,22 @@ from tracekit.job.frames import (
 from tracekit.job.loader_waits import by_rank, long_waits
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import covered, intersect, union, union_all
+from tracekit.model.keys import of_arrays, summed
 from tracekit.model.report import Finding, Place, Ranked, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import at_rows, trimmed
 from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.host_side import device_busy, host_side, host_windows, step_thread, uncounted
+from tracekit.process.host_side import (
+    HostWindows,
+    device_busy,
+    host_side,
+    host_windows,
+    step_thread,
+    uncounted,
+)
 
 LOADER_WAITS = Table(
     "loader_waits",
@@ -52,36 +60,27 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The waits on the step's thread by step and loader; what its GPUs idle meanwhile."""
     if not trace.has("host_ops"):
         return {}
-    host, where = trace["host_ops"], trace.derived(host_windows)
-    mask = trace.derived(host_side).loader
-    if (thread := step_thread(trace)) is not None:
-        mask = mask & (host["thread"] == thread).to_numpy()
-    rows = np.flatnonzero(mask)
+    rows = np.flatnonzero(trace.derived(host_side).loader)
+    if (thread := trace.derived(step_thread)) is not None:
+        rows = rows[trace.numbers("host_ops", "thread")[rows] == thread]
     if not len(rows):
         return {"loader_waits": {}}
-    start, dur = host["ts_ns"].to_numpy()[rows], host["dur_ns"].to_numpy()[rows]
-    window = where.step_at(start)
-    occurrence = np.array([*where.frame["occurrence"], 0], np.int32)[window]
-    frame = pd.DataFrame(
-        {
-            "step": pd.Series(where.frame["step"].array, dtype="Int64").reindex(window).array,
-            "occurrence": occurrence,
-            "name": host["name"].astype(object).to_numpy()[rows],
-            "count": 1,
-            "wait_ns": uncounted(start, start + dur),
-            "max_ns": dur,
-        }
-    )
+    start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    where: HostWindows = trace.derived(host_windows)
+    name = trimmed(at_rows(trace.texts("host_ops", "name"), rows))
+    columns = {**where.steps_of(where.step_at(start)), "name": name}
+    group, first = of_arrays(list(columns.values()))
+    wait_ns, longest_ns = uncounted(start, start + dur), np.zeros(len(first), np.int64)
+    np.maximum.at(longest_ns, group, dur)
+    sums = {"count": np.bincount(group), "wait_ns": summed(group, wait_ns, len(first))}
     if trace.has("device_ops"):
         busy = union_all(list(trace.derived(device_busy).values()))
         working = intersect(busy, union(start, start + dur))
         # Counted from the end that a wait has to itself, so that overlapping waits share nothing.
-        end = start + dur - frame["wait_ns"].to_numpy()
-        frame["idle_ns"] = frame["wait_ns"] - covered(working, end, start + dur)
-    by = frame.groupby(["step", "occurrence", "name"], dropna=False, sort=False)
-    sums = [name for name in ("count", "wait_ns", "idle_ns") if name in frame]
-    table = by[sums].sum().assign(max_ns=by["max_ns"].max()).reset_index()
-    return {"loader_waits": arrays_of(table)}
+        idle_ns = wait_ns - covered(working, start + dur - wait_ns, start + dur)
+        sums["idle_ns"] = summed(group, idle_ns, len(first))
+    once = {name: at_rows(array, first) for name, array in columns.items()}
+    return {"loader_waits": {**once, **sums, "max_ns": longest_ns}}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

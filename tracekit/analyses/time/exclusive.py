@@ -26,7 +26,6 @@ from tracekit.job.stage_windows import whole
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import CAPTURE, IN_RUN, looked_up, numbered_alike, places_of
 from tracekit.model.report import Heading, Section, Sheet
-from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, class_title
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -44,7 +43,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The slots of every step; nothing where no step or activity was recorded."""
     devices = trace.derived(idle_time()) if trace.has("device_ops") else ()
     slots = exclusive_slots(trace, devices)
-    return {"slots": arrays_of(slots)} if len(slots) else {}
+    return {"slots": slots} if slots and len(slots["count"]) else {}
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:

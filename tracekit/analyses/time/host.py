@@ -26,7 +26,7 @@ from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import summed
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import Coded, Nullable, joined, trimmed
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -35,6 +35,7 @@ from tracekit.process.host_side import (
     SHORT_NS,
     HostSide,
     HostWindows,
+    device_places,
     host_side,
     host_windows,
     launch_gaps,
@@ -83,14 +84,14 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Ops, launches and kernels of every step and outermost stage; counts of ops and launches as metrics."""
     if not trace.has("host_ops"):
         return {}
-    host, side, where = trace["host_ops"], trace.derived(host_side), trace.derived(host_windows)
-    if not len(where.frame):
+    side, where = trace.derived(host_side), trace.derived(host_windows)
+    if not len(where):
         return {}
-    start, dur = host["ts_ns"].to_numpy(), host["dur_ns"].to_numpy()
-    table = arrays_of(where.frame)
+    start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    table = dict(where.columns)
     short = side.call & (dur < SHORT_NS) & (side.within_optimizer < 0)
-    if (thread := step_thread(trace)) is not None:
-        short &= (host["thread"] == thread).to_numpy()
+    if (thread := trace.derived(step_thread)) is not None:
+        short &= trace.numbers("host_ops", "thread") == thread
     for name, mask in (
         ("leaf", side.leaf),
         ("call", side.call),
@@ -108,23 +109,22 @@ def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
     """The columns about kernels; nothing where no device was recorded."""
     if not trace.has("device_ops"):
         return {}
-    ops = trace["device_ops"]
     side: HostSide = trace.derived(host_side)
     links: Launches = trace.derived(launches)
     dur, is_ordinary = trace.derived(sound_dur_ns), ordinary(trace)
     count, total, _ = _tally(where, links.ts_ns[is_ordinary], dur[is_ordinary])
     called = links.call >= 0
-    graph = np.zeros(len(ops), np.bool_)
+    graph = np.zeros(len(called), np.bool_)
     graph[called] = side.graph_launch[links.call[called]]
-    updates = np.zeros(len(ops), np.bool_)
+    updates = np.zeros(len(called), np.bool_)
     updates[called] = side.within_optimizer[links.call[called]] >= 0
     other_kernels = is_ordinary & ~updates
-    gaps = np.zeros(len(where.frame), np.int64)
+    gaps = np.zeros(len(where), np.int64)
     for of_device in launch_gaps(trace):
         gaps += where.covered(of_device)
-    devices = ops["device"].nunique(dropna=False)
+    devices = int(trace.derived(device_places).max(initial=-1)) + 1
     return {
-        "device_count": np.full(len(where.frame), devices, np.int64),
+        "device_count": np.full(len(where), devices, np.int64),
         "kernel_count": count,
         "kernel_ns": total,
         "kernel_p50_ns": _tally(where, links.ts_ns[other_kernels], dur[other_kernels])[2],
@@ -136,7 +136,7 @@ def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
 def _tally(where: HostWindows, ts_ns: Ints, dur_ns: Ints) -> tuple[Ints, Ints, Any]:
     """(count, Σ duration, median duration) in every slot, of what begins in it."""
     positions, slot = where.both(ts_ns)
-    size = len(where.frame)
+    size = len(where)
     count = np.bincount(slot, minlength=size)
     total = summed(slot, dur_ns[positions], size)
     order = np.lexsort((dur_ns[positions], slot))
@@ -149,7 +149,7 @@ def _tally(where: HostWindows, ts_ns: Ints, dur_ns: Ints) -> tuple[Ints, Ints, A
         first[is_counted] + count[is_counted] // 2,
     )
     median[is_counted] = (values[low] + values[high]) / 2
-    return count, total, pd.arrays.FloatingArray(median, ~is_counted)
+    return count, total, Nullable(median, ~is_counted)
 
 
 def _metrics(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,9 +159,9 @@ def _metrics(table: Mapping[str, Any]) -> dict[str, Any]:
         named["host_launches"] = table["launch_count"]
     size, times = len(table["wall_ns"]), len(named)
     return {
-        "step": pd.concat([pd.Series(table["step"])] * times).array,
-        "stage": np.tile(np.asarray(table["stage"], object), times),
-        "name": np.repeat(np.array(list(named), object), size),
+        "step": joined([table["step"]] * times),
+        "stage": joined([table["stage"]] * times),
+        "name": trimmed(Coded(np.repeat(np.arange(times), size), tuple(named))),
         "value": np.concatenate(list(named.values())).astype(np.float64),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,10 @@ from tracekit.job.frames import (
     units,
 )
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import PROCESS
+from tracekit.model.keys import PROCESS, sums_of
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import Array, Coded, repeated_text, stacked, trimmed_all
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -69,49 +69,32 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         for kind, mask in (("compilation", side.compiling), ("allocator", side.allocator))
         if mask.any()
     ]
-    if not parts:
-        return {"interruptions": {}}
-    table = pd.concat(parts, ignore_index=True)
-    return {"interruptions": arrays_of(table)}
+    return {"interruptions": trimmed_all(stacked(parts))}
 
 
-def _counted(trace: Trace, kind: str, rows: Ints) -> pd.DataFrame:
+def _counted(trace: Trace, kind: str, rows: Ints) -> dict[str, Array]:
     """Calls of one kind, counted by the step and the stage they begin in, and by name."""
-    host, where = trace["host_ops"], trace.derived(host_windows)
-    start, dur = host["ts_ns"].to_numpy()[rows], host["dur_ns"].to_numpy()[rows]
-    name = host["name"].cat.codes.to_numpy().astype(np.int64)[rows]
-    step, occurrence, stage = _place(where, start)
-    frame = pd.DataFrame(
-        {
-            "kind": kind,
-            "step": step,
-            "occurrence": occurrence,
-            "stage": stage,
-            "name": _largest(host["name"].cat.categories, name, dur),
-            "count": 1,
-            "dur_ns": uncounted(start, start + dur),
-        }
-    )
-    by = ["kind", "step", "occurrence", "stage", "name"]
-    return summed(frame, by, ["count", "dur_ns"])
+    where: HostWindows = trace.derived(host_windows)
+    start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    names = trace.texts("host_ops", "name")
+    stage = Coded(np.append(where.stage.codes, -1)[where.stage_at(start)], where.stage.texts)
+    keys: dict[str, Array] = {
+        "kind": repeated_text(kind, len(rows)),
+        **where.steps_of(where.step_at(start)),
+        "stage": stage,
+        "name": _largest(names.texts, names.codes[rows].astype(np.int64), dur),
+    }
+    values = {"count": np.ones(len(rows), np.int64), "dur_ns": uncounted(start, start + dur)}
+    return sums_of(keys, values)
 
 
-def _place(where: HostWindows, ts_ns: Ints) -> tuple[Any, Any, Any]:
-    """(step, occurrence of the step, stage) of each instant."""
-    window, stage_at = where.step_at(ts_ns), where.stage_at(ts_ns)
-    step = pd.Series(where.frame["step"].array, dtype="Int64").reindex(window).array
-    occurrence = np.array([*where.frame["occurrence"], 0], np.int32)[window]
-    stage = np.array([*where.frame["stage"], None], object)[stage_at]
-    return step, occurrence, stage
-
-
-def _largest(names: Any, code: Ints, dur: Ints) -> npt.NDArray[Any]:
+def _largest(names: Sequence[str], code: Ints, dur: Ints) -> npt.NDArray[Any]:
     """The name of each row; names beyond `MAX_NAMES` by time as `(others)`."""
     total = np.zeros(len(names), np.float64)
     np.add.at(total, code, dur.astype(np.float64))
     largest = np.argsort(-total, kind="stable")[:MAX_NAMES]
     names_shown = np.full(len(names), "(others)", object)
-    names_shown[largest] = [str(names[place]) for place in largest]
+    names_shown[largest] = [names[place] for place in largest.tolist()]
     return names_shown[code]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,21 @@ class Nullable:
 Array = npt.NDArray[Any] | Coded | Nullable
 
 
+AnyArray = TypeVar("AnyArray", bound=npt.NDArray[Any] | Coded | Nullable)
+
+
+def at_rows(array: AnyArray, rows: Any) -> AnyArray:
+    """The array at these rows: numbers of rows, a mask, or a slice."""
+    of_rows: Any
+    if isinstance(array, Coded):
+        of_rows = Coded(array.codes[rows], array.texts)
+    elif isinstance(array, Nullable):
+        of_rows = Nullable(array.values[rows], array.missing[rows])
+    else:
+        of_rows = array[rows]
+    return of_rows  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
     """Rows of one table: equally long arrays by the names of the columns, in the order of the table."""
@@ -68,7 +83,7 @@ class Columns:
 
     def where(self, is_kept: npt.NDArray[np.bool_]) -> Columns:
         """The rows for which `is_kept` holds."""
-        arrays = {name: _where(array, is_kept) for name, array in self.arrays.items()}
+        arrays = {name: at_rows(array, is_kept) for name, array in self.arrays.items()}
         return Columns(int(np.count_nonzero(is_kept)), arrays)
 
     def frame(self) -> pd.DataFrame:
@@ -154,6 +169,46 @@ def joined(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
     return np.concatenate(plain)
 
 
+def stacked(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """The rows of several parts with the same columns, one after the other."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    return {name: joined([part[name] for part in parts]) for name in parts[0]} if parts else {}
+
+
+def trimmed(array: Coded) -> Coded:
+    """The same rows; the texts are those that occur, in their order.
+
+    >>> trimmed(Coded(np.array([2, -1, 0]), ("b", "c", "a")))
+    Coded(codes=array([ 0, -1,  1], dtype=int8), texts=('a', 'b'))
+    """
+    codes = np.flatnonzero(np.bincount(array.codes + 1, minlength=1)[1:]).tolist()
+    code_of: dict[str, int] = {}
+    for text in sorted(array.texts[code] for code in codes):
+        code_of.setdefault(text, len(code_of))
+    place = np.full(len(array.texts) + 1, -1, np.min_scalar_type(-max(len(code_of), 1)))
+    place[codes] = [code_of[array.texts[code]] for code in codes]
+    return Coded(place[array.codes], tuple(code_of))
+
+
+def trimmed_all(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The same columns, all texts `trimmed`."""
+    return {
+        name: trimmed(array) if isinstance(array, Coded) else array
+        for name, array in arrays.items()
+    }
+
+
+def repeated_number(value: int | None, length: int) -> Nullable:
+    """So many rows with this number, or without one."""
+    return Nullable(np.full(length, value or 0, np.int64), np.full(length, value is None))
+
+
+def repeated_text(text: str, length: int) -> Coded:
+    """So many rows with this text."""
+    return Coded(np.zeros(length, np.int8), (text,))
+
+
 def of_texts(codes: npt.NDArray[Any], texts: tuple[str, ...]) -> Any:
     """A categorical of these codes into `texts`; code -1 is missing. For few texts: their type is kept."""
     storage = str(pd.get_option("mode.string_storage"))
@@ -169,14 +224,6 @@ def as_text(values: Any) -> pd.Index[str]:
 def _dtype(texts: tuple[str, ...], storage: str) -> pd.CategoricalDtype:  # noqa: ARG001 - how texts are stored
     """The type of a categorical of these texts: it takes longer to make than its values."""
     return pd.CategoricalDtype(as_text(texts))
-
-
-def _where(array: Array, is_kept: npt.NDArray[np.bool_]) -> Array:
-    if isinstance(array, Coded):
-        return Coded(array.codes[is_kept], array.texts)
-    if isinstance(array, Nullable):
-        return Nullable(array.values[is_kept], array.missing[is_kept])
-    return array[is_kept]
 
 
 def _for_pandas(array: Array) -> Any:

@@ -118,28 +118,31 @@ def _cast(column: Column, given: Any, length: int) -> Array:
         return _coded(column, given, length)
     if given is None:
         return _all_missing(column, length)
-    if isinstance(given, Nullable) and column.nullable:
+    return _nullable(column, given) if column.nullable else _numbers(column, given)
+
+
+def _nullable(column: Column, given: Any) -> Array:
+    """Numbers of the declared type, of which some may be missing."""
+    if isinstance(given, Nullable):
         return given
-    if isinstance(given, pd.arrays.IntegerArray | pd.arrays.FloatingArray) and column.nullable:
-        if str(given.dtype) == column.dtype:
-            return bare(given)
-    if isinstance(given, np.ndarray):
-        if given.dtype == _NUMBERS[column.dtype] and not column.nullable:
-            return given
-        if column.dtype == "Int64" and given.dtype == np.int64:
-            return Nullable(given, np.zeros(len(given), np.bool_))
-        if column.dtype == "Float64" and given.dtype == np.float64:
-            return Nullable(given, np.isnan(given))
-    if not column.nullable:
-        given = np.asarray(given)
-    cast: Any = pd.array(given, dtype=column.dtype)
+    if isinstance(given, np.ndarray) and given.dtype == _NUMBERS[column.dtype]:
+        return Nullable(given, np.isnan(given))
+    return bare(pd.array(given, dtype=column.dtype))
+
+
+def _numbers(column: Column, given: Any) -> Array:
+    """Numbers or truth values of the declared type."""
+    values = np.asarray(given)
+    if values.dtype == _NUMBERS[column.dtype]:
+        return values
+    cast: Any = pd.array(values, dtype=column.dtype)
     # numpy casts to these without a word whatever is lost.
-    if not column.nullable and not (np.asarray(cast) == np.asarray(given)).all():
+    if not (np.asarray(cast) == values).all():
         raise ValueError(f"values that are no {column.dtype}")
     return bare(cast)
 
 
-_NUMBERS = {
+_NUMBERS: dict[str, np.dtype[Any]] = {
     "int32": np.dtype(np.int32),
     "int64": np.dtype(np.int64),
     "Int64": np.dtype(np.int64),
@@ -201,7 +204,8 @@ def _open_texts(values: Any) -> Coded:
         codes, texts = _numbered_texts(array)
         if set(map(type, texts)) <= {str}:
             order = sorted(range(len(texts)), key=texts.__getitem__)
-            place = np.full(len(texts) + 1, -1, np.min_scalar_type(-max(len(texts), 1)))
+            narrow: Any = np.min_scalar_type(-max(len(texts), 1))
+            place = np.full(len(texts) + 1, -1, narrow)
             place[order] = np.arange(len(texts))
             return Coded(place[codes], tuple(map(texts.__getitem__, order)))
     categorical = pd.Categorical(values)
