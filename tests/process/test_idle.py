@@ -14,7 +14,7 @@ from chrome_builder import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from process.idle_traces import LIMITS, between, causes, load, only, stream_wait, sync
+from process.idle_traces import LIMITS, between, causes, frame_of, load, only, stream_wait, sync
 
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
@@ -208,7 +208,7 @@ def test_windows_clip_gaps_and_parts_add_up(tmp_path):
     """Idle 100–150, launched at 130; the steps part at 120. The stage `gen` is the second step."""
     rows = [step(1, 0, 120), step(2, 120, 80), annotation("gen", 120, 80), *between(start=130)]
     trace, idle = only(tmp_path, rows)
-    frame = idle_by_window(trace, idle)
+    frame = frame_of(idle_by_window(trace, idle))
     found = {
         (r["window"], None if r["step"] is None or r["step"] != r["step"] else int(r["step"]), r["cause"]): (r["gap_count"], r["idle_ns"])
         for r in frame.astype({"step": object}).where(frame["step"].notna() | True).to_dict("records")
@@ -228,7 +228,7 @@ def test_the_longest_gaps_say_what_was_before_after_and_on_the_host(tmp_path):
     """The wait for the launch is 100–180, halfway the host is in `aten::sort`."""
     rows = [step(4, 0, 300), annotation("gen", 0, 300), *between(op("aten::sort", 110, 60), start=180, at=190)]  # fmt: skip
     trace, idle = only(tmp_path, rows)
-    first = longest(trace, [idle]).iloc[0]
+    first = frame_of(longest(trace, [idle])).iloc[0]
     assert (first["dur_ns"], first["cause"], first["cause_ns"]) == (90_000, "host_op", 60_000)
     assert (first["before"], first["after"], first["host"]) == ("a", "b", "aten::sort")
     assert (first["step"], first["stage"]) == (4, "gen")
@@ -239,7 +239,7 @@ def test_a_late_start_shows_the_call_that_the_host_was_in_meanwhile(tmp_path):
     rows = [*launched("a", 0, 0, 100, 1), launch(100, 2, 800, name="hipMemcpyWithStream")]
     rows += [memcpy("CopyHostToDevice", 890, 10, 8, 2)]
     trace, idle = only(tmp_path, rows)
-    first = longest(trace, [idle]).iloc[0]
+    first = frame_of(longest(trace, [idle])).iloc[0]
     assert (first["cause"], first["host"]) == ("other", "hipMemcpyWithStream")
 
 
@@ -247,7 +247,7 @@ def test_gaps_are_counted_by_powers_of_two(tmp_path):
     """Gaps of 1024 ns are 1.024 µs: of 1, 2 and 2 µs, the last two in [1024, 2048) ns; 1 µs is below."""
     rows = [kernel("k", 0, 10), kernel("k", 11, 9), kernel("k", 22, 8), kernel("k", 32, 8)]
     _, idle = only(tmp_path, rows)
-    found = histogram(idle)
+    found = frame_of(histogram(idle))
     assert found[["cause", "low_ns", "gap_count", "idle_ns"]].to_numpy().tolist() == [
         ["unknown", 512, 1, 1000],
         ["unknown", 1024, 2, 4000],
@@ -281,15 +281,15 @@ def tables(trace, limits):
     zero = min(map(int, starts), default=0)
     found = []
     for idle in devices:
-        gaps = longest(trace, [idle])
+        gaps = frame_of(longest(trace, [idle]))
         if len(gaps):
             gaps["ts_ns"] -= zero
             gaps = gaps.drop(
                 columns="host"
             )  # of two that begin and end together either may be inside
         frames = (
-            idle_by_window(trace, idle), histogram(idle), gaps, launch_delays(trace, idle),
-            queues(trace, idle), stage_edges(trace, idle, stalls(trace, idle).after),
+            frame_of(idle_by_window(trace, idle)), frame_of(histogram(idle)), gaps, launch_delays(trace, idle),
+            queues(trace, idle), frame_of(stage_edges(trace, idle, stalls(trace, idle).after)),
         )  # fmt: skip
         sums = stalls(trace, idle)
         told = [sorted(map(str, frame.to_dict("records"))) for frame in frames]
@@ -310,7 +310,7 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
         assert sum(part.total for part in idle.causes.values()) == idle.gaps.total
         chosen = ops["device"].isna() if idle.device is None else ops["device"] == idle.device
         state = running(ops[chosen.fillna(value=False)])
-        told = idle_by_window(trace, idle)
+        told = frame_of(idle_by_window(trace, idle))
         for window, frame in framed.items():
             start = frame["ts_ns"].to_numpy()
             parts = by_window(state, start, start + frame["dur_ns"].to_numpy())
@@ -318,8 +318,8 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
         cost = stalls(trace, idle)
         assert (cost.idle_ns >= 0).all()
         assert int(cost.idle_ns.sum()) <= cost.after.total <= idle.gaps.total
-        assert int(histogram(idle)["idle_ns"].sum()) == int(told["idle_ns"][told["window"] == "capture"].sum())  # fmt: skip
-        edge = stage_edges(trace, idle, cost.after)
+        assert int(frame_of(histogram(idle))["idle_ns"].sum()) == int(told["idle_ns"][told["window"] == "capture"].sum())  # fmt: skip
+        edge = frame_of(stage_edges(trace, idle, cost.after))
         assert (edge["idle_ns"] <= edge["edge_ns"]).all()
         assert (edge["explained_ns"] + edge["after_sync_ns"] <= edge["idle_ns"]).all()
         assert (edge["explained_ns"] + edge["host_ns"] <= edge["idle_ns"]).all()

@@ -10,7 +10,7 @@ from chrome_builder import (
     op,
     step,
 )
-from process.idle_traces import between, load, only, sync
+from process.idle_traces import between, frame_of, load, only, sync
 
 from tracekit.process.host_activity import sync_calls
 from tracekit.process.queues import launch_delays, queues
@@ -107,7 +107,7 @@ def test_a_call_after_which_nothing_runs_any_more_stalls_nothing(tmp_path):
 
 def edges(tmp_path, rows):
     trace, idle = only(tmp_path, rows)
-    return stage_edges(trace, idle, stalls(trace, idle).after)
+    return frame_of(stage_edges(trace, idle, stalls(trace, idle).after))
 
 
 def test_an_edge_reaches_to_the_first_op_that_the_next_stage_launched(tmp_path):

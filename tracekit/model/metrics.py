@@ -11,6 +11,7 @@ import pandas as pd
 
 from tracekit.model.errors import SchemaError
 from tracekit.model.report import Better, Unit
+from tracekit.model.tables.arrays import Coded, trimmed
 
 Reduction = Literal["max", "mean", "sum"]
 
@@ -104,7 +105,13 @@ def described(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     if "unit" in columns and "better" in columns:
         return columns
-    codes, names = pd.factorize(np.asarray(columns["name"], object))
+    recorded = columns["name"]
+    if isinstance(recorded, Coded):
+        of_names = trimmed(recorded)
+        codes, names = of_names.codes, list(of_names.texts)
+    else:
+        codes, distinct = pd.factorize(np.asarray(recorded, object))
+        names = distinct.tolist()
     units: list[Unit] = []
     directions: list[Better] = []
     for name in names:

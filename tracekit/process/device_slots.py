@@ -12,7 +12,7 @@ from tracekit.model.keys import numbered
 from tracekit.model.tables import DEVICE_OP_KINDS
 from tracekit.model.tables.slots import CAUSES, CLASSES
 from tracekit.model.trace import Trace
-from tracekit.process.idle import DeviceIdle
+from tracekit.process.idle import DeviceIdle, name_ranks
 from tracekit.process.launches import Launches, launches
 from tracekit.process.op_paths import op_paths
 from tracekit.process.parts import NO_OP, NONE, UNLINKED, Parts, keyed, together
@@ -36,8 +36,7 @@ def device_slots(
     keys, key, path_rows = _keys(trace, links)
     start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.numbers("device_ops", "dur_ns")
-    names, streams = trace.texts("device_ops", "name"), trace.nullable("device_ops", "stream")
-    rank = np.append(np.argsort(np.argsort(np.array(names.texts, object))), -1)[names.codes]
+    streams, rank = trace.nullable("device_ops", "stream"), trace.derived(name_ranks)
     slots = []
     for idle in devices:
         rows = idle.rows

@@ -14,7 +14,6 @@ from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import (
     EMPTY,
@@ -26,8 +25,8 @@ from tracekit.model.intervals import (
     union,
     union_all,
 )
-from tracekit.model.keys import as_python
 from tracekit.model.stages import may_be_stage
+from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named
@@ -40,8 +39,8 @@ from tracekit.process.host_activity import (
 )
 from tracekit.process.launches import Launches, launches
 from tracekit.process.sound import overlong
-from tracekit.process.stage_at import outermost_ranges
-from tracekit.process.steps import Windows, windows
+from tracekit.process.stage_at import outer_ranges
+from tracekit.process.steps import Stages, Windows, windows
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -80,19 +79,21 @@ class IdleTime:
 
     def __call__(self, trace: Trace) -> tuple[DeviceIdle, ...]:
         """Gaps and causes of every device; over causes they add up to the gaps exactly."""
-        device = trace.get("device_ops")["device"]
-        sound = np.flatnonzero(~trace.derived(overlong))
-        number, keys = pd.factorize(device.iloc[sound], sort=True, use_na_sentinel=False)
+        device = trace.nullable("device_ops", "device")
+        is_sound = ~trace.derived(overlong)
+        numbers = np.unique(device.values[is_sound & ~device.missing]).tolist()
+        rows = [is_sound & ~device.missing & (device.values == number) for number in numbers]
+        if (is_sound & device.missing).any():
+            numbers, rows = [*numbers, None], [*rows, is_sound & device.missing]
         return tuple(
-            self._of_device(trace, key, sound[number == position])
-            for position, key in enumerate(as_python(keys))
+            self._of_device(trace, number, np.flatnonzero(of_device))
+            for number, of_device in zip(numbers, rows, strict=True)
         )
 
     def _of_device(self, trace: Trace, number: int | None, rows: Ints) -> DeviceIdle:
         """The idle time of one device, from the first window or op to the last."""
-        ops = trace.get("device_ops")
-        start = ops["ts_ns"].to_numpy()[rows]
-        end = start + ops["dur_ns"].to_numpy()[rows]
+        start = trace.numbers("device_ops", "ts_ns")[rows]
+        end = start + trace.numbers("device_ops", "dur_ns")[rows]
         first, last = int(start.min()), int(end.max())
         low, high = _reach(trace, first, last)
         idle = gaps(union(start, end), low, high)
@@ -131,7 +132,7 @@ class IdleTime:
         ]
         loader, collection, sync, overhead, op = exclusive(inside)
         nothing = subtract(waiting, union_all(inside))
-        frame = stage_time(trace)
+        frame = trace.derived(stage_time)
         # A pause that crosses the edge of a stage is judged on either side by itself.
         pauses = (intersect(nothing, frame), subtract(nothing, frame))
         silent = union_all([_at_least(pause, self.silence_ns) for pause in pauses])
@@ -146,28 +147,26 @@ class IdleTime:
         }
 
 
-def top_stages(trace: Trace) -> pd.DataFrame:
+def top_stages(trace: Trace) -> Stages:
     """Those of the outermost ranges that can be stages: no data loading, optimizer call or mini-batch."""
-    ranges = trace.derived(outermost_ranges)
-    return ranges[is_named(ranges["stage"], may_be_stage)].reset_index(drop=True)
+    ranges = trace.derived(outer_ranges)
+    return ranges.at(np.flatnonzero(is_named(ranges.stage, may_be_stage)))
 
 
 def stage_time(trace: Trace) -> Intervals:
     """The time inside stages; inside steps where no stage is annotated."""
-    stages = top_stages(trace)
-    frame = stages if len(stages) else trace.derived(windows).steps
-    start = frame["ts_ns"].to_numpy()
-    return union(start, start + frame["dur_ns"].to_numpy())
+    stages = trace.derived(top_stages)
+    spans = stages if len(stages) else trace.derived(windows).step_rows
+    return union(spans.ts_ns, spans.end_ns)
 
 
 def _reach(trace: Trace, first: int, last: int) -> tuple[int, int]:
     """From the first start of any window or op of the device to the last end."""
-    steps_and_stages: Windows = trace.derived(windows)
-    for frame in (steps_and_stages.steps, steps_and_stages.stages):
-        if len(frame):
-            start = frame["ts_ns"].to_numpy()
-            first = min(first, int(start.min()))
-            last = max(last, int((start + frame["dur_ns"].to_numpy()).max()))
+    recorded: Windows = trace.derived(windows)
+    for spans in (recorded.step_rows, recorded.stage_rows):
+        if len(spans):
+            first = min(first, int(spans.ts_ns.min()))
+            last = max(last, int(spans.end_ns.max()))
     return first, last
 
 
@@ -176,12 +175,10 @@ def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Ints, Ints]:
 
     Of several that begin at once, the one launched first: before it nothing was ready to run.
     """
-    ops = trace.get("device_ops")
     links: Launches = trace.derived(launches)
-    start = ops["ts_ns"].to_numpy()[rows]
-    end = start + ops["dur_ns"].to_numpy()[rows]
-    codes = ops["name"].cat.codes.to_numpy()[rows]
-    name = np.append(np.argsort(np.argsort(ops["name"].cat.categories.to_numpy(object))), -1)[codes]
+    start = trace.numbers("device_ops", "ts_ns")[rows]
+    end = start + trace.numbers("device_ops", "dur_ns")[rows]
+    name = trace.derived(name_ranks)[rows]
     launch = np.where(links.linked[rows], links.ts_ns[rows], _NEVER)
     by_start = np.lexsort((rows, name, launch, start))
     by_end = np.lexsort((-rows, name, end))
@@ -193,32 +190,39 @@ def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Ints, Ints]:
     return before, after
 
 
+def name_ranks(trace: Trace) -> Ints:
+    """Per device op the place of its name in the order of all names; -1 without one."""
+    names = trace.texts("device_ops", "name")
+    by_name = np.argsort(np.argsort(np.array(names.texts, object)))
+    ranks: Ints = np.append(by_name, -1)[names.codes]
+    return ranks
+
+
 def _held_back(trace: Trace, device: int | None, rows: Ints, idle: Intervals, after: Ints) -> Mask:
     """Which gaps end with an op whose stream was told to wait between its last launch and the gap's end."""
     is_held = np.zeros(len(after), np.bool_)
-    waits = trace.get("syncs")
-    waits = waits[waits["name"].astype("str").str.contains("wait", case=False).to_numpy(np.bool_)]
-    same = waits["device"].isna() | (waits["device"] == device).fillna(value=False)
-    waits = waits[same.to_numpy(np.bool_) & waits["stream"].notna().to_numpy()]
-    ops = trace.get("device_ops")
+    wait_device, wait_stream = (trace.nullable("syncs", name) for name in ("device", "stream"))
+    is_wait = is_named(trace.texts("syncs", "name"), lambda name: "wait" in name.lower())
+    waits = np.flatnonzero(is_wait & ~wait_stream.missing & _may_be(wait_device, device))
+    streams = trace.nullable("device_ops", "stream")
     links: Launches = trace.derived(launches)
     asks = np.flatnonzero((after >= 0) & links.linked[after])
-    asks = asks[ops["stream"].iloc[after[asks]].notna().to_numpy()]
+    asks = asks[~streams.missing[after[asks]]]
     if not len(waits) or not len(asks):
         return is_held
-    stream = ops["stream"].iloc[after[asks]].to_numpy(np.int64)
-    last_wait = _last_before(
-        waits["stream"].to_numpy(np.int64), waits["ts_ns"].to_numpy(), stream, idle.end[asks]
-    )
-    queued = rows[links.linked[rows] & ops["stream"].iloc[rows].notna().to_numpy()]
+    stream, wait_ns = streams.values[after[asks]], trace.numbers("syncs", "ts_ns")[waits]
+    last_wait = _last_before(wait_stream.values[waits], wait_ns, stream, idle.end[asks])
+    queued = rows[links.linked[rows] & ~streams.missing[rows]]
     last_launch = _last_before(
-        ops["stream"].iloc[queued].to_numpy(np.int64),
-        links.ts_ns[queued],
-        stream,
-        links.ts_ns[after[asks]],
+        streams.values[queued], links.ts_ns[queued], stream, links.ts_ns[after[asks]]
     )
     is_held[asks] = last_wait > last_launch
     return is_held
+
+
+def _may_be(device: Nullable, number: int | None) -> Mask:
+    """Which rows are of this device, or of one that is not recorded."""
+    return device.missing | (device.values == number) if number is not None else device.missing
 
 
 def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
@@ -240,10 +244,9 @@ def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
 def _synchronising(trace: Trace, rows: Ints) -> Intervals:
     """When a thread that launches these device ops was in a synchronising call."""
     calls: SyncCalls = trace.derived(sync_calls)
-    host = trace.get("host_ops")
     on_launching = calls.row[launching_threads(trace, rows)[calls.row]]
-    start = host["ts_ns"].to_numpy()[on_launching]
-    return union(start, start + host["dur_ns"].to_numpy()[on_launching])
+    start = trace.numbers("host_ops", "ts_ns")[on_launching]
+    return union(start, start + trace.numbers("host_ops", "dur_ns")[on_launching])
 
 
 def _part(start: Ints, end: Ints, chosen: Mask) -> Intervals:

@@ -2,106 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from tracekit.model.intervals import covered
+from tracekit.model.intervals import Intervals, covered
+from tracekit.model.keys import sums_of
+from tracekit.model.tables.arrays import Array, Coded, at_rows, joined, repeated_number, trimmed_all
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import named
+from tracekit.process.by_name import codes_at, narrow
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.launches import launches
 from tracekit.process.nesting import innermost
-from tracekit.process.stage_at import outermost_ranges, range_at
-from tracekit.process.steps import Windows, step_of, windows
+from tracekit.process.stage_at import outer_ranges
+from tracekit.process.steps import windows
 
 Ints = npt.NDArray[np.int64]
 
 MAX_GAPS = 200
 """Most gaps of one source kept one by one, the longest."""
 
-_BY = ["window", "step", "stage", "cause"]
 _POWERS = np.int64(1) << np.arange(63)
 
 
-def idle_by_window(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
+def idle_by_window(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
     """Columns window, step, stage, cause, gap_count, idle_ns: windows of one name and step together.
 
     The window `capture` is from the first to the last op of the device. Over causes the rows of a window
     add up to its length less what the device was busy, exactly.
     """
-    steps_and_stages: Windows = trace.derived(windows)
-    frames = {
-        "capture": pd.DataFrame({"ts_ns": [idle.first], "dur_ns": [idle.last - idle.first]}),
-        "step": steps_and_stages.steps,
-        "stage": trace.derived(outermost_ranges),
-    }
-    having = {
-        cause: covered(part, idle.gaps.start, idle.gaps.end) > 0
-        for cause, part in idle.causes.items()
-    }
-    rows = [_idle_within(window, frame, idle, having) for window, frame in frames.items()]
-    rows = [part for part in rows if len(part)]
-    if not rows:
-        return pd.DataFrame({name: [] for name in (*_BY, "gap_count", "idle_ns")})
-    parts = pd.concat(rows, ignore_index=True)
-    sums = parts.groupby(_BY, dropna=False, sort=False)[["gap_count", "idle_ns"]].sum()
-    return sums.reset_index()
+    steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    start = np.concatenate(([idle.first], steps.ts_ns, ranges.ts_ns))
+    end = np.concatenate(([idle.last], steps.end_ns, ranges.end_ns))
+    kind = np.repeat(np.arange(len(_WINDOWS)), (1, len(steps), len(ranges)))
+    cause, place, gap_count, idle_ns = _idle_within(idle, start, end)
+    order = np.lexsort((place, cause, kind[place]))
+    rows = place[order]
+    step = joined([repeated_number(None, 1), steps.step, ranges.step])
+    no_stage = np.full(1 + len(steps), -1)
+    stage = Coded(np.concatenate((no_stage, ranges.stage.codes)), ranges.stage.texts)
+    return sums_of(
+        {
+            "window": narrow(kind[rows], _WINDOWS),
+            "step": at_rows(step, rows),
+            "stage": at_rows(stage, rows),
+            "cause": narrow(cause[order], CAUSES),
+        },
+        {"gap_count": gap_count[order], "idle_ns": idle_ns[order]},
+    )
 
 
-def _idle_within(
-    window: str,
-    frame: pd.DataFrame,
-    idle: DeviceIdle,
-    having: Mapping[str, npt.NDArray[np.bool_]],
-) -> pd.DataFrame:
-    """One row a cause and window of this kind in which the device was idle for it; `having` are the gaps of each."""
-    start = frame["ts_ns"].to_numpy()
-    end = start + frame["dur_ns"].to_numpy()
+_WINDOWS = ("capture", "step", "stage")
+
+
+def _idle_within(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """(cause, place of the window, gaps, time) of every window in which the device was idle for a cause."""
     total = covered(idle.gaps, start, end)
-    places, counts, times, causes = list[Ints](), list[Ints](), list[Ints](), list[str]()
-    for cause in CAUSES:
-        inside = covered(idle.causes[cause], start, end)
+    none = np.empty(0, np.int64)
+    parts = [(none, none, none, none)]
+    for cause, part in _causes(idle):
+        inside = covered(part, start, end)
         total = total - inside
-        begins, ends = idle.gaps.start[having[cause]], idle.gaps.end[having[cause]]
+        having = covered(part, idle.gaps.start, idle.gaps.end) > 0
+        begins, ends = idle.gaps.start[having], idle.gaps.end[having]
         before_end = np.searchsorted(begins, end, side="left")
         count = np.maximum(before_end - np.searchsorted(ends, start, side="right"), 0)
         cells = np.flatnonzero(inside > 0)
-        places.append(cells)
-        counts.append(count[cells])
-        times.append(inside[cells])
-        causes += [cause] * len(cells)
+        parts.append((np.full(len(cells), cause), cells, count[cells], inside[cells]))
     assert (total == 0).all(), "the causes must add up to the idle time of every window"
-    place = np.concatenate(places)
-    no_step = pd.Series(pd.array([pd.NA] * len(frame), "Int64"))
-    no_stage = pd.Series([None] * len(frame), dtype=object)
-    return pd.DataFrame(
-        {
-            "window": window,
-            "step": frame.get("step", no_step).array[place],
-            "stage": pd.Series(frame.get("stage", no_stage).to_numpy(object)[place], dtype=object),
-            "cause": np.array(causes, object),
-            "gap_count": np.concatenate(counts),
-            "idle_ns": np.concatenate(times),
-        }
-    )
+    cause_of, place, gap_count, idle_ns = map(np.concatenate, zip(*parts, strict=True))
+    return cause_of, place, gap_count, idle_ns
+
+
+def _causes(idle: DeviceIdle) -> Iterator[tuple[int, Intervals]]:
+    """(index into `CAUSES`, the idle time) of every cause that there is."""
+    for cause, name in enumerate(CAUSES):
+        if len(idle.causes[name].start):
+            yield cause, idle.causes[name]
 
 
 def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
     """(index into `CAUSES` of each gap's largest part, that part); the first of equal ones."""
     cause = np.zeros(len(idle.gaps.start), np.int64)
     longest_ns = np.zeros(len(idle.gaps.start), np.int64)
-    for number, name in enumerate(CAUSES):
-        part = covered(idle.causes[name], idle.gaps.start, idle.gaps.end)
+    for number, of_cause in _causes(idle):
+        part = covered(of_cause, idle.gaps.start, idle.gaps.end)
         larger = part > longest_ns
         cause[larger], longest_ns[larger] = number, part[larger]
     return cause, longest_ns
 
 
-def histogram(idle: DeviceIdle) -> pd.DataFrame:
+def histogram(idle: DeviceIdle) -> dict[str, Array]:
     """Columns cause, low_ns, gap_count, idle_ns: the gaps between first and last op by powers of two."""
     # An op without length at either end does not divide the gap around it.
     start = np.maximum(idle.gaps.start, idle.first)
@@ -112,75 +105,69 @@ def histogram(idle: DeviceIdle) -> pd.DataFrame:
     count = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     total = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     np.add.at(count, (main[between], place[between]), 1)
-    for number, name in enumerate(CAUSES):
-        part = covered(idle.causes[name], start, end)
+    for number, of_cause in _causes(idle):
+        part = covered(of_cause, start, end)
         np.add.at(total[number], place[between], part[between])
     cause, bin_ = np.nonzero(count + total)
-    return pd.DataFrame(
-        {
-            "cause": np.array(CAUSES, object)[cause],
-            "low_ns": _POWERS[bin_],
-            "gap_count": count[cause, bin_],
-            "idle_ns": total[cause, bin_],
-        }
-    )
+    return {
+        "cause": narrow(cause, CAUSES),
+        "low_ns": _POWERS[bin_],
+        "gap_count": count[cause, bin_],
+        "idle_ns": total[cause, bin_],
+    }
 
 
-def longest(trace: Trace, devices: Sequence[DeviceIdle]) -> pd.DataFrame:
+def longest(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, Array]:
     """The columns of `idle_gaps` for the longest gaps of all devices, longest first."""
-    frames = [_gaps(idle) for idle in devices if len(idle.gaps.start)]
-    if not frames:
-        return pd.DataFrame()
-    all_gaps = pd.concat(frames, ignore_index=True)
-    all_gaps = all_gaps.sort_values(
-        ["dur_ns", "ts_ns", "device"], ascending=[False, True, True], kind="stable"
+    parts = [_gaps(idle, place) for place, idle in enumerate(devices) if len(idle.gaps.start)]
+    if not parts:
+        return {}
+    place, start, length, cause, cause_ns, before, after = map(
+        np.concatenate, zip(*parts, strict=True)
     )
-    all_gaps = all_gaps.head(MAX_GAPS).reset_index(drop=True)
-    start = all_gaps["ts_ns"].to_numpy()
-    ops = trace.get("device_ops")
-    before, after = all_gaps.pop("before").to_numpy(), all_gaps.pop("after").to_numpy()
-    waits = all_gaps["cause"].str.startswith("host_").to_numpy(bool)
-    host = _host(trace, after, start, start + all_gaps["dur_ns"].to_numpy(), waits)
-    return all_gaps.assign(
-        step=step_of(trace.derived(windows).steps, start),
-        stage=range_at(trace, start),
-        before=named(ops["name"], before),
-        after=named(ops["name"], after),
-        host=host,
-    )
+    rows = np.lexsort((place, start, -length))[:MAX_GAPS]
+    start, length, cause = start[rows], length[rows], cause[rows]
+    names, ranges = trace.texts("device_ops", "name"), trace.derived(outer_ranges)
+    waits = np.char.startswith(np.array(CAUSES), "host_")[cause]
+    inside = _host(trace, after[rows], start, start + length, waits)
+    numbers = joined([repeated_number(idle.device, 1) for idle in devices])
+    texts = {
+        "stage": Coded(codes_at(ranges.stage, ranges.row_at(start)), ranges.stage.texts),
+        "before": Coded(codes_at(names, before[rows]), names.texts),
+        "after": Coded(codes_at(names, after[rows]), names.texts),
+        "host": inside,
+    }
+    return {
+        "device": at_rows(numbers, place[rows]),
+        "ts_ns": start,
+        "dur_ns": length,
+        "cause": narrow(cause, CAUSES),
+        "cause_ns": cause_ns[rows],
+        "step": trace.derived(windows).step_rows.number_at(start),
+        **trimmed_all(texts),
+    }
 
 
-def _gaps(idle: DeviceIdle) -> pd.DataFrame:
-    """The longest gaps of one device."""
+def _gaps(idle: DeviceIdle, place: int) -> tuple[Ints, ...]:
+    """(place of the device, start, length, cause, its part, op before, op after) of its longest gaps."""
     length = idle.gaps.end - idle.gaps.start
     cause, cause_ns = main_causes(idle)
     rows = np.sort(np.argsort(-length, kind="stable")[:MAX_GAPS])
-    return pd.DataFrame(
-        {
-            "device": pd.array([idle.device] * len(rows), dtype="Int64"),
-            "ts_ns": idle.gaps.start[rows],
-            "dur_ns": length[rows],
-            "cause": np.array(CAUSES, object)[cause[rows]],
-            "cause_ns": cause_ns[rows],
-            "before": idle.before[rows],
-            "after": idle.after[rows],
-        }
-    )
+    columns = (idle.gaps.start, length, cause, cause_ns, idle.before, idle.after)
+    return np.full(len(rows), place), *(column[rows] for column in columns)
 
 
-def _host(
-    trace: Trace, after: Ints, start: Ints, end: Ints, waits: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.object_]:
+def _host(trace: Trace, after: Ints, start: Ints, end: Ints, waits: npt.NDArray[np.bool_]) -> Coded:
     """What the thread that launched the next op was in halfway through the gap's wait for that launch.
 
     Where the gap is no such wait (not `waits`), halfway through the rest. None if unknown.
     """
-    host, links = trace.get("host_ops"), trace.derived(launches)
+    links, names = trace.derived(launches), trace.texts("host_ops", "name")
     call = np.where(links.call[after] >= 0, links.call[after], links.op[after])
     waiting = np.flatnonzero((after >= 0) & (call >= 0))
     launch = np.clip(links.ts_ns[after], start, end)
     low, high = np.where(waits, start, launch), np.where(waits, launch, end)
     midway = np.full(len(after), -1, np.int64)
-    thread = host["thread"].to_numpy()[call[waiting]]
+    thread = trace.numbers("host_ops", "thread")[call[waiting]]
     midway[waiting] = innermost(trace, thread, (low + (high - low) // 2)[waiting])
-    return named(host["name"], midway)
+    return Coded(codes_at(names, midway), names.texts)

@@ -14,6 +14,7 @@ from tracekit.model.keys import numbered, summed
 from tracekit.model.tables.arrays import Array, Coded, repeated_number, stacked, trimmed_all
 from tracekit.model.tables.slots import CAUSES, CLASSES, NO_OP, OTHER, UNLINKED
 from tracekit.model.trace import Trace
+from tracekit.process.by_name import narrow
 from tracekit.process.device_slots import device_slots
 from tracekit.process.host_slots import host_slots
 from tracekit.process.idle import DeviceIdle
@@ -81,7 +82,7 @@ def _labelled(trace: Trace, parts: Parts, steps: Steps, path_rows: Ints) -> dict
     kernels, stages = trace.texts("device_ops", "name").texts, stage_names(trace)
     texts = {
         "stage": _named(stage, lambda used: [stages[code] for code in used]),
-        "class": Coded(kind, CLASSES),
+        "class": narrow(kind, CLASSES),
         "cause": _named(cause, lambda used: [CAUSES[code] for code in used]),
         "op": _named(path, lambda used: path_texts(trace, path_rows[used])),
         "kernel": _named(kernel, lambda used: [kernels[code] for code in used]),
@@ -114,5 +115,4 @@ def _named(codes: Ints, texts: Callable[[Ints], list[str]]) -> Coded:
         None: -1,
         **{name: code for code, name in enumerate(in_order)},
     }
-    narrow = np.min_scalar_type(-max(len(in_order), 1))
-    return Coded(np.array([code_of[name] for name in names], narrow)[place], tuple(in_order))
+    return narrow(np.array([code_of[name] for name in names], np.int64)[place], in_order)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import Intervals, covered, intersect, subtract, union, union_all
+from tracekit.model.tables.arrays import Array, at_rows
 from tracekit.model.trace import Trace
 from tracekit.process.host_activity import (
     HostActivity,
@@ -52,10 +52,9 @@ def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
     collection, profiler overhead and long silence in it have causes of their own, and are left out.
     """
     calls: SyncCalls = trace.derived(sync_calls)
-    host = trace.get("host_ops")
     chosen = np.flatnonzero(launching_threads(trace, idle.rows)[calls.row])
-    length = host["dur_ns"].to_numpy()[calls.row[chosen]]
-    end = host["ts_ns"].to_numpy()[calls.row[chosen]] + length
+    length = trace.numbers("host_ops", "dur_ns")[calls.row[chosen]]
+    end = trace.numbers("host_ops", "ts_ns")[calls.row[chosen]] + length
     gap = np.searchsorted(idle.gaps.start, end, side="right") - 1
     closes = np.append(idle.gaps.end, _NEVER)
     stalled = (gap >= 0) & (end < closes[gap]) & (np.append(idle.after, -1)[gap] >= 0)
@@ -83,14 +82,13 @@ def _elsewhere(idle: DeviceIdle) -> Intervals:
 
 def _next_edge(trace: Trace, ts_ns: Ints) -> Ints:
     """The first start or end of a stage after each instant."""
-    stages = top_stages(trace)
-    start = stages["ts_ns"].to_numpy()
-    edges = np.unique(np.concatenate((start, start + stages["dur_ns"].to_numpy())))
+    stages = trace.derived(top_stages)
+    edges = np.unique(np.concatenate((stages.ts_ns, stages.end_ns)))
     edges = np.append(edges, _NEVER)
     return edges[np.searchsorted(edges[:-1], ts_ns, side="right")]
 
 
-def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> pd.DataFrame:
+def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> dict[str, Array]:
     """One row an edge: from the end of a stage to the first device op that the next one launched.
 
     Only stages of one step follow one another: between steps another process may have the device. A next
@@ -98,14 +96,13 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> pd.Dat
     design. Columns: step, stage, next_stage, and the times of the measured table `stage_edges`.
     """
     stages = trace.derived(top_stages)
-    start = stages["ts_ns"].to_numpy()
-    end = start + stages["dur_ns"].to_numpy()
+    start, end = stages.ts_ns, stages.end_ns
     pairs = _followed(trace, start)
     first_op = _first_op(trace, idle.rows, start[pairs + 1], end[pairs + 1])
     low = np.maximum.accumulate(end)[pairs] if len(end) else end
     high = np.maximum(np.minimum(first_op, end[pairs + 1]), low)
     causes = idle.causes
-    inside_stages = intersect(causes["host_silent"], stage_time(trace))
+    inside_stages = intersect(causes["host_silent"], trace.derived(stage_time))
     explained = union_all([causes["host_loader"], causes["host_gc"], inside_stages])
     unexplained = subtract(idle.gaps, explained)
     did: HostActivity = trace.derived(host_activity)
@@ -117,25 +114,22 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> pd.Dat
     inside = covered(unexplained, within, np.maximum(high, within))
     stalled = covered(synced, within, np.maximum(high, within))
     assert (stalled <= inside).all(), "what follows a call inside a stage is inside it"
-    names = stages["stage"].astype(object).to_numpy()
-    return pd.DataFrame(
-        {
-            "step": stages["step"].iloc[pairs].array,
-            "stage": names[pairs],
-            "next_stage": names[pairs + 1],
-            "edge_ns": high - low,
-            "idle_ns": covered(idle.gaps, low, high),
-            "explained_ns": covered(explained, low, high),
-            "inside_ns": inside,
-            "after_sync_ns": stalled,
-            "host_ns": covered(busy_host, low, high),
-        }
-    )
+    return {
+        "step": at_rows(stages.step, pairs),
+        "stage": at_rows(stages.stage, pairs),
+        "next_stage": at_rows(stages.stage, pairs + 1),
+        "edge_ns": high - low,
+        "idle_ns": covered(idle.gaps, low, high),
+        "explained_ns": covered(explained, low, high),
+        "inside_ns": inside,
+        "after_sync_ns": stalled,
+        "host_ns": covered(busy_host, low, high),
+    }
 
 
 def _followed(trace: Trace, start: Ints) -> Ints:
     """Of stages that begin at these times, in order, those that another one of the same step follows."""
-    steps = trace.derived(windows).steps["ts_ns"].to_numpy()
+    steps = trace.derived(windows).step_rows.ts_ns
     step = np.searchsorted(steps, start, side="right")
     return np.flatnonzero((step[1:] == step[:-1]) & (step[1:] > 0))
 
@@ -143,8 +137,7 @@ def _followed(trace: Trace, start: Ints) -> Ints:
 def opening_ns(trace: Trace, rows: Ints) -> Ints:
     """When the edges between stages end on the device of these ops: the starts of the first ops of stages."""
     stages = trace.derived(top_stages)
-    start = stages["ts_ns"].to_numpy()
-    end = start + stages["dur_ns"].to_numpy()
+    start, end = stages.ts_ns, stages.end_ns
     following = _followed(trace, start) + 1
     return _first_op(trace, rows, start[following], end[following])
 
@@ -159,7 +152,7 @@ def _first_op(trace: Trace, rows: Ints, start: Ints, end: Ints) -> Ints:
     first = start.copy()
     with_ops = np.flatnonzero(high > low)
     if len(with_ops):
-        begins = np.append(trace.get("device_ops")["ts_ns"].to_numpy()[rows], _NEVER)
+        begins = np.append(trace.numbers("device_ops", "ts_ns")[rows], _NEVER)
         bounds = np.stack((low[with_ops], high[with_ops]), axis=1).ravel()
         first[with_ops] = np.minimum.reduceat(begins, bounds)[::2]
     return first

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
@@ -13,9 +14,10 @@ from tracekit.job.frames import in_run, label_headings, same_text, summed, text_
 from tracekit.job.idle import DAMAGED, edge_rows, idle_at_edges, idle_time
 from tracekit.job.stage_windows import NO_STEPS, each_gpu_step, gpu_steps, whole
 from tracekit.job.tables import as_headings, sheet
+from tracekit.model.keys import sums_of
 from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import Array, repeated_number, stacked, trimmed_all
 from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -55,19 +57,17 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The edges between stages of one step, those of the same two stages together."""
     if not trace.has("device_ops"):
         return {}
-    frames = [_of_device(trace, idle) for idle in trace.derived(idle_time())]
-    if not frames:
-        return {"stage_edges": {}}
-    table = pd.concat(frames, ignore_index=True)
-    return {"stage_edges": arrays_of(table)}
+    tables = [_of_device(trace, idle) for idle in trace.derived(idle_time())]
+    return {"stage_edges": trimmed_all(stacked(tables))}
 
 
-def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
+def _of_device(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
     """The edges as one device sees them."""
-    edges = stage_edges(trace, idle, stalls(trace, idle).after).assign(count=1)
-    by = ["step", "stage", "next_stage"]
-    sums = edges.groupby(by, dropna=False, sort=False)[["count", *TIMES]].sum().reset_index()
-    return sums.assign(device=pd.array([idle.device] * len(sums), dtype="Int64"))
+    edges = stage_edges(trace, idle, stalls(trace, idle).after)
+    keys = {name: edges[name] for name in ("step", "stage", "next_stage")}
+    times = {name: np.asarray(edges[name]) for name in TIMES}
+    sums = sums_of(keys, {"count": np.ones(len(edges["edge_ns"]), np.int64), **times})
+    return {**sums, "device": repeated_number(idle.device, len(sums["count"]))}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

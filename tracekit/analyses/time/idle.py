@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,14 +32,24 @@ from tracekit.job.stage_windows import (
     whole,
 )
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.keys import sums_of
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import (
+    Array,
+    at_rows,
+    repeated_number,
+    repeated_text,
+    stacked,
+    trimmed,
+    trimmed_all,
+)
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
+from tracekit.process.by_name import is_named
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.idle_tables import histogram, idle_by_window, longest
 
@@ -107,38 +117,31 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     devices = trace.derived(idle_time())
     if not devices:
         return {"idle": {}}
-    tables: dict[str, Callable[[DeviceIdle], pd.DataFrame]] = {
-        "idle": lambda idle: idle_by_window(trace, idle),
-        "idle_histogram": histogram,
-    }
-    frames = {
-        name: pd.concat([_numbered(rows_of(idle), idle) for idle in devices], ignore_index=True)
-        for name, rows_of in tables.items()
-    }
-    frames["idle_gaps"] = longest(trace, devices)
-    measured = {name: _columns(frame) for name, frame in frames.items()}
-    return {**measured, "metrics": _metrics(frames["idle"])}
-
-
-def _numbered(frame: pd.DataFrame, idle: DeviceIdle) -> pd.DataFrame:
-    device = pd.array([idle.device] * len(frame), dtype="Int64")
-    return frame.assign(device=device)
-
-
-def _columns(frame: pd.DataFrame) -> dict[str, Any]:
-    return arrays_of(frame)
-
-
-def _metrics(idle: pd.DataFrame) -> Mapping[str, Any]:
-    """The wait for the host per step and stage as `metrics` rows, for compare and gates."""
-    rows = idle[idle["cause"].isin(HOST_WAIT) & (idle["window"] != "capture")]
-    sums = rows.groupby(["window", "step", "stage"], dropna=False, sort=False)["idle_ns"].sum()
-    long = sums.reset_index()
+    by_window = stacked([_numbered(idle_by_window(trace, idle), idle) for idle in devices])
+    by_length = stacked([_numbered(histogram(idle), idle) for idle in devices])
     return {
-        "step": long["step"].astype("Int64").array,
-        "stage": long["stage"].astype(object).where(long["stage"].notna(), None).to_numpy(object),
-        "name": np.full(len(long), "host_wait", object),
-        "value": long["idle_ns"].astype("Float64").array,
+        "idle": trimmed_all(by_window),
+        "idle_histogram": by_length,
+        "idle_gaps": longest(trace, devices),
+        "metrics": _metrics(by_window),
+    }
+
+
+def _numbered(columns: dict[str, Array], idle: DeviceIdle) -> dict[str, Array]:
+    return {**columns, "device": repeated_number(idle.device, len(columns["idle_ns"]))}
+
+
+def _metrics(idle: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The wait for the host per step and stage as `metrics` rows, for compare and gates."""
+    is_wait = is_named(idle["cause"], HOST_WAIT.__contains__)
+    rows = np.flatnonzero(is_wait & is_named(idle["window"], ("step", "stage").__contains__))
+    keys = {name: at_rows(idle[name], rows) for name in ("window", "step", "stage")}
+    sums: Mapping[str, Any] = sums_of(keys, {"idle_ns": idle["idle_ns"][rows]})
+    return {
+        "step": sums["step"],
+        "stage": trimmed(sums["stage"]),
+        "name": repeated_text("host_wait", len(sums["idle_ns"])),
+        "value": sums["idle_ns"].astype(np.float64),
     }
 
 
