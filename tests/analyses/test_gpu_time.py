@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.analyses.time.gpu_time import breakdown, measure
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline.run import Options, analyze
 from tracekit.process.busy import PARTS, by_window, running
 
@@ -70,7 +71,8 @@ def test_steps_and_stages_are_windows_by_time(tmp_path):
         kernel("k", 50, 100, 1),
     ]
     table = TABLES["gpu_time"]
-    frame = measure(load(tmp_path, rows))["gpu_time"]
+    columns = measure(load(tmp_path, rows))["gpu_time"]
+    frame = Columns(len(columns["ts_ns"]), columns).frame()
     assert list(frame["window"]) == ["capture", "step", "step", "stage"]
     assert list(frame["compute_ns"]) == [100_000, 50_000, 50_000, 10_000]
     assert list(frame["window_ns"]) == [100_000, 100_000, 100_000, 60_000]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import Intervals, covered, exclusive, intersect, union, union_all
+from tracekit.model.tables.arrays import Coded, Nullable, bare
 
 Ints = npt.NDArray[np.int64]
 
@@ -30,13 +31,31 @@ class Running(NamedTuple):
     end: Ints
 
 
+def rows_by_device(
+    device: Nullable, is_sound: npt.NDArray[np.bool_]
+) -> list[tuple[int | None, Ints]]:
+    """(device, the rows of its sound ops) in the order of device numbers; those of unknown devices last."""
+    recorded = is_sound & ~device.missing
+    numbers = np.unique(device.values[recorded]).tolist()
+    rows: list[tuple[int | None, Ints]] = [
+        (number, np.flatnonzero(recorded & (device.values == number))) for number in numbers
+    ]
+    unknown = np.flatnonzero(is_sound & device.missing)
+    return [*rows, (None, unknown)] if len(unknown) else rows
+
+
 def running(ops: pd.DataFrame) -> Running:
     """The intervals of the device ops of one device."""
-    start = ops["ts_ns"].to_numpy()
-    end = start + ops["dur_ns"].to_numpy()
-    kind = ops["kind"].cat.codes.to_numpy()
-    codes = [ops["kind"].cat.categories.get_loc(name) for name in _CLASS_OF_PART]
-    unions = [union(start[kind == code], end[kind == code]) for code in codes]
+    kind = bare(ops["kind"].array)
+    assert isinstance(kind, Coded), "kinds are coded"
+    return running_of(ops["ts_ns"].to_numpy(), ops["dur_ns"].to_numpy(), kind)
+
+
+def running_of(start: Ints, length: Ints, kind: Coded) -> Running:
+    """The same of ops that begin and last so long, of these kinds."""
+    end = start + length
+    codes = [kind.texts.index(name) for name in _CLASS_OF_PART]
+    unions = [union(start[kind.codes == code], end[kind.codes == code]) for code in codes]
     return Running(
         exclusive(unions),
         unions[1],

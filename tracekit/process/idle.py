@@ -29,6 +29,7 @@ from tracekit.model.stages import may_be_stage
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
+from tracekit.process.busy import rows_by_device
 from tracekit.process.by_name import is_named
 from tracekit.process.host_activity import (
     HostActivity,
@@ -80,15 +81,8 @@ class IdleTime:
     def __call__(self, trace: Trace) -> tuple[DeviceIdle, ...]:
         """Gaps and causes of every device; over causes they add up to the gaps exactly."""
         device = trace.nullable("device_ops", "device")
-        is_sound = ~trace.derived(overlong)
-        numbers = np.unique(device.values[is_sound & ~device.missing]).tolist()
-        rows = [is_sound & ~device.missing & (device.values == number) for number in numbers]
-        if (is_sound & device.missing).any():
-            numbers, rows = [*numbers, None], [*rows, is_sound & device.missing]
-        return tuple(
-            self._of_device(trace, number, np.flatnonzero(of_device))
-            for number, of_device in zip(numbers, rows, strict=True)
-        )
+        by_device = rows_by_device(device, ~trace.derived(overlong))
+        return tuple(self._of_device(trace, number, rows) for number, rows in by_device)
 
     def _of_device(self, trace: Trace, number: int | None, rows: Ints) -> DeviceIdle:
         """The idle time of one device, from the first window or op to the last."""

@@ -15,7 +15,7 @@ import pandas as pd
 
 from tracekit.model.stages import is_collective
 from tracekit.model.trace import Trace
-from tracekit.process.steps import windows
+from tracekit.process.steps import Steps, windows
 
 Ints = npt.NDArray[np.int64]
 
@@ -30,14 +30,12 @@ LEAST_SPAN = 0.8
 
 _DIGITS = re.compile(r"\d+")
 
-COLUMNS = ("kind", "name", "device", "position", "ts_ns", "dur_ns", "count")
 
-
-def is_unmarked(steps: pd.DataFrame, part: str | None) -> bool:
-    """Whether no mark, file name or capture range of the program says which step a source is of: columns of `steps`."""
+def is_unmarked(steps: Steps, part: str | None) -> bool:
+    """Whether no mark, file name or capture range of the program says which step a source is of."""
     numbered_capture = part is not None and part.startswith("capture")
-    files = (steps["origin"] == "file") & steps["step"].isna()
-    return bool(len(steps)) and bool(files.all()) and not numbered_capture
+    unnumbered = steps.origin == "file" and bool(steps.step.missing.all())
+    return bool(len(steps)) and unnumbered and not numbered_capture
 
 
 def pattern(name: str) -> str:
@@ -49,21 +47,18 @@ def pattern(name: str) -> str:
     return _DIGITS.sub("#", name)
 
 
-def recurrences(trace: Trace) -> pd.DataFrame:
-    """One row a recurrence in a source without step marks, in order: `COLUMNS`; none in any other source.
+def recurrences(trace: Trace) -> pd.DataFrame | None:
+    """One row a recurrence in a source without step marks, in order; None where there is none, and of any other source.
 
     kind: launch (a kernel on one device) or range (of one thread, numbers in its name as `#`). dur_ns: from the
     start of the first of `count` recurrences to the start of what follows them.
     """
-    steps = trace.derived(windows).steps
-    parts: list[pd.DataFrame] = []
-    if is_unmarked(steps, trace.source.part):
-        first, last = steps["ts_ns"].min(), (steps["ts_ns"] + steps["dur_ns"]).max()
-        least_span = LEAST_SPAN * float(last - first)
-        parts = [*_launches(trace, least_span), *_ranges(trace, least_span)]
-    if not parts:
-        return pd.DataFrame({name: [] for name in COLUMNS})
-    return pd.concat(parts, ignore_index=True)
+    steps = trace.derived(windows).step_rows
+    if not is_unmarked(steps, trace.source.part):
+        return None
+    least_span = LEAST_SPAN * float(steps.end_ns.max() - steps.ts_ns.min())
+    parts = [*_launches(trace, least_span), *_ranges(trace, least_span)]
+    return pd.concat(parts, ignore_index=True) if parts else None
 
 
 def _launches(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:

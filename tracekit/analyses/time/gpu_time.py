@@ -20,16 +20,28 @@ from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.job.idle_claims import claims
 from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage, whole
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import PROCESS
+from tracekit.model.keys import PROCESS, sums_of
 from tracekit.model.report import Finding, Metric, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    at_rows,
+    joined,
+    repeated_number,
+    stacked,
+    trimmed,
+    trimmed_all,
+)
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.busy import by_bin, by_window, running
-from tracekit.process.sound import sound_device_ops
-from tracekit.process.steps import Windows, windows
+from tracekit.process.busy import by_bin, by_window, rows_by_device, running, running_of
+from tracekit.process.by_name import is_named, narrow
+from tracekit.process.sound import overlong
+from tracekit.process.stage_at import outer_ranges
+from tracekit.process.steps import Stages, Steps, windows
 
 GPU_TIME = Table(
     "gpu_time",
@@ -108,50 +120,39 @@ def _by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFr
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Breakdowns per device of the whole capture, of every step and of every stage."""
-    ops = trace.derived(sound_device_ops)
-    recorded: Windows = trace.derived(windows)
-    steps, stages = recorded.steps, recorded.stages
-    stages = stages[stages["parent"].isna()]
-    frames, bins = [], []
-    for device, of_device in _by_device(ops):
-        state = running(of_device)
+    steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    parts, bins = [], []
+    device = trace.nullable("device_ops", "device")
+    for number, rows in rows_by_device(device, ~trace.derived(overlong)):
+        start, length = (trace.numbers("device_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+        state = running_of(start, length, at_rows(trace.texts("device_ops", "kind"), rows))
         pieces = by_bin(state)
-        number = pd.array([device] * len(pieces["ts_ns"]), dtype="Int64")
-        bins.append({"device": number, **pieces})
-        frames.append(
-            _labelled(by_window(state, state.start[:1], state.end[-1:]), device, "capture", None)
+        bins.append({"device": repeated_number(number, len(pieces["ts_ns"])), **pieces})
+        of_device = by_window(
+            state,
+            np.concatenate((state.start[:1], steps.ts_ns, stages.ts_ns)),
+            np.concatenate((state.end[-1:], steps.end_ns, stages.end_ns)),
         )
-        frames[-1]["op_count"] = np.array([len(of_device)])
-        for window, rows in (("step", steps), ("stage", stages)):
-            start = rows["ts_ns"].to_numpy()
-            data = by_window(state, start, start + rows["dur_ns"].to_numpy())
-            frames.append(_labelled(data, device, window, rows))
-    if not frames:
+        of_device["op_count"][0] = len(rows)
+        labels = _labels(steps, stages)
+        count = len(of_device["ts_ns"])
+        parts.append({"device": repeated_number(number, count), **labels, **of_device})
+    if not parts:
         return {}
-    gpu_time = {name: _joined([frame[name] for frame in frames]) for name in frames[0]}
-    busy_bins = {name: _joined([part[name] for part in bins]) for name in bins[0]}
-    return {"gpu_time": gpu_time, "busy_bins": busy_bins, "metrics": _metrics(gpu_time)}
+    gpu_time = trimmed_all(stacked(parts))
+    return {"gpu_time": gpu_time, "busy_bins": stacked(bins), "metrics": _metrics(gpu_time)}
 
 
-def _labelled(
-    data: dict[str, Any], device: int | None, window: str, rows: pd.DataFrame | None
-) -> dict[str, Any]:
-    count = len(data["ts_ns"])
-    unknown = pd.array([pd.NA] * count, dtype="Int64")
+def _labels(steps: Steps, stages: Stages) -> dict[str, Array]:
+    """The columns window, step, stage and occurrence of the capture, the steps and the stages."""
+    sizes = (1, len(steps), len(stages))
+    no_stage = np.full(1 + len(steps), -1)
     return {
-        "device": pd.array([pd.NA if device is None else device] * count, dtype="Int64"),
-        "window": np.full(count, window, object),
-        "step": unknown if rows is None else rows["step"].array,
-        "stage": np.full(count, None, object)
-        if rows is None or "stage" not in rows
-        else rows["stage"].astype(object).to_numpy(),
-        "occurrence": np.zeros(count, np.int32) if rows is None else rows["occurrence"].to_numpy(),
-        **data,
+        "window": narrow(np.repeat(np.arange(3), sizes), ("capture", "step", "stage")),
+        "step": joined([repeated_number(None, 1), steps.step, stages.step]),
+        "stage": Coded(np.concatenate((no_stage, stages.stage.codes)), stages.stage.texts),
+        "occurrence": np.concatenate((np.zeros(1, np.int32), steps.occurrence, stages.occurrence)),
     }
-
-
-def _joined(parts: list[Any]) -> Any:
-    return pd.concat([pd.Series(part) for part in parts], ignore_index=True).array
 
 
 SHARES = as_headings("""
@@ -339,22 +340,23 @@ def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
 
 def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
     """Busy and idle per step and stage as `metrics` rows, for compare and gates."""
-    frame = pd.DataFrame({name: pd.Series(values) for name, values in gpu_time.items()})
-    frame["busy_ns"] = frame["window_ns"] - frame["idle_ns"]
-    names = {
-        "busy_ns": "gpu_busy",
-        "exposed_comm_ns": "exposed_comm",
-        "exposed_memcpy_ns": "exposed_copies",
-        "idle_ns": "gpu_idle",
+    rows = np.flatnonzero(is_named(gpu_time["window"], ("step", "stage").__contains__))
+    keys = {
+        name: at_rows(gpu_time[name], rows) for name in ("window", "step", "stage", "occurrence")
     }
-    by = ["window", "step", "stage", "occurrence"]
-    pooled = summed(frame[frame["window"] != "capture"], by, list(names))
-    long = pooled.melt(by, list(names), var_name="column", value_name="value")
+    times = {
+        "gpu_busy": gpu_time["window_ns"] - gpu_time["idle_ns"],
+        "exposed_comm": gpu_time["exposed_comm_ns"],
+        "exposed_copies": gpu_time["exposed_memcpy_ns"],
+        "gpu_idle": gpu_time["idle_ns"],
+    }
+    sums: Any = sums_of(keys, {name: values[rows] for name, values in times.items()})
+    size = len(sums["occurrence"])
     return {
-        "step": long["step"].array,
-        "stage": long["stage"].to_numpy(object),
-        "name": long["column"].map(names).to_numpy(object),
-        "value": long["value"].astype("Float64").array,
+        "step": joined([sums["step"]] * len(times)),
+        "stage": joined([trimmed(sums["stage"])] * len(times)),
+        "name": narrow(np.repeat(np.arange(len(times)), size), tuple(times)),
+        "value": np.concatenate([sums[name] for name in times]).astype(np.float64),
     }
 
 

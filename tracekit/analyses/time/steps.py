@@ -36,7 +36,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.recurrences import recurrences
-from tracekit.process.steps import Windows, windows
+from tracekit.process.steps import Stages, Steps, Windows, windows
 from tracekit.process.work import work_within
 
 STEPS = Table(
@@ -93,12 +93,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The steps and stages of this source, each with the device work launched inside it."""
     recorded: Windows = trace.derived(windows)
     tables: dict[str, Mapping[str, Any]] = {}
-    for name, frame in (("steps", recorded.steps), ("stages", recorded.stages)):
-        start = frame["ts_ns"].to_numpy()
-        work = work_within(trace, start, start + frame["dur_ns"].to_numpy())
-        tables[name] = {**arrays_of(frame), **work}
+    spans: Steps | Stages
+    for name, spans in (("steps", recorded.step_rows), ("stages", recorded.stage_rows)):
+        work = work_within(trace, spans.ts_ns, spans.end_ns)
+        tables[name] = {**spans.arrays, **work}
     recurring = recurrences(trace)
-    if len(recurring):
+    if recurring is not None:
         tables["recurrences"] = arrays_of(recurring)
     return tables
 

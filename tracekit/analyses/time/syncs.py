@@ -14,18 +14,26 @@ from tracekit.job.frames import label_headings, same_text, summed, text_or_none
 from tracekit.job.idle import DAMAGED, SyncBound, idle_time, sync_bound
 from tracekit.job.stage_windows import WHERE, each_gpu_step, placed, whole
 from tracekit.job.tables import as_headings, sheet
+from tracekit.model.keys import sums_of
 from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    at_rows,
+    repeated_number,
+    stacked,
+    trimmed_all,
+)
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.by_name import named
+from tracekit.process.by_name import codes_at, narrow
 from tracekit.process.idle import DeviceIdle
-from tracekit.process.stage_at import range_at, row_at
+from tracekit.process.stage_at import range_codes_at
 from tracekit.process.stalls import stalls
-from tracekit.process.steps import Windows, step_of, windows
+from tracekit.process.steps import windows
 
 SYNC_STALLS = Table(
     "sync_stalls",
@@ -64,46 +72,53 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Synchronising calls by step and by stage, call and op, with the idle time that follows them."""
     if not trace.has("device_ops"):
         return {}
-    frames = [_of_device(trace, idle) for idle in trace.derived(idle_time())]
-    if not frames:
-        return {"sync_stalls": {}}
-    table = pd.concat(frames, ignore_index=True)
-    return {"sync_stalls": arrays_of(table)}
+    tables = [_of_device(trace, idle) for idle in trace.derived(idle_time())]
+    return {"sync_stalls": trimmed_all(stacked(tables))}
 
 
-def _of_device(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
+def _of_device(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
     """The calls of the threads that feed one device."""
-    stall_rows, host = stalls(trace, idle), trace.get("host_ops")
-    within: Windows = trace.derived(windows)
-    frame = pd.DataFrame(
-        {
-            "step": step_of(within.steps, stall_rows.end_ns),
-            "in_step": row_at(within.steps, stall_rows.end_ns) >= 0,
-            "stage": range_at(trace, stall_rows.end_ns),
-            "call": named(host["name"], stall_rows.row),
-            "op": named(host["name"], stall_rows.op),
-            "count": 1,
-            "call_ns": stall_rows.call_ns,
-            "stall_count": stall_rows.stalled.astype(np.int64),
-            "idle_ns": stall_rows.idle_ns,
-        }
-    )
-    in_step = frame[frame["in_step"]].assign(stage=None)
-    parts = {"step": in_step, "stage": frame[frame["stage"].notna()]}
-    by = ["window", "step", "stage", "call", "op"]
-    both = pd.concat([p.assign(window=w) for w, p in parts.items()], ignore_index=True)
-    sums = both.groupby(by, dropna=False, sort=True)[[*SUMMED]].sum().reset_index()
-    cut = sums.sort_values(["idle_ns", "count"], ascending=False, kind="stable").index[MAX_KINDS:]
-    if len(cut):
-        sums.loc[cut, ["call", "op"]] = None
-        sums = sums.groupby(by, dropna=False, sort=True)[[*SUMMED]].sum().reset_index()
-    assert int(sums["idle_ns"].sum()) == int(both["idle_ns"].sum())
-    sums = sums.assign(device=pd.array([idle.device] * len(sums), dtype="Int64"))
-    texts = dict.fromkeys(("window", "stage", "call", "op"), object)
-    sums = sums.astype({**texts, "step": "Int64"})
-    return sums.where(sums.notna(), None).astype(
-        {"step": "Int64", "device": "Int64", **dict.fromkeys(SUMMED, "int64")}
-    )
+    calls, steps = stalls(trace, idle), trace.derived(windows).step_rows
+    in_step, stage = steps.row_at(calls.end_ns) >= 0, range_codes_at(trace, calls.end_ns)
+    in_stage = stage.codes >= 0
+    rows = np.concatenate((np.flatnonzero(in_step), np.flatnonzero(in_stage)))
+    sizes = (np.count_nonzero(in_step), np.count_nonzero(in_stage))
+    is_stage = np.repeat((False, True), sizes)
+    names = trace.texts("host_ops", "name")
+    keys: dict[str, Array] = {
+        "window": narrow(is_stage, ("step", "stage")),
+        "step": at_rows(steps.number_at(calls.end_ns), rows),
+        "stage": Coded(np.where(is_stage, stage.codes[rows], -1), stage.texts),
+        "call": Coded(codes_at(names, calls.row[rows]), names.texts),
+        "op": Coded(codes_at(names, calls.op[rows]), names.texts),
+    }
+    values = {
+        "count": np.ones(len(rows), np.int64),
+        "call_ns": calls.call_ns[rows],
+        "stall_count": calls.stalled[rows].astype(np.int64),
+        "idle_ns": calls.idle_ns[rows],
+    }
+    sums = _in_order(sums_of(trimmed_all(keys), values))
+    cheap = np.lexsort((-sums["count"], -sums["idle_ns"]))[MAX_KINDS:]
+    if len(cheap):
+        for name in ("call", "op"):
+            sums[name].codes[cheap] = -1
+        both = {name: sums[name] for name in keys}
+        sums = _in_order(sums_of(both, {name: sums[name] for name in SUMMED}))
+    assert int(sums["idle_ns"].sum()) == int(values["idle_ns"].sum())
+    return {**sums, "device": repeated_number(idle.device, len(sums["count"]))}
+
+
+def _in_order(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows by window, step, stage, call and op, missing ones last."""
+    step = sums["step"]
+    ranks = [np.where(step.missing, np.iinfo(np.int64).max, step.values)]
+    for name in ("window", "stage", "call", "op"):
+        text = sums[name]
+        ranks.append(np.where(text.codes < 0, len(text.texts), text.codes))
+    step_rank, window, *others = ranks
+    order = np.lexsort((*reversed(others), step_rank, window))
+    return {name: at_rows(array, order) for name, array in sums.items()}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

@@ -182,7 +182,9 @@ def trimmed(array: Coded) -> Coded:
     >>> trimmed(Coded(np.array([2, -1, 0]), ("b", "c", "a")))
     Coded(codes=array([ 0, -1,  1], dtype=int8), texts=('a', 'b'))
     """
-    codes = np.flatnonzero(np.bincount(array.codes + 1, minlength=1)[1:]).tolist()
+    occurs = np.zeros(len(array.texts) + 1, np.bool_)
+    occurs[array.codes] = True
+    codes = np.flatnonzero(occurs[:-1]).tolist()
     code_of: dict[str, int] = {}
     for text in sorted(array.texts[code] for code in codes):
         code_of.setdefault(text, len(code_of))
