@@ -123,9 +123,8 @@ def test_unlinked_work_stays_in_the_totals(tmp_path_factory, drawn):
     table = measure(trace)["launches"]
     assert sum(table["count"]) == len(drawn)
     assert sum(table["dur_ns"]) == 1000 * sum(dur for _, dur, _ in drawn)
-    unlinked = [
-        n for n, link in zip(table["count"], table["link"], strict=True) if link == "unlinked"
-    ]
+    links = [table["link"].texts[code] for code in table["link"].codes]
+    unlinked = [n for n, link in zip(table["count"], links, strict=True) if link == "unlinked"]
     assert sum(unlinked) == sum(not seen for _, _, seen in drawn)
 
 

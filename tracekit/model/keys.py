@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.tables.arrays import Array, Coded, Nullable, at_rows
+from tracekit.model.tables.arrays import Array, Coded, Nullable, all_at_rows
 
 Ints = npt.NDArray[np.int64]
 
@@ -342,4 +342,19 @@ def sums_of(keys: Mapping[str, Array], values: Mapping[str, Ints]) -> dict[str, 
     """One row for each combination of keys, in order of appearance, with the sums of the values; missing keys are keys."""
     group, first = of_arrays(list(keys.values()))
     sums = {name: summed(group, array, len(first)) for name, array in values.items()}
-    return {**{name: at_rows(array, first) for name, array in keys.items()}, **sums}
+    return {**all_at_rows(keys, first), **sums}
+
+
+def sorted_rows(columns: Mapping[str, Array], by: Sequence[str]) -> dict[str, Array]:
+    """The rows in order of these keys: texts in the order of their codes, missing keys last."""
+    ranks = list(map(_rank, map(columns.__getitem__, reversed(by))))
+    return all_at_rows(columns, np.lexsort(ranks))
+
+
+def _rank(keys: Array) -> Ints:
+    """Something to sort keys by, missing ones last."""
+    if isinstance(keys, Coded):
+        return np.where(keys.codes < 0, len(keys.texts), keys.codes)
+    if isinstance(keys, Nullable):
+        return np.where(keys.missing, np.iinfo(np.int64).max, keys.values)
+    return keys

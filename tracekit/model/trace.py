@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar
@@ -270,11 +271,12 @@ def labelled(table: Table, columns: Mapping[str, Any], source: Source) -> Column
         return table.no_rows()
     if table.name == "metrics":
         columns = described(columns)
-    keys = {
-        name: _same(column, source.name if name == "source" else getattr(source, name), length)
-        for name, column in KEYS.items()
-    }
+    of_source = dict(zip(KEYS, _KEYS_OF(source), strict=True))
+    keys = {name: _same(column, of_source[name], length) for name, column in KEYS.items()}
     return table.cast({**keys, **columns}, length)
+
+
+_KEYS_OF = attrgetter(*("name" if key == "source" else key for key in KEYS))
 
 
 def _same(column: Column, value: str | int | None, length: int) -> Array:

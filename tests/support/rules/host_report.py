@@ -1,10 +1,10 @@
 """Reports of the questions about the host alone."""
 
-import pandas as pd
 from chrome_builder import write
 from rules.firing import write_sources
 
 import tracekit
+from tracekit.model.tables.arrays import Columns, bare
 from tracekit.pipeline.run import Options, analyze
 
 OURS = ("host", "interruptions", "data-loading", "optimizer")
@@ -44,5 +44,6 @@ def load(tmp_path, rows):
 
 
 def table(tmp_path, rows, module, name):
-    found = module.measure(load(tmp_path, rows))[name]
-    return pd.DataFrame({key: pd.Series(values) for key, values in found.items()})
+    columns = module.measure(load(tmp_path, rows))[name]
+    arrays = {key: bare(values) for key, values in columns.items()}
+    return Columns(len(next(iter(arrays.values()), ())), arrays).frame()

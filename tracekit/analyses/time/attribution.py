@@ -14,13 +14,15 @@ from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import canonical_stages, label_headings, run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.keys import sorted_rows, sums_of
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import Array, Coded, trimmed_all
 from tracekit.model.tables.columns import STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
+from tracekit.process.by_name import codes_at, is_named, of_kind
 from tracekit.process.launches import LINKS, Launches, launches
 from tracekit.process.placement import PLACED, Placement, placement
 from tracekit.process.shapes import device_work
@@ -80,46 +82,37 @@ SHARED = as_headings("""
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Device ops of this source by link, launching call and the outermost stage that they belong to."""
-    device = trace.get("device_ops")
-    if not len(device):
+    if not trace.has("device_ops") or not len(trace.numbers("device_ops", "ts_ns")):
         return {}
     links: Launches = trace.derived(launches)
     place: Placement = trace.derived(placement)
-    host = trace.get("host_ops")
-    names = host["name"].cat.categories.to_numpy(object)
+    names = trace.texts("host_ops", "name")
     call = np.where(links.call >= 0, links.call, links.op)
-    codes = host["name"].cat.codes.to_numpy()
-    stages = np.array([*stage_names(trace), None], object)
-    frame = pd.DataFrame(
-        {
-            "link": np.array(LINKS, object)[links.link],
-            "call": _named(names, codes, call),
-            "placed": np.array(PLACED, object)[place.how],
-            "stage": stages[trace.derived(work_stages)],
-            "count": 1,
-            "dur_ns": trace.derived(sound_dur_ns),
-        }
-    )
-    by = ["link", "call", "placed", "stage"]
-    grouped = frame.groupby(by, dropna=False, sort=True)[["count", "dur_ns"]].sum()
-    table = grouped.reset_index()
-    return {"launches": arrays_of(table), "graph_launches": _graphs(trace, links)}
+    dur_ns = trace.derived(sound_dur_ns)
+    keys: dict[str, Array] = {
+        "link": Coded(links.link, LINKS),
+        "call": Coded(codes_at(names, call), names.texts),
+        "placed": Coded(place.how, PLACED),
+        "stage": Coded(trace.derived(work_stages), tuple(stage_names(trace))),
+    }
+    values = {"count": np.ones(len(dur_ns), np.int64), "dur_ns": dur_ns}
+    table = sorted_rows(trimmed_all(sums_of(keys, values)), tuple(keys))
+    return {"launches": table, "graph_launches": _graphs(trace, links)}
 
 
 def _graphs(trace: Trace, links: Launches) -> dict[str, Any]:
     """Replays of graphs by call and stage: one launch, hundreds of device ops."""
-    host = trace.get("host_ops")
-    is_graph = [GRAPH_LAUNCH.search(str(name)) is not None for name in host["name"].cat.categories]
-    codes = host["name"].cat.codes.to_numpy().astype(np.int64)
-    chosen = np.array([*is_graph, False], np.bool_)[codes] & (host["kind"] == "runtime").to_numpy()
-    rows = np.flatnonzero(chosen)
+    names = trace.texts("host_ops", "name")
+    is_graph = is_named(names, GRAPH_LAUNCH.search) & of_kind(trace, "host_ops", "runtime")
+    rows = np.flatnonzero(is_graph)
     if not len(rows):
         return {}
+    codes = names.codes.astype(np.int64)
     stages = [*stage_names(trace), None]
-    stage = stage_at(trace, host["ts_ns"].to_numpy()[rows])
+    stage = stage_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
     keys, group = np.unique(codes[rows] * len(stages) + stage + 1, return_inverse=True)
     count = len(keys)
-    slot = np.full(len(host), -1, np.int64)
+    slot = np.full(len(codes), -1, np.int64)
     slot[rows] = np.arange(len(rows))
     replay = np.where(links.call >= 0, slot[links.call], -1)
     ops = np.bincount(replay[replay >= 0], minlength=len(rows))
@@ -129,7 +122,7 @@ def _graphs(trace: Trace, links: Launches) -> dict[str, Any]:
     np.maximum.at(longest, group, ops)
     return {
         "stage": np.array(stages, object)[keys % len(stages) - 1],
-        "call": host["name"].cat.categories.to_numpy(object)[keys // len(stages)],
+        "call": np.array(names.texts, object)[keys // len(stages)],
         "launch_count": np.bincount(group, minlength=count),
         "empty_count": np.bincount(group[ops == 0], minlength=count),
         "op_count": launched,
@@ -142,13 +135,6 @@ def _graphs(trace: Trace, links: Launches) -> dict[str, Any]:
 
 GRAPH_LAUNCH = re.compile(r"Graph_?Launch", re.IGNORECASE)
 """Calls that replay a captured graph: `cudaGraphLaunch`, `hipGraphLaunch`, `cuGraphLaunch` …"""
-
-
-def _named(names: Any, codes: Any, rows: Any) -> Any:
-    """The recorded name of each row; None for row -1."""
-    if not len(codes):
-        return np.full(len(rows), None, object)
-    return np.where(rows >= 0, np.array([*names, None], object)[codes[rows]], None)
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:

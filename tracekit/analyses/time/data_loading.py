@@ -24,7 +24,7 @@ from tracekit.model.intervals import covered, intersect, union, union_all
 from tracekit.model.keys import of_arrays, summed
 from tracekit.model.report import Finding, Place, Ranked, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import at_rows, trimmed
+from tracekit.model.tables.arrays import all_at_rows, at_rows, trimmed
 from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -79,8 +79,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         # Counted from the end that a wait has to itself, so that overlapping waits share nothing.
         idle_ns = wait_ns - covered(working, start + dur - wait_ns, start + dur)
         sums["idle_ns"] = summed(group, idle_ns, len(first))
-    once = {name: at_rows(array, first) for name, array in columns.items()}
-    return {"loader_waits": {**once, **sums, "max_ns": longest_ns}}
+    return {"loader_waits": {**all_at_rows(columns, first), **sums, "max_ns": longest_ns}}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

@@ -26,6 +26,7 @@ from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
+    all_at_rows,
     at_rows,
     joined,
     repeated_number,
@@ -341,21 +342,20 @@ def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
 def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
     """Busy and idle per step and stage as `metrics` rows, for compare and gates."""
     rows = np.flatnonzero(is_named(gpu_time["window"], ("step", "stage").__contains__))
-    keys = {
-        name: at_rows(gpu_time[name], rows) for name in ("window", "step", "stage", "occurrence")
-    }
+    windows_ = all_at_rows(gpu_time, rows)
+    keys = {name: windows_[name] for name in ("window", "step", "stage", "occurrence")}
     times = {
-        "gpu_busy": gpu_time["window_ns"] - gpu_time["idle_ns"],
-        "exposed_comm": gpu_time["exposed_comm_ns"],
-        "exposed_copies": gpu_time["exposed_memcpy_ns"],
-        "gpu_idle": gpu_time["idle_ns"],
+        "gpu_busy": windows_["window_ns"] - windows_["idle_ns"],
+        "exposed_comm": windows_["exposed_comm_ns"],
+        "exposed_copies": windows_["exposed_memcpy_ns"],
+        "gpu_idle": windows_["idle_ns"],
     }
-    sums: Any = sums_of(keys, {name: values[rows] for name, values in times.items()})
+    sums: Any = sums_of(keys, times)
     size = len(sums["occurrence"])
     return {
         "step": joined([sums["step"]] * len(times)),
         "stage": joined([trimmed(sums["stage"])] * len(times)),
-        "name": narrow(np.repeat(np.arange(len(times)), size), tuple(times)),
+        "name": trimmed(Coded(np.repeat(np.arange(len(times)), size), tuple(times))),
         "value": np.concatenate([sums[name] for name in times]).astype(np.float64),
     }
 

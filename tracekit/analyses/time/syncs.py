@@ -14,7 +14,7 @@ from tracekit.job.frames import label_headings, same_text, summed, text_or_none
 from tracekit.job.idle import DAMAGED, SyncBound, idle_time, sync_bound
 from tracekit.job.stage_windows import WHERE, each_gpu_step, placed, whole
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import sums_of
+from tracekit.model.keys import sorted_rows, sums_of
 from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
@@ -98,27 +98,15 @@ def _of_device(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
         "stall_count": calls.stalled[rows].astype(np.int64),
         "idle_ns": calls.idle_ns[rows],
     }
-    sums = _in_order(sums_of(trimmed_all(keys), values))
+    sums: Any = sorted_rows(sums_of(trimmed_all(keys), values), tuple(keys))
     cheap = np.lexsort((-sums["count"], -sums["idle_ns"]))[MAX_KINDS:]
     if len(cheap):
         for name in ("call", "op"):
             sums[name].codes[cheap] = -1
         both = {name: sums[name] for name in keys}
-        sums = _in_order(sums_of(both, {name: sums[name] for name in SUMMED}))
+        sums = sorted_rows(sums_of(both, {name: sums[name] for name in SUMMED}), tuple(keys))
     assert int(sums["idle_ns"].sum()) == int(values["idle_ns"].sum())
     return {**sums, "device": repeated_number(idle.device, len(sums["count"]))}
-
-
-def _in_order(sums: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows by window, step, stage, call and op, missing ones last."""
-    step = sums["step"]
-    ranks = [np.where(step.missing, np.iinfo(np.int64).max, step.values)]
-    for name in ("window", "stage", "call", "op"):
-        text = sums[name]
-        ranks.append(np.where(text.codes < 0, len(text.texts), text.codes))
-    step_rank, window, *others = ranks
-    order = np.lexsort((*reversed(others), step_rank, window))
-    return {name: at_rows(array, order) for name, array in sums.items()}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -61,6 +62,11 @@ def at_rows(array: AnyArray, rows: Any) -> AnyArray:
     return of_rows  # type: ignore[no-any-return]
 
 
+def all_at_rows(arrays: Mapping[str, Array], rows: Any) -> dict[str, Any]:
+    """Equally long arrays at these rows."""
+    return {name: at_rows(array, rows) for name, array in arrays.items()}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
     """Rows of one table: equally long arrays by the names of the columns, in the order of the table."""
@@ -83,8 +89,7 @@ class Columns:
 
     def where(self, is_kept: npt.NDArray[np.bool_]) -> Columns:
         """The rows for which `is_kept` holds."""
-        arrays = {name: at_rows(array, is_kept) for name, array in self.arrays.items()}
-        return Columns(int(np.count_nonzero(is_kept)), arrays)
+        return Columns(int(np.count_nonzero(is_kept)), all_at_rows(self.arrays, is_kept))
 
     def frame(self) -> pd.DataFrame:
         """A pandas frame of these rows; it shares the arrays where pandas can. Texts are categories."""
@@ -144,7 +149,7 @@ def bare(array: Any) -> Array:
         return Nullable(array.to_numpy(np.int64, na_value=0), array.isna())
     if isinstance(array, pd.arrays.FloatingArray):
         return Nullable(array.to_numpy(np.float64, na_value=np.nan), array.isna())
-    return np.asarray(array)
+    return array if isinstance(array, Coded | Nullable) else np.asarray(array)
 
 
 def dtype_of(array: Array) -> str:
@@ -171,9 +176,9 @@ def joined(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
 
 def stacked(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """The rows of several parts with the same columns, one after the other."""
-    if len(parts) == 1:
-        return dict(parts[0])
-    return {name: joined([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    if len(parts) < 2:
+        return dict(*parts)
+    return {name: joined(list(map(itemgetter(name), parts))) for name in parts[0]}
 
 
 def trimmed(array: Coded) -> Coded:
@@ -186,19 +191,21 @@ def trimmed(array: Coded) -> Coded:
     occurs[array.codes] = True
     codes = np.flatnonzero(occurs[:-1]).tolist()
     code_of: dict[str, int] = {}
-    for text in sorted(array.texts[code] for code in codes):
+    texts = list(map(array.texts.__getitem__, codes))
+    for text in sorted(texts):
         code_of.setdefault(text, len(code_of))
     place = np.full(len(array.texts) + 1, -1, np.min_scalar_type(-max(len(code_of), 1)))
-    place[codes] = [code_of[array.texts[code]] for code in codes]
+    place[codes] = list(map(code_of.__getitem__, texts))
     return Coded(place[array.codes], tuple(code_of))
 
 
 def trimmed_all(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The same columns, all texts `trimmed`."""
-    return {
-        name: trimmed(array) if isinstance(array, Coded) else array
-        for name, array in arrays.items()
-    }
+    columns = dict(arrays)
+    for name, array in arrays.items():
+        if isinstance(array, Coded):
+            columns[name] = trimmed(array)
+    return columns
 
 
 def repeated_number(value: int | None, length: int) -> Nullable:
