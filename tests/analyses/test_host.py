@@ -4,14 +4,13 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from chrome_builder import annotation, kernel, launch, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules import traces_host
 from rules.firing import write_sources
-from rules.host_report import RULES, STEP, evidence, load, of, on, report, table
+from rules.host_report import RULES, STEP, evidence, frame_of, load, of, on, report, table
 from rules.traces_host import LOADER, one_by_one
 
 import tracekit
@@ -228,11 +227,10 @@ def test_the_order_of_rows_and_the_clock_change_nothing(tmp_path_factory, rows, 
         path = write(tmp_path_factory.mktemp("t") / "rank0.json", rows, base_ns=base)
         trace = tracekit.load(path)
         return {
-            (module.ANALYSIS.id, name, column): list(pd.Series(values).astype(object).where(pd.notna(values), None))
+            (module.ANALYSIS.id, name): frame_of(columns).astype(str).to_dict("list")
             for module in (host, interruptions, data_loading, optimizer)
             for name, columns in module.measure(trace).items()
-            for column, values in columns.items()
-        }  # fmt: skip
+        }
 
     base = 1_700_000_000_000_000_000
     assert measured(rows, base + days * 86_400_000_000_000) == measured(EVERYTHING, base)

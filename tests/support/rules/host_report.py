@@ -44,6 +44,10 @@ def load(tmp_path, rows):
 
 
 def table(tmp_path, rows, module, name):
-    columns = module.measure(load(tmp_path, rows))[name]
+    return frame_of(module.measure(load(tmp_path, rows))[name])
+
+
+def frame_of(columns):
+    """The frame of columns as measuring gives them."""
     arrays = {key: bare(values) for key, values in columns.items()}
     return Columns(len(next(iter(arrays.values()), ())), arrays).frame()
