@@ -149,7 +149,9 @@ def bare(array: Any) -> Array:
         return Nullable(array.to_numpy(np.int64, na_value=0), array.isna())
     if isinstance(array, pd.arrays.FloatingArray):
         return Nullable(array.to_numpy(np.float64, na_value=np.nan), array.isna())
-    return array if isinstance(array, Coded | Nullable) else np.asarray(array)
+    if isinstance(array, Coded | Nullable):
+        return array
+    return np.asarray(array)
 
 
 def dtype_of(array: Array) -> str:
