@@ -77,7 +77,7 @@ def test_numbers_may_be_quoted_and_what_cannot_be_a_size_is_unknown(tmp_path, ne
         *nccl("allreduce", 0, 20, 10, 1, nelems, "Float"),
         *nccl("allreduce", 1, 20, 10, 2, "x" if isinstance(nelems, str) else 7, "Float"),
     ]
-    sizes = found(tmp_path, rows).frame["size_bytes"]
+    sizes = found(tmp_path, rows).rows.frame()["size_bytes"]
     assert (None if sizes.isna()[0] else sizes[0]) == size
 
 

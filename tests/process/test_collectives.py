@@ -41,7 +41,7 @@ def test_a_group_is_its_name_and_its_members(tmp_path):
         *nccl("allreduce", 1, 20, 10, 2, 1, ranks=(0, 2)),
         *nccl("allreduce", 2, 40, 10, 3, 1, ranks=(0, 1)),
     ]
-    group = found(tmp_path, rows).frame["group"].tolist()
+    group = found(tmp_path, rows).rows.frame()["group"].tolist()
     assert group[0] == group[2] == group_key("0", ("0", "1")) != group[1]
 
 
@@ -60,7 +60,7 @@ def test_what_the_call_does_not_tell_the_list_of_the_file_does(tmp_path):
         b'"world_size": 2', b'"world_size": 2, ' + str(listed)[1:-1].replace("'", '"').encode()
     )
     path.write_bytes(text)
-    (row,) = collectives(tracekit.load(path)).frame.to_dict("records")
+    (row,) = collectives(tracekit.load(path)).rows.frame().to_dict("records")
     assert (row["group"], row["group_size"]) == (group_key("0", ("0", "1")), 2)
 
 
@@ -68,7 +68,7 @@ def test_without_any_metadata_the_name_of_the_kernel_is_all_there_is(tmp_path):
     row = only(tmp_path, launched("ncclDevKernel_AllReduce_Sum_f32", 0, 20, 10, 1, stream=9))
     assert (row["op"], row["group"], row["dtype"]) == ("all_reduce", "(default)", None)
     assert row["synchronising"] is True
-    frame = found(tmp_path, launched("ncclDevKernel_AllReduce_Sum_f32", 0, 20, 10, 1)).frame
+    frame = found(tmp_path, launched("ncclDevKernel_AllReduce_Sum_f32", 0, 20, 10, 1)).rows.frame()
     assert frame[["size_bytes", "group_size", "seq"]].isna().all(axis=None)
 
 
@@ -108,7 +108,7 @@ def test_what_one_rank_puts_into_an_all_gather_is_not_its_size(tmp_path):
         launch(5, 1),
         kernel("ncclKernel_AllGather", 60, 10, 1),
     ]
-    assert found(tmp_path, rows).frame["size_bytes"].isna().all()
+    assert found(tmp_path, rows).rows.frame()["size_bytes"].isna().all()
 
 
 def test_waits_and_coalescing_calls_are_no_collectives(tmp_path):
@@ -140,7 +140,7 @@ def test_a_call_of_several_kernels_is_one_collective_also_beside_others(tmp_path
         *nccl("all_to_all", 1, 25, 10, 2, 100, **{"External id": 5}),
         *nccl("allreduce", 2, 50, 10, 3, 64, **{"External id": 6}),
     ]
-    frame = found(tmp_path, rows).frame
+    frame = found(tmp_path, rows).rows.frame()
     assert frame["size_bytes"].tolist() == [100, 64]
     assert frame["dur_ns"].tolist() == [25_000, 10_000]
 
@@ -149,7 +149,7 @@ def test_kernels_of_one_graph_are_collectives_of_their_own(tmp_path):
     rows = [launch(0, 1, name="cudaGraphLaunch")]
     for start in (10, 30):
         rows += nccl("allreduce", 0, start, 10, 1, 100, **{"External id": 5})[1:]
-    assert found(tmp_path, rows).frame["size_bytes"].tolist() == [100, 100]
+    assert found(tmp_path, rows).rows.frame()["size_bytes"].tolist() == [100, 100]
 
 
 # Exposure, steps and stages
@@ -172,7 +172,7 @@ def test_step_and_stage_are_those_of_the_issue_not_of_the_run(tmp_path):
         step(1, 0, 100), annotation("gen", 0, 90), step(2, 100, 100), annotation("update_actor", 100, 100),
         launch(50, 1, tid=BACKWARD), nccl("allreduce", 0, 150, 10, 1, 1)[1], nccl("allreduce", 0, 170, 5, 9, 1)[1],
     ]  # fmt: skip
-    one, other = found(tmp_path, rows).frame.to_dict("records")
+    one, other = found(tmp_path, rows).rows.frame().to_dict("records")
     assert (one["step"], one["stage"], one["issue_ns"]) == (1, "gen", BASE_NS + 50_000)
     assert (other["step"], other["stage"]) == (2, "update_actor")
     assert pd.isna(other["issue_ns"])
@@ -184,7 +184,7 @@ def test_on_a_device_ordinals_count_in_the_order_in_which_collectives_ran(tmp_pa
         *nccl("allreduce", 0, 60, 10, 1, 1, ranks=(0, 1)),
         *nccl("allreduce", 10, 20, 10, 2, 1, ranks=(0, 1)),
     ]
-    frame = found(tmp_path, rows).frame.sort_values("ts_ns")
+    frame = found(tmp_path, rows).rows.frame().sort_values("ts_ns")
     assert frame["issue_ns"].is_monotonic_decreasing
     assert frame["ordinal"].tolist() == [0, 1]
 
@@ -192,7 +192,7 @@ def test_on_a_device_ordinals_count_in_the_order_in_which_collectives_ran(tmp_pa
 def test_of_ranges_of_the_host_within_one_another_the_outermost_is_the_collective(tmp_path):
     """The one around is the first range of the file."""
     rows = [gloo("all_reduce", 0, 50), gloo("all_reduce", 10, 20)]
-    assert found(tmp_path, rows).frame["dur_ns"].tolist() == [50_000]
+    assert found(tmp_path, rows).rows.frame()["dur_ns"].tolist() == [50_000]
 
 
 def test_ordinals_count_within_a_group_and_operation(tmp_path):
@@ -200,7 +200,7 @@ def test_ordinals_count_within_a_group_and_operation(tmp_path):
         *nccl("allreduce", 0, 10, 5, 1, 1), *nccl("broadcast", 1, 20, 5, 2, 1), *nccl("allreduce", 2, 30, 5, 3, 1),
         *nccl("allreduce", 3, 40, 5, 4, 1, ranks=(0, 2)),
     ]  # fmt: skip
-    assert found(tmp_path, rows).frame["ordinal"].tolist() == [0, 0, 1, 0]
+    assert found(tmp_path, rows).rows.frame()["ordinal"].tolist() == [0, 0, 1, 0]
 
 
 # Bounds
@@ -211,14 +211,14 @@ def test_the_earliest_are_kept_and_the_others_counted(tmp_path, monkeypatch):
     rows = [row for n in range(5) for row in nccl("allreduce", n, 100 - 10 * n, 5, n + 1, n)]
     kept = found(tmp_path, rows)
     assert kept.cut == 3
-    assert kept.frame["ts_ns"].tolist() == [BASE_NS + 60_000, BASE_NS + 70_000]
+    assert kept.rows.frame()["ts_ns"].tolist() == [BASE_NS + 60_000, BASE_NS + 70_000]
 
 
 @pytest.mark.parametrize("rows", [[], [op("a", 0, 5)], [kernel("k", 0, 5)]])
 def test_a_trace_without_collectives_has_none(tmp_path, rows):
     kept = found(tmp_path, [*rows, annotation("x", 0, 1)])
-    assert (len(kept.frame), kept.cut) == (0, 0)
-    assert list(kept.frame) == COLUMNS
+    assert (len(kept.rows.frame()), kept.cut) == (0, 0)
+    assert list(kept.rows.frame()) == COLUMNS
 
 
 def test_an_absurd_duration_is_no_collective(tmp_path):
@@ -227,7 +227,7 @@ def test_an_absurd_duration_is_no_collective(tmp_path):
         *nccl("allreduce", 1, 10, 5, 1, 1),
         *nccl("allreduce", 2, 20, 10**6, 2, 1),
     ]
-    assert found(tmp_path, rows).frame["dur_ns"].tolist() == [5_000]
+    assert found(tmp_path, rows).rows.frame()["dur_ns"].tolist() == [5_000]
 
 
 SPANS = st.lists(
@@ -249,7 +249,7 @@ def test_exposures_agree_with_the_breakdown_by_time(tmp_path_factory, spans):
         name = "ncclDevKernel_AllReduce" if comm else "gemm"
         rows += launched(name, 0, begin, dur, number, device=device, stream=9 if comm else 7)
     trace = tracekit.load(write(tmp_path_factory.mktemp("any") / "rank0.json", rows))
-    frame = collectives(trace).frame
+    frame = collectives(trace).rows.frame()
     assert (frame["exposed_ns"] <= frame["dur_ns"]).all()
     assert (frame["exposed_ns"] >= 0).all()
     assert int(frame["exposed_ns"].sum()) == int(
@@ -274,19 +274,19 @@ def test_whatever_the_arguments_are_there_is_a_row(tmp_path_factory, args):
         rows += launched("ncclDevKernel_AllReduce", number, 10 * number, 5, number, **told)
         rows += [gloo("all_reduce", 10 * number, 3) | {"args": told}]
     folder = tmp_path_factory.mktemp("any")
-    frame = collectives(tracekit.load(write(folder / "rank0.json", rows))).frame
+    frame = collectives(tracekit.load(write(folder / "rank0.json", rows))).rows.frame()
     assert 1 <= len(frame) <= len(args)
     assert not (frame["size_bytes"].dropna() < 0).any()
     host = [row for row in rows if row["cat"] != "kernel"]
-    frame = collectives(tracekit.load(write(folder / "rank1.json", host))).frame
+    frame = collectives(tracekit.load(write(folder / "rank1.json", host))).rows.frame()
     assert 1 <= len(frame) <= len(args)
 
 
 def test_shifting_the_clock_changes_nothing_but_the_times(tmp_path):
     rows = [step(1, 0, 100), annotation("gen", 0, 90), *nccl("allreduce", 5, 10, 20, 1, 8)]
     rows += launched("gemm", 1, 15, 10, 2)
-    one = found(tmp_path, rows).frame
+    one = found(tmp_path, rows).rows.frame()
     moved = [row | {"ts": row["ts"] - 1_000_000} for row in rows]
-    other = found(tmp_path, moved, base_ns=BASE_NS + 1_000_000_000).frame
+    other = found(tmp_path, moved, base_ns=BASE_NS + 1_000_000_000).rows.frame()
     assert one.equals(other)
     assert np.issubdtype(one["ts_ns"].dtype, np.integer)

@@ -280,7 +280,7 @@ def test_questions_about_launches_take_no_place_for_a_launch(tmp_path):
     assert gap["unknown"] == 45_000
     assert queues(trace, idle)["count"].tolist() == [1]
     assert sum(found.total for found in launch_gaps(trace)) == 0
-    one = collectives(trace).frame.iloc[0]
+    one = collectives(trace).rows.frame().iloc[0]
     assert one["stage"] == "gen"
     assert pd.isna(one["issue_ns"])
 

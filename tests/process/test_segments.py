@@ -1,5 +1,8 @@
 """Own and blocked time between synchronising collectives. Traces in microseconds, results in nanoseconds."""
 
+from typing import NamedTuple
+
+import pandas as pd
 import pytest
 from chrome_builder import BACKWARD, annotation, kernel, launched, op, step, write
 from hypothesis import given, settings
@@ -13,8 +16,19 @@ from tracekit.process.steps import windows
 RUNLOOP = 102
 
 
+class Frames(NamedTuple):
+    arrivals: pd.DataFrame
+    segments: pd.DataFrame
+    cut: int
+
+
 def found(tmp_path, rows):
-    return segments(tracekit.load(write(tmp_path / "rank0.json", rows)))
+    return frames(tracekit.load(write(tmp_path / "rank0.json", rows)))
+
+
+def frames(trace):
+    part = segments(trace)
+    return Frames(part.arrivals.frame(), part.segments.frame(), part.cut)
 
 
 def gloo(start, end, op="all_reduce", tid=RUNLOOP):
@@ -161,7 +175,7 @@ ROWS = st.lists(
 @given(ROWS)
 def test_own_and_blocked_time_add_up_to_steps_and_stages(tmp_path_factory, rows):
     trace = tracekit.load(write(tmp_path_factory.mktemp("any") / "rank0.json", rows))
-    part, windows_of = segments(trace), windows(trace)
+    part, windows_of = frames(trace), windows(trace)
     both = [windows_of.steps, windows_of.stages[windows_of.stages["parent"].isna()]]
     instants = {
         instant

@@ -111,7 +111,7 @@ def test_the_bytes_of_a_group_are_those_of_its_kernel_if_there_is_but_one(
         rows += launched(name, 1000 * i + 10, 9000 + 500 * i, 9400 + 500 * i, i)
     path = export(rows)
     (trace,) = nsys.read(Source(path, path.name, "nsys", "nsys"), Want())
-    assert collectives(trace).frame["size_bytes"].fillna(-1).tolist() == expected
+    assert collectives(trace).rows.frame()["size_bytes"].fillna(-1).tolist() == expected
 
 
 def test_a_group_that_sends_to_all_and_receives_from_all_is_an_all_to_all(export):
@@ -187,7 +187,7 @@ def test_a_kernel_that_nccl_launched_has_the_bytes_of_the_call(export):
     path = export(rows)
     (trace,) = nsys.read(Source(path, path.name, "nsys", "nsys"), Want())
     assert isinstance(trace, Trace)
-    found = collectives(trace).frame
+    found = collectives(trace).rows.frame()
     assert found[["op", "dtype", "size_bytes", "group_size", "group"]].to_numpy().tolist() == [
         ["all_gather", "uint8", 4000, 4, "0xfedcba9876543210"]
     ]

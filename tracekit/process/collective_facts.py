@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import place_of
+from tracekit.model.keys import numbered, place_of
+from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.model.trace import Trace
+from tracekit.process.by_name import by_value, is_none
 from tracekit.process.collective_names import (
     ITEM_BYTES,
     MAX_BYTES,
@@ -25,6 +27,7 @@ from tracekit.process.collective_names import (
 )
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Objects = npt.NDArray[np.object_]
 
 ARGS = (
@@ -42,124 +45,138 @@ ARGS = (
 )
 """The recorded arguments that tell of collectives."""
 
-_SEPARATOR = "\x1f"
 
-
-def described(trace: Trace, comms: Ints, ranges: Ints, op: npt.NDArray[np.object_]) -> pd.DataFrame:
+def described(trace: Trace, comms: Ints, ranges: Ints, op: Objects) -> dict[str, Any]:
     """group, group_size, op, dtype, seq and size_bytes of each collective.
 
     `comms` and `ranges` are the elements (ids, -1 for none) whose arguments tell of it: the metadata of
     the collective, and the range with the shape of its input; `op` is what names say.
     """
-    op_names = text(trace, "Collective name", comms)
-    op = first_known(
-        by_value(op_names, lambda name: None if is_bookkeeping(name) else op_of(name)), op
+    names = text(trace, "Collective name", comms)
+    recorded_op = by_value(
+        names.codes, names.texts, lambda name: None if is_bookkeeping(name) else op_of(name)
     )
+    op = first_known(recorded_op, op)
     group, size = _groups(trace, comms)
-    type_ = by_value(text(trace, "dtype", comms), dtype_of)
-    pair = _joined(text(trace, "Input Dims", ranges), text(trace, "Input type", ranges))
-    tensors = by_value(pair, lambda text: message(*_parted(text)))
-    seen = np.array([tensor is not None for tensor in tensors], np.bool_)
-    shape_bytes = np.array([tensor[0] if tensor else 0 for tensor in tensors], np.int64)
-    shape_type = by_value(pair, lambda text: (message(*_parted(text)) or (0, None))[1])
-    gathers = op == "all_gather"
+    types = text(trace, "dtype", comms)
+    type_ = by_value(types.codes, types.texts, dtype_of)
+    shape_bytes, shape_type = _by_shape(trace, ranges)
     # The range of an all_gather tells of what one rank puts in.
-    copies = np.where(gathers, size.to_numpy(np.int64, na_value=0), 1)
-    seen &= (copies > 0) & (shape_bytes <= MAX_BYTES // np.maximum(copies, 1))
-    bytes_ = _metadata_bytes(trace, comms, op, type_)
-    by_shape = pd.arrays.IntegerArray(np.where(seen, shape_bytes * copies, 0), ~seen)
-    return pd.DataFrame(
-        {
-            "group": group,
-            "group_size": size.array,
-            "op": op,
-            "dtype": first_known(type_, shape_type),
-            "seq": whole(trace, "Seq", comms).array,
-            "size_bytes": bytes_.where(bytes_.notna(), pd.Series(by_shape)).array,
-        }
-    )
+    copies = np.where(op == "all_gather", np.where(size.missing, 0, size.values), 1)
+    fits = (copies > 0) & (shape_bytes.values <= MAX_BYTES // np.maximum(copies, 1))
+    size_bytes = _metadata_bytes(trace, comms, op, type_)
+    by_shape = Nullable(shape_bytes.values * np.where(fits, copies, 0), shape_bytes.missing | ~fits)
+    return {
+        "group": group,
+        "group_size": size,
+        "op": op,
+        "dtype": first_known(type_, shape_type),
+        "seq": whole(trace, "Seq", comms),
+        "size_bytes": chosen(~size_bytes.missing, size_bytes, by_shape),
+    }
 
 
-def _metadata_bytes(trace: Trace, comms: Ints, op: Any, type_: Any) -> pd.Series[Any]:
-    """Elements times the size of one: of the output for all_gather, else of the input; NA where unknown."""
-    in_count, out_count = (
-        whole(trace, "In msg nelems", comms),
-        whole(trace, "Out msg nelems", comms),
-    )
-    splits = by_value(text(trace, "In split size", comms), split_elements)
-    split = np.array([s or 0 for s in splits], np.int64)
+def _by_shape(trace: Trace, ranges: Ints) -> tuple[Nullable, Objects]:
+    """(bytes, element type) of the tensors whose shapes each range tells of."""
+    dims, types = text(trace, "Input Dims", ranges), text(trace, "Input type", ranges)
+    tensors = by_value(*_pairs(dims, types), lambda pair: message(*pair))
+    missing = is_none(tensors)
+    known = tensors[~missing].tolist()
+    size_bytes, type_ = np.zeros(len(tensors), np.int64), np.full(len(tensors), None, object)
+    size_bytes[~missing] = [size for size, _ in known]
+    type_[~missing] = [name for _, name in known]
+    return Nullable(size_bytes, missing), type_
+
+
+def _metadata_bytes(trace: Trace, comms: Ints, op: Objects, type_: Objects) -> Nullable:
+    """Elements times the size of one: of the output for all_gather, else of the input; missing where unknown."""
+    in_count = whole(trace, "In msg nelems", comms)
+    out_count = whole(trace, "Out msg nelems", comms)
+    splits = text(trace, "In split size", comms)
+    split = by_value(splits.codes, splits.texts, split_elements)
+    split[is_none(split)] = 0
+    split_count = Nullable(split.astype(np.int64), np.zeros(len(split), np.bool_))
     # Split sizes count rows of the first dimension: never more than the elements, if those are known.
-    whole_size = (in_count >= split).fillna(value=False) | (split == 0)
-    exchanged = in_count.where(whole_size, pd.Series(split, dtype="Int64"))
-    count = in_count.where(pd.Series(op != "all_gather"), out_count)
-    count = count.where(pd.Series(op != "all_to_all"), exchanged)
-    either = pd.Series(np.isin(op, ("gather", "scatter", "recv", "other")))
-    larger = in_count.where(
-        out_count.isna() | (in_count >= out_count).fillna(value=False), out_count
+    is_whole = (~in_count.missing & (in_count.values >= split_count.values)) | (
+        split_count.values == 0
     )
-    count = count.where(~either, larger)
-    item = pd.Series([ITEM_BYTES.get(t, 0) for t in type_.tolist()], dtype="Int64")
-    item = item.where(item > 0)
-    return (count * item).where((count <= MAX_BYTES // item).fillna(value=False))
+    is_larger = ~in_count.missing & (in_count.values >= out_count.values)
+    larger = chosen(out_count.missing | is_larger, in_count, out_count)
+    either = np.isin(op, ("gather", "scatter", "recv", "other"))
+    count = chosen(op == "all_gather", out_count, in_count)
+    count = chosen(op == "all_to_all", chosen(is_whole, in_count, split_count), count)
+    count = chosen(either, larger, count)
+    item = np.fromiter((ITEM_BYTES.get(name, 0) for name in type_.tolist()), np.int64, len(type_))
+    missing = count.missing | (item == 0) | (count.values > MAX_BYTES // np.maximum(item, 1))
+    return Nullable(np.where(missing, 0, count.values) * item, missing)
 
 
-def _groups(trace: Trace, comms: Ints) -> tuple[npt.NDArray[np.object_], pd.Series[Any]]:
+def chosen(is_first: Bools, first: Nullable, second: Nullable) -> Nullable:
+    """The first number where `is_first` holds, else the second."""
+    return Nullable(
+        np.where(is_first, first.values, second.values),
+        np.where(is_first, first.missing, second.missing),
+    )
+
+
+def _groups(trace: Trace, comms: Ints) -> tuple[Objects, Nullable]:
     """(key, number of ranks) of the group of each collective; the only group there is where none is told."""
     listed = recorded_groups(trace.meta)
     only = next(iter(listed)) if len(listed) == 1 else ""
 
-    def parts(pair: str) -> tuple[str, tuple[str, ...]]:
-        name, ranks = _parted(pair)
+    def parts(pair: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
+        name, ranks = pair
         return name, members(ranks) or listed.get(name, ())
 
+    def count(pair: tuple[str, str]) -> int:
+        ranks = parts(pair)[1]
+        return 0 if "..." in ranks else len(ranks)
+
     names = text(trace, "Process Group Name", comms)
-    pair = _joined(
-        first_known(names, np.full(len(comms), only, object)),
-        text(trace, "Process Group Ranks", comms),
-    )
-    key = by_value(pair, lambda text: group_key(*parts(text)))
-
-    def count(text: str) -> int | None:
-        ranks = parts(text)[1]
-        return None if not ranks or "..." in ranks else len(ranks)
-
+    ranks = text(trace, "Process Group Ranks", comms)
+    place, pairs = _pairs(names, ranks, only)
+    key = by_value(place, pairs, lambda pair: group_key(*parts(pair)))
     size = whole(trace, "Group size", comms)
-    size = size.where((size > 0).fillna(value=False))
-    group_sizes = pd.Series(pd.array(by_value(pair, count).tolist(), dtype="Int64"))
-    return key, size.where(size.notna(), group_sizes)
+    listed_size = by_value(place, pairs, count).astype(np.int64)
+    return key, chosen(
+        ~size.missing & (size.values > 0), size, Nullable(listed_size, listed_size == 0)
+    )
 
 
-def has(trace: Trace, key: str, ids: Ints) -> npt.NDArray[np.bool_]:
+def has(trace: Trace, key: str, ids: Ints) -> Bools:
     """Whether each element (-1: none) has the argument."""
     if key not in trace.sparse:
         return np.zeros(len(ids), np.bool_)
     return place_of(trace.sparse[key].rows, ids)[1]
 
 
-def text(trace: Trace, key: str, ids: Ints) -> Objects:
-    """The argument of each element (-1: none) as text, None where there is none."""
-    values = _argument(trace, key, ids)
-    out = np.full(len(ids), None, object)
-    is_text = values.notna().to_numpy()
-    out[is_text] = [str(value) for value in values[is_text]]
-    return out
+def text(trace: Trace, key: str, ids: Ints) -> Coded:
+    """The argument of each element (-1: none) as text, missing where there is none."""
+    values, categories, rows = _argument(trace, key, ids)
+    codes = np.full(len(ids), -1, np.int64)
+    if categories is None:
+        distinct, place = np.unique(values, return_inverse=True)
+        codes[rows] = place
+        return Coded(codes, tuple(map(str, distinct.tolist())))
+    occurring, place = numbered(values.astype(np.int64))
+    texts = [categories[code] for code in occurring.tolist()]
+    codes[rows] = np.where(pd.isna(np.array(texts, object)), -1, np.arange(len(texts)))[place]
+    return Coded(codes, tuple(map(str, texts)))
 
 
-def whole(trace: Trace, key: str, ids: Ints) -> pd.Series[Any]:
-    """The argument of each element (-1: none) as a whole number from 0 on, NA where it is no such."""
-    if key not in trace.sparse:
-        none = np.ones(len(ids), np.bool_)
-        return pd.Series(pd.arrays.IntegerArray(np.zeros(len(ids), np.int64), none))
-    numbers_ = _argument(trace, key, ids)
-    if numbers_.dtype == object:
+def whole(trace: Trace, key: str, ids: Ints) -> Nullable:
+    """The argument of each element (-1: none) as a whole number from 0 on, missing where it is no such."""
+    values, categories, rows = _argument(trace, key, ids)
+    if categories is not None:
         # A file that quotes numbers quotes few different ones.
-        numbers_ = pd.Series(
-            pd.array(by_value(numbers_.to_numpy(object), _number).tolist(), dtype="Float64")
-        )
-    number = numbers_.astype("Float64")
-    sound = ((number >= 0) & (number <= MAX_BYTES) & (number == number.round())).fillna(value=False)
-    exact = numbers_.where(sound, 0).astype("Int64")
-    return exact.where(sound)
+        values = by_value(values.astype(np.int64), categories, _number).astype(np.float64)
+    number = values.astype(np.float64)
+    sound = (number >= 0) & (number <= MAX_BYTES) & (number == np.round(number))
+    whole_number = np.zeros(len(ids), np.int64)
+    missing = np.ones(len(ids), np.bool_)
+    whole_number[rows[sound]] = values[sound].astype(np.int64)
+    missing[rows[sound]] = False
+    return Nullable(whole_number, missing)
 
 
 def _number(value: object) -> float | None:
@@ -170,41 +187,30 @@ def _number(value: object) -> float | None:
     return number if abs(number) <= MAX_BYTES else None
 
 
-def _argument(trace: Trace, key: str, ids: Ints) -> pd.Series[Any]:
-    """The argument of each element, by position; NA for -1 and where it is missing."""
-    if key not in trace.sparse:
-        return pd.Series(np.full(len(ids), None, object), dtype=object)
-    return trace.arg(key).reindex(ids).reset_index(drop=True)
-
-
-def by_value(values: Objects, function: Callable[[Any], Any]) -> Objects:
-    """`function` of every value, called once per distinct one; None stays None."""
-    codes, distinct = pd.factorize(values)
-    table = np.full(len(distinct) + 1, None, object)
-    for place, value in enumerate(distinct):
-        table[place] = function(value)
-    per_id: Objects = table[codes]
-    return per_id
+def _argument(
+    trace: Trace, key: str, ids: Ints
+) -> tuple[npt.NDArray[Any], Sequence[Any] | None, Ints]:
+    """(the recorded argument of the elements that have it, what these values number if anything, their places in `ids`)."""
+    column = trace.sparse.get(key)
+    if column is None or not len(column.rows):
+        return np.empty(0, np.int64), None, np.empty(0, np.int64)
+    place, is_recorded = place_of(column.rows, ids)
+    return column.values[place[is_recorded]], column.categories, np.flatnonzero(is_recorded)
 
 
 def first_known(*columns: Objects) -> Objects:
     """For each row the first of these values that is not None."""
     out = columns[0].copy()
     for column in columns[1:]:
-        missing = pd.isna(out)
+        missing = is_none(out)
         out[missing] = column[missing]
     return out
 
 
-def _joined(first: Objects, second: Objects) -> Objects:
-    """Two texts as one, to be looked up together; a missing one is empty. `_parted` undoes it."""
-    left, right = first.copy(), second.copy()
-    for part in (left, right):
-        part[pd.isna(part)] = ""
-    joined: Objects = left + np.full(len(left), _SEPARATOR, object) + right
-    return joined
-
-
-def _parted(joined: str) -> tuple[str, str]:
-    first, _, second = joined.partition(_SEPARATOR)
-    return first, second
+def _pairs(first: Coded, second: Coded, unnamed: str = "") -> tuple[Ints, list[tuple[str, str]]]:
+    """(the pair of texts of each row, by number; the pairs): `unnamed` for a missing first text, empty for a second."""
+    width = len(second.texts) + 1
+    distinct, place = numbered((first.codes + 1) * width + second.codes + 1)
+    of_first, of_second = (unnamed, *first.texts), ("", *second.texts)
+    pairs = [(of_first[code // width], of_second[code % width]) for code in distinct.tolist()]
+    return place, pairs

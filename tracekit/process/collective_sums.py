@@ -6,39 +6,53 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from tracekit.model.intervals import union_totals
+from tracekit.model.keys import of_arrays, summed
+from tracekit.model.tables.arrays import Coded, Nullable, at_rows, joined
+from tracekit.process.by_name import named
+from tracekit.process.collectives import Collectives
 
 
-def per_step(rows: pd.DataFrame) -> Mapping[str, Any]:
+def per_step(recorded: Collectives) -> Mapping[str, Any]:
     """Columns of `metrics`: number, bytes and time (a union per device, Σ over devices) per step and stage.
 
-    `rows` is the frame of `collectives`. Without numbered steps all of them are one.
+    Without numbered steps all collectives are one.
     """
-    rows = rows.astype({"stage": object})
-    numbered = bool(rows["step"].notna().any())
-    inside = rows[rows["step"].notna()] if numbered else rows
-    frames = [inside.assign(stage=None), inside[inside["stage"].notna()]]
-    long = []
-    for frame in frames:
-        if not len(frame):
-            continue
-        by = ["step", "stage"]
-        key = frame.groupby(by, dropna=False, sort=False).ngroup().to_numpy().astype(np.int64)
-        first = frame.loc[~pd.Series(key, index=frame.index).duplicated(), by]
-        device = frame["device"].to_numpy(np.int64, na_value=-1)
-        devices, place = np.unique(device, return_inverse=True)
-        start = frame["ts_ns"].to_numpy(np.int64)
-        end = start + frame["dur_ns"].to_numpy(np.int64)
-        busy = union_totals(start, end, key * len(devices) + place, len(first) * len(devices))
-        size = frame["size_bytes"].groupby(key).sum(min_count=1)
-        values = (
-            ("comm", busy.reshape(len(first), -1).sum(axis=1)),
-            ("comm_count", np.bincount(key, minlength=len(first))),
-            ("comm_bytes", size.array),
-        )
-        for name, value in values:
-            long.append(first.assign(name=name, value=pd.Series(value).astype("Float64").array))
-    out = pd.concat([frame.astype({"stage": object}) for frame in long], ignore_index=True)
-    return {str(name): out[name].array for name in out}
+    step, stage = recorded.nullable("step"), recorded.rows["stage"]
+    assert isinstance(stage, Coded), "stages are texts"
+    inside = np.ones(len(step), np.bool_) if step.missing.all() else ~step.missing
+    in_stage = inside & (stage.codes >= 0)
+    no_stage = Coded(np.full(len(step), -1), ())
+    parts = [_summed(recorded, np.flatnonzero(inside), no_stage)]
+    if in_stage.any():
+        parts.append(_summed(recorded, np.flatnonzero(in_stage), stage))
+    return {name: joined([part[name] for part in parts]) for name in parts[0]}
+
+
+def _summed(recorded: Collectives, rows: npt.NDArray[np.int64], stage: Coded) -> Mapping[str, Any]:
+    """The sums of these rows by step and stage, one after the other."""
+    step = at_rows(recorded.nullable("step"), rows)
+    group, first = of_arrays([step, at_rows(stage, rows)])
+    device, firsts_of_devices = of_arrays([at_rows(recorded.nullable("device"), rows)])
+    devices = len(firsts_of_devices)
+    start = recorded.numbers("ts_ns")[rows]
+    end = start + recorded.numbers("dur_ns")[rows]
+    busy = union_totals(start, end, group * devices + device, len(first) * devices)
+    size = at_rows(recorded.nullable("size_bytes"), rows)
+    counts = np.bincount(group, minlength=len(first))
+    has_size = np.bincount(group[~size.missing], minlength=len(first)) > 0
+    none = np.zeros(len(first), np.bool_)
+    size_bytes = summed(group, np.where(size.missing, 0, size.values), len(first))
+    values = {
+        "comm": Nullable(busy.reshape(len(first), -1).sum(axis=1).astype(np.float64), none),
+        "comm_count": Nullable(counts.astype(np.float64), none),
+        "comm_bytes": Nullable(size_bytes.astype(np.float64), ~has_size),
+    }
+    return {
+        "step": joined([at_rows(step, first)] * len(values)),
+        "stage": np.tile(named(stage, rows[first]), len(values)),
+        "name": np.repeat(np.array([*values], object), len(first)),
+        "value": joined([*values.values()]),
+    }

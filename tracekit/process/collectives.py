@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import covered, union
-from tracekit.model.keys import QUEUE
+from tracekit.model.keys import QUEUE, numbered, of_arrays, summed
+from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, bare, joined
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named
-from tracekit.process.collective_facts import described, first_known, has
+from tracekit.process.by_name import by_value, codes_at, is_named, is_none, narrow, of_kind
+from tracekit.process.collective_facts import chosen, described, first_known, has
 from tracekit.process.collective_names import SYNCHRONISING, op_of
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import nesting
@@ -63,54 +65,95 @@ _COMMS = re.compile(r"record_param_comms\Z|p?nccl[A-Z]")
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """`frame`: the columns of `collectives` without its keys, in order of start; `cut`: how many more there were.
+    """`rows`: the columns of `collectives` without its keys, in order of start; `cut`: how many more there were.
 
     `on_device` says where they were recorded.
     """
 
-    frame: pd.DataFrame
+    rows: Columns
     cut: int
     on_device: bool
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """A column that no row lacks."""
+        numbers = self.rows[name]
+        assert isinstance(numbers, np.ndarray), f"{name}: no row lacks it"
+        return numbers
+
+    def nullable(self, name: str) -> Nullable:
+        """A column of numbers that rows may lack."""
+        numbers = self.rows[name]
+        assert isinstance(numbers, Nullable), f"{name}: rows may lack it"
+        return numbers
 
 
 def collectives(trace: Trace) -> Collectives:
     """The collectives of a trace; sizes after definition M12, steps and stages as of all device work."""
-    kind = trace.get("device_ops")["kind"]
-    rows = np.flatnonzero((kind == "collective").to_numpy() & ~trace.derived(overlong))
+    is_collective = of_kind(trace, "device_ops", "collective")
+    rows = np.flatnonzero(is_collective & ~trace.derived(overlong))
     on_device = len(rows) > 0
     if not on_device:
         rows = _host_rows(trace)
-    table = trace.get("device_ops" if on_device else "host_ops")
-    ts = table["ts_ns"].to_numpy()[rows]
+    if not len(rows):
+        return Collectives(Columns(0, _NO_ROWS), 0, on_device)
+    ts = trace.numbers("device_ops" if on_device else "host_ops", "ts_ns")[rows]
     first_rows = rows[np.argsort(ts, kind="stable")][:MAX_ROWS]
-    frame = _from_device(trace, first_rows) if on_device else _from_host(trace, first_rows)
-    return Collectives(_placed(trace, frame, on_device), len(rows) - len(first_rows), on_device)
+    columns = _from_device(trace, first_rows) if on_device else _from_host(trace, first_rows)
+    placed = _placed(trace, columns, on_device)
+    return Collectives(
+        Columns(len(placed["ts_ns"]), placed), len(rows) - len(first_rows), on_device
+    )
 
 
-def _from_device(trace: Trace, rows: Ints) -> pd.DataFrame:
+def _no_rows() -> Mapping[str, Array]:
+    """The columns of a source that ran no collective."""
+    number, text = np.empty(0, np.int64), np.empty(0, object)
+    nullable = Nullable(number, np.empty(0, np.bool_))
+    texts = dict.fromkeys(("stage", "group", "op", "dtype"), text)
+    return {
+        **dict.fromkeys(COLUMNS, nullable),
+        **texts,
+        "ts_ns": number,
+        "dur_ns": number,
+        "synchronising": np.empty(0, np.bool_),
+    }
+
+
+_NO_ROWS = _no_rows()
+
+
+def _from_device(trace: Trace, rows: Ints) -> dict[str, Any]:
     """One row a collective on a device: what it is and when it ran; kernels of one call are one."""
-    ops, links = trace["device_ops"].iloc[rows], trace.derived(launches)
-    links_: Launches = links
-    call = np.where(links_.call[rows] >= 0, links_.call[rows], links_.op[rows])
-    has_name = has(trace, "Collective name", ops["id"].to_numpy())
+    links: Launches = trace.derived(launches)
+    place: Placement = trace.derived(placement)
+    call = np.where(links.call[rows] >= 0, links.call[rows], links.op[rows])
+    ids = trace.numbers("device_ops", "id")[rows].astype(np.int64)
+    has_name = has(trace, "Collective name", ids)
     teller = _enclosing(trace, _comms_rows(trace), call)
-    comms = _host_ids(trace, teller)
     ranges = _enclosing(trace, _is_range(trace, _ANY_RANGE), call)
-    frame = described(
+    columns = described(
         trace,
-        np.where(has_name, ops["id"].to_numpy(np.int64), comms),
+        np.where(has_name, ids, _host_ids(trace, teller)),
         _host_ids(trace, ranges),
         first_known(_op_by_name(trace, "host_ops", ranges), _op_by_name(trace, "device_ops", rows)),
     )
-    frame.loc[_in_parts(trace, teller), "size_bytes"] = pd.NA
-    linked = links_.linked[rows]
-    frame["ts_ns"], frame["dur_ns"] = ops["ts_ns"].to_numpy(), ops["dur_ns"].to_numpy()
-    frame["device"], frame["stream"] = ops["device"].array, ops["stream"].array
-    frame["exposed_ns"] = pd.array(_exposed(trace, ops), dtype="Int64")
-    frame["issue_ns"] = pd.arrays.IntegerArray(links_.ts_ns[rows].copy(), ~linked)
-    place: Placement = trace.derived(placement)
-    frame["place_ns"] = pd.arrays.IntegerArray(place.ts_ns[rows], ~place.known[rows])
-    return _one_a_call(frame, ops, has_name)
+    size = columns["size_bytes"]
+    device, stream = (at_rows(trace.nullable("device_ops", name), rows) for name in QUEUE)
+    start = trace.numbers("device_ops", "ts_ns")[rows]
+    dur = trace.numbers("device_ops", "dur_ns")[rows]
+    columns |= {
+        "size_bytes": Nullable(size.values, size.missing | _in_parts(trace, teller)),
+        "ts_ns": start,
+        "dur_ns": dur,
+        "device": device,
+        "stream": stream,
+        "exposed_ns": Nullable(
+            _exposed(trace, device, start, start + dur), np.zeros(len(rows), np.bool_)
+        ),
+        "issue_ns": Nullable(links.ts_ns[rows], ~links.linked[rows]),
+        "place_ns": Nullable(place.ts_ns[rows], ~place.known[rows]),
+    }
+    return _one_a_call(trace, rows, columns, has_name)
 
 
 def _in_parts(trace: Trace, teller: Ints) -> Bools:
@@ -118,55 +161,71 @@ def _in_parts(trace: Trace, teller: Ints) -> Bools:
 
     `teller` is the row of `host_ops` that tells of each kernel, -1 for none.
     """
-    ends = np.append(is_named(trace.get("host_ops")["name"], _GROUP_END.match), [False])
-    several: Bools = pd.Series(teller).duplicated(keep=False).to_numpy() & ends[teller]
+    ends = np.append(is_named(trace.texts("host_ops", "name"), _GROUP_END.match), [False])
+    several: Bools = _is_repeated(numbered(teller)[1]) & ends[teller]
     return several
 
 
-def _one_a_call(frame: pd.DataFrame, ops: pd.DataFrame, own: Bools) -> pd.DataFrame:
-    """The frame with the kernels that one call launched on one stream as one row, its bytes counted once.
+def _is_repeated(number: Ints) -> Bools:
+    """Which numbers stand in several rows."""
+    return np.bincount(number)[number] > 1
+
+
+def _one_a_call(trace: Trace, rows: Ints, columns: dict[str, Any], own: Bools) -> dict[str, Any]:
+    """The columns with the kernels that one call launched on one stream as one row, its bytes counted once.
 
     Kernels of one launch (a graph) are collectives of their own, whatever call they share.
     """
-    external, correlation = ops["external_id"], ops["correlation"]
-    keys = pd.DataFrame(
-        {
-            "device": ops["device"].array,
-            "stream": ops["stream"].array,
-            "call": external.array,
-            "op": frame["op"].array,
-            "group": frame["group"].array,
-            "seq": frame["seq"].array,
-        }
-    )
-    shared = own & external.notna().to_numpy() & ~correlation.duplicated(keep=False).to_numpy()
-    shared &= keys.duplicated(keep=False).to_numpy()
+    external = at_rows(trace.nullable("device_ops", "external_id"), rows)
+    correlation = at_rows(trace.nullable("device_ops", "correlation"), rows)
+    shared = own & ~external.missing
     if not shared.any():
-        return frame
-    number = np.arange(len(frame))
-    number[shared] = len(frame) + keys[shared].groupby(list(keys), dropna=False).ngroup()
-    frame["end"] = frame["ts_ns"] + frame["dur_ns"]
-    how = dict.fromkeys(frame.columns, "first") | {"end": "max", "exposed_ns": "sum"}
-    merged = frame.groupby(number, sort=False).agg(how).reset_index(drop=True)
-    merged["dur_ns"] = merged.pop("end") - merged["ts_ns"]
+        return columns
+    keys = (*(columns[name] for name in (*QUEUE, "op", "group", "seq")), external)
+    by_call, _ = of_arrays(keys)
+    shared &= ~_is_repeated(of_arrays([correlation])[0]) & _is_repeated(by_call)
+    if not shared.any():
+        return columns
+    number, first = of_arrays([np.where(shared, len(rows) + by_call, np.arange(len(rows)))])
+    start, dur, exposed = (columns[name] for name in ("ts_ns", "dur_ns", "exposed_ns"))
+    end = np.full(len(first), np.iinfo(np.int64).min)
+    np.maximum.at(end, number, start + dur)
+    merged = {name: _first_of(array, number, first) for name, array in columns.items()}
+    merged["dur_ns"] = end - start[first]
+    merged["exposed_ns"] = Nullable(
+        summed(number, exposed.values, len(first)), np.zeros(len(first), np.bool_)
+    )
     return merged
 
 
-def _exposed(trace: Trace, ops: pd.DataFrame) -> Ints:
+def _first_of(array: Array, number: Ints, first: Ints) -> Array:
+    """Of each group of rows the first value that there is; `first` are the first rows of the groups."""
+    if isinstance(array, Nullable):
+        return at_rows(array, _first_known(~array.missing, number, first))
+    assert isinstance(array, np.ndarray), "texts are not coded yet"
+    is_text = array.dtype == object
+    return at_rows(array, _first_known(~is_none(array), number, first) if is_text else first)
+
+
+def _first_known(is_known: Bools, number: Ints, first: Ints) -> Ints:
+    """Of each group of rows the first that is known, else the first."""
+    row, known = first.copy(), np.flatnonzero(is_known)[::-1]
+    row[number[known]] = known
+    return row
+
+
+def _exposed(trace: Trace, device: Nullable, start: Ints, end: Ints) -> Ints:
     """For each collective, how much of it no compute kernel of its device runs beside (M5)."""
-    device_ops = trace["device_ops"]
-    compute = device_ops[(device_ops["kind"] == "kernel").to_numpy() & ~trace.derived(overlong)]
-    number, _ = pd.factorize(
-        pd.concat([ops["device"], compute["device"]], ignore_index=True), use_na_sentinel=False
-    )
-    own_device, compute_device = number[: len(ops)], number[len(ops) :]
-    start = ops["ts_ns"].to_numpy()
-    end = start + ops["dur_ns"].to_numpy()
-    from_, dur = compute["ts_ns"].to_numpy(), compute["dur_ns"].to_numpy()
+    is_compute = of_kind(trace, "device_ops", "kernel") & ~trace.derived(overlong)
+    of_compute = at_rows(trace.nullable("device_ops", "device"), np.flatnonzero(is_compute))
+    both = joined([device, of_compute])
+    own_device, compute_device = np.split(of_arrays([both])[0], [len(start)])
+    from_ = trace.numbers("device_ops", "ts_ns")[is_compute]
+    to = from_ + trace.numbers("device_ops", "dur_ns")[is_compute]
     exposed: Ints = end - start
-    for device in np.unique(own_device):
-        on_device = own_device == device
-        busy = union(from_[compute_device == device], (from_ + dur)[compute_device == device])
+    for number in np.unique(own_device).tolist():
+        on_device, same = own_device == number, compute_device == number
+        busy = union(from_[same], to[same])
         exposed[on_device] -= covered(busy, start[on_device], end[on_device])
     return exposed
 
@@ -175,34 +234,36 @@ def _host_rows(trace: Trace) -> Ints:
     """The outermost ranges of `host_ops` that are a collective which the host itself carries out."""
     wanted = _is_range(trace, _ON_HOST)
     rows = np.flatnonzero(wanted)
-    return rows[trace.derived(nesting).nearest(wanted, rows) < 0]
+    return rows[trace.derived(nesting).nearest(wanted, rows) < 0] if len(rows) else rows
 
 
-def _from_host(trace: Trace, rows: Ints) -> pd.DataFrame:
+def _from_host(trace: Trace, rows: Ints) -> dict[str, Any]:
     """One row a collective that a host thread carried out."""
-    host = trace.get("host_ops")
-    start = host["ts_ns"].to_numpy()[rows]
+    host_start = trace.numbers("host_ops", "ts_ns")
+    start, none = host_start[rows], np.ones(len(rows), np.bool_)
     op = _op_by_name(trace, "host_ops", rows)
-    call = _issuing_calls(trace, op, start)
-    frame = described(trace, _comms_in(trace, call), _host_ids(trace, rows), op)
-    frame["ts_ns"], frame["dur_ns"] = start, host["dur_ns"].to_numpy()[rows]
-    for name in (*QUEUE, "exposed_ns"):
-        frame[name] = pd.array([pd.NA] * len(rows), dtype="Int64")
-    issued_ns = host["ts_ns"].to_numpy()[call] if len(host) else start
-    frame["issue_ns"] = pd.arrays.IntegerArray(issued_ns.copy(), call < 0)
-    frame["place_ns"] = pd.array(start, dtype="Int64")
-    return frame
+    outermost = _outermost_calls(trace)
+    call = _issuing_calls(trace, outermost, op, start)
+    unknown = Nullable(np.zeros(len(rows), np.int64), none)
+    return {
+        **described(trace, _comms_in(trace, outermost, call), _host_ids(trace, rows), op),
+        "ts_ns": start,
+        "dur_ns": trace.numbers("host_ops", "dur_ns")[rows],
+        **dict.fromkeys((*QUEUE, "exposed_ns"), unknown),
+        "issue_ns": Nullable(host_start[call], call < 0),
+        "place_ns": Nullable(start, ~none),
+    }
 
 
-def _issuing_calls(trace: Trace, op: npt.NDArray[np.object_], start: Ints) -> Ints:
+def _issuing_calls(trace: Trace, outermost: Bools, op: Objects, start: Ints) -> Ints:
     """For each collective on the host (in order of start) the row of the call that queued it; -1 if unknown.
 
     Calls are served in the order in which they come: the k-th of an op is that of the k-th call, if there
     are equally many and none is served before it comes.
     """
-    calls = np.flatnonzero(_outermost_calls(trace))
+    calls = np.flatnonzero(outermost)
     call_op = _op_by_name(trace, "host_ops", calls)
-    call_start = trace.get("host_ops")["ts_ns"].to_numpy()[calls]
+    call_start = trace.numbers("host_ops", "ts_ns")[calls]
     issuing = np.full(len(start), -1, np.int64)
     for name in set(op.tolist()):
         rows_of_op, calls_of_op = np.flatnonzero(op == name), np.flatnonzero(call_op == name)
@@ -217,9 +278,9 @@ def _issuing_calls(trace: Trace, op: npt.NDArray[np.object_], start: Ints) -> In
 
 def _outermost_calls(trace: Trace) -> Bools:
     """Which rows of `host_ops` are a call of a collective that is not made within another."""
-    host = trace.get("host_ops")
-    is_call = is_named(host["name"], lambda name: _CALL.match(name) and op_of(name) != "other")
-    is_call &= (host["kind"] == "op").to_numpy()
+    names = trace.texts("host_ops", "name")
+    is_call = is_named(names, lambda name: _CALL.match(name) and op_of(name) != "other")
+    is_call &= of_kind(trace, "host_ops", "op")
     rows = np.flatnonzero(is_call)
     is_call[rows[trace.derived(nesting).nearest(is_call, rows) >= 0]] = False
     return is_call
@@ -227,45 +288,52 @@ def _outermost_calls(trace: Trace) -> Bools:
 
 def _comms_rows(trace: Trace) -> Bools:
     """Which rows of `host_ops` are a record or a call that tells of a collective."""
-    host = trace.get("host_ops")
-    chosen = is_named(host["name"], _COMMS.match)
-    rows = np.flatnonzero(chosen)
-    chosen[rows] = has(trace, "Collective name", host["id"].to_numpy()[rows])
-    return chosen
+    is_teller = is_named(trace.texts("host_ops", "name"), _COMMS.match)
+    rows = np.flatnonzero(is_teller)
+    is_teller[rows] = has(trace, "Collective name", trace.numbers("host_ops", "id")[rows])
+    return is_teller
 
 
-def _comms_in(trace: Trace, call: Ints) -> Ints:
+def _comms_in(trace: Trace, outermost: Bools, call: Ints) -> Ints:
     """For each call (-1: none) the id of the last `record_param_comms` that it made; -1 without one."""
     comms = np.flatnonzero(_comms_rows(trace))
     if not len(comms):
         return np.full(len(call), -1, np.int64)
-    by = trace.derived(nesting).nearest(_outermost_calls(trace), comms)
-    ids = np.full(len(trace["host_ops"]) + 1, -1, np.int64)
-    ids[by[by >= 0]] = trace["host_ops"]["id"].to_numpy()[comms[by >= 0]]
+    by = trace.derived(nesting).nearest(outermost, comms)
+    ids = np.full(len(outermost) + 1, -1, np.int64)
+    ids[by[by >= 0]] = trace.numbers("host_ops", "id")[comms[by >= 0]]
     ids_of_calls: Ints = ids[call]
     return ids_of_calls
 
 
-def _placed(trace: Trace, frame: pd.DataFrame, on_device: bool) -> pd.DataFrame:
-    """The frame with step, stage, ordinal and synchronising, in the order of the table."""
+def _placed(trace: Trace, columns: dict[str, Any], on_device: bool) -> Mapping[str, Array]:
+    """The columns with step, stage, ordinal and synchronising, in the order of the table."""
     steps_and_stages: Windows = trace.derived(windows)
-    issue = frame["issue_ns"]
-    place = issue.fillna(frame["place_ns"])
-    stage_row, is_placed = place.to_numpy(np.int64, na_value=0), place.notna().to_numpy()
-    frame["step"] = (
-        pd.Series(step_of(steps_and_stages.steps, stage_row)).where(pd.Series(is_placed)).array
-    )
-    code = np.where(is_placed, stage_at(trace, stage_row), -1)
-    names = pd.Index(stage_names(trace), dtype="str")
-    frame["stage"] = pd.Categorical.from_codes(code, categories=names)
+    issue, start, op = columns["issue_ns"], columns["ts_ns"], columns["op"]
+    place = chosen(~issue.missing, issue, columns["place_ns"])
+    step: Any = bare(step_of(steps_and_stages.steps, place.values))
+    columns["step"] = Nullable(step.values, step.missing | place.missing)
+    code = np.where(place.missing, -1, stage_at(trace, place.values))
+    columns["stage"] = narrow(code, stage_names(trace))
     # Host threads may start what was queued together in any order; a device runs a group in order.
-    order = frame.index
-    if not on_device and issue.notna().all():
-        order = frame.sort_values(["issue_ns", "ts_ns"], kind="stable").index
-    counted = frame.loc[order].groupby(["group", "op"], sort=False).cumcount()
-    frame["ordinal"] = counted.reindex(frame.index).astype("Int64").array
-    frame["synchronising"] = np.isin(frame["op"].to_numpy(object), SYNCHRONISING)
-    return frame[COLUMNS]
+    order = np.arange(len(start))
+    if not on_device and not issue.missing.any():
+        order = np.lexsort((start, issue.values))
+    by_group, _ = of_arrays([columns["group"], op])
+    ordinal = np.empty(len(order), np.int64)
+    ordinal[order] = _count_before(by_group[order])
+    columns["ordinal"] = Nullable(ordinal, is_none(op))
+    columns["synchronising"] = np.isin(op, SYNCHRONISING)
+    return {name: columns[name] for name in COLUMNS}
+
+
+def _count_before(group: Ints) -> Ints:
+    """For each row how many of its group come before it."""
+    order = np.argsort(group, kind="stable")
+    counts = np.bincount(group)
+    before = np.empty(len(group), np.int64)
+    before[order] = np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return before
 
 
 def _enclosing(trace: Trace, wanted: Bools, rows: Ints) -> Ints:
@@ -279,18 +347,15 @@ def _enclosing(trace: Trace, wanted: Bools, rows: Ints) -> Ints:
 
 def _host_ids(trace: Trace, rows: Ints) -> Ints:
     """The element id of each row of `host_ops`, -1 for row -1."""
-    ids = np.append(trace.get("host_ops")["id"].to_numpy(np.int64), -1)
+    ids = np.append(trace.numbers("host_ops", "id").astype(np.int64), -1)
     host_ids: Ints = ids[rows]
     return host_ids
 
 
 def _op_by_name(trace: Trace, table: str, rows: Ints) -> Objects:
     """What the name of each row (-1: none) says that it is, None without one."""
-    name = trace.get(table)["name"]
-    by_code = np.array([*(_op_of(str(text)) for text in name.cat.categories), None], object)
-    codes = np.append(name.cat.codes.to_numpy(np.int64), -1)
-    ops: Objects = by_code[codes[rows]]
-    return ops
+    names = trace.texts(table, "name")
+    return by_value(codes_at(names, rows), names.texts, _op_of)
 
 
 def _op_of(name: str) -> str:
@@ -300,6 +365,5 @@ def _op_of(name: str) -> str:
 
 def _is_range(trace: Trace, pattern: re.Pattern[str]) -> Bools:
     """Which rows of `host_ops` are a range whose name matches."""
-    host = trace.get("host_ops")
-    is_match: Bools = is_named(host["name"], pattern.match) & (host["kind"] == "range").to_numpy()
-    return is_match
+    is_match: Bools = is_named(trace.texts("host_ops", "name"), pattern.match)
+    return is_match & of_kind(trace, "host_ops", "range")

@@ -8,7 +8,9 @@ does: a gap between ops in which no collective ends is Python at work, whatever 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +25,12 @@ from tracekit.model.intervals import (
     union,
     window_at,
 )
+from tracekit.model.keys import numbered, of_arrays, summed
+from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, bare, joined
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named
+from tracekit.process.by_name import is_named, named, of_kind
 from tracekit.process.collectives import Collectives, collectives
-from tracekit.process.sound import sound_device_ops
+from tracekit.process.sound import overlong
 from tracekit.process.stage_at import outermost_ranges
 from tracekit.process.steps import windows
 
@@ -46,47 +50,68 @@ BACKWARD = "autograd::engine::evaluate_function"
 class Segments:
     """Columns of the measured tables `arrivals` and `segments`; `cut` arrivals were beyond the cap."""
 
-    arrivals: pd.DataFrame
-    segments: pd.DataFrame
+    arrivals: Columns
+    segments: Columns
     cut: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Steps and outermost stages as disjoint pieces in order."""
+
+    step: Nullable
+    stage: npt.NDArray[np.object_]
+    start: Ints
+    end: Ints
 
 
 def segments(trace: Trace) -> Segments:
     """The segments of a trace, on each device that ran collectives; on the host where none did."""
     recorded: Collectives = trace.derived(collectives)
     pieces = _pieces(trace)
-    codes, devices = pd.factorize(recorded.frame["device"], use_na_sentinel=False)
-    if not len(devices):
-        codes, devices = np.empty(0, np.int64), pd.Index(pd.array([pd.NA], dtype="Int64"))
+    device = recorded.nullable("device")
+    code, first = of_arrays([device])
+    none = Nullable(np.zeros(1, np.int64), np.ones(1, np.bool_))
+    devices = [at_rows(device, first[[number]]) for number in range(len(first))] or [none]
     arrivals, worked, cut = [], [], 0
-    for code, device in enumerate(devices):
-        of_process = recorded.frame[codes == code]
-        start = of_process["ts_ns"].to_numpy(np.int64)
-        end = start + of_process["dur_ns"].to_numpy(np.int64)
+    for number, of_device in enumerate(devices):
+        rows = np.flatnonzero(code == number)
+        start = recorded.numbers("ts_ns")[rows]
+        end = start + recorded.numbers("dur_ns")[rows]
         if recorded.on_device:
-            blocked = subtract(union(start, end), _computing(trace, device))
+            blocked = subtract(union(start, end), _computing(trace, of_device))
         else:
             blocked = _blocked_host(trace, start, end)
-        came = _arrivals(of_process, start, end, blocked)
-        cut += max(len(came) - MAX_ARRIVALS, 0)
-        arrivals.append(came.iloc[:MAX_ARRIVALS])
-        worked.append(_worked(pieces, came["ts_ns"].to_numpy()[:MAX_ARRIVALS], blocked))
-        for frames in (arrivals, worked):
-            number = pd.array([device] * len(frames[-1]), dtype="Int64")
-            frames[-1] = frames[-1].assign(device=number)
-    return Segments(
-        pd.concat(arrivals, ignore_index=True), pd.concat(worked, ignore_index=True), cut
-    )
+        came = _arrivals(recorded, rows, start, end, blocked)
+        cut += max(len(came["ts_ns"]) - MAX_ARRIVALS, 0)
+        came = {name: at_rows(array, slice(MAX_ARRIVALS)) for name, array in came.items()}
+        arrivals.append(_on(of_device, came))
+        worked.append(_on(of_device, _worked(pieces, came["ts_ns"], blocked)))
+    return Segments(_together(arrivals), _together(worked), cut)
 
 
-def _computing(trace: Trace, device: object) -> Intervals:
+def _on(device: Nullable, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The columns with the device to which all rows belong."""
+    same = np.zeros(len(next(iter(columns.values()))), np.int64)
+    return {**columns, "device": at_rows(device, same)}
+
+
+def _together(parts: list[Mapping[str, Any]]) -> Columns:
+    """The rows of several devices, one after the other."""
+    arrays: dict[str, Array] = {name: joined([part[name] for part in parts]) for name in parts[0]}
+    return Columns(len(arrays["segment"]), arrays)
+
+
+def _computing(trace: Trace, device: Nullable) -> Intervals:
     """When compute kernels run on a device."""
-    ops = trace.derived(sound_device_ops)
-    code, numbers = pd.factorize(ops["device"], use_na_sentinel=False)
-    same = np.array([str(number) == str(device) for number in numbers], np.bool_)
-    ops = ops[(ops["kind"] == "kernel").to_numpy() & same[code]]
-    start = ops["ts_ns"].to_numpy()
-    return union(start, start + ops["dur_ns"].to_numpy())
+    of_op = trace.nullable("device_ops", "device")
+    chosen = of_kind(trace, "device_ops", "kernel") & ~trace.derived(overlong)
+    if device.missing[0]:
+        chosen &= of_op.missing
+    else:
+        chosen &= ~of_op.missing & (of_op.values == device.values[0])
+    start = trace.numbers("device_ops", "ts_ns")[chosen]
+    return union(start, start + trace.numbers("device_ops", "dur_ns")[chosen])
 
 
 def _blocked_host(trace: Trace, start: Ints, end: Ints) -> Intervals:
@@ -102,36 +127,32 @@ def _blocked_host(trace: Trace, start: Ints, end: Ints) -> Intervals:
 
 def _working(trace: Trace) -> Intervals:
     """When the busiest thread, or one that runs the backward pass, is in an op that is no communication."""
-    host = trace.get("host_ops")
-    host = host[(host["kind"] == "op").to_numpy()]
-    waits = is_named(host["name"], _WAITS.match)
-    backward = is_named(host["name"], lambda name: name.startswith(BACKWARD))
-    start = host["ts_ns"].to_numpy()
-    end = start + host["dur_ns"].to_numpy()
-    thread = host["thread"].to_numpy()
-    working, longest = EMPTY, -1
-    chosen = np.zeros(len(host), np.bool_)
-    for number in np.unique(thread):
-        on_thread = thread == number
-        if backward[on_thread].any():
-            chosen |= on_thread
-        total = union(start[on_thread], end[on_thread]).total
-        if total > longest:
-            working, longest, busiest = union(start[on_thread], end[on_thread]), total, on_thread
-    if longest < 0:
+    rows = np.flatnonzero(of_kind(trace, "host_ops", "op"))
+    if not len(rows):
         return EMPTY
-    chosen |= busiest
+    names = trace.texts("host_ops", "name")
+    waits = is_named(names, _WAITS.match)[rows]
+    backward = is_named(names, lambda name: name.startswith(BACKWARD))[rows]
+    start = trace.numbers("host_ops", "ts_ns")[rows]
+    end = start + trace.numbers("host_ops", "dur_ns")[rows]
+    threads, thread = numbered(trace.numbers("host_ops", "thread")[rows].astype(np.int64))
+    busy_ns = [union(start[thread == n], end[thread == n]).total for n in range(len(threads))]
+    is_chosen = np.bincount(thread[backward], minlength=len(threads)) > 0
+    is_chosen[int(np.argmax(busy_ns))] = True
+    chosen = is_chosen[thread]
     working = union(start[chosen & ~waits], end[chosen & ~waits])
     return subtract(working, union(start[chosen & waits], end[chosen & waits]))
 
 
-def _arrivals(frame: pd.DataFrame, start: Ints, end: Ints, blocked: Intervals) -> pd.DataFrame:
+def _arrivals(
+    recorded: Collectives, rows: Ints, start: Ints, end: Ints, blocked: Intervals
+) -> dict[str, Any]:
     """The synchronising collectives in order of start, each with the blocked time that is its own.
 
     Where several are in flight, the time is that of the one that began first: it is awaited first.
     """
     order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    start, end, rows = start[order], end[order], rows[order]
     reach = np.maximum.accumulate(end)
     before = np.concatenate((start[:1], reach[:-1]))
     slot = np.clip(before, start, np.maximum(end, start))
@@ -139,13 +160,17 @@ def _arrivals(frame: pd.DataFrame, start: Ints, end: Ints, blocked: Intervals) -
     assert int(blocked_inside.sum()) == blocked.total, (
         "blocked time must be that of the collectives"
     )
-    out = frame.iloc[order].assign(blocked_ns=blocked_inside)
-    out = out[out["synchronising"].to_numpy(np.bool_)].reset_index(drop=True)
-    out.insert(0, "segment", np.arange(len(out), dtype=np.int64))
-    return out[["segment", "group", "op", "ordinal", "ts_ns", "dur_ns", "blocked_ns"]]
+    is_arrival = recorded.numbers("synchronising")[rows]
+    arrived = rows[is_arrival]
+    names = ("group", "op", "ordinal", "ts_ns", "dur_ns")
+    return {
+        "segment": np.arange(len(arrived), dtype=np.int64),
+        **{name: at_rows(recorded.rows[name], arrived) for name in names},
+        "blocked_ns": blocked_inside[is_arrival],
+    }
 
 
-def _pieces(trace: Trace) -> pd.DataFrame:
+def _pieces(trace: Trace) -> Pieces:
     """Steps and outermost stages as disjoint pieces in order: step, stage, start, end."""
     steps, stages = trace.derived(windows).steps, trace.derived(outermost_ranges)
     bounds = [_disjoint(frame) for frame in (steps, stages)]
@@ -153,15 +178,13 @@ def _pieces(trace: Trace) -> pd.DataFrame:
     start, end = cuts[:-1], cuts[1:]
     step, stage = (window_at(*pair, start) for pair in bounds)
     is_placed = (step >= 0) | (stage >= 0)
-    number = pd.array([*steps["step"], pd.NA], dtype="Int64")
-    name = np.array([*stages["stage"], None], object)
-    return pd.DataFrame(
-        {
-            "step": number[step[is_placed]],
-            "stage": name[stage[is_placed]],
-            "start": start[is_placed],
-            "end": end[is_placed],
-        }
+    step, stage = step[is_placed], stage[is_placed]
+    number: Any = bare(steps["step"].array)
+    return Pieces(
+        Nullable(np.append(number.values, 0)[step], np.append(number.missing, True)[step]),
+        named(stages["stage"], stage),
+        start[is_placed],
+        end[is_placed],
     )
 
 
@@ -174,13 +197,13 @@ def _disjoint(frame: pd.DataFrame) -> tuple[Ints, Ints]:
     return start, np.maximum(start, end)
 
 
-def _worked(pieces: pd.DataFrame, arrived: Ints, blocked: Intervals) -> pd.DataFrame:
+def _worked(pieces: Pieces, arrived: Ints, blocked: Intervals) -> dict[str, Any]:
     """The rows of `segments`: the pieces cut where the process arrived, own and blocked time in each."""
-    start, end = pieces["start"].to_numpy(np.int64), pieces["end"].to_numpy(np.int64)
+    start, end = pieces.start, pieces.end
     first = np.searchsorted(arrived, start, side="right")
     last = np.searchsorted(arrived, end, side="left")
     count = np.maximum(last - first, 0) + 1
-    piece = np.repeat(np.arange(len(pieces)), count)
+    piece = np.repeat(np.arange(len(start)), count)
     segment = np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count) + first[piece]
     bound = np.append(arrived, np.iinfo(np.int64).max)
     begin = np.maximum(start[piece], np.where(segment > 0, bound[segment - 1], start[piece]))
@@ -189,14 +212,12 @@ def _worked(pieces: pd.DataFrame, arrived: Ints, blocked: Intervals) -> pd.DataF
     own_ns = until - begin - lost
     assert (own_ns >= 0).all(), "no process is blocked for longer than the time it has"
     assert int((until - begin).sum()) == int((end - start).sum()), "segments must fill the windows"
-    frame = pd.DataFrame(
-        {
-            "segment": segment,
-            "step": pieces["step"].array[piece],
-            "stage": pieces["stage"].to_numpy(object)[piece],
-            "own_ns": own_ns,
-            "blocked_ns": lost,
-        }
-    )
-    grouped = frame.groupby(["segment", "step", "stage"], dropna=False, sort=False)
-    return grouped[["own_ns", "blocked_ns"]].sum().reset_index()
+    step, stage = at_rows(pieces.step, piece), pieces.stage[piece]
+    number, row = of_arrays([segment, step, stage])
+    return {
+        "segment": segment[row],
+        "step": at_rows(step, row),
+        "stage": stage[row],
+        "own_ns": summed(number, own_ns, len(row)),
+        "blocked_ns": summed(number, lost, len(row)),
+    }

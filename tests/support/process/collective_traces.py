@@ -18,7 +18,7 @@ def found(tmp_path, rows, **meta):
 
 
 def only(tmp_path, rows, **meta):
-    (row,) = found(tmp_path, rows, **meta).frame.to_dict("records")
+    (row,) = found(tmp_path, rows, **meta).rows.frame().to_dict("records")
     return row
 
 

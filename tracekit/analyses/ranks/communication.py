@@ -34,7 +34,6 @@ from tracekit.job.traffic_sheets import (
 from tracekit.model.keys import CAPTURE
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, DUR, STEP, STREAM, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -91,11 +90,13 @@ BY_DESIGN = ("update_weights",)
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The collectives of this source one by one, and their sums per step and stage for compare."""
     recorded: Collectives = trace.derived(collectives)
-    rows = recorded.frame
+    rows = recorded.rows
     if not len(rows):
         return {"collectives": {}} if trace.has("host_ops") or trace.has("device_ops") else {}
-    columns = arrays_of(rows)
-    tables: dict[str, Mapping[str, Any]] = {"collectives": columns, "metrics": per_step(rows)}
+    tables: dict[str, Mapping[str, Any]] = {
+        "collectives": rows.arrays,
+        "metrics": per_step(recorded),
+    }
     if recorded.cut:
         tables["quality"] = {"name": np.array([CUT], object), "count": np.array([recorded.cut])}
     return tables

@@ -28,7 +28,6 @@ from tracekit.model.keys import numbered_alike, places_of, records
 from tracekit.model.labels import called, phrase
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, DUR, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -82,8 +81,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     recorded: Segments = trace.derived(segments)
     tables: dict[str, Mapping[str, Any]] = {}
     if len(recorded.segments):
-        tables["segments"] = arrays_of(recorded.segments)
-        tables["arrivals"] = arrays_of(recorded.arrivals)
+        tables["segments"] = recorded.segments.arrays
+        tables["arrivals"] = recorded.arrivals.arrays
     if recorded.cut:
         tables["quality"] = {"name": ["arrivals_left_out"], "count": [recorded.cut]}
     return tables
