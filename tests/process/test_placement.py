@@ -242,7 +242,7 @@ def test_a_trace_without_devices_has_nothing_to_place(tmp_path):
     assert len(placement(trace).how) == 0
     assert measure(trace) == {}
     found = work_within(trace, np.array([BASE_NS]), np.array([BASE_NS + 9]))
-    assert all(found[name].isna().all() for name in found)
+    assert all(found[name].missing.all() for name in found)
 
 
 def test_a_range_or_op_longer_than_everything_is_not_believed(tmp_path):

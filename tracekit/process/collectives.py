@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tracekit.model.intervals import covered, union
 from tracekit.model.keys import QUEUE, numbered, of_arrays, summed
-from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, bare, joined
+from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import by_value, codes_at, is_named, is_none, narrow, of_kind
 from tracekit.process.collective_facts import chosen, described, first_known, has
@@ -22,7 +22,7 @@ from tracekit.process.nesting import nesting
 from tracekit.process.placement import Placement, placement
 from tracekit.process.sound import overlong
 from tracekit.process.stage_at import stage_at, stage_names
-from tracekit.process.steps import Windows, step_of, windows
+from tracekit.process.steps import windows
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -308,10 +308,9 @@ def _comms_in(trace: Trace, outermost: Bools, call: Ints) -> Ints:
 
 def _placed(trace: Trace, columns: dict[str, Any], on_device: bool) -> Mapping[str, Array]:
     """The columns with step, stage, ordinal and synchronising, in the order of the table."""
-    steps_and_stages: Windows = trace.derived(windows)
     issue, start, op = columns["issue_ns"], columns["ts_ns"], columns["op"]
     place = chosen(~issue.missing, issue, columns["place_ns"])
-    step: Any = bare(step_of(steps_and_stages.steps, place.values))
+    step = trace.derived(windows).step_rows.number_at(place.values)
     columns["step"] = Nullable(step.values, step.missing | place.missing)
     code = np.where(place.missing, -1, stage_at(trace, place.values))
     columns["stage"] = narrow(code, stage_names(trace))

@@ -128,7 +128,7 @@ def iterations(trace: Trace) -> Iterations | None:
     on_thread = on_thread[np.argsort(host["ts_ns"].to_numpy()[on_thread], kind="stable")]
     start = host["ts_ns"].to_numpy()[on_thread]
     dur = host["dur_ns"].to_numpy()[on_thread]
-    work = work_within(trace, start, start + dur)
+    busy = work_within(trace, start, start + dur)["work_busy_ns"]
     end = np.maximum(start + dur, _work_end(trace, start, start + dur))
     step, occurrence = _steps(trace, start)
     same = pd.DataFrame({"step": step, "occurrence": occurrence}).fillna(-1)
@@ -147,7 +147,7 @@ def iterations(trace: Trace) -> Iterations | None:
             "count": np.ones(len(on_thread), np.int64),
             "prefill": np.array(columns["prefill_requests"])[batch_row] > 0,
             **{name: pd.array(columns[name], dtype="Int64")[batch_row] for name in Batch._fields},
-            "busy_ns": pd.array(work["work_busy_ns"], dtype="Int64"),
+            "busy_ns": pd.arrays.IntegerArray(busy.values, busy.missing),
             "end_ns": end,
         }
     )

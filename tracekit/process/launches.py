@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.trace import Trace
+from tracekit.process.by_name import of_kind
 from tracekit.process.nesting import nesting
 
 Ints = npt.NDArray[np.int64]
@@ -38,42 +38,40 @@ class Launches:
 
 def launches(trace: Trace) -> Launches:
     """The launch of every device op: by correlation id, else by the op that shares its external id."""
-    device, host = trace.get("device_ops"), trace.get("host_ops")
-    count = len(device)
-    kind = host["kind"].astype("str").to_numpy()
-    is_op = kind == "op"
+    starts = trace.numbers("host_ops", "ts_ns")
+    count = len(trace.numbers("device_ops", "ts_ns"))
     call = np.full(count, -1, np.int64)
     op = np.full(count, -1, np.int64)
     link = np.full(count, LINKS.index("unlinked"), np.int8)
-    if count and len(host):
-        call = _last_before(device, host, np.flatnonzero(kind == "runtime"), "correlation")
+    if count and len(starts):
+        is_op = of_kind(trace, "host_ops", "op")
+        calls = np.flatnonzero(of_kind(trace, "host_ops", "runtime"))
+        call = _last_before(trace, np.arange(count), calls, "correlation")
         linked = np.flatnonzero(call >= 0)
         link[linked] = LINKS.index("correlation")
         op[linked] = trace.derived(nesting).nearest(is_op, call[linked])
         without_call = np.flatnonzero(call < 0)
-        op[without_call] = _last_before(
-            device.iloc[without_call], host, np.flatnonzero(is_op), "external_id"
-        )
+        if len(without_call):
+            ops = np.flatnonzero(is_op)
+            op[without_call] = _last_before(trace, without_call, ops, "external_id")
         link[without_call[op[without_call] >= 0]] = LINKS.index("external_id")
-    starts = host["ts_ns"].to_numpy()
     issued = np.where(call >= 0, call, op)
     ts = np.where(issued >= 0, starts[issued], 0) if len(starts) else np.zeros(count, np.int64)
     return Launches(call, op, link, ts)
 
 
-def _last_before(device: pd.DataFrame, host: pd.DataFrame, rows: Ints, key: str) -> Ints:
-    """For each device op the row among `rows` with the same key that `latest` finds; -1 without a key."""
-    host_key = host[key].iloc[rows]
-    rows = rows[host_key.notna().to_numpy()]
-    wanted = device[key]
-    asks = np.flatnonzero(wanted.notna().to_numpy())
+def _last_before(trace: Trace, ops: Ints, rows: Ints, key: str) -> Ints:
+    """For each of these device ops the row among `rows` with the same key that `latest` finds; -1 without a key."""
+    host, device = trace.nullable("host_ops", key), trace.nullable("device_ops", key)
+    rows = rows[~host.missing[rows]]
+    asks = np.flatnonzero(~device.missing[ops])
     place = latest(
-        host_key.dropna().to_numpy(np.int64),
-        host["ts_ns"].to_numpy()[rows],
-        wanted.iloc[asks].to_numpy(np.int64),
-        device["ts_ns"].to_numpy()[asks],
+        host.values[rows],
+        trace.numbers("host_ops", "ts_ns")[rows],
+        device.values[ops[asks]],
+        trace.numbers("device_ops", "ts_ns")[ops[asks]],
     )
-    last = np.full(len(device), -1, np.int64)
+    last = np.full(len(ops), -1, np.int64)
     last[asks[place >= 0]] = rows[place[place >= 0]]
     return last
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import union_totals, window_at
+from tracekit.model.keys import of_arrays
+from tracekit.model.tables.arrays import Nullable, at_rows
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import named
+from tracekit.process.by_name import is_none, named, of_kind
 from tracekit.process.placement import Placement, placement
 from tracekit.process.sound import sound_dur_ns
-from tracekit.process.stage_at import row_at
-from tracekit.process.steps import Windows, windows
+from tracekit.process.steps import windows
 
 Ints = npt.NDArray[np.int64]
 
@@ -33,54 +35,50 @@ def batch_kind(name: str) -> str | None:
     return match[1] if match else None
 
 
-def micro_batches(trace: Trace) -> pd.DataFrame:
-    """One row a batch, in order of start, of the stages that hold any.
+def micro_batches(trace: Trace) -> Mapping[str, Any]:
+    """One row a batch, in order of start, of the stages that hold any; {} for none.
 
     Columns: step, stage (outermost range around it), occurrence (of that), kind, ts_ns, dur_ns on the host, and
     own_ns: kernels launched in it, collectives left out, as a union over each device and summed over
-    devices; NA without a device. A batch that no range encloses belongs to no stage (NA).
+    devices; missing without a device. A batch that no range encloses belongs to no stage (missing).
     """
-    steps_and_stages: Windows = trace.derived(windows)
-    ranges = steps_and_stages.stages
-    kinds = {name: batch_kind(str(name)) for name in ranges["stage"].cat.categories}
-    kind = ranges["stage"].map(kinds).astype(object)
-    rows = ranges[kind.notna().to_numpy()]
-    top = ranges[ranges["parent"].isna() & kind.isna()]
-    start = rows["ts_ns"].to_numpy()
-    stage_row = row_at(top, start)
-    occurrence = np.append(top["occurrence"].to_numpy(np.int32), np.int32(0))[stage_row]
-    return pd.DataFrame(
-        {
-            "step": rows["step"].array,
-            "stage": named(top["stage"], stage_row),
-            "occurrence": occurrence,
-            "kind": kind[rows.index].to_numpy(object),
-            "ts_ns": start,
-            "dur_ns": rows["dur_ns"].to_numpy(),
-            "own_ns": _own(trace, start, start + rows["dur_ns"].to_numpy(), kind[rows.index]),
-        }
-    )
+    ranges = trace.derived(windows).stage_rows
+    kinds = np.array([*map(batch_kind, ranges.stage.texts), None], object)[ranges.stage.codes]
+    is_batch = ~is_none(kinds)
+    if not is_batch.any():
+        return {}
+    rows, top = ranges.at(is_batch), ranges.at((ranges.parent.codes < 0) & ~is_batch)
+    kind, stage_row = kinds[is_batch], top.row_at(rows.ts_ns)
+    return {
+        "step": rows.step,
+        "stage": named(top.stage, stage_row),
+        "occurrence": np.append(top.occurrence, np.int32(0))[stage_row],
+        "kind": kind,
+        "ts_ns": rows.ts_ns,
+        "dur_ns": rows.dur_ns,
+        "own_ns": _own(trace, rows.ts_ns, rows.end_ns, kind),
+    }
 
 
-def _own(trace: Trace, start: Ints, end: Ints, kind: pd.Series) -> pd.arrays.IntegerArray:
+def _own(trace: Trace, start: Ints, end: Ints, kind: npt.NDArray[np.object_]) -> Nullable:
     """For each batch the time of kernels that belong to it; batches of one kind follow one another."""
     own_ns = np.zeros(len(start), np.int64)
-    device = trace.get("device_ops")
-    if not trace.has("device_ops") or not len(device):
-        return pd.arrays.IntegerArray(own_ns, np.ones(len(start), np.bool_))
+    op_start = trace.numbers("device_ops", "ts_ns")
+    if not len(op_start):
+        return Nullable(own_ns, np.ones(len(start), np.bool_))
     place: Placement = trace.derived(placement)
-    work = np.flatnonzero(place.known & (device["kind"] == "kernel").to_numpy())
-    launched, begin = place.ts_ns[work], device["ts_ns"].to_numpy()[work]
+    work = np.flatnonzero(place.known & of_kind(trace, "device_ops", "kernel"))
+    launched, begin = place.ts_ns[work], op_start[work]
     finish = begin + trace.derived(sound_dur_ns)[work]
-    number, keys = pd.factorize(device["device"].iloc[work], use_na_sentinel=False)
-    width = max(len(keys), 1)
+    number, devices = of_arrays([at_rows(trace.nullable("device_ops", "device"), work)])
+    width = max(len(devices), 1)
     for name in ("mini", "micro"):
-        of_kind = np.flatnonzero((kind == name).to_numpy())
-        if not len(of_kind):
+        batches = np.flatnonzero(kind == name)
+        if not len(batches):
             continue
-        batch = window_at(start[of_kind], end[of_kind], launched)
+        batch = window_at(start[batches], end[batches], launched)
         is_inside = batch >= 0
         group = batch[is_inside] * width + number[is_inside]
-        totals = union_totals(begin[is_inside], finish[is_inside], group, len(of_kind) * width)
-        own_ns[of_kind] = totals.reshape(len(of_kind), width).sum(axis=1)
-    return pd.arrays.IntegerArray(own_ns, np.zeros(len(start), np.bool_))
+        totals = union_totals(begin[is_inside], finish[is_inside], group, len(batches) * width)
+        own_ns[batches] = totals.reshape(len(batches), width).sum(axis=1)
+    return Nullable(own_ns, np.zeros(len(start), np.bool_))

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.trace import Trace
+from tracekit.process.by_name import of_kind
 
 Ints = npt.NDArray[np.int64]
 
@@ -58,37 +59,35 @@ class Nesting:
 
 def nesting(trace: Trace) -> Nesting:
     """The call tree of all host threads of a trace."""
-    return tree_of(trace, np.flatnonzero(trace.get("host_ops")["kind"].isin(NESTED_KINDS)))
+    return tree_of(trace, np.flatnonzero(of_kind(trace, "host_ops", *NESTED_KINDS)))
 
 
 def tree_of(trace: Trace, rows: Ints) -> Nesting:
     """The call tree of these rows of `host_ops` alone; all others lie beside it."""
-    ops = trace.get("host_ops")
-    start = ops["ts_ns"].to_numpy()
-    parent = np.full(len(ops), -1, np.int64)
-    self_ns = ops["dur_ns"].to_numpy().copy()
+    start, thread = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
+    parent = np.full(len(start), -1, np.int64)
+    self_ns = trace.numbers("host_ops", "dur_ns").copy()
     if len(rows):
         end = start[rows] + self_ns[rows]
-        parent[rows], self_ns[rows] = _nest(rows, ops["thread"].to_numpy()[rows], start[rows], end)
+        parent[rows], self_ns[rows] = _nest(rows, thread[rows], start[rows], end)
     return Nesting(parent, self_ns)
 
 
 def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
     """For each instant on a thread, the row of `host_ops` that runs innermost then; -1 for none."""
-    rows = np.flatnonzero(trace.get("host_ops")["kind"].isin(NESTED_KINDS))
+    rows = np.flatnonzero(of_kind(trace, "host_ops", *NESTED_KINDS))
     return innermost_of(trace, rows, thread, ts_ns)
 
 
 def innermost_of(trace: Trace, rows: Ints, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
     """The same among these rows of `host_ops` alone."""
-    ops = trace.get("host_ops")
     innermost = np.full(len(ts_ns), -1, np.int64)
     if not len(rows) or not len(ts_ns):
         return innermost
-    start = ops["ts_ns"].to_numpy()[rows]
-    end = start + ops["dur_ns"].to_numpy()[rows]
+    start = trace.numbers("host_ops", "ts_ns")[rows]
+    end = start + trace.numbers("host_ops", "dur_ns")[rows]
     asked = np.concatenate((rows, np.full(len(ts_ns), -1, np.int64)))
-    threads = np.concatenate((ops["thread"].to_numpy()[rows], thread))
+    threads = np.concatenate((trace.numbers("host_ops", "thread")[rows], thread))
     starts, ends = np.concatenate((start, ts_ns)), np.concatenate((end, ts_ns))
     order = by_start(threads, starts, ends)
     up = _last_reaching(*_lift(threads[order], starts[order], ends[order]))

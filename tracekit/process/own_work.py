@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import (
     EMPTY,
@@ -26,13 +25,13 @@ from tracekit.model.intervals import (
     window_at,
 )
 from tracekit.model.keys import numbered, of_arrays, summed
-from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, bare, joined
+from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, named, of_kind
 from tracekit.process.collectives import Collectives, collectives
 from tracekit.process.sound import overlong
-from tracekit.process.stage_at import outermost_ranges
-from tracekit.process.steps import windows
+from tracekit.process.stage_at import outer_ranges
+from tracekit.process.steps import Spans, windows
 
 Ints = npt.NDArray[np.int64]
 
@@ -171,27 +170,24 @@ def _arrivals(
 
 
 def _pieces(trace: Trace) -> Pieces:
-    """Steps and outermost stages as disjoint pieces in order: step, stage, start, end."""
-    steps, stages = trace.derived(windows).steps, trace.derived(outermost_ranges)
-    bounds = [_disjoint(frame) for frame in (steps, stages)]
+    """Steps and outermost stages as disjoint pieces in order."""
+    steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    bounds = [_disjoint(spans) for spans in (steps, stages)]
     cuts = np.unique(np.concatenate([side for pair in bounds for side in pair]))
     start, end = cuts[:-1], cuts[1:]
     step, stage = (window_at(*pair, start) for pair in bounds)
     is_placed = (step >= 0) | (stage >= 0)
-    step, stage = step[is_placed], stage[is_placed]
-    number: Any = bare(steps["step"].array)
     return Pieces(
-        Nullable(np.append(number.values, 0)[step], np.append(number.missing, True)[step]),
-        named(stages["stage"], stage),
+        steps.numbers(step[is_placed]),
+        named(stages.stage, stage[is_placed]),
         start[is_placed],
         end[is_placed],
     )
 
 
-def _disjoint(frame: pd.DataFrame) -> tuple[Ints, Ints]:
-    """Start and end of rows in order of start, each less the time of those before it; some are empty then."""
-    start = frame["ts_ns"].to_numpy(np.int64)
-    end = start + frame["dur_ns"].to_numpy(np.int64)
+def _disjoint(spans: Spans) -> tuple[Ints, Ints]:
+    """Start and end of windows in order of start, each less the time of those before it; some are empty then."""
+    start, end = spans.ts_ns, spans.end_ns
     reach = np.maximum.accumulate(end)
     start = np.maximum(start, np.concatenate((start[:1], reach[:-1])))
     return start, np.maximum(start, end)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from tracekit.model.keys import QUEUE, numbered_alike
+from tracekit.model.keys import QUEUE, of_arrays
 from tracekit.model.stages import is_collective
+from tracekit.model.tables.arrays import at_rows, joined
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named
+from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.host_side import step_thread
 from tracekit.process.launches import Launches, latest, launches
 from tracekit.process.nesting import holding
@@ -50,9 +50,8 @@ class Placement:
 def placement(trace: Trace) -> Placement:
     """The place in time of every device op."""
     links: Launches = trace.derived(launches)
-    start = trace.get("device_ops")["ts_ns"].to_numpy()
     how = np.where(links.linked, LAUNCH, TIME).astype(np.int8)
-    ts = np.where(links.linked, links.ts_ns, start)
+    ts = np.where(links.linked, links.ts_ns, trace.numbers("device_ops", "ts_ns"))
     rows = np.flatnonzero(~links.linked)
     if len(rows):
         how[rows[_launched_before(trace, links, rows)]] = BEFORE
@@ -67,95 +66,99 @@ def _launched_before(trace: Trace, links: Launches, rows: Ints) -> Bools:
     Ids rise from call to call: such an op has an id below those of all recorded calls, and it begins before
     all ops of its stream whose launch is recorded, as a stream works in order.
     """
-    host, device = trace.get("host_ops"), trace.get("device_ops")
-    ids = host["correlation"][(host["kind"] == "runtime").to_numpy()].dropna().to_numpy(np.int64)
-    ids_of_ops = device["correlation"].to_numpy(np.int64, na_value=0)
+    host_id, op_id = (trace.nullable(table, "correlation") for table in ("host_ops", "device_ops"))
+    ids = host_id.values[of_kind(trace, "host_ops", "runtime") & ~host_id.missing]
     # An id of 0 is how some profilers write that there is none.
-    lowest = int(ids[ids > 0].min(initial=np.iinfo(np.int64).max))
-    early = (
-        (ids_of_ops > 0) & (ids_of_ops < lowest)
-        if (ids > 0).any()
-        else np.zeros(len(ids_of_ops), np.bool_)
-    )
-    (stream,) = numbered_alike(QUEUE, device)
-    first = np.full(int(stream.max(initial=0)) + 1, np.iinfo(np.int64).max)
-    start = device["ts_ns"].to_numpy()
-    np.minimum.at(first, stream[links.linked], start[links.linked])
-    is_before: Bools = early[rows] & (start[rows] < first[stream[rows]])
+    ids = ids[ids > 0]
+    if not len(ids):
+        return np.zeros(len(rows), np.bool_)
+    early = ~op_id.missing & (op_id.values > 0) & (op_id.values < ids.min())
+    queue, first_rows = of_arrays([trace.nullable("device_ops", name) for name in QUEUE])
+    first = np.full(len(first_rows), np.iinfo(np.int64).max)
+    start = trace.numbers("device_ops", "ts_ns")
+    np.minimum.at(first, queue[links.linked], start[links.linked])
+    is_before: Bools = early[rows] & (start[rows] < first[queue[rows]])
     return is_before
 
 
 def _annotated(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     """(positions in `rows` of the ops that a range on their stream holds; when its host range began)."""
     ranges, began = _projections(trace)
-    ops = trace.get("device_ops")[["ts_ns", *QUEUE]].iloc[rows]
-    asks = np.flatnonzero((ops["device"].notna() & ops["stream"].notna()).to_numpy())
+    queue = [trace.nullable("device_ops", name) for name in QUEUE]
+    asks = np.flatnonzero(~(queue[0].missing | queue[1].missing)[rows])
     if not len(ranges) or not len(asks):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    ops = ops.iloc[asks]
-    range_queue, op_queue = numbered_alike(QUEUE, ranges, ops)
-    start, first = ranges["ts_ns"].to_numpy(), ops["ts_ns"].to_numpy()
+    ops = rows[asks]
+    range_queue = [at_rows(trace.nullable("device_ranges", name), ranges) for name in QUEUE]
+    both = [joined([a, at_rows(b, ops)]) for a, b in zip(range_queue, queue, strict=True)]
+    of_range, of_op = np.split(of_arrays(both)[0], [len(ranges)])
+    start = trace.numbers("device_ranges", "ts_ns")[ranges]
+    first = trace.numbers("device_ops", "ts_ns")[ops]
     holder = holding(
-        range_queue,
+        of_range,
         start,
-        start + ranges["dur_ns"].to_numpy(),
-        op_queue,
+        start + trace.numbers("device_ranges", "dur_ns")[ranges],
+        of_op,
         first,
-        first + trace.derived(sound_dur_ns)[rows[asks]],
+        first + trace.derived(sound_dur_ns)[ops],
     )
     is_held = holder >= 0
     return asks[is_held], began[holder[is_held]]
 
 
-def _projections(trace: Trace) -> tuple[pd.DataFrame, Ints]:
+def _projections(trace: Trace) -> tuple[Ints, Ints]:
     """(rows of `device_ranges` that annotations of the step thread were projected to; when each of those began).
 
     In the order in which the host ranges began, so that of two equal projections the inner one comes last. Left
     out: ranges on no known stream, longer than everything together lasted, and those without a host range.
     """
-    ranges, host = trace.get("device_ranges"), trace.get("host_ops")
-    thread = step_thread(trace) if len(ranges) else None
+    dur = trace.numbers("device_ranges", "dur_ns")
+    thread = step_thread(trace) if len(dur) else None
     if thread is None:
-        return ranges.iloc[:0], np.empty(0, np.int64)
-    sound = (ranges["dur_ns"].to_numpy() >= 0) & (ranges["dur_ns"].to_numpy() <= _whole(trace))
-    sound &= (ranges["device"].notna() & ranges["stream"].notna()).to_numpy()
-    ranges = ranges[sound]
-    chosen = (host["kind"] == "range").to_numpy() & (host["thread"] == thread).to_numpy()
-    chosen &= ~is_named(host["name"], is_collective)
-    twin = _host_ranges(ranges, host.iloc[np.flatnonzero(chosen)])
-    start = host["ts_ns"].to_numpy()[chosen]
-    dur = host["dur_ns"].to_numpy()[chosen]
-    twins_known = np.flatnonzero(twin >= 0)
-    order = twins_known[np.lexsort((-dur[twin[twins_known]], start[twin[twins_known]]))]
-    return ranges.iloc[order], start[twin[order]]
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    sound = (dur >= 0) & (dur <= _whole(trace))
+    for name in QUEUE:
+        sound &= ~trace.nullable("device_ranges", name).missing
+    ranges = np.flatnonzero(sound)
+    chosen = of_kind(trace, "host_ops", "range") & (trace.numbers("host_ops", "thread") == thread)
+    chosen &= ~is_named(trace.texts("host_ops", "name"), is_collective)
+    annotations = np.flatnonzero(chosen)
+    twin = _host_ranges(trace, ranges, annotations)
+    start = trace.numbers("host_ops", "ts_ns")[annotations]
+    host_dur = trace.numbers("host_ops", "dur_ns")[annotations]
+    twins = np.flatnonzero(twin >= 0)
+    order = twins[np.lexsort((-host_dur[twin[twins]], start[twin[twins]]))]
+    return ranges[order], start[twin[order]]
 
 
 def _whole(trace: Trace) -> int:
     """How long everything together lasted."""
-    host, device = trace.get("host_ops"), trace.get("device_ops")
-    starts = np.concatenate((host["ts_ns"].to_numpy(), device["ts_ns"].to_numpy()))
-    durs = np.concatenate((host["dur_ns"].to_numpy(), trace.derived(sound_dur_ns)))
+    starts = np.concatenate([trace.numbers(table, "ts_ns") for table in ("host_ops", "device_ops")])
+    durs = np.concatenate((trace.numbers("host_ops", "dur_ns"), trace.derived(sound_dur_ns)))
     return int((starts + durs).max() - starts.min()) + LONGER_NS if len(starts) else 0
 
 
-def _host_ranges(ranges: pd.DataFrame, host: pd.DataFrame) -> Ints:
-    """For each range on a device the row of `host` that it projects, -1 for none.
+def _host_ranges(trace: Trace, ranges: Ints, annotations: Ints) -> Ints:
+    """For each range on a device the place in `annotations` of the host range that it projects, -1 for none.
 
     That of its name and external id; without one, of its name the last that began before it or with it.
     """
-    numbers = {name: code for code, name in enumerate(host["name"].cat.categories)}
-    places = [numbers.get(name, -1) for name in ranges["name"].cat.categories]
-    name = np.array([*places, -1], np.int64)[ranges["name"].cat.codes.to_numpy()]
-    host_name = host["name"].cat.codes.to_numpy().astype(np.int64)
-    width = len(numbers) + 1
-    code, _ = pd.factorize(pd.concat([host["external_id"], ranges["external_id"]]))
-    pair = code.astype(np.int64) * width + np.concatenate((host_name, name))
-    has_id = np.flatnonzero(code[: len(host)] >= 0)
-    asks = np.flatnonzero((code[len(host) :] >= 0) & (name >= 0))
-    start = host["ts_ns"].to_numpy()
-    limit = ranges["ts_ns"].to_numpy() + EARLY_NS
+    names = trace.texts("device_ranges", "name")
+    host_names = trace.texts("host_ops", "name")
+    numbers = {text: code for code, text in enumerate(host_names.texts)}
+    places = np.array([*(numbers.get(text, -1) for text in names.texts), -1], np.int64)
+    name = places[names.codes[ranges]]
+    host_name = host_names.codes[annotations].astype(np.int64)
+    host_id = at_rows(trace.nullable("host_ops", "external_id"), annotations)
+    range_id = at_rows(trace.nullable("device_ranges", "external_id"), ranges)
+    code, _ = of_arrays([np.concatenate((host_id.values, range_id.values))])
+    pair = code * (len(numbers) + 1) + np.concatenate((host_name, name))
+    has_id = np.flatnonzero(~host_id.missing)
+    asks = np.flatnonzero(~range_id.missing & (name >= 0))
+    start = trace.numbers("host_ops", "ts_ns")[annotations]
+    limit = trace.numbers("device_ranges", "ts_ns")[ranges] + EARLY_NS
     rows_of_ranges = np.full(len(ranges), -1, np.int64)
-    place = latest(pair[has_id], start[has_id], pair[len(host) + asks], limit[asks])
+    place = latest(pair[has_id], start[has_id], pair[len(annotations) + asks], limit[asks])
     rows_of_ranges[asks[place >= 0]] = has_id[place[place >= 0]]
     asks = np.flatnonzero((rows_of_ranges < 0) & (name >= 0))
     place = latest(host_name, start, name[asks], limit[asks])

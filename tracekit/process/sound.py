@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.trace import Trace
+from tracekit.process.by_name import of_kind
 
 
 def sound_device_ops(trace: Trace) -> pd.DataFrame:
@@ -18,8 +19,7 @@ def sound_device_ops(trace: Trace) -> pd.DataFrame:
 
 def sound_dur_ns(trace: Trace) -> npt.NDArray[np.int64]:
     """`dur_ns` of every device op, 0 for those that are longer than everything else together lasted."""
-    dur = trace.get("device_ops")["dur_ns"].to_numpy()
-    return np.where(trace.derived(overlong), 0, dur)
+    return np.where(trace.derived(overlong), 0, trace.numbers("device_ops", "dur_ns"))
 
 
 def overlong(trace: Trace) -> npt.NDArray[np.bool_]:
@@ -27,15 +27,14 @@ def overlong(trace: Trace) -> npt.NDArray[np.bool_]:
 
     False everywhere for a trace without host activity: nothing bounds it then.
     """
-    ops = trace.get("device_ops")
-    dur = ops["dur_ns"].to_numpy()
-    host = trace.get("host_ops")
-    host = host.loc[(host["kind"] != "python").to_numpy(), ["ts_ns", "dur_ns"]]
-    if not len(host) or not len(ops):
-        return np.zeros(len(ops), np.bool_)
-    starts = [host["ts_ns"].to_numpy(), ops["ts_ns"].to_numpy()]
-    first = min(int(s.min()) for s in starts)
-    last = max(int((starts[0] + host["dur_ns"].to_numpy()).max()), int(starts[1].max()))
-    for window in trace.get("windows")[["ts_ns", "dur_ns"]].itertuples(index=False):
-        first, last = min(first, int(window[0])), max(last, int(window[0]) + int(window[1]))
-    return dur > max(last - first, 1)
+    dur = trace.numbers("device_ops", "dur_ns")
+    rows = np.flatnonzero(~of_kind(trace, "host_ops", "python"))
+    if not len(rows) or not len(dur):
+        return np.zeros(len(dur), np.bool_)
+    start, op_start = trace.numbers("host_ops", "ts_ns")[rows], trace.numbers("device_ops", "ts_ns")
+    end = start + trace.numbers("host_ops", "dur_ns")[rows]
+    window_start = trace.numbers("windows", "ts_ns")
+    window_end = window_start + trace.numbers("windows", "dur_ns")
+    first = min(int(start.min()), int(op_start.min()), *window_start.tolist())
+    last = max(int(end.max()), int(op_start.max()), *window_end.tolist())
+    return np.asarray(dur > max(last - first, 1))

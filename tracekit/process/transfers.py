@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, covered, subtract, union, window_at
-from tracekit.model.keys import summed
+from tracekit.model.keys import of_arrays, summed
+from tracekit.model.tables.arrays import Nullable, at_rows, joined
 from tracekit.model.trace import Trace
+from tracekit.process.by_name import named, of_kind
 from tracekit.process.copy_names import way_of
-from tracekit.process.sound import sound_device_ops
-from tracekit.process.stage_at import outermost_ranges
-from tracekit.process.steps import step_of, windows
+from tracekit.process.sound import overlong
+from tracekit.process.stage_at import outer_ranges
+from tracekit.process.steps import windows
+
+Ints = npt.NDArray[np.int64]
+Objects = npt.NDArray[np.object_]
 
 SMALL_BYTES = 64_000
 """Copies of at most so many bytes carry arguments and scalars, no state: left out here."""
@@ -23,111 +30,142 @@ RATED_BYTES = 2**20
 
 HOST_WAYS = ("HtoD", "DtoH")
 
-_KEYS = ["device", "step", "stage", "direction", "memory"]
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Windows that do not overlap, in order: outermost stages, and what they leave of each step."""
+
+    step: Nullable
+    stage: Objects
+    start: Ints
+    end: Ints
 
 
-def transfers(trace: Trace) -> pd.DataFrame:
-    """Copies of more than 64,000 bytes by device, step, outermost stage, direction and memory.
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of one device and kind."""
+
+    start: Ints
+    end: Ints
+    size_bytes: Ints
+
+    def at(self, rows: Any) -> Copies:
+        """Those of some rows."""
+        return Copies(self.start[rows], self.end[rows], self.size_bytes[rows])
+
+
+def transfers(trace: Trace) -> Mapping[str, Any]:
+    """Copies of more than 64,000 bytes by device, step, outermost stage, direction and memory; {} for none.
 
     Columns: those keys; count and size_bytes of the copies that start there; busy_ns and exposed_ns of the
     time there (exposed: no kernel and no collective runs); max_gb_per_s of copies of 1 MiB and more. Direction
     `any` holds both ways between host and device as one union, so that it may be less than their sum.
     """
-    ops = trace.derived(sound_device_ops)
-    copies = ops[(ops["kind"] == "memcpy") & (ops["size_bytes"] > SMALL_BYTES).fillna(value=False)]
-    ways = [way_of(str(name)) for name in copies["name"].cat.categories]
-    codes = copies["name"].cat.codes.to_numpy()
-    copies = copies.assign(
-        direction=np.array([*(way for way, _ in ways), None], object)[codes],
-        memory=np.array([*(memory for _, memory in ways), None], object)[codes],
-    )
-    places = _places(trace)
-    frames = []
-    work = ops[ops["kind"].isin(("kernel", "collective")).to_numpy()]
-    for device in copies["device"].drop_duplicates().sort_values():
-        chosen, other = (
-            frame[
-                (frame["device"].isna() if pd.isna(device) else frame["device"] == device).fillna(
-                    value=False
-                )
-            ]
-            for frame in (copies, work)
-        )
-        busy = _intervals(other)
-        for way, memory, rows in _ways(chosen):
-            frame = _by_place(rows, busy, places)
-            frames.append(frame.assign(device=device, direction=way, memory=memory))
-    if not frames:
-        return pd.DataFrame(
-            columns=[*_KEYS, "count", "size_bytes", "busy_ns", "exposed_ns", "max_gb_per_s"]
-        )
-    return pd.concat(frames, ignore_index=True)
+    size, device = (trace.nullable("device_ops", name) for name in ("size_bytes", "device"))
+    sound = ~trace.derived(overlong)
+    is_large = ~size.missing & (size.values > SMALL_BYTES)
+    rows = np.flatnonzero(of_kind(trace, "device_ops", "memcpy") & is_large & sound)
+    if not len(rows):
+        return {}
+    start = trace.numbers("device_ops", "ts_ns")
+    end = start + trace.numbers("device_ops", "dur_ns")
+    names, places = trace.texts("device_ops", "name"), _places(trace)
+    kinds = [way_of(name) for name in names.texts]
+    works = np.flatnonzero(of_kind(trace, "device_ops", "kernel", "collective") & sound)
+    parts = []
+    for number, of_copies, of_work in _devices(device, rows, works):
+        busy = union(start[of_work], end[of_work])
+        copies = Copies(start[of_copies], end[of_copies], size.values[of_copies])
+        for way, memory, of_way in _ways(kinds, names.codes[of_copies]):
+            part = _by_place(copies.at(of_way), busy, places)
+            same = np.zeros(len(part["count"]), np.int64)
+            parts.append(
+                part
+                | {"device": at_rows(number, same)}
+                | {"direction": np.full(len(same), way, object)}
+                | {"memory": np.full(len(same), memory, object)}
+            )
+    return {name: joined([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
-def _ways(copies: pd.DataFrame) -> Iterator[tuple[str, str | None, pd.DataFrame]]:
-    """(direction, memory, rows) of every kind there is, then both ways between host and device."""
-    directed = copies[copies["direction"].notna()]
-    kinds = directed[["direction", "memory"]].drop_duplicates().sort_values(["direction", "memory"])
-    for way, memory in kinds.itertuples(index=False, name=None):
-        same = directed["memory"].isna() if pd.isna(memory) else directed["memory"] == memory
-        rows = directed[(directed["direction"] == way) & same]
-        yield str(way), None if pd.isna(memory) else str(memory), rows
-    both = directed[directed["direction"].isin(HOST_WAYS)]
+def _devices(device: Nullable, copies: Ints, works: Ints) -> Iterator[tuple[Nullable, Ints, Ints]]:
+    """(device, its copies, its other work) of every device with copies, in order, the unknown one last."""
+    both = np.concatenate((copies, works))
+    code, first = of_arrays([at_rows(device, both)])
+    of_copies, of_works = np.split(code, [len(copies)])
+    numbers = at_rows(device, both[first])
+    for place in np.lexsort((numbers.values, numbers.missing)).tolist():
+        if (of_copies == place).any():
+            number = at_rows(numbers, [place])
+            yield number, copies[of_copies == place], works[of_works == place]
+
+
+def _ways(
+    kinds: list[tuple[str | None, str | None]], code: Ints
+) -> Iterator[tuple[str, str | None, Ints]]:
+    """(direction, memory, rows) of every kind there is, then both ways between host and device.
+
+    `kinds` has direction and memory of each name, `code` the name of each row, -1 for none.
+    """
+    recorded = {kinds[number] for number in np.unique(code).tolist() if number >= 0}
+    for way, memory in sorted(
+        recorded, key=lambda kind: (kind[0] or "", kind[1] is None, kind[1] or "")
+    ):
+        if way is not None:
+            yield way, memory, _rows_of(code, [kind == (way, memory) for kind in kinds])
+    both = _rows_of(code, [way in HOST_WAYS for way, _ in kinds])
     if len(both):
         yield "any", None, both
 
 
-def _intervals(ops: pd.DataFrame) -> Intervals:
-    start = ops["ts_ns"].to_numpy()
-    return union(start, start + ops["dur_ns"].to_numpy())
+def _rows_of(code: Ints, is_chosen: list[bool]) -> Ints:
+    """The rows whose name is chosen."""
+    return np.flatnonzero(np.array([*is_chosen, False], np.bool_)[code])
 
 
-def _places(trace: Trace) -> pd.DataFrame:
-    """Windows that do not overlap, in order: outermost stages, and what they leave of each step."""
-    steps, stages = trace.derived(windows).steps, trace.derived(outermost_ranges)
-    start = stages["ts_ns"].to_numpy()
-    end = start + stages["dur_ns"].to_numpy()
+def _places(trace: Trace) -> Places:
+    """Outermost stages, and what they leave of each step."""
+    steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    start, end = stages.ts_ns, stages.end_ns
     # Ends jitter by up to a microsecond: a stage begins where the one before it has ended.
     before = np.maximum.accumulate(np.concatenate((start[:1], end)))[:-1]
     start = np.minimum(np.maximum(start, before), end)
-    outside_steps = subtract(_intervals(steps), union(start, end))
-    inside = pd.DataFrame(
-        {
-            "step": stages["step"].array,
-            "stage": stages["stage"].astype(object).to_numpy(),
-            "start": start,
-            "end": end,
-        }
+    outside = subtract(union(steps.ts_ns, steps.end_ns), union(start, end))
+    starts = np.concatenate((start, outside.start))
+    order = np.argsort(starts, kind="stable")
+    stage = np.concatenate((np.arange(len(stages)), np.full(len(outside.start), -1)))
+    step, of_outside = stages.step, steps.number_at(outside.start)
+    return Places(
+        Nullable(
+            np.concatenate((step.values, of_outside.values))[order],
+            np.concatenate((step.missing, of_outside.missing))[order],
+        ),
+        named(stages.stage, stage[order]),
+        starts[order],
+        np.concatenate((end, outside.end))[order],
     )
-    outside = pd.DataFrame(
-        {
-            "step": step_of(steps, outside_steps.start),
-            "stage": None,
-            "start": outside_steps.start,
-            "end": outside_steps.end,
-        }
-    )
-    both = pd.concat([inside, outside.astype({"stage": object})], ignore_index=True)
-    return both.sort_values("start", kind="stable", ignore_index=True)
 
 
-def _by_place(rows: pd.DataFrame, busy: Intervals, places: pd.DataFrame) -> pd.DataFrame:
+def _by_place(copies: Copies, busy: Intervals, places: Places) -> dict[str, Any]:
     """The copies of one kind in every place that any of them touches."""
-    running = _intervals(rows)
-    begin, end = places["start"].to_numpy(), places["end"].to_numpy()
-    length = covered(running, begin, end)
-    bare = covered(subtract(running, busy), begin, end)
-    assert (bare <= length).all(), "what is exposed is a part of what runs"
-    start = rows["ts_ns"].to_numpy()
-    size = rows["size_bytes"].to_numpy(np.int64, na_value=0)
-    place = window_at(begin, end, start)
-    count = np.bincount(place[place >= 0], minlength=len(places))
-    moved = summed(place, size, len(places))
-    in_places = places[["step", "stage"]].assign(
-        count=count, size_bytes=moved, busy_ns=length, exposed_ns=bare
-    )
-    in_places = in_places[(in_places["busy_ns"] > 0) | (in_places["count"] > 0)]
-    sums = in_places.groupby(["step", "stage"], dropna=False, sort=False).sum().reset_index()
-    large = (size >= RATED_BYTES) & (rows["dur_ns"].to_numpy() > 0)
-    rate = size[large] / rows["dur_ns"].to_numpy()[large]
-    return sums.assign(max_gb_per_s=float(rate.max()) if len(rate) else np.nan)
+    running, (begin, end) = union(copies.start, copies.end), (places.start, places.end)
+    busy_ns = covered(running, begin, end)
+    exposed_ns = covered(subtract(running, busy), begin, end)
+    assert (exposed_ns <= busy_ns).all(), "what is exposed is a part of what runs"
+    place = window_at(begin, end, copies.start)
+    count = np.bincount(place[place >= 0], minlength=len(begin))
+    moved = summed(place, copies.size_bytes, len(begin))
+    touched = np.flatnonzero((busy_ns > 0) | (count > 0))
+    step, stage = at_rows(places.step, touched), places.stage[touched]
+    group, first = of_arrays([step, stage])
+    sums = {"count": count, "size_bytes": moved, "busy_ns": busy_ns, "exposed_ns": exposed_ns}
+    dur = copies.end - copies.start
+    rated = (copies.size_bytes >= RATED_BYTES) & (dur > 0)
+    rate = (copies.size_bytes[rated] / dur[rated]).max(initial=0.0)
+    unrated = np.full(len(first), not rated.any())
+    return {
+        "step": at_rows(step, first),
+        "stage": stage[first],
+        **{name: summed(group, values[touched], len(first)) for name, values in sums.items()},
+        "max_gb_per_s": Nullable(np.full(len(first), rate), unrated),
+    }

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import union_totals
+from tracekit.model.keys import of_arrays
+from tracekit.model.tables.arrays import Nullable, at_rows
 from tracekit.model.trace import Trace
 from tracekit.process.placement import Placement, placement
 from tracekit.process.sound import sound_dur_ns
@@ -24,12 +25,11 @@ def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
     """Columns `launch_count`, `work_ns`, `work_busy_ns` for each window: device ops whose place is inside it.
 
     A launch from any thread counts (backward runs on another one); an op without one is where `placement`
-    puts it. NA where no device was recorded.
+    puts it. Missing where no device was recorded.
     """
     if not trace.has("device_ops"):
-        unknown = pd.array([pd.NA] * len(start), dtype="Int64")
+        unknown = Nullable(np.zeros(len(start), np.int64), np.ones(len(start), np.bool_))
         return {"launch_count": unknown, "work_ns": unknown, "work_busy_ns": unknown}
-    device = trace["device_ops"]
     place: Placement = trace.derived(placement)
     rows = np.flatnonzero(place.known)
     rows = rows[np.argsort(place.ts_ns[rows], kind="stable")]
@@ -38,19 +38,19 @@ def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
     high = np.maximum(np.searchsorted(issued_ns, end, side="left"), low)
     dur = trace.derived(sound_dur_ns)[rows]
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(dur)))
-    busy = _busy_by_window(device.iloc[rows], dur, low, high)
+    busy = _busy_by_window(trace, rows, dur, low, high)
     return {"launch_count": high - low, "work_ns": sums[high] - sums[low], "work_busy_ns": busy}
 
 
-def _busy_by_window(device: pd.DataFrame, dur: Ints, low: Ints, high: Ints) -> Any:
-    """For each window, the union per device of rows [low, high), summed over devices.
+def _busy_by_window(trace: Trace, of_place: Ints, dur: Ints, low: Ints, high: Ints) -> Nullable:
+    """For each window, the union per device of the ops `of_place[low:high]`, summed over devices.
 
-    Windows may nest, so rows count once for each; windows beyond `MAX_WINDOW_ROWS` in all are NA.
+    Windows may nest, so ops count once for each; windows beyond `MAX_WINDOW_ROWS` in all are missing.
     """
-    start = device["ts_ns"].to_numpy()
+    start = trace.numbers("device_ops", "ts_ns")[of_place]
     end = start + dur
-    number, keys = pd.factorize(device["device"], use_na_sentinel=False)
-    width = max(len(keys), 1)
+    number, devices = of_arrays([at_rows(trace.nullable("device_ops", "device"), of_place)])
+    width = max(len(devices), 1)
     size = high - low
     bound = np.cumsum(size)
     totals = np.zeros(len(low), np.int64)
@@ -62,4 +62,4 @@ def _busy_by_window(device: pd.DataFrame, dur: Ints, low: Ints, high: Ints) -> A
         group = window * width + number[rows]
         by_device = union_totals(start[rows], end[rows], group, len(chosen) * width)
         totals[chosen] = by_device.reshape(len(chosen), width).sum(axis=1)
-    return pd.arrays.IntegerArray(totals, ~affordable)
+    return Nullable(totals, ~affordable)

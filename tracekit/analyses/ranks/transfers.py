@@ -26,7 +26,6 @@ from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -63,8 +62,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Copies of more than 64,000 bytes by device, step, stage and kind; nothing without a device."""
     if not trace.has("device_ops"):
         return {}
-    copies: pd.DataFrame = trace.derived(transfers)
-    return {"transfers": arrays_of(copies) if len(copies) else {}}
+    return {"transfers": trace.derived(transfers)}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

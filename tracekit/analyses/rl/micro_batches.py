@@ -27,7 +27,6 @@ from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import CAPTURE, PROCESS
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -58,8 +57,8 @@ _INSTANCE = [*CAPTURE, "step", "canonical", "occurrence", "kind"]
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """One row a mini- or micro-batch that the trace annotates."""
-    batches: pd.DataFrame = trace.derived(micro_batches)
-    return {"micro_batches": arrays_of(batches)} if len(batches) else {}
+    batches = trace.derived(micro_batches)
+    return {"micro_batches": batches} if batches else {}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
