@@ -16,6 +16,7 @@ from rules.traces_rl import MIB, batches_of, offload_of, update_of
 import tracekit
 from tracekit.analyses import defaults, rules
 from tracekit.model.intervals import union, union_all
+from tracekit.model.tables import TABLES
 from tracekit.process.micro_batches import micro_batches
 from tracekit.process.transfers import transfers
 
@@ -145,10 +146,16 @@ def test_copies_both_ways_at_once_count_once(tmp_path):
         memcpy("Memcpy DtoH (Device -> Pageable)", 20, 40, 2 * MIB, 2, stream=21),
         kernel("k", 50, 50, 3),
     ]  # fmt: skip
-    found = tracekit.load(write(tmp_path / "rank0.json", rows_)).derived(transfers)
+    trace = tracekit.load(write(tmp_path / "rank0.json", rows_))
+    found = TABLES["transfers"].frame(trace.derived(transfers))
     exposed = found.groupby("direction")["exposed_ns"].sum()
     assert exposed.to_dict() == {"HtoD": 40_000, "DtoH": 30_000, "any": 50_000}
-    mine = found[found["direction"] == "HtoD"].fillna({"stage": "-"}).set_index("stage")
+    mine = (
+        found[found["direction"] == "HtoD"]
+        .astype({"stage": object})
+        .fillna({"stage": "-"})
+        .set_index("stage")
+    )
     assert mine["busy_ns"].to_dict() == {"gen": 30_000, "-": 10_000}
     assert mine["size_bytes"].to_dict() == {"gen": MIB, "-": 0}
     report = result(tmp_path).report
@@ -272,7 +279,8 @@ def test_kernels_count_where_they_were_launched_and_collectives_do_not(tmp_path)
         annotation("mini_batch0", 0, 90), annotation("micro_batch0", 0, 40), annotation("micro_batch1", 40, 40),
         *launched("k", 10, 200, 20, 1), *launched("k", 50, 300, 30, 2), *launched("ncclKernel", 60, 400, 100, 3, stream=9),
     ]  # fmt: skip
-    found = tracekit.load(write(tmp_path / "rank0.json", rows_)).derived(micro_batches)
+    trace = tracekit.load(write(tmp_path / "rank0.json", rows_))
+    found = TABLES["micro_batches"].frame(trace.derived(micro_batches))
     assert list(zip(found["kind"], found["own_ns"], found["stage"], strict=True)) == [
         ("mini", 50_000, "actor_update"), ("micro", 20_000, "actor_update"), ("micro", 30_000, "actor_update"),
     ]  # fmt: skip
